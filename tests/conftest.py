@@ -6,8 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from gpu_stand_ins import (  # noqa: F401
+    driver,
+    far,
+    few_are_many,
+    gpu_in_reach,
+    host_memory,
+    kernels_everywhere,
+    pinned_from,
+    recorders,
+)
 
-from manyhop.pipeline import end_crews
+from manyhop.pipeline import Crew
 from manyhop.system import triton_compiler
 
 # Kernels for GPUs need a newer triton than the oldest supported torch brings.
@@ -38,8 +48,7 @@ def frozen() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def patient() -> None:
     """Closing waits for its threads, not for two seconds: a thread may get no core for longer. None of them hangs."""
-    assert end_crews.__kwdefaults__ is not None
-    end_crews.__kwdefaults__["timeout"] = 60.0
+    Crew.close_seconds = 60.0
 
 
 @pytest.fixture(autouse=True)

@@ -1,12 +1,20 @@
-"""What stands for a GPU and its memory where there is none."""
+"""What stands for a GPU, its memory and its driver where there is none.
+
+``patch(owner, name, value)`` is ``setattr``, or that of a ``monkeypatch``, which undoes it.
+"""
 
 import contextlib
+import sys
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
+import pytest
 import torch
 
 from manyhop.pipeline import OnStream
+
+Patch: TypeAlias = Callable[[Any, str, Any], object]
 
 CPU = torch.device("cpu")
 
@@ -54,3 +62,134 @@ class NoStreams:
 
     def receive(self, made: Any, tensors_of: Any, times: int) -> Any:
         return made.value
+
+
+def stand_for_gpu(patch: Patch, *, memory: Any = MEMORY) -> None:
+    """Let loaders of this process make batches of a "GPU" on the CPU; ``memory=None``: they decide on it themselves."""
+    from manyhop.graph import placed
+    from manyhop.loading.gpu import runtime
+
+    patch(runtime, "Streams", NoStreams)
+    patch(placed, "place_graph", lambda graph, *_: graph)
+    if memory is not None:
+        patch(runtime, "decide_memory", lambda *_, **__: memory)
+
+
+def pyg_works_on(patch: Patch, device: torch.device | None) -> None:
+    """Let PyG's loaders find that the process works on a device; ``None``: on the CPU."""
+    import manyhop_pyg.loaders  # noqa: F401
+
+    patch(sys.modules["manyhop_pyg.loaders.loader"], "find_device", lambda wanted, data: device)
+
+
+class Positions:
+    """Looks up on the host what a kernel would, which takes long where it is interpreted."""
+
+    def __init__(self, device: torch.device) -> None: ...
+
+    def __call__(self, plan: Any, epoch: int, batches: Any, tables: Any) -> Any:
+        found = [torch.from_numpy(positions) for positions in plan.many_indices(epoch, batches)]
+        index = torch.cat(found)
+        return [index, *[table[index] for table in tables]], [len(positions) for positions in found]
+
+
+@pytest.fixture
+def gpu_in_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process sees a GPU, which it has not used so far."""
+    monkeypatch.setattr("manyhop.cuda.in_reach", lambda: True)
+
+
+@pytest.fixture
+def kernels_everywhere(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Kernels, interpreted, take the place of torch's operators on a CPU, too, unless it is called with ``False``."""
+
+    def switch(on: bool) -> None:
+        monkeypatch.setattr("manyhop.system.triton_compiler.runs_on", lambda device: on or device.type == "cuda")
+
+    switch(True)
+    return switch
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interpreted gathers read all sources over the bus, in the order of row numbers."""
+    monkeypatch.setattr("manyhop.features.gathering.gpu_plan._is_near", lambda layout, device: False)
+    monkeypatch.setattr("manyhop.memory.pinned.is_pinned", lambda source: True)
+
+
+@pytest.fixture
+def host_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """``host_memory(nbytes)``: so many bytes are free."""
+
+    def limit(nbytes: int) -> None:
+        monkeypatch.setattr("manyhop.system.memory._meminfo", lambda: nbytes)
+
+    return limit
+
+
+@pytest.fixture
+def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Edge lists of 100 edges or more are large: kernels group them, where and when they are read."""
+    monkeypatch.setattr("manyhop.graph.columns.SMALL", 100)
+
+
+@pytest.fixture
+def recorders(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A captured step takes the latest recorder."""
+    found: list[Any] = []
+    monkeypatch.setattr("manyhop.capture.step.recorder_of", lambda device: found[-1])
+    return found
+
+
+class Driver:
+    """Pins memory as CUDA does: whole pages, each once."""
+
+    def __init__(self, page: int) -> None:
+        self.page = page
+        self.pinned: dict[int, int] = {}
+        self.flags: list[int] = []
+        self.limit, self.writable = 1 << 40, True
+
+    def cudaHostRegister(self, begin: int, size: int, flags: int) -> int:  # noqa: N802
+        assert (begin % self.page, size % self.page, size > 0) == (0, 0, True)
+        assert all(begin + size <= b or b + s <= begin for b, s in self.pinned.items())
+        if size + sum(self.pinned.values()) > self.limit:
+            return 2
+        if not self.writable and not flags & 8:
+            return 1
+        self.pinned[begin] = size
+        self.flags.append(flags)
+        return 0
+
+    def cudaHostUnregister(self, begin: int) -> int:  # noqa: N802
+        del self.pinned[begin]
+        return 0
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    """CUDA as far as it pins memory."""
+    from manyhop.memory import pinned
+
+    if torch.cuda.is_available():
+        pytest.skip("plays the part of CUDA")
+    driver = Driver(pinned._PAGE)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: None)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: False)
+    monkeypatch.setattr(pinned, "_registry", pinned._Registry())
+    yield driver
+    assert sum(driver.pinned.values()) == pinned.pinned_bytes()
+    pinned._registry.forget()  # what is freed later has nothing to unpin
+
+
+@pytest.fixture
+def pinned_from(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """``pinned_from(nbytes)``: memory of so many bytes is pinned in place."""
+
+    def limit(nbytes: int) -> None:
+        monkeypatch.setattr("manyhop.memory.pinned._PAGES_OF_ITS_OWN", nbytes)
+
+    return limit

@@ -101,13 +101,11 @@ class Binding:
 def install(patch: Any = setattr) -> Binding:
     """Have loaders of this process work on a "GPU" in the memory of the host; see ``patch(owner, name, value)``."""
     import fast_interpreter  # noqa: F401
-    from gpu_stand_ins import NoStreams
+    from gpu_stand_ins import Positions, pyg_works_on, stand_for_gpu
 
     import manyhop.features.exchange.gpu.exchange
     import manyhop.sampling
     from manyhop import cuda
-    from manyhop.graph import placed
-    from manyhop.loading.gpu import runtime
     from manyhop.sampling import CPUSampler, EdgeSampler
     from manyhop.stores import places
 
@@ -121,13 +119,12 @@ def install(patch: Any = setattr) -> Binding:
     patch(torch.cuda, "synchronize", lambda *_: None)
     patch(torch.cuda, "current_device", lambda: 0)
     patch(cuda, "hardware", hardware)
-    patch(runtime, "Streams", NoStreams)
-    patch(placed, "place_graph", lambda graph, *_: graph)
+    stand_for_gpu(patch, memory=None)
+    pyg_works_on(patch, CPU)
     sys.modules["manyhop.pipeline.gpu"] = SimpleNamespace(GPUPositions=Positions)  # type: ignore[assignment]
     for name, kind in (("GPUSampler", CPUSampler), ("GPUEdgeSampler", EdgeSampler)):
         vars(manyhop.sampling)[name] = make_sampler(kind)
     patch(places, "pin", lambda rows: None)
-    patch(sys.modules["manyhop_pyg.loaders.loader"], "find_device", lambda wanted, data: CPU)
     patch(places, "_there", lambda device, place: CPU)
     return binding
 
@@ -156,14 +153,3 @@ def make_sampler(kind: Any) -> Any:
             return SimpleNamespace(finish=lambda: [self._sampler.sample(request) for request in requests])
 
     return Sampler
-
-
-class Positions:
-    """Looks up on the host what a kernel would."""
-
-    def __init__(self, device: Any) -> None: ...
-
-    def __call__(self, plan: Any, epoch: int, batches: Any, tables: Any) -> Any:
-        found = [torch.from_numpy(positions) for positions in plan.many_indices(epoch, batches)]
-        index = torch.cat(found)
-        return [index, *[table[index] for table in tables]], [len(positions) for positions in found]

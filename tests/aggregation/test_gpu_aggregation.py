@@ -11,13 +11,10 @@ from manyhop.aggregation import Edges, aggregate, is_sorted, mark_sorted
 from manyhop.aggregation.reference import aggregate_by_torch
 from manyhop.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("kernels_everywhere")
+
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 NUM_SRC, NUM_DST, NUM_EDGES = 23, 11, 290
-
-
-@pytest.fixture(autouse=True)
-def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyhop.aggregation.dispatch._has_kernels", lambda device: True)
 
 
 @pytest.fixture(params=DEVICES)

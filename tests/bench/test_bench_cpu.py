@@ -17,6 +17,7 @@ from manyhop_bench.common.machine import choose_for_pyg, describe, import_peers
 from manyhop_bench.common.measure import Absent, Contender, Timing, measure, time_ratio
 from manyhop_bench.common.plot import as_svg
 from manyhop_bench.common.report import Record, Section, as_markdown, as_text
+from manyhop_bench.cpu import command
 from manyhop_bench.cpu.command import QUICK, Size, run
 
 TINY = dataclasses.replace(
@@ -273,7 +274,7 @@ def test_command_saves_table_and_plot(made_up: Record, tmp_path, monkeypatch, ca
         asked.append((size, tuple(workloads), threads))
         return made_up
 
-    monkeypatch.setattr("manyhop_bench.cpu.command.run", fake_run)
+    monkeypatch.setattr(command, "run", fake_run)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     argv = ["--quick", "--only", "weighted", "--threads", "4", "--output", str(tmp_path / "new")]

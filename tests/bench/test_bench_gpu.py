@@ -314,7 +314,7 @@ def test_command_measures_what_it_is_told(argv, template, parts, gpus, side_by_s
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
-    monkeypatch.setattr("manyhop_bench.gpu.command.run", fake_run)
+    monkeypatch.setattr(command, "run", fake_run)
     assert main(["gpu", *argv]) == 0
     everybody = ["manyhop", "WholeGraph", "pylibcugraph", "torch", "cuGraph-PyG", "PyG"]
     assert asked == [(template, parts, everybody, gpus, 300, argv, side_by_side, math.inf)]

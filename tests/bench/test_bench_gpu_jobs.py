@@ -8,7 +8,7 @@ import time
 import pytest
 
 from manyhop.system.allocator import SETTING, VARIABLES
-from manyhop_bench.gpu import command
+from manyhop_bench.gpu import command, schedule
 from manyhop_bench.gpu.command import QUICK, _jobs, run
 from manyhop_bench.gpu.job import Missing, Row, Sink
 from manyhop_bench.gpu.launch import _environment, launch
@@ -81,7 +81,7 @@ def test_jobs_at_the_same_time_have_gpus_of_their_own(visible, tmp_path, monkeyp
         Sink(job).add(Row(part="gather", workload="w", name=job.contender, seconds=[1.0]))
         return None
 
-    monkeypatch.setattr("manyhop_bench.gpu.schedule.launch", fake_launch)
+    monkeypatch.setattr(schedule, "launch", fake_launch)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

@@ -13,6 +13,7 @@ from manyhop.cli import main
 from manyhop.doctor import report
 from manyhop.hints import pip_install
 from manyhop_bench.cli import main as bench
+from manyhop_bench.cpu import command
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,7 +38,7 @@ def entry_points(monkeypatch):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = project["entry-points"].items()
     found = EntryPoints(EntryPoint(name, value, group) for group, of in declared for name, value in of.items())
-    monkeypatch.setattr("manyhop.cli.bench.entry_points", lambda **which: found.select(**which))
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **which: found.select(**which))
 
 
 @pytest.mark.usefixtures("entry_points")
@@ -48,7 +49,7 @@ def test_bench_is_found_by_its_entry_point(monkeypatch, capsys):
         seen.append((options.quick, options.output, argv))
         return 7
 
-    monkeypatch.setattr("manyhop_bench.cpu.command.main", cpu)
+    monkeypatch.setattr(command, "main", cpu)
     assert main(["bench", "cpu", "--quick", "--output", "x"]) == 7
     assert main(["bench", "cpu"]) == 7
     assert bench(["cpu"]) == 7
@@ -59,7 +60,7 @@ def test_bench_is_found_by_its_entry_point(monkeypatch, capsys):
 
 @pytest.mark.parametrize("argv", [["bench"], ["bench", "cpu", "--quick"]])
 def test_without_its_entry_point_bench_names_the_command_that_installs_it(argv, monkeypatch, capsys):
-    monkeypatch.setattr("manyhop.cli.bench.entry_points", lambda **which: EntryPoints())
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **which: EntryPoints())
     assert main(argv) == 1
     error = capsys.readouterr().err
     assert error.startswith("manyhop bench: Expected an installed entry point 'bench'")

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from test_dgl_loader_tensors import graph, links, loader
 from torch_graphs import on_torch
 
-import manyhop.capture.step
 import manyhop_dgl
 from manyhop.errors import InputError
 from manyhop.masks import masked_mean
@@ -20,14 +19,6 @@ from recorder_stand_in import NeverWaits, StandIn
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 nn = dgl.nn.pytorch
-
-
-@pytest.fixture
-def recorders(monkeypatch):
-    """Stand-ins: a captured step takes the latest one."""
-    found = []
-    monkeypatch.setattr(manyhop.capture.step, "recorder_of", lambda device: found[-1])
-    return found
 
 
 def batches_of(loader):

@@ -9,11 +9,10 @@ from manyhop_dgl.graph.topology import topology_of
 
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
-def test_edges_wait_for_their_reader(monkeypatch, edge_dir):
-    monkeypatch.setattr("manyhop.graph.columns.SMALL", 100)
+def test_edges_wait_for_their_reader(few_are_many, request, edge_dir):
     edges = tuple(torch.randint(0, 200, (2, 3000), generator=torch.Generator().manual_seed(0)))
     expected = topology_of(manyhop_dgl.Graph(edges, num_nodes=200), edge_dir=edge_dir).graph
-    monkeypatch.setattr("manyhop.cuda.in_reach", lambda: True)
+    request.getfixturevalue("gpu_in_reach")
     g = manyhop_dgl.Graph(edges, num_nodes=200)
     graph = topology_of(g, edge_dir=edge_dir).graph
     if edge_dir == "in":

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import torch
-from gpu_stand_ins import MEMORY, NoStreams
+from gpu_stand_ins import stand_for_gpu
 
 import manyhop_dgl
 from manyhop.errors import GraphError, InputError
@@ -217,8 +217,6 @@ def test_what_tensors_cannot_be_made_of():
 @pytest.fixture
 def on_gpu(monkeypatch):
     """``on_gpu(True)``: loaders take the way of GPUs; what is begun there notes how many batches that are."""
-    from manyhop.loading.gpu import runtime
-
     groups = []
 
     def begin(self, requests, begin=engines.HostEngine.begin):
@@ -229,8 +227,7 @@ def on_gpu(monkeypatch):
         monkeypatch.setattr(DataLoader, "samples_on_gpu", lambda self: on)
         return groups
 
-    monkeypatch.setattr(runtime, "Streams", NoStreams)
-    monkeypatch.setattr(runtime, "decide_memory", lambda *args, **kwargs: MEMORY)
+    stand_for_gpu(monkeypatch.setattr)
     monkeypatch.setattr(engines.HostEngine, "begin", begin)
     return switch
 

@@ -3,9 +3,8 @@
 import pytest
 import torch
 from gb_graphs import random_graph, random_hetero_graph
-from gpu_stand_ins import CPU, MEMORY, NoStreams
+from gpu_stand_ins import CPU, stand_for_gpu
 
-import manyhop.loading.gpu.runtime
 import manyhop_dgl.graphbolt as gb
 from manyhop.sampling import BatchKey, NodeRequest
 from manyhop_dgl.graphbolt.loader import loader
@@ -42,8 +41,7 @@ def test_a_loader_of_groups(fanouts, monkeypatch):
 
     monkeypatch.setattr(gb.CopyTo, "step", lambda self, item: item)
     expected = list(chain())
-    monkeypatch.setattr(manyhop.loading.gpu.runtime, "Streams", NoStreams)
-    monkeypatch.setattr(manyhop.loading.gpu.runtime, "decide_memory", lambda *args, **kwargs: MEMORY)
+    stand_for_gpu(monkeypatch.setattr)
     monkeypatch.setattr(loader, "gpu_of", lambda pipe: CPU)
     made = list(gb.DataLoader(chain()))
     assert len(made) == len(expected) == 3

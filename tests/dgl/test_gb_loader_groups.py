@@ -9,11 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from gb_graphs import batches, random_graph
-from gpu_stand_ins import CPU, MEMORY, NoStreams
+from gpu_stand_ins import CPU, stand_for_gpu
 from torch.utils.data import IterDataPipe
 
-import manyhop.graph.placed
-import manyhop.loading.gpu.runtime
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
 from manyhop.loading.gpu.runtime import GPURuntime
@@ -39,10 +37,8 @@ class StandIn:
 def sizes(monkeypatch):
     """Loaders take the way of GPUs: how many minibatches each launch is for."""
     sizes = []
-    monkeypatch.setattr(manyhop.loading.gpu.runtime, "Streams", NoStreams)
-    monkeypatch.setattr(manyhop.loading.gpu.runtime, "decide_memory", lambda *args, **kwargs: MEMORY)
+    stand_for_gpu(monkeypatch.setattr)
     monkeypatch.setattr(loader_, "gpu_of", lambda pipe: CPU)
-    monkeypatch.setattr(manyhop.graph.placed, "place_graph", lambda graph, *others: graph)
     monkeypatch.setattr(source, "placed_engine", lambda placed, spec: StandIn(placed.graph, spec, sizes))
     monkeypatch.setattr(gb.CopyTo, "step", lambda self, item: item)
     return sizes

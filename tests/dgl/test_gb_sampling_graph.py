@@ -289,7 +289,7 @@ def test_samplers_are_made_once():
     assert by_type.spec([torch.tensor([1, 2, 3]), -1]).fanouts["a", "y", "b"] == (-1, 2)
 
 
-def test_a_gpu_reads_the_tables_that_other_loaders_have_placed(monkeypatch):
+def test_a_gpu_reads_the_tables_that_other_loaders_have_placed(monkeypatch, driver, pinned_from):
     class StandIn:
         def __init__(self, graph, spec, device):
             self.graph = graph
@@ -298,8 +298,7 @@ def test_a_gpu_reads_the_tables_that_other_loaders_have_placed(monkeypatch):
             return self.graph
 
     monkeypatch.setitem(vars(manyhop.sampling), "GPUSampler", StandIn)
-    monkeypatch.setattr("manyhop.graph.placed.is_pinnable", lambda table: True)
-    monkeypatch.setattr("manyhop.graph.placed.pin", lambda table: None)
+    pinned_from(1)
     topology, meta = small().topology_for([2]), torch.device("meta")
     placed = PlacedGraph.of(topology.graph, meta, "pinned")
     engine = topology.sampler(topology.spec([2]), meta)

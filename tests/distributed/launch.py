@@ -225,10 +225,9 @@ def _write(path: Path, text: str) -> None:
 
 def _run_job(job: dict[str, Any]) -> None:
     """Fork the ranks and note how each ends. Does not return."""
-    from manyhop.pipeline import end_crews
+    from manyhop.pipeline import Crew
 
-    assert end_crews.__kwdefaults__ is not None
-    end_crews.__kwdefaults__["timeout"] = 60.0  # as in tests/conftest.py
+    Crew.close_seconds = 60.0  # as in tests/conftest.py
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the ranks end by it
     folder = Path(job["folder"])
     ranks = {}

@@ -27,10 +27,10 @@ def cached(source: Tensor, ids: list[int]) -> CachedRows:
 @given(data=st.data())
 @pytest.mark.parametrize("is_far", [False, True])
 def test_rows_come_from_the_cache_where_it_has_them(
-    monkeypatch: pytest.MonkeyPatch, is_far: bool, data: st.DataObject
+    request: pytest.FixtureRequest, is_far: bool, data: st.DataObject
 ) -> None:
-    monkeypatch.setattr("manyhop.features.gathering.gpu_plan._is_near", lambda layout, device: not is_far)
-    monkeypatch.setattr("manyhop.memory.pinned.is_pinned", lambda source: is_far)
+    if is_far:
+        request.getfixturevalue("far")
     num_rows = data.draw(st.integers(1, 300))
     ids = data.draw(st.lists(st.integers(0, num_rows - 1), unique=True).map(sorted))
     width = data.draw(st.sampled_from([1, 3, 4, 40]))

@@ -16,7 +16,7 @@ from manyhop.errors import FeatureError
 from manyhop.features import Checks, RowRequest
 
 triton = pytest.importorskip("triton")
-from manyhop.features.gathering import gpu_plan as plan  # noqa: E402
+from manyhop.features.gathering import gpu_plan  # noqa: E402
 from manyhop.features.gathering.gpu import gather_on_gpu  # noqa: E402
 from manyhop.system import triton_launch  # noqa: E402
 
@@ -167,19 +167,11 @@ def test_checks_are_told_and_raise_when_asked() -> None:
 
 
 def test_plans_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyhop.features.gathering.gpu_plan._MOST_PLANS", 2)
+    monkeypatch.setattr(gpu_plan.PLANS, "most", 2)
     sources = [torch.randn(10, k + 1) for k in range(4)]
     index = torch.randint(0, 10, (6,))
     for source in sources * 2:
         assert torch.equal(gathered((source, index))[0], source[index])
-
-
-@pytest.fixture
-def far(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All sources are read over the bus, in the order of row numbers."""
-    monkeypatch.setattr("manyhop.features.gathering.gpu_plan._plans", {})
-    monkeypatch.setattr("manyhop.features.gathering.gpu_plan._is_near", lambda layout, device: False)
-    monkeypatch.setattr("manyhop.memory.pinned.is_pinned", lambda source: True)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -211,14 +203,14 @@ def test_far_rows_that_do_not_exist(far: None, bad: int) -> None:
         checks.ask()
 
 
-def test_plans_go_with_their_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    plans: dict[object, object] = {}
-    monkeypatch.setattr("manyhop.features.gathering.gpu_plan._plans", plans)
+def test_plans_go_with_their_sources() -> None:
+    plans = gpu_plan.Plans()
     kept, index = torch.randn(10, 4), torch.tensor([1, 2])
-    gathered((kept, index))
+    plan = plans.of([RowRequest(kept, index)], CPU)
     for _ in range(5):
-        gathered((torch.randn(10, 4), index))
-    assert len(plans) == 2
+        plans.of([RowRequest(torch.randn(10, 4), index)], CPU)
+    assert len(plans.held) == 2
+    assert plans.of([RowRequest(kept, index)], CPU) is plan
 
 
 @pytest.mark.parametrize(("width", "most", "owners"), [(1, 9, 1), (33, 9, 2), (33, 0, 7)])
@@ -226,7 +218,7 @@ def test_rows_of_one_source_share_memory_but_are_no_views(
     width: int, most: int, owners: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long ones by fours, as far as that does not keep much alive."""
-    monkeypatch.setattr(plan, "_SHARED_BYTES", most * 4 * width * 10)
+    monkeypatch.setattr(gpu_plan, "_SHARED_BYTES", most * 4 * width * 10)
     source, other = torch.randn(20, width), torch.randn(20, width)
     ids = [torch.randint(0, 20, (n,)) for n in (3, 0, 5, 7, 1, 4, 2, 9)]
     rows = gather_on_gpu([RowRequest(x, i) for i in ids for x in (source, other)], CPU)[::2]
@@ -263,13 +255,13 @@ def test_before_plans_are_freed_their_own_gpus_are_waited_for(monkeypatch: pytes
             return False
 
     waited: list[torch.device] = []
-    plans = {(torch.device("cuda", 1), k): Dead() for k in range(2)}
-    monkeypatch.setattr("manyhop.features.gathering.gpu_plan._plans", plans)
+    plans: Any = gpu_plan.Plans()
+    plans.held |= {(torch.device("cuda", 1), k): Dead() for k in range(2)}
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
     x, index = torch.randn(10, 4), torch.tensor([1, 2])
-    gathered((x, index))
+    plans.of([RowRequest(x, index)], CPU)
     assert waited == [torch.device("cuda", 1)]
-    assert len(plans) == 1
+    assert len(plans.held) == 1
 
 
 def test_kernels_that_nobody_prepared_are_prepared_when_called(monkeypatch: pytest.MonkeyPatch) -> None:

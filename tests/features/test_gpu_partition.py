@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import manyhop
+from manyhop import control
 from manyhop.errors import CapacityError, FeatureError, InputError, MissingExtraError
 from manyhop.features.whole_memory.capacity import judge, require_communicator, require_contexts
 from manyhop.features.whole_memory.communicators import binding, judge_gpus
@@ -99,7 +100,7 @@ def test_a_gpu_without_room_for_cuda_is_named(monkeypatch):
         ((name, mine),) = facts.items()
         return [{name: mine if rank == 1 else theirs} for rank, theirs in enumerate(others[name])]
 
-    monkeypatch.setattr("manyhop.control.exchange", exchange)
+    monkeypatch.setattr(control, "exchange", exchange)
     full = True
     with pytest.raises(CapacityError, match=r"x: rank 1 cannot start CUDA on GPU 0 \(CUDA error: out of memory\)"):
         require_contexts([0, 1, 2], name="x", timeout=1)
@@ -122,7 +123,7 @@ def test_a_gpu_without_room_for_a_communicator_is_named(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
     others = [2 * GIB, 3 * GIB]
-    monkeypatch.setattr("manyhop.control.exchange", lambda _, facts, **__: [facts, *({"free": n} for n in others)])
+    monkeypatch.setattr(control, "exchange", lambda _, facts, **__: [facts, *({"free": n} for n in others)])
     require_communicator("WholeMemory", timeout=1)
     assert free == 1200 * MIB
     others[1] = 600 * MIB

@@ -317,9 +317,9 @@ def test_names_that_are_no_file_names(tmp_path):
     assert opened.edges
 
 
-def test_compressed_columns_need_no_memory(tmp_path, monkeypatch):
+def test_compressed_columns_need_no_memory(tmp_path, host_memory):
     opened = files.save_graph(
         tmp_path / "g", {NODE: 10}, {EDGE: tuple(torch.randint(0, 10, (2, 5000)))}, homogeneous=True
     )
-    monkeypatch.setattr("manyhop.system.memory.available_memory", lambda: 1000)
+    host_memory(1000)
     assert opened.build().csc[EDGE].row.shape == (5000,)

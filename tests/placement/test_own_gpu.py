@@ -1,12 +1,15 @@
 """Which GPU is a process's own, and what is said where two ranks have the same."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from manyhop import cuda
 from manyhop.loading.which_gpu import choose_gpu, first_rank, own_gpu, shared_gpu, warn_if_shared
+from manyhop.system import triton_compiler
 
 
 @pytest.mark.parametrize(
@@ -31,7 +34,7 @@ def test_the_gpu_is_that_of_data_group_model_or_torch(data, bound, current, hold
 @pytest.fixture
 def four_gpus(monkeypatch):
     """GPU 3 has tensors of this process."""
-    monkeypatch.setattr("manyhop.cuda.initialized", lambda: True)
+    monkeypatch.setattr(cuda, "initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda k: 1024 * (k == 3))
@@ -57,7 +60,7 @@ def test_adapters_ask_for_it(four_gpus, monkeypatch):
     from manyhop_dgl.graphbolt.loader.chain import gpu_of
     from manyhop_pyg.loaders.device import find_device
 
-    monkeypatch.setattr("manyhop.system.triton_compiler.usable", lambda: True)
+    monkeypatch.setattr(triton_compiler, "usable", lambda: True)
     data = Data(x=torch.ones(3, 1), edge_index=torch.zeros(2, 0, dtype=torch.int64))
     assert find_device(None, data) == gpu_of([]) == torch.device("cuda", 3)
     assert find_device(torch.device("cuda"), data) == torch.device("cuda", 0)  # what torch means by it
@@ -74,11 +77,11 @@ def test_two_ranks_on_a_gpu_get_one_warning(monkeypatch):
     store, device = dist.HashStore(), torch.device("cuda", 0)
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    monkeypatch.setattr("manyhop.cuda.uuid_of", lambda device: "GPU-1")
+    monkeypatch.setattr(cuda, "uuid_of", lambda device: "GPU-1")
     monkeypatch.setattr("torch.distributed.distributed_c10d._get_default_store", lambda: store)
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
     warn_if_shared(device)  # the first one
-    monkeypatch.setattr("manyhop.loading.which_gpu._asked", {})  # another process
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # another process
     monkeypatch.setattr(dist, "get_rank", lambda: 1)
     with pytest.warns(UserWarning, match=r"Ranks 0 and 1 make their batches on the same GPU \(cuda:0 of rank 1\)"):
         warn_if_shared(device)

@@ -17,22 +17,20 @@ DEVICE = "cuda" if torch.cuda.is_available() else None
 
 if DEVICE is None:
     import fast_interpreter  # noqa: F401
-    from gpu_stand_ins import CPU, MEMORY, NoStreams
+    from gpu_stand_ins import CPU, MEMORY, pyg_works_on, stand_for_gpu
 
-    import manyhop.graph.placed
+    from manyhop import cuda
     from manyhop.features.gathering.gpu import gather_on_gpu
     from manyhop.loading.gpu import runtime, warm_up
 
-    manyhop.cuda.in_reach = lambda: True
-    manyhop_pyg.loaders.loader.find_device = lambda wanted, data: CPU
-    runtime.Streams = NoStreams
+    cuda.in_reach = lambda: True
+    stand_for_gpu(setattr)
+    pyg_works_on(setattr, CPU)
     warm_up._WARM_UPS = 1
     # The interpreter works for one thread at a time.
     warm_up.compiling_samplers = warm_up.compiling_gathers = lambda *args: nullcontext()
     MEMORY.cache_bytes, MEMORY.is_slow, MEMORY.cache = 8, lambda request: False, lambda cached: None
-    runtime.decide_memory = lambda *args, **kwargs: MEMORY
     runtime.gather = lambda requests, *, checks, **kwargs: gather_on_gpu(requests, CPU, checks=checks)
-    manyhop.graph.placed.place_graph = lambda graph, *others: graph
 
 
 def main():

@@ -1,5 +1,6 @@
 """A stand-in for engines of a GPU, which samples on the CPU, in groups of batches."""
 
+import importlib
 import sys
 import threading
 from collections.abc import Callable
@@ -8,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from gpu_stand_ins import CPU, MEMORY, NoStreams
+from gpu_stand_ins import CPU, Positions, pyg_works_on, stand_for_gpu
 from helpers_pyg import all_same
 
+import manyhop.sampling
 from manyhop.sampling import CPUHGTSampler, CPUSampler, EdgeSampler
+from manyhop.system import triton_compiler
 
 
 class StandIn:
@@ -33,35 +36,23 @@ class StandIn:
         return SimpleNamespace(finish=lambda: [self._sampler.sample(request) for request in requests])
 
 
-class Positions:
-    """Looks up on the host what a kernel would, which takes long where it is interpreted."""
-
-    def __init__(self, device: torch.device) -> None: ...
-
-    def __call__(self, plan: Any, epoch: int, batches: Any, tables: Any) -> Any:
-        found = [torch.from_numpy(positions) for positions in plan.many_indices(epoch, batches)]
-        index = torch.cat(found)
-        return [index, *[table[index] for table in tables]], [len(positions) for positions in found]
-
-
 def on_stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Loaders take the way of GPUs once the result is called; calling it with ``False`` ends that."""
-    import manyhop.graph.placed
-    import manyhop.loading.gpu.runtime
 
     def make(kind: Any) -> Any:
         return lambda *args, **kwargs: StandIn(kind, *args, **kwargs)
 
-    monkeypatch.setattr(manyhop.loading.gpu.runtime, "Streams", NoStreams)
-    monkeypatch.setitem(sys.modules, "manyhop.pipeline.gpu", SimpleNamespace(GPUPositions=Positions))
-    monkeypatch.setattr(manyhop.loading.gpu.runtime, "decide_memory", lambda *args, **kwargs: MEMORY)
-    monkeypatch.setattr(manyhop.graph.placed, "place_graph", lambda graph, *others: graph)
+    stand_for_gpu(monkeypatch.setattr)
+    if triton_compiler.usable():
+        monkeypatch.setattr(importlib.import_module("manyhop.pipeline.gpu"), "GPUPositions", Positions)
+    else:
+        monkeypatch.setitem(sys.modules, "manyhop.pipeline.gpu", SimpleNamespace(GPUPositions=Positions))
     for name, kind in (("GPUSampler", CPUSampler), ("GPUHGTSampler", CPUHGTSampler), ("GPUEdgeSampler", EdgeSampler)):
         monkeypatch.setitem(vars(manyhop.sampling), name, make(kind))
     StandIn.groups, StandIn.threads = [], set()
 
     def switch(on: bool = True) -> None:
-        monkeypatch.setattr("manyhop_pyg.loaders.loader.find_device", lambda wanted, data: CPU if on else None)
+        pyg_works_on(monkeypatch.setattr, CPU if on else None)
 
     return switch
 

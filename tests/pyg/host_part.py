@@ -6,14 +6,16 @@ Memory is that of the CPU, streams and events are left out, launches always repo
 import contextlib
 from collections.abc import Iterator
 from typing import Any
-from unittest.mock import patch
 
+import pytest
 import torch
-from gpu_stand_ins import CPU, MEMORY, NoStreams
+from gpu_stand_ins import CPU, pyg_works_on, stand_for_gpu
 from torch import Tensor
 
 import manyhop_pyg
+from manyhop.features.gathering import gpu_plan
 from manyhop.features.gathering.gpu import gather_on_gpu
+from manyhop.loading.gpu import runtime
 from manyhop.pipeline.gpu import GPUPositions
 from manyhop.sampling.gpu.launch.sequence import KernelSequence
 from manyhop.sampling.gpu.launch.workspace import Workspace
@@ -56,17 +58,19 @@ def loader_without_kernels(batches: int) -> Iterator[manyhop_pyg.NeighborLoader]
     graph.put_edge_index(edge_index, edge_type=None, layout="coo", size=(NODES, NODES))
     features.put_tensor(torch.randn(NODES, 17), group_name=None, attr_name="x", index=None)
     features.put_tensor(torch.randint(0, 5, (NODES,)), group_name=None, attr_name="y", index=None)
-    with (
-        patch("manyhop_pyg.loaders.loader.find_device", lambda wanted, data: CPU),
-        patch("manyhop.loading.gpu.runtime.decide_memory", lambda *args, **kwargs: MEMORY),
-        patch("manyhop.loading.gpu.runtime.Streams", NoStreams),
-        patch("manyhop.loading.gpu.runtime.gather", gather),
-        patch("manyhop.graph.placed.place_graph", lambda graph, *others: graph),
-        patch("manyhop.features.gathering.gpu_plan._kernel", lambda *args: NoKernel()),
-        patch.object(GPUPositions, "__call__", positions),
-        patch.multiple(Workspace, wait=wait, required=required),
-        patch.multiple(KernelSequence, run=lambda self: None, write=lambda self, out: None),
-    ):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        stand_for_gpu(monkeypatch.setattr)
+        pyg_works_on(monkeypatch.setattr, CPU)
+        for owner, name, value in (
+            (runtime, "gather", gather),
+            (gpu_plan, "_kernel", lambda *_: NoKernel()),
+            (GPUPositions, "__call__", positions),
+            (Workspace, "wait", wait),
+            (Workspace, "required", required),
+            (KernelSequence, "run", lambda self: None),
+            (KernelSequence, "write", lambda self, out: None),
+        ):
+            monkeypatch.setattr(owner, name, value)
         seeds = torch.randint(0, NODES, (batches * BATCH_SIZE,))
         yield manyhop_pyg.NeighborLoader(
             (features, graph), [15, 10, 5], input_nodes=seeds, batch_size=BATCH_SIZE, shuffle=True, seed=1, device="cpu"

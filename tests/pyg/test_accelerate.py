@@ -34,10 +34,10 @@ INTERPRETED = pytest.mark.skipif(
 @pytest.fixture(
     params=["torch", pytest.param("kernels", marks=INTERPRETED), pytest.param("cuda", marks=pytest.mark.gpu)]
 )
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def device(request: pytest.FixtureRequest) -> str:
     """Where models run: with torch's operators, with kernels in triton's interpreter, on a GPU."""
     if request.param == "kernels":
-        monkeypatch.setattr("manyhop.aggregation.dispatch._has_kernels", lambda device: True)
+        request.getfixturevalue("kernels_everywhere")
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("no GPU")
     return "cuda" if request.param == "cuda" else "cpu"
@@ -55,7 +55,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.append(kwargs["reduce"])
         return own(*args, **kwargs)
 
-    monkeypatch.setattr("manyhop_pyg.training.convs.aggregate", counted)
+    monkeypatch.setattr(convs, "aggregate", counted)
     return found
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from gpu_stand_ins import Driver
 from torch_geometric.data import Data
 
 import manyhop_pyg
@@ -19,7 +20,6 @@ from manyhop.errors import CapacityError
 from manyhop.features import is_pinned
 from manyhop.loading.gpu.decide import decide_memory
 from manyhop.loading.gpu.memory import GPUMemory, Sources
-from manyhop.memory import pinned
 from manyhop.memory.mapped_files import reside_in_files
 from manyhop.placement import GPUMode, Hardware
 
@@ -89,37 +89,13 @@ def test_memory_in_files(folder: Path, tmp_path: Path) -> None:
     assert reside_in_files([0, 1 << 63]) == [False, False]
 
 
-class Driver:
-    """Locks pages up to a limit, as the driver of a GPU."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit, self.locked = limit, dict[int, int]()
-
-    def cudaHostRegister(self, begin: int, nbytes: int, flags: int) -> int:  # noqa: N802
-        if nbytes + sum(self.locked.values()) > self.limit:
-            return 2
-        self.locked[begin] = nbytes
-        return 0
-
-    def cudaHostUnregister(self, begin: int) -> int:  # noqa: N802
-        del self.locked[begin]
-        return 0
-
-
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+def busy(driver: Driver, pinned_from: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> Driver:
     """A driver that locks no more than ``y``."""
-    driver = Driver(400 << 10)
-    monkeypatch.setattr(pinned, "_PAGES_OF_ITS_OWN", 256 << 10)
-    monkeypatch.setattr(pinned, "_registry", pinned._Registry())
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
-    monkeypatch.setattr(torch, "ones", lambda *_, **__: None)
-    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: False)
+    driver.limit = 400 << 10
+    pinned_from(256 << 10)
     monkeypatch.setattr(cuda, "hardware", lambda *_, **__: Hardware(gpu_memory=300_000, host_memory=10**9))
-    yield driver
-    pinned._registry.forget()  # what is freed later has nothing to unlock
+    return driver
 
 
 @pytest.fixture
@@ -130,9 +106,7 @@ def large() -> Data:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="plays the part of CUDA")
-def test_what_cannot_be_page_locked_goes_elsewhere(
-    large: Data, driver: Driver, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_cannot_be_page_locked_goes_elsewhere(large: Data, busy: Driver, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "manyhop"):
         memory = memory_of(large)
     assert places(memory) == {"topology": "device", "x": "host", "y": "pinned"}
@@ -141,10 +115,10 @@ def test_what_cannot_be_page_locked_goes_elsewhere(
     assert (is_pinned(large.x), is_pinned(large.y)) == (False, True)
     sources = Sources(memory)
     assert (sources("x", large.x), sources("y", large.y)) == (large.x, large.y)
-    assert len(driver.locked) == 1
+    assert len(busy.pinned) == 1
     again = memory_of(large)  # another loader finds what is locked
     assert places(again) == places(memory)
-    driver.limit = 0
+    busy.limit = 0
     late = torch.zeros_like(large.x)
     caplog.clear()
     memory._places["late"] = "pinned"
@@ -156,20 +130,20 @@ def test_what_cannot_be_page_locked_goes_elsewhere(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="plays the part of CUDA")
-def test_pinned_memory_that_was_asked_for_is_an_error(large: Data, driver: Driver) -> None:
+def test_pinned_memory_that_was_asked_for_is_an_error(large: Data, busy: Driver) -> None:
     memory = memory_of(large, "pinned-cuda")
     assert set(places(memory).values()) == {"pinned"}
     with pytest.raises(CapacityError, match="CUDA error 2 from cudaHostRegister"):
         Sources(memory)("x", large.x)
-    assert not driver.locked
+    assert not busy.pinned
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="plays the part of CUDA")
-def test_a_topology_that_cannot_be_page_locked(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> None:
-    driver.limit = 1 << 20
+def test_a_topology_that_cannot_be_page_locked(monkeypatch: pytest.MonkeyPatch, busy: Driver) -> None:
+    busy.limit = 1 << 20
     monkeypatch.setattr(cuda, "hardware", lambda *_, **__: Hardware(gpu_memory=100_000, host_memory=10**9))
     edge_index = torch.randint(0, NUM_NODES, (2, 150_000))  # two tables of 600 kB, of which the driver locks one
     data = Data(x=torch.zeros(NUM_NODES, 200), y=torch.zeros(10), edge_index=edge_index)
     memory = memory_of(data)
     assert places(memory) == {"topology": "host", "x": "pinned", "y": "device"}
-    assert len(driver.locked) == 1
+    assert len(busy.pinned) == 1

@@ -22,6 +22,7 @@ from recorder_stand_in import StandIn
 from manyhop.aggregation import Edges
 from manyhop.errors import InputError
 from manyhop_pyg import LinkNeighborLoader, NeighborLoader, accelerate, capture
+from manyhop_pyg.training import convs
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
@@ -63,14 +64,6 @@ class Run:
                 found.append(self.step(batch))
                 each(len(found))
         return [loss.item() for loss in found]
-
-
-@pytest.fixture
-def recorders(monkeypatch: pytest.MonkeyPatch) -> list[StandIn]:
-    """Stand-ins: a captured step takes the latest one."""
-    found: list[StandIn] = []
-    monkeypatch.setattr("manyhop.capture.step.recorder_of", lambda device: found[-1])
-    return found
 
 
 def close(a: list[float], b: list[float]) -> bool:
@@ -236,7 +229,7 @@ def test_edges_keep_their_order(data, recorders, monkeypatch):
                 if run.recorder.recording:
                     seen.append(ordered)
 
-        monkeypatch.setattr("manyhop_pyg.training.convs.Edges", Seen)
+        monkeypatch.setattr(convs, "Edges", Seen)
         run.losses(1)
         assert ordered == [True]
 

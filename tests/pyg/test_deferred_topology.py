@@ -2,16 +2,18 @@
 
 import pytest
 import torch
+from gpu_stand_ins import CPU, pyg_works_on
 from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
 from manyhop.graph import PlacedGraph
 from manyhop_pyg import NeighborLoader, NeighborSampler
 
+pytestmark = pytest.mark.usefixtures("few_are_many")
+
 
 @pytest.fixture
-def edges(monkeypatch):
-    monkeypatch.setattr("manyhop.graph.columns.SMALL", 100)
+def edges():
     return torch.randint(0, 200, (2, 3000), generator=torch.Generator().manual_seed(0))
 
 
@@ -20,9 +22,9 @@ def batches(edges):
     return [(b.n_id.tolist(), b.e_id.tolist()) for b in NeighborLoader(data, [4, 3], batch_size=30, seed=3)]
 
 
-def test_a_sampler_on_the_cpu_makes_the_tables_when_it_samples(edges, monkeypatch):
+def test_a_sampler_on_the_cpu_makes_the_tables_when_it_samples(edges, request):
     expected = batches(edges)
-    monkeypatch.setattr("manyhop.cuda.in_reach", lambda: True)
+    request.getfixturevalue("gpu_in_reach")
     assert batches(edges) == expected
     sampler = NeighborSampler(Data(edge_index=edges, num_nodes=200), [4, 3])
     graph = sampler.topology.graph
@@ -31,8 +33,7 @@ def test_a_sampler_on_the_cpu_makes_the_tables_when_it_samples(edges, monkeypatc
     assert graph.is_made
 
 
-def test_loaders_share_what_a_gpu_has(edges, monkeypatch):
-    monkeypatch.setattr("manyhop.cuda.in_reach", lambda: True)
+def test_loaders_share_what_a_gpu_has(edges, gpu_in_reach):
     data = Data(edge_index=edges, num_nodes=200)
     samplers = [NeighborSampler(data, [4, fanout]) for fanout in (2, 3)]
     first, second = (sampler.topology.graph for sampler in samplers)
@@ -41,12 +42,11 @@ def test_loaders_share_what_a_gpu_has(edges, monkeypatch):
     assert not first.is_made
 
 
-def test_ranks_compare_edges_that_a_gpu_has(edges, monkeypatch):
-    monkeypatch.setattr("manyhop.cuda.in_reach", lambda: True)
+def test_ranks_compare_edges_that_a_gpu_has(edges, gpu_in_reach, monkeypatch):
     data = Data(edge_index=edges, num_nodes=200)
     expected = NeighborLoader(data, [4], distributed=True, device="cpu")._facts(None)
     data = Data(edge_index=edges.clone(), num_nodes=200)
-    monkeypatch.setattr("manyhop_pyg.loaders.loader.find_device", lambda wanted, data: torch.device("cpu"))
+    pyg_works_on(monkeypatch.setattr, CPU)
     found: list[dict[str, object]] = []
     monkeypatch.setattr(NeighborLoader, "_find_gpu", lambda loader: found.append(loader._facts(None)))
     loader = NeighborLoader(data, [4], distributed=True)

@@ -12,7 +12,6 @@ from torch_geometric.nn import SAGEConv
 import manyhop_pyg
 from manyhop import files
 from manyhop.errors import CapacityError, GraphError, InputError
-from manyhop.loading import folders
 from manyhop_pyg import NeighborLoader
 from manyhop_pyg.data.compressed import recall
 
@@ -163,7 +162,7 @@ def test_edges_that_are_changed_count(tmp_path):
     assert batch.edge_index.tolist() == [[1, 2], [1, 2]]
 
 
-def test_auto_goes_by_free_memory(tmp_path, monkeypatch):
+def test_auto_goes_by_free_memory(tmp_path, monkeypatch, host_memory):
     data = Data(x=torch.zeros(1000, 100), y=torch.zeros(1000), edge_index=torch.zeros(2, 5000, dtype=torch.int64))
     manyhop_pyg.save(data, tmp_path / "g")
     rows_read = []
@@ -180,7 +179,7 @@ def test_auto_goes_by_free_memory(tmp_path, monkeypatch):
         (6_000, {"_N.y.npy"}),
         (1_000, set()),
     ]:
-        monkeypatch.setattr(folders, "available_memory", lambda memory=memory: memory)
+        host_memory(memory)
         rows_read.clear()
         if memory == 6_000:  # features leave memory before the topology does
             expected = set()
@@ -188,7 +187,7 @@ def test_auto_goes_by_free_memory(tmp_path, monkeypatch):
         assert set(rows_read) == expected
 
 
-def test_auto_says_what_would_help(tmp_path, monkeypatch):
+def test_auto_says_what_would_help(tmp_path, host_memory):
     parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     manyhop_pyg.save(Data(x=torch.zeros(1000), edge_index=torch.zeros(2, 1, dtype=torch.int64)), tmp_path / "g")
     parquet.write_table(arrow.table({"x": [0.0] * 1000}), tmp_path / "g" / "x.parquet")
@@ -199,7 +198,7 @@ def test_auto_says_what_would_help(tmp_path, monkeypatch):
     assert manyhop_pyg.open(tmp_path / "g").x.shape == (1000,)
     with pytest.raises(InputError, match="Parquet files cannot be mapped"):
         manyhop_pyg.open(tmp_path / "g", placement="mapped")
-    monkeypatch.setattr(folders, "available_memory", lambda: 5000)
+    host_memory(5000)
     with pytest.raises(CapacityError, match="convert what cannot be mapped"):
         manyhop_pyg.open(tmp_path / "g")
 
@@ -291,10 +290,10 @@ def test_hostile_columns_are_found_before_anything_is_made_of_them(tmp_path, pla
         manyhop_pyg.open(hostile(tmp_path, colptr, row), placement=placement)
 
 
-def test_edge_index_is_made_only_where_it_fits(tmp_path, monkeypatch):
+def test_edge_index_is_made_only_where_it_fits(tmp_path, host_memory):
     folder = hostile(tmp_path, [0, 1, 2, 2], [0, 2])
     assert manyhop_pyg.open(folder, placement="mapped").edge_index.tolist() == [[0, 2], [0, 1]]
-    monkeypatch.setattr("manyhop.system.memory.available_memory", lambda: 79)
+    host_memory(79)
     with pytest.raises(CapacityError, match="edge_index, which the folder does not have"):
         manyhop_pyg.open(folder, placement="mapped")
 

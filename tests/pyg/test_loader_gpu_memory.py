@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from gpu_stand_ins import Driver
 from torch_geometric.data import Data
 
 from manyhop.errors import InputError
 from manyhop.loading.gpu.memory import GPUMemory, Sources
 from manyhop.loading.gpu.pinning import HostMemory
-from manyhop.memory.pinned import _PAGES_OF_ITS_OWN
 from manyhop_pyg import NeighborLoader
 from manyhop_pyg.batch.plan import DataPlan
 
@@ -54,9 +55,9 @@ def test_what_is_no_attribute_any_more_may_change() -> None:
     assert not both.is_current()
 
 
-def test_kept_rows_are_those_that_the_user_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyhop.loading.gpu.pinning.pin", lambda value: None)
-    x = torch.zeros(_PAGES_OF_ITS_OWN // 4)
+def test_kept_rows_are_those_that_the_user_has(driver: Driver, pinned_from: Callable[[int], None]) -> None:
+    pinned_from(4000)
+    x = torch.zeros(1000)
     ours = memory("pinned")
     before = Sources(ours)
     assert before("x", x) is x

@@ -6,16 +6,8 @@ import pytest
 from grouped import compare
 from torch_geometric.sampler import NegativeSampling
 
+from manyhop.pipeline import BatchPlan
 from manyhop_pyg import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
-
-
-@pytest.fixture
-def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches are padded as on a GPU."""
-    pytest.importorskip("triton", minversion="3.5", reason="GPU kernels need triton 3.5 or later")
-    from manyhop.pipeline.gpu import pad
-
-    monkeypatch.setattr("manyhop.pipeline.padding._kernels", lambda: pad)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +24,8 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         ("links", {"neg_sampling": NegativeSampling("triplet", 2)}),
     ],
 )
-def test_padding(request, monkeypatch, kind, options, by_kernels, on_gpu):
+def test_padding(request, kind, options, kernels_everywhere, on_gpu):
+    pytest.importorskip("triton", minversion="3.5", reason="GPU kernels need triton 3.5 or later")
     data = request.getfixturevalue("hetero" if kind == "hetero" else "data")
     features, graph = FeatureStore(), GraphStore()
     if kind == "stores":
@@ -48,7 +41,7 @@ def test_padding(request, monkeypatch, kind, options, by_kernels, on_gpu):
 
     def switch(on: bool) -> None:
         on_gpu(on)
-        monkeypatch.setattr("manyhop.pipeline.padding._has_kernels", lambda device: on)
+        kernels_everywhere(on)
 
     loader = compare(switch, make, epochs=1)
     assert loader.stats().pad_fit_rate > 0
@@ -60,5 +53,5 @@ def test_sizes_of_padding_are_found_without_kernels_for_the_cpu(data, monkeypatc
 
     sizes = make()._padding.sizes
     on_gpu()
-    monkeypatch.setattr("manyhop.pipeline.BatchPlan.indices", None)  # which are compiled
+    monkeypatch.setattr(BatchPlan, "indices", None)  # which are compiled
     assert make()._padding.sizes == sizes

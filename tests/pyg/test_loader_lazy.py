@@ -14,16 +14,18 @@ from torch_geometric.sampler import NegativeSampling, NodeSamplerInput
 
 import manyhop.sampling
 import manyhop_pyg
+from manyhop import cuda
 from manyhop.errors import InputError
 from manyhop.loading.gpu import runtime
 from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
+from manyhop_pyg.batch import join
 
 ALL = ["CPUSampler", "CPUSampler", "EdgeSampler", "CPUHGTSampler"]
 SCRIPT = Path(__file__).with_name("gpu_only_script.py")
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def made(monkeypatch: pytest.MonkeyPatch, gpu_in_reach: None) -> list[str]:
     """Names of the CPU samplers that have been made, on a machine with a GPU."""
     names: list[str] = []
 
@@ -37,7 +39,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     sampling, adapter = manyhop.sampling, manyhop_pyg.samplers.neighbor
     for module, name in ((sampling, "CPUSampler"), (sampling, "CPUHGTSampler"), (adapter, "EdgeSampler")):
         monkeypatch.setattr(module, name, counted(getattr(module, name)))
-    monkeypatch.setattr("manyhop.cuda.in_reach", lambda: True)
     return names
 
 
@@ -74,7 +75,7 @@ def test_a_loader_on_the_cpu_makes_it_in_its_constructor(data, hetero, made):
 
 
 def test_a_loader_makes_it_in_its_constructor_where_there_is_no_gpu(data, hetero, made, monkeypatch):
-    monkeypatch.setattr("manyhop.cuda.in_reach", lambda: False)
+    monkeypatch.setattr(cuda, "in_reach", lambda: False)
     loaders(data, hetero)
     assert made == ALL
 
@@ -91,7 +92,7 @@ def test_a_loader_that_finds_no_gpu_in_use_makes_it_before_its_first_batch(data,
 def test_a_loader_whose_gpu_does_not_sample_makes_it_in_its_constructor(data, on_gpu, made, monkeypatch):
     memory = runtime.decide_memory()
     monkeypatch.setattr(memory, "topology", "host")
-    monkeypatch.setattr("manyhop_pyg.batch.join.take_over", lambda out, perm, device: (out, perm))
+    monkeypatch.setattr(join, "take_over", lambda out, perm, device: (out, perm))
     on_gpu()
     loader = NeighborLoader(data, [2], batch_size=20, seed=1)
     assert made == ["CPUSampler"]

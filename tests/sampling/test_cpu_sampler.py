@@ -202,9 +202,9 @@ def test_too_many_nodes(monkeypatch):
         sampler.sample(larger_request(graph))
 
 
-def test_picks_that_do_not_fit_in_memory(monkeypatch):
+def test_picks_that_do_not_fit_in_memory(host_memory):
     """It is said before memory is taken, which the system may promise and not have."""
-    monkeypatch.setattr("manyhop.system.memory.available_memory", lambda: 1 << 30)
+    host_memory(1 << 30)
     graph = larger_graph()
     request = NodeRequest(key=BatchKey(0, 0, 0), seeds={HOMOGENEOUS_NODE: torch.tensor([7, 7])})
     sampler = CPUSampler(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (2**31 - 1,)}, replace=True))

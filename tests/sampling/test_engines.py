@@ -12,6 +12,7 @@ from test_labor import assert_same
 import manyhop.sampling
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, PlacedGraph, build_graph
+from manyhop.memory.pinned import generation, is_pinned
 from manyhop.sampling import (
     BatchKey,
     HGTSpec,
@@ -73,8 +74,7 @@ def test_every_engine_equals_the_reference(kind, backend):
 
 @pytest.mark.parametrize("kind", SPECS)
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
-def test_tables_are_made_where_an_engine_reads_them(monkeypatch, kind, backend):
-    monkeypatch.setattr("manyhop.graph.columns.SMALL", 100)
+def test_tables_are_made_where_an_engine_reads_them(few_are_many, kind, backend):
     graph = make_graph(defer=True)
     if backend == "gpu":
         engine = placed_engine(PlacedGraph.of(graph, torch.device(DEVICE), "device"), SPECS[kind])
@@ -175,21 +175,22 @@ def test_one_engine_for_all_that_sample_alike():
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_an_engine_of_a_gpu_follows_pinned_tables_that_move(monkeypatch):
-    pinned = []
-    monkeypatch.setattr("manyhop.graph.placed.is_pinnable", lambda table: table.numel() > NUM_NODES + 1)
-    monkeypatch.setattr("manyhop.graph.placed.pin", lambda table: pinned.append(table.data_ptr()))
+def test_an_engine_of_a_gpu_follows_pinned_tables_that_move(driver, pinned_from):
     graph = make_graph()
+    pinned_from(4 * (NUM_NODES + 2))
     there = PlacedGraph.of(graph, torch.device("meta"), "pinned")
     csc, own = there.graph.csc[HOMOGENEOUS_EDGE], graph.csc[HOMOGENEOUS_EDGE]
     assert csc.colptr.device.type == "meta"  # each read of another table needs it
     assert (csc.row.data_ptr(), csc.perm.data_ptr()) == (own.row.data_ptr(), own.perm.data_ptr())
-    assert set(pinned) == {own.row.data_ptr(), own.perm.data_ptr()}
+    assert is_pinned(own.row)
+    assert is_pinned(own.perm)
     engine = placed_engine(there, SPECS[NeighborSpec])
     first, _ = engine.begin(REQUESTS)
     assert engine.sample(REQUESTS[0])[0] is first
-    pinned.clear()
     move(graph)
+    before = generation()
     second, _ = engine.begin(REQUESTS)
     assert second is not first
-    assert set(pinned) == {own.row.data_ptr(), own.perm.data_ptr()}
+    assert is_pinned(own.row)
+    assert is_pinned(own.perm)
+    assert generation() > before

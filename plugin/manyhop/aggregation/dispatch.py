@@ -10,6 +10,7 @@ from torch import Tensor
 from manyhop.aggregation.edges import Edges, Reduction
 from manyhop.aggregation.reference import aggregate_by_torch
 from manyhop.errors import InputError
+from manyhop.system import triton_compiler
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
@@ -56,7 +57,7 @@ def aggregate(
             f"Expected weight of shape [{limit}] and {x.dtype} for a sum or mean, got {tuple(weight.shape)} of "
             f"{weight.dtype} for '{reduce}'."
         )
-    if not _has_kernels(x.device):
+    if not triton_compiler.runs_on(x.device):
         return aggregate_by_torch(x, edges.edge_index[:, :limit], num_dst=num_dst, reduce=reduce, weight=weight)
     incoming = edges.incoming(num_dst)
     learns = x.requires_grad and torch.is_grad_enabled()
@@ -66,7 +67,3 @@ def aggregate(
 
     out: Tensor = aggregate_segments(x, weight, *incoming, *outgoing, ends, num_dst, limit, reduce)[0]
     return out
-
-
-def _has_kernels(device: torch.device) -> bool:
-    return device.type == "cuda"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from importlib.metadata import entry_points
+from importlib import metadata
 
 from manyhop.cli.verbs import Verbs, add_verb
 from manyhop.errors import ManyhopError
@@ -14,7 +14,7 @@ _GROUP = "manyhop.commands"
 
 def add_to(verbs: Verbs) -> None:
     """Add the verb as the entry point defines it, or a verb that fails with the command that installs it."""
-    found = entry_points(group=_GROUP, name="bench")
+    found = metadata.entry_points(group=_GROUP, name="bench")
     if found:
         next(iter(found)).load()(verbs)
         return

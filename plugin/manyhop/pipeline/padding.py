@@ -20,6 +20,7 @@ from torch import Tensor
 from manyhop.graph import EdgeType, NodeType
 from manyhop.pipeline.block_sizes import SPARE, Blocks, Counts, Filled, PadSizes, padding_ends
 from manyhop.sampling import SampledSubgraph
+from manyhop.system import triton_compiler
 
 
 @dataclass(slots=True, eq=False, kw_only=True)  # frozen ones take longer to make
@@ -85,7 +86,7 @@ class Padder:
     def __init__(self, sizes: PadSizes, device: torch.device, *, num_trees: int) -> None:
         self.sizes, self.device, self._num_trees = sizes, device, num_trees
         self._frames: dict[int, Any] = {}
-        if _has_kernels(device):
+        if triton_compiler.runs_on(device):
             _kernels().prepare_padding(device)
 
     def __call__(self, samples: Sequence[SampledSubgraph]) -> list[Padded]:
@@ -93,7 +94,7 @@ class Padder:
         counts = [Counts.of(sample) for sample in samples]
         grown = [self.sizes.times_to_fit(own) for own in counts]
         frames = [self._frame(times) for times in grown]
-        if _has_kernels(self.device):
+        if triton_compiler.runs_on(self.device):
             filled: list[Filled] = _kernels().fill(frames, samples, counts, self.device, self._num_trees)
         else:
             filled = [frame.fill(*sample) for frame, *sample in zip(frames, samples, counts, strict=True)]
@@ -110,7 +111,8 @@ class Padder:
         frame = self._frames.get(times)
         if frame is None:
             sizes = self.sizes.grown(times)
-            made = _kernels().GPUFrame(sizes) if _has_kernels(self.device) else _Frame(sizes, self._num_trees)
+            on_gpu = triton_compiler.runs_on(self.device)
+            made = _kernels().GPUFrame(sizes) if on_gpu else _Frame(sizes, self._num_trees)
             frame = self._frames.setdefault(times, made)
         return frame
 
@@ -150,10 +152,6 @@ def _padded_weights(weights: dict[EdgeType, Tensor], counts: Counts, sizes: PadS
 def _is_plain(value: Tensor) -> bool:
     """Whether writing to its memory is all that a change of it is."""
     return type(value) is Tensor and not value.requires_grad and value.is_contiguous()
-
-
-def _has_kernels(device: torch.device) -> bool:
-    return device.type == "cuda"
 
 
 @functools.cache

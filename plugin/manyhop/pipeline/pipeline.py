@@ -16,7 +16,7 @@ from manyhop.errors import InputError, RankError
 from manyhop.failure import failed_batch, note_batch
 from manyhop.pipeline.stats import Stats
 from manyhop.pipeline.tasks import Flag, Group, Groups, Item, T, Task
-from manyhop.pipeline.workers import CLOSE_SECONDS, Crew, WorkerPool
+from manyhop.pipeline.workers import Crew, WorkerPool
 from manyhop.system.ranges import ranged
 
 
@@ -306,7 +306,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         if self._own_pool and pool is not None:
             pool.close()
         # A thread that waited for a batch has been woken; one that makes a batch may take longer than a close may.
-        if self.lock.acquire(timeout=CLOSE_SECONDS):
+        if self.lock.acquire(timeout=Crew.close_seconds):
             try:
                 self._drop()
             finally:

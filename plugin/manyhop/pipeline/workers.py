@@ -11,13 +11,12 @@ import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 
 from manyhop.errors import InputError
 
-CLOSE_SECONDS = 2.0  # a batch takes milliseconds; one that hangs must not hang the error that says so
 _EXIT_SECONDS = 5.0
 
 
@@ -39,6 +38,10 @@ class Task(Protocol):
 
 class Crew:
     """The threads of a pool and their queue. Threads refer to this, never to the pool, so a pool can be dropped."""
+
+    close_seconds: ClassVar[float] = 2.0
+    """How long closing waits: a batch takes milliseconds, and one that hangs must not hang the error that reports it.
+    A machine on which threads get no core for longer may raise it."""
 
     def __init__(
         self, num_workers: int, worker_init: Callable[[int], None] | None, name: str, start_ahead: bool
@@ -124,12 +127,17 @@ class Crew:
 _crews: weakref.WeakSet[Crew] = weakref.WeakSet()
 
 
-def end_crews(crews: Iterable[Crew], *, timeout: float = CLOSE_SECONDS) -> None:
-    """End threads, and wait for them, so many seconds at most. Their pools start others when they are used again."""
+def end_crews(crews: Iterable[Crew], *, timeout: float | None = None) -> None:
+    """End threads, and wait for them. Their pools start others when they are used again.
+
+    Args:
+        crews: the threads of some pools.
+        timeout: seconds to wait at most for all of them; ``None``: ``Crew.close_seconds``.
+    """
     crews = list(crews)
     for crew in crews:
         crew.stop()
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + (Crew.close_seconds if timeout is None else timeout)
     for crew in crews:
         crew.join(deadline)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from manyhop.errors import MissingExtraError
 from manyhop.system.finding import installed_version, major_minor
 from manyhop.system.kernel_progress import KernelProgress
+
+if TYPE_CHECKING:
+    import torch
 
 OLDEST = (3, 5)
 """The oldest triton with which the tests pass on a GPU; torch 2.9 brings it. 3.4 cannot let launches overlap."""
@@ -19,6 +22,11 @@ def usable() -> bool:
     """Return whether GPU kernels can be compiled. Does not import triton."""
     version = _version()
     return version is not None and version >= OLDEST
+
+
+def runs_on(device: torch.device) -> bool:
+    """Return whether GPU kernels work on the tensors of a device."""
+    return device.type == "cuda"
 
 
 def require(purpose: str) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from manyhop.features.buffers import PinnedPool
 from manyhop.features.checks import Checks
 from manyhop.features.gathering.cpu import gather_on_cpu, index_by_itself
-from manyhop.features.gathering.gpu_plan import plan_for
+from manyhop.features.gathering.gpu_plan import PLANS
 from manyhop.features.requests import RowRequest
 from manyhop.features.sources.cached import CachedRows
 
@@ -31,7 +31,7 @@ def gather_on_gpu(
     if device.type == "cuda" and torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
             return gather_on_gpu(requests, device, threads=threads, checks=checks)
-    plan = plan_for(requests, device)
+    plan = PLANS.of(requests, device)
     results: list[Any] = [None] * len(requests)
     told = Checks() if checks is None else checks
     for launch in plan.launches:

@@ -23,7 +23,6 @@ from manyhop.system.triton_launch import Kernel
 _TILE = 256  # words of a program, if they have 16 bytes; of smaller ones twice as many
 _NUM_WARPS = 4
 _SIZES = (1, 4, 16)  # requests of a launch; a kernel each
-_MOST_PLANS = 256
 _NEVER = 1 << 62  # the first program of a request that is not there
 _LONGEST_ROW = 1 << 30  # bytes
 _SMALL_ROW = 64  # bytes: all that are gathered from a source at once share memory ...
@@ -181,32 +180,45 @@ class Plan:
         return True
 
 
-def plan_for(requests: Sequence[RowRequest], device: torch.device) -> Plan:
-    """The plan for these sources: the one that was made before, as long as it fits."""
-    key = (device, *[(id(r.source), r.dim, r.index.dtype, r.bound) for r in requests])
-    plan = _plans.get(key)
-    if plan is None or not plan.fits(requests):
-        _drop_dead_plans()
-        if key in _plans or len(_plans) >= _MOST_PLANS:
-            _forget_plans()
-        plan = _plans[key] = Plan(requests, device)
-    return plan
+class Plans:
+    """Plans of earlier gathers; safe to use from several threads.
+
+    Args:
+        most: number of plans that are kept.
+    """
+
+    def __init__(self, most: int = 256) -> None:
+        self.most = most
+        self.held: dict[Any, Plan] = {}
+        self._forgotten: dict[Any, Plan] = {}
+
+    def of(self, requests: Sequence[RowRequest], device: torch.device) -> Plan:
+        """Return the plan for these sources: the one that was made before, as long as it fits."""
+        key = (device, *[(id(r.source), r.dim, r.index.dtype, r.bound) for r in requests])
+        plan = self.held.get(key)
+        if plan is None or not plan.fits(requests):
+            self._drop_dead()
+            if key in self.held or len(self.held) >= self.most:
+                self._forget()
+            plan = self.held[key] = Plan(requests, device)
+        return plan
+
+    def _drop_dead(self) -> None:
+        """Free the plans whose sources are gone: nobody can be about to launch them."""
+        dead = [key for key, plan in list(self.held.items()) if not plan.is_alive()]
+        _wait_for(dead)
+        for key in dead:
+            self.held.pop(key, None)
+
+    def _forget(self) -> None:
+        """Free the plans that were forgotten before, then forget all others: a kernel, or a thread about to launch one,
+        may still need what they hold."""
+        _wait_for([*self._forgotten, *self.held])
+        self._forgotten, self.held = self.held, {}
 
 
-def _drop_dead_plans() -> None:
-    """Free the plans whose sources are gone: nobody can be about to launch them."""
-    dead = [key for key, plan in list(_plans.items()) if not plan.is_alive()]
-    _wait_for(dead)
-    for key in dead:
-        _plans.pop(key, None)
-
-
-def _forget_plans() -> None:
-    """Free the plans that were forgotten before, then forget all others: a kernel, or a thread about to launch one, may
-    still need what they hold."""
-    global _plans, _forgotten
-    _wait_for([*_forgotten, *_plans])
-    _forgotten, _plans = _plans, {}
+PLANS = Plans()
+"""Those of this process."""
 
 
 def _wait_for(keys: Iterable[Any]) -> None:
@@ -214,10 +226,6 @@ def _wait_for(keys: Iterable[Any]) -> None:
     for device in {key[0] for key in keys}:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-
-
-_plans: dict[Any, Plan] = {}
-_forgotten: dict[Any, Plan] = {}
 
 
 def _is_near(layout: RowLayout, device: torch.device) -> bool:
