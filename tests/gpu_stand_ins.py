@@ -46,7 +46,7 @@ class NoStreams:
     def mark(self, timed: bool = True) -> float:
         return 0.0
 
-    def here(self) -> Any:
+    def on_stream(self) -> Any:
         return contextlib.nullcontext()
 
     def took(self, *what: Any) -> None: ...

@@ -7,7 +7,7 @@ import torch
 from sampler_graphs import graph, same_batch, same_tensors, typed_graph
 
 import manyhop_dgl
-from manyhop.loading import making
+from manyhop.loading import BatchContext
 from manyhop.sampling import BatchKey
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
@@ -164,9 +164,9 @@ def test_a_batch_and_its_negatives_are_functions_of_the_key():
         same_graphs(batch[2], again[2])
         assert same_batch(batch, again)
     assert not torch.equal(*(b[2].edges(etype="plays")[1] for b in batches))
-    with making(KEY, None):
+    with BatchContext(KEY, None):
         one = first.sample(g, edges)
-    with making(KEY, None):
+    with BatchContext(KEY, None):
         two = as_edge_prediction_sampler(NeighborSampler([2, 2]), negative_sampler=of_dgl.Uniform(4)).sample(g, edges)
     same_graphs(one[2], two[2])
     assert same_batch(one, two)
@@ -217,7 +217,7 @@ def test_samplers_of_users_out_of_ours():
     g = graph()
     batches = []
     for make in (Sampler, NeighborSampler):
-        with making(KEY, None):
+        with BatchContext(KEY, None):
             batches.append(as_edge_prediction_sampler(make([2, 2])).sample(g, torch.arange(9)))
     assert all("mine" in block.edata for block in batches[0][-1])
     assert same_batch(*batches)
@@ -284,7 +284,7 @@ def test_our_own_graph(edges):
     )
     batches = []
     for each in (g, own):
-        with making(KEY, None):
+        with BatchContext(KEY, None):
             batches.append(sampler.sample(each, torch.tensor(edges)))
     same_graphs(batches[0][1], batches[1][1])
     same_graphs(batches[0][2], batches[1][2])
@@ -298,7 +298,7 @@ def test_tensors_are_what_graphs_and_blocks_hold(typed):
     sampler = as_edge_prediction_sampler(
         NeighborSampler([3, 3]), exclude="self", negative_sampler=manyhop_dgl.Uniform(2)
     )
-    with making(KEY, None):
+    with BatchContext(KEY, None):
         inputs, pairs, negatives, blocks = sampler.sample(g, edges)
     tensors = sampler.sample_tensors(g, edges, key=tuple(KEY), node_features=["feat"])
     assert same_batch((tensors.sample.input_nodes, None, manyhop_dgl.to_blocks(tensors.sample)), (inputs, None, blocks))

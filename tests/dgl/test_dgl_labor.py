@@ -8,7 +8,7 @@ from sampler_graphs import edges_of, graph, same_batch, typed_graph
 
 import manyhop_dgl
 from manyhop.errors import GraphError, InputError
-from manyhop.loading import making
+from manyhop.loading import BatchContext
 from manyhop.sampling import BatchKey
 from manyhop_dgl.samplers.plan import Plan
 
@@ -153,7 +153,7 @@ def test_a_batch_is_a_function_of_its_key():
     other.set_seed(5)
     assert same_batch(first, other.sample(g, seeds))
     assert same_batch(sampler.sample(g, seeds), pickle.loads(pickle.dumps(other)).sample(g, seeds)) is False
-    with making(BatchKey(1, 2, 3), None):
+    with BatchContext(BatchKey(1, 2, 3), None):
         in_loader = sampler.sample(g, seeds)
     assert same_batch(in_loader, LaborSampler([3, 3]).blocks_for_key(g, seeds, BatchKey(1, 2, 3)))
 

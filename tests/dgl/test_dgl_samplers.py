@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sampler_graphs import compare, edges_of, graph, same_batch, typed_graph
 
 import manyhop_dgl
-from manyhop.loading import making
+from manyhop.loading import BatchContext
 from manyhop.sampling import BatchKey
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
@@ -201,7 +201,7 @@ def test_a_batch_is_a_function_of_its_key():
     for batch in batches:
         assert same_batch(batch, other.sample(g, seeds))
     key = BatchKey(1, 2, 3)
-    with making(key, None):
+    with BatchContext(key, None):
         in_loader = first.sample(g, seeds)
     assert same_batch(in_loader, NeighborSampler([3, 3], seed=99).blocks_for_key(g, seeds, key))
     assert same_batch(first.sample(g, seeds), other.sample(g, seeds))  # the loader's calls are not counted
@@ -345,9 +345,9 @@ def test_threads_sample_at_the_same_time():
     edges = manyhop_dgl.as_edge_prediction_sampler(sampler, exclude="self", negative_sampler=manyhop_dgl.Uniform(2))
 
     def batches(number):
-        with making(BatchKey(1, 0, number), None):
+        with BatchContext(BatchKey(1, 0, number), None):
             nodes = sampler.sample(g, {"user": torch.arange(number % 20, 30)})
-        with making(BatchKey(1, 0, number), None):
+        with BatchContext(BatchKey(1, 0, number), None):
             return nodes, edges.sample(g, {"plays": torch.arange(number % 50, 90)})
 
     with ThreadPoolExecutor(4) as pool:

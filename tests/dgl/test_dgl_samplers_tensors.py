@@ -8,7 +8,7 @@ import torch
 from sampler_graphs import graph, same_batch, same_tensors, typed_graph
 
 import manyhop_dgl
-from manyhop.loading import making
+from manyhop.loading import BatchContext
 from manyhop.pipeline import Counts, Padder, pad_sizes
 from manyhop.sampling import BatchKey
 from manyhop_dgl.samplers import tensors
@@ -88,7 +88,7 @@ def test_features_follow_the_edges_of_the_other_direction():
 
 def test_keys():
     g = graph()
-    with making(KEY, None):
+    with BatchContext(KEY, None):
         in_loader = manyhop_dgl.sample_tensors(g, [1, 2, 3], [2, 2])
     for key in (KEY, tuple(KEY)):
         assert same_tensors(in_loader, manyhop_dgl.sample_tensors(g, [1, 2, 3], [2, 2], key=key))

@@ -9,8 +9,8 @@ from counting_store import CountingStore
 from manyhop import World, control, world
 from manyhop.control import FactExchange, absent
 from manyhop.errors import RankError
-from manyhop.watch import keeper
-from manyhop.watch.signs import Sign
+from manyhop.watch import monitor
+from manyhop.watch.heartbeat import Heartbeat
 
 
 def exchange_among(num_ranks, facts_of, missing=(), timeout=60.0):
@@ -76,11 +76,11 @@ def test_heartbeats(monkeypatch, num_ranks):
     store = CountingStore()
     monkeypatch.setattr(control, "store", lambda: store)
     monkeypatch.setattr(world, "current", lambda: World(0, tuple(rank // 8 for rank in range(num_ranks))))
-    monkeypatch.setattr(keeper.threading.Thread, "start", lambda thread: None)
-    one = keeper.Keeper()
+    monkeypatch.setattr(monitor.threading.Thread, "start", lambda thread: None)
+    one = monitor.Monitor()
     one.add("a loader", timeout=600.0)
     for rank in range(1, num_ranks):
-        store.set(f"watch/{rank}", Sign().encode())
+        store.set(f"watch/{rank}", Heartbeat().encode())
     one._exchange(1.0)  # finds the others
     store.operations.clear()
     store.keys.clear()

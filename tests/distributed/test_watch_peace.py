@@ -15,7 +15,7 @@ from watched import Loader
 import manyhop
 from manyhop import control
 from manyhop.errors import InputError, RankError
-from manyhop.watch import Watch, keeper
+from manyhop.watch import Watch, monitor
 
 
 def live_together(timeout):
@@ -81,7 +81,7 @@ def leave_unnoticed():
         control.exchange("rank 0 has heard", {}, timeout=200.0)
         return None
     control.exchange("rank 0 is through", {}, timeout=200.0)
-    while (sign := keeper.of_run()._judge.signs[1]) is None or not sign.loops[0].ends:
+    while (heartbeat := monitor.of_run()._detector.heartbeats[1]) is None or not heartbeat.loops[0].ends:
         time.sleep(0.01)
     control.exchange("rank 0 has heard", {}, timeout=200.0)
     try:

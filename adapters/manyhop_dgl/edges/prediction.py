@@ -13,7 +13,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
-from manyhop.loading import batch_key, current_turn, making
+from manyhop.loading import BatchContext, batch_key, current_turn
 from manyhop.sampling import BatchKey
 from manyhop_dgl.edges.exclude import check_exclude, edges_to_exclude
 from manyhop_dgl.edges.negatives import NegativeSampler, draws_by_key, edges_by_type, keyed, pairs_of
@@ -73,7 +73,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         _, pairs, seeds, exclude = self.around(g, seed_edges, key, self.output_device)
         if not isinstance(self.sampler, EngineSampler):
             exclude = _copied(exclude)
-        with making(key, current_turn()):  # the sampler beneath has the key of the negatives
+        with BatchContext(key, current_turn()):  # the sampler beneath has the key of the negatives
             input_nodes, _, blocks = self.sampler.sample(g, seeds, exclude)
         return self.assign_lazy_features((input_nodes, *pairs, blocks))
 

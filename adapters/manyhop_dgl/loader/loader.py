@@ -256,7 +256,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         assert self.batch_size is not None
         gpu, source = self._gpu, self._source()
         plan = BatchPlan(self._num_items, self.batch_size, self._shuffle, parts=self._parts)
-        with nullcontext() if gpu is None else gpu.streams.here():
+        with nullcontext() if gpu is None else gpu.streams.on_stream():
             samples = probe(plan, source, gpu)
             graph = sampler_of_nodes(self.graph_sampler).arguments().topology(self.graph).graph
             device = None if gpu is None else gpu.device

@@ -16,7 +16,7 @@ from torch_geometric.sampler import NodeSamplerInput, SamplerOutput
 
 from manyhop.arguments import flag, integer, path_of
 from manyhop.errors import InputError
-from manyhop.loading import making
+from manyhop.loading import BatchContext
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
 from manyhop.sampling.saint import SaintMethod
@@ -95,7 +95,7 @@ class _SaintLoader(NodeSetLoader):
         own_seed = int(make_key(Use.SAINT, seed))
 
         def sample(number: int) -> SamplerOutput:
-            with making(BatchKey(own_seed, 0, number), None):
+            with BatchContext(BatchKey(own_seed, 0, number), None):
                 return sampler.sample_from_nodes(_STEP)
 
         bar = Progress("GraphSAINT's coefficients", wanted, unit="nodes", show=None if self.log else False)

@@ -158,7 +158,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         shuffle = self._shuffle or not self._own_order
         plan = BatchPlan(self._num_items, self.batch_size, shuffle, parts=self._parts)
         gpu, topology = self._gpu, self.seed_sampler()[0].topology
-        with nullcontext() if gpu is None else gpu.streams.here():
+        with nullcontext() if gpu is None else gpu.streams.on_stream():
             outs = probe(plan, Seeds(self), gpu)
             if gpu is not None and gpu.sampling is not None and self.transform_sampler_output is not None:
                 outs = [self.transform_sampler_output(out) for out in outs]

@@ -7,7 +7,7 @@ import torch
 from manyhop.errors import InputError
 from manyhop.features import Exchange
 from manyhop.features.hot.remote import Visits, fill, rows_wanted
-from manyhop.loading import counting_in, making
+from manyhop.loading import BatchContext, counting_in
 from manyhop.pipeline import BatchPlan, Lockstep, Stats, Turn, exchanging
 from manyhop.sampling import BatchKey
 from manyhop_pyg.batch.join import join
@@ -65,7 +65,7 @@ def _sample_first(loader: LoaderView, plan: BatchPlan, visits: Visits, enough: i
         if visits.rows >= enough:
             return
         index = torch.from_numpy(plan.indices(0, batch))
-        with making(BatchKey(0, 0, batch), Turn(0, batch)), exchanging(visits):
+        with BatchContext(BatchKey(0, 0, batch), Turn(0, batch)), exchanging(visits):
             out = loader.sample_inputs(loader.input_data[index])
             if loader.transform_sampler_output is not None:
                 out = loader.transform_sampler_output(out)

@@ -12,7 +12,7 @@ from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, Negat
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_NODE, NodeType
-from manyhop.loading import current_turn, making
+from manyhop.loading import BatchContext, current_turn
 from manyhop.sampling import EdgeRequest, EdgeSampler, NodeRequest
 from manyhop_pyg.samplers.seed_edges import SeedEdges, edge_metadata
 from manyhop_pyg.samplers.typed_seeds import node_metadata, seeds_of
@@ -84,7 +84,7 @@ class _Asked:
         if request.time_max is not None:
             times = {node_type: self._given(keys) for node_type, keys in request.time_max.items()}
             time = times if hetero else times[HOMOGENEOUS_NODE]
-        with making(request.key, current_turn()):
+        with BatchContext(request.key, current_turn()):
             self.out = self._sampler._sample(seed, time)
         batch = self.out.batch
         return SimpleNamespace(tree=batch if batch is None or hetero else {HOMOGENEOUS_NODE: batch})

@@ -1,10 +1,10 @@
-"""What the loaders of all adapters share: epochs of batches, keys, resume, ranks. It knows no library of graphs."""
+"""What the loaders of all adapters share: epochs of batches, keys, resume, ranks."""
 
 from manyhop.loading import folders as folders
 from manyhop.loading.epoch import Epoch
 from manyhop.loading.facts import graph_facts, plain, rows_fact
 from manyhop.loading.iterator import DROPPED, EpochIterator, Item, Progress, Threads
-from manyhop.loading.keys import batch_key, current_key, current_turn, draw_seed, making, next_key
+from manyhop.loading.keys import BatchContext, batch_key, current_key, current_turn, draw_seed, next_key
 from manyhop.loading.loader import EpochLoader
 from manyhop.loading.masks import check_no_mask
 from manyhop.loading.options import check_options, check_placement, check_rank_options
@@ -16,6 +16,7 @@ from manyhop.loading.which_gpu import own_gpu
 
 __all__ = [
     "DROPPED",
+    "BatchContext",
     "Epoch",
     "EpochIterator",
     "EpochLoader",
@@ -36,7 +37,6 @@ __all__ = [
     "draw_seed",
     "folders",
     "graph_facts",
-    "making",
     "next_key",
     "own_gpu",
     "plain",

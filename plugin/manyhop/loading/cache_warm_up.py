@@ -9,7 +9,7 @@ import torch
 
 from manyhop.features import FileCache, only_counting
 from manyhop.loading.adapter import Adapter
-from manyhop.loading.keys import making
+from manyhop.loading.keys import BatchContext
 from manyhop.pipeline import BatchPlan, Turn
 from manyhop.sampling import BatchKey
 
@@ -30,7 +30,7 @@ def warm_up_caches(adapter: Adapter[Any, Any], plan: BatchPlan, caches: Sequence
     for batch in range(min(len(plan), _MOST_BATCHES)):
         if all(cache.knows_enough for cache in caches):
             return
-        with making(BatchKey(0, 0, batch), Turn(0, batch)), only_counting():
+        with BatchContext(BatchKey(0, 0, batch), Turn(0, batch)), only_counting():
             made = assembler.make(torch.from_numpy(plan.few_indices(0, batch)))
             if not assembler.in_thread:
                 assembler.complete(made)

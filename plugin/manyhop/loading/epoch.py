@@ -1,4 +1,4 @@
-"""An epoch of a loader, as those see it who make its batches."""
+"""An epoch of a loader: what its steps need of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
-from manyhop.loading.keys import making
+from manyhop.loading.keys import BatchContext
 from manyhop.pipeline import Steps, Turn
 from manyhop.sampling import BatchKey
 
@@ -21,15 +21,15 @@ class Epoch(NamedTuple):
     """Epoch in the keys of batches; 0 where the seed was drawn for this epoch."""
 
     to_index: Callable[[Any], Any]
-    """What an item says -> positions of seeds."""
+    """Item -> positions of seeds."""
 
     steps: Steps | None
     """The exchanges with other ranks, where there are some."""
 
-    def making(self, batch: int, turn: Turn, first_call: int = 0) -> making:
-        """The body makes a batch, of which ``first_call`` samples are made already."""
-        return making(BatchKey(self.seed, self.number, batch), turn, first_call)
+    def batch_context(self, batch: int, turn: Turn, first_call: int = 0) -> BatchContext:
+        """Return the context in which a batch is made, after ``first_call`` calls of samplers."""
+        return BatchContext(BatchKey(self.seed, self.number, batch), turn, first_call)
 
     def in_step(self, turn: Turn) -> AbstractContextManager[None]:
-        """The body makes a batch, or a part of it, and may gather rows of other nodes."""
+        """Return the context in which a batch, or a part of it, may gather rows of other nodes."""
         return nullcontext() if self.steps is None else self.steps.batch(turn.round)

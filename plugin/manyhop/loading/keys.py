@@ -23,8 +23,8 @@ class _Batch(threading.local):
 _current = _Batch()
 
 
-class making:  # noqa: N801  # a context manager; a generator would cost three times as much
-    """Samplers that are called in the body, in this thread, take their keys from this batch.
+class BatchContext:  # a generator would cost three times as much
+    """Context in which the samplers that this thread calls take their keys from a batch.
 
     ``turn`` is ``None`` where the batch is not to be handed out; ``first_call`` is the number of calls that were made
     for the batch before; ``calls``, once the body has ended, that number and those in it.
@@ -45,12 +45,12 @@ class making:  # noqa: N801  # a context manager; a generator would cost three t
 
 
 def current_turn() -> Turn | None:
-    """The batch that this thread is making; ``None`` outside of a loader's iteration."""
+    """Return the batch that this thread is making; ``None`` outside of a loader's iteration."""
     return _current.turn
 
 
 def current_key() -> BatchKey | None:
-    """The key of the batch that this thread is making; ``None`` where there is none."""
+    """Return the key of the batch that this thread is making; ``None``: there is none."""
     return _current.key
 
 
@@ -60,7 +60,7 @@ def draw_seed(generator: torch.Generator | None = None) -> int:
 
 
 def batch_key(key: object) -> BatchKey:
-    """The key that a user gives.
+    """Return the key that a user gives.
 
     Raises:
         InputError: anything but three integers.

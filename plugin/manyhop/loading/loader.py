@@ -19,7 +19,7 @@ from manyhop.loading.adapter import Adapter, LoaderView
 from manyhop.loading.cache_warm_up import warm_up_caches
 from manyhop.loading.epoch import Epoch
 from manyhop.loading.iterator import GPU, REPLAY, EpochIterator, Item, Progress, Threads, given, planned
-from manyhop.loading.keys import batch_key, draw_seed, making
+from manyhop.loading.keys import BatchContext, batch_key, draw_seed
 from manyhop.loading.ranks import Ranks, counting_in, join_ranks
 from manyhop.loading.resume import Resumable
 from manyhop.loading.steps import steps_on_cpu
@@ -269,7 +269,7 @@ class EpochLoader(Resumable, PreparedLoader):
 
         Args:
             key: ``(seed, epoch, batch)``; ``None``: the loader's seed, or 0, and batch 0 of epoch 0.
-            make: makes it, in the body of :class:`making`.
+            make: makes it, in the body of :class:`BatchContext`.
 
         Raises:
             InputError: not a key, or a batch that other ranks would have a part in.
@@ -279,7 +279,7 @@ class EpochLoader(Resumable, PreparedLoader):
                 "Expected rows that this rank reads alone for a single batch, got some that ranks exchange in step. "
                 "Take batches from an iteration, or use another placement."
             )
-        with making(BatchKey(self.seed or 0, 0, 0) if key is None else batch_key(key), None):
+        with BatchContext(BatchKey(self.seed or 0, 0, 0) if key is None else batch_key(key), None):
             return make()
 
     def _key_of_epoch(self, progress: Progress, *, replays: bool) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import torch
 from manyhop.errors import FeatureError, InputError
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.loading.adapter import SeedSource
-from manyhop.loading.keys import making
+from manyhop.loading.keys import BatchContext
 from manyhop.pipeline import BatchPlan, Counts, Padded, Padder, PadSizes, pad_sizes
 from manyhop.sampling import BatchKey, SampledSubgraph
 
@@ -93,7 +93,7 @@ def probe(plan: BatchPlan, seeds: SeedSource[SampleT], gpu: GPURuntime | None) -
     found: list[SampleT] = []
     if gpu is None or gpu.sampling is None:
         for batch in batches:
-            with making(BatchKey(plan.seed, 0, batch), None):
+            with BatchContext(BatchKey(plan.seed, 0, batch), None):
                 found.append(seeds.sample(torch.from_numpy(plan.indices(0, batch))))
         return found
     for i in range(0, len(batches), gpu.group_size):

@@ -22,7 +22,7 @@ def steps_on_cpu(
         @ranged("assemble")
         def make_whole(batch: int, item: Item) -> Any:
             turn, index = item
-            with epoch.making(batch, turn), epoch.in_step(turn):
+            with epoch.batch_context(batch, turn), epoch.in_step(turn):
                 return assembler.make(epoch.to_index(index))
 
         return make_whole, None
@@ -30,12 +30,12 @@ def steps_on_cpu(
     @ranged("assemble")
     def make(batch: int, item: Item) -> Any:
         turn, index = item
-        with epoch.making(batch, turn), epoch.in_step(turn):
+        with epoch.batch_context(batch, turn), epoch.in_step(turn):
             return turn, assembler.make(epoch.to_index(index))
 
     def finish(batch: int, made: Any) -> Any:
         turn, value = made
-        with epoch.making(batch, turn, first_call=1):
+        with epoch.batch_context(batch, turn, first_call=1):
             if not in_thread:
                 with epoch.in_step(turn):
                     value = assembler.complete(value)

@@ -83,7 +83,7 @@ class Streams:
         """Wait until the GPU has done all that it was told, by anybody."""
         torch.cuda.synchronize(self.device)
 
-    def here(self) -> _Here:
+    def on_stream(self) -> _Here:
         """A context manager: in the body, this thread works on its own stream."""
         mine = self._mine
         here: _Here | None = getattr(mine, "here", None)

@@ -1,6 +1,6 @@
-"""Notices when another rank fails, is gone, is late or leaves early, and ends in an error that names it."""
+"""Detect ranks that fail, hang, are late or leave early, and raise an error that names them."""
 
 from manyhop.watch.iteration import Iteration, Watch
-from manyhop.watch.keeper import announce_end, moved
+from manyhop.watch.monitor import announce_end, moved
 
 __all__ = ["Iteration", "Watch", "announce_end", "moved"]

@@ -1,4 +1,4 @@
-"""What a loader tells the watch: where its loop stands."""
+"""The side of a loader: its loop reports its state to the watch."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import weakref
 
 from manyhop import world
 from manyhop.errors import InputError, RankError
-from manyhop.watch import keeper as keepers
-from manyhop.watch.keeper import Keeper, Loop
-from manyhop.watch.signs import described, is_of_communication
+from manyhop.watch import monitor as monitors
+from manyhop.watch.heartbeat import described, is_of_communication
+from manyhop.watch.monitor import Loop, Monitor
 
 
 class Watch:
     """Watches the other ranks for one loader. All ranks make the watches of their loaders in the same order.
 
-    A daemon thread per process tells the others about once a second where its loops stand. As soon as it is known that
+    A daemon thread per process publishes the states of its loops about once a second. As soon as it is known that
     another rank cannot deliver its share, ``Iteration.wants`` raises. Where this rank waits in a collective for a rank
     that is gone, nothing can be raised: then the process is ended, with a message on stderr and status 1. A rank that
     is there may take as long as it wants, whatever others wait for.
 
     Args:
         name: of the loader, for messages.
-        timeout: seconds that ranks wait for each other in the loader's own collectives. Without a sign of life for as
+        timeout: seconds that ranks wait for each other in the loader's own collectives. Without a heartbeat for as
             long, at most a minute (or a tenth of it, if that is more), a rank counts as gone.
 
     Raises:
@@ -32,11 +32,11 @@ class Watch:
     def __init__(self, name: str, *, timeout: float) -> None:
         if not timeout > 0:
             raise InputError(f"Expected a rank_timeout of more than 0 seconds, got {timeout}.")
-        self._keeper: Keeper | None = None
+        self._monitor: Monitor | None = None
         self._loop = Loop(0, name, timeout)
         if not world.init().is_alone:
-            self._keeper = keepers.of_run()
-            self._loop = self._keeper.add(name, timeout)
+            self._monitor = monitors.of_run()
+            self._loop = self._monitor.add(name, timeout)
             weakref.finalize(self, self._loop.drop).atexit = False
 
     def begin(self, epoch: int) -> Iteration:
@@ -46,8 +46,8 @@ class Watch:
             InputError: the run that the loader was made in has ended.
             RankError: another rank did not finish the iteration before, or has ended its program.
         """
-        loop, keeper = self._loop, self._keeper
-        if keeper is not None and keeper.over:
+        loop, monitor = self._loop, self._monitor
+        if monitor is not None and monitor.over:
             raise InputError(
                 f"{loop.name}: expected no epoch after manyhop.shutdown() or dist.destroy_process_group(), which ended "
                 "what its ranks know of each other. Make the loader anew."
@@ -56,7 +56,7 @@ class Watch:
             loop.leave("left")
         loop.thread = threading.get_ident()
         loop.at = (loop.at[0] + 1, epoch, 0, "making")
-        iteration = Iteration(self, loop, keeper)
+        iteration = Iteration(self, loop, monitor)
         iteration.check()
         return iteration
 
@@ -67,11 +67,11 @@ class Iteration:
     Once it has ended, in whatever way, or a later one has begun, its calls do nothing.
     """
 
-    __slots__ = ("_keeper", "_loop", "_number", "_watch")
+    __slots__ = ("_loop", "_monitor", "_number", "_watch")
 
-    def __init__(self, watch: Watch, loop: Loop, keeper: Keeper | None) -> None:
+    def __init__(self, watch: Watch, loop: Loop, monitor: Monitor | None) -> None:
         self._watch = watch  # a loader may be dropped while its iterator is in use
-        self._loop, self._keeper, self._number = loop, keeper, loop.at[0]
+        self._loop, self._monitor, self._number = loop, monitor, loop.at[0]
 
     def wants(self) -> None:
         """The caller asks for a batch, and there is one more in this epoch.
@@ -83,7 +83,7 @@ class Iteration:
         number, epoch, received, _ = loop.at
         if number == self._number:
             loop.at = (number, epoch, received, "making")
-            keepers.moved()
+            monitors.moved()
             if loop.trouble:
                 self.check()
 
@@ -94,7 +94,7 @@ class Iteration:
         if number == self._number and phase == "making":
             loop.at = (number, epoch, received + 1, "step")
             loop.thread = threading.get_ident()
-            keepers.moved()
+            monitors.moved()
 
     def ended(self) -> None:
         """The epoch has no more batches."""
@@ -103,7 +103,7 @@ class Iteration:
         if number == self._number and phase != "out":
             loop.at = (number, epoch, received, "out")
             loop.done = (number, received)
-            keepers.moved()
+            monitors.moved()
 
     def left(self) -> None:
         """The iterator was dropped or closed. May be called by a finaliser, in any thread, and after an end."""
@@ -119,17 +119,17 @@ class Iteration:
             self._end("failed", described(error))
 
     def reason(self) -> RankError | None:
-        """Why another rank has left, as far as it is heard within some seconds."""
-        if self._keeper is None or self._loop.at[0] != self._number:
+        """Return why another rank has left, if that is reported within some seconds."""
+        if self._monitor is None or self._loop.at[0] != self._number:
             return None
-        fault = self._keeper.deeper_fault(self._loop, float("inf"))
+        fault = self._monitor.deeper_fault(self._loop, float("inf"))
         return None if fault is None else RankError(f"{self._loop.name}: {fault.text}", ranks=fault.ranks)
 
     def located(self, error: RankError) -> RankError:
         """Return the error of ranks that did not come to a collective of the loader, with where they are."""
-        if self._keeper is None or not error.ranks:
+        if self._monitor is None or not error.ranks:
             return error
-        known = self._keeper.known(self._loop, error.ranks[0])
+        known = self._monitor.known(self._loop, error.ranks[0])
         return RankError(
             f"{error} Last known of rank {error.ranks[0]}: {known}. If it is only late (evaluation, saving), pass "
             "a larger rank_timeout=.",
@@ -137,10 +137,10 @@ class Iteration:
         )
 
     def check(self) -> None:
-        """Raise if a rank is at fault, whose news has come."""
-        if self._keeper is None or self._loop.at[0] != self._number:
+        """Raise if a rank is reported to be at fault."""
+        if self._monitor is None or self._loop.at[0] != self._number:
             return
-        fault = self._keeper.fault_now(self._loop)
+        fault = self._monitor.fault_now(self._loop)
         if fault is not None:
             error = RankError(f"{self._loop.name}: {fault.text}", ranks=fault.ranks)
             self._end("followed", fault.text, fault.ranks)
@@ -149,5 +149,5 @@ class Iteration:
     def _end(self, kind: str, text: str = "", ranks: tuple[int, ...] = ()) -> None:
         if self._loop.at[0] == self._number and self._loop.at[3] != "out":
             self._loop.leave(kind, text, ranks)
-            if self._keeper is not None:
-                self._keeper.wake()
+            if self._monitor is not None:
+                self._monitor.wake()

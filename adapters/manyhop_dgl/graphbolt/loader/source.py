@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyhop.errors import GraphError
 from manyhop.graph import Graph, PlacedGraph
-from manyhop.loading import current_key, making
+from manyhop.loading import BatchContext, current_key
 from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.pipeline import OnStream
 from manyhop.placement import GPUPlace
@@ -165,7 +165,7 @@ class Source:
             key, item = self._adopted(given)
             item = copy.copy(item) if isinstance(item, MiniBatch) else item  # it may be begun once more
         count = num_seeds(item)
-        with (draws := making(key, None, self._chain.ahead[0].first_call)):
+        with (draws := BatchContext(key, None, self._chain.ahead[0].first_call)):
             for stage in grouped.before:
                 item = step(stage, item)
             request = grouped.layers.request(item, topology)

@@ -13,7 +13,7 @@ from torch.utils.data.datapipes.iter import Filter, Mapper
 
 from manyhop.arguments import flag
 from manyhop.errors import InputError
-from manyhop.loading import DROPPED, making
+from manyhop.loading import DROPPED, BatchContext
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.stages.base import DataPipe, functional_datapipe, move
@@ -166,7 +166,7 @@ def step(stage: Any, item: Any) -> Any:
 
 def drawing(key: BatchKey | None, first_call: int = 0) -> AbstractContextManager[object]:
     """In the body, samplers draw for the batch that ``key`` names; without one, as outside."""
-    return nullcontext() if key is None else making(key, None, first_call)
+    return nullcontext() if key is None else BatchContext(key, None, first_call)
 
 
 @functional_datapipe("transform")

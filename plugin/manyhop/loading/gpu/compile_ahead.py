@@ -35,7 +35,7 @@ def _in_background(gpu: GPURuntime, work: Callable[[], None], *, enabled: bool) 
     """Run ``work`` in a thread during the context, if ``enabled``. Ignore errors: making batches raises them again."""
 
     def run() -> None:
-        with suppress(Exception), gpu.streams.here():
+        with suppress(Exception), gpu.streams.on_stream():
             work()
 
     thread = threading.Thread(target=run, name="manyhop-compile", daemon=True)

@@ -68,7 +68,7 @@ class InFlightGroup(SampledGroup):
         """Complete batch ``i`` and some of the next ones at once, which costs less per batch."""
         streams, gpu, assembler = self._streams, self._gpu, self._adapter.assembler
         began = time.perf_counter()
-        with streams.here():
+        with streams.on_stream():
             samples = [self._sample_of(i)]
             assert self._samples is not None
             assert self._turns is not None

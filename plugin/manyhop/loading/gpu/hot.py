@@ -11,7 +11,7 @@ from manyhop.features import DistributedRows, GPUVisits, RowRequest, keep_hot
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.gpu.memory import row_bytes
 from manyhop.loading.gpu.runtime import GPURuntime
-from manyhop.loading.keys import making
+from manyhop.loading.keys import BatchContext
 from manyhop.pipeline import BatchPlan
 from manyhop.sampling import BatchKey
 
@@ -50,7 +50,7 @@ def fill_cache(
         if requested >= _TIMES * wanted:
             break
         positions = torch.from_numpy(plan.few_indices(0, batch))
-        with making(BatchKey(0, 0, batch), None), gpu.intercepting_gathers(record):
+        with BatchContext(BatchKey(0, 0, batch), None), gpu.intercepting_gathers(record):
             adapter.assembler.join([adapter.seeds.sample(positions)], None)
     if exchange is not None:
         exchange.keep(remote.hottest(wanted))

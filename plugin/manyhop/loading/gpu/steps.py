@@ -36,7 +36,7 @@ def steps_on_gpu(
     def begin(batches: Sequence[tuple[int, Item]]) -> list[Callable[[], Any]]:
         group = None
         if merges:
-            with streams.here():
+            with streams.on_stream():
                 if lookup is not None and plan is not None:
                     inputs = lookup.of(plan, epoch.number, [item[1] for _, item in batches])
                 else:
@@ -50,19 +50,19 @@ def steps_on_gpu(
     def complete_of_several(group: InFlightGroup, i: int, batch: int, item: Item) -> OnStream[Any]:
         if transform is None and group.is_ready(i):  # the fast path
             return group.pop_ready(i)
-        with epoch.making(batch, item[0], 1):
+        with epoch.batch_context(batch, item[0], 1):
             made = group.pop_ready(i)
             if transform is None:
                 return made
             if not made.source[0].is_current():
                 made = group.retake(batch)
-            with streams.here():
+            with streams.on_stream():
                 return streams.hand_over(transform(made.value), timed=made.timed)
 
     @ranged("assemble")
     def complete(group: InFlightGroup | None, i: int, batch: int, item: Item) -> OnStream[Any]:
         turn, index = item
-        with streams.here(), epoch.making(batch, turn, int(merges)), epoch.in_step(turn):
+        with streams.on_stream(), epoch.batch_context(batch, turn, int(merges)), epoch.in_step(turn):
             if group is None:
                 value = assembler.make(epoch.to_index(index))
             else:
@@ -80,7 +80,7 @@ def steps_on_gpu(
             made = made.source[1].retake(batch)
         if not in_thread:
             turn = made.value[0]
-            with streams.here(), epoch.making(batch, turn, 1), epoch.in_step(turn):
+            with streams.on_stream(), epoch.batch_context(batch, turn, 1), epoch.in_step(turn):
                 out = assembler.complete(streams.adopt(made)[1])
                 made = streams.hand_over(out, timed=made.timed)
         value = gpu.receive(made, tensors_of)

@@ -26,7 +26,7 @@ _RESERVED_BYTES = 1 << 30  # largest reservation for batches before the first on
 
 def prepare(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
     """Do the work that the first batch would have to wait for."""
-    with gpu.streams.here():
+    with gpu.streams.on_stream():
         if not gpu.memory.exchanges:
             fill_cache(loader.plan, adapter, gpu, None)
         plan = loader.plan

@@ -1,4 +1,4 @@
-"""Who is at fault, from signs alone: the seconds are made up."""
+"""Who is at fault, from heartbeats alone: the seconds are made up."""
 
 import threading
 
@@ -6,20 +6,20 @@ import pytest
 import torch
 
 from manyhop.failure import note_batch
-from manyhop.watch.judge import Judge
-from manyhop.watch.keeper import silence_of
+from manyhop.watch.detector import FaultDetector
+from manyhop.watch.heartbeat import End, Heartbeat, LoopStatus, described, is_of_communication
+from manyhop.watch.monitor import silence_of
 from manyhop.watch.place import place_of
-from manyhop.watch.signs import End, LoopSign, Sign, described, is_of_communication
 
 TIMEOUT = 10.0
 
 
 class Ranks:
-    """Ranks whose signs a test changes; this one is rank 0."""
+    """Ranks whose heartbeats a test changes; this one is rank 0."""
 
     def __init__(self, world_size=3, store_holder=0):
-        self.judge = Judge(0, world_size, store_holder)
-        self.at = [LoopSign(1, 0, 5, "step")] * world_size
+        self.detector = FaultDetector(0, world_size, store_holder)
+        self.at = [LoopStatus(1, 0, 5, "step")] * world_size
         self.waits = [False] * world_size
         self.moves = [0] * world_size
         self.ticks = [0] * world_size
@@ -33,17 +33,17 @@ class Ranks:
                 self.ticks[rank] += rank not in self.dead
                 self.moves[rank] += rank in busy
             fields = zip(self.ticks, self.moves, self.waits, self.at, self.program_ends, strict=True)
-            signs = [Sign(tick, moves, waits, "", end, {0: at}) for tick, moves, waits, at, end in fields]
-            self.judge.hear([Sign.decode(sign.encode()) for sign in signs], 1.0)
+            heartbeats = [Heartbeat(tick, moves, waits, "", end, {0: at}) for tick, moves, waits, at, end in fields]
+            self.detector.update([Heartbeat.decode(heartbeat.encode()) for heartbeat in heartbeats], 1.0)
 
     def fault(self, iteration=1, received=5, **kwargs):
-        return self.judge.fault(0, iteration, received, TIMEOUT, **kwargs)
+        return self.detector.fault(0, iteration, received, TIMEOUT, **kwargs)
 
 
 def test_signs_travel():
     ends = (End(2, 1, 7, "followed", "why", (0, 2)),)
-    sign = Sign(3, 4, True, "a.py:1 in f", "", {0: LoopSign(3, 2, 1, "making", ends), 7: LoopSign()})
-    assert Sign.decode(sign.encode()) == sign
+    heartbeat = Heartbeat(3, 4, True, "a.py:1 in f", "", {0: LoopStatus(3, 2, 1, "making", ends), 7: LoopStatus()})
+    assert Heartbeat.decode(heartbeat.encode()) == heartbeat
 
 
 def test_all_in_the_same_long_step_are_well():
@@ -55,7 +55,7 @@ def test_all_in_the_same_long_step_are_well():
 @pytest.mark.parametrize("waits", [[True, False, True], [True, True, True]])
 def test_a_rank_that_is_there_may_take_as_long_as_it_wants(waits):
     ranks = Ranks()
-    ranks.at[0] = LoopSign(3, 0, 90, "step")
+    ranks.at[0] = LoopStatus(3, 0, 90, "step")
     ranks.waits = waits
     ranks.pass_time(10_000)
     assert ranks.fault(iteration=3, received=90) is None
@@ -87,14 +87,14 @@ def test_whoever_does_nothing_is_suspected_when_a_collective_failed():
 
 
 def test_a_rank_that_was_never_heard_is_silent():
-    judge = Judge(0, 2, 0)
+    detector = FaultDetector(0, 2, 0)
     for _ in range(12):
-        judge.hear([Sign(loops={0: LoopSign(1, 0, 5, "step")}), None], 1.0)
-    assert judge.fault(0, 1, 5, TIMEOUT).ranks == (1,)
+        detector.update([Heartbeat(loops={0: LoopStatus(1, 0, 5, "step")}), None], 1.0)
+    assert detector.fault(0, 1, 5, TIMEOUT).ranks == (1,)
 
 
 def left(kind, received, text="", ranks=()):
-    return LoopSign(1, 0, received, "out", (End(1, 0, received, kind, text, ranks),))
+    return LoopStatus(1, 0, received, "out", (End(1, 0, received, kind, text, ranks),))
 
 
 def test_leaving_after_the_same_batch_is_fine():
@@ -103,7 +103,7 @@ def test_leaving_after_the_same_batch_is_fine():
     ranks.pass_time(1)
     assert ranks.fault(received=4) is None
     assert (ranks.fault(received=5).kind, ranks.fault(received=5).ranks) == ("left", (1,))
-    ranks.at[1] = LoopSign(2, 1, 0, "making", ranks.at[1].ends)
+    ranks.at[1] = LoopStatus(2, 1, 0, "making", ranks.at[1].ends)
     ranks.pass_time(1)
     assert ranks.fault(received=5).ranks == (1,)
     assert ranks.fault(iteration=2, received=0) is None
@@ -117,7 +117,7 @@ def test_first_causes_come_before_consequences():
     ranks.pass_time(1)
     assert (ranks.fault().kind, ranks.fault().ranks) == ("failed", (2,))
     assert "ValueError: x" in ranks.fault().text
-    ranks.at[1] = ranks.at[2] = LoopSign(1, 0, 5, "step")
+    ranks.at[1] = ranks.at[2] = LoopStatus(1, 0, 5, "step")
     ranks.pass_time(1)
     assert (ranks.fault().kind, ranks.fault().ranks) == ("followed", (2,))
 
@@ -126,14 +126,14 @@ def test_an_iteration_that_others_did_not_finish():
     ranks = Ranks()
     ranks.at[1] = left("left", 5)
     ranks.pass_time(1)
-    assert ranks.judge.ended_early(0, 1, 8).ranks == (1,)
-    assert ranks.judge.ended_early(0, 1, 5) is None
-    assert ranks.judge.ended_early(0, 2, 8) is None
+    assert ranks.detector.ended_early(0, 1, 8).ranks == (1,)
+    assert ranks.detector.ended_early(0, 1, 5) is None
+    assert ranks.detector.ended_early(0, 2, 8) is None
 
 
 def test_programs_that_end():
     ranks = Ranks()
-    ranks.at[1], ranks.program_ends[1] = LoopSign(1, 0, 5, "out"), ""
+    ranks.at[1], ranks.program_ends[1] = LoopStatus(1, 0, 5, "out"), ""
     ranks.dead.add(1)
     ranks.pass_time(30, busy=[0, 2])
     assert ranks.fault() is None
@@ -144,24 +144,24 @@ def test_a_lost_store_matters_unless_its_holder_was_done():
     for holder, culprits in ((2, (2,)), (None, ())):
         ranks = Ranks(store_holder=holder)
         ranks.pass_time(1)
-        ranks.judge.since_heard = 11.0
+        ranks.detector.since_heard = 11.0
         assert (ranks.fault().kind, ranks.fault().ranks) == ("store", culprits)
-        ranks.judge.since_heard, ranks.judge.lost = 0.0, "broken pipe"
+        ranks.detector.since_heard, ranks.detector.lost = 0.0, "broken pipe"
         assert (ranks.fault().kind, ranks.fault().ranks) == ("store", culprits)
     ranks = Ranks(store_holder=2)
-    ranks.at[2], ranks.program_ends[2] = LoopSign(1, 0, 5, "out"), ""
+    ranks.at[2], ranks.program_ends[2] = LoopStatus(1, 0, 5, "out"), ""
     ranks.pass_time(1)
-    ranks.judge.lost = "broken pipe"
+    ranks.detector.lost = "broken pipe"
     assert ranks.fault() is None
 
 
 def test_other_loaders_do_not_matter():
-    judge = Judge(0, 2, 0)
+    detector = FaultDetector(0, 2, 0)
     for tick in range(20):
-        mine = {0: LoopSign(1, 0, 5, "step"), 1: LoopSign(1, 0, 2, "step")}
-        judge.hear([Sign(tick, tick, loops=mine), Sign(tick, tick, loops={1: left("left", 1)})], 1.0)
-    assert judge.fault(0, 1, 5, TIMEOUT) is None
-    assert judge.fault(1, 1, 2, TIMEOUT).ranks == (1,)
+        mine = {0: LoopStatus(1, 0, 5, "step"), 1: LoopStatus(1, 0, 2, "step")}
+        detector.update([Heartbeat(tick, tick, loops=mine), Heartbeat(tick, tick, loops={1: left("left", 1)})], 1.0)
+    assert detector.fault(0, 1, 5, TIMEOUT) is None
+    assert detector.fault(1, 1, 2, TIMEOUT).ranks == (1,)
 
 
 def test_errors_of_peers_are_not_the_cause():
@@ -205,7 +205,7 @@ def test_the_place_of_a_thread():
     (place, waits), (of_gpu, gpu_waits) = place_of(thread.ident, False), place_of(thread.ident, True)
     leave.set()
     thread.join()
-    assert place.startswith("test_watch_judge.py:")
+    assert place.startswith("test_watch_detector.py:")
     assert place.endswith("in hook")
     assert of_gpu == f"{place} (in a collective)"
     assert (waits, gpu_waits) == (False, True)

@@ -1,4 +1,4 @@
-"""What ranks tell each other while they iterate: small signs of life, with counters only, as clocks differ."""
+"""Heartbeats: the states of its loops that a rank publishes. They have counters, no times, as clocks differ."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 from manyhop.failure import failed_batch, text_of
 
-KEPT_ENDS = 4  # ends of former iterations that a sign repeats, for ranks that lag
+KEPT_ENDS = 4  # ends of former iterations that a heartbeat repeats, for ranks that lag
 _TEXT = 600  # characters of an error
 
 
@@ -32,8 +32,8 @@ class End:
 
 
 @dataclass(frozen=True)
-class LoopSign:
-    """Where a rank stands in one loader."""
+class LoopStatus:
+    """State of a rank in one loader."""
 
     iteration: int = 0
     """The iteration under way or done, from 1; 0 before the first."""
@@ -59,11 +59,11 @@ class LoopSign:
 
 
 @dataclass(frozen=True)
-class Sign:
-    """One sign of life of a rank."""
+class Heartbeat:
+    """What a rank publishes about once a second."""
 
     tick: int = 0
-    """Grows with every sign."""
+    """Grows with every heartbeat."""
 
     moves: int = 0
     """Grows with whatever the rank does with any loader."""
@@ -77,27 +77,27 @@ class Sign:
     end: str | None = None
     """Set when its program ends: the error, or nothing."""
 
-    loops: dict[int, LoopSign] = field(default_factory=dict)
+    loops: dict[int, LoopStatus] = field(default_factory=dict)
     """By the number of the loader."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @staticmethod
-    def decode(text: str | bytes) -> Sign:
+    def decode(text: str | bytes) -> Heartbeat:
         fields = json.loads(text)
-        loops = {int(number): _loop_sign(loop) for number, loop in fields.pop("loops").items()}
-        return Sign(**fields, loops=loops)
+        loops = {int(number): _loop_status(loop) for number, loop in fields.pop("loops").items()}
+        return Heartbeat(**fields, loops=loops)
 
 
-def _loop_sign(fields: dict[str, object]) -> LoopSign:
+def _loop_status(fields: dict[str, object]) -> LoopStatus:
     ends = fields.pop("ends")
     assert isinstance(ends, list)
-    return LoopSign(**fields, ends=tuple(End(**{**end, "ranks": tuple(end["ranks"])}) for end in ends))  # type: ignore[arg-type]
+    return LoopStatus(**fields, ends=tuple(End(**{**end, "ranks": tuple(end["ranks"])}) for end in ends))  # type: ignore[arg-type]
 
 
 def described(error: BaseException) -> str:
-    """An error as other ranks quote it."""
+    """Return the text of an error for other ranks, with its batch."""
     text, failed = text_of(error), failed_batch(error)
     if failed is not None:
         text = f"batch {failed[1]} of epoch {failed[0]}: {text}"
@@ -105,7 +105,7 @@ def described(error: BaseException) -> str:
 
 
 def is_of_communication(error: BaseException) -> bool:
-    """Whether an error only says that a peer did not answer: then somebody else is at fault."""
+    """Return whether an error only means that a peer did not answer: then another rank is at fault."""
     seen: BaseException | None = error
     while seen is not None:
         text = text_of(seen).lower()

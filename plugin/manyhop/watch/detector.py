@@ -1,4 +1,4 @@
-"""Decides from the signs of all ranks whether one is at fault. Pure: no thread, no clock, no store."""
+"""Fault detection from the heartbeats of all ranks. Pure: no thread, no clock, no store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from manyhop.control import ranks_said
-from manyhop.watch.signs import End, LoopSign, Sign
+from manyhop.watch.heartbeat import End, Heartbeat, LoopStatus
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class Fault:
 
     @property
     def has_deeper_reason(self) -> bool:
-        """Whether this may be the consequence of something that is not known yet."""
+        """Whether this may follow from a fault that has not been reported yet."""
         return self.kind in ("left", "idle") or (self.kind == "followed" and not self.ranks)
 
 
-class Judge:
-    """What this rank knows of all.
+class FaultDetector:
+    """Finds the rank that keeps others from their next batch, from the latest heartbeats.
 
     Args:
         rank: this rank.
@@ -38,28 +38,28 @@ class Judge:
 
     def __init__(self, rank: int, world_size: int, store_holder: int | None = None) -> None:
         self.rank, self.store_holder = rank, store_holder
-        self.signs: list[Sign | None] = [None] * world_size
+        self.heartbeats: list[Heartbeat | None] = [None] * world_size
         self.silent = [0.0] * world_size
-        """Seconds without a new sign."""
+        """Seconds without a new heartbeat."""
         self._idle = [0.0] * world_size
         self.since_heard = 0.0
         """Seconds since the store answered."""
         self.lost = ""
         """The error of the store, once it is gone."""
 
-    def hear(self, signs: Sequence[Sign | None], seconds: float) -> None:
-        """Take the latest sign of every rank, ``seconds`` after the ones before."""
+    def update(self, heartbeats: Sequence[Heartbeat | None], seconds: float) -> None:
+        """Take the latest heartbeat of every rank, ``seconds`` after the ones before."""
         self.since_heard = 0.0
         moved = []
-        for rank, (old, new) in enumerate(zip(self.signs, signs, strict=True)):
+        for rank, (old, new) in enumerate(zip(self.heartbeats, heartbeats, strict=True)):
             ticked = new is not None and (old is None or new.tick != old.tick or new.end is not None)
             self.silent[rank] = 0.0 if ticked else self.silent[rank] + seconds
             moved.append(old is None or new is None or new.moves != old.moves)
         self._idle = [0.0 if m else idle + seconds for m, idle in zip(moved, self._idle, strict=True)]
-        self.signs = list(signs)
+        self.heartbeats = list(heartbeats)
 
-    def _that_know(self, number: int) -> list[tuple[int, Sign]]:
-        return [(rank, sign) for rank, sign in enumerate(self.signs) if sign is not None and number in sign.loops]
+    def _that_know(self, number: int) -> list[tuple[int, Heartbeat]]:
+        return [(rank, beat) for rank, beat in enumerate(self.heartbeats) if beat is not None and number in beat.loops]
 
     def fault(
         self,
@@ -71,41 +71,41 @@ class Judge:
         suspicion: float | None = None,
         inside: bool = True,
     ) -> Fault | None:
-        """What keeps this rank from receiving another batch, if anything does.
+        """Return what keeps this rank from receiving another batch; ``None``: nothing does.
 
         Args:
             number: of the loader.
             iteration: this rank's.
             received: batches it has received in it.
-            silence: seconds without a sign of life after which a rank counts as gone.
+            silence: seconds without a heartbeat after which a rank counts as gone.
             suspicion: when it is known that something is wrong: the same, and seconds after which a rank that does
                 nothing counts as the cause. Otherwise a rank may do whatever it wants for as long as it takes, while
                 others wait for it in collectives of the user, which have a timeout of their own.
             inside: whether this rank is in its loop; outside only ranks that are in theirs can be at fault.
         """
-        others = [(rank, sign) for rank, sign in self._that_know(number) if rank != self.rank]
-        inside_too = [(rank, sign) for rank, sign in others if inside or sign.loops[number].inside]
+        others = [(rank, beat) for rank, beat in self._that_know(number) if rank != self.rank]
+        inside_too = [(rank, beat) for rank, beat in others if inside or beat.loops[number].inside]
         ends = [
             (rank, end)
-            for rank, sign in others
-            for end in sign.loops[number].ends
+            for rank, beat in others
+            for end in beat.loops[number].ends
             if end.iteration == iteration and inside
         ]
         limit = silence if suspicion is None else suspicion
-        gone = [rank for rank, sign in inside_too if self.silent[rank] > limit]
-        if inside:  # also those that have never told of this loader, or of anything
+        gone = [rank for rank, beat in inside_too if self.silent[rank] > limit]
+        if inside:  # also those that have never reported this loader, or anything
             gone = [rank for rank, seconds in enumerate(self.silent) if seconds > limit and rank != self.rank]
         idle = [
             rank
-            for rank, sign in others
+            for rank, beat in others
             if suspicion is not None
             and self._idle[rank] > suspicion
-            and not sign.waits
-            and sign.loops[number].inside
-            and sign.loops[number].progress <= (iteration, received)
+            and not beat.waits
+            and beat.loops[number].inside
+            and beat.loops[number].progress <= (iteration, received)
         ]
         quit_between = [
-            (rank, sign) for rank, sign in others if sign.end is not None and sign.loops[number].iteration < iteration
+            (rank, beat) for rank, beat in others if beat.end is not None and beat.loops[number].iteration < iteration
         ]
         return (
             self._ended("failed", ends)
@@ -119,19 +119,20 @@ class Judge:
         )
 
     def ended_early(self, number: int, iteration: int, received: int) -> Fault | None:
-        """Who did not come to the end of an iteration in which this rank received all its batches."""
+        """Return the fault of ranks that left an iteration early, whose batches this rank has all received."""
         early = [
             (rank, end)
-            for rank, sign in self._that_know(number)
-            for end in sign.loops[number].ends
+            for rank, beat in self._that_know(number)
+            for end in beat.loops[number].ends
             if rank != self.rank and end.iteration == iteration and end.received < received
         ]
         return self._ended("failed", early) or self._ended("quit", early) or self._ended("left", early)
 
     def all_ended(self) -> bool:
-        """Whether the programs of all other ranks have ended."""
+        """Return whether the programs of all other ranks have ended."""
         return all(
-            rank == self.rank or (sign is not None and sign.end is not None) for rank, sign in enumerate(self.signs)
+            rank == self.rank or (beat is not None and beat.end is not None)
+            for rank, beat in enumerate(self.heartbeats)
         )
 
     def _ended(self, kind: str, ends: Sequence[tuple[int, End]]) -> Fault | None:
@@ -142,23 +143,23 @@ class Judge:
         ranks = tuple(rank for rank, _ in chosen)
         others = f" ({ranks_said(ranks)} did so.)" if len(ranks) > 1 else ""
         after = f"after {_batches(end.received)} of epoch {end.epoch}"
-        says = {
+        texts = {
             "failed": f"rank {rank} failed {after}: {end.text}",
             "quit": f"rank {rank} ended its program {after}" + (f": {end.text}" if end.text else "."),
             "left": f"rank {rank} left its loop {after}, while others ask for more. If its step failed, its own output "
-            "says why; a break has to come after the same batch on all ranks.",
+            "has the error; a break has to come after the same batch on all ranks.",
         }
-        return Fault(kind, ranks, says[kind] + others)
+        return Fault(kind, ranks, texts[kind] + others)
 
-    def _quit_between(self, number: int, chosen: Sequence[tuple[int, Sign]]) -> Fault | None:
+    def _quit_between(self, number: int, chosen: Sequence[tuple[int, Heartbeat]]) -> Fault | None:
         if not chosen:
             return None
-        rank, sign = chosen[0]
-        loop = sign.loops[number]
+        rank, beat = chosen[0]
+        loop = beat.loops[number]
         when = f"after {loop.iteration} epochs"
         if loop.ends and loop.ends[-1].iteration == loop.iteration:
             when = f"when it had left its loop after {_batches(loop.received)} of epoch {loop.epoch}"
-        why = f": {sign.end}" if sign.end else ". Every rank has to go through the same number of epochs."
+        why = f": {beat.end}" if beat.end else ". Every rank has to go through the same number of epochs."
         return Fault("quit", tuple(r for r, _ in chosen), f"rank {rank} ended its program {when}{why}")
 
     def _gone(self, number: int, ranks: Sequence[int]) -> Fault | None:
@@ -185,12 +186,12 @@ class Judge:
         if not chosen:
             return None
         rank, end = next(((rank, end) for rank, end in chosen if end.ranks), chosen[0])
-        return Fault("followed", end.ranks, f"{end.text} (as rank {rank} says)")
+        return Fault("followed", end.ranks, f"{end.text} (reported by rank {rank})")
 
     def _store_lost(self, silence: float) -> Fault | None:
         holder = self.store_holder
-        sign = None if holder is None else self.signs[holder]
-        if holder == self.rank or (sign is not None and sign.end == ""):
+        beat = None if holder is None else self.heartbeats[holder]
+        if holder == self.rank or (beat is not None and beat.end == ""):
             return None  # it has done all its work and is gone: nobody watches any more
         if not self.lost and self.since_heard <= silence:
             return None
@@ -203,24 +204,24 @@ class Judge:
         )
 
     def known(self, number: int, rank: int) -> str:
-        """Return where a rank is in a loader, as far as it has told."""
-        sign = self.signs[rank]
-        loop = LoopSign() if sign is None else sign.loops.get(number, LoopSign())
-        if sign is None or loop.iteration == 0:
+        """Return where a rank is in a loader, by its latest heartbeat."""
+        beat = self.heartbeats[rank]
+        loop = LoopStatus() if beat is None else beat.loops.get(number, LoopStatus())
+        if beat is None or loop.iteration == 0:
             return "before its first epoch"
         if not loop.inside:
             return f"out of its loop, after epoch {loop.epoch}"
         doing = {"making": "waiting for its next batch", "step": "in its step"}[loop.phase]
-        at = f" at {sign.place}" if sign.place else ""
+        at = f" at {beat.place}" if beat.place else ""
         return f"{_batches(loop.received)} of epoch {loop.epoch} received, {doing}{at}"
 
     def table(self, number: int) -> str:
-        """What is known of each rank, a line for each."""
+        """Return the state of each rank, one line each."""
         lines = []
-        for rank in range(len(self.signs)):
+        for rank in range(len(self.heartbeats)):
             ago = f"; last sign {self.silent[rank]:.1f} s ago" if self.silent[rank] > 1 else ""
-            sign = self.signs[rank]
-            ended = "; its program has ended" if sign is not None and sign.end is not None else ""
+            beat = self.heartbeats[rank]
+            ended = "; its program has ended" if beat is not None and beat.end is not None else ""
             lines.append(f"  rank {rank}: {self.known(number, rank)}{ago}{ended}")
         return "\n".join(lines)
 

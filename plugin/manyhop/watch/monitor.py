@@ -1,4 +1,4 @@
-"""The threads of the watch, one pair per process: one talks to the store, one keeps the time."""
+"""The threads of the watch, one pair per process: one exchanges heartbeats through the store, one is the watchdog."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from queue import Empty, SimpleQueue
 
 from manyhop import control, world
 from manyhop.watch.collectives import Collectives
-from manyhop.watch.judge import Fault, Judge
+from manyhop.watch.detector import Fault, FaultDetector
+from manyhop.watch.heartbeat import KEPT_ENDS, End, Heartbeat, LoopStatus, described, is_of_communication
 from manyhop.watch.place import place_of
-from manyhop.watch.signs import KEPT_ENDS, End, LoopSign, Sign, described, is_of_communication
 
-_RANKS_PER_SECOND = 100  # whose signs a rank reads
-_KEPT_LOOPS = 8  # dropped loaders that are still told of, for ranks that lag
+_RANKS_PER_SECOND = 100  # whose heartbeats a rank reads
+_KEPT_LOOPS = 8  # dropped loaders that are still reported, for ranks that lag
 _JOIN = 2.0  # seconds for a thread that is in the store
 _GRACE = 5.0  # seconds for a connection that breaks to raise before the process is ended
-_SILENCE = 60.0  # seconds without a sign of life after which a rank counts as gone, by default
-_MISSED = 6  # signs of life in a row; where many processes share a core, a living rank may miss three
+_SILENCE = 60.0  # seconds without a heartbeat after which a rank counts as gone, by default
+_MISSED = 6  # heartbeats in a row; where many processes share a core, a living rank may miss three
 
 _moves = 0
 
 
 def silence_of(timeout: float) -> float:
-    """Seconds without a sign of life after which a rank counts as gone, by the timeout of a loader.
+    """Seconds without a heartbeat after which a rank counts as gone, by the timeout of a loader.
 
     A minute, unless the user wants it shorter, or has hours for what keeps the interpreter from running other threads.
     """
@@ -65,23 +65,23 @@ class Loop:
     def drop(self) -> None:
         self.dropped = True
 
-    def sign(self) -> LoopSign:
-        return LoopSign(*self.at, self.ends)
+    def status(self) -> LoopStatus:
+        return LoopStatus(*self.at, self.ends)
 
 
-class Keeper:
-    """Tells the other ranks where this one stands, and listens."""
+class Monitor:
+    """Publishes the heartbeats of this rank and reads those of the others."""
 
     def __init__(self) -> None:
         run = world.current()
         self.rank, self.world_size = run.rank, run.world_size
         # torchrun's agent lends its store to the ranks; otherwise rank 0 holds it.
         agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        self._judge = Judge(run.rank, run.world_size, None if agent else 0)
+        self._detector = FaultDetector(run.rank, run.world_size, None if agent else 0)
         self._store = control.store().clone()
         self._loops: dict[int, Loop] = {}
         self._made = 0
-        self._lock = threading.Lock()  # of the judge; never taken by finalisers
+        self._lock = threading.Lock()  # of the detector; never taken by finalisers
         self._mail: SimpleQueue[None] = SimpleQueue()
         self._interval = float("inf")
         self._tick = 0
@@ -105,8 +105,8 @@ class Keeper:
     def add(self, name: str, timeout: float) -> Loop:
         """Watch one more loader; the first starts the threads."""
         loop = Loop(self._made, name, timeout)
-        # Each rank reads the signs of all: of many ranks, each does so less often, so that what the store has to do in
-        # a second grows with the number of ranks and not with its square.
+        # Each rank reads the heartbeats of all: of many ranks, each does so less often, so that the work of the store
+        # per second grows with the number of ranks and not with its square.
         self._interval = min(self._interval, max(min(1.0, timeout / 8), self.world_size / _RANKS_PER_SECOND))
         self._loops = {**self._kept(), self._made: loop}
         self._made += 1
@@ -117,37 +117,37 @@ class Keeper:
         return loop
 
     def wake(self) -> None:
-        """Have the news told at once. May be called from finalisers."""
+        """Publish the next heartbeat at once. May be called from finalisers."""
         self._mail.put(None)
 
     def fault_now(self, loop: Loop) -> Fault | None:
-        """What keeps a loop from its next batch. Where somebody just left, waits some seconds for a deeper reason."""
+        """Return what keeps a loop from its next batch. If a rank just left, wait some seconds for a deeper reason."""
         fault = self._fault(loop, loop.at[2])
         if fault is None or not fault.has_deeper_reason:
             return fault
         return self.deeper_fault(loop, loop.at[2]) or fault
 
     def deeper_fault(self, loop: Loop, received: float) -> Fault | None:
-        """The fault that may be behind others: somebody who failed, or of whom nothing is heard any more."""
+        """Return the fault that may have caused others: a rank that failed, or sends no heartbeats any more."""
         end = time.monotonic() + self._suspicion + 2.5 * self._interval
         while True:
             fault = self._fault(loop, received, self._suspicion)
-            if (fault is not None and not fault.has_deeper_reason) or time.monotonic() > end or self._judge.lost:
+            if (fault is not None and not fault.has_deeper_reason) or time.monotonic() > end or self._detector.lost:
                 return fault
             time.sleep(self._interval / 4)
 
     def known(self, loop: Loop, rank: int) -> str:
-        """Return where a rank is in a loader, as far as it has told."""
+        """Return where a rank is in a loader, by its latest heartbeat."""
         with self._lock:
-            return self._judge.known(loop.number, rank)
+            return self._detector.known(loop.number, rank)
 
     @property
     def _suspicion(self) -> float:
-        """Seconds without a sign of life after which a rank is suspected, when something is wrong anyway."""
+        """Seconds without a heartbeat after which a rank is suspected, when something is wrong anyway."""
         return max(1.0, _MISSED * self._interval)
 
     def _silence(self, loop: Loop) -> float:
-        """Seconds without a sign of life after which a rank counts as gone for a loop."""
+        """Seconds without a heartbeat after which a rank counts as gone for a loop."""
         return max(loop.silence, self._suspicion)
 
     def _fault(self, loop: Loop, received: float, suspicion: float | None = None) -> Fault | None:
@@ -156,8 +156,8 @@ class Keeper:
         with self._lock:
             fault = None
             if loop.done[0] == iteration - 1 > 0:
-                fault = self._judge.ended_early(loop.number, *loop.done)
-            return fault or self._judge.fault(
+                fault = self._detector.ended_early(loop.number, *loop.done)
+            return fault or self._detector.fault(
                 loop.number, iteration, received, self._silence(loop), suspicion=suspicion, inside=inside
             )
 
@@ -181,7 +181,7 @@ class Keeper:
                 time.sleep(0.01)  # whoever begins and leaves loops in a row does not keep the store busy
         except RuntimeError as error:  # the store is gone
             with self._lock:
-                self._judge.lost = f"{error}".splitlines()[0]
+                self._detector.lost = f"{error}".splitlines()[0]
             for loop in self._loops.values():
                 loop.trouble = True
 
@@ -193,17 +193,17 @@ class Keeper:
             self._unseen = [self._unseen[k] for k in missing]
         heard = sorted(set(range(self.world_size)).difference(self._unseen))
         texts = self._store.multi_get([f"watch/{rank}" for rank in heard])
-        signs: list[Sign | None] = [None] * self.world_size
+        heartbeats: list[Heartbeat | None] = [None] * self.world_size
         for rank, text in zip(heard, texts, strict=True):
-            signs[rank] = Sign.decode(text)
+            heartbeats[rank] = Heartbeat.decode(text)
         with self._lock:
-            self._judge.hear(signs, seconds)
+            self._detector.update(heartbeats, seconds)
         for loop in self._loops.values():
             loop.trouble = self._fault(loop, float("inf")) is not None
 
-    def _sign(self) -> Sign:
-        loops = {number: loop.sign() for number, loop in self._loops.items()}
-        return Sign(self._tick, _moves, self._waits, self._place, self._ending, loops)
+    def _sign(self) -> Heartbeat:
+        loops = {number: loop.status() for number, loop in self._loops.items()}
+        return Heartbeat(self._tick, _moves, self._waits, self._place, self._ending, loops)
 
     def _kept(self) -> dict[int, Loop]:
         dropped = [number for number, loop in self._loops.items() if loop.dropped]
@@ -218,8 +218,8 @@ class Keeper:
             seconds = min(now - last, 2 * self._interval)
             last = now
             with self._lock:
-                self._judge.since_heard += seconds
-                store_silent = self._judge.since_heard
+                self._detector.since_heard += seconds
+                store_silent = self._detector.since_heard
             idle = idle + seconds if moves == _moves else 0.0
             moves = _moves
             latest = max(self._loops.values(), key=lambda loop: (loop.at[3] != "out", loop.number))
@@ -249,7 +249,7 @@ class Keeper:
         self.wake()
         doing = f" (it is at {self._place})" if self._place else ""
         with self._lock:
-            table = self._judge.table(loop.number)
+            table = self._detector.table(loop.number)
         message = (
             f"manyhop: rank {self.rank} cannot go on{doing} and ends its process, as waiting in a collective cannot be "
             f"interrupted. {loop.name}: {fault.text}\nLast known of all ranks:\n{table}\n"
@@ -260,7 +260,7 @@ class Keeper:
     # -- the end
 
     def announce(self) -> None:
-        """The run ends on this rank: tell the others why, before what may have to wait for them."""
+        """Publish why the run ends on this rank, before anything that may have to wait for others."""
         if os.getpid() != self._pid or self._ending is not None:
             return
         error = _last_error()
@@ -272,7 +272,7 @@ class Keeper:
         self.wake()
 
     def stop(self) -> None:
-        """The run has ended on this rank: end the threads."""
+        """End the threads, after the run on this rank."""
         if os.getpid() != self._pid or self._over.is_set():
             return
         self._over.set()
@@ -280,7 +280,7 @@ class Keeper:
         error = _last_error()
         if error is not None and is_of_communication(error):
             self._explain(error)
-        if self._judge.store_holder == self.rank:
+        if self._detector.store_holder == self.rank:
             self._await_others()
         self._quit = True
         self.wake()
@@ -288,7 +288,7 @@ class Keeper:
             thread.join(_JOIN)
 
     def _explain(self, error: BaseException) -> None:
-        """Say whose fault the error of a collective may be, which itself names at best an address."""
+        """Print whose fault the error of a collective may be, as that names an address at best."""
         for loop in self._loops.values():
             if loop.ends and loop.ends[-1].iteration == loop.at[0] and loop.ends[-1].text == described(error):
                 fault = self.deeper_fault(loop, float("inf"))
@@ -297,14 +297,14 @@ class Keeper:
                     print(text, file=sys.stderr, flush=True)
 
     def _await_others(self) -> None:
-        """Keep the store, which may lie in this process, until the others have heard how it ended."""
+        """Keep the store, which may be in this process, until the others have read how the run ended."""
         end = time.monotonic() + 2.5 * self._interval
-        while time.monotonic() < end and not self._judge.lost and not self._judge.all_ended():
+        while time.monotonic() < end and not self._detector.lost and not self._detector.all_ended():
             time.sleep(0.02)
 
 
 def _last_error() -> BaseException | None:
-    """What ends the program, if an error does."""
+    """Return the error that ends the program, if one does."""
     return getattr(sys, "last_exc", getattr(sys, "last_value", None))
 
 
@@ -334,19 +334,19 @@ def _end_process(message: str) -> None:
     os._exit(1)
 
 
-_keeper: Keeper | None = None
+_monitor: Monitor | None = None
 
 
-def of_run() -> Keeper:
-    """The keeper of this run; it ends with the run."""
-    global _keeper
-    if _keeper is None or _keeper.over:
-        _keeper = Keeper()
-        world.at_shutdown(_keeper.stop)
-    return _keeper
+def of_run() -> Monitor:
+    """Return the monitor of this run; it ends with the run."""
+    global _monitor
+    if _monitor is None or _monitor.over:
+        _monitor = Monitor()
+        world.at_shutdown(_monitor.stop)
+    return _monitor
 
 
 def announce_end() -> None:
-    """Tell the other ranks that this one's run ends, and why, if there is a watch."""
-    if _keeper is not None:
-        _keeper.announce()
+    """Publish that the run of this rank ends, and why, if there is a watch."""
+    if _monitor is not None:
+        _monitor.announce()
