@@ -31,4 +31,4 @@ Attributes: TypeAlias = dict[str, object]
 Transform: TypeAlias = Callable[..., Any]
 """A function of the user's, called with a batch or a sample."""
 StoreSize: TypeAlias = tuple[int | None, int | None]
-"""Nodes and edges of a store without types, which tell node attributes from edge attributes; else ``None``."""
+"""Nodes and edges of a store without types, which distinguish node attributes from edge attributes; else ``None``."""

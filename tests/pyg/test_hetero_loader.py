@@ -176,7 +176,7 @@ def test_hgt_refuses_links_times_and_untyped_data(hetero, data):
     sampler = HGTSampler(hetero, [4])
     with pytest.raises(ValueError, match="use LinkNeighborLoader"):
         LinkLoader(hetero, sampler, WRITES)([0])
-    with pytest.raises(ValueError, match="knows no times"):
+    with pytest.raises(ValueError, match="has no times"):
         HGTLoader(hetero, [4], "paper", input_time=torch.zeros(40))
     with pytest.raises(ValueError, match="node and edge types"):
         HGTLoader(data, [4], "paper")

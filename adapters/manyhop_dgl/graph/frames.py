@@ -46,7 +46,7 @@ class Frame(MutableMapping[str, Any]):
 
     Args:
         num_rows: nodes or edges of the type.
-        what: says whose data it is, for errors.
+        what: whose data it is, for errors.
         home: puts tensors where the ranks of a run hold them; ``None``: they stay in this process.
     """
 

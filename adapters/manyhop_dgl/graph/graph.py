@@ -62,7 +62,7 @@ class Graph(_Widths, GraphData):
     Args:
         edges: canonical edge type ``(src, relation, dst)`` -> ``(sources, destinations)``, each ``[num_edges]`` int64
             or int32; or such a pair alone, of a graph without types.
-        num_nodes: node type -> number of nodes; an integer for a graph without types; ``None``: as the ids tell.
+        num_nodes: node type -> number of nodes; an integer for a graph without types; ``None``: by the ids.
         idtype: dtype of ids in blocks; ``None``: int32 if all ids are given so, else int64.
         placement: where data and, for GPUs, edges are read: ``"process"``, ``"shared"``, ``"sharded"``, ``"mapped"``
             (data in files stays there), ``"auto"`` (as ``"shared"``; the first loader decides what GPUs read), or a
@@ -149,7 +149,7 @@ class Graph(_Widths, GraphData):
             placement: where its tensors are: ``"process"`` reads them into the memory of this process; ``"shared"``
                 once per node, for all its ranks; ``"mapped"`` leaves them in their files, of which the system keeps in
                 memory what is read often; ``"sharded"`` spreads data of two or more dimensions over the nodes of the
-                run; ``"auto"`` decides from sizes, free memory, ranks and nodes (``manyhop plan`` says how). Except for
+                run; ``"auto"`` decides from sizes, free memory, ranks and nodes (see ``manyhop plan``). Except for
                 ``"process"`` and ``"mapped"``, all ranks call this.
             device: this rank's GPU, for places of GPUs.
             idtype: dtype of ids in blocks.
@@ -159,7 +159,7 @@ class Graph(_Widths, GraphData):
 
         Raises:
             InputError: no such folder; files that are damaged or do not fit together; an unknown placement or idtype.
-            CapacityError: it does not fit; says what would help.
+            CapacityError: it does not fit; the message names what would help.
             RankError: another rank failed or does not come.
         """
         _check_idtype(idtype)

@@ -47,7 +47,9 @@ class Types:
         if isinstance(name, str):
             found = [t for t in known if t[1] == name]
             if len(found) > 1:
-                raise InputError(f"Expected one edge type, but {name!r} is said of several: {found}. Name all three.")
+                raise InputError(
+                    f"Expected one edge type, but {name!r} is the name of several: {found}. Name all three."
+                )
         else:
             found = [t for t in known if t == name]
         if not found:

@@ -54,7 +54,7 @@ class TensorPrefetcher(Prefetching):
 
     Args:
         graph: where the data are.
-        sampler: says which are wanted.
+        sampler: names those that are wanted.
     """
 
     def __init__(self, graph: GraphLike, sampler: BlockSampler) -> None:

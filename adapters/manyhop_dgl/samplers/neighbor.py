@@ -39,7 +39,7 @@ from manyhop_dgl.typing import Fanouts, GraphLike, Names, Nodes
 class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
     """What the samplers of this package share: from seeds to blocks. Safe to call from several threads.
 
-    ``arguments()`` of a subclass says how neighbours are sampled.
+    ``arguments()`` of a subclass defines how neighbours are sampled.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ _INSTEAD = {
 
 
 class NoCUDABuildError(MissingExtraError):
-    """Something that only DGL's C++ can do was asked for on a GPU, but the installed build of DGL knows CPUs only."""
+    """Something that only DGL's C++ can do was asked for on a GPU, but the installed build of DGL is for CPUs only."""
 
     def __init__(self, what: str, device: torch.device) -> None:
         instead = _INSTEAD.get(what.rpartition(".")[2], "move the graph to the CPU and the result back: g.to('cpu')")

@@ -89,7 +89,7 @@ def begin_data(plan: DataPlan, out: SamplerOutput, perm: Permutation, rows: Rows
 
 
 def label_data(batch: Data, out: SamplerOutput) -> None:
-    """Set what else a sample says. Comes after ``rows``, since the user's data may have attributes of these names."""
+    """Set the other attributes of a sample. Comes after ``rows``: the data may have the same names."""
     into = batch._store._mapping
     put(into, "batch", out.batch)
     put(into, "num_sampled_nodes", out.num_sampled_nodes)
@@ -135,7 +135,7 @@ def set_ids(batch: HeteroData, out: HeteroSamplerOutput, perm: Mapping[EdgeType,
 
 
 def label_types(batch: HeteroData, out: HeteroSamplerOutput) -> None:
-    """Set what else a sample says about each node type and each edge type."""
+    """Set the other attributes of a sample for each node type and each edge type."""
     for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
         for kind, value in (getattr(out, name) or {}).items():
             put(_mapping(batch, kind), name, value)

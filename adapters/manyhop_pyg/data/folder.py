@@ -71,7 +71,7 @@ def open(
         placement: where its tensors are: ``"process"`` reads them into the memory of this process; ``"shared"`` once
             per node, for all its ranks; ``"mapped"`` leaves them in their files, of which the system keeps in memory
             what is read often; ``"sharded"`` spreads the features over the nodes of the run, see below; ``"auto"``
-            decides from sizes, free memory, ranks and nodes (``manyhop plan`` says how).
+            decides from sizes, free memory, ranks and nodes (see ``manyhop plan``).
             The topology is what manyhop's samplers read; ``edge_index``, which they do not, is mapped in any case.
             Places of GPUs, see below: ``"pinned"``, ``"device"``, ``"sharded"`` with ``device="cuda"``,
             ``"distributed"``.
@@ -102,7 +102,7 @@ def open(
     Raises:
         InputError: no such folder; files that are damaged or do not fit together; an unknown placement; sharded
             features of edges that have the edges as their last dimension.
-        CapacityError: it does not fit; says what would help.
+        CapacityError: it does not fit; the message names what would help.
         RankError: another rank failed or does not come.
     """
     on_gpu = check_place(placement, device, None) is not None

@@ -20,7 +20,7 @@ def check_can_be_stores(graph: StoredGraph) -> None:
             if len(stored.tensors[name].shape) > 1:
                 raise InputError(
                     f"{graph.path}: expected tensors of edges with the edges as their first dimension, got '{name}', "
-                    "which has them as its last: stores cannot tell. Transpose it and save again, or open with "
+                    "which has them as its last: stores cannot express that. Transpose it and save again, or open with "
                     "placement='mapped' or 'shared'."
                 )
 

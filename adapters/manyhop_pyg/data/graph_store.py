@@ -26,7 +26,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
     ``[num_dst + 1]``; or ``"csr"``, ``(rowptr, col)`` with ``rowptr`` ``[num_src + 1]``: tensors or arrays of int64 or
     int32. ``edge_type`` is ``None`` in graphs without types. An edge type may have several layouts. The id of an edge,
     by which its features are found, is its position in the CSC layout where there is one, else in COO, else in CSR.
-    ``size`` is ``(num_src, num_dst)``; give it, as ids alone do not tell of the last nodes if these have no edges.
+    ``size`` is ``(num_src, num_dst)``; give it, as ids alone do not include the last nodes if these have no edges.
 
     With ``placement="shared"``, every node (machine) holds all edges once, in memory that its ranks share. All ranks
     then put the same edge types in the same order, as ``"coo"``, and every rank puts a part of the edges (maybe none):
@@ -150,7 +150,7 @@ def _checked(edge_index: object, attr: EdgeAttr) -> tuple[Tensor, Tensor]:
         _check_ids(first, size[0], name)
         _check_ids(second, size[1], name)
         if attr.is_sorted and bool((second[1:] < second[:-1]).any()):
-            raise GraphError(f"Expected the {name} sorted by destination, as is_sorted=True says. Leave it out.")
+            raise GraphError(f"Expected the {name} sorted by destination, by is_sorted=True. Leave it out.")
     else:
         ids, ptr = (first, second) if layout == EdgeLayout.CSC else (second, first)
         end = 1 if layout == EdgeLayout.CSC else 0

@@ -43,7 +43,7 @@ def check_torch_arguments(kwargs: dict[str, Any]) -> None:
 def check_features(data: PyGData, custom_cls: type[Batch] | None) -> None:
     """Raise FeatureError where an attribute that PyG's names give to nodes or edges has another length.
 
-    PyG tells node and edge attributes by their length, and would hand them on whole.
+    PyG distinguishes node and edge attributes by their length, and would hand them on whole.
     """
     if not isinstance(data, Data | HeteroData):
         return
@@ -116,7 +116,7 @@ def check_link_sampler(
             )
         if exclude_true:
             raise InputError(
-                "exclude_true_negatives=True needs a sampler that knows the edges: pass a manyhop_pyg.NeighborSampler."
+                "exclude_true_negatives=True needs a sampler that has the edges: pass a manyhop_pyg.NeighborSampler."
             )
         if isinstance(neg_sampling, GivenNegatives):
             raise InputError(f"GivenNegatives need a manyhop_pyg.NeighborSampler, got a {type(sampler).__name__}.")
@@ -164,7 +164,7 @@ def _check_typed_edges(
 
 
 def store_size(data: PyGData, sampler: BaseSampler) -> StoreSize:
-    """Nodes and edges of a homogeneous store, which tell its node attributes from its edge attributes."""
+    """Nodes and edges of a homogeneous store, which distinguish its node attributes from its edge attributes."""
     if isinstance(data, Data | HeteroData):
         return None, None
     if isinstance(sampler, NeighborSampler) and not sampler.is_hetero:

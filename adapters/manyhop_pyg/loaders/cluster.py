@@ -24,7 +24,7 @@ from manyhop_pyg.typing import Attributes, Batch, Sample
 class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # PyG is untyped
     """PyG's ``ClusterData``, without torch-sparse and pyg-lib: the nodes of a graph in clusters, one after the other.
 
-    METIS (by ``pymetis``; without directions of edges), or ``cluster``, says which node is in which cluster. The
+    METIS (by ``pymetis``; without directions of edges), or ``cluster``, assigns nodes to clusters. The
     attributes are copies of the data's, in the order of the clusters, as in PyG.
 
     Args:

@@ -78,7 +78,7 @@ class LoaderFacts:
 
 
 def facts_of(loader: LoaderView, seed: int | None, *, shuffle: bool) -> dict[str, object]:
-    """What has to be the same on all ranks, in the order in which differences are told. JSON can hold it."""
+    """What has to be the same on all ranks, in the order in which differences are reported. JSON can hold it."""
     facts: dict[str, object] = {"class": type(loader).__name__, "version of the sampling contract": CONTRACT_VERSION}
     facts["seed"] = seed
     own = vars(loader) | {"shuffle": shuffle}

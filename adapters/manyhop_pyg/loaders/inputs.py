@@ -187,7 +187,7 @@ def pairs_input(
         if neg_sampling.is_triplet():
             raise InputError(
                 "'edge_label' needs to be undefined for 'triplet'-based negative sampling. Use `src_index`, "
-                "`dst_pos_index` and `dst_neg_index` of the batch to tell positive from negative samples."
+                "`dst_pos_index` and `dst_neg_index` of the batch to distinguish positive from negative samples."
             )
         if n > 0 and edge_label.min() == 0:
             edge_label = edge_label + 1  # 0 now denotes negatives
@@ -195,7 +195,7 @@ def pairs_input(
 
 
 def number_of_nodes(data: PyGData, node_type: NodeType | None) -> int | None:
-    """Nodes of one type (``None`` in homogeneous data); ``None`` where stores do not tell."""
+    """Nodes of one type (``None`` in homogeneous data); ``None``: stores do not have them."""
     if isinstance(data, Data):
         return _count(data.num_nodes)
     if isinstance(data, HeteroData):

@@ -66,7 +66,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
             parts of ``manyhop convert --partition``. Needs manyhop's samplers. Default: seeds of all slices.
         device: where batches are made: ``"cpu"`` or a GPU; ``None``: on a GPU if the process uses one, else on the CPU.
         placement: for a GPU only: where topology and features reside, ``"auto"`` (default), ``"cuda-cuda"``,
-            ``"pinned-cuda"``, ``"cpu-cuda"``, ``"sharded"`` or ``"distributed"``. ``loader.placement`` says what was
+            ``"pinned-cuda"``, ``"cpu-cuda"``, ``"sharded"`` or ``"distributed"``. ``loader.placement`` has what was
             decided, and why.
         pad: ``"auto"``: pad the batches to fixed sizes, for CUDA graphs and ``torch.compile``; needs our
             :class:`NeighborSampler`. Nodes and edges are filled up hop by hop, their rows with zeros and their ids with
@@ -82,7 +82,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
-        FeatureError: an attribute of the data that has another length than its name says, or the name of a mask.
+        FeatureError: an attribute of the data whose length does not fit its name, or with the name of a mask.
         RankError: with ``distributed=True``, where ranks pass other arguments, or do not come in time.
     """
 

@@ -130,7 +130,7 @@ class Padding:
         return results
 
     def _pad_metadata(self, metadata: Metadata, padded: Padded) -> tuple[Metadata, Tensor]:
-        """What a sample says of its seeds, of fixed length, and which seeds are no padding."""
+        """Return the attributes of a batch about its seeds, of fixed length, and which seeds are no padding."""
         input_id, *others = metadata
         n, size = input_id.numel(), self._batch_size
         ends: list[Tensor] = []

@@ -29,7 +29,7 @@ from manyhop_pyg.samplers.typed_seeds import node_metadata, seeds_of
 
 HeteroInput: TypeAlias = HeteroData | tuple[FeatureStore, GraphStore]
 
-NO_TIMES = "HGT sampling knows no times: leave input_time out, or use NeighborLoader."
+NO_TIMES = "HGT sampling has no times: leave input_time out, or use NeighborLoader."
 
 
 class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped

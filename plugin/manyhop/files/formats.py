@@ -1,4 +1,4 @@
-"""Headers of .npy, .safetensors and .bin files -> where the rows of a tensor lie."""
+"""Headers of .npy, .safetensors and .bin files -> where the rows of a tensor are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_NPY_HEADER = 1 << 16  # of a .npy file: numpy writes less than 200
 
 @dataclass(frozen=True)
 class Found:
-    """What a header says of one tensor."""
+    """The entry of a header for one tensor."""
 
     parts: tuple[Part, ...]
     dtype: torch.dtype
@@ -35,14 +35,14 @@ def read_npy(path: Path) -> Found:
     shape, is_fortran, dtype, offset = _npy_header(path)
     if is_fortran:
         raise InputError(
-            f"{path}: its rows do not lie one after the other (Fortran order): write it again with "
+            f"{path}: its rows are not contiguous (Fortran order): write it again with "
             "numpy.save(path, numpy.ascontiguousarray(array))."
         )
     return _file(path, offset, shape, dtype)
 
 
 def read_fortran_npy(path: Path) -> Found | None:
-    """The transpose of a matrix that lies in a .npy file column by column; ``None`` for anything else."""
+    """Return the transpose of a matrix that a .npy file stores column by column; ``None`` for anything else."""
     if path.suffix != ".npy":
         return None
     shape, is_fortran, dtype, offset = _npy_header(path)
@@ -50,7 +50,7 @@ def read_fortran_npy(path: Path) -> Found | None:
 
 
 def _npy_header(path: Path) -> tuple[tuple[int, ...], bool, torch.dtype, int]:
-    """Shape, whether columns lie one after the other instead of rows, dtype, and where the numbers begin."""
+    """Return shape, whether columns instead of rows are contiguous, dtype, and where the numbers begin."""
     size = file_size(path)
     with path.open("rb") as file:
         magic = file.read(8)
@@ -141,7 +141,7 @@ def read_manifest(path: Path) -> Found:
     parts = tuple(_manifest_part(path, entry, row_bytes) for entry in entries)
     if sum(part.num_rows for part in parts) != shape[0]:
         raise InputError(
-            f"{path}: expected the rows of its parts to be {shape[0]} together, as its shape says, got "
+            f"{path}: expected the rows of its parts to be {shape[0]} together, by its shape, got "
             f"{sum(part.num_rows for part in parts)}."
         )
     return Found(parts, dtype, shape[1:])
@@ -160,7 +160,7 @@ def _manifest_part(manifest: Path, entry: Any, row_bytes: int) -> FilePart:
     size = file_size(part.path)
     if size != part.nbytes:
         raise InputError(
-            f"{part.path}: expected {part.nbytes} bytes ({rows} rows of {row_bytes}, says {manifest.name}), got "
+            f"{part.path}: expected {part.nbytes} bytes ({rows} rows of {row_bytes}, by {manifest.name}), got "
             f"{size}: the file is truncated, or the manifest's shape or dtype is wrong."
         )
     return part

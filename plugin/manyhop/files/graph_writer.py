@@ -249,7 +249,7 @@ def save_graph(
         crc32: whether a checksum of every file goes into the manifest.
 
     Returns:
-        The graph as :func:`open_graph` finds it. Its edges lie in order of destination, and so do their tensors.
+        The graph as :func:`open_graph` finds it. Its edges are in order of destination, and so are their tensors.
 
     Raises:
         InputError: the folder has files in it.

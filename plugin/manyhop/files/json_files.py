@@ -30,7 +30,7 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: bytes, where: str) -> Any:
-    """What JSON text says; raises as :func:`read_json`."""
+    """Return the value of JSON text; raises as :func:`read_json`."""
     try:
         value = json.loads(text, object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:

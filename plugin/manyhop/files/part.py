@@ -1,4 +1,4 @@
-"""Rows that lie as bytes in one file: mapped, read, checked."""
+"""Rows stored as bytes in one file: mapped, read, checked."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Part(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class FilePart:
-    """Rows that lie one after the other in a file."""
+    """Rows that are contiguous in a file."""
 
     path: Path
     offset: int

@@ -1,4 +1,4 @@
-"""The rows of a tensor that lies in one file or in several."""
+"""The rows of a tensor that is stored in one file or in several."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Rows:
         process.
 
         Raises:
-            InputError: the tensor lies in several files, or in one that cannot be mapped (Parquet).
+            InputError: the tensor is stored in several files, or in one that cannot be mapped (Parquet).
             CapacityError: the process may not map so much.
         """
         part = self._parts[0]
@@ -162,7 +162,7 @@ class Rows:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Where the rows lie."""
+        """The location of the rows."""
         return self._parts
 
     def expecting(self, crc32: Sequence[str]) -> Rows:

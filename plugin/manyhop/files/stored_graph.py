@@ -1,4 +1,4 @@
-"""A graph on disk: a folder with ``manyhop.json``, which says what there is, and files of tensors."""
+"""A graph on disk: a folder with ``manyhop.json``, the list of contents, and files of tensors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Others:
     """Name -> number, text, or list of them."""
     node_ids: Mapping[str, tuple[NodeType, ...]] = field(default_factory=dict)
     """Names of tensors whose numbers are nodes -> the type of all of them, or of each row of the tensor;
-    none: of several types, which only their reader can tell."""
+    none: of several types, which only their reader can distinguish."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ class StoredGraph:
 
     @property
     def is_compressed(self) -> bool:
-        """Whether samplers can read all edges as they lie in the files."""
+        """Whether samplers can read all edges as the files store them."""
         return all(stored.colptr is not None for stored in self.edges.values())
 
     @property
@@ -287,7 +287,7 @@ class _Reader:
         for key, value in got.items():
             if entry.get(key, value) != value:
                 raise InputError(
-                    f"{paths[0]}: expected {key} {entry[key]}, as {MANIFEST} says, got {value}: the file has been "
+                    f"{paths[0]}: expected {key} {entry[key]}, as in {MANIFEST}, got {value}: the file has been "
                     "replaced, or belongs to another graph."
                 )
         if first is not None and rows.num_rows != first:

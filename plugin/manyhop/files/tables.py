@@ -23,7 +23,7 @@ _ROWS = 1 << 18  # rows of Parquet at once
 
 
 def is_table(path: Path) -> bool:
-    """Whether the name says CSV (compressed or not) or Parquet."""
+    """Return whether the name is that of a CSV (compressed or not) or Parquet file."""
     return _kind(path) in TABLES
 
 

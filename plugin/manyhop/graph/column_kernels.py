@@ -120,7 +120,7 @@ def settle(
 
 @kernel("void(int64, boolean, int64, int64, int64, int64)")
 def point(col: int, wide: bool, begin: int, end: int, num_edges: int, colptr: int) -> None:
-    """Write the column pointers of edges that lie in order of destination already.
+    """Write the column pointers of edges that are in order of destination already.
 
     Args:
         col: address of ``[num_edges]`` int64 (if ``wide``) or int32 destinations, ascending.

@@ -115,7 +115,7 @@ class Columns(Protocol):
 
     @property
     def kept_rows(self) -> Mapping[str, int] | None:
-        """How many rows of which tensors a GPU keeps, by name, as the user says; ``None``: as its memory allows."""
+        """How many rows of which tensors a GPU keeps, by name, as the user sets it; ``None``: as its memory allows."""
         ...
 
     def named(self) -> list[tuple[str, Any]]:

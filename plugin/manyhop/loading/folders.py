@@ -68,7 +68,7 @@ def places(graph: StoredGraph, placement: Where) -> dict[str, Place]:
         return dict.fromkeys(["topology", *features], placement)
     found = world.init()
     # What is free differs from rank to rank; the decision must not.
-    facts = {"free": available_memory() or 1 << 62}  # unknown: reading says if it was too much
+    facts = {"free": available_memory() or 1 << 62}  # unknown: reading fails if it was too much
     every = control.exchange(f"the placement of {graph.path.name}", facts, timeout=DEFAULT_TIMEOUT)
     chosen = decide(
         Item(name="topology", nbytes=graph.topology_bytes, can_map=graph.is_compressed),
@@ -98,7 +98,7 @@ def load(
     Args:
         graph: what is in the folder.
         chosen: where it goes.
-        placement: the user's, which says who calls this: all ranks of the run, or any alone.
+        placement: the user's; it determines who calls this: all ranks of the run, or any alone.
         cache: the user's: how much of the features that stay in files memory keeps; see ``cache_files``.
 
     Raises:

@@ -212,13 +212,13 @@ class EpochIterator(Iterator[Any]):
         return self._pipeline.crew
 
     def end(self) -> None:
-        """The run ends: there are no more batches. The watch is told by others why."""
+        """End the iteration with the run; the watch has the reason from others."""
         self._run_ended = not self._progress.done
         self._pipeline.close()
 
 
 def _reason(watched: Iteration, error: BaseException) -> RankError | None:
-    """What the watch knows of the ranks that ended an exchange."""
+    """Return the fault, by the watch, of the ranks that ended an exchange."""
     if isinstance(error, ExchangeEndedError) and error.without_reason:
         return watched.reason()
     return watched.located(error) if isinstance(error, ExchangeLostError) else None

@@ -290,7 +290,7 @@ class EpochLoader(Resumable, PreparedLoader):
         single process.
 
         Args:
-            progress: the epoch that begins; is told a drawn seed.
+            progress: the epoch that begins; a drawn seed is noted in it.
             replays: the user's sampler is iterated anew after a restart, so draws must be repeated before it.
         """
         if self.seed is not None and progress.seed is None:

@@ -18,7 +18,7 @@ from manyhop.world import World, current_size
 
 
 class PreparedLoader:
-    """The part of a loader that Accelerate asks, in ``Accelerator.prepare``, and while gradients are accumulated."""
+    """The part of a loader that Accelerate calls, in ``Accelerator.prepare``, and while gradients are accumulated."""
 
     distributed: bool
     _progress: Any
@@ -27,7 +27,7 @@ class PreparedLoader:
 
     _in_accelerate = False
     remainder = -1
-    """Read by Accelerate: seeds of the last batch that ``gather_for_metrics`` keeps; -1: all, ``is_padding`` tells."""
+    """Read by Accelerate: seeds of the last batch that ``gather_for_metrics`` keeps; -1: all, see ``is_padding``."""
 
     @property
     def _is_accelerate_prepared(self) -> bool:
@@ -101,7 +101,7 @@ class SeedPositions(Sequence[int]):
         return self._range[index]
 
     def __getitems__(self, indices: list[int]) -> NoReturn:
-        """Raise InputError: torch's ``DataLoader`` asks for the items of a batch."""
+        """Raise InputError: torch's ``DataLoader`` requests the items of a batch."""
         _refuse("its dataset and collate_fn")
 
     def __eq__(self, other: object) -> bool:

@@ -88,7 +88,7 @@ def first_rank(store: Any, gpu: str, rank: int) -> int:
 
 
 def shared_gpu(rank: int, other: int, device: torch.device) -> str:
-    """Return what is said where two ranks have the same GPU."""
+    """Return the warning for two ranks that have the same GPU."""
     return (
         f"Ranks {other} and {rank} make their batches on the same GPU ({device} of rank {rank}). Call "
         "torch.cuda.set_device(local_rank) before anything uses a GPU, or pass device= to the loader."

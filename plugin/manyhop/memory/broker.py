@@ -1,6 +1,6 @@
 """Who on a node makes something, and who gets it: "get or build", by key, between the processes of a node.
 
-The first process that asks for a key is told to build it; the others wait for what it delivers: a short message and
+The first process that requests a key has to build it; the others wait for what it delivers: a short message and
 file descriptors. Whoever needs the service first runs it, in a thread; nobody has to be there for it. One connection is
 one claim to one thing: while a process keeps the connection open, it uses the thing. The kernel closes connections of
 processes that end, in whatever way, so the death of anybody is noticed at once and nothing is left behind.
@@ -39,7 +39,7 @@ class Ticket:
             send(self._connection, {"do": "deliver", "message": message}, fds)
 
     def fail(self, text: str) -> None:
-        """Tell those who wait that there will be nothing."""
+        """Send those who wait that there will be nothing."""
         with contextlib.suppress(OSError):
             send(self._connection, {"do": "fail", "error": text[:_LONGEST]})
         self.give_up()
@@ -89,7 +89,7 @@ class Broker:
     def _ask(
         self, connection: socket.socket, key: str, what: str, expected: int, timeout: float, end: float
     ) -> Ticket | None:
-        """The answer to one connection; ``None`` if the service ended before it said anything: it was just closing."""
+        """The answer to one connection; ``None`` if the service ended before it answered: it was just closing."""
         builder, answered = -1, False
         try:
             send(connection, {"do": "ask", "key": key, "what": what, "rank": self._rank, "expected": expected})
@@ -175,7 +175,7 @@ class _Thing:
 
 
 class _Service:
-    """The thread that knows who builds, who waits and who uses what. All its state belongs to this thread."""
+    """The thread that tracks who builds, who waits and who uses what. All its state belongs to this thread."""
 
     def __init__(self, listener: socket.socket, address: str) -> None:
         self._listener, self._address = listener, address

@@ -9,7 +9,7 @@ from manyhop.memory import mapped_files, segments
 
 
 def identity(tensor: Tensor) -> str | None:
-    """Names a tensor's content for all processes of the node; ``None`` for a tensor that lies in private memory."""
+    """Return a name of a tensor's content for all processes of the node; ``None``: it is in private memory."""
     kind = f"{tensor.dtype} {tuple(tensor.shape)}"
     if tensor.numel() == 0:
         return kind

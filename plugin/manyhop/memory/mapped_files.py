@@ -69,7 +69,7 @@ def map_again(place: FilePlace) -> Bytes:
         if place.writes_through:
             mapping = mmap.mmap(file.fileno(), length, offset=begin)
         else:
-            # torch knows no read-only memory: who writes gets a copy of the page. No memory is set aside for that.
+            # torch has no read-only memory: writing makes a copy of the page. No memory is set aside for that.
             flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0x4000)
             mapping = mmap.mmap(file.fileno(), length, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=begin)
     watch(mapping, place.path, begin + length)
@@ -81,7 +81,7 @@ def map_again(place: FilePlace) -> Bytes:
 
 
 def where(address: int) -> tuple[str, int] | None:
-    """In which file memory from ``map_again`` lies: a name of the file in its state, and the offset."""
+    """Return the file of memory from ``map_again``: a name of the file in its state, and the offset."""
     for begin, (end, name, offset) in list(_mapped.items()):
         if begin <= address < end:
             return name, offset + address - begin

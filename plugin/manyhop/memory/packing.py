@@ -65,7 +65,7 @@ def receive(message: dict[str, Any], fds: list[int]) -> Packed:
 
 
 def pack(what: str, value: Any) -> Packed:
-    """Copy an object into shared memory, except for what lies in shared memory or in mapped files already.
+    """Copy an object into shared memory, except for what is in shared memory or in mapped files already.
 
     Args:
         what: what this is for, in errors.

@@ -94,7 +94,7 @@ def find(id: str) -> Segment | None:
 
 
 def where(address: int) -> tuple[str, int] | None:
-    """In which segment memory lies: ``(id, offset)``; ``None`` for any other memory."""
+    """Return the segment of memory: ``(id, offset)``; ``None`` for any other memory."""
     for id, mapping in list(_mapped.items()):
         if mapping.begin <= address < mapping.end:
             return id, address - mapping.begin
@@ -108,7 +108,7 @@ def return_freed_memory() -> None:
 
 
 def _register(id: str, fd: int, mapping: Any, begin: int, size: int) -> Segment:
-    # This very array is what every window and tensor keeps alive, and nothing else is: it tells when all are gone.
+    # This very array is what every window and tensor keeps alive, and nothing else: it dies with the last one.
     memory = np.frombuffer(mapping, np.uint8, size, begin)
     _mapped[id] = _Mapping(memory.ctypes.data, memory.ctypes.data + size, fd, weakref.ref(memory))
     weakref.finalize(memory, _forget, id).atexit = False
@@ -134,7 +134,7 @@ def _anonymous_file(size: int) -> int:
 
 
 def _map(fd: int, size: int) -> tuple[mmap.mmap, int]:
-    """Map a file; also says where it begins in the mapping: at a multiple of a huge page, if it is large."""
+    """Map a file; return the mapping and where the file begins in it: at a multiple of a huge page, if it is large."""
     if size < _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return mmap.mmap(fd, size), 0
     # The kernel aligns such a mapping by itself only if the administrator has allowed huge pages everywhere.

@@ -40,7 +40,7 @@ def share(load: Callable[[], T], *, what: str | None = None, timeout: float = DE
 
     Args:
         load: takes nothing, returns anything that can be pickled, with its tensors on the CPU. Must not communicate.
-        what: says what is shared, for errors; the same on all ranks. Default: the name of ``load``.
+        what: name of what is shared, for errors; the same on all ranks. Default: the name of ``load``.
         timeout: seconds to wait for another rank's ``load()``: on this node, then on the others.
 
     Raises:
@@ -77,7 +77,7 @@ def share(load: Callable[[], T], *, what: str | None = None, timeout: float = DE
 
 
 def once_per_node(key: str, build: Callable[[], T], *, what: str, timeout: float = DEFAULT_TIMEOUT) -> T:
-    """What ``build()`` returns: made by the rank of this node that asks for ``key`` first, as long as one uses it.
+    """What ``build()`` returns: made by the rank of this node that requests ``key`` first, as long as one uses it.
 
     This is not a collective: any rank may ask, at any time, alone. The key has to name everything that ``build``
     depends on. Without a ``share()`` before, or after the end of its run, it is ``build()``.
@@ -85,7 +85,7 @@ def once_per_node(key: str, build: Callable[[], T], *, what: str, timeout: float
     Args:
         key: any length.
         build: takes nothing, returns anything that can be pickled. Must not communicate.
-        what: says what is built, for errors.
+        what: name of what is built, for errors.
         timeout: seconds to wait for another rank that builds.
 
     Raises:

@@ -148,7 +148,7 @@ def pad_sizes(
 
 
 def padding_ends(t: EdgeType, hop: int, num_blocks: int) -> tuple[tuple[NodeType, int], tuple[NodeType, int]]:
-    """The block of nodes that the edges of a hop may add to, and the one that the hop asks for."""
+    """Return the block of nodes that the edges of a hop may add to, and the one of its frontier."""
     return (t[0], min(hop + 1, num_blocks - 1)), (t[2], hop)
 
 

@@ -49,7 +49,7 @@ class Lockstep:
         return self._steps
 
     def close(self) -> None:
-        """At the end of the run: tell the other ranks, if they may wait for this one, and give the connections back."""
+        """End the run: notify other ranks that may wait for this one, and give the connections back."""
         if self._steps is not None:
             self._steps.finish()
         self._exchange.leave()
@@ -106,7 +106,7 @@ class Steps:
             with self._turns.turn(number):
                 self._exchange.end((self._epoch, number), text_of(error))
                 raise TurnsEndedError
-        except Exception:  # it has been told already, or nobody can be told
+        except Exception:  # it has been sent already, or nobody can receive it
             return
 
 

@@ -1,9 +1,9 @@
 """Samples of fixed sizes, so that a training step can be captured in a CUDA graph, or compiled once.
 
-Nodes and edges lie in *blocks*, one per hop (a single one where a sample has no counts per hop), and each block is
+Nodes and edges are in *blocks*, one per hop (a single one where a sample has no counts per hop), and each block is
 padded by itself: the counts per hop, by which models trim their layers, are then fixed, too. A padding node has the
 global id 0. A padding edge leads from a padding node of the block that its hop may add to, to one of the block that
-its hop asks for: no message reaches a node of the sample from there. The seeds stay at the beginning.
+its hop samples for: no message reaches a node of the sample from there. The seeds stay at the beginning.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class _Frame:
 
 
 class _Pieces:
-    """What will lie behind each other in one piece of memory: one kernel copies it all."""
+    """Parts that become adjacent in one piece of memory: one kernel copies them all."""
 
     def __init__(self) -> None:
         self._parts: list[Tensor] = []
@@ -257,7 +257,7 @@ class _Pieces:
         self._lengths.append(length)
 
     def blocks(self, values: Tensor, counts: Blocks, sizes: Blocks, fill: Tensor) -> None:
-        """``values``, whose blocks lie behind each other, with each block filled up to its size."""
+        """``values``, whose blocks are adjacent, with each block filled up to its size."""
         begin = 0
         for n, size in zip(counts, sizes, strict=True):
             self._parts += (values[begin : begin + n], fill[: size - n])

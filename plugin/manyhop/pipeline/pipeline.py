@@ -24,7 +24,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
     """Makes a batch of each item, ahead of the caller, and hands the batches out in the order of the items.
 
     ``make`` runs in ``num_workers`` threads, on several items at once; at most ``num_workers * prefetch`` batches are
-    taken and not yet handed out. With ``num_workers=0`` everything happens in the caller, when it asks. Neither order
+    taken and not yet handed out. With ``num_workers=0`` the caller makes each batch itself. Neither order
     nor content of the batches depends on ``num_workers``, if ``make`` is a pure function. ``items`` is advanced only in
     the caller's thread, as torch does it, so a sampler that draws from torch's default generator is reproducible.
 

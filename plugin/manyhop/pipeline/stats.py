@@ -104,7 +104,7 @@ class StatsReport:
     """What limits the speed, and what to do about it."""
 
     placement: str = ""
-    """Where a GPU reads topology and features, and why, in a line; ``loader.placement`` says more."""
+    """Where a GPU reads topology and features, and why, in a line; ``loader.placement`` has more."""
 
     totals: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
     """Sums since the loader was made, which a later report subtracts."""
@@ -246,7 +246,7 @@ class Stats:
                 self.waited(batch, start, end)
 
     def stepped(self, batch: int, start: float, end: float) -> None:
-        """The user has worked on a batch and asks for the next one."""
+        """Note that the user requests the next batch, after a step."""
         self._add((batch, "step", "user", start, end))
 
     def _add(self, interval: tuple[int, Stage, str, float, float], times: int = 1) -> None:

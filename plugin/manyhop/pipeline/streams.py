@@ -28,7 +28,7 @@ _STRIDED = torch.strided
 
 
 class OnStream(NamedTuple, Generic[T]):
-    """A batch that a stream of ours has been told to make."""
+    """A batch whose work is enqueued on a stream of ours."""
 
     value: T
     ready: Event
@@ -37,10 +37,10 @@ class OnStream(NamedTuple, Generic[T]):
 
     together: list[Tensor] | None = None
     """Of batches that are ready at the same time, all with this list: their tensors that are the loader's, one of each
-    memory. Empty as soon as a stream of the caller has been told of them."""
+    memory. Empty as soon as they are recorded on a stream of the caller."""
 
     source: Any = None
-    """What knows whether the batch is still right; ``None``: it is."""
+    """Checks whether the batch is still current; ``None``: it is."""
 
 
 class Streams:
@@ -65,7 +65,7 @@ class Streams:
         self._on_the_way = self._unmarked = 0  # batches of these events, and those handed out since the last one
         self._spare: list[Event] = []  # to be recorded again: new ones cost more
         self._waited: tuple[Event | None, Stream | None] = None, None
-        self._told: tuple[Event | None, Stream | None] = None, None
+        self._recorded: tuple[Event | None, Stream | None] = None, None
         self._intervals: deque[_Interval] = deque()
         self._known: dict[int, Stream] = {}
         self._since = Event(enable_timing=True)  # type: ignore[no-untyped-call]  # of torch
@@ -74,13 +74,13 @@ class Streams:
         self._clock = _Clock(self._since, perf_counter())
 
     def begin(self) -> None:
-        """An iteration begins: batches see what the caller's stream has been told so far, such as to move features."""
+        """Begin an iteration: batches come after the work on the caller's stream so far, such as moved features."""
         since = Event()  # type: ignore[no-untyped-call]  # of torch
         since.record(torch.cuda.current_stream(self.device))
         self._since = since
 
     def synchronize(self) -> None:
-        """Wait until the GPU has done all that it was told, by anybody."""
+        """Wait until the GPU has done all enqueued work, of any stream."""
         torch.cuda.synchronize(self.device)
 
     def on_stream(self) -> _Here:
@@ -115,7 +115,7 @@ class Streams:
         return OnStream(value, self.mark(timed), timed)
 
     def lend(self, value: T) -> OnStream[T]:
-        """In the caller: what its stream is told to make, for a thread that goes on with it."""
+        """Wrap what the caller's stream makes, for a thread that goes on with it."""
         ready = Event()  # type: ignore[no-untyped-call]  # of torch
         ready.record(self._current())
         return OnStream(value, ready)
@@ -151,19 +151,19 @@ class Streams:
         if is_new:
             stream.wait_event(made.ready)
             self._waited = made.ready, stream
-        ready, told = self._told
-        if made.together is None or ready is not made.ready or told is not stream:
+        ready, recorded = self._recorded
+        if made.together is None or ready is not made.ready or recorded is not stream:
             self._tell(made, tensors_of, stream)
         return made.value
 
     def _tell(self, made: OnStream[T], tensors_of: Callable[[T], Iterable[Tensor]], stream: Stream) -> None:
-        """Tell a stream of the caller of the memory of a batch, and of those that are ready at the same time."""
+        """Record the memory of a batch, and of those that are ready at the same time, on a stream of the caller."""
         if made.together:
             for tensor in made.together:
                 _record(tensor, stream)
             made.together.clear()  # the batches alone keep their memory
-            self._told = made.ready, stream
-        else:  # where another stream has been told, each by itself
+            self._recorded = made.ready, stream
+        else:  # where another stream is recorded, each by itself
             for tensor in tensors_of(made.value):
                 _record(tensor, stream)
 
@@ -203,7 +203,7 @@ class Streams:
         return event
 
     def took(self, times: int, stage: Stage, batch: int, start: Event, end: Event) -> None:
-        """The GPU has been told to do a stage of a batch between two events; it stands for as many ``times``."""
+        """Note a stage of a batch that is enqueued between two events; it stands for as many ``times``."""
         self._intervals.append(_Interval(times, stage, batch, f"GPU of {threading.current_thread().name}", start, end))
 
     def forget_times(self) -> None:

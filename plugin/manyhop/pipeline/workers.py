@@ -109,7 +109,7 @@ class Crew:
                 self._init_error = error
 
     def stop(self) -> None:
-        """Tell the threads to end; does not wait. May run in any thread, also twice."""
+        """Signal the threads to end; does not wait. May run in any thread, also twice."""
         self.stopping = True
         if self.pid == os.getpid():
             for _ in self.threads:

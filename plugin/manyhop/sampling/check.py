@@ -1,4 +1,4 @@
-"""Whether a spec fits a graph and a request fits a spec; every backend asks here."""
+"""Checks of specs against graphs, and of requests against specs, for every backend."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def check_edge_request(
 
 
 def check_given(request: EdgeRequest, negatives: NegativeSpec | None) -> None:
-    """Raise InputError unless a request has negatives where the spec says so, and as many."""
+    """Raise InputError unless a request has as many negatives as the spec requires."""
     given = negatives is not None and negatives.given
     if not given and request.neg_dst is None:
         return

@@ -55,7 +55,7 @@ class NeighborSpec:
     """One tree per seed: nodes are unique per (tree, node) instead of per batch."""
 
     expand: Literal["new", "all"] = "new"
-    """Whether a hop asks for the nodes that the hop before added (PyG) or for all nodes so far (DGL)."""
+    """Frontier of a hop: the nodes that the hop before added (PyG), or all nodes so far (DGL)."""
 
     subgraph: Literal["directional", "bidirectional", "induced"] = "directional"
     """Edges of the result: the sampled ones, those and their reverses, or all edges among the sampled nodes."""
@@ -226,7 +226,7 @@ class SampledSubgraph:
     ``poisson``, where edges are weighted or sampled by importance."""
 
     def edge_index(self, edge_type: EdgeType) -> Tensor:
-        """``[2, num_edges] int64``: ``row`` and ``col`` of an edge type, without a copy where they lie together."""
+        """``[2, num_edges] int64``: ``row`` and ``col`` of an edge type, without a copy if they are adjacent."""
         import torch
 
         row, col = self.row[edge_type], self.col[edge_type]
@@ -241,7 +241,7 @@ class SampledSubgraph:
 
 @dataclass(frozen=True, kw_only=True)
 class SampledEdges:
-    """The result for seed edges: a subgraph around all endpoints, and where the seed edges lie in it."""
+    """A subgraph around the endpoints of seed edges, and the positions of the seed edges in it."""
 
     subgraph: SampledSubgraph
     """Nodes and edges around the endpoints. Not disjoint: the seeds are the sorted unique endpoints (of both types

@@ -61,7 +61,7 @@ def engine_for(
 
     Raises:
         InputError: the spec does not fit the graph, or there is no engine for it.
-        GraphError: the graph is not where the device reads it, or lacks what the spec asks for.
+        GraphError: the graph is not where the device reads it, or lacks what the spec needs.
     """
     device = torch.device(device)
     if backend is None:
@@ -141,7 +141,7 @@ class HostEngine(_Following[Sampler]):
         make: makes the sampler.
 
     Raises:
-        GraphError: the graph is not in CPU memory, or not laid out as :class:`manyhop.graph.CSC` says.
+        GraphError: the graph is not in CPU memory, or not laid out as in :class:`manyhop.graph.CSC`.
     """
 
     def __init__(self, graph: Graph, make: Callable[[], Sampler]) -> None:

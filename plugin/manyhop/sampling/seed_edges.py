@@ -1,4 +1,4 @@
-"""Sampling around seed edges: endpoints, negatives, and where they lie in the sampled subgraph."""
+"""Sampling around seed edges: endpoints, negatives, and their positions in the sampled subgraph."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def sample_together(
 
     Args:
         samplers: one per edge type, over the same sampler around nodes.
-        requests: one per edge type, with the same key; the first says which edges the sample must not have.
+        requests: one per edge type, with the same key; the first names the edges that the sample must not have.
 
     Returns:
         The result for each edge type, all with the same subgraph; with ``disjoint``, ``[num_trees] int64``, the seed
@@ -226,6 +226,6 @@ def _repeat(values: Tensor, n: int) -> Tensor:
 
 
 def _unique(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Sorted unique ids, and where each of ``ids`` lies among them."""
+    """Return sorted unique ids, and the position of each of ``ids`` among them."""
     unique, inverse = torch.unique(ids, return_inverse=True)
     return unique, inverse

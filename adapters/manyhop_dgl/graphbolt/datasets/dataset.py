@@ -94,7 +94,7 @@ class OnDiskTask(Task):
     """A task of given parts.
 
     Args:
-        metadata: what is said of it.
+        metadata: its description.
         train_set: items to train with. In place of a set, an error that is raised whenever the set is asked for.
         validation_set: items to validate with.
         test_set: items to test with.
@@ -165,7 +165,7 @@ class OnDiskDataset(Dataset):
         device: this rank's GPU, for places of GPUs.
 
     Raises:
-        InputError: a file is missing or damaged, or says something unknown; a placement in which not every rank reads
+        InputError: a file is missing or damaged, or has something unknown; a placement in which not every rank reads
             all rows.
         GraphError: edges that contradict the numbers of nodes.
         MissingExtraError: PyYAML is not installed.
@@ -208,7 +208,7 @@ class OnDiskDataset(Dataset):
             tasks: names of the tasks that are wanted; ``None``: all.
 
         Raises:
-            InputError: a file of the graph or of a feature is missing or damaged, or says something unknown.
+            InputError: a file of the graph or of a feature is missing or damaged, or has something unknown.
             TypeError: names in another form.
         """
         if isinstance(tasks, str):

@@ -27,7 +27,7 @@ class LegacyDataset(Dataset):
         legacy: the dataset. Heterogeneous ones need ``get_idx_split()``.
 
     Raises:
-        InputError: several graphs, or nothing that says which nodes are for training.
+        InputError: several graphs, or no masks of the nodes for training.
     """
 
     def __init__(self, legacy: Any) -> None:

@@ -1,4 +1,4 @@
-"""What metadata.yaml says, as dataclasses."""
+"""The contents of metadata.yaml, as dataclasses."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class OnDiskGraphTopology:
 
 @dataclass(kw_only=True)
 class OnDiskTaskData:
-    """A task: its sets, and what else is said of it, in ``extra_fields`` (its name, the number of classes, ...)."""
+    """A task: its sets, and further fields, in ``extra_fields`` (its name, the number of classes, ...)."""
 
     train_set: list[OnDiskTVTSet] = field(default_factory=list)
     validation_set: list[OnDiskTVTSet] = field(default_factory=list)
@@ -121,7 +121,7 @@ def sets_of(entries: object) -> list[OnDiskTVTSet]:
     """Return the entries of a training, validation or test set; none for ``None``.
 
     Raises:
-        InputError: one lacks something, or says something unknown.
+        InputError: one lacks something, or has something unknown.
     """
     if not isinstance(entries, list | None):
         raise InputError(f"Expected a list of the entries of a set in metadata.yaml, got {entries!r}.")
@@ -132,7 +132,7 @@ def feature_of(entry: object) -> OnDiskFeatureData:
     """An entry of ``feature_data``.
 
     Raises:
-        InputError: it lacks something, or says something unknown.
+        InputError: it lacks something, or has something unknown.
     """
     return _made(OnDiskFeatureData, entry, "feature_data")
 

@@ -57,7 +57,7 @@ def preprocess_ondisk_dataset(
         The path of the ``metadata.yaml`` that has the sampling graph in it.
 
     Raises:
-        InputError: a file is missing or damaged, or says something unknown.
+        InputError: a file is missing or damaged, or has something unknown.
         GraphError: edges or features that contradict each other.
     """
     folder = path_of("dataset_dir", dataset_dir)
@@ -103,7 +103,7 @@ def preprocess_ondisk_dataset(
         os.replace(new, folder / _GRAPH)
         steps.end()
     if before != output:
-        write_yaml(done, output)  # last: it says that the rest is there
+        write_yaml(done, output)  # last: it marks the rest as complete
     return str(done)
 
 
@@ -176,7 +176,7 @@ def _ready(made: Path, include_original_edge_id: bool, force_preprocess: bool | 
 
 
 def _inputs(folder: DatasetFolder, graph: Mapping[str, Any]) -> dict[str, object]:
-    """Files that the sampling graph is made of: size and time of each; and what metadata.yaml says of the graph."""
+    """Files that the sampling graph is made of: size and time of each; and the graph's part of metadata.yaml."""
     entries = [*(graph.get("edges") or []), *(graph.get("feature_data") or [])]
     found: dict[str, object] = {"graph": repr(graph)}
     for entry in entries:

@@ -183,7 +183,7 @@ def read_many(
         requests: (domain, type, name, ids) of each.
         pool: where memory of the CPU comes from.
         threads: how many threads copy.
-        checks: told of row numbers that a GPU has still to check; ``None``: wait for it here.
+        checks: collects row numbers that a GPU has still to check; ``None``: wait for it here.
 
     Returns:
         Per request ``[count, ...]``, on the device of its ids.

@@ -153,7 +153,7 @@ class MiniBatch(Movable):
         """The layers as DGL's blocks, made on each access; ``None`` without sampled layers.
 
         Raises:
-            MissingExtraError: DGL is not installed; or it knows CPUs only, and the minibatch is on a GPU.
+            MissingExtraError: DGL is not installed; or it is for CPUs only, and the minibatch is on a GPU.
         """
         return make_blocks(self.sampled_subgraphs) if self.sampled_subgraphs else None
 

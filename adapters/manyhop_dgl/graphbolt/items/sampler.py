@@ -213,7 +213,7 @@ class ItemSampler(DataPipe):
             batch: its global number in the epoch, from 0.
 
         Returns:
-            What the minibatcher gives; a :class:`MiniBatch` knows its ``key``.
+            What the minibatcher gives; a :class:`MiniBatch` has its ``key``.
 
         Raises:
             InputError: there is no such batch.

@@ -1,4 +1,4 @@
-"""Arguments that tell GraphBolt what to overlap and to cache. Here they are checked, and have no other effect."""
+"""Arguments by which GraphBolt overlaps and caches. Here they are checked, and have no other effect."""
 
 from __future__ import annotations
 

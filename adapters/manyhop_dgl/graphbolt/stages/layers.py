@@ -59,7 +59,7 @@ class AllLayers:
         fanouts: per layer ``[1]`` or ``[num_edge_types]``, the input layer first.
         replace: sample with replacement.
         prob_name: edge attribute with weights or a mask.
-        method: of the graph's topology, which says how to sample.
+        method: of the graph's topology, which samples.
         options: further arguments of that method.
     """
 

@@ -138,7 +138,7 @@ def _mode_of_environment() -> GPUMode | None:
 
 
 def _asks_all(mode: GPUMode | None, names: Sequence[str], found: Found) -> bool:
-    """Whether a loader that each rank makes for itself spreads rows all the same, as the environment says."""
+    """Return whether a loader that each rank makes for itself spreads rows all the same, by the environment."""
     if mode != "sharded" or _mode_of_environment() != mode or world.current_size() == 1:
         return False
     return any("sharded" not in found.places(name, together=False) for name in names)
@@ -154,7 +154,7 @@ def _topology_held(place: GPUPlace | None, there: frozenset[GPUPlace], hardware:
         return place
     if not hardware.together and world.current_size() > 1:
         raise InputError(
-            "Expected a topology that all ranks have sharded over their GPUs before, as the store's placement says, "
+            "Expected a topology that all ranks have sharded over their GPUs before, by the store's placement, "
             "for a loader that this rank makes alone, got one that is not. Make a loader over the same store with all "
             "ranks first (distributed=True)."
         )

@@ -120,7 +120,7 @@ def decide_and_lock(
 
     With ``auto``, what is to be pinned is page-locked at once. As long as the system refuses some of it, the limit is
     what it has let us lock, and all is decided anew: what is over goes to the next best place. If several ranks decide
-    ``together``, the one with the least counts. Who asks for pinned memory by ``mode`` has no limit but the system's.
+    ``together``, the one with the least counts. Pinned memory that ``mode`` names has no limit but the system's.
 
     Raises:
         CapacityError: it does not fit as the user wants.

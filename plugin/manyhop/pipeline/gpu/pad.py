@@ -58,7 +58,7 @@ class GPUFrame:
         self._cuts: dict[Any, _Cut] = {}
 
     def _jobs(self) -> npt.NDArray[np.int64]:
-        """``[num_jobs, width]``: what kernels are told, as far as it is the same for all samples."""
+        """``[num_jobs, width]``: arguments of the kernels that are the same for all samples."""
         sizes, num_blocks = self.sizes, self.num_blocks
         jobs = np.zeros((len(self.blocks), _BEGINS + 4 * num_blocks + 2), dtype=np.int64)
         for row, own in zip(jobs, self.blocks, strict=True):
@@ -107,7 +107,7 @@ def begins_of(counts: Blocks, num_blocks: int) -> list[int]:
 
 
 class Jobs(NamedTuple):
-    """What kernels have been told of a sample."""
+    """The jobs of kernels for a sample."""
 
     table: Tensor
     """That of all samples of a launch."""
@@ -151,11 +151,11 @@ def fill(
     id_of = iter(ids.unsafe_split_with_sizes([n for cut in cuts for n in cut.id_sizes]))
     mask_of = iter(masks.unsafe_split_with_sizes([n for cut in cuts for n in cut.mask_sizes]))
     at, mask_at, num_blocks = ids.data_ptr(), masks.data_ptr(), frames[0].num_blocks
-    told: list[list[int]] = []
+    added: list[list[int]] = []
     alive: list[Tensor] = []  # until the kernel is enqueued
 
-    def tell(known: tuple[Tensor | None, ...], kind: NodeType | EdgeType, own: Blocks, place: list[int]) -> list[Any]:
-        """Tell of a job; returns its results."""
+    def add(known: tuple[Tensor | None, ...], kind: NodeType | EdgeType, own: Blocks, place: list[int]) -> list[Any]:
+        """Add a job; return its results."""
         begins = begins_of(own, num_blocks)
         sources, targets = [0, 0, 0], [0, 0, 0]
         results: list[Tensor | None] = []
@@ -173,7 +173,7 @@ def fill(
                 alive.append(values)
             sources[i], targets[i] = values.data_ptr(), at + place[i]
             results.append(next(id_of))
-        told.append([*sources, *targets, mask_at + place[3], *begins])
+        added.append([*sources, *targets, mask_at + place[3], *begins])
         return results
 
     made: list[tuple[SampledSubgraph, dict[NodeType, Tensor], dict[EdgeType, Tensor]]] = []
@@ -183,10 +183,10 @@ def fill(
         edge_id: dict[EdgeType, Tensor | None] = {}
         for t in sizes.nodes:
             of_nodes = sample.node[t], None if trees is None else trees[t]
-            node[t], tree[t] = tell(of_nodes, t, own.nodes[t], next(places))
+            node[t], tree[t] = add(of_nodes, t, own.nodes[t], next(places))
         for e in sizes.edges:
             of_edges = sample.row[e], sample.col[e], sample.edge_id[e]
-            row[e], col[e], edge_id[e] = tell(of_edges, e, own.edges[e], next(places))
+            row[e], col[e], edge_id[e] = add(of_edges, e, own.edges[e], next(places))
         padded = object.__new__(SampledSubgraph)  # a frozen dataclass takes four times as long by itself
         padded.__dict__.update(
             node=node,
@@ -202,7 +202,7 @@ def fill(
         mask_at += cut.num_masks
     jobs, staging = _staging((sum([len(frame.jobs) for frame in frames]), frames[0].width), device)
     np.concatenate([frame.jobs for frame in frames], out=jobs)
-    jobs[:, _IN : _BEGINS + num_blocks + 1] = told
+    jobs[:, _IN : _BEGINS + num_blocks + 1] = added
     programs = min(max([frame.tiles for frame in frames]), _MOST_PROGRAMS)
     table = _launch(_pad(), device, staging, programs, num_blocks, programs, num_trees)
     filled: list[Filled] = []

@@ -36,7 +36,7 @@ class GPUPositions:
     def __call__(
         self, plan: BatchPlan, epoch: int, batches: Sequence[int], tables: Sequence[Tensor] = ()
     ) -> tuple[list[Tensor], list[int]]:
-        """What ``plan.many_indices(epoch, batches)`` says, on the device; enqueued on the current stream.
+        """Return ``plan.many_indices(epoch, batches)`` on the device, enqueued on the current stream.
 
         Args:
             plan: which items are in a batch.

@@ -52,7 +52,7 @@ class CPUHGTSampler:
 
     Raises:
         InputError: the spec does not fit the graph, or a request does not fit the graph.
-        GraphError: the graph does not lie in CPU memory, or is not laid out as :class:`manyhop.graph.CSC` says.
+        GraphError: the graph is not in CPU memory, or is not laid out as in :class:`manyhop.graph.CSC`.
     """
 
     def __init__(self, graph: Graph, spec: HGTSpec, *, empty: Empty = empty) -> None:

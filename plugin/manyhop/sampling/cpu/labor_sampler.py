@@ -32,8 +32,8 @@ class CPULaborSampler:
 
     Raises:
         InputError: the spec does not fit the graph, or a request does not fit the spec.
-        GraphError: the spec asks for weights and the graph has none, the graph does not lie in CPU memory, or is not
-            laid out as :class:`manyhop.graph.CSC` says.
+        GraphError: the spec needs weights and the graph has none, the graph is not in CPU memory, or is not
+            laid out as in :class:`manyhop.graph.CSC`.
         CapacityError: a batch has 2^30 or more nodes of a type, or does not fit in memory.
     """
 

@@ -29,7 +29,7 @@ def describe_edges(graph: Graph, *, temporal: bool = False) -> c.Records:
     """The graph as the kernels see it: a record per edge type.
 
     Raises:
-        GraphError: an array does not lie contiguously in CPU memory or has an unexpected dtype.
+        GraphError: an array is not contiguous in CPU memory or has an unexpected dtype.
     """
     table = np.zeros(len(graph.csc), c.STORED_EDGES)
     ids = (torch.int32, torch.int64)

@@ -42,7 +42,7 @@ class CPUSampler:
 
     Raises:
         InputError: the spec does not fit the graph, or a request does not fit the spec.
-        GraphError: the graph does not lie in CPU memory, or is not laid out as :class:`manyhop.graph.CSC` says.
+        GraphError: the graph is not in CPU memory, or is not laid out as in :class:`manyhop.graph.CSC`.
         CapacityError: a batch has 2^30 or more nodes of a type, or does not fit in memory.
     """
 
@@ -157,7 +157,7 @@ class CPUSampler:
         return np.array(rows, np.int64).reshape(-1, 3), keep
 
     def _exclude(self, ws: Workspace, request: NodeRequest) -> list[Tensor]:
-        """Tell the kernels which edges the batch must not have. How many it has, is known at its end only."""
+        """Pass the edges that the batch must not have to the kernels. Its number of edges is known at its end only."""
         ahead = ws.mode["picked_ahead"][0] > 0
         ws.mode["keep_all"] = self.spec.subgraph == "induced" or (request.exclude is not None and not ahead)
         keep = []

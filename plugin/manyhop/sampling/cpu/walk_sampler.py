@@ -26,7 +26,7 @@ class CPUWalkSampler:
 
     Raises:
         InputError: the spec does not fit the graph, or a request does not fit the spec.
-        GraphError: weights are asked for that the graph does not have, or the graph does not lie in CPU memory.
+        GraphError: the graph lacks the weights that are needed, or is not in CPU memory.
         CapacityError: the table of edges does not fit in memory.
     """
 

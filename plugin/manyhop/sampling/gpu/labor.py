@@ -35,16 +35,16 @@ class GPULaborSampler:
     """Samples by LABOR on a GPU; safe to call from several threads and on several streams.
 
     Args:
-        graph: the topology; its tensors lie in the memory of the device, in pinned host memory, or in mapped memory of
+        graph: the topology; its tensors are in the memory of the device, in pinned host memory, or in mapped memory of
             other GPUs.
         spec: how to sample; the same for every request. Neither importance nor replacement.
         device: where to sample, and where results are.
 
     Raises:
-        InputError: the spec does not fit the graph or asks for importance or replacement, the device is no GPU, or a
+        InputError: the spec does not fit the graph or has importance or replacement, the device is no GPU, or a
             request does not fit the spec.
-        GraphError: the graph has no weights that the spec asks for, lies where the GPU cannot read it, or is not laid
-            out as :class:`manyhop.graph.CSC` says.
+        GraphError: the graph lacks the weights that the spec needs, is where the GPU cannot read it, or is not laid
+            out as in :class:`manyhop.graph.CSC`.
         CapacityError: a batch is too large for the memory or the tables of the sampler.
     """
 

@@ -28,7 +28,7 @@ UNIT = 2.0**30
 
 
 class ReferenceLaborSampler:
-    """Samples by LABOR (Balin and Catalyurek, "Layer-Neighbor Sampling", arXiv 2210.13339), as the contract says.
+    """Samples by LABOR (Balin and Catalyurek, "Layer-Neighbor Sampling", arXiv 2210.13339), by the sampling contract.
 
     Args:
         graph: the topology.
@@ -36,7 +36,7 @@ class ReferenceLaborSampler:
 
     Raises:
         InputError: the spec does not fit the graph, or a request does not fit the spec.
-        GraphError: the spec asks for weights, and the graph has none.
+        GraphError: the spec needs weights, and the graph has none.
     """
 
     def __init__(self, graph: Graph, spec: LaborSpec) -> None:
@@ -91,7 +91,7 @@ class ReferenceLaborSampler:
         )
 
     def _pick(self, edge_type: EdgeType, frontier: Sequence[int], k: int, variates: labor.Variates) -> list[Picked]:
-        """Stored positions of the edges that each node asks for, and what they count."""
+        """Return the stored positions of the edges picked for each frontier node, and their weights."""
         csc = self.graph.csc[edge_type]
         columns = [_Column(csc, node, weighted=self.spec.weighted) for node in frontier]
         if k == 0:
@@ -139,7 +139,7 @@ class ReferenceLaborSampler:
 
 
 class _Column:
-    """The neighbours of a node that asks, and what is known of their probabilities."""
+    """The neighbours of a frontier node, and their probabilities."""
 
     def __init__(self, csc: CSC, node: int, *, weighted: bool) -> None:
         self.begin, end = int(csc.colptr[node]), int(csc.colptr[node + 1])

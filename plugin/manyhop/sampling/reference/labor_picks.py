@@ -29,7 +29,7 @@ SMALLEST_SHARE = 2.0**-512
 
 @dataclass(frozen=True)
 class Variates:
-    """The random numbers of all neighbours of a type in one hop; whoever asks for them."""
+    """The random numbers of all neighbours of a type in one hop, whatever the frontier node."""
 
     key: np.uint64
     next_key: np.uint64

@@ -1,6 +1,6 @@
 """Numpy reference: which k of the d entries of one column are picked.
 
-Every function takes the key of the node that asks and returns positions relative to the beginning of the column, in
+Every function takes the key of the frontier node and returns positions relative to the beginning of the column, in
 slot order. It is written for reading; the CPU and GPU kernels are compared with it bit for bit.
 """
 
@@ -101,7 +101,7 @@ def _scan(u: npt.NDArray[np.float64], weight: npt.NDArray[np.float64], left: lis
 
 
 def temporal(time: npt.NDArray[np.int64], t_min: int | None, t_max: int) -> tuple[int, int]:
-    """The entries ``[begin, end)`` of a column, sorted by time, whose time lies in ``[t_min, t_max]``."""
+    """Return the entries ``[begin, end)`` of a column, sorted by time, whose time is in ``[t_min, t_max]``."""
     begin = 0 if t_min is None else int(np.searchsorted(time, t_min, side="left"))
     return begin, max(begin, int(np.searchsorted(time, t_max, side="right")))
 

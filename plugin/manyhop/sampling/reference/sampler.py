@@ -83,7 +83,7 @@ class ReferenceSampler:
         return tree_time
 
     def _pick(self, csc: CSC, node: int, key: U64, k: int, tree_time: list[tuple[int | None, int]], tree: int) -> Ints:
-        """Stored positions of the edges that one node asks for."""
+        """Return the stored positions of the edges picked for one frontier node."""
         begin, end = int(csc.colptr[node]), int(csc.colptr[node + 1])
         if k == 0 or begin == end:
             return np.empty(0, np.int64)

@@ -99,7 +99,7 @@ def add_budgets(
     request_key: U64s,
     hop: int,
 ) -> None:
-    """Add the neighbours of the measured frontier: each gets one over the number of neighbours of the node that asks.
+    """Add the neighbours of the measured frontier: each gets one over the number of neighbours of the frontier node.
 
     Args:
         candidates: table of nodes of the candidates.

@@ -123,7 +123,7 @@ def draw_endpoints(
 ):  # fmt: skip
     """Write the endpoints of all batches, one program for ``T`` of the pairs of a batch; negatives are drawn here.
 
-    Disjoint, it also writes their times and where each endpoint lies among the nodes of the sample.
+    Disjoint, it also writes their times and the position of each endpoint among the nodes of the sample.
 
     Args:
         GIVEN: negatives are not drawn, but lie behind the destinations of the seed edges.
