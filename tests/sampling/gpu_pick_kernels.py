@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from manyhop.sampling.gpu.kernels.hops import picks, range, weighted
-from manyhop.sampling.gpu.kernels.primitives import random
+from manyhop.sampling.gpu.kernels.primitives import hash, random
 
 
 @triton.jit
@@ -88,3 +88,14 @@ def by_weight(
         pick = weighted.without_replacement(alias + begin, weight + begin, keys, entries, positive, fanout, K, KP)
     tl.store(out + i[None, :] * KP + tl.arange(0, KP)[:, None], pick, mask=there[None, :])
     tl.store(taken + i, picks.count(positive, fanout, REPLACE), mask=there)
+
+
+@triton.jit
+def inserted(table, mask, key, position, out, failed, n, BITS: tl.constexpr, B: tl.constexpr):
+    """``out [n] int64``: the position that the table has for each key, after all were inserted."""
+    i = tl.arange(0, B)
+    there = i < n
+    keys = tl.load(key + i, mask=there, other=0)
+    one = tl.full([], 1, tl.int64)
+    hash.insert(table, mask, one, keys, tl.load(position + i, mask=there, other=0), there, BITS, BITS, failed)
+    tl.store(out + i, hash.find(table, mask, one, keys, there, BITS, BITS), mask=there)

@@ -149,3 +149,13 @@ def test_weighted_picks(replace: bool, data: st.DataObject) -> None:
         find = reference_picks.by_alias(tables[i])
         want = reference_picks.weighted(np.uint64(key), np.array(column), find, fanout, replace=replace)
         assert out[i, : int(taken[i])].tolist() == (want.tolist() if fanout > 0 else [])
+
+
+def test_the_hash_table_keeps_the_smallest_position_of_a_key() -> None:
+    """Whatever the order in which lanes come: these come with descending positions."""
+    key = torch.randint(0, 20, (128,), generator=torch.Generator().manual_seed(0))
+    position = torch.arange(127, -1, -1)
+    table, out, failed = torch.zeros(65, dtype=torch.int64), torch.zeros(128, dtype=torch.int64), torch.zeros(1)
+    kernels.inserted[(1,)](table, 63, key, position, out, failed.int(), 128, 20, 128)
+    smallest = torch.full((20,), 128).scatter_reduce(0, key, position, "amin")
+    assert torch.equal(out, smallest[key])
