@@ -4,6 +4,7 @@ import functools
 import re
 from pathlib import Path
 
+import forks
 import pytest
 
 nbformat = pytest.importorskip("nbformat")
@@ -51,6 +52,7 @@ def shown(output):
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path, monkeypatch):
     monkeypatch.setenv("NOTEBOOK_EPOCHS", "1")
+    monkeypatch.setenv("PYTHON_EXEC", forks.python())  # of the ranks that torchrun starts
     notebook = nbformat.from_dict(read(path))
     nbclient.NotebookClient(notebook, timeout=900, resources={"metadata": {"path": path.parent}}).execute()
     assert any("image/png" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", ()))

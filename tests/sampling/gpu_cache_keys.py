@@ -1,20 +1,25 @@
 """Prints, as JSON, the keys of all triton functions in triton's cache, and what each reads that a key may lack.
 
-``test_gpu_cache_keys.py`` runs it in processes of their own, with copies of the engine.
+For the engine as it is, and after each edit that a line of the input describes: ``[path, old, new]``. Each time in a
+process of its own, in which torch and triton are imported already. ``test_gpu_cache_keys.py`` runs it on a copy.
 """
 
 import ast
 import importlib
 import json
+import os
 import pkgutil
+import sys
+from pathlib import Path
 from types import ModuleType
 
+import torch  # noqa: F401
 from triton import JITFunction
-
-import manyhop
 
 
 def modules_with_kernels():
+    import manyhop
+
     for found in pkgutil.walk_packages(manyhop.__path__, "manyhop."):
         if "kernels" in found.name:
             module = importlib.import_module(found.name)
@@ -64,8 +69,22 @@ def main():
             "calls": sorted(reached - {name}),
             "reads": sorted(set().union(*(direct[one][1] for one in reached))),
         }
-    print(json.dumps(report))
+    print(json.dumps(report), flush=True)
+
+
+def in_a_child(function):
+    if os.fork() == 0:
+        function()
+        os._exit(0)
+    _, status = os.wait()
+    assert status == 0
 
 
 if __name__ == "__main__":
-    main()
+    in_a_child(main)
+    for line in sys.stdin:
+        name, old, new = json.loads(line)
+        path, source = Path(name), Path(name).read_text()
+        path.write_text(source.replace(old, new))
+        in_a_child(main)
+        path.write_text(source)

@@ -15,37 +15,35 @@ SCRIPT = Path(__file__).with_name("gpu_cache_keys.py")
 KERNELS = "manyhop.sampling.gpu.kernels"
 
 
-def functions(tree: Path) -> dict[str, dict[str, object]]:
-    """Return the triton functions of an engine: their keys, what they call, the modules whose attributes they read."""
-    environment = os.environ | {"PYTHONPATH": str(tree), "TRITON_INTERPRET": "0", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run([sys.executable, SCRIPT], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+EDITS = {
+    "helper": ("primitives/random.py", "(j + 1).to(", "(j + 2).to("),
+    "constant": ("primitives/hash.py", "KNOWN = tl.constexpr(1 << 30)", "KNOWN = tl.constexpr(1 << 29)"),
+    "columns": ("tables.py", "NODES_FULL = tl.constexpr(1)", "NODES_FULL = tl.constexpr(5)"),
+}
+Functions = dict[str, dict[str, object]]
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory):
+def functions(tmp_path_factory) -> dict[str, Functions]:
+    """The triton functions of the engine before and after an edit of one line: what a key has, calls and reads."""
     tree = tmp_path_factory.mktemp("plugin")
     shutil.copytree(Path(manyhop.__file__).parent, tree / "manyhop", ignore=shutil.ignore_patterns("__pycache__"))
-    return tree
+    edits = []
+    for file, old, new in EDITS.values():
+        path = tree / KERNELS.replace(".", "/") / file
+        assert path.read_text().count(old) == 1
+        edits.append(json.dumps([str(path), old, new]))
+    environment = os.environ | {"PYTHONPATH": str(tree), "TRITON_INTERPRET": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, SCRIPT], env=environment, input="\n".join(edits), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(zip(("before", *EDITS), map(json.loads, done.stdout.splitlines()), strict=True))
 
 
-@pytest.fixture(scope="module")
-def before(tree):
-    return functions(tree)
-
-
-def edited(tree: Path, module: str, old: str, new: str) -> dict[str, dict[str, object]]:
-    """Return the functions as they are with one line of a module edited."""
-    path = (tree / module.replace(".", "/")).with_suffix(".py")
-    source = path.read_text()
-    assert source.count(old) == 1
-    assert old.count("\n") == new.count("\n")  # line numbers are in the keys
-    try:
-        path.write_text(source.replace(old, new))
-        return functions(tree)
-    finally:
-        path.write_text(source)
+@pytest.fixture
+def before(functions) -> Functions:
+    return functions["before"]
 
 
 def changed(before, after) -> set[str]:
@@ -53,33 +51,30 @@ def changed(before, after) -> set[str]:
     return {name for name in before if before[name]["key"] != after[name]["key"]}
 
 
-def launched(functions) -> set[str]:
+def launched(before) -> set[str]:
     """Return the kernels: what no other function calls."""
-    return functions.keys() - {name for function in functions.values() for name in function["calls"]}
+    return before.keys() - {name for function in before.values() for name in function["calls"]}
 
 
-def test_an_edited_helper_changes_the_keys_of_its_callers(tree, before):
+def test_an_edited_helper_changes_the_keys_of_its_callers(functions, before):
     helper = f"{KERNELS}.primitives.random.draw"
-    after = edited(tree, f"{KERNELS}.primitives.random", "(j + 1).to(", "(j + 2).to(")
     callers = {name for name, function in before.items() if helper in function["calls"]}
     assert "manyhop.pipeline.gpu.kernels.positions.look_up" in callers
-    assert changed(before, after) == callers | {helper}
+    assert changed(before, functions["helper"]) == callers | {helper}
 
 
-def test_an_edited_constant_changes_the_keys_of_its_readers(tree, before):
-    after = edited(tree, f"{KERNELS}.primitives.hash", "KNOWN = tl.constexpr(1 << 30)", "KNOWN = tl.constexpr(1 << 29)")
+def test_an_edited_constant_changes_the_keys_of_its_readers(functions, before):
     readers = {f"{KERNELS}.{name}" for name in ("hops.emit.emit", "hops.finish.finish", "primitives.hash.insert")}
-    assert changed(before, after) == readers | {
+    assert changed(before, functions["constant"]) == readers | {
         name for name, function in before.items() if readers & set(function["calls"])
     }
 
 
-def test_edited_columns_change_the_keys_of_all_kernels_that_read_them(tree, before):
+def test_edited_columns_change_the_keys_of_all_kernels_that_read_them(functions, before):
     tables = f"{KERNELS}.tables"
-    after = edited(tree, tables, "NODES_FULL = tl.constexpr(1)", "NODES_FULL = tl.constexpr(5)")
     readers = {name for name in launched(before) if tables in before[name]["reads"]}
     assert len(readers) > 10
-    assert readers <= changed(before, after)
+    assert readers <= changed(before, functions["columns"])
 
 
 def test_kernels_read_attributes_of_no_other_module(before):
