@@ -1,5 +1,6 @@
 """The notebooks: what is committed was executed, and they still run."""
 
+import copy
 import functools
 import re
 from pathlib import Path
@@ -53,6 +54,8 @@ def shown(output):
 def test_it_runs(path, monkeypatch):
     monkeypatch.setenv("NOTEBOOK_EPOCHS", "1")
     monkeypatch.setenv("PYTHON_EXEC", forks.python())  # of the ranks that torchrun starts
-    notebook = nbformat.from_dict(read(path))
+    notebook = nbformat.from_dict(copy.deepcopy(read(path)))
+    for cell in notebook.cells:
+        cell.source = cell.source.replace("100_000", "20_000")  # rows that ranks share: fewer show the same
     nbclient.NotebookClient(notebook, timeout=900, resources={"metadata": {"path": path.parent}}).execute()
     assert any("image/png" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", ()))
