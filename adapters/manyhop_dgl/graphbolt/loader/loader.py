@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,10 +17,10 @@ from torch.utils.data import IterDataPipe
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
 from manyhop.features import PinnedPool
-from manyhop.loading import EpochLoader, Item, Progress
+from manyhop.loading import DROPPED, EpochLoader, Item, Progress, current_key
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
-from manyhop.pipeline import BatchPlan, Deal, Streams
+from manyhop.pipeline import BatchPlan, Deal, Stats, Streams
 from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
@@ -30,10 +32,13 @@ from manyhop_dgl.graphbolt.loader.chain import Run, gpu_of, read_chain
 from manyhop_dgl.graphbolt.loader.columns import FeatureColumns
 from manyhop_dgl.graphbolt.loader.facts import ChainFacts, cannot_resume
 from manyhop_dgl.graphbolt.loader.options import LoaderOptions
-from manyhop_dgl.graphbolt.loader.source import Keyed, Source
+from manyhop_dgl.graphbolt.loader.source import Keyed, Source, given_minibatch
 from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
-from manyhop_dgl.graphbolt.typing import Pipe
+from manyhop_dgl.graphbolt.stages.stage import run
+from manyhop_dgl.graphbolt.typing import Nodes, Pipe
 from manyhop_dgl.samplers.seeding import draw
+
+_finding = threading.Lock()
 
 
 class DataLoader(EpochLoader, TorchDataLoader[object]):
@@ -206,7 +211,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
     def _facts(self, seed: int | None) -> dict[str, object]:
         return ChainFacts(self._chain, self._columns).of_ranks(seed)  # asked for before there is more of the loader
 
-    def _adapter(self) -> Adapter[Any, Any]:
+    def _adapter(self, stats: Stats | None = None) -> Adapter[Any, Any]:
         chain, gpu = self._chain, self._gpu
         source = Source(chain, gpu)
         threads = 1 if self.num_workers > 0 else torch.get_num_threads()
@@ -214,7 +219,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             chain,
             source,
             self._columns,
-            self._stats,
+            self._stats if stats is None else stats,
             gpu,
             self._buffers,
             threads=threads,
@@ -248,6 +253,48 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         if plain and self._columns.complete:  # else code of the user would run for minibatches that nobody asked for
             with suppress(InputError):  # which is raised again for the minibatch at fault
                 warm_up.prepare(self._view(), self._adapter(), self._gpu)
+
+    # One minibatch
+
+    def batch(self, seeds: Nodes | MiniBatch, *, key: tuple[int, int, int] | None = None) -> Any:
+        """Return what the chain makes of these seeds now: for serving and debugging.
+
+        It is no part of an epoch, and may be called from several threads at once, if functions of yours may be.
+
+        Args:
+            seeds: nodes or pairs of nodes, as the item set has them under the name of ``seeds``, ``seed_nodes`` or
+                ``node_pairs``, in a tensor or in tensors by type; any, not only those of the item set. A
+                :class:`MiniBatch` can have labels, times and what else the stages read.
+            key: ``(seed, epoch, batch)``: what samples are a function of, besides the seeds, such as the ``key`` of a
+                minibatch; default: the seed of the item sampler, or 0 if it has none, and batch 0 of epoch 0.
+
+        Returns:
+            What comes out of the last stage or function; ``None``: a filter leaves it out.
+
+        Raises:
+            InputError: seeds or a key that do not make sense, a chain that does not begin with an item sampler, or rows
+                that ranks exchange in step.
+        """
+        item = given_minibatch(self._chain, seeds)
+        with _finding:
+            self._find_gpu()
+        return self._make_alone(key, partial(self._made_of, item))
+
+    def _made_of(self, item: MiniBatch) -> Any:
+        key, gpu, chain = current_key(), self._gpu, self._chain
+        assert key is not None
+        item.key = key
+        if gpu is None or gpu.sampling is None:
+            made: Any = item
+            for one in (*chain.ahead, *chain.rest):
+                made = run(one.stages, made, key, first_call=one.first_call)
+                if made is DROPPED:
+                    return None
+            return made
+        adapter = self._adapter(Stats())  # it is not among the figures of epochs
+        made = adapter.assembler.complete(adapter.seeds.begin(gpu.sampling, [Keyed(key, item)], [key])()[0])
+        made = adapter.assembler.hand_out(made) if isinstance(made, Keyed) else made
+        return None if made is DROPPED else made
 
     # Restart
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from manyhop.errors import GraphError
+from manyhop.errors import GraphError, InputError
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.loading import BatchContext, current_key
 from manyhop.loading.gpu.runtime import GPURuntime
@@ -159,11 +159,12 @@ class Source:
     def _ask(self, topology: Topology, given: Any, key: BatchKey) -> _Asked:
         sampler, grouped = self._chain.sampler, self._chain.grouped
         assert grouped is not None
-        if sampler is not None:
-            item = sampler.dressed(given, key)
-        else:
+        if isinstance(given, Keyed):
             key, item = self._adopted(given)
             item = copy.copy(item) if isinstance(item, MiniBatch) else item  # it may be begun once more
+        else:
+            assert sampler is not None
+            item = sampler.dressed(given, key)
         count = num_seeds(item)
         with (draws := BatchContext(key, None, self._chain.ahead[0].first_call)):
             for stage in grouped.before:
@@ -185,4 +186,31 @@ class Source:
         return Keyed(given.key, self._gpu.streams.adopt(given.item))
 
 
+def given_minibatch(chain: Chain, seeds: object) -> MiniBatch:
+    """Return the minibatch of seeds that a user gives: with labels only if it is one already.
+
+    Raises:
+        InputError: no seeds; a chain whose minibatches are not those of an item sampler, or are made by a minibatcher
+            of the user's own, which may need more of an item than its seeds.
+    """
+    sampler = chain.sampler
+    if sampler is None:
+        raise InputError(
+            "Expected a chain that begins with an ItemSampler over indexable items, to make one minibatch, got "
+            f"{type(chain.source).__name__}. Take minibatches from an iteration."
+        )
+    if isinstance(seeds, MiniBatch):
+        return copy.copy(seeds)
+    parts = list(seeds.values()) if isinstance(seeds, Mapping) else [seeds]
+    if not parts or not all(isinstance(part, Tensor) for part in parts):
+        raise InputError(f"Expected seeds as a tensor, tensors by type, or a MiniBatch, got a {type(seeds).__name__}.")
+    if sampler.minibatcher is not minibatcher_default:
+        raise InputError("Expected a MiniBatch, since this chain has a minibatcher of its own, got seeds.")
+    names = sampler.item_set.names or ()
+    made = minibatcher_default(seeds, (next((name for name in _SEEDS if name in names), "seeds"),))
+    assert isinstance(made, MiniBatch)
+    return made
+
+
 _CPU = torch.device("cpu")
+_SEEDS = ("seeds", "seed_nodes", "node_pairs")
