@@ -12,7 +12,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, Graph, NodeType
-from manyhop.loading.padding import FixedSizes, Pad, check_names_of_masks, check_pad_option
+from manyhop.loading.padding import FixedSizes, Pad, check_names_of_masks, check_pad_option, empty_types
 from manyhop.pipeline import Counts, PadSizes
 from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds
@@ -78,7 +78,13 @@ class Padding:
         if of_nodes and of_one_type:
             kind = next(t for t, n in tensors[0].num_seeds.items() if n)
             num_seeds = {t: batch_size if t == kind else 0 for t in tensors[0].num_seeds}
-        fixed = FixedSizes(graph, [one.counts for one in tensors], seeds=num_seeds, num_trees=batch_size, device=device)
+        fixed = FixedSizes(
+            [one.counts for one in tensors],
+            empty=empty_types(graph),
+            seeds=num_seeds,
+            num_trees=batch_size,
+            device=device,
+        )
         self.sizes: PadSizes = fixed.sizes
         self.pad: PadSamples = fixed.pad
         margin = 0.0 if of_one_type else _MARGIN

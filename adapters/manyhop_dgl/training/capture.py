@@ -1,4 +1,4 @@
-"""``capture``: training steps on padded batches of DGL's classes as CUDA graphs."""
+"""``capture``: training steps on padded batches of DGL's and GraphBolt's classes as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from torch import Tensor
 
 from manyhop.capture import CapturedStep
 from manyhop.errors import InputError
+from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
+from manyhop_dgl.graphbolt.stages.base import Movable
 from manyhop_dgl.torch_graphs.index import TorchGraphIndex
 
 R = TypeVar("R")
@@ -32,7 +34,8 @@ def capture(step: Callable[[Any], R]) -> CapturedStep[Any, R]:
 
     Args:
         step: a function of a batch of a :class:`DataLoader` with ``pad="auto"``: blocks, graphs of seed edges and
-            negatives, or tensors (``output="tensors"``). Can be used as a decorator.
+            negatives, or tensors (``output="tensors"``); or of a minibatch of GraphBolt's loader, whose blocks are then
+            made while the step is recorded. Can be used as a decorator.
 
     Returns:
         What is called in its place. Its attributes ``eager``, ``replayed`` and ``graphs`` count steps and graphs.
@@ -90,6 +93,10 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         return change(value)
     if isinstance(value, dgl.DGLGraph):
         return _mapped_graph(value, change)
+    if isinstance(value, Movable):
+        out = copy.copy(value)
+        vars(out).update({name: _mapped(part, change) for name, part in vars(value).items()})
+        return out
     if isinstance(value, Mapping):
         return {key: _mapped(part, change) for key, part in value.items()}
     if isinstance(value, tuple):
@@ -127,6 +134,8 @@ def _graphs(value: Any) -> list[dgl.DGLGraph]:
 
 def _has_masks(batch: Any) -> bool:
     """Whether a batch of tensors is padded."""
+    if isinstance(batch, MiniBatch):
+        return batch.node_mask is not None
     sample = getattr(batch, "sample", batch)
     return getattr(sample, "masks", None) is not None
 
@@ -139,6 +148,8 @@ def _frozen(value: Any) -> Hashable:
         frames = tuple(tuple(frame._columns) for frame in (*value._node_frames, *value._edge_frames))
         sizes = tuple(frame.num_rows for frame in value._node_frames)
         return type(value), tuple(value.canonical_etypes), sizes, frames
+    if isinstance(value, Movable):
+        return type(value), tuple((name, _frozen(part)) for name, part in vars(value).items() if name != "key")
     if isinstance(value, Mapping):
         return tuple((key, _frozen(part)) for key, part in value.items())
     if isinstance(value, list | tuple):

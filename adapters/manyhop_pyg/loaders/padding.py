@@ -14,7 +14,7 @@ from torch_geometric.sampler.base import SubgraphType
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading import current_turn
-from manyhop.loading.padding import FixedSizes, Pad, check_names_of_masks, check_pad_option
+from manyhop.loading.padding import FixedSizes, Pad, check_names_of_masks, check_pad_option, empty_types
 from manyhop.pipeline import Counts, Padded, PaddedRows, PadSizes, Stats, clear_rows
 from manyhop.sampling import SampledSubgraph
 from manyhop_pyg.batch.output import to_sampler_output
@@ -95,8 +95,8 @@ class Padding:
             else None
         )
         self._fixed = FixedSizes(
-            self._topology.graph,
             [Counts.of(s) for s in samples],
+            empty=empty_types(self._topology.graph),
             seeds=seeds,
             num_trees=batch_size,
             device=device,

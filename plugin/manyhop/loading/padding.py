@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 import torch
@@ -37,12 +37,18 @@ def check_names_of_masks(masks: Sequence[str], taken: set[str]) -> None:
             )
 
 
+def empty_types(graph: Graph) -> list[NodeType | EdgeType]:
+    """Return the types that a graph has no nodes, or edges, of."""
+    nodes: list[NodeType | EdgeType] = [t for t, n in graph.num_nodes.items() if n == 0]
+    return nodes + [t for t in graph.edge_types if graph.num_edges(t) == 0]
+
+
 class FixedSizes:
     """The sizes of the batches of one loader. Safe to call from several threads.
 
     Args:
-        graph: what is sampled.
         counts: of some batches; see :func:`probe`.
+        empty: types without nodes or edges, of which there is no padding.
         seeds: node type -> seeds of a full batch, where all full batches have as many.
         num_trees: the tree of padding nodes, in disjoint samples.
         device: the GPU of the batches, whose kernels are loaded now; ``None``: the CPU.
@@ -50,15 +56,13 @@ class FixedSizes:
 
     def __init__(
         self,
-        graph: Graph,
         counts: Sequence[Counts],
         *,
+        empty: Collection[NodeType | EdgeType],
         seeds: Mapping[NodeType, int] | None,
         num_trees: int,
         device: torch.device | None,
     ) -> None:
-        empty: list[NodeType | EdgeType] = [t for t, n in graph.num_nodes.items() if n == 0]
-        empty += [t for t in graph.edge_types if graph.num_edges(t) == 0]
         self.sizes: PadSizes = pad_sizes(counts, seeds=seeds, empty=empty)
         self._num_trees = num_trees
         self._padders: dict[torch.device, Padder] = {}

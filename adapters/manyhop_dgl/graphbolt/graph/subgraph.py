@@ -87,6 +87,13 @@ class SampledSubgraph(Movable):
     original_edge_ids: Nodes | None = None
     """``[num_edges]``: the edge of the graph that each edge is; ``None`` where the graph does not keep ids of edges."""
 
+    row_mask: Nodes | None = None
+    """``[num_rows] bool``: which rows are no padding, of a loader with ``pad="auto"``; those of the columns are the
+    first; ``None`` without padding."""
+
+    edge_mask: Nodes | None = None
+    """``[num_edges] bool``: which edges are no padding; ``None`` without."""
+
     def exclude_edges(self: Self, edges: Excluded, assume_num_node_within_int32: bool = True) -> Self:
         """Return the subgraph without some edges; it keeps all nodes, also those without edges.
 

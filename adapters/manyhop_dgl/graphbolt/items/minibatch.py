@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from dgl.heterograph import DGLBlock
     from torch_geometric.data import Data
 
+    from manyhop.pipeline import Padded
+
 _FIELDS = (
     "seed_nodes",
     "node_pairs",
@@ -37,7 +39,7 @@ _FIELDS = (
     "compacted_negative_srcs",
     "compacted_negative_dsts",
 )
-_RESULTS = ("labels", "sampled_subgraphs", "node_features", "edge_features")
+_RESULTS = ("labels", "sampled_subgraphs", "node_features", "edge_features", "seed_mask", "node_mask")
 _LINKS = ("compacted_node_pairs", "compacted_negative_srcs", "compacted_negative_dsts")
 
 
@@ -52,6 +54,15 @@ class MiniBatch(Movable):
     _seeds_timestamp: Nodes | None
     key: BatchKey | None = None
     """Names the minibatch: what is sampled for it is a function of this. ``None``: it was made by hand."""
+
+    seed_mask: Nodes | None = None
+    """``[num_seeds] bool``: which seeds are no padding, of a loader with ``pad="auto"``; ``None`` without padding."""
+
+    node_mask: Nodes | None = None
+    """``[num_nodes] bool``: which input nodes are no padding; ``None`` without."""
+
+    padding: Padded | None = None
+    """What is padding, while stages run; ``None`` without, and in minibatches that are complete."""
 
     def __init__(
         self,

@@ -45,6 +45,10 @@ def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
     csc, ids = _by_type(subgraph.sampled_csc, HOMOGENEOUS_EDGE), _by_type(subgraph.original_edge_ids, HOMOGENEOUS_EDGE)
     rows = _by_type(subgraph.original_row_node_ids, HOMOGENEOUS_NODE)
     columns = _by_type(subgraph.original_column_node_ids, HOMOGENEOUS_NODE)
+    row_masks, edge_masks = (
+        _by_type(subgraph.row_mask, HOMOGENEOUS_NODE),
+        _by_type(subgraph.edge_mask, HOMOGENEOUS_EDGE),
+    )
     if rows is None or columns is None:
         raise InputError(
             "Expected layers with original_row_node_ids and original_column_node_ids to make blocks of, got one "
@@ -62,11 +66,16 @@ def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
         relations.append(relation_index(*num, indptr, indices))
         own = None if ids is None else ids.get(name)
         edges.append(dgl.frame.Frame(num_rows=indices.numel()) if own is None else make_frame(None, dgl.EID, own))
+        if edge_masks is not None:
+            edges[-1]["edge_mask"] = edge_masks[name]
     nodes = [
         make_frame(None, dgl.NID, some) if with_nodes and side == 0 else dgl.frame.Frame(num_rows=some.numel())
         for side in (0, 1)
         for some in ends[side]
     ]
+    if row_masks is not None:
+        for frame, t in zip(nodes, 2 * node_types, strict=True):
+            frame["node_mask"] = row_masks[t][: frame.num_rows]
     canonical = tuple(t if isinstance(t, tuple) else etype_str_to_tuple(t) for t in edge_types)
     kind = block_kind(tuple(node_types), canonical)
     return kind.block(relations, [*num_src, *num_dst], nodes, edges)

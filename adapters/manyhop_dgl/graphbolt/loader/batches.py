@@ -19,6 +19,7 @@ from manyhop.sampling import BatchKey
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.loader.chain import Chain, Run
 from manyhop_dgl.graphbolt.loader.columns import FeatureColumns
+from manyhop_dgl.graphbolt.loader.padding import Padding
 from manyhop_dgl.graphbolt.loader.source import Keyed, Sampled, Source
 from manyhop_dgl.graphbolt.loader.stats import TimedRuns, count_sampled, feature_bytes, num_seeds
 from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
@@ -38,6 +39,7 @@ class Batches:
         stats: of the loader.
         gpu: of the loader; ``None``: it has none.
         pool: where memory of rows comes from.
+        padding: of the loader; ``None``: minibatches are not padded.
         threads: how many threads copy the rows of a batch.
         num_workers: the user's.
         for_user: whether these are the user's, not those of another loader.
@@ -53,13 +55,14 @@ class Batches:
         stats: Stats,
         gpu: GPURuntime | None,
         pool: BufferPool,
+        padding: Padding | None,
         *,
         threads: int,
         num_workers: int,
         for_user: bool,
     ) -> None:
         self._chain, self._source, self._columns, self._stats = chain, source, columns, stats
-        self._gpu, self._pool, self._threads, self._for_user = gpu, pool, threads, for_user
+        self._gpu, self._pool, self._padding, self._threads, self._for_user = gpu, pool, padding, threads, for_user
         self._in_groups = gpu is not None and gpu.sampling is not None
         runs = chain.ahead
         if self._in_groups:
@@ -67,7 +70,10 @@ class Batches:
             runs = [Run(chain.ahead[0].first_call, chain.grouped.after)]
         self._is_current = chain.sampler is not None and len(runs) == 1  # the engine has named what is drawn
         streams = None if gpu is None else gpu.streams
-        self._ahead = TimedRuns(runs, self._gather, stats, streams, on_gpu=self._in_groups)
+        self._sample_layers = None if padding is None else padding.sample
+        self._ahead = TimedRuns(
+            runs, self._gather, stats, streams, on_gpu=self._in_groups, sample_layers=self._sample_layers
+        )
         self._rest = TimedRuns(chain.rest, self._gather, stats)
         self.hands_out = bool(chain.rest) and num_workers == 0
         self._runs_rest = bool(chain.rest) and not self.hands_out
@@ -113,16 +119,36 @@ class Batches:
         turn, gpu = current_turn(), self._gpu
         assert gpu is not None
         start = perf_counter()
-        item: object = self._answered(sample)
+        item: object = self._answered([sample], count=turn is not None)[0]
         self._stats.record(_batch(), "assemble", start, perf_counter())
         times = gpu.group_size if gpu.is_timed(turn) else 0
         item = self._ahead(item, sample.key, _batch(), calls=sample.calls, times=times)
         self._stats.count(gathered_bytes=feature_bytes(item))
         return self._done(sample.key, item, _batch())
 
+    def make_now(self, item: MiniBatch) -> object:
+        """Make a minibatch of given seeds, all stages, in the caller; ``None``: a filter leaves it out."""
+        key, gpu = current_key(), self._gpu
+        assert key is not None
+        item.key = key
+        if self._in_groups:
+            assert gpu is not None
+            made = self.complete(self._source.begin(gpu.sampling, [Keyed(key, item)], [key])()[0])
+            made = self.hand_out(made) if isinstance(made, Keyed) else made
+        else:
+            made = TimedRuns(self._chain.ahead, self._gather, self._stats, sample_layers=self._sample_layers)(
+                item, key, 0
+            )
+            if made is not DROPPED:
+                _settle(made)
+                made = self._rest(made, key, 0)
+        return None if made is DROPPED else made
+
     def _done(self, key: BatchKey, item: object, batch: int) -> object:
         if item is DROPPED:
             return item
+        if self._padding is not None:
+            _settle(item)
         if self.hands_out:
             return Keyed(key, item)
         return self._rest(item, key, batch) if self._runs_rest else item
@@ -132,7 +158,7 @@ class Batches:
         gpu, grouped = self._gpu, self._chain.grouped
         assert gpu is not None
         assert grouped is not None
-        items: list[Any] = [self._answered(sample) for sample in samples]
+        items: list[Any] = list(self._answered(samples, count=turns is not None))
         nbytes = 0
         start = gpu.start_gather()
         for stage in grouped.after if self.joins else [one for one in grouped.after if isinstance(one, FeatureFetcher)]:
@@ -141,14 +167,25 @@ class Batches:
             else:
                 items = [step(stage, item) for item in items]
         gpu.end_gather(start, len(samples))
+        if self._padding is not None:
+            for item in items:
+                _settle(item)
         if not self.hands_out:
             return items, nbytes
         return [Keyed(sample.key, item) for sample, item in zip(samples, items, strict=True)], nbytes
 
-    def _answered(self, sample: Sampled) -> MiniBatch:
-        """Return the minibatch with its layers. The sample stays as it is: it may be needed once more."""
+    def _answered(self, samples: Sequence[Sampled], *, count: bool) -> list[MiniBatch]:
+        """Return minibatches with their layers. The samples stay as they are: they may be needed once more."""
         assert self._chain.grouped is not None
-        return self._chain.grouped.layers.answer(copy.copy(sample.item), sample.topology, sample.sample)
+        items = [copy.copy(sample.item) for sample in samples]
+        if self._padding is None:
+            layers = self._chain.grouped.layers
+            return [layers.answer(item, one.topology, one.sample) for item, one in zip(items, samples, strict=True)]
+        self._padding.answer(items, [(one.topology, one.sample) for one in samples])
+        if count:
+            fit = sum([item.padding is not None and item.padding.grown == 0 for item in items])
+            self._stats.count(padded=len(items), fit=fit)
+        return items
 
     def _gather(self, requests: list[RowRequest]) -> list[Any]:
         gpu = self._gpu
@@ -182,6 +219,12 @@ class Batches:
     def hand_out(self, batch: Keyed) -> object:
         """Return what functions of the user make of a minibatch, in the caller."""
         return self._rest(batch.item, batch.key, batch.key.batch)
+
+
+def _settle(item: object) -> None:
+    """Forget what was padded, once all features are there."""
+    if isinstance(item, MiniBatch):
+        vars(item).pop("padding", None)
 
 
 def _batch() -> int:

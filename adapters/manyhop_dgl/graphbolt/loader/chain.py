@@ -42,8 +42,8 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Grouped:
-    """How minibatches are sampled in groups, on a GPU."""
+class Sampling:
+    """The stages of a chain whose layers are sampled by one stage: on a GPU, for groups of minibatches."""
 
     before: Sequence[Pipe]
     """The stages before sampling."""
@@ -94,15 +94,21 @@ class Chain:
         return source if type(source).__iter__ is ItemSampler.__iter__ else None
 
     @cached_property
-    def grouped(self) -> Grouped | None:
-        """How minibatches are sampled in groups, on a GPU; ``None``: they are not."""
+    def sampling(self) -> Sampling | None:
+        """The stage that samples all layers, and those around it; ``None``: there is none."""
         stages = self.ahead[0].stages if self.ahead else ()
         for i, stage in enumerate(stages):
             layers = getattr(stage, "transformer", None)
             if isinstance(layers, AllLayers):
-                on_gpu = len(self.ahead) == 1 and any(to_gpu(before) for before in stages[:i])
-                return Grouped(stages[:i], layers, stages[i + 1 :]) if on_gpu else None
+                return Sampling(stages[:i], layers, stages[i + 1 :])
         return None
+
+    @property
+    def grouped(self) -> Sampling | None:
+        """How minibatches are sampled in groups, on a GPU; ``None``: they are not."""
+        sampling = self.sampling
+        on_gpu = sampling is not None and len(self.ahead) == 1 and any(map(to_gpu, sampling.before))
+        return sampling if on_gpu else None
 
     @property
     def moves(self) -> bool:

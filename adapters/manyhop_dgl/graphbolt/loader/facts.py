@@ -11,6 +11,7 @@ from torch.utils.data import IterDataPipe
 
 from manyhop.errors import InputError
 from manyhop.loading import plain, rows_fact
+from manyhop.loading.padding import Pad
 from manyhop.sampling import CONTRACT_VERSION
 from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_dgl.graphbolt.items.sampler import ItemSampler
@@ -30,10 +31,11 @@ class ChainFacts:
     Args:
         chain: of the loader.
         columns: of the loader.
+        pad: of the loader.
     """
 
-    def __init__(self, chain: Chain, columns: FeatureColumns) -> None:
-        self._chain, self._columns = chain, columns
+    def __init__(self, chain: Chain, columns: FeatureColumns, pad: Pad | None) -> None:
+        self._chain, self._columns, self._pad = chain, columns, pad
 
     def of_ranks(self, seed: int | None) -> dict[str, object]:
         """Return what must be the same on all ranks, in the order in which differences are reported."""
@@ -50,6 +52,7 @@ class ChainFacts:
         source = self._chain.sampler
         assert source is not None
         facts: dict[str, object] = {"buffer_size": source.buffer_size, "minibatcher": _described(source.minibatcher)}
+        facts["pad"] = self._pad
         facts["seed_parts"] = None if source.plan.parts is None else source.plan.parts.num_parts
         graphs: list[object] = []
         for i, stage in enumerate(stage for run in self._chain.ahead for stage in run.stages):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,9 +17,10 @@ from torch.utils.data import IterDataPipe
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
 from manyhop.features import PinnedPool
-from manyhop.loading import DROPPED, EpochLoader, Item, Progress, current_key
+from manyhop.loading import EpochLoader, Item, Progress
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
+from manyhop.loading.padding import Pad, probe
 from manyhop.pipeline import BatchPlan, Deal, Stats, Streams
 from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey
@@ -32,9 +33,9 @@ from manyhop_dgl.graphbolt.loader.chain import Run, gpu_of, read_chain
 from manyhop_dgl.graphbolt.loader.columns import FeatureColumns
 from manyhop_dgl.graphbolt.loader.facts import ChainFacts, cannot_resume
 from manyhop_dgl.graphbolt.loader.options import LoaderOptions
+from manyhop_dgl.graphbolt.loader.padding import Padding
 from manyhop_dgl.graphbolt.loader.source import Keyed, Source, given_minibatch
 from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
-from manyhop_dgl.graphbolt.stages.stage import run
 from manyhop_dgl.graphbolt.typing import Nodes, Pipe
 from manyhop_dgl.samplers.seeding import draw
 
@@ -69,6 +70,12 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             ``"cuda-cuda"``, ``"pinned-cuda"``, ``"sharded"``, ``"distributed"`` or ``"auto"``, as for PyG's loaders;
             ``None``: ``"pinned-cuda"`` for a graph in pinned memory, else ``"auto"``: as sizes and free memory suggest.
             ``logging.getLogger("manyhop")`` explains the choice.
+        pad: ``"auto"``: pad the minibatches to fixed sizes, for CUDA graphs and ``torch.compile``; needs a chain with
+            one ``sample_neighbor`` or ``sample_layer_neighbor``. Nodes and edges are filled up layer by layer, their
+            features with zeros and their ids with 0; padding edges join padding nodes only. ``minibatch.node_mask`` and
+            ``seed_mask``, and ``row_mask`` and ``edge_mask`` of each layer, ``bool``, tell what is no padding; blocks
+            have ``"node_mask"`` and ``"edge_mask"``. Seed nodes and labels have as many rows as the last layer has
+            columns. A minibatch that does not fit gets larger sizes, out of few (``stats().pad_fit_rate``).
 
     Raises:
         InputError: an argument does not make sense.
@@ -90,6 +97,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         gpu_cache_threshold: int = 1,
         *,
         placement: GPUMode | None = None,
+        pad: Pad | None = None,
     ) -> None:
         if not isinstance(datapipe, IterDataPipe):
             raise InputError(
@@ -104,6 +112,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             num_gpu_cached_edges=num_gpu_cached_edges,
             gpu_cache_threshold=gpu_cache_threshold,
             placement=placement,
+            pad=pad,
         )
         self._chain = chain = read_chain(datapipe)
         options.check_chain(chain)
@@ -117,6 +126,8 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             persistent_workers=persistent_workers and self._ahead > 0,
         )
         self.datapipe, self.num_workers, self._mode = datapipe, int(num_workers), placement
+        self.pad = pad
+        self.padding: Padding | None = None
         self.distributed = isinstance(sampler, DistributedItemSampler) and self._for_user
         self.uneven, self.rank_timeout = None, DEFAULT_TIMEOUT if self.distributed else None
         self._columns = FeatureColumns(_fetchers(chain.ahead) if chain.grouped is not None else [])
@@ -132,6 +143,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             self._before._stats = self._stats
         if self._for_user:
             self._find_gpu()
+            self._find_padding()
         if self._ranks is not None:
             self._ranks.prepare(self._make_lockstep)
 
@@ -209,24 +221,29 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         return self._begin_epoch(None)
 
     def _facts(self, seed: int | None) -> dict[str, object]:
-        return ChainFacts(self._chain, self._columns).of_ranks(seed)  # asked for before there is more of the loader
+        return ChainFacts(self._chain, self._columns, self.pad).of_ranks(
+            seed
+        )  # asked for before there is more of the loader
 
-    def _adapter(self, stats: Stats | None = None) -> Adapter[Any, Any]:
+    def _adapter(self) -> Adapter[Any, Any]:
         chain, gpu = self._chain, self._gpu
-        source = Source(chain, gpu)
-        threads = 1 if self.num_workers > 0 else torch.get_num_threads()
-        batches = Batches(
+        facts = ChainFacts(chain, self._columns, self.pad)
+        return Adapter(Source(chain, gpu), self._columns, self._batches(self._stats), facts)
+
+    def _batches(self, stats: Stats) -> Batches:
+        chain, gpu = self._chain, self._gpu
+        return Batches(
             chain,
-            source,
+            Source(chain, gpu),
             self._columns,
-            self._stats if stats is None else stats,
+            stats,
             gpu,
             self._buffers,
-            threads=threads,
+            self.padding,
+            threads=1 if self.num_workers > 0 else torch.get_num_threads(),
             num_workers=self.num_workers,
             for_user=self._for_user,
         )
-        return Adapter(source, self._columns, batches, ChainFacts(chain, self._columns))
 
     def _sources(self) -> list[Any]:
         return list(FeatureColumns(_fetchers(self._chain.ahead)).tables())
@@ -254,6 +271,26 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             with suppress(InputError):  # which is raised again for the minibatch at fault
                 warm_up.prepare(self._view(), self._adapter(), self._gpu)
 
+    def _find_padding(self) -> None:
+        """Get ready to pad minibatches, if that is asked for."""
+        chain, gpu = self._chain, self._gpu
+        if self.pad is None or self._num_items == 0:
+            return
+        assert chain.sampling is not None
+        source = Source(chain, gpu)
+        on_gpu = gpu is not None and gpu.sampling is not None
+        with gpu.streams.here() if gpu is not None and on_gpu else nullcontext():
+            samples = probe(self._plan(), source, gpu)
+            device = gpu.device if gpu is not None and on_gpu else None
+            self.padding = Padding(chain.sampling.layers, samples, int(self._sampler.batch_size), device)
+            if gpu is not None and on_gpu:
+                from manyhop.loading.gpu.warm_up import reserve
+
+                reserve(self._adapter(), gpu, samples)  # padded now
+
+    def _sizes_are_known(self) -> bool:
+        return self.pad is None or self.padding is not None
+
     # One minibatch
 
     def batch(self, seeds: Nodes | MiniBatch, *, key: tuple[int, int, int] | None = None) -> Any:
@@ -278,23 +315,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         item = given_minibatch(self._chain, seeds)
         with _finding:
             self._find_gpu()
-        return self._make_alone(key, partial(self._made_of, item))
-
-    def _made_of(self, item: MiniBatch) -> Any:
-        key, gpu, chain = current_key(), self._gpu, self._chain
-        assert key is not None
-        item.key = key
-        if gpu is None or gpu.sampling is None:
-            made: Any = item
-            for one in (*chain.ahead, *chain.rest):
-                made = run(one.stages, made, key, first_call=one.first_call)
-                if made is DROPPED:
-                    return None
-            return made
-        adapter = self._adapter(Stats())  # it is not among the figures of epochs
-        made = adapter.assembler.complete(adapter.seeds.begin(gpu.sampling, [Keyed(key, item)], [key])()[0])
-        made = adapter.assembler.hand_out(made) if isinstance(made, Keyed) else made
-        return None if made is DROPPED else made
+        return self._make_alone(key, partial(self._batches(Stats()).make_now, item))  # no figure of epochs
 
     # Restart
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from manyhop.arguments import flags, integer
 from manyhop.errors import InputError
 from manyhop.loading import check_placement
+from manyhop.loading.padding import Pad
 from manyhop.placement import GPUMode
 from manyhop_dgl.graphbolt.loader.chain import Chain
+from manyhop_dgl.graphbolt.loader.padding import check_pad
 from manyhop_dgl.graphbolt.stages.hints import check_hints
 
 
@@ -28,6 +30,7 @@ class LoaderOptions:
     num_gpu_cached_edges: int
     gpu_cache_threshold: int
     placement: GPUMode | None
+    pad: Pad | None
 
     def __post_init__(self) -> None:
         integer("num_workers", self.num_workers, 0)
@@ -44,7 +47,9 @@ class LoaderOptions:
         check_placement(self.placement, None)
 
     def check_chain(self, chain: Chain) -> None:
-        """Raise InputError where a GPU that samples in groups could not read from the placement, or there is none."""
+        """Raise InputError where a GPU that samples in groups could not read from the placement, or there is none;
+        where minibatches cannot be padded."""
+        check_pad(self.pad, chain)
         if self.placement is None:
             return
         if chain.grouped is None:

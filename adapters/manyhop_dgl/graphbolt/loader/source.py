@@ -127,14 +127,14 @@ class Source:
 
     def inputs(self, positions: Sequence[Any]) -> Sequence[object]:
         """Return the items of several batches, before they are minibatches; moved, where that is done first."""
-        sampler, grouped = self._chain.sampler, self._chain.grouped
+        sampler, grouped, gpu = self._chain.sampler, self._chain.grouped, self._gpu
         if sampler is None:
             return positions
-        assert grouped is not None
-        assert self._gpu is not None
+        if grouped is None or gpu is None:
+            return [sampler.items_of_several([one], _CPU)[0] for one in positions]
         # To move seed_nodes is the user's choice: copy_to leaves them where they are.
         plain = sampler.minibatcher is minibatcher_default and "seed_nodes" not in (sampler.item_set.names or ())
-        return sampler.items_of_several(positions, self._gpu.device if plain and grouped.moves_first else _CPU)
+        return sampler.items_of_several(positions, gpu.device if plain and grouped.moves_first else _CPU)
 
     def place(self, device: torch.device, where: GPUPlace) -> GPUSampling:
         """Return what samples on a GPU."""
@@ -157,8 +157,9 @@ class Source:
         ]
 
     def _ask(self, topology: Topology, given: Any, key: BatchKey) -> _Asked:
-        sampler, grouped = self._chain.sampler, self._chain.grouped
-        assert grouped is not None
+        sampler, sampling = self._chain.sampler, self._chain.sampling
+        assert sampling is not None
+        item: Any
         if isinstance(given, Keyed):
             key, item = self._adopted(given)
             item = copy.copy(item) if isinstance(item, MiniBatch) else item  # it may be begun once more
@@ -167,17 +168,23 @@ class Source:
             item = sampler.dressed(given, key)
         count = num_seeds(item)
         with (draws := BatchContext(key, None, self._chain.ahead[0].first_call)):
-            for stage in grouped.before:
+            for stage in sampling.before:
                 item = step(stage, item)
-            request = grouped.layers.request(item, topology)
+            request = sampling.layers.request(item, topology)
         return _Asked(key, item, request, draws.calls, count)
 
     def sample(self, positions: object) -> Any:
         """Sample around the items at some positions."""
-        key = current_key()
+        key, gpu, sampling = current_key(), self._gpu, self._chain.sampling
         assert key is not None
-        assert self._gpu is not None
-        return self.begin(self._gpu.sampling, self.inputs([positions]), [key])()[0]
+        inputs = self.inputs([positions])
+        if gpu is not None and gpu.sampling is not None:
+            return self.begin(gpu.sampling, inputs, [key])()[0]
+        assert sampling is not None
+        topology, spec = sampling.layers.current()
+        asked = self._ask(topology, inputs[0], key)
+        engine = topology.sampler(spec, next(iter(asked.request.seeds.values())).device)
+        return Sampled(key, asked.item, topology, engine.sample(asked.request), asked.calls, asked.num_seeds)
 
     def _adopted(self, given: Keyed) -> Keyed:
         """Return an item that was made elsewhere, for the stream of this thread."""

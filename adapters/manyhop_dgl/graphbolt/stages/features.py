@@ -11,10 +11,11 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.features import gather
-from manyhop.graph import EdgeType
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
+from manyhop.pipeline import PaddedRows, clear_rows
 from manyhop_dgl.graphbolt.features.feature import FeatureKey, Gather, ReadRequest, read_by
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
-from manyhop_dgl.graphbolt.items.names import etype_tuple_to_str
+from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple, etype_tuple_to_str
 from manyhop_dgl.graphbolt.stages.base import functional_datapipe
 from manyhop_dgl.graphbolt.stages.hints import check_hints
 from manyhop_dgl.graphbolt.stages.stage import MiniBatchTransformer
@@ -93,13 +94,18 @@ class FeatureFetcher(MiniBatchTransformer):
         """
         wanted: list[ReadRequest] = []
         slots: list[tuple[Features, Any]] = []
+        padded: list[MiniBatch] = []
         for minibatch in minibatches:
             self._ask(minibatch, wanted, slots)
+            if minibatch.padding is not None:
+                padded.append(minibatch)
         rows = read_by(self.feature_store, wanted, gather_rows)
         nbytes = 0
         for (into, key), value in zip(slots, rows, strict=True):
             into[key] = value
             nbytes += getattr(value, "nbytes", 0)
+        if padded:
+            clear_rows([rows for minibatch in padded for rows in _padded_rows(minibatch)])
         return nbytes
 
     def _ask(self, minibatch: MiniBatch, wanted: list[ReadRequest], slots: list[tuple[Features, Any]]) -> None:
@@ -135,6 +141,18 @@ class FeatureFetcher(MiniBatchTransformer):
                 slots.append((into, name if etype is None else (etype, name)))
         minibatch.set_node_features(node_features)
         minibatch.set_edge_features(edge_features)
+
+
+def _padded_rows(minibatch: MiniBatch) -> Iterator[PaddedRows]:
+    """The features of a padded minibatch."""
+    padded, num_layers = minibatch.padding, minibatch.num_layers()
+    assert padded is not None
+    for key, rows in (minibatch.node_features or {}).items():
+        yield PaddedRows(rows, padded, key[0] if isinstance(key, tuple) else HOMOGENEOUS_NODE)
+    for layer, features in enumerate(minibatch.edge_features or ()):
+        for key, rows in features.items():
+            kind = etype_str_to_tuple(key[0]) if isinstance(key, tuple) else HOMOGENEOUS_EDGE
+            yield PaddedRows(rows, padded, kind, block=num_layers - 1 - layer)
 
 
 def _lists(keys: Keys | None) -> Sequence[Any]:

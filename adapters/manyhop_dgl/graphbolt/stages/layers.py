@@ -12,6 +12,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
+from manyhop.pipeline import Padded
 from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.engines import Engine
 from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
@@ -23,6 +24,8 @@ from manyhop_dgl.graphbolt.items.names import etype_tuple_to_str
 from manyhop_dgl.graphbolt.stages.functional import compact_csc_format, unique_and_compact_csc_formats
 from manyhop_dgl.graphbolt.typing import Nodes
 from manyhop_dgl.samplers.seeding import next_key
+
+Answer = Callable[[MiniBatch, Topology, SampledSubgraph], Any]
 
 
 def fanout_tensors(fanouts: object) -> list[Tensor]:
@@ -72,7 +75,7 @@ class AllLayers:
         method: str,
         **options: object,
     ) -> None:
-        self._graph, self._fanouts, self._prob_name = graph, fanouts, prob_name
+        self.graph, self._fanouts, self._prob_name = graph, fanouts, prob_name
         self._replace, self._method, self._options = replace, method, options
         self._known: tuple[Topology, NeighborSpec | LaborSpec] | None = None
         self._engine: tuple[Topology, torch.device, Engine] | None = None
@@ -87,14 +90,14 @@ class AllLayers:
     @property
     def in_pinned_memory(self) -> bool:
         """Whether the user has pinned the graph."""
-        return bool(self._graph.is_pinned())
+        return bool(self.graph.is_pinned())
 
     def current(self) -> tuple[Topology, NeighborSpec | LaborSpec]:
         """Return the topology of the graph as it is now, and how to sample it."""
         known = self._known
-        if known is not None and known[0] is self._graph.topology(fused=known[0].fused, probs_name=self._prob_name):
+        if known is not None and known[0] is self.graph.topology(fused=known[0].fused, probs_name=self._prob_name):
             return known
-        topology = self._graph.topology_for(self._fanouts, self._prob_name)
+        topology = self.graph.topology_for(self._fanouts, self._prob_name)
         spec = getattr(topology, self._method)(self._fanouts, replace=self._replace, **self._options)
         self._known = topology, spec
         return self._known
@@ -103,21 +106,27 @@ class AllLayers:
         """Return what to sample for a minibatch."""
         return NodeRequest(key=next_key(), seeds=topology.seeds(minibatch._seed_nodes))
 
-    def answer(self, minibatch: MiniBatch, topology: Topology, sample: SampledSubgraph) -> MiniBatch:
-        """Put what was sampled into the minibatch."""
-        by_type = topology.by_type(sample)
+    def answer(
+        self, minibatch: MiniBatch, topology: Topology, sample: SampledSubgraph, padded: Padded | None = None
+    ) -> MiniBatch:
+        """Put what was sampled into the minibatch, or this after padding."""
+        by_type = topology.by_type(sample) if padded is None else padded.sample
         layers = layers_of(by_type, with_ids=topology.has_original_edge_ids)
+        if padded is not None:
+            mark_padding(layers, padded)
+            minibatch.node_mask, minibatch.padding = layers[0].row_mask, padded
         minibatch.input_nodes, minibatch.sampled_subgraphs = layers[0].original_row_node_ids, layers
         return minibatch
 
-    def __call__(self, minibatch: MiniBatch) -> MiniBatch:
+    def __call__(self, minibatch: MiniBatch, answer: Answer | None = None) -> Any:
+        """Sample for a minibatch, and return what ``answer`` makes of the sample; default: :meth:`answer`."""
         topology, spec = self.current()
         seeds = minibatch._seed_nodes
         some = next(iter(seeds.values())) if isinstance(seeds, dict) else seeds
         known = self._engine
         if known is None or known[0] is not topology or known[1] != some.device:
             known = self._engine = topology, some.device, topology.sampler(spec, some.device)
-        return self.answer(minibatch, topology, known[2].sample(self.request(minibatch, topology)))
+        return (answer or self.answer)(minibatch, topology, known[2].sample(self.request(minibatch, topology)))
 
 
 def layers_of(sample: SampledSubgraph, *, with_ids: bool) -> list[SampledSubgraphImpl]:
@@ -148,6 +157,20 @@ def layers_of(sample: SampledSubgraph, *, with_ids: bool) -> list[SampledSubgrap
         layers.insert(0, _layer(csc, columns, rows, ids if with_ids else None, hetero))
         columns = rows
     return layers
+
+
+def mark_padding(layers: Sequence[SampledSubgraphImpl], padded: Padded) -> None:
+    """Set the masks of layers: which rows and edges are no padding."""
+    edges = {_name(t): mask.split_with_sizes(list(padded.sizes.edges[t])) for t, mask in padded.edge_mask.items()}
+    for hop, layer in enumerate(reversed(layers)):
+        rows = layer.original_row_node_ids
+        if isinstance(rows, dict):
+            layer.row_mask = {t: padded.node_mask[t][: nodes.numel()] for t, nodes in rows.items()}
+            layer.edge_mask = {t: parts[hop] for t, parts in edges.items()}
+        else:
+            assert rows is not None
+            layer.row_mask = padded.node_mask[HOMOGENEOUS_NODE][: rows.numel()]
+            layer.edge_mask = edges[_name(HOMOGENEOUS_EDGE)][hop]
 
 
 def _layer(

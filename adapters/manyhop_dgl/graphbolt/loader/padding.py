@@ -1,0 +1,185 @@
+"""``pad="auto"``: minibatches of fixed sizes, so that a training step is captured in a CUDA graph, or compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop.loading.padding import FixedSizes, Pad, check_pad_option
+from manyhop.pipeline import Counts, Padded, PadSizes
+from manyhop.sampling import SampledSubgraph
+from manyhop_dgl.graphbolt.graph.fused_csc import FusedCSC
+from manyhop_dgl.graphbolt.graph.topology import Topology
+from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
+from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple, seed_type_str_to_ntypes
+from manyhop_dgl.graphbolt.loader.chain import Chain
+from manyhop_dgl.graphbolt.loader.source import Sampled
+from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
+from manyhop_dgl.graphbolt.stages.layers import AllLayers
+from manyhop_dgl.graphbolt.stages.sampling import SubgraphSampler
+from manyhop_dgl.graphbolt.stages.stage import CopyTo, is_ours
+
+_IDS = ("_own_seeds", "_own_seed_nodes", "node_pairs", "negative_srcs", "negative_dsts", "labels", "indexes")
+_POSITIONS = ("compacted_seeds", "compacted_node_pairs", "compacted_negative_srcs", "compacted_negative_dsts")
+_MARGIN = 0.1
+_KEEP_SIZES = (FeatureFetcher, CopyTo, SubgraphSampler)  # of which a pipe is the end
+
+Sizes = dict[str | None, int]
+"""Type of seeds -> rows; of untyped ones, ``None``."""
+
+
+def check_pad(pad: Pad | None, chain: Chain) -> None:
+    """Raise InputError where the minibatches of a chain cannot be padded."""
+    check_pad_option(pad)
+    if pad is None:
+        return
+    if chain.sampler is None or chain.sampling is None:
+        raise InputError(
+            "Expected a chain of an ItemSampler over indexable items and of sample_neighbor or sample_layer_neighbor, "
+            "which samples all layers at once, with pad='auto'. Leave pad out."
+        )
+    for stage in (*chain.sampling.after, *(one for run in chain.ahead[1:] for one in run.stages)):
+        if is_ours(stage) and not isinstance(stage, _KEEP_SIZES):
+            raise InputError(
+                "Expected only fetch_feature and copy_to after sampling with pad='auto', got a "
+                f"{type(stage).__name__}, which changes sizes. Leave one of them out."
+            )
+
+
+class Padding:
+    """How the minibatches of one loader are padded. Safe to call from several threads.
+
+    Args:
+        layers: samples them.
+        samples: some minibatches of the loader.
+        batch_size: items of a minibatch.
+        device: the GPU that samples; ``None``: the CPU.
+    """
+
+    def __init__(
+        self, layers: AllLayers, samples: Sequence[Sampled], batch_size: int, device: torch.device | None
+    ) -> None:
+        self._layers = layers
+        numbers = [_numbers(one.item) for one in samples]
+        alone = len(numbers[0]) == 1  # all full minibatches have as many seeds then
+        counts = [Counts.of(one.topology.by_type(one.sample)) for one in samples]
+        seeds: dict[NodeType, int] | None = None
+        if alone and _are_nodes(samples[0].item):
+            kind = next(iter(numbers[0])) or HOMOGENEOUS_NODE
+            seeds = {t: batch_size if t == kind else 0 for t in counts[0].nodes}
+        self._fixed = FixedSizes(
+            counts, empty=_empty_types(layers.graph), seeds=seeds, num_trees=batch_size, device=device
+        )
+        self.sizes: PadSizes = self._fixed.sizes
+        most = {t: max(one.get(t, 0) for one in numbers) for t in {t: None for one in numbers for t in one}}
+        self._pairs = {t: n if alone else int(n * (1 + _MARGIN)) + 1 for t, n in most.items()}
+
+    def answer(
+        self, minibatches: Sequence[MiniBatch], sampled: Sequence[tuple[Topology, SampledSubgraph]]
+    ) -> list[MiniBatch]:
+        """Put what was sampled for minibatches into them, padded; on a GPU, all of them by one kernel."""
+        padded = self._fixed.pad([topology.by_type(sample) for topology, sample in sampled])
+        for minibatch, one, of_one in zip(minibatches, sampled, padded, strict=True):
+            self._layers.answer(minibatch, *one, padded=of_one)
+            self._pad_seeds(minibatch, of_one)
+        return list(minibatches)
+
+    def sample(self, minibatch: MiniBatch) -> MiniBatch:
+        """Sample the layers of a minibatch, padded, in place of its stage."""
+        padded: MiniBatch = self._layers(minibatch, lambda _, *sampled: self.answer([minibatch], [sampled])[0])
+        return padded
+
+    def _pad_seeds(self, minibatch: MiniBatch, padded: Padded) -> None:
+        """Fill up what a minibatch has per seed: to as many as the last layer has columns, pairs to fixed numbers."""
+        spare = {t: blocks[0] - 1 for t, blocks in padded.sizes.nodes.items()}  # the last column of a type is padding
+        numbers, nodes, sizes = _numbers(minibatch), _are_nodes(minibatch), Sizes()
+        for t, n in numbers.items():
+            if nodes:
+                sizes[t] = spare[t or HOMOGENEOUS_NODE] + 1
+            else:
+                fits = min([spare[end] for end in _ends(t, 2)]) >= 0
+                sizes[t] = _grown(self._pairs.get(t, n), n) if fits else n
+        for name in _IDS:
+            self._fill(minibatch, name, sizes, lambda kind, width: [0] * width)
+        for name in _POSITIONS:
+            self._fill(minibatch, name, sizes, lambda kind, width: [spare[t] for t in _ends(kind, width)])
+        masks = {t: _mask(n, sizes[t], padded) for t, n in numbers.items()}
+        minibatch.seed_mask = masks.get(None, masks)  # type: ignore[arg-type]  # types have names
+
+    def _fill(
+        self, minibatch: MiniBatch, name: str, sizes: Sizes, fills: Callable[[str | None, int], list[int]]
+    ) -> None:
+        value = getattr(minibatch, name, None)
+        if value is None:
+            return
+        side = 1 if name.endswith("dsts") else 0
+
+        def filled(kind: str | None, part: Any) -> Any:
+            if isinstance(part, tuple):
+                return tuple(_lengthened(p, sizes[kind], [f]) for p, f in zip(part, fills(kind, 2), strict=True))
+            if not isinstance(part, Tensor):
+                raise InputError(
+                    f"Expected {name.removeprefix('_own_')} as tensors with pad='auto', got a {type(part).__name__}."
+                )
+            if name.startswith("compacted_negative"):
+                return _lengthened(part, sizes[kind], [fills(kind, 2)[side]])
+            return _lengthened(part, sizes[kind], fills(kind, part.size(1) if part.dim() > 1 else 1))
+
+        typed = isinstance(value, Mapping)
+        setattr(minibatch, name, {t: filled(t, v) for t, v in value.items()} if typed else filled(None, value))
+
+
+def _numbers(minibatch: MiniBatch) -> Sizes:
+    """How many seeds a minibatch has: nodes, or pairs of them."""
+    seeds: Any = minibatch.node_pairs if minibatch.node_pairs is not None else minibatch.seeds
+    by_type = seeds if isinstance(seeds, Mapping) else {None: seeds}
+    return {t: len(part[0]) if isinstance(part, tuple) else len(part) for t, part in by_type.items()}
+
+
+def _are_nodes(minibatch: MiniBatch) -> bool:
+    seeds = minibatch.seeds
+    parts = list(seeds.values()) if isinstance(seeds, Mapping) else [seeds]
+    return minibatch.node_pairs is None and all(isinstance(part, Tensor) and part.dim() == 1 for part in parts)
+
+
+def _ends(kind: str | None, width: int) -> list[NodeType]:
+    """The types of the nodes that seeds of a type consist of."""
+    if kind is None:
+        return [HOMOGENEOUS_NODE] * width
+    return [kind] if width == 1 else list(seed_type_str_to_ntypes(kind, width))
+
+
+def _grown(size: int, number: int) -> int:
+    """A size that holds a number: one of few."""
+    while size < number:
+        size = size * 5 // 4 + 1
+    return size
+
+
+def _lengthened(values: Tensor, size: int, fills: Sequence[int]) -> Tensor:
+    """``[size, ...]``: values, followed by a fill for each column; one for all, where there is one only."""
+    missing = size - values.size(0)
+    if missing == 0:
+        return values
+    if len(set(fills)) == 1:
+        return torch.cat([values, values.new_full((missing, *values.shape[1:]), fills[0])])
+    columns = [_lengthened(one, size, [fill]) for one, fill in zip(values.unbind(dim=1), fills, strict=True)]
+    return torch.stack(columns, dim=1)
+
+
+def _mask(number: int, size: int, padded: Padded) -> Tensor:
+    mask = torch.ones(size, dtype=torch.bool, device=next(iter(padded.node_mask.values())).device)
+    mask[number:] = False
+    return mask
+
+
+def _empty_types(graph: FusedCSC) -> list[NodeType | EdgeType]:
+    """Return the types that a graph has no nodes, or edges, of."""
+    nodes, edges = graph.num_nodes, graph.num_edges
+    found: list[NodeType | EdgeType] = [t for t, n in nodes.items() if n == 0] if isinstance(nodes, dict) else []
+    return found + ([etype_str_to_tuple(t) for t, n in edges.items() if n == 0] if isinstance(edges, dict) else [])

@@ -1,0 +1,225 @@
+"""``pad="auto"`` of GraphBolt's loader: minibatches of fixed sizes, on which layers compute the same."""
+
+import pytest
+import torch
+from gb_graphs import batches, random_graph, random_hetero_graph
+from test_gb_loader_groups import sizes as on_gpu  # noqa: F401
+
+import manyhop_dgl
+import manyhop_dgl.graphbolt as gb
+from manyhop.errors import InputError
+from manyhop_dgl.graphbolt.graph.subgraph import columns_of_edges
+
+GRAPH, TYPED = random_graph(), random_hetero_graph()
+X = {None: torch.rand(60, 3) + 1, "user": torch.rand(30, 3) + 1, "item": torch.rand(20, 3) + 1}
+W = {None: torch.rand(400, 1) + 1, "user:likes:item": torch.rand(120, 1) + 1}
+STORE = gb.BasicFeatureStore(
+    {("node", t, "x"): gb.TorchBasedFeature(x) for t, x in X.items()}
+    | {("edge", t, "w"): gb.TorchBasedFeature(w) for t, w in W.items()}
+)
+TYPED_KEYS = {"user": ["x"], "item": ["x"]}, {"user:likes:item": ["w"]}
+
+
+def nodes(fanouts=(3, 2), **options):
+    items = (torch.arange(50), torch.arange(50) + 1)
+    pipe = batches(("seeds", "labels"), items, batch_size=16, shuffle=True, seed=5, **options).copy_to("cpu")
+    return pipe.sample_neighbor(GRAPH, list(fanouts)).fetch_feature(STORE, ["x"], ["w"])
+
+
+def shared_neighbours():
+    pipe = batches("seed_nodes", torch.arange(50), batch_size=16, seed=5).copy_to("cpu")
+    return pipe.sample_layer_neighbor(GRAPH, [3, 2]).fetch_feature(STORE, ["x"], ["w"])
+
+
+def typed(fanouts=(3, 2)):
+    by_type = {
+        t: gb.ItemSet((torch.arange(n), torch.arange(n)), ("seeds", "labels")) for t, n in (("user", 30), ("item", 20))
+    }
+    pipe = gb.ItemSampler(gb.HeteroItemSet(by_type), batch_size=12, shuffle=True, seed=5).copy_to("cpu")
+    return pipe.sample_neighbor(TYPED, list(fanouts)).fetch_feature(STORE, *TYPED_KEYS)
+
+
+def typed_by_type():
+    return typed([torch.tensor([2, 3, 2]), torch.tensor([1, 2, 3])])
+
+
+def links(name="seeds"):
+    pipe = batches(name, torch.arange(80).view(40, 2) % 60, batch_size=15, seed=5).copy_to("cpu")
+    return pipe.sample_uniform_negative(GRAPH, 2).sample_neighbor(GRAPH, [3, 2]).fetch_feature(STORE, ["x"], ["w"])
+
+
+def pairs():
+    return links("node_pairs")
+
+
+def typed_links():
+    ends = torch.stack([torch.arange(40) % 30, torch.arange(40) % 20], dim=1)
+    items = gb.HeteroItemSet(
+        {"user:likes:item": gb.ItemSet(ends, "seeds"), "item:liked:user": gb.ItemSet(ends.flip(1) % 20, "seeds")}
+    )
+    pipe = gb.ItemSampler(items, batch_size=15, shuffle=True, seed=5).copy_to("cpu").sample_uniform_negative(TYPED, 1)
+    return pipe.sample_neighbor(TYPED, [3, 2]).fetch_feature(STORE, *TYPED_KEYS)
+
+
+def parts(value, kind=None):
+    """Values by type; untyped ones have the type ``None``."""
+    return value if isinstance(value, dict) else {kind: value}
+
+
+def of_type(value, kind):
+    return value[kind] if isinstance(value, dict) else value
+
+
+def shape_of(minibatch):
+    layers = [
+        (
+            {t: len(r) for t, r in parts(one.original_row_node_ids).items()},
+            {t: len(e) for t, e in parts(one.edge_mask).items()},
+        )
+        for one in minibatch.sampled_subgraphs
+    ]
+    return layers, {t: len(mask) for t, mask in parts(minibatch.seed_mask).items()}
+
+
+def check_layer(plain, padded):
+    rows, masks = parts(padded.original_row_node_ids), parts(padded.row_mask)
+    for t, mask in masks.items():
+        assert torch.equal(rows[t][mask], of_type(plain.original_row_node_ids, t))
+        assert not rows[t][~mask].any()
+    for t, csc in parts(padded.sampled_csc).items():
+        src, _, dst = (None,) * 3 if t is None else t.split(":")
+        mask, ids, theirs = (
+            of_type(padded.edge_mask, t),
+            of_type(padded.original_edge_ids, t),
+            of_type(plain.sampled_csc, t),
+        )
+        assert torch.equal(ids[mask], of_type(plain.original_edge_ids, t))
+        assert not ids[~mask].any()
+        for kind, mine, other in (
+            (src, csc.indices, theirs.indices),
+            (dst, columns_of_edges(csc), columns_of_edges(theirs)),
+        ):
+            assert torch.equal(masks[kind][mine], mask)
+            assert torch.equal((masks[kind].cumsum(0) - 1)[mine[mask]], other)
+        columns = of_type(padded.original_column_node_ids, dst)
+        assert torch.equal(columns, rows[dst][: len(columns)])
+        assert len(csc.indptr) == len(columns) + 1
+
+
+def check_rows(plain, padded, mask):
+    assert torch.equal(padded[mask], plain)
+    assert not padded[~mask].any()
+
+
+def check_seeds(plain, padded):
+    last, own = padded.sampled_subgraphs[-1], plain.sampled_subgraphs[-1]
+    for t, mask in parts(padded.seed_mask).items():
+        for name in ("seeds", "labels", "indexes", "negative_dsts"):
+            if getattr(plain, name) is not None:
+                check_rows(of_type(getattr(plain, name), t), of_type(getattr(padded, name), t), mask)
+        for name in ("compacted_seeds", "compacted_node_pairs", "compacted_negative_dsts"):
+            if getattr(plain, name) is None:
+                continue
+            mine, theirs = of_type(getattr(padded, name), t), of_type(getattr(plain, name), t)
+            ends = (t, t) if t is None or ":" not in t else (t.split(":")[0], t.split(":")[2])
+            mine, theirs = (list(zip(v, ends, strict=True)) if isinstance(v, tuple) else v for v in (mine, theirs))
+            if not isinstance(mine, list):
+                both = [(v.unbind(1) if v.dim() == 2 and "neg" not in name else (v,)) for v in (mine, theirs)]
+                mine, theirs = (list(zip(v, ends, strict=False)) for v in both)
+            for (one, kind), (other, _) in zip(mine, theirs, strict=True):
+                ids, masks = of_type(last.original_column_node_ids, kind), of_type(last.row_mask, kind)
+                assert torch.equal(ids[one[mask]], of_type(own.original_column_node_ids, kind)[other])
+                assert masks[one[mask]].all()
+                assert not masks[one[~mask]].any()
+
+
+CHAINS = [nodes, shared_neighbours, typed, typed_by_type, links, pairs, typed_links]
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("groups", [False, True])
+def test_only_padding_is_added(request, chain, groups):
+    if groups:
+        request.getfixturevalue("on_gpu")
+    expected, made = list(gb.DataLoader(chain())), gb.DataLoader(chain(), pad="auto", num_workers=1)
+    found = list(made)
+    assert len(found) == len(expected)
+    assert all(shape_of(one) == shape_of(found[0]) for one in found)
+    for plain, padded in zip(expected, found, strict=True):
+        assert padded.padding is None
+        for one, other in zip(plain.sampled_subgraphs, padded.sampled_subgraphs, strict=True):
+            check_layer(one, other)
+        for t, mask in parts(padded.node_mask).items():
+            key = "x" if t is None else (t, "x")
+            check_rows(plain.node_features[key], padded.node_features[key], mask)
+        for one, other, layer in zip(plain.edge_features, padded.edge_features, padded.sampled_subgraphs, strict=True):
+            for key in one:
+                check_rows(one[key], other[key], layer.edge_mask if key == "w" else layer.edge_mask[key[0]])
+        check_seeds(plain, padded)
+    stats, without = made.stats(), gb.DataLoader(chain())
+    list(without)
+    assert stats.pad_fit_rate == 1
+    assert (stats.seeds, stats.nodes, stats.edges) == tuple(
+        getattr(without.stats(), n) for n in ("seeds", "nodes", "edges")
+    )
+
+
+def test_blocks_compute_the_same():
+    dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
+    torch.manual_seed(0)
+    net = dgl.nn.SAGEConv(3, 4, "mean")
+    for plain, padded in zip(gb.DataLoader(nodes()), gb.DataLoader(nodes(), pad="auto"), strict=True):
+        expected = net(plain.blocks[0], plain.node_features["x"])
+        block = padded.blocks[0]
+        got = net(block, padded.node_features["x"])
+        assert torch.allclose(got[block.dstdata["node_mask"]], expected, atol=1e-6)
+        assert torch.equal(block.edata["edge_mask"], padded.sampled_subgraphs[0].edge_mask)
+        assert len(padded.labels) == padded.blocks[-1].num_dst_nodes()
+
+
+def test_a_step_is_captured_on_minibatches():
+    """On a CPU it runs eagerly, of all forms that a step may take."""
+    pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
+    step = manyhop_dgl.capture(lambda batch: batch.node_features["x"].sum() + batch.labels.sum())
+    found = [step(minibatch) for minibatch in gb.DataLoader(nodes(), pad="auto")]
+    expected = [one.node_features["x"].sum() + one.labels.sum() for one in gb.DataLoader(nodes())]
+    assert torch.allclose(torch.stack(found), torch.stack(expected))
+    assert (step.eager, step.replayed) == (4, 0)
+    with pytest.raises(InputError, match="not padded"):
+        manyhop_dgl.capture(step)(next(iter(gb.DataLoader(nodes()))))
+
+
+def test_one_minibatch_of_given_seeds():
+    loader = gb.DataLoader(nodes(), pad="auto")
+    (*_, last) = loader
+    few = loader.batch(torch.tensor([5, 9]))
+    assert shape_of(few) == shape_of(last)
+    assert few.seed_mask.sum() == 2
+    assert few.seeds[few.seed_mask].tolist() == [5, 9]
+    many = loader.batch(torch.arange(60))
+    assert shape_of(many) != shape_of(last)
+    assert many.seeds[many.seed_mask].tolist() == list(range(60))
+
+
+def test_sizes_do_not_depend_on_the_seed():
+    first = [shape_of(one) for one in gb.DataLoader(nodes(), pad="auto")]
+    pipe = nodes()
+    pipe.datapipe.datapipe.datapipe.datapipe.datapipe.set_seed(77)
+    assert [shape_of(one) for one in gb.DataLoader(pipe, pad="auto")] == first
+
+
+@pytest.mark.parametrize(
+    ("chain", "message"),
+    [
+        (lambda: links().exclude_seed_edges(), "got a SeedEdgesExcluder, which changes sizes"),
+        (lambda: nodes(fanouts=(torch.tensor([3]), torch.tensor([2, 1]))), "samples all layers at once"),
+        (lambda: nodes(use_indexing=False), "an ItemSampler over indexable items"),
+        (lambda: batches("seeds", torch.arange(9)), "samples all layers at once"),
+    ],
+    ids=["excluder", "layers", "iterated", "no sampler"],
+)
+def test_what_cannot_be_padded(chain, message):
+    with pytest.raises(InputError, match=message):
+        gb.DataLoader(chain(), pad="auto")
+    with pytest.raises(InputError, match="pad to be None or 'auto', got 3"):
+        gb.DataLoader(nodes(), pad=3)
