@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _add_targets(parser: Parser) -> None:
     targets = parser.add_subparsers(dest="target", required=True, metavar="TARGET", parser_class=Parser)
     on_gpus = _add_gpu, _add_step
-    of_ranks = _add_ranks, _add_exchange, _add_partition, _add_cluster
+    of_ranks = _add_ranks, _add_exchange, _add_partition, _add_cooperative, _add_cluster
     for add in (_add_cpu, _add_start, _add_dgl, *on_gpus, *of_ranks, _add_disk, _add_embeddings, _add_machine):
         add(targets)
 
@@ -270,6 +270,33 @@ def _add_partition(targets: Verbs) -> None:
 def _run_partition(args: argparse.Namespace) -> int:
     _one_thread()
     from manyhop_bench.ranks.partition import main
+
+    return main(args, _arguments(args))
+
+
+def _add_cooperative(targets: Verbs) -> None:
+    parser = add_verb(
+        targets,
+        "cooperative",
+        _run_cooperative,
+        help="rows that ranks read and exchange if they sample together",
+        description="Count the rows that ranks read and receive, with batches of their own and with one batch of all "
+        "(cooperative minibatching), and the rows that batches have in common which depend on each other. Ranks are "
+        "simulated.",
+    )
+    add = parser.add_argument
+    add("folders", nargs="*", metavar="FOLDER", help="graphs on disk, beside one with communities")
+    add("--nodes", type=at_least_one, default=200_000, metavar="N", help="of the graph that is made (default: 200000)")
+    add("--ranks", type=at_least_one, default=4, metavar="N", help="ranks (default: 4)")
+    add("--batches", type=at_least_one, default=8, metavar="N", help="steps, at most (default: 8)")
+    add("--batch-size", type=at_least_one, default=1024, metavar="N", help="seeds per rank (default: 1024)")
+    add("--fanouts", type=at_least_one, nargs="+", default=[10, 10], metavar="N", help="per hop (default: 10 10)")
+    add("--output", type=Path, metavar="DIR", help="also save the tables (markdown)")
+
+
+def _run_cooperative(args: argparse.Namespace) -> int:
+    _one_thread()
+    from manyhop_bench.ranks.cooperative import main
 
     return main(args, _arguments(args))
 
