@@ -2,7 +2,6 @@
 
     python examples/dgl_link_prediction.py                         # 1 process; a GPU if there is one
     torchrun --nproc-per-node 4 examples/dgl_link_prediction.py    # 4 processes
-    torchrun --nnodes 2 --node-rank 0|1 --master-addr HOST --nproc-per-node 2 examples/dgl_link_prediction.py
 Predicts who plays in which film or, with --dataset, what needs or cites what. A negative joins ends of two true edges.
 """
 
@@ -23,9 +22,8 @@ parser.add_argument("--workers", type=int, default=0, help="threads that sample 
 parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
 args = parser.parse_args()
 torch.manual_seed(0)
-
 data, links = share(lambda: datasets.split_links(datasets.load(args.dataset)))  # once per node
-rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 graph = dgl.graph(tuple(data.edge_index), num_nodes=data.num_nodes)
 graph.ndata["feat"] = data.x
 reverse = torch.arange(graph.num_edges()).roll(graph.num_edges() // 2)  # half of the edges are the others' reverses
@@ -37,8 +35,7 @@ def negatives(graph, edges):  # sources with the destination of the edge before;
 
 nodes = NeighborSampler(args.fanout, prefetch_node_feats=["feat"], seed=0)
 pairs = as_edge_prediction_sampler(nodes, exclude="reverse_id", reverse_eids=reverse, negative_sampler=negatives)
-shared = {"num_workers": args.workers, "seed": 0, "batch_size": 1024 // world_size, "use_ddp": world_size > 1}
-shared["device"] = args.device
+shared = {"num_workers": args.workers, "batch_size": 1024 // ranks, "use_ddp": ranks > 1, "device": args.device}
 train_loader = DataLoader(graph, torch.arange(links["train"].edges.size(1)), pairs, shuffle=True, **shared)
 node_loader = DataLoader(graph, torch.arange(graph.num_nodes()), nodes, **shared)
 
@@ -59,7 +56,7 @@ class Model(torch.nn.Module):
 
 
 model = Model().to(args.device)
-model = torch.nn.parallel.DistributedDataParallel(model) if world_size > 1 else model
+model = torch.nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
 optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
 for epoch in range(1, args.epochs + 1):
     model.train()
@@ -74,7 +71,7 @@ for epoch in range(1, args.epochs + 1):
     h = torch.full((data.num_nodes, 32), -torch.inf, device=args.device)
     for _input_nodes, output_nodes, blocks in node_loader:
         h[output_nodes] = model(blocks).detach()
-    if world_size > 1:
+    if ranks > 1:
         dist.all_reduce(h, op=dist.ReduceOp.MAX)  # each node's row from the rank that has it
     src, dst = links["test"].edges
     true, false = ((h[src] * h[other]).sum(dim=1) for other in (dst, dst.roll(1)))

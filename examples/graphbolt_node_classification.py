@@ -76,7 +76,5 @@ for epoch in range(1, args.epochs + 1):
             right += (model.module.eval()(batch).argmax(dim=1) == batch.labels).sum()
     dist.all_reduce(right)
     if dist.get_rank() == 0:
-        print(
-            f"epoch {epoch}: loss {loss:.3f} in the last batch, test accuracy {right.item() / data.test_mask.sum():.3f}"
-        )
+        print(f"epoch {epoch}: loss {loss:.3f} in the last batch, test accuracy {right / data.test_mask.sum():.3f}")
 dist.destroy_process_group()

@@ -33,8 +33,3 @@ def test_people_are_learned(script, processes):
     assert 0.25 < without[-1] < 0.33
     assert accuracies(script, "--epochs", "3")[-1] > 0.4
     assert accuracies(script, "--epochs", "2", processes=processes)[-1] > 0.38
-
-
-@pytest.mark.parametrize("script", ["pyg_embeddings.py", "dgl_embeddings.py"])
-def test_a_script_is_short(script):
-    assert len((EXAMPLES / script).read_text().splitlines()) <= 80

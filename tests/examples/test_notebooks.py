@@ -39,7 +39,8 @@ def test_figures_in_the_text_are_those_of_the_outputs(path):
     text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
     text = re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)|^    .*$", "", text, flags=re.DOTALL | re.MULTILINE)  # code and links
     printed = "\n".join(shown(output) for cell in cells for output in cell.get("outputs", ()))
-    missing = [figure for figure in re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?", text) if figure not in printed]
+    figures = re.findall(r"(?<![A-Za-z\d])\d+(?:,\d{3})*(?:\.\d+)?", text)
+    missing = [figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}(?!\d|\.\d)", printed)]
     assert not missing
     assert "less than a minute" in " ".join(text.split())
     assert int(re.search(r"(\d+) s for the whole notebook", printed)[1]) < 60

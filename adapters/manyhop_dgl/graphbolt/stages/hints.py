@@ -21,4 +21,7 @@ def check_hints(**hints: object) -> None:
         elif not isinstance(value, bool):
             raise InputError(f"Expected {name} as True or False, got {value!r}.")
     if hints.get("cooperative"):
-        raise InputError("Expected cooperative=False, got True. Leave it out: each rank samples its own minibatches.")
+        raise InputError(
+            "Expected cooperative=False, got True. Leave it out: each rank samples its own minibatches. "
+            "To exchange fewer rows, pass seed_parts to the DistributedItemSampler."
+        )
