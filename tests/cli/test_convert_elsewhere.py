@@ -92,6 +92,40 @@ def test_folders_at_addresses(tmp_path, bucket):
     assert (data.y.tolist(), data.val_mask.tolist()) == ([4, 5, 6], [False, True, False])
 
 
+@pytest.fixture
+def s3(monkeypatch):
+    """A local object server with a bucket."""
+    pytest.importorskip("s3fs", reason="s3fs is not installed (pip install s3fs 'moto[server]')")
+    server = pytest.importorskip("moto.server", reason="moto is not installed (pip install s3fs 'moto[server]')")
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    for name, value in {"KEY": "key", "SECRET": "secret", "ENDPOINT_URL": f"http://{host}:{port}"}.items():
+        monkeypatch.setitem(fsspec.config.conf, "s3", fsspec.config.conf.get("s3", {}) | {name.lower(): value})
+    files = fsspec.filesystem("s3")
+    files.mkdir("bucket")
+    yield files
+    running.stop()
+    files.clear_instance_cache()
+
+
+def test_an_object_server(tmp_path, s3, capsys):
+    x = np.arange(6, dtype=np.float32)
+    s3.pipe("bucket/a/e.csv", b"p,q\n1,0\n2,1\n")
+    s3.pipe("bucket/x.bin", x.tobytes())
+    s3.pipe("bucket/set/raw/edge.csv.gz", gzip.compress(b"0,1\n1,2\n"))
+    s3.pipe("bucket/set/raw/num-node-list.csv.gz", gzip.compress(b"3\n"))
+    tensors = ("--raw", "s3://bucket/x.bin=float32,2", "--node-tensor", "x=s3://bucket/x.bin")
+    assert convert("s3://bucket/a/e.csv", tmp_path / "g", *tensors) == 0
+    data = manyhop_pyg.open(tmp_path / "g")
+    assert sorted(data.edge_index.T.tolist()) == [[1, 0], [2, 1]]
+    assert data.x.tolist() == x.reshape(3, 2).tolist()
+    assert convert("s3://bucket/set", tmp_path / "set") == 0
+    assert sorted(manyhop_pyg.open(tmp_path / "set").edge_index.T.tolist()) == [[0, 1], [1, 2]]
+    assert convert("s3://bucket/none.csv", tmp_path / "bad") == 1
+    assert "s3://bucket/none.csv: cannot be read: FileNotFoundError" in capsys.readouterr().err
+
+
 def test_addresses_that_are_refused(tmp_path, bucket, capsys):
     bucket.pipe("/bucket/set/raw/../x.csv", b"")
     for argv, message in [
