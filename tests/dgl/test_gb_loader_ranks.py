@@ -29,12 +29,12 @@ def every_second(minibatch):
     return minibatch.key.batch % 2 == 0
 
 
-def loader(num_seeds=60, *, fanout=3, even=False, filtered=False, num_workers=0):
+def loader(num_seeds=60, *, fanout=3, even=False, filtered=False, num_workers=0, pad=None):
     manyhop.init()
     items = gb.ItemSet(torch.arange(num_seeds), names="seeds")
     options = {"batch_size": 4, "shuffle": True, "seed": 3, "drop_uneven_inputs": even}
     pipe = gb.DistributedItemSampler(items, **options).sample_neighbor(random_graph(), [fanout, 2])
-    return gb.DataLoader(pipe.filter(every_second) if filtered else pipe, num_workers=num_workers)
+    return gb.DataLoader(pipe.filter(every_second) if filtered else pipe, num_workers=num_workers, pad=pad)
 
 
 def as_plain(minibatches):
@@ -113,3 +113,15 @@ def one_breaks():
 
 def test_a_rank_that_leaves_its_loop_is_named(launcher):
     assert "rank 1 left its loop after 3 batches" in launcher.run(one_breaks, world_size=2)[0]
+
+
+def padded():
+    return as_plain(loader(pad="auto"))
+
+
+def test_padded_minibatches_are_those_of_one_process(launcher):
+    """Ranks find the same sizes by themselves."""
+    pipe = batches("seeds", torch.arange(60), batch_size=4, shuffle=True, seed=3)
+    expected = as_plain(gb.DataLoader(pipe.sample_neighbor(random_graph(), [3, 2]), pad="auto"))
+    assert len({len(nodes) for _, nodes in expected}) == 1
+    assert sorted(one for rank in launcher.run(padded, world_size=2) for one in rank) == expected
