@@ -121,7 +121,8 @@ def check_seeds(plain, padded):
             if getattr(plain, name) is None:
                 continue
             mine, theirs = of_type(getattr(padded, name), t), of_type(getattr(plain, name), t)
-            ends = (t, t) if t is None or ":" not in t else (t.split(":")[0], t.split(":")[2])
+            ends = t.split(":") if t is not None and ":" in t else (t, t)
+            ends = ends if t == "user:user:item" else (ends[0], ends[-1])
             mine, theirs = (list(zip(v, ends, strict=True)) if isinstance(v, tuple) else v for v in (mine, theirs))
             if not isinstance(mine, list):
                 both = [(v.unbind(1) if v.dim() == 2 and "neg" not in name else (v,)) for v in (mine, theirs)]
@@ -133,7 +134,16 @@ def check_seeds(plain, padded):
                 assert not masks[one[~mask]].any()
 
 
-CHAINS = [nodes, shared_neighbours, typed, typed_by_type, links, pairs, typed_links]
+def hyperlinks():
+    users = torch.arange(40) % 30
+    three = torch.stack([users, users.flip(0), users % 20], dim=1)
+    items = {"user:user:item": gb.ItemSet((three, users % 2), ("seeds", "labels"))}
+    items["item"] = gb.ItemSet((users[:20] % 20, users[:20] % 2), ("seeds", "labels"))
+    pipe = gb.ItemSampler(gb.HeteroItemSet(items), batch_size=15, shuffle=True, seed=5).copy_to("cpu")
+    return pipe.sample_neighbor(TYPED, [3, 2]).fetch_feature(STORE, *TYPED_KEYS)
+
+
+CHAINS = [nodes, shared_neighbours, typed, typed_by_type, links, pairs, typed_links, hyperlinks]
 
 
 @pytest.mark.parametrize("chain", CHAINS)

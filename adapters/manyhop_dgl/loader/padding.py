@@ -12,7 +12,15 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, Graph, NodeType
-from manyhop.loading.padding import FixedSizes, Pad, check_names_of_masks, check_pad_option, empty_types
+from manyhop.loading.padding import (
+    FixedSizes,
+    Pad,
+    check_names_of_masks,
+    check_pad_option,
+    empty_types,
+    lengthened,
+    mask_of,
+)
 from manyhop.pipeline import Counts, PadSizes
 from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds
@@ -99,7 +107,7 @@ class Padding:
         batch = replace(
             batch,
             ends=ends,
-            ids={t: _lengthened(ids, sizes[t], 0) for t, ids in batch.ids.items()},
+            ids={t: lengthened(ids, sizes[t], 0) for t, ids in batch.ids.items()},
             masks=masks,
             num_edges={t: ids.numel() for t, ids in batch.ids.items()},
         )
@@ -126,13 +134,6 @@ def _lengthened_pairs(
     for t, (src, dst) in ends.items():
         n = src.numel()
         numbers[t] = size = fitting[t][0] if min(spare[t[0]], spare[t[2]]) >= 0 else n
-        pairs[t] = _lengthened(src, size, spare[t[0]]), _lengthened(dst, size, spare[t[2]])
-        masks[t] = torch.ones(size, dtype=torch.bool, device=src.device)
-        if n < size:
-            masks[t][n:] = False
+        pairs[t] = lengthened(src, size, spare[t[0]]), lengthened(dst, size, spare[t[2]])
+        masks[t] = mask_of(n, size, src.device)
     return pairs, masks, numbers
-
-
-def _lengthened(values: Tensor, size: int, fill: int) -> Tensor:
-    missing = size - values.numel()
-    return torch.cat([values, values.new_full((missing,), fill)]) if missing else values

@@ -14,7 +14,15 @@ from torch_geometric.sampler.base import SubgraphType
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading import current_turn
-from manyhop.loading.padding import FixedSizes, Pad, check_names_of_masks, check_pad_option, empty_types
+from manyhop.loading.padding import (
+    FixedSizes,
+    Pad,
+    check_names_of_masks,
+    check_pad_option,
+    empty_types,
+    lengthened,
+    mask_of,
+)
 from manyhop.pipeline import Counts, Padded, PaddedRows, PadSizes, Stats, clear_rows
 from manyhop.sampling import SampledSubgraph
 from manyhop_pyg.batch.output import to_sampler_output
@@ -138,17 +146,17 @@ class Padding:
             index, *others = others
             n = index.size(1)
             size = max(self._num_labels, n)
-            both = (_lengthened(end, size, self._spare(padded, k)) for k, end in enumerate(index))
+            both = (lengthened(end, size, self._spare(padded, k)) for k, end in enumerate(index))
             ends = [torch.stack([*both]) if n < size else index]
         elif not _is_of_nodes(metadata):
-            ends = [_lengthened(end, size, self._spare(padded, int(k > 0))) for k, end in enumerate(others[:3])]
+            ends = [lengthened(end, size, self._spare(padded, int(k > 0))) for k, end in enumerate(others[:3])]
             del others[:3]
-        others = [None if value is None else _lengthened(value, size, 0) for value in others]
+        others = [None if value is None else lengthened(value, size, 0) for value in others]
         if _is_of_nodes(metadata) and padded.sample.num_sampled_nodes is not None:
             seed_mask = padded.node_mask[self._topology.node_type(self._input_type)][:size]
         else:
-            seed_mask = _mask_of(n, size, input_id.device)
-        return (_lengthened(input_id, self._batch_size, 0), *ends, *others), seed_mask
+            seed_mask = mask_of(n, size, input_id.device)
+        return (lengthened(input_id, self._batch_size, 0), *ends, *others), seed_mask
 
     def _pad_typed_seeds(self, metadata: Metadata, padded: Padded) -> tuple[Metadata, list[Tensor]]:
         """The same for seeds of several types: ``batch_size`` of each, as far as there are so many nodes."""
@@ -156,14 +164,14 @@ class Padding:
         most = {t: padded.sizes.nodes[self._topology.node_type(t)][0] for t in counts}
         sizes = {t: min(self._batch_size, n) for t, n in most.items()}
         longer = [None if column is None else self._by_type(column, counts, sizes) for column in columns]
-        masks = [_mask_of(n, size, columns[0].device) for n, size in zip(counts.values(), sizes.values(), strict=True)]
+        masks = [mask_of(n, size, columns[0].device) for n, size in zip(counts.values(), sizes.values(), strict=True)]
         return (*longer, sizes), masks
 
     @staticmethod
     def _by_type(column: Tensor, counts: dict[NodeType, int], sizes: dict[NodeType, int]) -> Tensor:
         """Entries of each type, lengthened, behind each other."""
         parts = column.split_with_sizes(list(counts.values()))
-        return torch.cat([_lengthened(part, size, 0) for part, size in zip(parts, sizes.values(), strict=True)])
+        return torch.cat([lengthened(part, size, 0) for part, size in zip(parts, sizes.values(), strict=True)])
 
     def _spare(self, padded: Padded, end: int) -> int:
         """The position of a padding node of the type of the seed edges' sources (0) or destinations (1)."""
@@ -291,17 +299,3 @@ def _is_typed(metadata: Metadata) -> bool:
 def _is_binary(metadata: Metadata) -> bool:
     """Whether a sample is one around seed edges, without negatives or with binary ones."""
     return len(metadata) == 4
-
-
-def _mask_of(n: int, size: int, device: torch.device) -> Tensor:
-    """``[size] bool``: the first ``n``."""
-    mask = torch.ones(size, dtype=torch.bool, device=device)
-    if n < size:
-        mask[n:] = False
-    return mask
-
-
-def _lengthened(value: Tensor, size: int, fill: int) -> Tensor:
-    """``value`` with ``size`` rows; without a copy where it has as many."""
-    missing = size - value.size(0)
-    return torch.cat([value, value.new_full((missing, *value.shape[1:]), fill)]) if missing else value

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 import torch
+from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.graph import EdgeType, Graph, NodeType
@@ -109,3 +110,17 @@ def probe(plan: BatchPlan, seeds: SeedSource[SampleT], gpu: GPURuntime | None) -
             inputs = seeds.inputs([torch.from_numpy(plan.indices(0, batch)) for batch in group])
         found += seeds.begin(gpu.sampling, inputs, [BatchKey(plan.seed, 0, batch) for batch in group])()
     return found
+
+
+def lengthened(values: Tensor, size: int, fill: int) -> Tensor:
+    """Return ``values`` with ``size`` rows, the last ones filled; without a copy where there are as many."""
+    missing = size - values.size(0)
+    return torch.cat([values, values.new_full((missing, *values.shape[1:]), fill)]) if missing else values
+
+
+def mask_of(count: int, size: int, device: torch.device) -> Tensor:
+    """Return ``[size] bool``: which rows are no padding, the first ``count``."""
+    mask = torch.ones(size, dtype=torch.bool, device=device)
+    if count < size:
+        mask[count:] = False
+    return mask

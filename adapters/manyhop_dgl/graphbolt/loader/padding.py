@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop.loading.padding import FixedSizes, Pad, check_pad_option
+from manyhop.loading.padding import FixedSizes, Pad, check_pad_option, lengthened, mask_of
 from manyhop.pipeline import Counts, Padded, PadSizes
 from manyhop.sampling import SampledSubgraph
 from manyhop_dgl.graphbolt.graph.fused_csc import FusedCSC
@@ -65,19 +65,21 @@ class Padding:
         self, layers: AllLayers, samples: Sequence[Sampled], batch_size: int, device: torch.device | None
     ) -> None:
         self._layers = layers
-        numbers = [_numbers(one.item) for one in samples]
-        alone = len(numbers[0]) == 1  # all full minibatches have as many seeds then
+        seeds_of = [_seeds(one.item) for one in samples]
+        kind, first = next(iter(seeds_of[0].items()))
+        alone = len(seeds_of[0]) == 1  # all full minibatches have as many seeds then
         counts = [Counts.of(one.topology.by_type(one.sample)) for one in samples]
         seeds: dict[NodeType, int] | None = None
-        if alone and _are_nodes(samples[0].item):
-            kind = next(iter(numbers[0])) or HOMOGENEOUS_NODE
-            seeds = {t: batch_size if t == kind else 0 for t in counts[0].nodes}
+        if alone and first.are_nodes:
+            seeds = {t: batch_size if t == (kind or HOMOGENEOUS_NODE) else 0 for t in counts[0].nodes}
         self._fixed = FixedSizes(
             counts, empty=_empty_types(layers.graph), seeds=seeds, num_trees=batch_size, device=device
         )
         self.sizes: PadSizes = self._fixed.sizes
-        most = {t: max(one.get(t, 0) for one in numbers) for t in {t: None for one in numbers for t in one}}
-        self._pairs = {t: n if alone else int(n * (1 + _MARGIN)) + 1 for t, n in most.items()}
+        most = Sizes()
+        for one in seeds_of:
+            most |= {t: max(part.number, most.get(t, 0)) for t, part in one.items()}
+        self._links = {t: n if alone else int(n * (1 + _MARGIN)) + 1 for t, n in most.items()}
 
     def answer(
         self, minibatches: Sequence[MiniBatch], sampled: Sequence[tuple[Topology, SampledSubgraph]]
@@ -95,20 +97,18 @@ class Padding:
         return padded
 
     def _pad_seeds(self, minibatch: MiniBatch, padded: Padded) -> None:
-        """Fill up what a minibatch has per seed: to as many as the last layer has columns, pairs to fixed numbers."""
+        """Fill up what a minibatch has per seed: to as many as the last layer has columns, links to fixed numbers."""
         spare = {t: blocks[0] - 1 for t, blocks in padded.sizes.nodes.items()}  # the last column of a type is padding
-        numbers, nodes, sizes = _numbers(minibatch), _are_nodes(minibatch), Sizes()
-        for t, n in numbers.items():
-            if nodes:
-                sizes[t] = spare[t or HOMOGENEOUS_NODE] + 1
-            else:
-                fits = min([spare[end] for end in _ends(t, 2)]) >= 0
-                sizes[t] = _grown(self._pairs.get(t, n), n) if fits else n
+        seeds, sizes = _seeds(minibatch), Sizes()
+        for t, (n, width, are_nodes) in seeds.items():
+            least = min([spare[end] for end in _ends(t, width)])  # -1: there is no padding
+            sizes[t] = least + 1 if are_nodes else n if least < 0 else _grown(self._links.get(t, n), n)
         for name in _IDS:
             self._fill(minibatch, name, sizes, lambda kind, width: [0] * width)
         for name in _POSITIONS:
             self._fill(minibatch, name, sizes, lambda kind, width: [spare[t] for t in _ends(kind, width)])
-        masks = {t: _mask(n, sizes[t], padded) for t, n in numbers.items()}
+        device = next(iter(padded.node_mask.values())).device
+        masks = {t: mask_of(n, sizes[t], device) for t, (n, _, _) in seeds.items()}
         minibatch.seed_mask = masks.get(None, masks)  # type: ignore[arg-type]  # types have names
 
     def _fill(
@@ -121,30 +121,39 @@ class Padding:
 
         def filled(kind: str | None, part: Any) -> Any:
             if isinstance(part, tuple):
-                return tuple(_lengthened(p, sizes[kind], [f]) for p, f in zip(part, fills(kind, 2), strict=True))
+                return tuple(_filled(p, sizes[kind], [f]) for p, f in zip(part, fills(kind, 2), strict=True))
             if not isinstance(part, Tensor):
                 raise InputError(
                     f"Expected {name.removeprefix('_own_')} as tensors with pad='auto', got a {type(part).__name__}."
                 )
             if name.startswith("compacted_negative"):
-                return _lengthened(part, sizes[kind], [fills(kind, 2)[side]])
-            return _lengthened(part, sizes[kind], fills(kind, part.size(1) if part.dim() > 1 else 1))
+                return _filled(part, sizes[kind], [fills(kind, 2)[side]])
+            return _filled(part, sizes[kind], fills(kind, part.size(1) if part.dim() > 1 else 1))
 
         typed = isinstance(value, Mapping)
         setattr(minibatch, name, {t: filled(t, v) for t, v in value.items()} if typed else filled(None, value))
 
 
-def _numbers(minibatch: MiniBatch) -> Sizes:
-    """How many seeds a minibatch has: nodes, or pairs of them."""
-    seeds: Any = minibatch.node_pairs if minibatch.node_pairs is not None else minibatch.seeds
-    by_type = seeds if isinstance(seeds, Mapping) else {None: seeds}
-    return {t: len(part[0]) if isinstance(part, tuple) else len(part) for t, part in by_type.items()}
+class _Seeds(NamedTuple):
+    """The seeds of a type."""
+
+    number: int
+    width: int
+    """Nodes of each."""
+    are_nodes: bool
+    """Whether they are nodes, not links between some."""
 
 
-def _are_nodes(minibatch: MiniBatch) -> bool:
-    seeds = minibatch.seeds
-    parts = list(seeds.values()) if isinstance(seeds, Mapping) else [seeds]
-    return minibatch.node_pairs is None and all(isinstance(part, Tensor) and part.dim() == 1 for part in parts)
+def _seeds(minibatch: MiniBatch) -> dict[str | None, _Seeds]:
+    """The seeds of a minibatch by type; untyped ones have the type ``None``."""
+    given: Any = minibatch.node_pairs if minibatch.node_pairs is not None else minibatch.seeds
+    found: dict[str | None, _Seeds] = {}
+    for t, part in (given if isinstance(given, Mapping) else {None: given}).items():
+        if isinstance(part, tuple):
+            found[t] = _Seeds(len(part[0]), 2, False)
+        else:
+            found[t] = _Seeds(len(part), part.size(1) if part.dim() > 1 else 1, part.dim() == 1)
+    return found
 
 
 def _ends(kind: str | None, width: int) -> list[NodeType]:
@@ -161,21 +170,12 @@ def _grown(size: int, number: int) -> int:
     return size
 
 
-def _lengthened(values: Tensor, size: int, fills: Sequence[int]) -> Tensor:
-    """``[size, ...]``: values, followed by a fill for each column; one for all, where there is one only."""
-    missing = size - values.size(0)
-    if missing == 0:
-        return values
+def _filled(values: Tensor, size: int, fills: Sequence[int]) -> Tensor:
+    """``[size, ...]``: values, followed by a fill for each column; one for all, where they are the same."""
     if len(set(fills)) == 1:
-        return torch.cat([values, values.new_full((missing, *values.shape[1:]), fills[0])])
-    columns = [_lengthened(one, size, [fill]) for one, fill in zip(values.unbind(dim=1), fills, strict=True)]
+        return lengthened(values, size, fills[0])
+    columns = [lengthened(one, size, fill) for one, fill in zip(values.unbind(dim=1), fills, strict=True)]
     return torch.stack(columns, dim=1)
-
-
-def _mask(number: int, size: int, padded: Padded) -> Tensor:
-    mask = torch.ones(size, dtype=torch.bool, device=next(iter(padded.node_mask.values())).device)
-    mask[number:] = False
-    return mask
 
 
 def _empty_types(graph: FusedCSC) -> list[NodeType | EdgeType]:
