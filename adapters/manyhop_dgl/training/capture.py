@@ -95,7 +95,8 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         return _mapped_graph(value, change)
     if isinstance(value, Movable):
         out = copy.copy(value)
-        vars(out).update({name: _mapped(part, change) for name, part in vars(value).items()})
+        for name in value.moving():  # which leaves out what stays on the CPU
+            setattr(out, name, _mapped(getattr(value, name), change))
         return out
     if isinstance(value, Mapping):
         return {key: _mapped(part, change) for key, part in value.items()}
@@ -149,7 +150,7 @@ def _frozen(value: Any) -> Hashable:
         sizes = tuple(frame.num_rows for frame in value._node_frames)
         return type(value), tuple(value.canonical_etypes), sizes, frames
     if isinstance(value, Movable):
-        return type(value), tuple((name, _frozen(part)) for name, part in vars(value).items() if name != "key")
+        return type(value), tuple((name, _frozen(getattr(value, name))) for name in value.moving())
     if isinstance(value, Mapping):
         return tuple((key, _frozen(part)) for key, part in value.items())
     if isinstance(value, list | tuple):
