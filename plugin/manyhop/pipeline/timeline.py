@@ -119,6 +119,8 @@ def _png(intervals: Sequence[Interval], path: Path) -> None:
     axes = figure.add_subplot()
     for stage, color in _COLORS.items():
         chosen = [i for i in intervals if i.stage == stage]
+        if not chosen:  # the legend would give it another colour
+            continue
         axes.barh(
             [lanes.index(i.thread) for i in chosen],
             [(i.end - i.start) * 1e3 for i in chosen],
