@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from manyhop_dgl.graphbolt.graph.topology import Nodes, Topology, fanout_list
 from manyhop_dgl.graphbolt.items.names import ORIGINAL_EDGE_ID, etype_str_to_tuple, etype_tuple_to_str
 from manyhop_dgl.graphbolt.typing import Fanout
 from manyhop_dgl.samplers.seeding import next_key
+
+_Window: TypeAlias = tuple[dict[str, Tensor] | None, dict[str, Tensor] | None]
+"""The earliest and the latest time key of edges, by seed; ``None``: no limit."""
 
 
 class Sampling(FusedCSC):
@@ -152,7 +155,8 @@ class Sampling(FusedCSC):
 
         Args:
             nodes: see :meth:`sample_neighbors`.
-            input_nodes_timestamp: ``[n]`` time of each node; node type -> those of that type.
+            input_nodes_timestamp: ``[n]`` time of each node, or ``[n, 2]``, the beginning and the end of its window:
+                edges are not earlier than that; node type -> those of that type.
             fanouts: see :meth:`sample_neighbors`.
             replace: sample with replacement.
             probs_name: see :meth:`sample_neighbors`: drawn are edges that are early enough.
@@ -240,11 +244,11 @@ class Sampling(FusedCSC):
                 "mask (bool), or call temporal_sample_neighbors."
             )
         topology = self.topology_for([fanouts], probs_name, node_time=node_time, edge_time=edge_time)
-        seeds, latest = topology.seeds(nodes), _latest(topology, nodes, times)
+        seeds, window = topology.seeds(nodes), _window(topology, nodes, times)
         if not shared:
-            return _sampled(self, topology, topology.spec([fanouts], replace=replace, temporal=True), seeds, latest)
+            return _sampled(self, topology, topology.spec([fanouts], replace=replace, temporal=True), seeds, window)
         labor = topology.layer_spec([fanouts], replace=replace)
-        return _sampled(self, topology, topology.spec([-1], temporal=True), seeds, latest, labor)
+        return _sampled(self, topology, topology.spec([-1], temporal=True), seeds, window, labor)
 
     def sample_negative_edges_uniform(self, edge_type: str | None, node_pairs: Any, negative_ratio: int) -> Any:
         """For each edge, draw destinations uniformly among all nodes of their type. They may be true edges by chance.
@@ -293,7 +297,7 @@ def _sampled(
     topology: Topology,
     spec: NeighborSpec | LaborSpec,
     seeds: dict[str, Tensor],
-    time_max: dict[str, Tensor] | None = None,
+    window: _Window = (None, None),
     labor: LaborSpec | None = None,
     *,
     with_ids: bool = False,
@@ -304,7 +308,7 @@ def _sampled(
     ``with_ids``: edges have ids even if the graph does not keep their original ones.
     """
     gpu = next((ids.device for ids in seeds.values() if ids.is_cuda), None)
-    request = NodeRequest(key=next_key(), seeds=seeds, time_max=time_max)
+    request = NodeRequest(key=next_key(), seeds=seeds, time_min=window[0], time_max=window[1])
     sample = topology.sampler(spec, gpu).sample(request)
     if labor is not None:
         sample = thinned(topology.graph, labor, request.key, sample)
@@ -331,19 +335,30 @@ def _sampled(
     )
 
 
-def _latest(topology: Topology, nodes: Nodes, times: Any) -> dict[str, Tensor]:
-    """The latest time key that edges may have, by seed: the last one before the seed's own."""
+def _window(topology: Topology, nodes: Nodes, times: Any) -> _Window:
+    """The earliest and the latest time key that edges may have, by seed: from the beginning of the seed's window
+    (``None``: there is none) to the last one before its time."""
     if isinstance(nodes, Tensor) != isinstance(times, Tensor):
         raise InputError("Expected nodes and times both by type, or both as one tensor, got one of each.")
     by_type = {"": (nodes, times)} if isinstance(nodes, Tensor) else {k: (x, times.get(k)) for k, x in nodes.items()}
-    keys = {}
+    begins, ends = dict[str, Tensor](), dict[str, Tensor]()
     for name, (ids, time) in by_type.items():
-        if not isinstance(time, Tensor) or time.shape != ids.shape:
-            got = list(time.shape) if isinstance(time, Tensor) else time
-            raise InputError(f"Expected a time for each of the nodes {name}, {list(ids.shape)}, got {got}.")
+        shape = list(time.shape) if isinstance(time, Tensor) else time
+        if not isinstance(time, Tensor) or shape not in ([ids.numel()], [ids.numel(), 2]):
+            raise InputError(f"Expected a time for each of the nodes {name}, {list(ids.shape)}, or two, got {shape}.")
         if time.dtype.is_floating_point and not topology.floating_time:
             time = time.ceil().long()
-        keys[name] = time_key(time, floating=bool(topology.floating_time)) - 1
+        keys = time_key(time, floating=bool(topology.floating_time))
+        ends[name] = (keys if time.dim() == 1 else keys[:, 1]) - 1
+        if time.dim() == 2:
+            begins[name] = keys[:, 0].contiguous()
+    if begins and len(begins) < len(ends):
+        raise InputError(f"Expected two times for the nodes of all types, got one for {sorted({*ends} - {*begins})}.")
+    return (_by_table(topology, nodes, begins) if begins else None), _by_table(topology, nodes, ends)
+
+
+def _by_table(topology: Topology, nodes: Nodes, keys: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Keys by the node types of the tables."""
     if isinstance(nodes, Tensor):
         if len(topology.graph.num_nodes) > 1:
             raise InputError("Expected nodes and times by type in a heterogeneous graph, got tensors.")

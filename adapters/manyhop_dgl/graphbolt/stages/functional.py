@@ -44,7 +44,7 @@ def expand_indptr(
         node_ids = torch.arange(indptr.numel() - 1, dtype=dtype, device=indptr.device)
     elif dtype is not None:
         node_ids = node_ids.to(dtype)
-    return node_ids.repeat_interleave(indptr.diff(), output_size=output_size)
+    return node_ids.repeat_interleave(indptr.diff(), dim=0, output_size=output_size)
 
 
 def isin(elements: Tensor, test_elements: Tensor) -> Tensor:
@@ -107,7 +107,8 @@ def compact_csc_format(csc_formats: CSC, dst_nodes: Nodes, dst_timestamps: Nodes
     Args:
         csc_formats: the edges; their ``indices`` are nodes of the graph. By edge type or not.
         dst_nodes: the nodes of the columns, ``[num_columns]``. By node type or not.
-        dst_timestamps: the times of the columns, ``[num_columns]``, which their neighbours take over.
+        dst_timestamps: the times of the columns, ``[num_columns]``, or windows, ``[num_columns, 2]``, which their
+            neighbours take over.
 
     Returns:
         The nodes of the rows, the edges with positions among these and, with ``dst_timestamps``, the times of the rows.

@@ -228,4 +228,4 @@ def with_all_types(graph: Any, values: Nodes) -> Nodes:
     if not isinstance(values, Mapping):
         return values
     some = next(iter(values.values()))
-    return {ntype: values.get(ntype, some.new_empty(0)) for ntype in graph.node_type_to_id}
+    return {ntype: values.get(ntype, some[:0]) for ntype in graph.node_type_to_id}

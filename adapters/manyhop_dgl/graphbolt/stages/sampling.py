@@ -253,14 +253,16 @@ class InSubgraphSampler(SubgraphSampler):
 class TemporalNeighborSampler(SubgraphSampler):
     """Samples neighbours earlier than their seed. Functional name: ``temporal_sample_neighbor``.
 
-    The time of a seed is its entry in ``minibatch.timestamp``. Each edge leads to a row of its own.
+    The time of a seed is its entry in ``minibatch.timestamp``; with two times per seed, ``[n, 2]``, edges are not
+    earlier than the first one. Each edge leads to a row of its own.
 
     Args:
         datapipe: minibatches with ``timestamp``.
         graph: a :class:`FusedCSCSamplingGraph`, or an object with its methods.
         fanouts: as for :class:`NeighborSampler`.
         replace: sample with replacement.
-        prob_name: edge attribute with a mask of the edges; weights only without the names of times.
+        prob_name: edge attribute with weights (floating-point; not for layers with the names of times) or a mask (bool)
+            of the edges.
         node_timestamp_attr_name: node attribute with the times of nodes.
         edge_timestamp_attr_name: edge attribute with the times of edges.
 

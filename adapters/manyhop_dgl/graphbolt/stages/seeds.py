@@ -72,7 +72,8 @@ class _Nodes:
         parts = self._nodes.setdefault(ntype, [])
         parts.append(nodes.reshape(-1))
         if times is not None:
-            self._times.setdefault(ntype, []).append(times.repeat_interleave(nodes.numel() // max(1, times.numel())))
+            copies = nodes.numel() // max(1, times.size(0))
+            self._times.setdefault(ntype, []).append(times.repeat_interleave(copies, dim=0))
         return ntype, len(parts) - 1, nodes.shape
 
     def finish(self) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
@@ -156,13 +157,15 @@ def _of_seeds(minibatch: MiniBatch, seeds: Nodes, times: Nodes | None) -> tuple[
 
 def _of_all(times: Tensor, num_seeds: int) -> Tensor:
     """Times of positive pairs, then those of the negative pairs that follow: as many for each positive one."""
-    if times.dim() != 1 or num_seeds % max(1, times.numel()):
+    number = times.size(0) if times.dim() else 0
+    if times.shape not in ((number,), (number, 2)) or num_seeds % max(1, number):
         raise InputError(
-            f"Expected a time for each seed, or for each positive pair, got {list(times.shape)} for {num_seeds} seeds."
+            "Expected a time, or the beginning and the end of a window, for each seed or each positive pair, got "
+            f"{list(times.shape)} for {num_seeds} seeds."
         )
-    if times.numel() == num_seeds or times.numel() == 0:
+    if number in (0, num_seeds):
         return times
-    return torch.cat((times, times.repeat_interleave(num_seeds // times.numel() - 1)))
+    return torch.cat((times, times.repeat_interleave(num_seeds // number - 1, dim=0)))
 
 
 def _ends(name: str | None, times: Nodes | None) -> tuple[str, str, Tensor | None]:
