@@ -235,3 +235,19 @@ def test_errors(on_gpu):
     few = features("cuda", num=100)
     with pytest.raises(InputError, match=r"in \[0, 100\)"):
         list(gb.DataLoader(chain(on_gpu, few, "cuda"), num_workers=1))
+
+
+def test_windows_of_time():
+    graph = random_graph(time=torch.arange(400))
+    begins = torch.arange(48) * 5
+    items = torch.arange(48), torch.stack([begins, begins + 150], dim=1)
+
+    def chain(device):
+        pipe = batches(("seeds", "timestamp"), items, batch_size=16, shuffle=True, seed=3).copy_to(device)
+        return pipe.temporal_sample_neighbor(graph, [3, 2], edge_timestamp_attr_name="time")
+
+    for ours, theirs in zip(gb.DataLoader(chain("cuda")), gb.DataLoader(chain("cpu")), strict=True):
+        assert ours.input_nodes.is_cuda
+        assert torch.equal(ours.input_nodes.cpu(), theirs.input_nodes)
+        for layer, same in zip(ours.sampled_subgraphs, theirs.sampled_subgraphs, strict=True):
+            assert torch.equal(layer.original_edge_ids.cpu(), same.original_edge_ids)
