@@ -136,9 +136,8 @@ class Batches:
             made = self.complete(self._source.begin(gpu.sampling, [Keyed(key, item)], [key])()[0])
             made = self.hand_out(made) if isinstance(made, Keyed) else made
         else:
-            made = TimedRuns(self._chain.ahead, self._gather, self._stats, sample_layers=self._sample_layers)(
-                item, key, 0
-            )
+            runs = TimedRuns(self._chain.ahead, self._gather, self._stats, sample_layers=self._sample_layers)
+            made = runs(item, key, 0)
             if made is not DROPPED:
                 _settle(made)
                 made = self._rest(made, key, 0)

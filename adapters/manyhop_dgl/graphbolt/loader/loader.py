@@ -221,9 +221,8 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         return self._begin_epoch(None)
 
     def _facts(self, seed: int | None) -> dict[str, object]:
-        return ChainFacts(self._chain, self._columns, self.pad).of_ranks(
-            seed
-        )  # asked for before there is more of the loader
+        facts = ChainFacts(self._chain, self._columns, self.pad)  # asked for before there is more of the loader
+        return facts.of_ranks(seed)
 
     def _adapter(self) -> Adapter[Any, Any]:
         chain, gpu = self._chain, self._gpu
