@@ -278,7 +278,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         assert chain.sampling is not None
         source = Source(chain, gpu)
         on_gpu = gpu is not None and gpu.sampling is not None
-        with gpu.streams.here() if gpu is not None and on_gpu else nullcontext():
+        with gpu.streams.on_stream() if gpu is not None and on_gpu else nullcontext():
             samples = probe(self._plan(), source, gpu)
             device = gpu.device if gpu is not None and on_gpu else None
             self.padding = Padding(chain.sampling.layers, samples, int(self._sampler.batch_size), device)
