@@ -235,3 +235,34 @@ def test_a_loader_of_graphbolt(folder):
 
 def disk_path(stored):
     return stored.nodes["_N"].tensors["x"].paths[0]
+
+
+def test_a_size_by_the_memory_that_is_available(tmp_path, monkeypatch):
+    row = 4 * WIDTH
+    for name in "xz":
+        np.save(tmp_path / f"{name}.npy", np.zeros((NUM_ROWS, WIDTH), np.float32))
+    monkeypatch.setattr(hot_files, "available_memory", lambda: 4 * (1000 * (row + 16) + 2 * NUM_ROWS))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    store = manyhop_pyg.FeatureStore(placement="mapped", cache="auto")
+    store.put_tensor(files.open(tmp_path / "x.npy"), group_name=None, attr_name="x", index=None)
+    ((_, x),) = store.named_tensors()
+    assert file_cache(x).capacity == 1000  # of half of it, one of two ranks
+    said = hot_files.in_words([file_cache(x)])
+    assert said.startswith(
+        "128.9 KiB of 515.6 KiB of rows in files are kept in memory (half of the 609.4 KiB that were"
+    )
+    assert said.endswith("divided by 2 ranks)")
+    store.put_tensor(files.open(tmp_path / "z.npy"), group_name=None, attr_name="z", index=None)
+    kept = file_cache(x)
+    store.named_tensors()
+    assert file_cache(x) is kept  # although there is less memory by now
+    edges = torch.arange(40).view(2, 20)
+    graphs = manyhop_pyg.GraphStore()
+    graphs.put_edge_index(edges, edge_type=None, layout="coo", size=(NUM_ROWS, NUM_ROWS))
+    loader = manyhop_pyg.NeighborLoader((store, graphs), [2], torch.arange(10), batch_size=5)
+    epoch(loader)
+    assert "of rows in files are kept in memory" in str(loader.stats())
+    with pytest.raises(InputError, match="only with placement='mapped'"):
+        manyhop_pyg.FeatureStore(placement="sharded", cache="auto")
+    with pytest.raises(InputError, match="or 'auto', got 'all'"):
+        cache_files([x], "all")

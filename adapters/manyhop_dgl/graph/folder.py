@@ -11,6 +11,7 @@ from torch import Tensor
 
 from manyhop import files
 from manyhop.errors import FeatureError
+from manyhop.features import CacheSize
 from manyhop.files import Rows, StoredGraph
 from manyhop.files.stored_graph import tensor_of
 from manyhop.graph import EdgeInput, build_graph
@@ -30,7 +31,7 @@ def open_folder(
     placement: folders.Where | StorePlace,
     device: torch.device | str | None,
     idtype: torch.dtype,
-    cache: float | int | None,
+    cache: CacheSize | None,
 ) -> G:
     """The graph in a folder.
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from manyhop import cuda
 from manyhop.errors import InputError
-from manyhop.features import is_pinnable, is_pinned, pin, unpin
+from manyhop.features import CacheSize, is_pinnable, is_pinned, pin, unpin
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeInput, EdgeType, NodeType, build_graph
 from manyhop.stores import StorePlace
 from manyhop_dgl.graph.data import GraphData
@@ -61,7 +61,7 @@ class Graph(_Widths, GraphData):
 
     Args:
         edges: canonical edge type ``(src, relation, dst)`` -> ``(sources, destinations)``, each ``[num_edges]`` int64
-            or int32; or such a pair alone, of a graph without types.
+            or int32; or such a pair alone, of a graph without types. Those in memory of a GPU are grouped there.
         num_nodes: node type -> number of nodes; an integer for a graph without types; ``None``: by the ids.
         idtype: dtype of ids in blocks; ``None``: int32 if all ids are given so, else int64.
         placement: where data and, for GPUs, edges are read: ``"process"``, ``"shared"``, ``"sharded"``, ``"mapped"``
@@ -101,7 +101,7 @@ class Graph(_Widths, GraphData):
             idtype = torch.int32 if dtypes == {torch.int32} else torch.int64
         if home is not None:
             lists = {
-                t: (home.edges.join(src, f"sources of {t}"), home.edges.join(dst, f"destinations of {t}"))
+                t: (home.edges.join(src.cpu(), f"sources of {t}"), home.edges.join(dst.cpu(), f"destinations of {t}"))
                 for t, (src, dst) in lists.items()
             }
         inputs = {t: EdgeInput(row=s, col=d) for t, (s, d) in lists.items()}
@@ -140,7 +140,7 @@ class Graph(_Widths, GraphData):
         placement: StorePlace = "auto",
         device: torch.device | str | None = None,
         idtype: torch.dtype = torch.int64,
-        cache: float | int | None = None,
+        cache: CacheSize | None = None,
     ) -> Graph:
         """Open a folder that :meth:`save`, ``manyhop_pyg.save`` or ``manyhop convert`` wrote.
 
@@ -155,7 +155,8 @@ class Graph(_Widths, GraphData):
             idtype: dtype of ids in blocks.
             cache: how much of the data that stay in files (``"mapped"``, maybe ``"auto"``) this process keeps in
                 memory, those rows that batches ask for most often: a float from 0 to 1, the share of the rows of each
-                tensor; or an integer, bytes for all.
+                tensor; an integer, bytes for all; or ``"auto"``: half of the memory that is available, divided by the
+                ranks of the node.
 
         Raises:
             InputError: no such folder; files that are damaged or do not fit together; an unknown placement or idtype.

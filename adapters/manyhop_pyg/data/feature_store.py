@@ -14,7 +14,16 @@ from torch import Tensor
 from torch_geometric.data import TensorAttr
 
 from manyhop.errors import FeatureError, InputError
-from manyhop.features import BufferPool, DistributedRows, RowRequest, ShardedRows, cache_files, check_cache, gather
+from manyhop.features import (
+    BufferPool,
+    CacheSize,
+    DistributedRows,
+    RowRequest,
+    ShardedRows,
+    cache_files,
+    check_cache,
+    gather,
+)
 from manyhop.files import Rows
 from manyhop.graph import EdgeType, NodeType
 from manyhop.pipeline import current_exchange
@@ -112,9 +121,11 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
             current one.
         cache: how much of the rows that are elsewhere is kept in host memory: a float from 0 to 1, the share of the
             rows of each tensor; or an integer, bytes for all tensors. ``loader.stats()`` shows how often a row was
-            there. With rows sharded over host memory (default: 0.05): every node keeps the rows of others that the
+            there; or, with ``"mapped"``, ``"auto"``: half of the memory that is available, divided by the ranks of the
+            node. With rows sharded over host memory (default: 0.05): every node keeps the rows of others that the
             first batches of the first epoch ask for most often, found by sampling them when the first loader is made
-            over the store; later loaders use the same. With ``"mapped"`` (default: 0): every process keeps rows of
+            over the store; later loaders use the same. Loaders on GPUs keep as much on each GPU; without ``cache``, as
+            its memory allows. With ``"mapped"`` (default: 0): every process keeps rows of
             files of at least 64 bytes, those that batches ask for most often, found in the same way when the first
             epoch begins, and changed later as batches ask for others.
         rank_timeout: seconds to wait for other ranks (600), where there are some.
@@ -129,16 +140,19 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         *,
         placement: StorePlace = "process",
         device: torch.device | str | None = None,
-        cache: float | int | None = None,
+        cache: CacheSize | None = None,
         rank_timeout: float | None = None,
     ) -> None:
         gpu = check_place(placement, device, rank_timeout)
-        _check_cache(cache, elsewhere=placement == "mapped" or (placement == "sharded" and gpu is None))
+        mapped = placement == "mapped"
+        _check_cache(cache, elsewhere=mapped or (placement == "sharded" and gpu is None), mapped=mapped)
         super().__init__(tensor_attr_cls or _Attr)
         self.placement = placement
         self._place = rows_in(placement, gpu, rank_timeout)
         self._place_of_others: GPURows | NodeRows | None = None
-        self.cache = cache if cache is not None else 0 if placement == "mapped" else 0.05
+        self.cache = 0.05 if cache is None or cache == "auto" else cache
+        self._cache_of_files: CacheSize = cache or 0 if placement == "mapped" else 0
+        self._says_cache = cache is not None
         self._is_cache_filled = False
         self._tensors: dict[Key, Any] = {}
         self.known_columns: list[StoreColumn] | None = None
@@ -244,8 +258,8 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
                 StoreColumn(attr.group_name, attr.attr_name, self._tensors[key], _said(attr))
                 for key, attr in self._attrs.items()
             ]
-            if self.placement == "mapped" and self.cache:
-                cache_files([column.tensor for column in self.known_columns], self.cache)
+            if self._cache_of_files:
+                cache_files([column.tensor for column in self.known_columns], self._cache_of_files)
         return self.known_columns
 
     def hold(self, tensor: Tensor | Rows, *, group_name: Group, attr_name: str) -> None:
@@ -296,6 +310,16 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
     def distributed_rows(self) -> list[DistributedRows]:
         """The tensors that are spread over the GPUs of all ranks."""
         return [tensor for tensor in self._tensors.values() if isinstance(tensor, DistributedRows)]
+
+    @property
+    def kept_rows(self) -> dict[str, int] | None:
+        """How many rows of other nodes a GPU keeps, of each tensor by name; ``None``: as its memory allows."""
+        spread = {title: tensor for title, tensor in self.named_tensors() if isinstance(tensor, ShardedRows)}
+        if not self._says_cache or not spread:
+            return None
+        total = sum(len(rows) * rows.row_bytes for rows in spread.values())
+        share = self.cache if isinstance(self.cache, float) else min(1.0, self.cache / max(1, total))
+        return {title: int(share * len(rows)) for title, rows in spread.items()}
 
     def cache_to_fill(self) -> bool:
         """Whether nobody has filled the cache yet; whoever asks does so."""
@@ -350,7 +374,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         return out
 
 
-def _check_cache(cache: float | int | None, *, elsewhere: bool) -> None:
+def _check_cache(cache: CacheSize | None, *, elsewhere: bool, mapped: bool) -> None:
     if cache is not None and not elsewhere:
         raise InputError(
             f"Expected cache only with placement='mapped', or 'sharded' over host memory, got {cache!r}: the other "
@@ -358,6 +382,8 @@ def _check_cache(cache: float | int | None, *, elsewhere: bool) -> None:
         )
     if cache is not None:
         check_cache(cache)
+    if cache == "auto" and not mapped:
+        raise InputError("Expected cache='auto' only with placement='mapped', got it with 'sharded'. Pass a share.")
 
 
 def _same(a: object, b: object) -> bool:

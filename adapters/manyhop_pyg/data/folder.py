@@ -16,6 +16,7 @@ from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
 
 from manyhop.errors import InputError
+from manyhop.features import CacheSize
 from manyhop.files import GraphWriter, Rows, StoredEdges, StoredGraph
 from manyhop.files.graph_writer import NodeIds, edge_pieces
 from manyhop.files.saved_tensors import load_safely
@@ -62,7 +63,7 @@ def open(
     *,
     placement: StorePlace = "auto",
     device: torch.device | str | None = None,
-    cache: float | int | None = None,
+    cache: CacheSize | None = None,
 ) -> Data | HeteroData | Stores:
     """Open a graph that :func:`save` or ``manyhop convert`` wrote: ``Data``, ``HeteroData`` or a pair of stores.
 
@@ -78,7 +79,7 @@ def open(
         device: this rank's GPU, for places of GPUs.
         cache: how much of the features that stay in files (``"mapped"``, maybe ``"auto"``) this process keeps in
             memory, those rows that batches ask for most often: a float from 0 to 1, the share of the rows of each
-            tensor; or an integer, bytes for all. See :class:`FeatureStore`.
+            tensor; an integer, bytes for all; or ``"auto"``. See :class:`FeatureStore`.
 
     With ``"auto"``, ``"shared"`` and ``"sharded"``, all ranks of the run call this, and return when all nodes have read
     what is theirs, at whatever speed; with ``"sharded"`` and ``"auto"``, all nodes need to see the same folder. With
@@ -191,7 +192,7 @@ def write_data(data: Data | HeteroData, writer: GraphWriter) -> None:
                 columns[name] = value.movedim(along, 0)
         edges = raw.edges[edge_type]
         col = edges["col"] if "col" in edges else torch.repeat_interleave(torch.diff(edges["colptr"]))
-        kinds, pieces = edge_pieces(edges["row"], col, columns)
+        kinds, pieces = edge_pieces(edges["row"].cpu(), col.cpu(), columns)
         sorter = writer.sorter(kinds)
         for piece in pieces:
             sorter.add(*piece)

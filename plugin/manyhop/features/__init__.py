@@ -11,7 +11,7 @@ from manyhop.features.checks import Checks
 from manyhop.features.exchange.host import Exchange, Traffic
 from manyhop.features.exchange.spread import node_memory, spread
 from manyhop.features.gathering.gather import Exchanging, gather
-from manyhop.features.hot.files import FileCache, cache_files, check_cache, file_cache, only_counting
+from manyhop.features.hot.files import CacheSize, FileCache, cache_files, check_cache, file_cache, only_counting
 from manyhop.features.hot.gpu import GPUVisits, keep_hot
 from manyhop.features.requests import RowRequest
 from manyhop.features.sources.cached import CachedRows, HotRows
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BufferPool",
+    "CacheSize",
     "CachedRows",
     "Checks",
     "DistributedRows",

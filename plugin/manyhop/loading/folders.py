@@ -11,7 +11,7 @@ from torch import Tensor
 from manyhop import control, world
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
-from manyhop.features import cache_files, check_cache
+from manyhop.features import CacheSize, cache_files, check_cache
 from manyhop.files import StoredGraph, open_graph
 from manyhop.memory import share
 from manyhop.placement import Item, Place, decide
@@ -89,7 +89,7 @@ def sharded_rows(graph: StoredGraph, chosen: Mapping[str, Place]) -> set[int]:
 
 
 def load(
-    graph: StoredGraph, chosen: Mapping[str, Place], placement: Where, cache: float | int | None = None
+    graph: StoredGraph, chosen: Mapping[str, Place], placement: Where, cache: CacheSize | None = None
 ) -> dict[int, Tensor]:
     """``id`` of rows -> the tensor, of all but those that are sharded, and edge lists.
 

@@ -368,11 +368,12 @@ class EpochLoader(Resumable, PreparedLoader):
             self._gpu.streams.take_times()
             asked, found = self._gpu.memory.take_cache_counts()
             self._stats.count(other_rows=asked, cached_rows=found)
-        for _, cache in self._file_caches():
+        caches = [cache for _, cache in self._file_caches()]
+        for cache in caches:
             asked, found = cache.take_counts()
             self._stats.count(other_rows=asked, cached_rows=found)
-        report = self._stats.report(since)
-        return report if self.placement is None else replace(report, placement=self.placement.summary())
+        said = ["" if self.placement is None else self.placement.summary(), hot_files.in_words(caches)]
+        return replace(self._stats.report(since), placement="; ".join(filter(None, said)))
 
     def timeline(self, path: str | PathLike[str]) -> None:
         """Save a picture of the last batches of this rank: ``.svg``, ``.png`` or ``.json`` (for ui.perfetto.dev).

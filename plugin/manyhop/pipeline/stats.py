@@ -104,7 +104,8 @@ class StatsReport:
     """What limits the speed, and what to do about it."""
 
     placement: str = ""
-    """Where a GPU reads topology and features, and why, in a line; ``loader.placement`` has more."""
+    """Where a GPU reads topology and features, and why, in a line; ``loader.placement`` has more. And how much of the
+    rows in files is kept in memory."""
 
     totals: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
     """Sums since the loader was made, which a later report subtracts."""

@@ -6,25 +6,31 @@ hundreds at the same time: a page fault would read one after the other.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from manyhop import world
 from manyhop.errors import InputError
 from manyhop.features.buffers import BufferPool
 from manyhop.features.hot.index import HotIndex
 from manyhop.features.layout import RowLayout, row_layout
 from manyhop.features.requests import RowRequest, out_of_range
-from manyhop.system.memory import require_memory
+from manyhop.system.memory import available_memory, require_memory
+from manyhop.system.units import in_units
+
+CacheSize: TypeAlias = float | int | Literal["auto"]
+"""A share of the rows of each tensor; bytes for all tensors; what the memory of the node allows."""
 
 VISITS_PER_ROW = 8
 """Rows asked for, of each that is kept: enough to tell rows that are asked for often from others."""
@@ -32,6 +38,7 @@ VISITS_PER_ROW = 8
 _SMALLEST_ROW = 64  # bytes; a page of shorter ones has so many rows that the system's own cache does as well
 _AT_ONCE = 2048  # rows that the system is asked to read ahead of copying
 _PIECES = 8  # in which new rows come into use
+_AUTO_SHARE = 0.5  # of the memory that is available; the rest is for the system's cache of files, batches and the model
 _PATIENCE = 60.0  # seconds until threads that read rows about to be replaced are given up
 
 
@@ -53,14 +60,15 @@ class FileCache:
         layout: where the rows of the tensor are, one after the other.
         capacity: how many rows are kept.
         version: of the tensor; a tensor that was written to differs from its file.
+        why: says where the capacity comes from; empty: the user has said so.
     """
 
-    def __init__(self, layout: RowLayout, capacity: int, version: int) -> None:
+    def __init__(self, layout: RowLayout, capacity: int, version: int, why: str = "") -> None:
         from manyhop.features.hot.cpu_kernels import read_no_more_than_asked
 
         require_memory("A cache of rows", capacity * layout.row_bytes, "Pass a smaller cache.")
         read_no_more_than_asked(layout.address, layout.num_rows * layout.row_bytes)
-        self.capacity, self.version = capacity, version
+        self.capacity, self.version, self.why = capacity, version, why
         self._layout = layout
         self._rows = torch.empty(capacity * layout.row_bytes, dtype=torch.uint8)
         self._visits = torch.zeros(layout.num_rows, dtype=torch.uint8)
@@ -134,6 +142,16 @@ class FileCache:
         """Return whether nobody has looked for the first rows yet; whoever asks does so."""
         claimed, self._is_new = self._is_new, False
         return claimed
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows that are kept."""
+        return self.capacity * self._layout.row_bytes
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of all rows."""
+        return self._layout.num_rows * self._layout.row_bytes
 
     @property
     def knows_enough(self) -> bool:
@@ -211,7 +229,7 @@ class FileCache:
         self._kept = _Kept(ids, slots, HotIndex.of(ids, self._layout.num_rows))
 
 
-def cache_files(sources: Sequence[Any], size: float | int) -> None:
+def cache_files(sources: Sequence[Any], size: CacheSize) -> None:
     """Have memory of this process keep rows of mapped tensors, for all gathers of the process.
 
     The system reads these files page by page from then on, not ahead, which makes long slices of them slow. Tensors
@@ -221,7 +239,9 @@ def cache_files(sources: Sequence[Any], size: float | int) -> None:
     Args:
         sources: tensors or arrays whose memory is that of files.
         size: a float, share of the rows of each; an integer, bytes of rows of all together, in proportion to their
-            size. Beside the rows, 1.5 bytes per row of the file and 16 per row that is kept are needed.
+            size; ``"auto"``: half of the memory that is available now, divided by the ranks of this node, each of which
+            has a cache of its own. Beside the rows, 1.5 bytes per row of the file and 16 per row that is kept are
+            needed.
 
     Raises:
         InputError: a size out of range.
@@ -230,6 +250,11 @@ def cache_files(sources: Sequence[Any], size: float | int) -> None:
     check_cache(size)
     layouts = [(source, _layout(source)) for source in sources]
     fitting = [(source, layout) for source, layout in layouts if layout is not None]
+    why = ""
+    if size == "auto":
+        old_ones = [file_cache(source) for source, _ in fitting]
+        fitting = [each for each, old in zip(fitting, old_ones, strict=True) if old is None or not old.why]
+        size, why = _fitting_memory([layout for _, layout in fitting])
     total = sum(layout.num_rows * layout.row_bytes for _, layout in fitting)
     for source, layout in fitting:
         share = size if isinstance(size, float) else min(1.0, size / total)
@@ -239,13 +264,36 @@ def cache_files(sources: Sequence[Any], size: float | int) -> None:
         if old is not None:
             del caches[source]
         if capacity > 0:
-            caches[source] = FileCache(layout, capacity, _version(source))
+            caches[source] = FileCache(layout, capacity, _version(source), why)
+
+
+def _fitting_memory(layouts: Sequence[RowLayout]) -> tuple[int, str]:
+    """Return the bytes for rows of files with ``"auto"``, and what they come from."""
+    ranks = max(world.current().local_world_size, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    free = available_memory() or 0  # unknown: the system's own cache is all there is
+    for_counts = sum(2 * layout.num_rows for layout in layouts)
+    row_bytes = min((layout.row_bytes for layout in layouts), default=1)
+    size = max(0, int(_AUTO_SHARE * free) // ranks - for_counts) * row_bytes // (row_bytes + 16)
+    of_ranks = f", divided by {ranks} ranks" if ranks > 1 else ""
+    return size, f"half of the {in_units(free)} that were available{of_ranks}"
+
+
+def in_words(found: Iterable[FileCache]) -> str:
+    """Return how much of files memory keeps, in a line; empty where there is no cache."""
+    every = list(found)
+    if not every:
+        return ""
+    kept, whole = (in_units(sum(sizes)) for sizes in zip(*((c.nbytes, c.file_bytes) for c in every), strict=True))
+    why = next((f" ({cache.why})" for cache in every if cache.why), "")
+    return f"{kept} of {whole} of rows in files are kept in memory{why}"
 
 
 def check_cache(size: Any) -> None:
-    """Raise InputError for the size of a cache that is none: a share of the rows, or bytes."""
+    """Raise InputError for the size of a cache that is none: a share of the rows, bytes, or ``"auto"``."""
+    if isinstance(size, str) and size == "auto":
+        return
     if isinstance(size, bool) or not isinstance(size, int | float):
-        raise InputError(f"Expected cache as a float (share of the rows) or an integer (bytes), got {size!r}.")
+        raise InputError(f"Expected cache as a float (share of the rows), an integer (bytes) or 'auto', got {size!r}.")
     if not 0 <= size <= (1 if isinstance(size, float) else size):
         raise InputError(f"Expected cache from 0.0 to 1.0 of the rows, or at least 0 bytes, got {size!r}.")
 
