@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import Tensor
 from torch_geometric.data import Data
 
 import manyhop_dgl
@@ -39,6 +40,28 @@ def test_tables_are_those_of_the_cpu(edges, dtype):
         assert there.dtype == table.dtype
         assert torch.equal(there.cpu(), table)
     assert all(map(torch.equal, graph.tables(), expected.tables()))  # copied from the GPU
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_edges_on_a_gpu_do_not_come_to_the_host(edges, in_order, monkeypatch):
+    device = torch.device("cuda", torch.cuda.current_device())
+    if in_order:
+        edges[1] = edges[1].sort().values
+    expected, there = build(edges, defer=False), edges.to(device)
+    copied = []
+    monkeypatch.setattr(Tensor, "cpu", lambda tensor: copied.append(tensor) or tensor.to("cpu"))
+    loaders = [NeighborLoader(Data(edge_index=there, num_nodes=100_000), [5], batch_size=512, seed=1)]
+    g = manyhop_dgl.Graph(tuple(there), num_nodes=100_000)
+    graphs = [loaders[0].node_sampler.topology.graph, topology_of(g).graph]
+    for graph in graphs:
+        placed = PlacedGraph.of(graph, device, "device")
+        assert not graph.is_made
+        assert all(tensor.numel() < 1_000_000 for tensor in copied)
+        tables, wanted = placed.graph.csc[E].tables(), expected.csc[E].tables()
+        assert tables.keys() == wanted.keys()
+        assert all(torch.equal(tables[name].to("cpu"), table) for name, table in wanted.items())
+    first = next(iter(NeighborLoader(Data(edge_index=edges, num_nodes=100_000), [5], batch_size=512, seed=1)))
+    assert torch.equal(next(iter(loaders[0])).n_id.to("cpu"), first.n_id.to("cpu"))
 
 
 def test_a_full_gpu_is_helped_by_the_cpu(edges, monkeypatch):

@@ -116,3 +116,26 @@ def test_what_cannot_wait_is_made_at_once():
         build(row - 1, col)
     with pytest.raises(GraphError, match="not in order"):
         build(row, col, is_sorted=True)
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_edges_in_memory_of_a_gpu_are_grouped_there(monkeypatch, in_order, dtype):
+    row, col = (ids.to(dtype) for ids in draw())
+    col = col.sort().values if in_order else col
+    expected = build(row, col, defer=False)
+    monkeypatch.setattr("manyhop.graph.build._on_gpu", lambda *tensors: True)
+    for claimed in (False, in_order):
+        graph = build(row, col, is_sorted=claimed)
+        placed = PlacedGraph.of(graph, CPU, "device")
+        assert not graph.is_made
+        assert graph.nbytes == expected.nbytes
+        assert same(placed.graph.csc[E], expected.csc[E])
+        del placed
+        assert same(graph.csc[E], expected.csc[E])  # made on the host
+    if not in_order:
+        with pytest.raises(GraphError, match="not in order of destination"):
+            build(row, col, is_sorted=True)
+    with pytest.raises(GraphError, match="destination nodes of edge type"):
+        build(row, col + 300)
+    assert build(row, col, weight=torch.ones(5000)).is_made

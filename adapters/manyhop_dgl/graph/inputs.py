@@ -24,7 +24,7 @@ def checked_edge_type(edge_type: object) -> EdgeType:
 
 
 def checked_pair(edge_type: EdgeType, pair: Any) -> tuple[Tensor, Tensor]:
-    """The ends of the edges of one type, ``[num_edges] int64 or int32``.
+    """The ends of the edges of one type, ``[num_edges] int64 or int32``, in CPU memory or that of a GPU.
 
     Raises:
         GraphError: they are not.
@@ -43,9 +43,9 @@ def checked_pair(edge_type: EdgeType, pair: Any) -> tuple[Tensor, Tensor]:
             f"{list(dst.shape)}."
         )
     for ids in (src, dst):
-        if ids.dtype not in (torch.int32, torch.int64) or ids.device.type != "cpu":
+        if ids.dtype not in (torch.int32, torch.int64) or ids.device.type not in ("cpu", "cuda"):
             raise GraphError(
-                f"Expected ids of {edge_type} as int64 or int32 on the CPU, got {ids.dtype} on {ids.device}."
+                f"Expected ids of {edge_type} as int64 or int32 on the CPU or a GPU, got {ids.dtype} on {ids.device}."
             )
     return src, dst
 

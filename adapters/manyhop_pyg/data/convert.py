@@ -279,7 +279,7 @@ def _read_edges(store: BaseStorage, edge_type: EdgeType, *, optional: bool) -> t
     compressed = recall(edge_index)
     if compressed is not None:
         return compressed, torch.int64
-    row, col = plain(edge_index).detach().cpu()
+    row, col = plain(edge_index).detach()
     return {"row": row, "col": col}, torch.int32 if edge_index.dtype == torch.int32 else torch.int64
 
 

@@ -46,7 +46,7 @@ def read_stores(
             raise GraphError("The graph store holds edges with and without an edge type. Name the type of all edges.")
         ours = edge_type if hetero else HOMOGENEOUS_EDGE
         attr = next(attrs[layout] for layout in _PREFERRED if layout in attrs)
-        first, second = (torch.as_tensor(x).cpu() for x in graph_store.get_edge_index(attr))
+        first, second = (torch.as_tensor(x) for x in graph_store.get_edge_index(attr))
         dtypes.add(second.dtype)
         if attr.layout == EdgeLayout.CSC:
             edges[ours] = {"row": first, "colptr": second}

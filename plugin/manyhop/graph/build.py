@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -66,7 +66,8 @@ def build_graph(
         node_time: node type -> ``[num_nodes] int64`` time keys. An edge type whose edges have no time of their own
             takes the times of its source nodes.
         defer: whether large edge lists, without times and weights, are grouped by destination when somebody reads the
-            tables, and where: a GPU groups them by itself. Until then they must not be changed in place.
+            tables, and where: a GPU groups them by itself, those in its memory without copies on the host. Until then
+            they must not be changed in place.
 
     Raises:
         GraphError: ids out of range, unequal lengths, wrong dtypes, weights that are negative or not finite, a claim of
@@ -152,6 +153,13 @@ def _build_csc(
     small = 4 if max(num_src, num_dst, num_edges) < 2**31 else 8
     grouped = columns.fits(num_src, num_dst, num_edges)
     timed = edge.time is not None or src_time is not None
+    waits = defer and grouped and not timed and edge.weight is None and edge.edge_id is None
+    if waits and edge.col is not None and edge.colptr is None and _on_gpu(edge.row, edge.col):
+        _expect_length(f"destination nodes of edge type {edge_type}", edge.col, num_edges)
+        check_ids(edge_type, "destination", edge.col, num_dst)
+        in_order = _is_in_order(edge_type, edge.col, None, claimed=edge.is_sorted)
+        return DeferredCSC(edge.row, edge.col, num_src, num_dst, in_order=in_order)
+    edge = _on_host(edge)
     extras = 16 * (edge.weight is not None) + 10 * timed
     sorting = 0
     if timed or edge.colptr is None:  # the tables, and what sorting needs for a while
@@ -181,7 +189,7 @@ def _build_csc(
         col = edge.col
     row, perm = edge.row, edge.edge_id
     if col is not None and not _is_in_order(edge_type, col, time, claimed=edge.is_sorted):
-        if defer and grouped and not timed and edge.weight is None and perm is None and not _is_uncounted(row, col):
+        if waits and not _is_uncounted(row, col):
             return DeferredCSC(row, col, num_src, num_dst)
         stored = columns.group(row, col, num_dst, time) if grouped else _group_few(row, col, num_dst, time)
         colptr, row, time = stored.colptr, stored.row, stored.time
@@ -249,8 +257,19 @@ def _pointers(col: Tensor, num_dst: int) -> Tensor:
 
 
 def _is_uncounted(*tensors: Tensor) -> bool:
-    """Whether torch does not count changes of some of these tensors, or they are not in CPU memory."""
-    return any(tensor.is_inference() or tensor.device.type != "cpu" for tensor in tensors)
+    """Whether torch does not count changes of some of these tensors."""
+    return any(tensor.is_inference() for tensor in tensors)
+
+
+def _on_gpu(*tensors: Tensor) -> bool:
+    """Whether these tensors are in memory of GPUs, where torch counts their changes."""
+    return all(tensor.is_cuda for tensor in tensors) and not _is_uncounted(*tensors)
+
+
+def _on_host(edge: EdgeInput) -> EdgeInput:
+    """Return edges in CPU memory."""
+    given = {name: getattr(edge, name) for name in ("row", "col", "colptr", "edge_id", "weight", "time")}
+    return replace(edge, **{name: tensor.cpu() for name, tensor in given.items() if tensor is not None})
 
 
 def _own(ids: Tensor, bound: int) -> Tensor:

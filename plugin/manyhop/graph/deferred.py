@@ -26,17 +26,19 @@ class DeferredCSC(CSC):
     Whoever reads a table has them grouped on the CPU. :meth:`on` groups them on a GPU, without tables on the host.
 
     Args:
-        row: ``[num_edges]`` integer: sources, in CPU memory. Not changed in place from now on.
-        col: ``[num_edges]`` integer: destinations, not in order.
+        row: ``[num_edges]`` integer: sources, in CPU memory or that of a GPU. Not changed in place from now on.
+        col: ``[num_edges]`` integer: destinations.
         num_src: number of nodes of the source type.
         num_dst: number of nodes of the destination type.
+        in_order: whether the destinations ascend, so that edges stay in their order.
     """
 
-    def __init__(self, row: Tensor, col: Tensor, num_src: int, num_dst: int) -> None:
+    def __init__(self, row: Tensor, col: Tensor, num_src: int, num_dst: int, *, in_order: bool = False) -> None:
         self.__dict__.update(  # it is frozen otherwise
             num_src=num_src,
             _num_dst=num_dst,
             _num_edges=row.numel(),
+            _in_order=in_order,
             _given=((row, row._version), (col, col._version)),
             _made=None,
             _there=None,
@@ -44,6 +46,7 @@ class DeferredCSC(CSC):
 
     _num_dst: int
     _num_edges: int
+    _in_order: bool
     _given: tuple[tuple[Tensor, int], ...]
     """The user's edges and their versions; empty when there are tables in CPU memory."""
     _made: CSC | None
@@ -62,7 +65,7 @@ class DeferredCSC(CSC):
     @property
     def nbytes(self) -> int:
         """Bytes of all tables, once they are made."""
-        return 8 * (self.num_dst + 1) + 8 * self.num_edges
+        return 8 * (self.num_dst + 1) + (4 if self._in_order else 8) * self.num_edges
 
     @property
     def colptr(self) -> Tensor:
@@ -76,7 +79,7 @@ class DeferredCSC(CSC):
 
     @property
     def perm(self) -> Tensor | None:
-        """``[num_edges] int32``, in CPU memory."""
+        """``[num_edges] int32``, in CPU memory; ``None`` where edges stay in their order."""
         return self.made().perm
 
     @property
@@ -131,18 +134,24 @@ class DeferredCSC(CSC):
         return self._given[0][0], self._given[1][0]
 
     def _group(self) -> CSC:
-        row, col = self._edges()
+        row, col = (ids.cpu() for ids in self._edges())
+        if self._in_order:
+            return CSC(num_src=self.num_src, colptr=columns.pointers(col, self.num_dst), row=row.int())
         colptr, row, position, _ = columns.group(row, col, self.num_dst, None)
         return CSC(num_src=self.num_src, colptr=colptr, row=row, perm=position)
 
     def _group_on(self, device: torch.device) -> CSC:
         row, col = self._edges()
-        ordered, order = torch.sort(_sent(col, device), stable=True)
+        ordered, order = _sent(col, device), None
+        if not self._in_order:
+            ordered, order = torch.sort(ordered, stable=True)
         every = torch.arange(self.num_dst + 1, dtype=torch.int32, device=device)
         colptr = torch.searchsorted(ordered, every)
         del ordered, every
-        rows = _sent(row, device)[order]
-        there = CSC(num_src=self.num_src, colptr=colptr, row=rows, perm=order.int())
+        rows, perm = _sent(row, device), None
+        if order is not None:
+            rows, perm = rows[order], order.int()
+        there = CSC(num_src=self.num_src, colptr=colptr, row=rows, perm=perm)
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()  # loaders read the tables on streams of their own
         return there
