@@ -69,16 +69,20 @@ class FactExchange:
                 raise _not_there(title, missing, timeout)
 
     def _appears(self, key: str, seconds: float) -> bool:
-        """Whether a key is set within so many seconds. Torch's own wait cannot be interrupted by Ctrl-C."""
-        pause, longest = _PAUSES_S
-        longest = max(longest, self.world_size / _CHECKS_PER_SECOND)
-        end = time.monotonic() + seconds
-        while not self.store.check([key]):
-            if time.monotonic() > end:
-                return False
-            time.sleep(pause)
-            pause = min(2 * pause, longest)
-        return True
+        return appears(self.store, key, self.world_size, seconds)
+
+
+def appears(store: Any, key: str, world_size: int, seconds: float) -> bool:
+    """Return whether a key is set within so many seconds. Torch's own wait cannot be interrupted by Ctrl-C."""
+    pause, longest = _PAUSES_S
+    longest = max(longest, world_size / _CHECKS_PER_SECOND)
+    end = time.monotonic() + seconds
+    while not store.check([key]):
+        if time.monotonic() > end:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, longest)
+    return True
 
 
 _facts: FactExchange | None = None

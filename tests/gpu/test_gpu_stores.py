@@ -21,7 +21,6 @@ pytestmark = [
 pytest.importorskip("pylibwholegraph")
 
 NUM_NODES, WIDTH = 200_000, 512
-COMMUNICATOR = 680 << 20  # 621 MiB were seen between two H100
 
 
 def make_data():
@@ -82,8 +81,8 @@ def test_further_loaders_take_no_more_memory(run_on_gpus, placement):
         assert all(results)
         assert places == [placement] * 3
         assert memories == 0
-        connections = 4 * COMMUNICATOR if placement == "distributed" else 0  # each exchange has its own
-        assert more < NUM_NODES * WIDTH * 4 + connections  # four loaders would have needed half of it each
+        assert more < NUM_NODES * WIDTH * 4  # four loaders would have needed half of it each
+        print(f"{placement}: {more >> 20} MiB for four further loaders")
 
 
 def evaluate_alone():

@@ -62,7 +62,7 @@ class Steps:
         self, exchange: Exchange | GPUExchange, moved: Callable[[Traffic], None], epoch: int, count: int
     ) -> None:
         self._exchange, self._moved, self._epoch = exchange, moved, epoch
-        self._turns = Turns(count, self._leave)
+        self._turns, self._count = Turns(count, self._leave), count
 
     @contextmanager
     def batch(self, number: int) -> Iterator[None]:
@@ -92,11 +92,17 @@ class Steps:
     def _leave(self, number: int) -> None:
         with contextlib.suppress(RankError):  # the other ranks have gone before
             self._exchange.end((self._epoch, number))
+            self._exchange.rest()
 
     @ranged("exchange")
     def _gather(self, number: int, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
         with self._turns.turn(number):
-            rows = self._exchange.gather(requests, (self._epoch, number), pool=pool)
+            rows = None
+            try:
+                rows = self._exchange.gather(requests, (self._epoch, number), pool=pool)
+            finally:
+                if rows is None or number == self._count - 1:
+                    self._exchange.rest()
             self._moved(self._exchange.traffic)
             self._exchange.traffic = Traffic()
         return rows
@@ -105,6 +111,7 @@ class Steps:
         try:
             with self._turns.turn(number):
                 self._exchange.end((self._epoch, number), text_of(error))
+                self._exchange.rest()
                 raise TurnsEndedError
         except Exception:  # it has been sent already, or nobody can receive it
             return

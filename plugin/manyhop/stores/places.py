@@ -231,7 +231,10 @@ class GPURows:
             world.at_shutdown(self._exchange.close)
         device = next(iter(requests)).source.rows.device
         on_gpu = [RowRequest(r.source, r.index.to(device), r.dim, r.name, r.bound) for r in requests]
-        return self._exchange.gather(on_gpu, (0, next(self._asked)), pool=pool)
+        try:
+            return self._exchange.gather(on_gpu, (0, next(self._asked)), pool=pool)
+        finally:
+            self._exchange.rest()
 
     def _place_in(self, ours: World) -> StorePlace:
         """Return the place, which is each rank's GPU where that has no others to share rows with."""
@@ -246,14 +249,22 @@ class GPURows:
 
     def _pinned(self, rows: Tensor | ShardedRows) -> Tensor:
         assert isinstance(rows, Tensor)
-        if is_pinnable(rows) or world.current().local_world_size > 1:
-            pin(rows)
-        else:
-            rows = rows.pin_memory()
-        return _held(rows, "pinned")
+        return _held(page_locked(rows), "pinned")
 
     def _on_device(self, rows: Tensor) -> Tensor:
         return _held(rows, "device")
+
+
+def page_locked(rows: Tensor) -> Tensor:
+    """Return rows in page-locked memory: in place, unless this process alone has them and they are few.
+
+    Raises:
+        CapacityError: the system refuses.
+    """
+    if not is_pinnable(rows) and world.current().local_world_size == 1:
+        return rows.pin_memory()
+    pin(rows)
+    return rows
 
 
 def _held(rows: Tensor, place: GPUPlace) -> Tensor:

@@ -24,6 +24,9 @@ class ExchangeFailure:
     _of_all: tuple[type[Exception], ...] = (ExchangeEndedError,)
     """Errors that all ranks raise alike, after which exchanges go on."""
 
+    def rest(self) -> None:
+        """Give back what other exchanges may use until the next call."""
+
     @contextlib.contextmanager
     def _failing(self, tag: Tag) -> Iterator[None]:
         """End the exchange on all ranks if the body raises, unless all ranks raise alike."""

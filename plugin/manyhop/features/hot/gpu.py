@@ -42,6 +42,8 @@ class GPUVisits:
     def add(self, requests: Sequence[RowRequest]) -> None:
         """Note what one batch asks of sources that a GPU reads slowly; the index may lie anywhere.
 
+        Rows that this rank has itself of :class:`DistributedRows` do not count.
+
         Raises:
             InputError: a source whose rows do not lie contiguously.
         """
@@ -57,6 +59,9 @@ class GPUVisits:
                 group = self._groups[tuple(map(id, sources))] = _Group(sources, row_bytes, visits)
             ids = torch.unique(together[0].index.to(self._device).long())
             ids = ids[(ids >= 0) & (ids < num_rows)]  # others are told of when batches ask for them
+            if isinstance(sources[0], DistributedRows):
+                mine = sources[0].shards.rows_of(sources[0].world.rank)
+                ids = ids[(ids < mine.start) | (ids >= mine.stop)]
             group.visits[ids] += 1
             self.rows += ids.numel()
 

@@ -90,4 +90,5 @@ def make_exchange(
 
     exchange = GPUExchange(title, timeout=timeout)
     fill_cache(plan, adapter, gpu, exchange)
+    exchange.rest()
     return exchange

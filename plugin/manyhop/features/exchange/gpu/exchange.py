@@ -16,6 +16,7 @@ from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import FeatureError, RankError
 from manyhop.features.buffers import BufferPool
 from manyhop.features.exchange.failure import ExchangeFailure
+from manyhop.features.exchange.gpu.connections import connections
 from manyhop.features.exchange.gpu.flight import MOST_GROUPS, NEEDS, Flight
 from manyhop.features.exchange.gpu.moving import enqueue_serve, usual_kernels
 from manyhop.features.exchange.gpu.pattern import Pattern
@@ -54,6 +55,7 @@ class GPUExchange(ExchangeFailure):
     repeated ids if that pays. Ranks exchange counts and ids, and send the number of rows that earlier exchanges predict
     (see ``SpeculativeQuota``) while the host waits for the counts. The rest, if any, follows in parts: the next part is
     gathered and own rows are copied while a part is in flight. Not thread-safe (``manyhop.pipeline`` orders the calls).
+    Exchanges of a process share communicators: one has its own from the first call to :meth:`rest`.
 
     Args:
         name: name of the exchange in errors.
@@ -90,10 +92,11 @@ class GPUExchange(ExchangeFailure):
             self._done = self._side.record_event()
         for kernel in [marker(True, False), marker(False, False), placer(False), *usual_kernels()]:
             kernel.prepare(self._device)
-        if not self.world.is_alone:
-            self._peers = Peers(self._device, timeout)
-            with self._failing((-1, -1)), self._on_device():
-                self._announce(Status.ASKS, (-1, -1), "").wait()  # NCCL connects the ranks
+        self._turns_taken = 0  # with a communicator
+        self._owed: tuple[Status, Tag, str] | None = None
+        self._connections = None if self.world.is_alone else connections(self._device, timeout)
+        with self._failing((-1, -1)), self._on_device():
+            self._connect()
 
     def gather(self, requests: Sequence[RowRequest], tag: Tag, *, pool: BufferPool | None = None) -> list[Tensor]:
         """Return ``source[index]`` for each request, whose sources are :class:`DistributedRows`. All ranks call it.
@@ -148,48 +151,77 @@ class GPUExchange(ExchangeFailure):
     def end(self, tag: Tag, failure: str = "") -> None:
         """Announce that this rank takes no part in exchange ``tag`` or later ones of this epoch.
 
-        Other ranks raise RankError in that exchange. Does not wait for them.
+        Other ranks raise RankError in that exchange. Does not wait for them: before the first exchange of an epoch,
+        what is to be announced may have to wait for :meth:`begin`.
         """
-        if self._peers is not None:
+        if self._connections is not None:
             with self._failing(tag), self._on_device():
-                self._last = self._announce(Status.FAILED if failure else Status.LEFT, tag, failure)
+                self._owed = (Status.FAILED if failure else Status.LEFT, tag, failure)
+                if self._peers is None:
+                    self._peers = self._connections.take_at_once(self._turn_key, self._settle)
+                if self._peers is not None:
+                    self._announce_end()
 
     def begin(self) -> None:
         """Begin an epoch: wait until the other ranks have received the end of the previous one."""
         if self._ended is not None:
             raise RankError(str(self._ended), ranks=self._ended.ranks)
+        if self._connections is not None and self._connections.forgive(self._turn_key):
+            with self._failing((-1, -1)), self._on_device():
+                self._connect()
+                self._announce_end()
+                self.rest()
         last, self._last = self._last, None
         if last is not None:
             with self._failing((-1, -1)), self._on_device():
                 last.wait()
 
     def close(self) -> None:
-        """Close the connections, unless the last announcement is still in flight. All ranks call it."""
-        peers = self._end_all()
-        if peers is not None and (self._last is None or self._last.is_complete()):
-            peers.close()
-
-    def leave(self) -> None:
-        """Close at the end of the run, without the other ranks.
-
-        NCCL's connections then end with the process group: closing them takes all ranks, and some may be blocked
-        elsewhere, waiting for the failure of another one.
-        """
-        if self._device.type == "cpu":
-            self.close()
-        else:
-            self._end_all()
-
-    def _end_all(self) -> Peers | None:
-        """Refuse further exchanges. Return the connections."""
-        peers, self._peers = self._peers, None
+        """Refuse further exchanges. All ranks call it."""
+        self.rest()
         self._pattern = None  # and the tensors that it keeps
         self._ended = self._ended or RankError(f"{self._name}: the exchange is closed.")
-        return peers
+
+    def leave(self) -> None:
+        """Close at the end of the run, whatever the other ranks do."""
+        self.close()
+
+    def rest(self) -> None:
+        """Let other exchanges have the communicator until the next call. All ranks do so after the same exchange."""
+        peers, self._peers = self._peers, None
+        if peers is not None and self._connections is not None:
+            self._turns_taken += 1
+            self._connections.give_back(peers)
+
+    @property
+    def _turn_key(self) -> str:
+        return f"{self._store_key}/connections/{self._turns_taken}"
+
+    def _connect(self) -> None:
+        """Take a communicator, unless there is one; connect the ranks where they have not used it yet."""
+        if self._peers is None and self._connections is not None:
+            self._peers = self._connections.take(self._turn_key)
+            if not self._peers.is_connected:
+                self._announce(Status.ASKS, (-1, -1), "").wait()
+                self._peers.is_connected = True
+
+    def _settle(self, peers: Peers) -> None:
+        """Announce what is owed to the other ranks, as another exchange is to have what this one should have had."""
+        with self._on_device():
+            self._peers = peers
+            self._announce_end()
+            self.rest()
+
+    def _announce_end(self) -> None:
+        assert self._owed is not None
+        assert self._peers is not None
+        owed, self._owed = self._owed, None
+        self._last = self._peers.latest = self._announce(*owed)
 
     # The steps of an exchange
 
     def _gather(self, requests: Sequence[RowRequest], tag: Tag) -> list[Tensor]:
+        self._connect()
         pattern = self._pattern
         if pattern is None or not pattern.fits(requests):
             pattern = self._pattern = Pattern(requests)
@@ -288,7 +320,8 @@ class GPUExchange(ExchangeFailure):
             sizes = [0 if rank == self.world.rank else stride for rank in range(ranks)]
             ahead = self._peers.swap(received, sent, sizes, sizes, wait=False) if stride and self._peers else None
             self._end_in_order(stream)
-        return _Announcement(flight, [each for each in (work, ahead) if each is not None], self._done)
+        sent_by = None if stream is None else stream.record_event()
+        return _Announcement(flight, [each for each in (work, ahead) if each is not None], sent_by)
 
     def _on_side_stream(self) -> AbstractContextManager[Any]:
         """Make a private stream current within the context."""
@@ -305,12 +338,16 @@ class GPUExchange(ExchangeFailure):
                 torch.cuda.current_stream(self._device),
             )  # creating it takes 10 us
         self._stream.wait_event(self._done)
+        if self._peers is not None:
+            self._stream.wait_event(self._peers.done)
         return self._stream
 
     def _end_in_order(self, stream: Any) -> None:
         """Order the next exchange, on any stream, after the work enqueued on ``stream``."""
         if stream is not None:
             self._done.record(stream)
+            if self._peers is not None:
+                self._peers.done.record(stream)
 
     def _is_current(self) -> bool:
         return self._device.type == "cpu" or torch.cuda.current_device() == self._device.index
@@ -322,7 +359,8 @@ class GPUExchange(ExchangeFailure):
     def _disconnect(self) -> None:
         """Close the connections, which unblocks the ranks that wait for this one, and kernels that wait on this GPU."""
         peers, self._peers, self._last = self._peers, None, None
-        if peers is not None:
+        if peers is not None and self._connections is not None:
+            self._connections.give_back(peers, broken=True)
             peers.abort()
 
 

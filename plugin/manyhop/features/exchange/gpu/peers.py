@@ -19,7 +19,7 @@ _BYTES = 0  # ncclInt8
 
 
 class Peers:
-    """A communicator with the other ranks, private to one exchange. All ranks create it, and call it in lockstep.
+    """A communicator with the other ranks. All ranks create it, and call it in lockstep, one exchange at a time.
 
     The communicator is torch's. Once it is connected, NCCL is called directly: the overhead of ``torch.distributed``
     takes the host several times as long as the call.
@@ -27,9 +27,17 @@ class Peers:
     Args:
         device: device of this rank.
         timeout: seconds to wait for other ranks.
+
+    Attributes:
+        is_connected: whether ranks have exchanged something.
+        latest: what was announced last to the other ranks, which may be in flight.
+        done: event after the latest exchange; ``None`` without a GPU.
     """
 
     def __init__(self, device: torch.device, timeout: float) -> None:
+        self.is_connected = False
+        self.latest: Any = None
+        self.done: Any = None
         self._device, self._on_gpu = device, device.type == "cuda"
         self._group: Any = _new_group(device, timeout)
         self._backend = self._group._get_backend(device)
@@ -38,6 +46,7 @@ class Peers:
         if self._on_gpu:  # prioritized over the kernels that gather the next part
             self._side = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
             self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self.done = self._side.record_event()
 
     def swap(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int], *, wait: bool = True) -> Any:
         """Enqueue an exchange of parts of two tensors on the current stream.

@@ -1,0 +1,163 @@
+"""Communicators of GPUs, at which the exchanges of a process take turns: NCCL takes hundreds of MiB for each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import torch
+
+from manyhop import control, world
+from manyhop.errors import RankError
+from manyhop.features.exchange.gpu.peers import Peers
+
+_BROKEN = "nobody: broken"
+
+
+class Connections:
+    """The communicators with the other ranks. Each belongs to one exchange at a time, the same on all ranks.
+
+    Rank 0 says which, and the others hear of it through the store. It gives out what its own exchanges have given back.
+    On another rank, the exchange before may still be under way, which is waited for: it takes none of the ranks that
+    are through, since an exchange gives its communicator back after equally many calls on all ranks.
+
+    Args:
+        device: device of this rank.
+        timeout: seconds to wait for other ranks.
+    """
+
+    def __init__(self, device: torch.device, timeout: float) -> None:
+        self._device, self._timeout = device, timeout
+        self._store = control.store().clone()  # others may wait in the ranks' own for long
+        self._condition = threading.Condition()
+        self._made: list[Peers] = []
+        self._users: list[str] = []
+        """Whose each communicator is, those included that are still to be made; empty: nobody's."""
+        self._latest: list[str] = []
+        """Who has had each of them last."""
+        self._debts: dict[str, Callable[[Peers], None]] = {}
+        """Of exchanges that did not wait for their turn."""
+
+    def take(self, key: str) -> Peers:
+        """Return a communicator for an exchange, which gives it back. All ranks call it.
+
+        Args:
+            key: the same on all ranks, another each time.
+
+        Raises:
+            RankError: rank 0 does not come; the exchange before does not end on this rank, or has broken.
+        """
+        number, before = self._choose(key) if world.current_rank() == 0 else self._hear(key)
+        with self._condition:
+            self._wait_until_free(number, before)
+            if self._users[number] == _BROKEN:
+                raise RankError("Expected connections between the GPUs, got some that an exchange has broken off.")
+            self._users[number] = self._latest[number] = key
+            if not self._condition.wait_for(lambda: len(self._made) >= number, self._timeout):
+                raise RankError(f"Expected connections between the GPUs to be made within {self._timeout:g} s.")
+            if number < len(self._made):
+                return self._made[number]
+        peers = Peers(self._device, self._timeout)  # one after the other, in the same order on all ranks
+        with self._condition:
+            self._made.append(peers)
+            self._condition.notify_all()
+        return peers
+
+    def take_at_once(self, key: str, settle: Callable[[Peers], None]) -> Peers | None:
+        """Return a communicator as :meth:`take`, unless that may take other ranks.
+
+        Otherwise return ``None``. Whoever takes next what the exchange should have had on this rank calls ``settle``
+        with it before; or the exchange itself calls :meth:`take`, after :meth:`forgive`.
+        """
+        with self._condition:
+            if world.current_rank() == 0:
+                there = "" in self._users[: len(self._made)]
+            else:
+                there = self._store.check([key])
+                if there:
+                    number, before = self._hear(key)
+                    there = number < len(self._made) and not self._users[number] and self._latest[number] == before
+            if there:
+                return self.take(key)
+            self._debts[key] = settle
+            return None
+
+    def forgive(self, key: str) -> bool:
+        """Return whether nobody has called ``settle`` for an exchange, and nobody will."""
+        with self._condition:
+            return self._debts.pop(key, None) is not None
+
+    def give_back(self, peers: Peers, *, broken: bool = False) -> None:
+        """Let other exchanges have a communicator; or none, where it is broken."""
+        with self._condition:
+            if peers in self._made:
+                self._users[self._made.index(peers)] = _BROKEN if broken else ""
+                self._condition.notify_all()
+
+    def close(self) -> None:
+        """Close all at the end of the run. NCCL's end with the process group: closing them takes all ranks."""
+        with self._condition:
+            made, self._made = self._made, []
+        for peers in made:
+            if self._device.type == "cpu" and (peers.latest is None or peers.latest.is_complete()):
+                peers.close()
+
+    def _choose(self, key: str) -> tuple[int, str]:
+        """On rank 0, choose a communicator, and say which, and whose it was before."""
+        with self._condition:
+            number = self._users.index("") if "" in self._users else len(self._users)
+            before = self._latest[number] if number < len(self._users) else ""
+            self._users[number : number + 1] = [""]
+            self._latest[number : number + 1] = [before]
+            self._users[number] = key
+        self._store.set(key, f"{number} {before}")
+        return number, before
+
+    def _hear(self, key: str) -> tuple[int, str]:
+        """Return what rank 0 has said."""
+        if not control.appears(self._store, key, world.current_size(), self._timeout):
+            raise RankError(f"Rank 0 did not come to an exchange within {self._timeout:g} s.", ranks=(0,))
+        number, _, before = self._store.get(key).decode().partition(" ")
+        return int(number), before
+
+    def _wait_until_free(self, number: int, before: str) -> None:
+        """Wait until this rank is through with the exchange ``before``, which may have left without its turn."""
+        settle = self._debts.pop(before, None)
+        if settle is not None:
+            self._wait_until_free(*self._hear(before))
+            self._latest[number] = before
+            settle(self._made[number])
+        if not self._condition.wait_for(lambda: self._is_free(number, before), self._timeout):
+            raise RankError(
+                f"Expected an epoch to end on this rank within {self._timeout:g} s, as it has on rank 0, got an "
+                "iterator that is open. Leave loops on all ranks after the same batch."
+            )
+
+    def _is_free(self, number: int, before: str) -> bool:
+        """Whether this rank is through with the exchange that had a communicator before, or never will be."""
+        if world.current_rank() == 0:
+            return True
+        while len(self._users) <= number:
+            self._users.append("")
+            self._latest.append("")
+        return self._users[number] == _BROKEN or (not self._users[number] and self._latest[number] == before)
+
+
+def connections(device: torch.device, timeout: float) -> Connections:
+    """Return the communicators of this run that all exchanges with such a timeout share."""
+    key = world.token(), device, timeout
+    with _lock:
+        if key not in _all:
+            found = _all[key] = Connections(device, timeout)
+            world.at_shutdown(lambda: _forget(key, found))
+        return _all[key]
+
+
+def _forget(key: tuple[str, torch.device, float], ended: Connections) -> None:
+    ended.close()
+    with _lock:
+        _all.pop(key, None)
+
+
+_all: dict[tuple[str, torch.device, float], Connections] = {}
+_lock = threading.Lock()

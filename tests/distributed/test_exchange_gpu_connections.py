@@ -1,0 +1,135 @@
+"""Exchanges between GPUs take turns at communicators; as test_exchange_gpu.py, without GPUs."""
+
+import threading
+import time
+
+import pytest
+import torch
+from test_exchange_gpu import ENV, make_exchange, shard
+
+import manyhop
+from manyhop.errors import RankError
+from manyhop.features import BufferPool, RowRequest
+
+WHOLE = torch.arange(80.0).view(40, 2)
+COUNT = 2
+
+
+class Loader:
+    """The exchanges of a loader without the rest of it."""
+
+    def __init__(self, name, timeout=20.0):
+        from manyhop.pipeline import Lockstep
+
+        self.exchange = make_exchange(name, timeout)
+        self.exchange.rest()
+        self.lockstep = Lockstep(self.exchange, lambda traffic: None)
+        self.source = shard(WHOLE, manyhop.init())
+
+    def begin(self, epoch):
+        self.steps = self.lockstep.begin(epoch, COUNT)
+
+    def batch(self, number):
+        from manyhop.pipeline import current_exchange
+
+        ids = torch.randint(0, 40, (9,), generator=torch.Generator().manual_seed(number + manyhop.init().rank))
+        with self.steps.batch(number):
+            (rows,) = current_exchange()([RowRequest(self.source, ids)], BufferPool())
+        return torch.equal(rows, WHOLE[ids])
+
+    def epoch(self, epoch):
+        self.begin(epoch)
+        return [self.batch(number) for number in range(COUNT)]
+
+    @property
+    def peers(self):
+        return self.exchange._peers
+
+
+def num_made():
+    from manyhop.features.exchange.gpu.connections import _all
+
+    return sum(len(each._made) for each in _all.values())
+
+
+def take_turns():
+    a, b, c = (Loader(name) for name in "abc")
+    right, made = [], []
+    for epoch in range(2):
+        for loader in (a, b, c):
+            right += loader.epoch(epoch)
+    made.append(num_made())
+    a.begin(2)
+    right.append(a.batch(0))
+    right += b.epoch(2)  # in the middle of the other
+    right.append(a.batch(1))
+    made.append(num_made())
+    b.begin(3), c.begin(3)
+    for number in range(COUNT):  # side by side
+        right += [b.batch(number), c.batch(number)]
+    made.append(num_made())
+    b.begin(4)
+    b.batch(0)
+    b.steps.close()  # leaves on all ranks after the same batch
+    right += c.epoch(4) + b.epoch(5)
+    a.begin(3), b.begin(6)
+    a.steps.close(), b.steps.close()  # before their first exchanges
+    right += c.epoch(5) + b.epoch(7) + a.epoch(4)
+    return right, [*made, num_made()]
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_exchanges_share_a_communicator_unless_they_overlap(launcher, world_size):
+    for right, made in launcher.run(take_turns, world_size=world_size, env=ENV):
+        assert all(right)
+        assert made == [1, 2, 2, 2]
+
+
+def in_threads():
+    from manyhop.features.exchange.gpu.connections import connections
+
+    rank = manyhop.init().rank
+    shared, found = connections(torch.device("cpu"), 20.0), {}
+
+    def run(name, pause):  # the interpreter of kernels is not for threads: words only
+        for epoch in range(20):
+            time.sleep(pause)
+            peers = shared.take(f"{name} {epoch}")
+            received, sizes = torch.zeros(1, dtype=torch.int64), [1 - rank, rank]
+            for number in range(COUNT):
+                peers.swap(received, torch.tensor([100 * ord(name) + number]), sizes, sizes)
+                found.setdefault(name, []).append(int(received) == 100 * ord(name) + number)
+            shared.give_back(peers)
+
+    pauses = [0.0, 0.003] if rank == 0 else [0.002, 0.0]
+    threads = [threading.Thread(target=run, args=each) for each in zip("ab", pauses, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found, num_made()
+
+
+def test_ranks_may_take_turns_in_another_order_in_threads(launcher):
+    for found, made in launcher.run(in_threads):
+        assert found == {"a": [True] * 20 * COUNT, "b": [True] * 20 * COUNT}
+        assert made <= 2
+
+
+def leave_open():
+    a, b = Loader("a", 2.0), Loader("b", 2.0)
+    a.begin(0)
+    a.batch(0)
+    if manyhop.init().rank == 0:
+        a.steps.close()
+    try:
+        b.epoch(0)
+    except RankError as error:
+        return str(error)
+    return ""
+
+
+def test_an_iterator_that_stays_open_on_one_rank(launcher):
+    first, second = launcher.run(leave_open, env=ENV)
+    assert "got an iterator that is open. Leave loops on all ranks after the same batch." in second
+    assert first
