@@ -107,7 +107,7 @@ def install(patch: Any = setattr) -> Binding:
     import manyhop.sampling
     from manyhop import cuda
     from manyhop.sampling import CPUSampler, EdgeSampler
-    from manyhop.stores import places
+    from manyhop.stores import exchanged, places
 
     binding = Binding()
     for module in (communicators, whole_memory):
@@ -124,7 +124,8 @@ def install(patch: Any = setattr) -> Binding:
     sys.modules["manyhop.pipeline.gpu"] = SimpleNamespace(GPUPositions=Positions)  # type: ignore[assignment]
     for name, kind in (("GPUSampler", CPUSampler), ("GPUEdgeSampler", EdgeSampler)):
         vars(manyhop.sampling)[name] = make_sampler(kind)
-    patch(places, "pin", lambda rows: None)
+    for module in (places, exchanged):
+        patch(module, "page_locked", lambda rows: rows)
     patch(places, "_there", lambda device, place: CPU)
     return binding
 

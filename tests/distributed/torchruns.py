@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -29,7 +31,12 @@ class Torchrun:
 
 @contextlib.contextmanager
 def start(
-    script: Path, *args: str, nodes: Sequence[Node], ranks_per_node: int, elastic: bool = False
+    script: Path,
+    *args: str,
+    nodes: Sequence[Node],
+    ranks_per_node: int,
+    elastic: bool = False,
+    fresh: bool = False,
 ) -> Iterator[list[Torchrun]]:
     """Run a script on all nodes; what still runs at the end is ended.
 
@@ -39,6 +46,7 @@ def start(
         nodes: where torchrun is started.
         ranks_per_node: processes of each.
         elastic: whether the nodes meet at a c10d rendezvous, which numbers them, or have their numbers.
+        fresh: whether processes are interpreters of their own: CUDA does not work in forked ones.
     """
     with reserve_port() as reserved, contextlib.ExitStack() as at_end:
         port = reserved.getsockname()[1]
@@ -50,11 +58,19 @@ def start(
                 where += ["--rdzv-conf", f"is_host={int(number == 0)}", "--local-addr", node.address]
             else:
                 where += ["--node-rank", str(number), "--master-addr", nodes[0].address, "--master-port", str(port)]
-            command = [forks.python(), "-m", "torch.distributed.run", *where, str(script), *args]
+            command = [
+                sys.executable if fresh else forks.python(),
+                "-m",
+                "torch.distributed.run",
+                *where,
+                str(script),
+                *args,
+            ]
             if node.namespace:
                 command = ["ip", "netns", "exec", node.namespace, *command]
             log = at_end.enter_context(tempfile.NamedTemporaryFile())
-            process = subprocess.Popen(command, stdout=log, stderr=log, env=forks.environment(**node.env))
+            env = os.environ | node.env if fresh else forks.environment(**node.env)
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=env)
             at_end.callback(_end, process)
             runs.append(Torchrun(process, log))
         yield runs

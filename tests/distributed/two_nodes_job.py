@@ -22,7 +22,8 @@ from manyhop.errors import RankError
 
 NUM_NODES, BATCH_SIZE = 200, 8
 ON_CPU = ("shared", "sharded")
-ON_GPU = ("cuda-cuda", "pinned-cuda", "cpu-cuda", "sharded", "distributed")
+IN_STORE = "host-sharded"  # rows in the memory of nodes, which GPUs exchange
+ON_GPU = ("cuda-cuda", "pinned-cuda", "cpu-cuda", "sharded", "distributed", IN_STORE)
 DONE_BEFORE_STATE = 2  # batches of each rank
 
 
@@ -56,17 +57,18 @@ def pyg_loader(world=None, device="cpu", placement=None, **how):
     if world is None:
         return manyhop_pyg.NeighborLoader(data, [3, 2], **how)
     if device == "cuda":
-        how |= {"device": device, "placement": placement}
-    else:
-        data = pyg_stores(data, placement, world)
+        how |= {"device": device, "placement": None if placement == IN_STORE else placement}
+    if device == "cpu" or placement == IN_STORE:
+        data = pyg_stores(data, "sharded" if placement == IN_STORE else placement, world)
     return manyhop_pyg.NeighborLoader(data, [3, 2], distributed=True, **how)
 
 
 def dgl_loader(world=None, device="cpu", placement=None, **how):
-    data, on_host = make_data(), device == "cpu" and world is not None
+    data, on_host = make_data(), world is not None and (device == "cpu" or placement == IN_STORE)
     row, col = data.edge_index
     if on_host:
-        g = manyhop_dgl.Graph((part(row, world)[0], part(col, world)[0]), NUM_NODES, placement=placement)
+        place = "sharded" if placement == IN_STORE else placement
+        g = manyhop_dgl.Graph((part(row, world)[0], part(col, world)[0]), NUM_NODES, placement=place)
         g.ndata["x"] = data.x
     else:
         g = manyhop_dgl.Graph((row, col), NUM_NODES)
@@ -74,7 +76,7 @@ def dgl_loader(world=None, device="cpu", placement=None, **how):
     sampler = manyhop_dgl.NeighborSampler([3, 2], prefetch_node_feats=["x"], seed=0)
     how = {"shuffle": True, "batch_size": BATCH_SIZE, "seed": 3, "output": "tensors"} | how
     if device == "cuda":
-        how |= {"device": device, "placement": placement}
+        how |= {"device": device, "placement": None if placement == IN_STORE else placement}
     return manyhop_dgl.DataLoader(g, torch.arange(NUM_NODES), sampler, use_ddp=world is not None, **how)
 
 

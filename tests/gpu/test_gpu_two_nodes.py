@@ -14,7 +14,7 @@ sys.path.append(str(Path(__file__).parents[1] / "distributed"))
 
 import torchruns
 from launch import Node
-from two_nodes_job import LOADERS, ON_GPU, check_batches
+from two_nodes_job import IN_STORE, LOADERS, ON_GPU, check_batches
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,7 +29,7 @@ NODES = [
     for gpu in ("0", "1")
 ]
 TIMEOUT = "15"  # kernels are compiled while ranks wait for each other
-FAULTS = [("pyg", "cuda-cuda"), ("pyg", "sharded"), ("pyg", "distributed"), ("dgl", "distributed")]
+FAULTS = [("pyg", "cuda-cuda"), ("pyg", "sharded"), ("pyg", IN_STORE), ("dgl", "distributed")]
 
 
 def both(runs):
@@ -38,9 +38,9 @@ def both(runs):
 
 def test_batches_are_those_of_one_process(tmp_path):
     args = ["--folder", str(tmp_path), "--device", "cuda"]
-    with torchruns.start(SCRIPT, "see_batches", *args, nodes=NODES, ranks_per_node=1) as runs:
+    with torchruns.start(SCRIPT, "see_batches", *args, nodes=NODES, ranks_per_node=1, fresh=True) as runs:
         assert torchruns.wait(runs, 200) == [0, 0], both(runs)
-    with torchruns.start(SCRIPT, "resume", *args, nodes=[Node()], ranks_per_node=2) as runs:  # on one node
+    with torchruns.start(SCRIPT, "resume", *args, nodes=[Node()], ranks_per_node=2, fresh=True) as runs:  # on one node
         assert torchruns.wait(runs, 100) == [0], both(runs)
     cases = check_batches(tmp_path, "cuda", 2, 2)
     for case in cases:
@@ -53,9 +53,9 @@ def test_faults():
         jobs, common = {}, ["--device", "cuda", "--timeout", TIMEOUT]
         for framework, placement in FAULTS:
             args = ["fail", "--framework", framework, "--placement", placement, *common]
-            how = torchruns.start(SCRIPT, *args, nodes=NODES, ranks_per_node=1)
+            how = torchruns.start(SCRIPT, *args, nodes=NODES, ranks_per_node=1, fresh=True)
             jobs[framework, placement] = at_end.enter_context(how)
-        how = torchruns.start(SCRIPT, "be_late", *common, nodes=NODES, ranks_per_node=1)
+        how = torchruns.start(SCRIPT, "be_late", *common, nodes=NODES, ranks_per_node=1, fresh=True)
         late = at_end.enter_context(how)
         for (framework, placement), runs in jobs.items():
             assert torchruns.wait(runs, 120) == [1, 1], both(runs)

@@ -312,7 +312,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         return exchanges(self.graph) or super()._exchanges()
 
     def _make_lockstep(self, title: str, timeout: float) -> Lockstep | None:
-        if exchanges(self.graph):
+        if exchanges(self.graph) and not super()._exchanges():
             return Lockstep(Exchange(title, timeout=timeout), counting_in(self._stats))
         return super()._make_lockstep(title, timeout)
 

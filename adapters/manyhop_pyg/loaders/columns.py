@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch_geometric.data import Data, FeatureStore, HeteroData
@@ -60,10 +60,13 @@ class PlacedStore:
 class StoreColumns:
     """The ``Columns`` of a feature store. Those of another kind than ours hold what only they know."""
 
-    kept_rows = None
-
     def __init__(self, store: FeatureStore) -> None:
         self._store = store
+
+    @property
+    def kept_rows(self) -> Mapping[str, int] | None:
+        """How many rows of other nodes a GPU keeps of each tensor; ``None``: as its memory allows."""
+        return self._store.kept_rows if isinstance(self._store, OwnStore) else None
 
     @property
     def complete(self) -> bool:

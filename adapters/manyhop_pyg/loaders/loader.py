@@ -186,6 +186,8 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         with _settling:
             if self._gpu is None and not self._knows_device:
                 self._find_gpu()
+                if self._gpu is not None and self._ranks is not None and super()._exchanges():
+                    self._ranks.forget_exchanges()
                 if self._gpu is None:
                     if self._mode is not None:
                         raise InputError(
@@ -210,7 +212,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
 
     def _make_lockstep(self, title: str, timeout: float) -> Lockstep | None:
         store = sharded_store(self.data)
-        if store is not None:
+        if store is not None and not super()._exchanges():
             return make_lockstep(self, store, self._plan(), self._stats, title, timeout)
         return super()._make_lockstep(title, timeout)
 

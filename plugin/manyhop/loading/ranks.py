@@ -42,6 +42,12 @@ class Ranks:
         self._lockstep = make_lockstep(self.title, self.timeout)
         self._end_with_run()
 
+    def forget_exchanges(self) -> None:
+        """Have the next epoch make exchanges anew: they are of GPUs now, not of CPUs. All ranks call it."""
+        if self._lockstep is not None:
+            self._lockstep.close()
+            self._lockstep = None
+
     def _end_with_run(self) -> None:
         """Have threads ended before what they may use: exchanges, memory over several GPUs, the process group."""
         manyhop.world.at_shutdown(self._threads.end)

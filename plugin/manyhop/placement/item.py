@@ -39,6 +39,8 @@ class Item:
     """Where it is already, for another loader: it takes no more memory there. Only GPU runs ask."""
     held: GPUPlace | None = None
     """The place that the user's store keeps it in, whatever the mode. Only GPU runs ask."""
+    on_host: bool = False
+    """Whether what is held in the place ``distributed`` is page-locked in the memory of all nodes, not on GPUs."""
 
 
 def check_names(items: Sequence[Item]) -> None:

@@ -15,6 +15,8 @@ def reason(item: Item, place: GPUPlace, hardware: Hardware, *, asked: bool, mapp
     size, part = in_units(item.nbytes), in_units(on_gpu(item, place, hardware))
     gpus = "the GPU" if hardware.world_size == 1 else "each GPU"
     hot = f" {in_units(cache)} of hot rows are kept on {gpus}." if cache else ""
+    if item.on_host:
+        return f"{size} are sharded over the memory of all nodes, page-locked; GPUs exchange rows once per batch.{hot}"
     if place in item.there:
         return f"{size} are {_THERE[place].format(gpus=gpus)} already.{hot}"
     if place == "device":

@@ -35,6 +35,9 @@ class DistributedRows(RowsInParts):
     hot_rows: Tensor | None = None
     """``[hot.count, ...]``: these rows, on the GPU."""
 
+    on_host: bool = False
+    """Whether ``rows`` are page-locked memory of the host, which this rank's GPU reads."""
+
     shards: Shards = field(init=False)
     """Which rows each rank has."""
 

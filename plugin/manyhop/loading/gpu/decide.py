@@ -12,7 +12,7 @@ from torch import Tensor
 
 from manyhop import control, cuda, world
 from manyhop.errors import InputError
-from manyhop.features import DistributedRows
+from manyhop.features import DistributedRows, ShardedRows
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.loading.gpu.memory import GPUMemory, row_bytes
 from manyhop.loading.gpu.pinning import HostMemory, decide_and_lock
@@ -30,6 +30,7 @@ def decide_memory(
     together: bool,
     timeout: float,
     kept_rows: Mapping[str, int] | None = None,
+    exchanged: Mapping[ShardedRows, DistributedRows] | None = None,
 ) -> GPUMemory:
     """Decide where a loader's topology and features reside. All ranks that make the loader ``together`` call this.
 
@@ -41,6 +42,7 @@ def decide_memory(
         together: whether all ranks decide together.
         timeout: seconds to wait for them.
         kept_rows: how many rows of which tensors the GPU keeps, by name; ``None``: as its memory allows.
+        exchanged: of rows that nodes hold in host memory: what GPUs exchange them by.
 
     Raises:
         CapacityError: it does not fit as the user wants.
@@ -48,6 +50,8 @@ def decide_memory(
     """
     mode = mode or _mode_of_environment()
     also_there = mode in ("sharded", "distributed")
+    found_by = exchanged or {}
+    named = [(name, found_by.get(value, value) if isinstance(value, ShardedRows) else value) for name, value in named]
     kept_there = [a for a in named if held(a[1]) is not None]
     attributes = [a for a in named if held(a[1]) is None and is_movable(a[1], device, also_there=also_there)]
     nbytes = 0 if graph is None else graph.nbytes
@@ -92,8 +96,9 @@ def decide_memory(
     if kept is not None:
         kept = {name: kept[name] * row_bytes(value) for name, value in kept_there + attributes if name in kept}
     memory = GPUMemory(
-        device, placement, host, also_there=also_there, timeout=timeout, together=together, kept_bytes=kept
-    )
+        device, placement, host, also_there=also_there, timeout=timeout, together=together, kept_bytes=kept,
+        exchanged=exchanged,
+    )  # fmt: skip
     memory.reside(kept_there + attributes, graph, found)
     return memory
 
@@ -181,7 +186,10 @@ def _held_item(name: str, value: Tensor | DistributedRows, *, together: bool) ->
         )
     nbytes = len(value) * value.row_bytes if isinstance(value, DistributedRows) else value.nbytes
     places = frozenset({there.place})
-    return Item(name=name, nbytes=nbytes, can_map=False, in_memory=True, there=places, held=there.place)
+    return Item(
+        name=name, nbytes=nbytes, can_map=False, in_memory=True, there=places, held=there.place,
+        on_host=isinstance(value, DistributedRows) and value.on_host,
+    )  # fmt: skip
 
 
 def _item(name: str, value: Tensor | np.ndarray[Any, Any], there: frozenset[GPUPlace], *, mapped: bool) -> Item:

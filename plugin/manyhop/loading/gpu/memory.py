@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import FeatureError
-from manyhop.features import CachedRows, DistributedRows, RowRequest, is_pinnable
+from manyhop.features import CachedRows, DistributedRows, RowRequest, ShardedRows, is_pinnable
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.loading.gpu.pinning import HostMemory
 from manyhop.placement import GPUPlace, GPUPlacement
@@ -61,6 +61,7 @@ class GPUMemory:
         timeout: seconds to wait for other ranks.
         together: whether all ranks made it, so that they have chosen hot rows of what is spread, for all loaders.
         kept_bytes: bytes of rows to keep, by name; ``None``: as placed.
+        exchanged: of rows that nodes hold in host memory: what GPUs exchange them by.
     """
 
     def __init__(
@@ -73,8 +74,10 @@ class GPUMemory:
         timeout: float,
         together: bool = False,
         kept_bytes: Mapping[str, int] | None = None,
+        exchanged: Mapping[ShardedRows, DistributedRows] | None = None,
     ) -> None:
         self.device, self.placement, self._kept_bytes = device, placement, kept_bytes
+        self._exchanged = exchanged or {}
         self._host, self._also_there, self._timeout, self._together = host, also_there, timeout, together
         self._places = {choice.item.name: choice.place for choice in placement.features}
         self._residents: dict[str, _Resident] = {}
@@ -128,6 +131,8 @@ class GPUMemory:
 
     def placed(self, name: str, value: Any, watch: Callable[[Version], None]) -> Any:
         """Return the source of an attribute's rows; call ``watch`` with versions that must stay current meanwhile."""
+        if isinstance(value, ShardedRows):
+            value = self._exchanged.get(value, value)
         if name in self._residents:
             if self._residents[name].value is not value:
                 raise FeatureError(

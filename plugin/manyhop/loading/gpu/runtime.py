@@ -13,7 +13,7 @@ from torch import Tensor
 
 from manyhop import world
 from manyhop.control import DEFAULT_TIMEOUT
-from manyhop.features import Checks, RowRequest, ShardedRows, gather
+from manyhop.features import Checks, RowRequest, gather
 from manyhop.loading.adapter import Adapter, Columns, LoaderView, Placed
 from manyhop.loading.gpu.decide import decide_memory, reads_all
 from manyhop.loading.gpu.memory import Sources
@@ -22,6 +22,7 @@ from manyhop.loading.keys import current_turn
 from manyhop.loading.which_gpu import on_gpu, warn_if_shared
 from manyhop.pipeline import OnStream, Streams, Turn, current_exchange, tensors_in
 from manyhop.placement import GPUMode
+from manyhop.stores.exchanged import exchanged_on_gpus
 
 Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
 
@@ -50,7 +51,10 @@ class GPURuntime:
         if not together:  # ranks that decide together refuse to share a GPU
             warn_if_shared(device)
         with on_gpu(device):  # shared GPU memory belongs to torch's current device
-            self.memory = decide_memory(named, graph, device, mode, together=together, timeout=timeout, kept_rows=kept)
+            exchanged = exchanged_on_gpus(named, timeout) if together and adapter.columns.complete else {}
+            self.memory = decide_memory(
+                named, graph, device, mode, together=together, timeout=timeout, kept_rows=kept, exchanged=exchanged
+            )
             if decides and (not together or world.current_rank() == 0):  # ranks have decided the same
                 what = "%s on %s:\n%s"
                 logging.getLogger("manyhop").info(what, loader.name, device, self.memory.placement)
@@ -71,7 +75,6 @@ class GPURuntime:
         """The tensors that the latest batches took rows from."""
         self._sources: Sources | None = None
         self._known: frozenset[int] = frozenset()
-        self._spreads = False
         if adapter.columns.complete:
             self.columns(adapter.columns)
 
@@ -87,7 +90,6 @@ class GPURuntime:
             self.streams.synchronize()  # copies are complete
             # Threads use the former tensors until all new ones are set; ids stay valid while their objects live.
             self._known = placed.shared_objects()
-            self._spreads = any(isinstance(source, ShardedRows) for source in placed.sources)
             self.placed, self._sources = placed, sources
             return placed
 
@@ -125,27 +127,7 @@ class GPURuntime:
             return self._intercept(requests)
         if threads is None:  # like torch's operators: all cores in the caller, one in a worker thread
             threads = 1 if self._reads_all else torch.get_num_threads()
-        if self._spreads:
-            return self._gather_spread(requests, threads)
         return gather(requests, pool=self._pool, threads=threads, exchange=current_exchange(), checks=self.checks)
-
-    def _gather_spread(self, requests: list[RowRequest], threads: int) -> list[Any]:
-        """Gather rows of which some tensors are spread over nodes, whose CPUs exchange them."""
-        rows: list[Any] = [None] * len(requests)
-        elsewhere = [isinstance(request.source, ShardedRows) for request in requests]
-        on_cpu: dict[int, Tensor] = {}  # each index once: copying it waits for the GPU
-        for spread in (False, True):
-            slots = [i for i, is_spread in enumerate(elsewhere) if is_spread == spread]
-            asked = [requests[i] for i in slots]
-            if spread:
-                for request in asked:
-                    if id(request.index) not in on_cpu:
-                        on_cpu[id(request.index)] = request.index.cpu()
-                asked = [RowRequest(r.source, on_cpu[id(r.index)], name=r.name) for r in asked]
-            found = gather(asked, pool=self._pool, threads=threads, exchange=current_exchange(), checks=self.checks)
-            for i, value in zip(slots, found, strict=True):
-                rows[i] = value.to(self.device) if spread else value
-        return rows
 
     @contextmanager
     def intercepting_gathers(self, handler: Gather) -> Iterator[None]:
