@@ -225,9 +225,12 @@ def _add_exchange(targets: Verbs) -> None:
         _run_exchange,
         help="rows from other nodes",
         description="Measure the exchange of feature rows between nodes, in bytes of rows received per second and "
-        "rank, beside torch.distributed's all_to_all_single (gloo) of as many bytes, in turns. All rows that are asked "
-        "for are on other nodes. Under torchrun, every rank is a node of its own. Otherwise two ranks are started on "
-        "this machine.",
+        "rank, beside torch.distributed's all_to_all_single of as many bytes, in turns. All rows that are asked for "
+        "are on other nodes. Under torchrun, every rank is a node of its own. Otherwise two ranks are started on this "
+        "machine, with --device cuda on a GPU each, which reach each other over sockets only.",
+    )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="whose memory rows come to, by gloo or NCCL"
     )
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the tensor (default: 1000000)")
     parser.add_argument("--ids", type=int, default=50_000, help="random ids per rank and batch (default: 50000)")

@@ -21,11 +21,11 @@ WORKLOADS: Mapping[str, tuple[str, Mode, tuple[int, ...]]] = {
 BUILD = "build"
 """Beside these: an edge list becomes the topology."""
 
-PARTS = ("limits", "sampling", "gather", "loader", "epoch", "build")
+PARTS = ("limits", "sampling", "gather", "loader", "epoch", "build", "stores")
 """What can be measured. The limits of the hardware are always measured."""
 
 CONTENDERS: Mapping[str, tuple[str, ...]] = {
-    "manyhop": ("sampling", "gather", "loader", "epoch", "build"),
+    "manyhop": ("sampling", "gather", "loader", "epoch", "build", "stores"),
     "WholeGraph": ("sampling", "gather"),
     "pylibcugraph": ("sampling",),
     "torch": ("gather",),

@@ -10,7 +10,7 @@ def test_two_ranks_are_started_and_measured(capfd, tmp_path):
     assert main(["exchange", *sizes, "--output", str(tmp_path)]) == 0
     table = capfd.readouterr().out
     assert "2 nodes of one rank each, 100 random ids of other nodes" in table
-    assert re.search(r"^\| 16 bytes \| 0\.0 \| \d+\.\d\d \| \d+\.\d\d \| \d+\.\d\d \(", table, re.MULTILINE)
+    assert re.search(r"^\| 16 bytes, host \| 0\.0 \| \d+\.\d\d \| \d+\.\d\d \| \d+\.\d\d \(", table, re.MULTILINE)
     assert (tmp_path / "exchange.md").read_text() == table
 
 

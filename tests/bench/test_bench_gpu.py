@@ -211,7 +211,7 @@ def test_runs_on_the_same_kind_of_gpu_are_joined(made_up):
 @pytest.fixture(scope="module")
 def tiny_run() -> Run:
     pytest.importorskip("triton")
-    parts = ("sampling", "gather", "loader", "epoch", "build")
+    parts = ("sampling", "gather", "loader", "epoch", "build", "stores")
     peers = ("manyhop", "torch", "PyG", "WholeGraph", "cuGraph-PyG")
     return run(TINY, parts, peers, [1], 300, ["--quick"], side_by_side=True)
 
@@ -241,11 +241,21 @@ def test_manyhop_is_measured_at_everything(tiny_run):
 
 def test_edges_become_batches(tiny_run):
     pytest.importorskip("torch_geometric")
-    on_gpu, on_cpu = tiny_run.of("build")
-    assert on_gpu.setting == "grouped by the GPU"
-    assert on_cpu.setting.startswith("grouped by the CPU, ")
+    on_gpu, on_cpu, there = tiny_run.of("build")
+    assert (on_gpu.setting, there.setting) == ("on the host, grouped by the GPU", "on the GPU, grouped by it")
+    assert on_cpu.setting.startswith("on the host, grouped by the CPU, ")
     assert (on_gpu.workload, on_gpu.edges, on_cpu.edges) == ("8,000 edges, [3, 2]", 8000, 8000)
-    assert "From edges in host memory to the first batch" in as_text([tiny_run])
+    assert "From an edge list to the first batch" in as_text([tiny_run])
+
+
+def test_loaders_of_both_frameworks_read_the_same_rows(tiny_run):
+    pytest.importorskip("torch_geometric")
+    pytest.importorskip("dgl")
+    pyg, dgl = sorted(tiny_run.of("stores"), key=lambda row: row.setting != "device, PyG")
+    assert (pyg.setting, dgl.setting) == ("device, PyG", "device, DGL")
+    assert 0 < pyg.edges <= dgl.edges
+    assert 0 < pyg.extra["rows"] <= 16 * (1 + 3 + 3 * 2)
+    assert "Loaders over the same rows in a store" in as_text([tiny_run])
 
 
 def test_contenders_are_at_the_same_work(tiny_run):
@@ -299,7 +309,7 @@ def test_numbers_of_gpus_have_to_be_there(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("argv", "template", "parts", "gpus", "side_by_side"),
     [
-        (["--quick"], command.QUICK, ("sampling", "gather", "loader", "epoch", "build"), [1, 2], False),
+        (["--quick"], command.QUICK, ("sampling", "gather", "loader", "epoch", "build", "stores"), [1, 2], False),
         (["--papers", "--only", "epoch", "--gpus", "2", "--side-by-side"], command.PAPERS, ["epoch"], [2], True),
     ],
 )

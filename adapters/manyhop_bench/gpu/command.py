@@ -181,6 +181,7 @@ def _jobs(
         groups[1:] = [("sampling", "gather")]  # fewer processes to start: they cannot run side by side
     else:
         groups.append(("build",))
+    groups.append(("stores",))
     for group in groups:
         for contender in contenders:
             mine = tuple(part for part in CONTENDERS[contender] if part in parts and part in group)

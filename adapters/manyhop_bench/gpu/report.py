@@ -55,7 +55,7 @@ def as_text(runs: Sequence[Run]) -> str:
 
 def tables(run: Run) -> Iterable[Table]:
     """All tables that have rows."""
-    for make in (_limits, _sampling, _gather, _exchange, _loader, _epoch, _build, _scaling):
+    for make in (_limits, _sampling, _gather, _exchange, _loader, _epoch, _build, _stores, _scaling):
         table = make(run)
         if table[2]:
             yield table
@@ -147,7 +147,17 @@ def _build(run: Run) -> Table:
         cells = [row.workload, row.name, row.setting, f"{row.median_s:.2f}", f"{row.extra['construct_s']:.2f}"]
         rows.append([*cells, _gib(row)])
     columns = ("workload", "by", "edges", "first batch, s", "of which making the loader, s", "peak")
-    return "From edges in host memory to the first batch", columns, rows
+    return "From an edge list to the first batch", columns, rows
+
+
+def _stores(run: Run) -> Table:
+    rows = []
+    for row in run.of("stores"):
+        cells = [row.workload, str(row.gpus), row.setting, f"{row.median_s * 1e3:.3f}", f"{row.edges:.0f}"]
+        cells += [f"{row.extra['rows']:.0f}", f"{row.median_s / row.extra['rows'] * 1e9:.2f}"]
+        rows.append([*cells, *(f"{row.extra[name] / 2**30:.2f} GiB" for name in ("one_bytes", "more_bytes"))])
+    columns = ("workload", "GPUs", "rows, loader", "ms per batch", "edges", "rows", "ns per row", "first loader takes")
+    return "Loaders over the same rows in a store", (*columns, "two further ones take"), rows
 
 
 def _spread(row: Row) -> str:

@@ -44,7 +44,7 @@ def run(job: Job, *, rank: int = 0) -> None:
     _join(job, ranks)
     memory = PeakMemory(ranks)
     graph: GPUGraph | None = None
-    if {"sampling", "loader", "epoch", "build"} & set(job.parts):
+    if {"sampling", "loader", "epoch", "build", "stores"} & set(job.parts):
         graph = rmat(job.num_nodes, job.num_edges, ranks.device)
     if "sampling" in job.parts and graph is not None:
         _guarded(sink, "sampling", lambda: sampling(job, ranks, graph, memory, sink))
@@ -59,6 +59,8 @@ def run(job: Job, *, rank: int = 0) -> None:
         _guarded(sink, "loader", lambda: _loaders(job, ranks, graph, memory, sink))
     if "build" in job.parts and graph is not None:
         _guarded(sink, "build", lambda: _build(job, ranks, graph, memory, sink))
+    if "stores" in job.parts and graph is not None:
+        _guarded(sink, "stores", lambda: _stores(job, ranks, graph, memory, sink))
     if ranks.size > 1:
         with contextlib.suppress(Exception):
             ranks.meet()
@@ -93,6 +95,12 @@ def _build(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Si
     from manyhop_bench.gpu.build import build  # imports PyG
 
     build(job, ranks, graph, memory, sink)
+
+
+def _stores(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Sink) -> None:
+    from manyhop_bench.gpu.stores import stores  # imports PyG and DGL
+
+    stores(job, ranks, graph, memory, sink)
 
 
 def _guarded(sink: Sink, part: str, measure: Callable[[], None]) -> None:

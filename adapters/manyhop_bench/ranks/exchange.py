@@ -1,4 +1,4 @@
-"""``manyhop bench exchange``: rows from another node, beside gloo's plain all-to-all of as many bytes."""
+"""``manyhop bench exchange``: rows from another node, beside a plain all-to-all of as many bytes by gloo or NCCL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from manyhop.errors import InputError
 from manyhop.system.memory import require_memory
 from manyhop_bench.common.machine import describe
 
-_COLUMNS = ("rows", "sent to each rank, MB", "manyhop, GB/s", "all-to-all, GB/s", "manyhop / all-to-all")
+_COLUMNS = ("rows, in memory of", "sent to each rank, MB", "manyhop, GB/s", "all-to-all, GB/s", "manyhop / all-to-all")
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
@@ -36,6 +36,8 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
         ranks = []
         for rank, prefix in enumerate(prefixes):
             env = {"RANK": rank, "WORLD_SIZE": 2, "GROUP_RANK": rank, "MASTER_ADDR": address, "MASTER_PORT": port}
+            if options.device == "cuda":  # nodes of their own for NCCL, too, which has sockets only
+                env |= {"CUDA_VISIBLE_DEVICES": rank, "NCCL_HOSTID": rank, "NCCL_P2P_DISABLE": 1, "NCCL_SHM_DISABLE": 1}
             if options.namespaces:
                 env["GLOO_SOCKET_IFNAME"] = f"mhb{rank}"
             command = [*prefix, sys.executable, "-m", "manyhop_bench", "exchange", *argv]
@@ -51,10 +53,14 @@ def _be_rank(options: argparse.Namespace, argv: list[str]) -> int:
     torch.set_num_threads(1)
     os.environ["GROUP_RANK"] = os.environ["RANK"]
     world = manyhop.init()
-    rows = [_measure(width, options) for width in options.features]
+    places = ("host",) if options.device == "cpu" else ("GPUs", "page-locked")
+    rows = [_measure(width, place, options) for place in places for width in options.features]
     if world.rank == 0:
         lines = ["# Exchange of rows between nodes", ""]
         lines += [f"- {label}: {value}" for label, value in describe(["exchange", *argv])]
+        if options.device == "cuda":
+            nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+            lines.append(f"- GPU of each node: {torch.cuda.get_device_name()}; NCCL {nccl}")
         lines += [
             "",
             f"{world.world_size} nodes of one rank each, {options.ids} random ids of other nodes per rank and "
@@ -73,27 +79,40 @@ def _be_rank(options: argparse.Namespace, argv: list[str]) -> int:
     return 0
 
 
-def _measure(width: int, options: argparse.Namespace) -> str:
-    """One line of the table: rows of so many float32."""
+def _measure(width: int, place: str, options: argparse.Namespace) -> str:
+    """One line of the table: rows of so many float32, in host memory, or where GPUs read them."""
     import torch
     import torch.distributed as dist
 
     import manyhop
-    from manyhop.features import BufferPool, RowRequest
+    from manyhop.features import BufferPool, DistributedRows, GPUExchange, RowRequest, pin
     from manyhop.features.exchange.host import Exchange
     from manyhop.features.sources.shards import ShardedRows, Shards
 
-    world = manyhop.init()
+    world, device = manyhop.init(), torch.device(options.device)
     mine = Shards(options.rows, world.num_nodes).rows_of(world.node)
     rows = torch.from_numpy(np.ones((len(mine), width), np.float32))  # numpy asks for huge pages
-    source = ShardedRows(rows, options.rows, world)
-    exchange, pool = Exchange("manyhop bench exchange"), BufferPool()
+    if place == "page-locked":
+        pin(rows)
+    exchange = (Exchange if place == "host" else GPUExchange)("manyhop bench exchange")
+    source: ShardedRows | DistributedRows = (
+        ShardedRows(rows, options.rows, world)
+        if place == "host"
+        else DistributedRows(rows.to(device) if place == "GPUs" else rows, options.rows, world)
+    )
+    pool = BufferPool()
     draw = torch.Generator().manual_seed(world.rank)
     others = options.rows - len(mine)
     batches = [
-        (torch.randint(others, (options.ids,), generator=draw) + mine.stop) % options.rows
+        ((torch.randint(others, (options.ids,), generator=draw) + mine.stop) % options.rows).to(device)
         for _ in range(options.batches)
     ]
+
+    def finish() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        dist.barrier()
+
     number = iter(range(1 << 30))
 
     def ours() -> None:
@@ -104,13 +123,13 @@ def _measure(width: int, options: argparse.Namespace) -> str:
     before = exchange.traffic.bytes_received
     ours()
     each = (exchange.traffic.bytes_received - before) // options.batches
-    total = torch.tensor([each])
+    total = torch.tensor([each], device=device)
     dist.all_reduce(total)  # the same on all ranks: the mean of what one rank receives in a batch
     part = int(total) // world.world_size // (world.world_size - 1)
     splits = [0 if rank == world.rank else part for rank in range(world.world_size)]
-    sent = torch.ones(sum(splits), dtype=torch.uint8)
+    sent = torch.ones(sum(splits), dtype=torch.uint8, device=device)
     received = torch.ones_like(sent)
-    group = dist.new_group(backend="gloo")
+    group = dist.new_group(backend="gloo" if device.type == "cpu" else "nccl")
 
     def plain() -> None:
         for _ in batches:
@@ -120,14 +139,15 @@ def _measure(width: int, options: argparse.Namespace) -> str:
     plain()
     for turn in range(options.rounds):
         for k in (0, 1) if turn % 2 == 0 else (1, 0):
-            dist.barrier()
+            finish()
             began = time.perf_counter()
             (ours, plain)[k]()
-            dist.barrier()
+            finish()
             seconds[k].append((time.perf_counter() - began) / options.batches)
     speed = [sum(splits) / np.median(s) / 1e9 for s in seconds]
     low, median, high = np.quantile(np.divide(seconds[1], seconds[0]), [0.25, 0.5, 0.75])
-    cells = [f"{4 * width} bytes", f"{sum(splits) / 1e6:.1f}", f"{speed[0]:.2f}", f"{speed[1]:.2f}"]
+    exchange.close()
+    cells = [f"{4 * width} bytes, {place}", f"{sum(splits) / 1e6:.1f}", f"{speed[0]:.2f}", f"{speed[1]:.2f}"]
     return f"| {' | '.join([*cells, f'{median:.2f} ({low:.2f}-{high:.2f})'])} |"
 
 

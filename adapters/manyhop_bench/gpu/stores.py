@@ -1,0 +1,156 @@
+"""Loaders of PyG and of DGL over the same rows in the places of GPUs: their times, and what further loaders take.
+
+Imports PyG and DGL, so the worker imports it late.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+import manyhop
+import manyhop_dgl
+import manyhop_pyg
+from manyhop.features import WholeMemory
+from manyhop_bench.gpu.graphs import GPUGraph, draw_features, draw_seeds
+from manyhop_bench.gpu.job import Job, Row, Sink, fanout_name, reason_of
+from manyhop_bench.gpu.timing import PeakMemory, Ranks, tidy
+
+_BATCHES = 64  # of an epoch and GPU, at most
+_LOADERS = 3
+
+Place = Literal["device", "sharded", "distributed"]
+
+
+@dataclass
+class _Count:
+    """What an epoch of one rank has had."""
+
+    batches: int = 0
+    edges: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Loaders of one framework."""
+
+    make: Callable[[tuple[int, ...], Tensor], Iterable[Any]]
+    """Of fanouts and seeds ``[num_batches, batch_size]`` of all ranks."""
+    count: Callable[[Any, _Count], None]
+    """Adds a batch."""
+
+
+def stores(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Sink) -> None:
+    """Measure both frameworks in turns over the same rows; then make further loaders."""
+    places: tuple[Place, ...] = ("device",) if ranks.size == 1 else ("sharded", "distributed")
+    for place in places:
+        try:
+            _measure(job, ranks, graph, memory, sink, place)
+        except Exception as error:  # a line in the table
+            sink.missing("stores", reason_of(error), place)
+        tidy(ranks)
+
+
+def _measure(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Sink, place: Place) -> None:
+    ways = _ways(job, ranks, graph, place)
+    fanout = job.fanouts[0]
+    seeds = draw_seeds(graph.num_nodes, min(_BATCHES, job.epoch_batches) * ranks.size, job.batch_size, ranks.device)
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    counts, extra = {name: _Count() for name in ways}, {name: dict[str, float]() for name in ways}
+
+    def epoch(name: str, loader: Iterable[Any]) -> None:
+        counts[name] = _Count()
+        for batch in loader:
+            ways[name].count(batch, counts[name])
+
+    kept: list[Iterable[Any]] = []
+    loaders: dict[str, Iterable[Any]] = {}
+    for name, way in ways.items():  # the first one compiles
+        before = _used(ranks, memory)
+        loaders[name] = way.make(fanout, seeds)
+        epoch(name, loaders[name])
+        extra[name]["one_bytes"] = _used(ranks, memory) - before
+    for _ in range(job.rounds):
+        for name, loader in loaders.items():
+            took = ranks.seconds(lambda name=name, loader=loader: epoch(name, loader))  # type: ignore[misc]
+            seconds[name].append(took / counts[name].batches)
+    for name, way in ways.items():
+        before = _used(ranks, memory)
+        for _ in range(_LOADERS - 1):
+            kept.append(way.make(fanout, seeds))
+            epoch(name, kept[-1])
+        extra[name]["more_bytes"] = _used(ranks, memory) - before
+    for name, count in counts.items():
+        sink.add(
+            Row(
+                part="stores",
+                workload=fanout_name(fanout),
+                setting=f"{place}, {name}",
+                name="manyhop",
+                gpus=job.gpus,
+                seconds=seconds[name],
+                edges=ranks.mean(count.edges / count.batches),
+                extra={"rows": ranks.mean(count.rows / count.batches), **extra[name]},
+            )
+        )
+
+
+def _used(ranks: Ranks, memory: PeakMemory) -> float:
+    ranks.meet()
+    gc.collect()
+    tidy(ranks)
+    return memory.now()
+
+
+def _ways(job: Job, ranks: Ranks, graph: GPUGraph, place: Place) -> dict[str, _Way]:
+    together = ranks.size > 1
+    x = _rows(job, ranks, graph.num_nodes, place)
+    row, col = graph.edge_index()
+    features, edges = manyhop_pyg.FeatureStore(), manyhop_pyg.GraphStore()
+    features.put_tensor(x, group_name=None, attr_name="x", index=None)
+    size = (graph.num_nodes, graph.num_nodes)
+    edges.put_edge_index((row, col), edge_type=None, layout="coo", size=size)
+    g = manyhop_dgl.Graph((row, col), graph.num_nodes)
+    g.ndata["x"] = x
+    common: dict[str, Any] = {"batch_size": job.batch_size, "shuffle": True, "device": ranks.device}
+    if place == "distributed":  # exchanges take a thread
+        common["num_workers"] = 1
+
+    def make_pyg(fanout: tuple[int, ...], seeds: Tensor) -> Iterable[Any]:
+        nodes = seeds.flatten().cpu()
+        return manyhop_pyg.NeighborLoader((features, edges), list(fanout), nodes, distributed=together, **common)
+
+    def make_dgl(fanout: tuple[int, ...], seeds: Tensor) -> Iterable[Any]:
+        sampler = manyhop_dgl.NeighborSampler(list(fanout)[::-1], prefetch_node_feats=["x"])
+        nodes = seeds.flatten().cpu()
+        return manyhop_dgl.DataLoader(g, nodes, sampler, output="tensors", use_ddp=together, **common)
+
+    def count_pyg(batch: Any, count: _Count) -> None:
+        count.batches += 1
+        count.edges += batch.edge_index.shape[1]
+        count.rows += batch.x.shape[0]
+
+    def count_dgl(batch: Any, count: _Count) -> None:
+        count.batches += 1
+        count.edges += sum(block.indices.shape[0] for block in batch.blocks)
+        count.rows += batch.node_features["x"].shape[0]
+
+    return {"PyG": _Way(make_pyg, count_pyg), "DGL": _Way(make_dgl, count_dgl)}
+
+
+def _rows(job: Job, ranks: Ranks, num_nodes: int, place: Place) -> Tensor | WholeMemory:
+    """Features ``[num_nodes, num_features]`` in their place."""
+    if place == "device":
+        return draw_features(num_nodes, job.num_features, torch.float32, ranks.device)
+    manyhop.init()
+    kind: Literal["continuous", "distributed"] = "continuous" if place == "sharded" else "distributed"
+    found = WholeMemory((num_nodes, job.num_features), torch.float32, kind=kind)
+    mine = found.local_rows
+    found.put(draw_features(len(mine), job.num_features, torch.float32, ranks.device, first=mine.start), mine.start)
+    return found
