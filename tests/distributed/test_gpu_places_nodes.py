@@ -86,6 +86,30 @@ def test_gpus_exchange_rows(launcher, node_of, store, options):
         assert (hits > 0.02) == (store.get("cache") != 0)
 
 
+def find_the_gpu_late():
+    import gpu_stand_ins
+    import whole_graph_stand_in
+
+    from manyhop.features import Exchange
+
+    whole_graph_stand_in.install()
+    gpu_stand_ins.pyg_works_on(setattr, None)
+    data, given = make_stores()
+    loader = load(data)
+    gpu_stand_ins.pyg_works_on(setattr, torch.device("cpu"))
+    gathers = []
+    gather = Exchange.gather
+    Exchange.gather = lambda self, *args, **how: gathers.append(1) or gather(self, *args, **how)
+    return right(loader, given) + right(loader, given), len(gathers), str(loader.placement)
+
+
+def test_a_gpu_that_the_process_uses_later(launcher):
+    for results, by_cpus, placement in launcher.run(find_the_gpu_late, node_of=[0, 1], env=ENV):
+        assert all(results)
+        assert by_cpus == 0
+        assert "sharded over the memory of all nodes" in placement
+
+
 def refused(lacks_memory):
     import whole_graph_stand_in
 
