@@ -16,7 +16,7 @@ from torch import Tensor
 import manyhop
 import manyhop_dgl
 import manyhop_pyg
-from manyhop.features import WholeMemory
+from manyhop.features import DistributedRows, WholeMemory
 from manyhop_bench.gpu.graphs import GPUGraph, draw_features, draw_seeds
 from manyhop_bench.gpu.job import Job, Row, Sink, fanout_name, reason_of
 from manyhop_bench.gpu.timing import PeakMemory, Ranks, tidy
@@ -110,10 +110,9 @@ def _used(ranks: Ranks, memory: PeakMemory) -> float:
 
 def _ways(job: Job, ranks: Ranks, graph: GPUGraph, place: Place) -> dict[str, _Way]:
     together = ranks.size > 1
-    x = _rows(job, ranks, graph.num_nodes, place)
+    features, x = _features(job, ranks, graph.num_nodes, place)
     row, col = graph.edge_index()
-    features, edges = manyhop_pyg.FeatureStore(), manyhop_pyg.GraphStore()
-    features.put_tensor(x, group_name=None, attr_name="x", index=None)
+    edges = manyhop_pyg.GraphStore()
     size = (graph.num_nodes, graph.num_nodes)
     edges.put_edge_index((row, col), edge_type=None, layout="coo", size=size)
     g = manyhop_dgl.Graph((row, col), graph.num_nodes)
@@ -144,13 +143,21 @@ def _ways(job: Job, ranks: Ranks, graph: GPUGraph, place: Place) -> dict[str, _W
     return {"PyG": _Way(make_pyg, count_pyg), "DGL": _Way(make_dgl, count_dgl)}
 
 
-def _rows(job: Job, ranks: Ranks, num_nodes: int, place: Place) -> Tensor | WholeMemory:
-    """Features ``[num_nodes, num_features]`` in their place."""
+def _features(
+    job: Job, ranks: Ranks, num_nodes: int, place: Place
+) -> tuple[manyhop_pyg.FeatureStore, Tensor | DistributedRows]:
+    """A store with features ``[num_nodes, num_features]`` in their place, and these for another store."""
+    name: dict[str, Any] = {"group_name": None, "attr_name": "x", "index": None}
     if place == "device":
-        return draw_features(num_nodes, job.num_features, torch.float32, ranks.device)
+        there: dict[str, Any] = {"placement": "device", "device": ranks.device} if ranks.on_gpu else {}
+        store = manyhop_pyg.FeatureStore(**there)
+        store.put_tensor(draw_features(num_nodes, job.num_features, torch.float32, ranks.device), **name)
+        return store, store.get_tensor(**name)
     manyhop.init()
+    store = manyhop_pyg.FeatureStore()
     kind: Literal["continuous", "distributed"] = "continuous" if place == "sharded" else "distributed"
     found = WholeMemory((num_nodes, job.num_features), torch.float32, kind=kind)
     mine = found.local_rows
     found.put(draw_features(len(mine), job.num_features, torch.float32, ranks.device, first=mine.start), mine.start)
-    return found
+    store.put_tensor(found, **name)
+    return store, store.distributed_rows[0] if place == "distributed" else store.get_tensor(**name)
