@@ -40,10 +40,6 @@ class Loader:
         self.begin(epoch)
         return [self.batch(number) for number in range(COUNT)]
 
-    @property
-    def peers(self):
-        return self.exchange._peers
-
 
 def num_made():
     from manyhop.features.exchange.gpu.connections import _all
