@@ -25,6 +25,7 @@ from manyhop.sampling.gpu.kernels.labor import (
 )
 from manyhop.sampling.gpu.kernels.labor_columns import labor_rank, labor_scale, labor_weigh
 from manyhop.sampling.gpu.kernels.launch import follow
+from manyhop.sampling.gpu.kernels.walks import walk
 from manyhop.sampling.gpu.labor import LaborMemory
 from manyhop.sampling.gpu.launch.memory import Edges, Frontier, Nodes, Reports, Seeds, Sums, Tables
 from manyhop.system.triton_compiler import showing_compilation
@@ -33,7 +34,15 @@ PARTS = {
     "tables": Tables, "seeds": Seeds, "nodes": Nodes, "frontier": Frontier, "edges": Edges, "sums": Sums,
     "reports": Reports, "labor": LaborMemory,
 }  # fmt: skip
-OTHERS = {"weight": "*fp32", "value": "*fp64", "tree": "*i32", "column": "*i32", "slots": "*i32"}  # than int64
+OTHERS = {
+    "weight": "*fp32",
+    "value": "*fp64",
+    "tree": "*i32",
+    "column": "*i32",
+    "slots": "*i32",
+    "stop": "*fp64",
+    "bias": "*fp64",
+}  # than int64
 OPTIONS = {
     "REPLACE": False, "WEIGHTED": False, "TIMED": False, "WINDOW": False, "LAST": False, "DISJOINT": False,
     "EXCLUDE": False, "FETCHED": False, "WEIGHTS": True, "EXPAND_ALL": False, "COPIES": True, "MORE": True,
@@ -58,6 +67,8 @@ VARIANTS = [
     *((kernel, WEIGHTED | TEMPORAL) for kernel in (count, pick, spread, pick_wide)),
     *((kernel, WEIGHTED | TEMPORAL | {"REPLACE": True}) for kernel in (pick, pick_wide)),
     (spread, TEMPORAL | {"LAST": True}),
+    (walk, {"BIASED": False, "STOPS": False, "EDGE_IDS": True}),
+    (walk, {"BIASED": True, "STOPS": True, "EDGE_IDS": False, "WEIGHTED": True}),
 ]
 
 

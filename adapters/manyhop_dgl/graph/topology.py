@@ -12,7 +12,7 @@ from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType, Graph, with_mask, with_weights
-from manyhop.sampling import CPUWalkSampler
+from manyhop.sampling import Walker
 from manyhop.stores import WHOLE_ONCE, checksum
 from manyhop.system.fork import in_forked_children
 from manyhop_dgl.graph.data import GraphData
@@ -42,7 +42,7 @@ class Topology:
     index_dtype: torch.dtype
     """``g.idtype``: what ids in blocks are."""
 
-    latest_walks: list[CPUWalkSampler] = field(default_factory=list, compare=False, repr=False)
+    latest_walks: list[Walker] = field(default_factory=list, compare=False, repr=False)
     """At most one: the sampler of the latest random walks, which may have a table of the edges."""
 
 

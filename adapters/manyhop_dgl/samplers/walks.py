@@ -9,11 +9,10 @@ from torch import Tensor
 
 from manyhop.arguments import flag, integer
 from manyhop.errors import InputError
-from manyhop.sampling import BatchKey, CPUWalkSampler, WalkRequest, Walks, WalkSpec
+from manyhop.sampling import BatchKey, Walker, WalkRequest, Walks, WalkSpec
 from manyhop_dgl.graph.topology import Topology, topology_of
-from manyhop_dgl.samplers.arguments import as_ids, canonical, check_name, same_device
+from manyhop_dgl.samplers.arguments import as_ids, canonical, check_name
 from manyhop_dgl.samplers.keys import Keys
-from manyhop_dgl.samplers.plan import CPU
 from manyhop_dgl.typing import EdgeName, GraphLike
 
 _keys = Keys(None)
@@ -31,11 +30,12 @@ def random_walk(
 ) -> tuple[Tensor, ...]:
     """DGL's ``random_walk``: walk along the edges, from source to destination.
 
-    Each call draws a key, which ``dgl.seed`` fixes, and ``torch.manual_seed`` where that was never called.
+    Each call draws a key, which ``dgl.seed`` fixes, and ``torch.manual_seed`` where that was never called. Walks are
+    made on the device of ``nodes``, the same ones everywhere; a GPU keeps a copy of the edges.
 
     Args:
         g: a ``DGLGraph`` on the CPU or a ``manyhop_dgl.Graph``.
-        nodes: ``[num_walks]`` ids of the nodes where walks start.
+        nodes: ``[num_walks]`` ids of the nodes where walks start, on the CPU or on a GPU.
         metapath: the edge type of each step. Excludes ``length``.
         length: number of steps, in a graph of one edge type.
         prob: name of edge data: steps are taken in proportion to it. Edge types without it: uniformly.
@@ -45,7 +45,7 @@ def random_walk(
     Returns:
         ``traces [num_walks, num_steps + 1]``: the nodes, -1 from where a walk has ended; with ``return_eids``, ``eids
         [num_walks, num_steps]``: the edges, -1 likewise; ``types [num_steps + 1]``: the node type of each column, its
-        position in ``g.ntypes``. All of the graph's ``idtype``.
+        position in ``g.ntypes``. All of the graph's ``idtype``, on the device of ``nodes``.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
@@ -63,6 +63,7 @@ def random_walk(
     walks = walk(topology, spec, nodes, _keys.next())
     ends = [spec.steps[0][2], *(step[0] for step in spec.steps)]
     types = torch.tensor([topology.graph.node_types.index(t) for t in ends], dtype=topology.index_dtype)
+    types = types.to(walks.node.device)
     return (*_tensors(walks, topology), types)
 
 
@@ -82,7 +83,7 @@ def node2vec_random_walk(
 
     Args:
         g: a ``DGLGraph`` on the CPU or a ``manyhop_dgl.Graph``.
-        nodes: ``[num_walks]`` ids of the nodes where walks start.
+        nodes: ``[num_walks]`` ids of the nodes where walks start, on the CPU or on a GPU.
         p: return parameter: a step back to the node before counts ``1 / p``.
         q: in-out parameter: a step to a node without an edge to the node before counts ``1 / q``.
         walk_length: number of steps.
@@ -131,24 +132,23 @@ def walk(topology: Topology, spec: WalkSpec, nodes: object, key: BatchKey) -> Wa
     """Walk from nodes, as the function of a key that it is.
 
     Raises:
-        InputError: a spec that does not make sense; nodes that are no ids, out of range, or not on the CPU.
+        InputError: a spec that does not make sense; nodes that are no ids, or out of range.
+        CapacityError: what a GPU needs does not fit in its memory.
     """
     start = as_ids(nodes, "nodes where walks start", torch.int64)
-    same_device([start], CPU, "nodes where walks start")
     return walk_sampler(topology, spec).sample(WalkRequest(key=key, start=start))
 
 
-def walk_sampler(topology: Topology, spec: WalkSpec) -> CPUWalkSampler:
+def walk_sampler(topology: Topology, spec: WalkSpec) -> Walker:
     """The sampler of a spec; that of the latest is kept, with its table of edges.
 
     Raises:
         InputError: a spec that does not make sense.
-        CapacityError: the table of edges does not fit in memory.
     """
     for sampler in topology.latest_walks:
         if sampler.spec == spec:
             return sampler
-    sampler = CPUWalkSampler(topology.graph, spec)
+    sampler = Walker(topology.graph, spec)
     topology.latest_walks[:] = [sampler]
     return sampler
 

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch_geometric.nn
 from torch import Tensor
+from torch.utils.data import DataLoader, get_worker_info
 
 from manyhop.arguments import integer
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, EdgeType, NodeType, build_graph
 from manyhop.loading import next_key
-from manyhop.sampling import CPUWalkSampler, WalkRequest, WalkSpec
+from manyhop.sampling import Walker, WalkRequest, WalkSpec
+
+_OF_PROCESSES = frozenset(
+    ("num_workers", "persistent_workers", "prefetch_factor", "multiprocessing_context", "worker_init_fn", "timeout")
+) | {"pin_memory", "pin_memory_device"}
+"""Arguments of a ``DataLoader`` about processes, and about copies to a GPU of what they make."""
 
 
 class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is untyped
     """PyG's ``Node2Vec`` (arXiv 1607.00653), without pyg-lib and torch-cluster.
 
-    Walks follow the edges from source to destination; a walk stays at a node without edges out of it. They run on the
-    CPU, in the processes of ``loader(num_workers=...)``. Each call draws a key, so ``torch.manual_seed`` fixes them.
+    Walks follow the edges from source to destination; a walk stays at a node without edges out of it. If the model is
+    on the CPU, they run in the processes of ``loader(num_workers=...)``. If it is on a GPU, they run there, with a copy
+    of the edges, and the loader starts no processes. Each call draws a key, so ``torch.manual_seed`` fixes them.
 
     With ``p`` or ``q``, a table of the edges, sorted, takes 4 to 8 bytes per edge.
 
@@ -72,9 +81,17 @@ class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is unt
         self.num_negative_samples = integer("num_negative_samples", num_negative_samples, 1)
         src, dst = edge_index.cpu()
         graph = build_graph({HOMOGENEOUS_NODE: self.num_nodes}, {HOMOGENEOUS_EDGE: EdgeInput(row=dst, col=src)})
-        self._walks = CPUWalkSampler(graph, self._spec())
+        self._walks = Walker(graph, self._spec())
         self.embedding = torch.nn.Embedding(self.num_nodes, self.embedding_dim, sparse=sparse)
         self.reset_parameters()
+
+    def loader(self, **kwargs: Any) -> DataLoader[Any]:
+        """Return a loader of positive and negative samples; ``kwargs`` are torch's ``DataLoader``'s."""
+        return DataLoader(range(self.num_nodes), collate_fn=self.sample, **_where(self.embedding, kwargs))  # type: ignore[arg-type]
+
+    def sample(self, batch: list[int] | Tensor) -> tuple[Tensor, Tensor]:
+        """Return positive and negative samples around nodes, on the device of the embedding."""
+        return super().sample(_near(batch, self.embedding))  # type: ignore[no-any-return]
 
     def pos_sample(self, batch: Tensor) -> Tensor:
         """Return the windows of walks, ``[num_windows * walks_per_node * batch_size, context_size] int64``.
@@ -86,12 +103,12 @@ class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is unt
             InputError: nodes that there are not.
         """
         if self._walks.spec != self._spec():  # the attributes may be set, as in PyG
-            self._walks = CPUWalkSampler(self._walks.graph, self._spec())
+            self._walks = Walker(self._walks.graph, self._spec())
         start = batch.repeat(self.walks_per_node)
         walks = self._walks.sample(WalkRequest(key=next_key(), start=start)).node
         last = (walks >= 0).sum(1, keepdim=True) - 1
         walks = torch.where(walks < 0, walks.gather(1, last), walks)
-        return _windows(walks.to(batch.device), self.context_size)
+        return _windows(walks, self.context_size)
 
     def _spec(self) -> WalkSpec:
         return WalkSpec(steps=(HOMOGENEOUS_EDGE,) * self.walk_length, p=self.p, q=self.q)
@@ -100,8 +117,8 @@ class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is unt
 class MetaPath2Vec(torch_geometric.nn.MetaPath2Vec):  # type: ignore[misc]
     """PyG's ``MetaPath2Vec``, whose walks one kernel makes.
 
-    A walk that cannot go on visits the dummy node, as in PyG. Each call draws a key, so ``torch.manual_seed`` fixes the
-    walks.
+    A walk that cannot go on visits the dummy node, as in PyG. Walks run where those of :class:`Node2Vec` do; each call
+    draws a key, so ``torch.manual_seed`` fixes them.
 
     Args:
         edge_index_dict: edge type -> ``[2, num_edges]`` integers.
@@ -147,14 +164,35 @@ class MetaPath2Vec(torch_geometric.nn.MetaPath2Vec):  # type: ignore[misc]
             {ours: EdgeInput(row=self.col_dict[t], colptr=self.rowptr_dict[t]) for t, ours in along.items()},
         )
         steps = tuple(along[tuple(metapath[i % len(metapath)])] for i in range(walk_length))
-        self._walks = CPUWalkSampler(graph, WalkSpec(steps=steps))
+        self._walks = Walker(graph, WalkSpec(steps=steps))
+
+    def loader(self, **kwargs: Any) -> DataLoader[Any]:
+        """Return a loader of positive and negative samples; ``kwargs`` are torch's ``DataLoader``'s."""
+        starts = range(self.num_nodes_dict[self.metapath[0][0]])
+        return DataLoader(starts, collate_fn=self._sample, **_where(self.embedding, kwargs))  # type: ignore[arg-type]
+
+    def _sample(self, batch: list[int] | Tensor) -> tuple[Tensor, Tensor]:
+        start = torch.as_tensor(batch)
+        near = _near(start, self.embedding)
+        return self._pos_sample(near), self._neg_sample(start.cpu()).to(near.device)  # PyG draws them on the CPU
 
     def _pos_sample(self, batch: Tensor) -> Tensor:
         start = batch.repeat(self.walks_per_node)
         walks = self._walks.sample(WalkRequest(key=next_key(), start=start)).node
-        return _windows(torch.where(walks < 0, self.dummy_idx, walks + self.offset), self.context_size)
+        return _windows(torch.where(walks < 0, self.dummy_idx, walks + self.offset.to(walks.device)), self.context_size)
 
 
 def _windows(walks: Tensor, size: int) -> Tensor:
     """All windows of consecutive nodes, ``[num_windows * num_walks, size]``: the first of all walks, then the next."""
     return walks.unfold(1, size, 1).transpose(0, 1).reshape(-1, size)
+
+
+def _where(embedding: torch.nn.Embedding, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a ``DataLoader``, without what is for processes where walks run on a GPU."""
+    return {k: v for k, v in kwargs.items() if k not in _OF_PROCESSES} if embedding.weight.is_cuda else kwargs
+
+
+def _near(batch: list[int] | Tensor, embedding: torch.nn.Embedding) -> Tensor:
+    """Nodes where the embedding is; on the CPU in processes of a loader, which have no GPU."""
+    found = torch.as_tensor(batch)
+    return found if get_worker_info() is not None else found.to(embedding.weight.device)

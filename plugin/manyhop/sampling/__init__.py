@@ -34,6 +34,7 @@ from manyhop.sampling.reference.labor import ReferenceLaborSampler
 from manyhop.sampling.reference.sampler import ReferenceSampler
 from manyhop.sampling.reference.walks import ReferenceWalkSampler
 from manyhop.sampling.seed_edges import EdgeSampler
+from manyhop.sampling.walks import Walker
 from manyhop.system import triton_compiler
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from manyhop.sampling.gpu.hgt import GPUHGTSampler
     from manyhop.sampling.gpu.labor import GPULaborSampler
     from manyhop.sampling.gpu.sampler import GPUSampler
+    from manyhop.sampling.gpu.walk_sampler import GPUWalkSampler
 
 __all__ = [
     "CONTRACT_VERSION",
@@ -56,6 +58,7 @@ __all__ = [
     "GPUHGTSampler",
     "GPULaborSampler",
     "GPUSampler",
+    "GPUWalkSampler",
     "HGTSpec",
     "LaborSpec",
     "NegativeSpec",
@@ -71,6 +74,7 @@ __all__ = [
     "Sampler",
     "WalkRequest",
     "WalkSpec",
+    "Walker",
     "Walks",
 ]
 
@@ -79,6 +83,7 @@ _ON_GPU = {
     "GPUHGTSampler": "hgt",
     "GPULaborSampler": "labor",
     "GPUSampler": "sampler",
+    "GPUWalkSampler": "walk_sampler",
 }
 
 

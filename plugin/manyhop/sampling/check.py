@@ -22,6 +22,8 @@ from manyhop.sampling.contract import (
     WalkSpec,
 )
 
+UNBIASED = "Leave p and q 1."
+"""What to do where there can be no biased walks."""
 _MOST_PICKS, _MOST_FANOUT = 1 << 31, 1 << 62
 _MOST_NEIGHBORS = 1 << 10  # a GPU chooses in registers
 
@@ -126,8 +128,8 @@ def check_walk_spec(graph: Graph, spec: WalkSpec) -> None:
         raise InputError(f"Expected p and q to be positive numbers, got {spec.p} and {spec.q}. Pass 1 for no bias.")
     if (spec.p, spec.q) != (1, 1) and (len(set(spec.steps)) > 1 or spec.steps[0][0] != spec.steps[0][2]):
         raise InputError(
-            f"Expected p and q only where all steps are of one edge type between nodes of one type, got {spec.steps}. "
-            "Leave p and q 1."
+            "Expected p and q only where all steps are of one edge type between nodes of one type, got "
+            f"{spec.steps}. {UNBIASED}"
         )
     stop = spec.stop
     if stop is not None and (len(stop) != len(spec.steps) or not all(0 <= x <= 1 for x in stop)):

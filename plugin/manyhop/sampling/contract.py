@@ -311,6 +311,14 @@ class Walks:
     they are not asked for."""
 
 
+class WalkSampler(Protocol):
+    """A pure function from a request to walks. Safe to call from several threads at once."""
+
+    def sample(self, request: WalkRequest) -> Walks:
+        """Walk from ``request.start``."""
+        ...
+
+
 class Sampler(Protocol):
     """A pure function from a request to a sample. Safe to call from several threads at once."""
 

@@ -6,13 +6,11 @@ import numpy as np
 import torch
 
 from manyhop.graph import Graph
-from manyhop.sampling.check import check_walk_request, check_walk_spec
+from manyhop.sampling.check import UNBIASED, check_walk_request, check_walk_spec
 from manyhop.sampling.contract import WalkRequest, Walks, WalkSpec
 from manyhop.sampling.cpu.output import describe_edges
 from manyhop.sampling.lookup import EdgeLookup
 from manyhop.sampling.random import Use, make_key
-
-_UNBIASED = "Leave p and q 1."
 
 
 class CPUWalkSampler:
@@ -37,7 +35,7 @@ class CPUWalkSampler:
         self._stop = np.array(spec.stop or (), np.float64)
         self._bias = np.array([spec.weighted, 1 / spec.p, 1 / spec.q], np.float64)
         is_biased = (spec.p, spec.q) != (1, 1)
-        self._lookup = EdgeLookup(graph.csc[spec.steps[0]], _UNBIASED) if is_biased else None
+        self._lookup = EdgeLookup(graph.csc[spec.steps[0]], UNBIASED) if is_biased else None
 
     def sample(self, request: WalkRequest) -> Walks:
         """Walk from ``request.start``."""

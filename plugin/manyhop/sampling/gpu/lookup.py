@@ -19,30 +19,30 @@ class GPUEdgeLookup(EdgeLookup):
     Args:
         csc: the edges.
         device: where to build the table.
+        remedy: what to do where the table is impossible, for errors.
 
     Raises:
         InputError: ``num_src * num_dst`` exceeds the int64 range.
         CapacityError: the table does not fit in the memory of the device.
     """
 
-    def __init__(self, csc: CSC, device: torch.device) -> None:
-        check_pairs(csc)
+    def __init__(self, csc: CSC, device: torch.device, remedy: str = ALLOW_EDGES) -> None:
+        check_pairs(csc, remedy)
         if device.type == "cuda":
             needed = 40 * csc.num_edges + 8 * csc.num_src  # sorting takes more than the table
             free = torch.cuda.mem_get_info(device)[0] + _cached(device)
             if needed > free:
                 raise CapacityError(
-                    f"Telling true edges from negatives among {csc.num_edges} edges needs about {needed / 2**30:.2f} "
-                    f"GiB on {device}, {free / 2**30:.2f} GiB are free. {ALLOW_EDGES}"
+                    f"Telling which pairs of nodes are among {csc.num_edges} edges needs about {needed / 2**30:.2f} "
+                    f"GiB on {device}, {free / 2**30:.2f} GiB are free. {remedy}"
                 )
-        self._csc = csc
-        self._device = device
+        self._csc, self._device, self._remedy = csc, device, remedy
         self._table = None
         self._lock = threading.Lock()
         self.begin, self.destination = _build(csc, device)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GPUEdgeLookup, (self._csc, self._device)
+        return GPUEdgeLookup, (self._csc, self._device, self._remedy)
 
     def tables(self) -> tuple[Ints, IntsOfAnySize]:
         if self._table is None:

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from .primitives.keys import batch_key
 from .primitives.random import below, draw, unit
-from .primitives.search import first_above, first_not_below
+from .primitives.search import first_above, is_edge
 
 # Columns of `about`, for the sources and again for the destinations: what a sampler draws from.
 NODE = tl.constexpr(0)
@@ -106,11 +106,7 @@ def _is_edge(src, dst, act, about, WIDE: tl.constexpr):
     """Whether there is an edge, from the sorted destinations of all sources."""
     begin = _ints(tl.load(about + EDGES_BEGIN))
     destination = tl.load(about + EDGES_DESTINATION).to(tl.pointer_type(tl.int64 if WIDE else tl.int32))
-    low = tl.load(begin + src, mask=act, other=0)
-    end = tl.load(begin + src + 1, mask=act, other=0)
-    at = first_not_below(destination, low, end, dst)
-    inside = act & (at < end)
-    return inside & (tl.load(destination + at, mask=inside, other=0) == dst)
+    return is_edge(begin, destination, src, dst, act)
 
 
 @triton.jit

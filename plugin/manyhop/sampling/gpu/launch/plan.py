@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from manyhop.graph import Graph
@@ -50,23 +51,41 @@ class Plan:
         """Whether picked edges have weights."""
         self.counts_ahead = len(fanouts) == 1 and graph.is_homogeneous and spec.expand == "new"
         """Whether the nodes that a hop adds, in their order, are the frontier of the next hop."""
-        self.edges = np.zeros((len(fanouts), t.WINDOWS.value + 1), np.int64)
-        ids, long = (torch.int32, torch.int64), (torch.int64,)
+        self.edges = edge_tables(graph, device, timed=self.timed, weighted=spec.weighted)
         for about, edge_type in zip(self.edges, graph.edge_types, strict=True):
             csc = graph.csc[edge_type]
-            time, weights = csc.time if self.timed else None, spec.weighted
-            for column, name, array, dtypes in (
-                (t.COLPTR, "colptr", csc.colptr, long),
-                (t.ROW, "row", csc.row, ids),
-                (t.PERM, "perm", csc.perm, ids),
-                (t.TIME, "time", time, long),
-                (t.WEIGHT, "weight", csc.weight if weights else None, (torch.float64,)),
-                (t.ALIAS, "alias", csc.alias if weights else None, long),
-                (t.POSITIVE, "num_positive", csc.num_positive if weights else None, long),
-            ):
-                about[column.value] = address(f"{name} of {edge_type}", array, device, *dtypes)
-            about[t.ROW_WIDE.value] = csc.row.dtype == torch.int64
-            about[t.PERM_WIDE.value] = csc.perm is not None and csc.perm.dtype == torch.int64
             windows = -(-csc.num_edges >> self.window_bits)
             if csc.row.dtype == torch.int32 and windows > 1 and is_on_host(csc.row, device):
                 about[t.WINDOWS.value] = windows
+
+
+def edge_tables(
+    graph: Graph, device: torch.device, *, timed: bool = False, weighted: bool = False
+) -> npt.NDArray[np.int64]:
+    """Return ``[num_edge_types, WINDOWS + 1]``: addresses and widths of the tables of each edge type.
+
+    Args:
+        graph: the topology, in memory that the device can read.
+        device: where kernels run.
+        timed, weighted: whether kernels read times and weights; addresses that they do not read are 0.
+
+    Raises:
+        GraphError: kernels cannot read a table of the graph.
+    """
+    found = np.zeros((len(graph.edge_types), t.WINDOWS.value + 1), np.int64)
+    ids, long = (torch.int32, torch.int64), (torch.int64,)
+    for about, edge_type in zip(found, graph.edge_types, strict=True):
+        csc = graph.csc[edge_type]
+        for column, name, array, dtypes in (
+            (t.COLPTR, "colptr", csc.colptr, long),
+            (t.ROW, "row", csc.row, ids),
+            (t.PERM, "perm", csc.perm, ids),
+            (t.TIME, "time", csc.time if timed else None, long),
+            (t.WEIGHT, "weight", csc.weight if weighted else None, (torch.float64,)),
+            (t.ALIAS, "alias", csc.alias if weighted else None, long),
+            (t.POSITIVE, "num_positive", csc.num_positive if weighted else None, long),
+        ):
+            about[column.value] = address(f"{name} of {edge_type}", array, device, *dtypes)
+        about[t.ROW_WIDE.value] = csc.row.dtype == torch.int64
+        about[t.PERM_WIDE.value] = csc.perm is not None and csc.perm.dtype == torch.int64
+    return found

@@ -37,3 +37,13 @@ def first_above_one(table, low, high, x):
         high = tl.where(above, middle, high)
         low = tl.where(above, low, middle + 1)
     return low
+
+
+@triton.jit
+def is_edge(begin, destination, src, dst, act):
+    """Whether there is an edge, from the sorted ``destination`` of source ``s``, at ``[begin[s], begin[s + 1])``."""
+    low = tl.load(begin + src, mask=act, other=0)
+    end = tl.load(begin + src + 1, mask=act, other=0)
+    at = first_not_below(destination, low, end, dst)
+    inside = act & (at < end)
+    return inside & (tl.load(destination + at, mask=inside, other=0) == dst)
