@@ -9,7 +9,7 @@ import torch
 from dgl import DGLGraph
 from dgl.sampling import PinSAGESampler as PinSAGESamplerOfDGL
 from dgl.sampling import RandomWalkNeighborSampler as RandomWalkNeighborSamplerOfDGL
-from dgl.sampling.pinsage import _select_pinsage_neighbors
+from torch import Tensor
 
 from manyhop.arguments import integer, real
 from manyhop.errors import InputError
@@ -75,25 +75,26 @@ class RandomWalkNeighborSampler(RandomWalkNeighborSamplerOfDGL):  # type: ignore
         """Sample neighbours.
 
         Args:
-            seed_nodes: ``[num_seeds]`` ids; each copy of a duplicate has neighbours of its own.
+            seed_nodes: ``[num_seeds]`` ids, on the CPU or on a GPU; each copy of a duplicate has neighbours of its own.
 
         Returns:
-            A graph of all nodes of the type, with an edge from each neighbour to its seed node.
+            A graph of all nodes of the type, where the seeds are, with an edge from each neighbour to its seed node.
 
         Raises:
-            InputError: seeds out of range, or not on the CPU.
+            InputError: seeds out of range.
         """
         topology = topology_of(self.G, edge_dir="out")
         spec = walk_spec(topology, self.full_metapath, self.restart_prob)
         seeds = as_ids(seed_nodes, "seed nodes", torch.int64).repeat_interleave(self.num_random_walks)
         node = walk(topology, spec, seeds, self._keys.next()).node.to(topology.index_dtype)
-        visited = node[:, self.metapath_hops :: self.metapath_hops].reshape(-1)
-        seed = node[:, 0].repeat_interleave(self.num_traversals)
-        per_seed = self.num_random_walks * self.num_traversals
-        src, dst, visits = _select_pinsage_neighbors(visited, seed, per_seed, self.num_neighbors)
+        visited = node[:, self.metapath_hops :: self.metapath_hops]
+        visited = visited.reshape(-1, self.num_random_walks * self.num_traversals)
+        src, visits = _most_visited(visited, self.num_neighbors)
+        dst = node[:: self.num_random_walks, :1].expand_as(src)
+        found = visits > 0
         num_nodes = {self.ntype: self.G.num_nodes(self.ntype)}
-        neighbors = dgl.heterograph({(self.ntype, "_E", self.ntype): (src, dst)}, num_nodes)
-        neighbors.edata[self.weight_column] = visits
+        neighbors = dgl.heterograph({(self.ntype, "_E", self.ntype): (src[found], dst[found])}, num_nodes)
+        neighbors.edata[self.weight_column] = visits[found]
         return neighbors
 
 
@@ -145,3 +146,20 @@ class PinSAGESampler(RandomWalkNeighborSampler, PinSAGESamplerOfDGL):  # type: i
             weight_column,
             seed=seed,
         )
+
+
+def _most_visited(visited: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the nodes that each row has most, and how often: both ``[num_rows, min(k, num_visited)]``.
+
+    Args:
+        visited: ``[num_rows, num_visited]`` nodes, or -1.
+        k: how many; where a row has fewer nodes, the others are 0 times there.
+    """
+    node = visited.sort(dim=1, descending=True).values
+    first = torch.ones_like(node, dtype=torch.bool)
+    torch.ne(node[:, 1:], node[:, :-1], out=first[:, 1:])
+    number = first.cumsum(1) - 1
+    distinct = torch.zeros_like(node).scatter_(1, number, node)
+    visits = torch.zeros_like(node).scatter_add_(1, number, torch.ones_like(node)).masked_fill_(distinct < 0, 0)
+    visits, order = visits.sort(dim=1, descending=True, stable=True)
+    return distinct.gather(1, order)[:, :k], visits[:, :k]
