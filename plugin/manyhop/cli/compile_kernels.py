@@ -17,6 +17,7 @@ MODULES = (
     "manyhop.sampling.cpu.kernels.hop",
     "manyhop.sampling.cpu.kernels.induced",
     "manyhop.sampling.cpu.kernels.labor",
+    "manyhop.sampling.cpu.kernels.page_rank",
     "manyhop.sampling.cpu.kernels.permute",
     "manyhop.sampling.cpu.kernels.walks",
 )

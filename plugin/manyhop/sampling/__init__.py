@@ -17,6 +17,8 @@ from manyhop.sampling.contract import (
     NegativeSpec,
     NeighborSpec,
     NodeRequest,
+    PageRankNeighbors,
+    PageRankSpec,
     Pending,
     SampledEdges,
     SampledSubgraph,
@@ -27,10 +29,12 @@ from manyhop.sampling.contract import (
 )
 from manyhop.sampling.cpu.hgt_sampler import CPUHGTSampler
 from manyhop.sampling.cpu.labor_sampler import CPULaborSampler
+from manyhop.sampling.cpu.page_rank_sampler import CPUPageRankSampler
 from manyhop.sampling.cpu.sampler import CPUSampler
 from manyhop.sampling.cpu.walk_sampler import CPUWalkSampler
 from manyhop.sampling.reference.hgt import ReferenceHGTSampler
 from manyhop.sampling.reference.labor import ReferenceLaborSampler
+from manyhop.sampling.reference.page_rank import ReferencePageRankSampler
 from manyhop.sampling.reference.sampler import ReferenceSampler
 from manyhop.sampling.reference.walks import ReferenceWalkSampler
 from manyhop.sampling.seed_edges import EdgeSampler
@@ -49,6 +53,7 @@ __all__ = [
     "BatchKey",
     "CPUHGTSampler",
     "CPULaborSampler",
+    "CPUPageRankSampler",
     "CPUSampler",
     "CPUWalkSampler",
     "EdgeRequest",
@@ -64,9 +69,12 @@ __all__ = [
     "NegativeSpec",
     "NeighborSpec",
     "NodeRequest",
+    "PageRankNeighbors",
+    "PageRankSpec",
     "Pending",
     "ReferenceHGTSampler",
     "ReferenceLaborSampler",
+    "ReferencePageRankSampler",
     "ReferenceSampler",
     "ReferenceWalkSampler",
     "SampledEdges",

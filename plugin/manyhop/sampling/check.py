@@ -18,6 +18,7 @@ from manyhop.sampling.contract import (
     NegativeSpec,
     NeighborSpec,
     NodeRequest,
+    PageRankSpec,
     WalkRequest,
     WalkSpec,
 )
@@ -142,6 +143,25 @@ def check_walk_request(graph: Graph, spec: WalkSpec, request: WalkRequest) -> No
     """Raise InputError where the starts of walks do not fit the graph."""
     node_type = spec.steps[0][2]
     check_ids("nodes where walks start", request.start, graph.num_nodes[node_type], node_type)
+
+
+def check_page_rank_spec(graph: Graph, spec: PageRankSpec) -> None:
+    """Raise InputError where a spec does not make sense, or does not fit the graph."""
+    _known("edge_type", "edge type", (spec.edge_type,), graph.edge_types)
+    if spec.edge_type[0] != spec.edge_type[2]:
+        raise InputError(f"Expected an edge type from a node type to itself, got {spec.edge_type}. Name another.")
+    if not 0 < spec.alpha <= 1:
+        raise InputError(f"Expected alpha as a probability above 0, got {spec.alpha}.")
+    if not (spec.eps > 0 and math.isfinite(spec.eps)):
+        raise InputError(f"Expected eps as a positive number, got {spec.eps}: with 0, pushing never ends.")
+    if spec.top_k is not None and spec.top_k < 1:
+        raise InputError(f"Expected top_k of at least 1, got {spec.top_k}. Pass None for all neighbours.")
+
+
+def check_page_rank_nodes(graph: Graph, spec: PageRankSpec, nodes: Tensor) -> None:
+    """Raise InputError where nodes do not fit the graph."""
+    node_type = spec.edge_type[2]
+    check_ids("nodes", nodes, graph.num_nodes[node_type], node_type)
 
 
 def check_request(

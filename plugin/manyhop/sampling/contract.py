@@ -311,6 +311,40 @@ class Walks:
     they are not asked for."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PageRankSpec:
+    """Neighbours by personalised PageRank: those in which random walks from a node, which end with probability
+    ``alpha`` before each step, end most often. Found by pushes (Andersen, Chung, Lang: Local graph partitioning using
+    PageRank vectors, 2006); a function of the graph alone, without random numbers."""
+
+    edge_type: EdgeType
+    """From a node type to itself. Walks go from a node to its in-neighbours."""
+
+    alpha: float = 0.2
+    """Probability that a walk ends."""
+
+    eps: float = 1e-5
+    """A node is pushed while its residual is at least ``alpha * eps`` times its number of in-neighbours."""
+
+    top_k: int | None = None
+    """At most so many neighbours per node, those of the highest rank; ``None``: all that were pushed."""
+
+
+@dataclass(frozen=True)
+class PageRankNeighbors:
+    """The result: neighbours of nodes, the node itself among them."""
+
+    begin: Tensor
+    """``[num_nodes + 1] int64``: where the neighbours of each node begin."""
+
+    node: Tensor
+    """``[num_neighbors] int64``: by falling rank, then by ascending id; without ``top_k``, in the order of their first
+    push."""
+
+    value: Tensor
+    """``[num_neighbors] float64``: their rank."""
+
+
 class WalkSampler(Protocol):
     """A pure function from a request to walks. Safe to call from several threads at once."""
 
