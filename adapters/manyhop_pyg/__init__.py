@@ -3,12 +3,14 @@
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.data.folder import open, save
 from manyhop_pyg.data.graph_store import GraphStore
+from manyhop_pyg.data.page_rank import get_ppr
 from manyhop_pyg.data.sharing import share
 from manyhop_pyg.loaders.cluster import ClusterData, ClusterLoader
 from manyhop_pyg.loaders.graph_saint import GraphSAINTEdgeSampler, GraphSAINTNodeSampler, GraphSAINTRandomWalkSampler
 from manyhop_pyg.loaders.hgt import HGTLoader
 from manyhop_pyg.loaders.link import LinkLoader, LinkNeighborLoader
 from manyhop_pyg.loaders.node import NeighborLoader, NodeLoader
+from manyhop_pyg.loaders.page_rank import PPRLoader
 from manyhop_pyg.loaders.random_nodes import RandomNodeLoader
 from manyhop_pyg.loaders.shadow import ShaDowKHopSampler
 from manyhop_pyg.samplers.bidirectional import BidirectionalNeighborSampler
@@ -39,10 +41,12 @@ __all__ = [
     "NeighborSampler",
     "Node2Vec",
     "NodeLoader",
+    "PPRLoader",
     "RandomNodeLoader",
     "ShaDowKHopSampler",
     "accelerate",
     "capture",
+    "get_ppr",
     "install",
     "open",
     "save",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch_geometric.loader
 import torch_geometric.nn
 import torch_geometric.sampler
+import torch_geometric.utils
 
 from manyhop.loading import Swap
+from manyhop_pyg.data.page_rank import get_ppr
 from manyhop_pyg.loaders.cluster import ClusterData, ClusterLoader
 from manyhop_pyg.loaders.graph_saint import GraphSAINTEdgeSampler, GraphSAINTNodeSampler, GraphSAINTRandomWalkSampler
 from manyhop_pyg.loaders.hgt import HGTLoader
@@ -18,7 +20,7 @@ from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.training.walk_models import MetaPath2Vec, Node2Vec
 
-_PAIRS: list[tuple[type, type]] = [
+_PAIRS: list[tuple[object, object]] = [
     (torch_geometric.loader.NodeLoader, NodeLoader),
     (torch_geometric.loader.NeighborLoader, NeighborLoader),
     (torch_geometric.loader.LinkLoader, LinkLoader),
@@ -34,6 +36,7 @@ _PAIRS: list[tuple[type, type]] = [
     (torch_geometric.sampler.HGTSampler, HGTSampler),
     (torch_geometric.nn.Node2Vec, Node2Vec),
     (torch_geometric.nn.MetaPath2Vec, MetaPath2Vec),
+    (torch_geometric.utils.get_ppr, get_ppr),
 ]
 if hasattr(torch_geometric.sampler, "BidirectionalNeighborSampler"):  # not in PyG 2.6
     _PAIRS.append((torch_geometric.sampler.BidirectionalNeighborSampler, BidirectionalNeighborSampler))
@@ -50,10 +53,10 @@ def install() -> None:
     Replaced are NodeLoader, NeighborLoader, LinkLoader, LinkNeighborLoader, HGTLoader,
     ShaDowKHopSampler, the three of GraphSAINT, ClusterData and ClusterLoader in ``torch_geometric.loader``,
     NeighborSampler, BidirectionalNeighborSampler and HGTSampler in ``torch_geometric.sampler``, Node2Vec and
-    MetaPath2Vec in ``torch_geometric.nn``, and what modules have already imported of them. Names that are not in a
-    module's namespace (attributes of classes, default arguments) stay as they are, and so do the base classes of
-    existing classes and the names of these bases in their modules. Can be called again, for what has been imported
-    since.
+    MetaPath2Vec in ``torch_geometric.nn``, get_ppr in ``torch_geometric.utils``, and what modules have already imported
+    of them. Names that are not in a module's namespace (attributes of classes, default arguments) stay as they are, and
+    so do the base classes of existing classes and the names of these bases in their modules. Can be called again, for
+    what has been imported since.
     """
     _swap.install()
 

@@ -27,6 +27,7 @@ from manyhop_pyg import (
     NeighborLoader,
     NeighborSampler,
     NodeLoader,
+    PPRLoader,
     RandomNodeLoader,
     ShaDowKHopSampler,
 )
@@ -130,6 +131,7 @@ def test_sets_of_nodes(data):
     compare(lambda device: GraphSAINTEdgeSampler(data, 9, 5, 3, seed=1, device=device))
     parts = ClusterData(data, 7, cluster=torch.arange(60) % 7)
     compare(lambda device: ClusterLoader(parts, batch_size=2, shuffle=True, seed=1, device=device))
+    compare(lambda device: PPRLoader(data, 5, data.train_mask, batch_size=7, shuffle=True, seed=1, device=device))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

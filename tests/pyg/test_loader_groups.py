@@ -24,6 +24,7 @@ from manyhop_pyg import (
     NeighborLoader,
     NeighborSampler,
     NodeLoader,
+    PPRLoader,
     RandomNodeLoader,
     ShaDowKHopSampler,
 )
@@ -98,6 +99,7 @@ def test_sets_of_nodes(data, on_gpu):
     compare(on_gpu, lambda: GraphSAINTEdgeSampler(data, 9, 5, 3, seed=1))
     parts = ClusterData(data, 7, cluster=torch.arange(60) % 7)
     compare(on_gpu, lambda: ClusterLoader(parts, batch_size=2, shuffle=True, seed=1))
+    compare(on_gpu, lambda: PPRLoader(data, 5, data.train_mask, batch_size=7, shuffle=True, seed=1))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

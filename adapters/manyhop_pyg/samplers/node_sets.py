@@ -14,17 +14,18 @@ from manyhop.graph import HOMOGENEOUS_NODE
 from manyhop.sampling import BatchKey, NodeRequest
 from manyhop.sampling.saint import SaintDraws, SaintMethod
 from manyhop_pyg.samplers.neighbor import NeighborSampler
+from manyhop_pyg.typing import PyGData
 
 
 class NodeSetSampler(NeighborSampler):
-    """Samples the subgraph of a set of nodes: those of some clusters, or drawn for the batch. Its seeds name no nodes.
+    """Samples the subgraph of a set of nodes: those of some clusters, drawn for the batch, or near its seeds.
 
     Args:
         data: without types.
         sample_direction: ``"forward"``: edges by destination; ``"backward"``: by source.
     """
 
-    def __init__(self, data: Data, sample_direction: Literal["forward", "backward"]) -> None:
+    def __init__(self, data: PyGData, sample_direction: Literal["forward", "backward"]) -> None:
         super().__init__(data, [], subgraph_type="induced", sample_direction=sample_direction)
 
     def nodes_of(self, index: Tensor, key: BatchKey) -> Tensor:

@@ -1,0 +1,69 @@
+"""Neighbours by personalised PageRank, with all edges among them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.graph import HOMOGENEOUS_EDGE
+from manyhop.sampling import BatchKey, CPUPageRankSampler, PageRankSpec
+from manyhop.system.progress import Progress
+from manyhop_pyg.samplers.node_sets import NodeSetSampler
+from manyhop_pyg.typing import PyGData
+
+
+class PageRankSampler(NodeSetSampler):
+    """Samples the subgraph of seeds and their neighbours: the nodes of the highest personalised PageRank.
+
+    Args:
+        data: without types.
+        num_neighbors: neighbours per seed, the seed among them.
+        alpha: probability that a walk ends before each step.
+        eps: see :class:`manyhop.sampling.PageRankSpec`.
+
+    Raises:
+        InputError: data with types, or numbers that do not make sense.
+    """
+
+    def __init__(self, data: PyGData, num_neighbors: int, alpha: float, eps: float) -> None:
+        super().__init__(data, "forward")
+        if self.is_hetero:
+            raise InputError("Expected data without types, got some with. Convert it: data.to_homogeneous().")
+        self._page_rank = PageRankSpec(edge_type=HOMOGENEOUS_EDGE, alpha=alpha, eps=eps, top_k=num_neighbors)
+        self._finder()
+        self._row = torch.empty(0, dtype=torch.int64)
+        self._begin, self._neighbors = torch.zeros(1, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
+
+    def find(self, seeds: Tensor, num_threads: int) -> None:
+        """Find the neighbours of seeds ahead, once for all batches; those of others are found with their batch."""
+        seeds = seeds.unique()
+        bar = Progress("Neighbours by PageRank", seeds.numel(), unit="nodes")
+        found = self._finder().sample(seeds, num_threads=num_threads, bar=bar)
+        bar.close()
+        self._row = torch.full((self.num_nodes,), -1)
+        self._row[seeds] = torch.arange(seeds.numel())
+        self._begin, self._neighbors = found.begin, found.node
+
+    def nodes_of(self, index: Tensor, key: BatchKey) -> Tensor:
+        """Return the seeds, as they are, and the other neighbours, in ascending order."""
+        neighbors = self._of(index).unique()
+        return torch.cat([index, neighbors[~torch.isin(neighbors, index)]])
+
+    def facts(self) -> dict[str, object]:
+        """Return how neighbours are found."""
+        spec = self._page_rank
+        return {"page_rank": (spec.alpha, spec.eps, spec.top_k)}
+
+    def _of(self, seeds: Tensor) -> Tensor:
+        """Return the neighbours of seeds, one after the other."""
+        row = self._row[seeds] if self._row.numel() else seeds.new_full((1,), -1)
+        if bool((row < 0).any()):
+            return self._finder().sample(seeds).node
+        begin = self._begin[row]
+        size = self._begin[row + 1] - begin
+        within = torch.arange(int(size.sum())) - (size.cumsum(0) - size).repeat_interleave(size)
+        return self._neighbors[begin.repeat_interleave(size) + within]
+
+    def _finder(self) -> CPUPageRankSampler:
+        return CPUPageRankSampler(self.topology.graph, self._page_rank)
