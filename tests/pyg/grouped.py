@@ -14,6 +14,7 @@ from helpers_pyg import all_same
 
 import manyhop.sampling
 from manyhop.sampling import CPUHGTSampler, CPUSampler, EdgeSampler
+from manyhop.sampling.seed_edges import sample_together
 from manyhop.system import triton_compiler
 
 
@@ -36,6 +37,17 @@ class StandIn:
         return SimpleNamespace(finish=lambda: [self._sampler.sample(request) for request in requests])
 
 
+class StandInOfTypes:
+    """The same for seed edges of several types."""
+
+    def __init__(self, samplers: Any, batches: Any) -> None:
+        StandIn.groups.append(len(batches))
+        self._samplers, self._batches = [sampler._sampler for sampler in samplers], batches
+
+    def finish(self) -> Any:
+        return [sample_together(self._samplers, requests) for requests in self._batches]
+
+
 def on_stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Loaders take the way of GPUs once the result is called; calling it with ``False`` ends that."""
 
@@ -47,6 +59,8 @@ def on_stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(importlib.import_module("manyhop.pipeline.gpu"), "GPUPositions", Positions)
     else:
         monkeypatch.setitem(sys.modules, "manyhop.pipeline.gpu", SimpleNamespace(GPUPositions=Positions))
+    types = SimpleNamespace(PendingTypedEdges=StandInOfTypes)
+    monkeypatch.setitem(sys.modules, "manyhop.sampling.gpu.typed_edges", types)
     for name, kind in (("GPUSampler", CPUSampler), ("GPUHGTSampler", CPUHGTSampler), ("GPUEdgeSampler", EdgeSampler)):
         monkeypatch.setitem(vars(manyhop.sampling), name, make(kind))
     StandIn.groups, StandIn.threads = [], set()

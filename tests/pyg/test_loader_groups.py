@@ -89,12 +89,6 @@ def test_graphs_of_seeds(data, on_gpu):
     assert max(StandIn.groups) > 1
 
 
-def test_seed_edges_of_types_are_sampled_on_the_host(hetero, on_gpu):
-    both = {("author", "writes", "paper"): None, ("paper", "cites", "paper"): None}
-    compare(on_gpu, lambda: LinkNeighborLoader(hetero, [3], both, neg_sampling="binary", batch_size=16, seed=1))
-    assert not StandIn.groups
-
-
 def test_sets_of_nodes(data, on_gpu):
     compare(on_gpu, lambda: GraphSAINTEdgeSampler(data, 9, 5, 3, seed=1))
     parts = ClusterData(data, 7, cluster=torch.arange(60) % 7)

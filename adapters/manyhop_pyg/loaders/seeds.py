@@ -38,8 +38,7 @@ class Seeds:
         from manyhop_pyg.samplers.on_gpu import samples_on_gpu
 
         sampler, method = self._loader.seed_sampler()
-        on_host = isinstance(self._loader.input_data, TypedEdgeInput)  # for which a GPU has no kernels
-        return sampler.topology.graph if samples_on_gpu(sampler, method) and not on_host else None
+        return sampler.topology.graph if samples_on_gpu(sampler, method) else None
 
     @property
     def of_nodes(self) -> bool:
@@ -78,7 +77,11 @@ class Seeds:
 def inputs_of(loader: LoaderView, indices: Sequence[Positions]) -> list[Inputs]:
     """The inputs of several batches, looked up at once."""
     tensors = [index for index in indices if isinstance(index, Tensor) and index.dtype == torch.int64]
-    if len(indices) == 1 or len(tensors) < len(indices) or isinstance(loader.input_data, TypedNodeInput):
+    if (
+        len(indices) == 1
+        or len(tensors) < len(indices)
+        or isinstance(loader.input_data, TypedNodeInput | TypedEdgeInput)
+    ):
         return [loader.inputs_at(index) for index in indices]
     index, given = torch.cat(tensors), loader.input_data
     together = columns_of_nodes(given, index) if type(given) is NodeSamplerInput else vars(loader.inputs_at(index))

@@ -30,7 +30,7 @@ from manyhop_pyg.samplers.host import host_engine
 from manyhop_pyg.samplers.requests import SeedRequests, check_window
 from manyhop_pyg.samplers.seed_edges import SeedEdges, edge_metadata
 from manyhop_pyg.samplers.spec import as_num_neighbors, make_spec
-from manyhop_pyg.samplers.typed_edges import TypedEdgeInput
+from manyhop_pyg.samplers.typed_edges import TypedEdgeInput, typed_metadata
 from manyhop_pyg.samplers.typed_seeds import ByType, node_metadata, seeds_of
 from manyhop_pyg.typing import PyGData, Sample
 
@@ -193,15 +193,10 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             for part, sampler in zip(parts.values(), samplers, strict=True)
         ]
         sampled, seed_edges = sample_together(samplers, requests)
-        trees = sampled[0].subgraph.tree
-        if trees is not None and seed_edges is not None:
-            trees.update({node_type: seed_edges[tree] for node_type, tree in trees.items()})
+        columns = [(part.input_id, part.label, part.time) for part in parts.values()]
+        metadata = typed_metadata(index, index.input_id, sampled, seed_edges, neg_sampling, columns)
         out = self.node_output(sampled[0].subgraph)
-        about = {
-            t: edge_metadata(one, neg_sampling, part.input_id, part.label, part.time)
-            for (t, part), one in zip(parts.items(), sampled, strict=True)
-        }
-        out.metadata = index.input_id, about, dict(zip(parts, index.sizes, strict=True))
+        out.metadata = metadata
         return out
 
     def _sample(

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
+from torch import Tensor
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
 from manyhop.graph import PlacedGraph
@@ -21,6 +22,7 @@ from manyhop_pyg.samplers.exclude import Exclusion
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
 from manyhop_pyg.samplers.seed_edges import SeedEdges, edge_metadata
+from manyhop_pyg.samplers.typed_edges import TypedEdgeInput, typed_metadata
 from manyhop_pyg.samplers.typed_seeds import node_metadata
 from manyhop_pyg.typing import Metadata, Sample
 
@@ -106,9 +108,11 @@ class GPUSampling:
         exclude_true: bool,
         exclusion: Exclusion | None,
     ) -> Finish:
-        """The same around seed edges, all of one type, without the edges of ``exclusion``."""
+        """The same around seed edges, without the edges of ``exclusion``."""
         _, edges = self._follow(sampler)
         inputs = list(inputs)
+        if isinstance(inputs[0], TypedEdgeInput):
+            return self._begin_types(sampler, edges, inputs, keys, neg_sampling, exclude_true=exclude_true)
         engine = edges.prepare(inputs[0].input_type, neg_sampling, exclude_true=exclude_true)
         requests = [
             sampler.requests.of_edges(
@@ -134,6 +138,49 @@ class GPUSampling:
             return outs
 
         return finish
+
+    def _begin_types(
+        self,
+        sampler: NeighborSampler,
+        edges: SeedEdges[GPUEdgeSampler],
+        inputs: Sequence[TypedEdgeInput],
+        keys: Sequence[BatchKey],
+        neg_sampling: NegativeSampling | None,
+        *,
+        exclude_true: bool,
+    ) -> Finish:
+        """The same around seed edges of several types in each batch."""
+        from manyhop.sampling.gpu.typed_edges import PendingTypedEdges
+
+        engines = [edges.prepare(t, neg_sampling, exclude_true=exclude_true) for t in inputs[0].parts]
+        requests = [
+            [
+                sampler.requests.of_edges(part, engine.edge_type, key, neg_sampling)
+                for part, engine in zip(index.parts.values(), engines, strict=True)
+            ]
+            for index, key in zip(inputs, keys, strict=True)
+        ]
+        pending = PendingTypedEdges(engines, requests)
+        tensors = [[index.input_id, *_columns(index)] for index in inputs]
+        sent = iter(upload([tensor for of_batch in tensors for tensor in of_batch], self.device))
+
+        def finish() -> list[Sample]:
+            outs: list[Sample] = []
+            for index, (sampled, seed_edges) in zip(inputs, pending.finish(), strict=True):
+                input_id, *found = (next(sent) for _ in range(1 + 3 * len(engines)))
+                columns = [tuple(found[i : i + 3]) for i in range(0, len(found), 3)]
+                metadata = typed_metadata(index, input_id, sampled, seed_edges, neg_sampling, columns)
+                out = sampler.node_output(sampled[0].subgraph)
+                out.metadata = metadata
+                outs.append(out)
+            return outs
+
+        return finish
+
+
+def _columns(index: TypedEdgeInput) -> list[Tensor | None]:
+    """Return ids, labels and times of seed edges, type by type."""
+    return [column for part in index.parts.values() for column in (part.input_id, part.label, part.time)]
 
 
 def samples_on_gpu(sampler: BaseSampler, method: str) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import EdgeSamplerInput
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
 from manyhop.graph import EdgeType
+from manyhop.sampling import SampledEdges
+from manyhop_pyg.samplers.seed_edges import edge_metadata
+from manyhop_pyg.typing import Metadata
 
 
 class TypedEdgeInput(EdgeSamplerInput):  # type: ignore[misc]  # PyG is untyped
@@ -39,6 +42,33 @@ class TypedEdgeInput(EdgeSamplerInput):  # type: ignore[misc]  # PyG is untyped
                 for i, (edge_type, part) in enumerate(self.parts.items())
             }
         )
+
+
+def typed_metadata(
+    index: TypedEdgeInput,
+    input_id: Tensor,
+    sampled: Sequence[SampledEdges],
+    seed_edges: Tensor | None,
+    neg_sampling: NegativeSampling | None,
+    columns: Sequence[tuple[Tensor | None, Tensor | None, Tensor | None]],
+) -> Metadata:
+    """PyG's ``metadata``, that of each type in second place; numbers the trees of the sample by seed edge.
+
+    Args:
+        index: the seed edges of a batch.
+        input_id: of all types, where the batch is.
+        sampled, seed_edges: what the engine gives for them.
+        neg_sampling: which negatives there are.
+        columns: ids, labels and times of each type, where the batch is.
+    """
+    trees = sampled[0].subgraph.tree
+    if trees is not None and seed_edges is not None:
+        trees.update({node_type: seed_edges[tree] for node_type, tree in trees.items()})
+    about = {
+        t: edge_metadata(one, neg_sampling, *of_type)
+        for t, one, of_type in zip(index.parts, sampled, columns, strict=True)
+    }
+    return input_id, about, dict(zip(index.parts, index.sizes, strict=True))
 
 
 def types_of(index: EdgeSamplerInput) -> list[EdgeType | None]:

@@ -126,6 +126,11 @@ class NegativeTable:
         return at if self.node is None else self.node[at]
 
 
+def key_of_kind(key: tuple[int, ...], kind: int) -> tuple[int, ...]:
+    """Return what names the negatives of a batch: its key and, where it has several, the number of their edge type."""
+    return (*key, kind) if kind > 0 else key
+
+
 def draw_pairs(
     key: tuple[int, ...],
     src: NegativeTable,

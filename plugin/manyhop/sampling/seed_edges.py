@@ -14,7 +14,7 @@ from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.sampling.check import check_edge_request, check_negatives
 from manyhop.sampling.contract import EdgeRequest, NegativeSpec, NodeRequest, SampledEdges, SampledSubgraph, Sampler
 from manyhop.sampling.lookup import EdgeLookup, check_pairs
-from manyhop.sampling.negatives import NegativeTable, draw_destinations, draw_pairs
+from manyhop.sampling.negatives import NegativeTable, draw_destinations, draw_pairs, key_of_kind
 
 
 class EdgeSampler:
@@ -111,7 +111,7 @@ class EdgeSampler:
             raise InputError(f"Expected seed edges of type {self.edge_type}, got {request.edge_type}.")
         if request.time_max is not None and not self.disjoint:
             raise InputError("Times of seed edges need one tree per endpoint: build the samplers with disjoint=True.")
-        key = (*request.key, number) if number > 0 else request.key
+        key = key_of_kind(request.key, number)
         spec, src, dst = self.negatives, request.src, request.dst
         if spec is None or self._dst_table is None:
             return src, request.all_dst()
@@ -123,22 +123,6 @@ class EdgeSampler:
         sources = _repeat(src, num_neg).numpy()
         drawn = draw_destinations(key, sources, self._dst_table, time, self._avoid)
         return src, torch.cat([dst, torch.from_numpy(drawn)])
-
-    def sampled(
-        self, request: EdgeRequest, subgraph: SampledSubgraph, src_index: Tensor, dst_index: Tensor
-    ) -> SampledEdges:
-        """Return the result for seed edges with negatives: a subgraph, and local ids of :meth:`endpoints`."""
-        num_pos = request.src.numel()
-        triplet = self.negatives is not None and self.negatives.mode == "triplet"
-        amount = int(self.negatives.amount) if self.negatives is not None and triplet else 0
-        return SampledEdges(
-            subgraph=subgraph,
-            src_index=src_index,
-            dst_index=dst_index[:num_pos] if triplet else dst_index,
-            dst_neg_index=dst_index[num_pos:].view(amount, num_pos).t().contiguous() if triplet else None,
-            num_pos=num_pos,
-            time_max=None if request.time_max is None else _repeat(request.time_max, src_index.numel()),
-        )
 
 
 def sample_together(
@@ -185,12 +169,40 @@ def sample_together(
     if (subgraph.tree is not None) != disjoint:
         raise InputError(f"Expected a sampler with disjoint={disjoint}, got one that differs.")
     edges = [
-        sampler.sampled(one, subgraph, local[i, 0], local[i, 1])
+        describe(
+            sampler.negatives,
+            one.src.numel(),
+            subgraph,
+            local[i, 0],
+            local[i, 1],
+            None if one.time_max is None else _repeat(one.time_max, local[i, 0].numel()),
+        )
         for i, (sampler, one) in enumerate(zip(samplers, requests, strict=True))
     ]
     if not disjoint:
         return edges, None
     return edges, torch.cat([piece.seed_edges() for found in pieces.values() for piece in found])
+
+
+def describe(
+    negatives: NegativeSpec | None,
+    num_pos: int,
+    subgraph: SampledSubgraph,
+    src_index: Tensor,
+    dst_index: Tensor,
+    time_max: Tensor | None,
+) -> SampledEdges:
+    """Return the result for ``num_pos`` seed edges, from local ids of all sources and of all destinations."""
+    triplet = negatives is not None and negatives.mode == "triplet"
+    amount = int(negatives.amount) if negatives is not None and triplet else 0
+    return SampledEdges(
+        subgraph=subgraph,
+        src_index=src_index,
+        dst_index=dst_index[:num_pos] if triplet else dst_index,
+        dst_neg_index=dst_index[num_pos:].view(amount, num_pos).t().contiguous() if triplet else None,
+        num_pos=num_pos,
+        time_max=time_max,
+    )
 
 
 class _Piece(NamedTuple):

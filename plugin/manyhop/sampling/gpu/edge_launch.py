@@ -88,6 +88,7 @@ class Launch:
         wide: whether endpoints are int64 instead of int32.
         disjoint: whether endpoints have times of their own, and are not made unique.
         exclude: whether attempts can fail.
+        kind: number of the edge type among those of a batch.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Launch:
         wide: bool,
         disjoint: bool,
         exclude: bool,
+        kind: int,
     ) -> None:
         num_rows, pitch = len(layout.lengths), layout.pitch
         ints = torch.empty((4, num_rows * pitch), dtype=torch.int64, device=device)
@@ -145,7 +147,7 @@ class Launch:
             key = [low_64_bits(part) for part in request.key]
             begin_src, begin_dst = layout.ends(b)
             local = layout.num_src[b] if layout.joint else 0
-            table += [layout.num_pos[b], layout.num_neg[b], *addresses, *key, begin_src, begin_dst, local]
+            table += [layout.num_pos[b], layout.num_neg[b], *addresses, *key, begin_src, begin_dst, local, kind]
         for row in layout.rows():
             table += row
         host: Ints = staging.numpy()

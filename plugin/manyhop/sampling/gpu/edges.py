@@ -26,7 +26,7 @@ from manyhop.sampling.gpu.edge_launch import Candidates, Ints, Launch, Layout
 from manyhop.sampling.gpu.kernels import negatives as kernels
 from manyhop.sampling.gpu.lookup import GPUEdgeLookup
 from manyhop.sampling.gpu.transfer import Readback, current_stream, kernel_device, on_stream
-from manyhop.sampling.negatives import NegativeTable, choose_destinations, choose_pairs
+from manyhop.sampling.negatives import NegativeTable, choose_destinations, choose_pairs, key_of_kind
 
 _TILE = 128
 _LONG_TILE = 1024
@@ -123,7 +123,7 @@ class GPUEdgeSampler:
         request = EdgeRequest(
             key=BatchKey(0, 0, 0), edge_type=self.edge_type, src=zero, dst=zero, time_max=time, neg_dst=neg_dst
         )
-        _launch(self, [request])
+        Endpoints(self, [request], unique=not self.disjoint)
 
     def sample(self, request: EdgeRequest) -> SampledEdges:
         """Sample around the endpoints of ``request`` and of the negatives drawn for it.
@@ -142,6 +142,11 @@ class GPUEdgeSampler:
         Raises:
             InputError: a request does not fit the graph or the sampler, or there is no negative to draw.
         """
+        self.check(requests)
+        return PendingEdges(self, requests)
+
+    def check(self, requests: Sequence[EdgeRequest]) -> None:
+        """Raise InputError where requests do not fit the graph, the sampler or each other; ranges of ids come later."""
         if not requests:
             raise InputError("Expected at least one request, got none.")
         for request in requests:
@@ -155,7 +160,6 @@ class GPUEdgeSampler:
         for name in ("time_max", "time_min"):
             if len({getattr(request, name) is None for request in requests}) > 1:
                 raise InputError(f"Expected {name} with all of the requests of one call, or with none.")
-        return PendingEdges(self, requests)
 
 
 class PendingEdges:
@@ -166,11 +170,9 @@ class PendingEdges:
         self._requests = list(requests)
         self._stream = current_stream(sampler.device)
         with on_stream(self._stream):
-            self._layout, self._launch = _launch(sampler, self._requests)
-            self._counts = self._layout.lengths
-            self._late = Readback(self._launch.state)
+            self._ends = Endpoints(sampler, self._requests, unique=not sampler.disjoint)
             if not sampler.disjoint:
-                self._repair()
+                self._ends.repair()
             self._pending = self._begin_nodes()
 
     def finish(self) -> list[SampledEdges]:
@@ -180,59 +182,19 @@ class PendingEdges:
             InputError: a request does not fit the graph or the sampler, or there is no negative to draw.
         """
         with on_stream(self._stream):
-            if self._sampler.disjoint and self._repair():
+            if self._sampler.disjoint and self._ends.repair():
                 self._pending = self._begin_nodes()
             return [self._result(b, subgraph) for b, subgraph in enumerate(self._pending())]
 
-    def _repair(self) -> bool:
-        """Wait for the counts; raise for bad ids. Draw failed negatives exactly, and return whether there were any."""
-        state = self._late.wait().tolist()
-        if state[_NUM_BAD]:
-            for request in self._requests:
-                check_edge_request(self._sampler.graph, request, self._sampler.negatives)
-        changed: bool = state[_NUM_LEFT] > 0
-        if changed:
-            failed = self._launch.failed.cpu().numpy()
-            for b, num_neg in enumerate(self._layout.num_neg):
-                first = b * self._layout.pitch
-                todo = np.flatnonzero(failed[first : first + num_neg])
-                if todo.size:
-                    self._choose(b, todo)
-            if not self._sampler.disjoint:
-                _number(self._layout, self._launch)
-                state = self._launch.state.tolist()
-        if not self._sampler.disjoint:
-            self._counts = state[_COUNTS:]
-        return changed
-
-    def _choose(self, b: int, todo: Ints) -> None:
-        """Draw negatives ``todo`` of batch ``b`` with the exact code of the CPU."""
-        sampler, request, layout = self._sampler, self._requests[b], self._layout
-        avoid, src, dst = sampler._avoid, sampler._src.table, sampler._dst.table
-        assert avoid is not None
-        assert dst is not None
-        num_pos, num_neg = layout.num_pos[b], layout.num_neg[b]
-        time = None if request.time_max is None else request.time_max.cpu().numpy()[todo % num_pos]
-        n_dst = dst.num_eligible(time, todo.size)
-        out, (src_at, dst_at) = self._launch.out, layout.ends(b)
-        at = torch.from_numpy(todo).to(sampler.device) + num_pos
-        if src is not None:
-            n_src = src.num_eligible(time, todo.size)
-            s, d = choose_pairs(request.key, src, dst, num_neg, todo, n_src, n_dst, avoid)
-            out[src_at + at] = torch.from_numpy(s).to(sampler.device, out.dtype)
-        else:
-            sources = request.src.cpu().numpy()[todo % num_pos]
-            d = choose_destinations(request.key, sources, dst, num_neg, todo, n_dst, avoid)
-        out[dst_at + at] = torch.from_numpy(d).to(sampler.device, out.dtype)
-
     def _begin_nodes(self) -> Callable[[], list[SampledSubgraph]]:
         """Enqueue the sampling around the endpoints. Return the function that finishes it."""
-        sampler, launch, lengths, requests = self._sampler, self._launch, self._layout.lengths, []
+        sampler, ends, requests = self._sampler, self._ends, []
+        launch, lengths = ends.launch, ends.layout.lengths
         for b, request in enumerate(self._requests):
             requests.append(
                 NodeRequest(
                     key=request.key,
-                    seeds=self._by_type(b, launch.unique, self._counts),
+                    seeds=self._by_type(b, launch.unique, ends.counts),
                     time_max=None if request.time_max is None else self._by_type(b, launch.out_max, lengths),
                     time_min=None if request.time_min is None else self._by_type(b, launch.out_min, lengths),
                     exclude=request.exclude,
@@ -245,14 +207,15 @@ class PendingEdges:
 
     def _by_type(self, b: int, rows: Tensor, counts: Sequence[int]) -> dict[NodeType, Tensor]:
         """Return the rows of a batch by node type, each cut to its count."""
-        (src_type, _, dst_type), pitch = self._sampler.edge_type, self._layout.pitch
-        if self._layout.joint:
+        (src_type, _, dst_type), layout = self._sampler.edge_type, self._ends.layout
+        pitch = layout.pitch
+        if layout.joint:
             return {src_type: rows.narrow(0, b * pitch, counts[b])}
         src, dst = (rows.narrow(0, r * pitch, counts[r]) for r in (2 * b, 2 * b + 1))
         return {src_type: src, dst_type: dst}
 
     def _result(self, b: int, subgraph: SampledSubgraph) -> SampledEdges:
-        sampler, layout, launch = self._sampler, self._layout, self._launch
+        sampler, layout, launch = self._sampler, self._ends.layout, self._ends.launch
         if (subgraph.tree is not None) != sampler.disjoint:
             raise InputError(f"Expected a sampler with disjoint={sampler.disjoint}, got one that differs.")
         num_pos, num_src = layout.num_pos[b], layout.num_src[b]
@@ -272,36 +235,93 @@ class PendingEdges:
         )
 
 
-def _launch(sampler: GPUEdgeSampler, requests: Sequence[EdgeRequest]) -> tuple[Layout, Launch]:
-    """Enqueue the computation of the endpoints of all batches, with negatives; if not disjoint, unique ones, too."""
-    src_type, _, dst_type = sampler.edge_type
-    layout = Layout(sampler.negatives, [r.src.numel() for r in requests], joint=src_type == dst_type)
-    launch = Launch(
-        layout,
-        requests,
-        sampler.device,
-        wide=sampler._wide,
-        disjoint=sampler.disjoint,
-        exclude=sampler._avoid is not None,
-    )
-    longest = max(layout.num_dst)
-    if longest > 0:
-        kernels.draw_endpoints[(-(-longest // _TILE), len(requests))](
-            sampler._about,
-            launch.descriptor,
-            LIMITS=requests[0].time_max is not None,
-            WINDOW=requests[0].time_min is not None,
-            T=_TILE,
-            **sampler._modes,
+class Endpoints:
+    """Endpoints of seed edges of one type and of their negatives, for several batches; drawn on the current stream.
+
+    Args:
+        sampler: draws the negatives.
+        requests: the batches.
+        unique: whether the distinct endpoints of each batch are found, too.
+        kind: number of the edge type among those of a batch.
+    """
+
+    def __init__(
+        self, sampler: GPUEdgeSampler, requests: Sequence[EdgeRequest], *, unique: bool, kind: int = 0
+    ) -> None:
+        self._sampler, self._requests, self._unique, self._kind = sampler, requests, unique, kind
+        src_type, _, dst_type = sampler.edge_type
+        self.layout = Layout(sampler.negatives, [r.src.numel() for r in requests], joint=src_type == dst_type)
+        self.counts = self.layout.lengths
+        """Of each row: its distinct endpoints, where these are found, once :meth:`repair` has been called."""
+        self.launch = Launch(
+            self.layout,
+            requests,
+            sampler.device,
+            wide=sampler._wide,
+            disjoint=sampler.disjoint,
+            exclude=sampler._avoid is not None,
+            kind=kind,
         )
-    if not sampler.disjoint:
-        _number(layout, launch)
-    return layout, launch
+        longest = max(self.layout.num_dst)
+        if longest > 0:
+            kernels.draw_endpoints[(-(-longest // _TILE), len(requests))](
+                sampler._about,
+                self.launch.descriptor,
+                LIMITS=requests[0].time_max is not None,
+                WINDOW=requests[0].time_min is not None,
+                T=_TILE,
+                **sampler._modes,
+            )
+        if unique:
+            self._number()
+        self._late = Readback(self.launch.state)
 
+    def repair(self) -> bool:
+        """Wait for the counts; raise for bad ids. Draw failed negatives exactly, and return whether there were any."""
+        state = self._late.wait().tolist()
+        if state[_NUM_BAD]:
+            for request in self._requests:
+                check_edge_request(self._sampler.graph, request, self._sampler.negatives)
+        changed: bool = state[_NUM_LEFT] > 0
+        if changed:
+            failed = self.launch.failed.cpu().numpy()
+            for b, num_neg in enumerate(self.layout.num_neg):
+                first = b * self.layout.pitch
+                todo = np.flatnonzero(failed[first : first + num_neg])
+                if todo.size:
+                    self._choose(b, todo)
+            if self._unique:
+                self._number()
+                state = self.launch.state.tolist()
+        if self._unique:
+            self.counts = state[_COUNTS:]
+        return changed
 
-def _number(layout: Layout, launch: Launch) -> None:
-    """Sort the endpoints of each row, remove duplicates, and compute the local id of each endpoint."""
-    value, order = torch.sort(launch.out.view(-1, layout.pitch), dim=1)
-    kernels.number_endpoints[(len(layout.lengths),)](
-        launch.descriptor, value, order, TRIPLET=layout.triplet, T=_LONG_TILE
-    )
+    def _choose(self, b: int, todo: Ints) -> None:
+        """Draw negatives ``todo`` of batch ``b`` with the exact code of the CPU."""
+        sampler, request, layout = self._sampler, self._requests[b], self.layout
+        avoid, src, dst = sampler._avoid, sampler._src.table, sampler._dst.table
+        assert avoid is not None
+        assert dst is not None
+        key = key_of_kind(request.key, self._kind)
+        num_pos, num_neg = layout.num_pos[b], layout.num_neg[b]
+        time = None if request.time_max is None else request.time_max.cpu().numpy()[todo % num_pos]
+        n_dst = dst.num_eligible(time, todo.size)
+        out, (src_at, dst_at) = self.launch.out, layout.ends(b)
+        at = torch.from_numpy(todo).to(sampler.device) + num_pos
+        if src is not None:
+            n_src = src.num_eligible(time, todo.size)
+            s, d = choose_pairs(key, src, dst, num_neg, todo, n_src, n_dst, avoid)
+            out[src_at + at] = torch.from_numpy(s).to(sampler.device, out.dtype)
+        else:
+            sources = request.src.cpu().numpy()[todo % num_pos]
+            d = choose_destinations(key, sources, dst, num_neg, todo, n_dst, avoid)
+        out[dst_at + at] = torch.from_numpy(d).to(sampler.device, out.dtype)
+
+    def _number(self) -> None:
+        """Sort the endpoints of each row, remove duplicates, and compute the local id of each endpoint."""
+        layout, launch = self.layout, self.launch
+        value, order = torch.sort(launch.out.view(-1, layout.pitch), dim=1)
+        kernels.number_endpoints[(len(layout.lengths),)](
+            launch.descriptor, value, order, TRIPLET=layout.triplet, T=_LONG_TILE
+        )

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from .primitives.keys import batch_key
-from .primitives.random import below, draw, unit
+from .primitives.random import below, draw, fold, unit
 from .primitives.search import first_above, is_edge
 
 # Columns of `about`, for the sources and again for the destinations: what a sampler draws from.
@@ -47,7 +47,8 @@ KEY = tl.constexpr(6)  # seed, epoch, batch
 SRC_AT = tl.constexpr(9)  # offset of its sources in the output
 DST_AT = tl.constexpr(10)
 DST_LOCAL = tl.constexpr(11)  # endpoints of the same type before its destinations
-BATCH_COLUMNS = tl.constexpr(12)
+KIND = tl.constexpr(12)  # number of its edge type, where a batch has seed edges of several
+BATCH_COLUMNS = tl.constexpr(13)
 
 # Columns of `rows`.
 LENGTH = tl.constexpr(0)
@@ -110,6 +111,13 @@ def _is_edge(src, dst, act, about, WIDE: tl.constexpr):
 
 
 @triton.jit
+def _key_of_kind(batch, use: tl.constexpr):
+    """The key of a batch and its edge type."""
+    key, kind = batch_key(batch + KEY, use), tl.load(batch + KIND)
+    return tl.where(kind > 0, fold(key, kind), key)
+
+
+@triton.jit
 def draw_endpoints(
     about, descriptor,
     BINARY: tl.constexpr, TRIPLET: tl.constexpr, GIVEN: tl.constexpr, EXCLUDE: tl.constexpr, EDGES_WIDE: tl.constexpr,
@@ -151,8 +159,8 @@ def draw_endpoints(
         limit = tl.load(_ints(tl.load(batch + TIME_MAX)) + seed_edge, mask=act, other=0)
 
     if (BINARY | TRIPLET) and not GIVEN:
-        src_key = batch_key(batch + KEY, NEGATIVE_SRC)
-        dst_key = batch_key(batch + KEY, NEGATIVE_DST)
+        src_key = _key_of_kind(batch, NEGATIVE_SRC)
+        dst_key = _key_of_kind(batch, NEGATIVE_DST)
         n_dst = _eligible(limit, drawn, about_dst, LIMITS & DST_SORTED)
         n_src = n_dst
         if BINARY:
