@@ -118,7 +118,6 @@ def test_threads_restart_and_single_batches(hetero):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pad": "auto"}, "one type with pad"),
         ({"neg_sampling": GivenNegatives("in_batch")}, "one type with GivenNegatives"),
         ({"neg_sampling": NegativeSampling("binary", dst_weight=torch.ones(40))}, "one type with weights"),
         ({"exclude_seed_edges": "self"}, "one type with exclude_seed_edges"),

@@ -153,8 +153,6 @@ def _check_typed_edges(
 ) -> None:
     """Raise InputError where seed edges of several types do not fit the sampler, or come with what is for one type."""
     types = list(inputs.input_type)
-    if pad is not None:
-        raise InputError(f"Expected seed edges of one type with pad={pad!r}, got {types}. Leave pad out.")
     if isinstance(neg_sampling, GivenNegatives):
         raise InputError(f"Expected seed edges of one type with GivenNegatives, got {types}. Draw the negatives.")
     if neg_sampling is not None and (neg_sampling.src_weight is not None or neg_sampling.dst_weight is not None):

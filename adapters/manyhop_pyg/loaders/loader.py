@@ -163,7 +163,8 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             if gpu is not None and gpu.sampling is not None and self.transform_sampler_output is not None:
                 outs = [self.transform_sampler_output(out) for out in outs]
             device = None if gpu is None else gpu.device
-            self._padding = Padding(topology, self.input_data, self.batch_size, outs, device)
+            negatives = getattr(self, "neg_sampling", None)
+            self._padding = Padding(topology, self.input_data, self.batch_size, outs, device, negatives)
             if gpu is not None and gpu.sampling is not None:
                 from manyhop.loading.gpu.warm_up import reserve
 

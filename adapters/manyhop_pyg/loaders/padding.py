@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import BaseSampler
+from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
 
 from manyhop.errors import InputError
@@ -86,10 +87,17 @@ class Padding:
         batch_size: the loader's.
         outs: samples of some of its batches.
         device: the GPU of the batches; ``None``: the CPU.
+        neg_sampling: negatives of seed edges.
     """
 
     def __init__(
-        self, topology: Topology, inputs: Inputs, batch_size: int, outs: Sequence[Sample], device: torch.device | None
+        self,
+        topology: Topology,
+        inputs: Inputs,
+        batch_size: int,
+        outs: Sequence[Sample],
+        device: torch.device | None,
+        neg_sampling: NegativeSampling | None = None,
     ) -> None:
         self._topology = topology
         user = self._topology.user_edge_type if self._topology.hetero else {HOMOGENEOUS_EDGE: HOMOGENEOUS_EDGE}
@@ -111,6 +119,8 @@ class Padding:
         )
         self.sizes: PadSizes = self._fixed.sizes
         self._num_labels = max(out.metadata[1].size(1) if _is_binary(out.metadata) else 0 for out in outs)
+        amount = neg_sampling.amount if neg_sampling is not None and neg_sampling.is_binary() else 0
+        self._num_labels_of_type = batch_size + math.ceil(batch_size * amount)  # where there are several
 
     def pad(self, outs: Sequence[Sample], stats: Stats) -> list[Sample]:
         """Samples in PyG's terms, padded; ``stats`` count those of an epoch's batches."""
@@ -124,11 +134,16 @@ class Padding:
         results = []
         for padded, out, num_inputs in zip(self._fixed.pad(samples), outs, sizes, strict=True):
             result = to_sampler_output(padded.sample, self._topology)
-            if _is_typed(out.metadata):
+            if _is_of_edge_types(out.metadata):
+                result.metadata, seed_masks = self._pad_edge_types(out.metadata, padded)
+                counts = list(out.metadata[2].values())
+            elif _is_typed(out.metadata):
                 result.metadata, seed_masks = self._pad_typed_seeds(out.metadata, padded)
                 counts = list(out.metadata[2].values())
             else:
-                result.metadata, seed_mask = self._pad_metadata(out.metadata, padded)
+                result.metadata, seed_mask = self._pad_metadata(
+                    out.metadata, padded, self._input_type, self._num_labels
+                )
                 seed_masks, counts = [seed_mask], [num_inputs]
             edge_mask = {self._user[t]: mask for t, mask in padded.edge_mask.items()}
             result.padding = _Marks(padded, edge_mask, seed_masks, counts)
@@ -137,23 +152,33 @@ class Padding:
             stats.count(padded=len(results), fit=sum(out.padding.padded.grown == 0 for out in results))
         return results
 
-    def _pad_metadata(self, metadata: Metadata, padded: Padded) -> tuple[Metadata, Tensor]:
-        """Return the attributes of a batch about its seeds, of fixed length, and which seeds are no padding."""
+    def _pad_metadata(
+        self, metadata: Metadata, padded: Padded, input_type: NodeType | EdgeType | None, num_labels: int
+    ) -> tuple[Metadata, Tensor]:
+        """Return the attributes of a batch about its seeds, of fixed length, and which seeds are no padding.
+
+        Args:
+            metadata: of one type of seeds.
+            padded: the sample.
+            input_type: the type; ``None`` without types.
+            num_labels: seed edges and binary negatives of a full batch.
+        """
         input_id, *others = metadata
         n, size = input_id.numel(), self._batch_size
         ends: list[Tensor] = []
         if _is_binary(metadata):  # one entry per seed edge and per negative
             index, *others = others
             n = index.size(1)
-            size = max(self._num_labels, n)
-            both = (lengthened(end, size, self._spare(padded, k)) for k, end in enumerate(index))
+            size = max(num_labels, n)
+            both = (lengthened(end, size, self._spare(padded, input_type, k)) for k, end in enumerate(index))
             ends = [torch.stack([*both]) if n < size else index]
         elif not _is_of_nodes(metadata):
-            ends = [lengthened(end, size, self._spare(padded, int(k > 0))) for k, end in enumerate(others[:3])]
+            spare = [self._spare(padded, input_type, int(k > 0)) for k in range(3)]
+            ends = [lengthened(end, size, fill) for end, fill in zip(others[:3], spare, strict=True)]
             del others[:3]
         others = [None if value is None else lengthened(value, size, 0) for value in others]
         if _is_of_nodes(metadata) and padded.sample.num_sampled_nodes is not None:
-            seed_mask = padded.node_mask[self._topology.node_type(self._input_type)][:size]
+            seed_mask = padded.node_mask[self._topology.node_type(input_type)][:size]
         else:
             seed_mask = mask_of(n, size, input_id.device)
         return (lengthened(input_id, self._batch_size, 0), *ends, *others), seed_mask
@@ -167,15 +192,23 @@ class Padding:
         masks = [mask_of(n, size, columns[0].device) for n, size in zip(counts.values(), sizes.values(), strict=True)]
         return (*longer, sizes), masks
 
+    def _pad_edge_types(self, metadata: Metadata, padded: Padded) -> tuple[Metadata, list[Tensor]]:
+        """The same for seed edges of several types: ``batch_size`` of each, and as many negatives as these have."""
+        _, about, counts = metadata
+        both = {t: self._pad_metadata(of, padded, t, self._num_labels_of_type) for t, of in about.items()}
+        longer = {t: of for t, (of, _) in both.items()}
+        ids = torch.cat([of[0] for of in longer.values()])
+        return (ids, longer, dict.fromkeys(counts, self._batch_size)), [mask for _, mask in both.values()]
+
     @staticmethod
     def _by_type(column: Tensor, counts: dict[NodeType, int], sizes: dict[NodeType, int]) -> Tensor:
         """Entries of each type, lengthened, behind each other."""
         parts = column.split_with_sizes(list(counts.values()))
         return torch.cat([lengthened(part, size, 0) for part, size in zip(parts, sizes.values(), strict=True)])
 
-    def _spare(self, padded: Padded, end: int) -> int:
+    def _spare(self, padded: Padded, edge_type: EdgeType | None, end: int) -> int:
         """The position of a padding node of the type of the seed edges' sources (0) or destinations (1)."""
-        t = self._topology.node_type(None if self._input_type is None else self._input_type[2 * end])
+        t = self._topology.node_type(None if edge_type is None else edge_type[2 * end])
         blocks = padded.sample.num_sampled_nodes
         return max((padded.sample.node[t].numel() if blocks is None else blocks[t][0]) - 1, 0)
 
@@ -292,8 +325,13 @@ def _is_of_nodes(metadata: Metadata) -> bool:
 
 
 def _is_typed(metadata: Metadata) -> bool:
-    """Whether a sample is one around seed nodes of several types."""
+    """Whether a sample is one around seeds of several types."""
     return len(metadata) == 3
+
+
+def _is_of_edge_types(metadata: Metadata) -> bool:
+    """Whether a sample is one around seed edges of several types."""
+    return _is_typed(metadata) and isinstance(metadata[1], dict)
 
 
 def _is_binary(metadata: Metadata) -> bool:
