@@ -10,6 +10,7 @@ from torch_geometric.sampler import NegativeSampling
 from manyhop.errors import InputError, StateError
 from manyhop_pyg import GivenNegatives, LinkNeighborLoader, NeighborSampler
 
+WRITTEN, CITED = ("paper", "rev_writes", "author"), ("paper", "cited_by", "paper")
 WRITES, CITES, HAS = ("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "has", "field")
 
 
@@ -81,6 +82,33 @@ def test_one_type_is_as_without_a_dict(hetero):
         assert same(batch, expected)
 
 
+@pytest.mark.parametrize("mode", [None, "self", "reverse_types"])
+def test_no_seed_edge_of_any_type_is_in_its_batch(hetero, mode):
+    hetero[CITED].edge_index = hetero[CITES].edge_index.flip(0)
+    given = {WRITES: None, CITES: None}
+    reverse = {WRITES: WRITTEN, CITES: CITED} if mode == "reverse_types" else None
+    found = dict.fromkeys((WRITES, WRITTEN, CITES, CITED), 0)
+    for batch in make(hetero, seeds=given, exclude_seed_edges=mode, reverse_etypes=reverse, batch_size=40):
+        check_hetero_batch(batch, hetero)
+        for t, back in ((WRITES, WRITTEN), (CITES, CITED)):
+            seeds = hetero[t].edge_index[:, batch[t].input_id]
+            for one, pairs in ((t, seeds), (back, seeds.flip(0))):
+                edges = ends(batch, one, batch[one].edge_index)
+                found[one] += int(torch.isin(edges[0] * 64 + edges[1], pairs[0] * 64 + pairs[1]).sum())
+    assert [n > 0 for n in found.values()] == {
+        None: [True] * 4, "self": [False, True] * 2, "reverse_types": [False] * 4,
+    }[mode]  # fmt: skip
+
+
+def test_negatives_in_the_batch(hetero):
+    for batch in make(hetero, neg_sampling=GivenNegatives("in_batch", 2)):
+        for t in seeds(hetero):
+            store, n = batch[t], batch[t].input_id.numel()
+            assert store.dst_neg_index.shape == (n, min(2, max(n - 1, 0)))
+            if n > 1:
+                assert torch.equal(store.dst_neg_index[:, 0], store.dst_pos_index.roll(-1))
+
+
 def test_times(hetero):
     for store in hetero.edge_stores:
         store.time = torch.arange(store.num_edges) % 50
@@ -118,9 +146,9 @@ def test_threads_restart_and_single_batches(hetero):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"neg_sampling": GivenNegatives("in_batch")}, "one type with GivenNegatives"),
+        ({"neg_sampling": GivenNegatives(lambda src, dst: dst, 1)}, "one type with negatives from a tensor"),
         ({"neg_sampling": NegativeSampling("binary", dst_weight=torch.ones(40))}, "one type with weights"),
-        ({"exclude_seed_edges": "self"}, "one type with exclude_seed_edges"),
+        ({"exclude_seed_edges": "reverse_types", "reverse_etypes": {WRITES: WRITTEN}}, "seed edges' type .*cites"),
         ({"edge_label": torch.ones(163)}, "edge_label as a dict for the types of the seeds"),
         ({"edge_label": {WRITES: torch.ones(120)}}, "edge_label as a dict"),
         ({"seeds": {("a", "b", "c"): None}}, "Unknown edge type"),

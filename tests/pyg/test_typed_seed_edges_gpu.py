@@ -9,7 +9,7 @@ from test_typed_seed_edges import CITES, make, seeds
 from torch_geometric.sampler import NegativeSampling
 
 CASES = [
-    {},
+    {"exclude_seed_edges": "self"},
     {"neg_sampling": "binary", "exclude_true_negatives": True},
     {"neg_sampling": NegativeSampling("triplet", 2), "disjoint": True},
     {"neg_sampling": "binary", "pad": "auto"},

@@ -153,8 +153,11 @@ def _check_typed_edges(
 ) -> None:
     """Raise InputError where seed edges of several types do not fit the sampler, or come with what is for one type."""
     types = list(inputs.input_type)
-    if isinstance(neg_sampling, GivenNegatives):
-        raise InputError(f"Expected seed edges of one type with GivenNegatives, got {types}. Draw the negatives.")
+    if isinstance(neg_sampling, GivenNegatives) and not neg_sampling.in_batch:
+        raise InputError(
+            f"Expected seed edges of one type with negatives from a tensor or a function, got {types}. Draw them, or "
+            "pass GivenNegatives('in_batch')."
+        )
     if neg_sampling is not None and (neg_sampling.src_weight is not None or neg_sampling.dst_weight is not None):
         raise InputError(f"Expected seed edges of one type with weights of negatives, got {types}. Leave them out.")
     for part in inputs.parts.values():

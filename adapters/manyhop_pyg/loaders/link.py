@@ -27,7 +27,7 @@ from manyhop_pyg.loaders.options import LoaderOptions
 from manyhop_pyg.samplers.exclude import ExcludeMode, ReverseIds, make_exclusion
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.spec import as_negative_sampling
-from manyhop_pyg.samplers.typed_edges import TypedEdgeInput, types_of
+from manyhop_pyg.samplers.typed_edges import TypedEdgeInput, parts_of
 from manyhop_pyg.typing import Attributes, Batch, Inputs, Metadata, PyGData, Sample, Transform
 
 if TYPE_CHECKING:
@@ -130,13 +130,8 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         self.exclude_seed_edges = exclude_seed_edges
         self.reverse_eids = reverse_eids
         self.reverse_etypes = reverse_etypes
-        if exclude_seed_edges is not None and isinstance(self.input_data, TypedEdgeInput):
-            raise InputError(
-                "Expected seed edges of one type with exclude_seed_edges, got "
-                f"{list(self.input_data.input_type)}. Make a loader for each type, or leave it out."
-            )
         self.exclusion = make_exclusion(
-            link_sampler, self.input_data.input_type, exclude_seed_edges, reverse_eids, reverse_etypes
+            link_sampler, [*parts_of(self.input_data)], exclude_seed_edges, reverse_eids, reverse_etypes
         )
         self._store_size = store_size(data, link_sampler)
         options = LoaderOptions(
@@ -199,7 +194,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
     def _prepare_for_cpu(self) -> None:
         super()._prepare_for_cpu()
         if isinstance(self.link_sampler, NeighborSampler):
-            for edge_type in types_of(self.input_data):
+            for edge_type in parts_of(self.input_data):
                 self.link_sampler.prepare_seed_edges(
                     edge_type, self.neg_sampling, exclude_true=self.exclude_true_negatives
                 )
@@ -212,7 +207,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
             return out
         own: dict[str, object] = {"exclude_true": True} if self.exclude_true_negatives else {}
         if self.exclusion is not None:
-            own["exclude"] = self.exclusion.of(index.row, index.col)
+            own["exclude"] = self.exclusion.of(index)
         return self.link_sampler.sample_from_edges(index, neg_sampling=self.neg_sampling, **own)
 
     @property

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import BaseSampler
+from torch_geometric.sampler import BaseSampler, EdgeSamplerInput
 from torch_geometric.sampler.base import SubgraphType
 
 from manyhop.errors import InputError
@@ -15,6 +15,7 @@ from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType
 from manyhop.sampling.edge_ids import EdgeIds
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
+from manyhop_pyg.samplers.typed_edges import parts_of
 
 ExcludeMode: TypeAlias = Literal["self", "reverse_id", "reverse_types"]
 ReverseIds: TypeAlias = Tensor | Mapping[EdgeType, Tensor]
@@ -22,7 +23,35 @@ _MODES = ("self", "reverse_id", "reverse_types")
 
 
 class Exclusion:
-    """The edges that a batch of seed edges excludes, by the endpoints of its seed edges.
+    """The edges that a batch excludes, by the endpoints of its seed edges, of one type or several.
+
+    Args:
+        of_types: what each type of seed edges excludes.
+    """
+
+    def __init__(self, of_types: Mapping[EdgeType | None, TypeExclusion]) -> None:
+        self._of_types = dict(of_types)
+
+    def prepare(self) -> None:
+        """Make the tables that batches look edges up in."""
+        for one in self._of_types.values():
+            one.prepare()
+
+    def of(self, index: EdgeSamplerInput) -> dict[EdgeType, Tensor]:
+        """Return edge type of the graph -> ``[n] int64`` ids of the edges that a batch must not have.
+
+        Args:
+            index: its seed edges.
+        """
+        found: dict[EdgeType, list[Tensor]] = {}
+        for edge_type, part in parts_of(index).items():
+            for t, ids in self._of_types[edge_type].of(part.row, part.col).items():
+                found.setdefault(t, []).append(ids)
+        return {t: ids[0] if len(ids) == 1 else torch.cat(ids) for t, ids in found.items()}
+
+
+class TypeExclusion:
+    """The edges that seed edges of one type exclude, by their endpoints.
 
     Args:
         topology: what is sampled.
@@ -51,7 +80,7 @@ class Exclusion:
             ids.prepare()
 
     def of(self, row: Tensor, col: Tensor) -> dict[EdgeType, Tensor]:
-        """Return edge type of the graph -> ``[n] int64`` ids of the edges that a batch must not have.
+        """Return edge type of the graph -> ``[n] int64`` ids of the edges to exclude.
 
         Args:
             row: ``[num_edges]`` sources of the seed edges.
@@ -69,7 +98,7 @@ class Exclusion:
 
 def make_exclusion(
     sampler: BaseSampler,
-    edge_type: EdgeType | None,
+    edge_types: Sequence[EdgeType | None],
     mode: ExcludeMode | None,
     reverse_eids: ReverseIds | None,
     reverse_etypes: Mapping[EdgeType, EdgeType] | None,
@@ -99,13 +128,16 @@ def make_exclusion(
             "subgraph_type='bidirectional' adds the reverses of sampled edges, seed edges among them. Expected "
             "exclude_seed_edges='reverse_id' or 'reverse_types' with it, got 'self'."
         )
-    topology, reverse_type, ids = sampler.topology, None, None
-    if mode == "reverse_id":
-        reverse_type = edge_type or HOMOGENEOUS_EDGE
-        ids = _reverse_ids(topology, edge_type, reverse_eids)
-    elif mode == "reverse_types":
-        reverse_type = _reverse_type(topology, edge_type, reverse_etypes)
-    return Exclusion(topology, edge_type, reverse_type, ids)
+    of_types = {}
+    for edge_type in edge_types:
+        reverse_type, ids = None, None
+        if mode == "reverse_id":
+            reverse_type = edge_type or HOMOGENEOUS_EDGE
+            ids = _reverse_ids(sampler.topology, edge_type, reverse_eids)
+        elif mode == "reverse_types":
+            reverse_type = _reverse_type(sampler.topology, edge_type, reverse_etypes)
+        of_types[edge_type] = TypeExclusion(sampler.topology, edge_type, reverse_type, ids)
+    return Exclusion(of_types)
 
 
 def _type_in_graph(topology: Topology, edge_type: EdgeType | None) -> EdgeType:

@@ -162,12 +162,12 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             ``(input_id, src_index, dst_pos_index, dst_neg_index, time)``.
         """
         if isinstance(index, TypedEdgeInput):
-            if has_own_sample(self) or exclude is not None:
+            if has_own_sample(self):
                 raise InputError(
-                    "Expected seed edges of one type where a sampler has a _sample of its own, or where edges are "
-                    f"excluded, got {list(index.input_type)}. Pass one of them."
+                    "Expected seed edges of one type where a sampler has a _sample of its own, got "
+                    f"{list(index.input_type)}. Pass one of them."
                 )
-            return self._sample_from_types(index, neg_sampling, exclude_true=exclude_true)
+            return self._sample_from_types(index, neg_sampling, exclude_true=exclude_true, exclude=exclude)
         edges = self._seed_edges
         sampler = edges.prepare(index.input_type, neg_sampling, exclude_true=exclude_true)
         request = self.requests.of_edges(index, sampler.edge_type, next_key(), neg_sampling, exclude=exclude)
@@ -183,15 +183,18 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         return out
 
     def _sample_from_types(
-        self, index: TypedEdgeInput, neg_sampling: NegativeSampling | None, *, exclude_true: bool
+        self,
+        index: TypedEdgeInput,
+        neg_sampling: NegativeSampling | None,
+        *,
+        exclude_true: bool,
+        exclude: Mapping[EdgeType, Tensor] | None,
     ) -> Sample:
         """Sample around seed edges of several types; the second of ``metadata`` is that of each type."""
-        key, parts = next_key(), index.parts
+        parts = index.parts
         samplers = [self._seed_edges.prepare(t, neg_sampling, exclude_true=exclude_true) for t in parts]
-        requests = [
-            self.requests.of_edges(part, sampler.edge_type, key, neg_sampling)
-            for part, sampler in zip(parts.values(), samplers, strict=True)
-        ]
+        edge_types = [sampler.edge_type for sampler in samplers]
+        requests = self.requests.of_edge_types(index, edge_types, next_key(), neg_sampling, exclude=exclude)
         sampled, seed_edges = sample_together(samplers, requests)
         columns = [(part.input_id, part.label, part.time) for part in parts.values()]
         metadata = typed_metadata(index, index.input_id, sampled, seed_edges, neg_sampling, columns)

@@ -112,7 +112,9 @@ class GPUSampling:
         _, edges = self._follow(sampler)
         inputs = list(inputs)
         if isinstance(inputs[0], TypedEdgeInput):
-            return self._begin_types(sampler, edges, inputs, keys, neg_sampling, exclude_true=exclude_true)
+            return self._begin_types(
+                sampler, edges, inputs, keys, neg_sampling, exclude_true=exclude_true, exclusion=exclusion
+            )
         engine = edges.prepare(inputs[0].input_type, neg_sampling, exclude_true=exclude_true)
         requests = [
             sampler.requests.of_edges(
@@ -120,7 +122,7 @@ class GPUSampling:
                 engine.edge_type,
                 key,
                 neg_sampling,
-                exclude=None if exclusion is None else exclusion.of(index.row, index.col),
+                exclude=None if exclusion is None else exclusion.of(index),
                 device=self.device,
             )
             for index, key in zip(inputs, keys, strict=True)
@@ -148,16 +150,20 @@ class GPUSampling:
         neg_sampling: NegativeSampling | None,
         *,
         exclude_true: bool,
+        exclusion: Exclusion | None,
     ) -> Finish:
         """The same around seed edges of several types in each batch."""
         from manyhop.sampling.gpu.typed_edges import PendingTypedEdges
 
         engines = [edges.prepare(t, neg_sampling, exclude_true=exclude_true) for t in inputs[0].parts]
         requests = [
-            [
-                sampler.requests.of_edges(part, engine.edge_type, key, neg_sampling)
-                for part, engine in zip(index.parts.values(), engines, strict=True)
-            ]
+            sampler.requests.of_edge_types(
+                index,
+                [engine.edge_type for engine in engines],
+                key,
+                neg_sampling,
+                exclude=None if exclusion is None else exclusion.of(index),
+            )
             for index, key in zip(inputs, keys, strict=True)
         ]
         pending = PendingTypedEdges(engines, requests)

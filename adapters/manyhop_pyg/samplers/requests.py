@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from manyhop.sampling import BatchKey, EdgeRequest, NodeRequest
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.loaders.inputs import as_int64
 from manyhop_pyg.samplers.given_negatives import GivenNegatives
+from manyhop_pyg.samplers.typed_edges import TypedEdgeInput
 from manyhop_pyg.samplers.typed_seeds import ByType
 
 _CPU = torch.device("cpu")
@@ -78,6 +79,19 @@ class SeedRequests:
             exclude=exclude,
             neg_dst=neg_sampling.of(index, device) if isinstance(neg_sampling, GivenNegatives) else None,
         )
+
+    def of_edge_types(
+        self,
+        index: TypedEdgeInput,
+        edge_types: Sequence[EdgeType],
+        key: BatchKey,
+        neg_sampling: NegativeSampling | None,
+        *,
+        exclude: Mapping[EdgeType, Tensor] | None,
+    ) -> list[EdgeRequest]:
+        """Return what the engine is asked for seed edges of several types, the edges to exclude with the first."""
+        each = zip(index.parts.values(), edge_types, [exclude] + [None] * len(edge_types), strict=False)
+        return [self.of_edges(part, t, key, neg_sampling, exclude=excluded) for part, t, excluded in each]
 
     def _seed_time(
         self, node_type: NodeType, seeds: Tensor, time: Tensor | None

@@ -71,6 +71,6 @@ def typed_metadata(
     return input_id, about, dict(zip(index.parts, index.sizes, strict=True))
 
 
-def types_of(index: EdgeSamplerInput) -> list[EdgeType | None]:
-    """Return the types of seed edges; ``[None]`` without types."""
-    return list(index.parts) if isinstance(index, TypedEdgeInput) else [index.input_type]
+def parts_of(index: EdgeSamplerInput) -> dict[EdgeType | None, EdgeSamplerInput]:
+    """Return the seed edges of each type; ``None`` is that of a graph without types."""
+    return dict(index.parts) if isinstance(index, TypedEdgeInput) else {index.input_type: index}
