@@ -45,7 +45,7 @@ class CPUPageRankSampler:
             bar: is told how many nodes are done.
         """
         check_page_rank_nodes(self.graph, self.spec, nodes)
-        pieces = nodes.split(_PIECE) if nodes.numel() else (nodes,)
+        pieces = torch.split(nodes, _PIECE) if nodes.numel() else (nodes,)
 
         def work(piece: Tensor) -> list[PageRankNeighbors]:
             found = self._find(piece)
@@ -73,7 +73,8 @@ class CPUPageRankSampler:
         edges, t = describe_edges(self.graph), self.graph.edge_types.index(spec.edge_type)
         top_k = -1 if spec.top_k is None else spec.top_k
         room = _ROOM if spec.top_k is None else max(1, min(_ROOM, seeds.size * spec.top_k))
-        begin, found, first = np.zeros(seeds.size + 1, np.int64), [], 0
+        begin, first = np.zeros(seeds.size + 1, np.int64), 0
+        found: list[PageRankNeighbors] = []
         while first < seeds.size or not found:
             node, value = np.empty(room, np.int64), np.empty(room, np.float64)
             done = page_rank(edges, t, seeds, spec.alpha, spec.eps, top_k, first, begin, node, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -123,7 +123,7 @@ class PendingTypedEdges:
         pending: Pending = self._samplers[0].sampler.begin(requests)  # type: ignore[attr-defined]
         return pending
 
-    def _gather(self, column: Literal["out", "out_max", "out_min"]) -> Tensor:
+    def _gather(self, column: str) -> Tensor:
         """Return what launches have written of each row, padded with the largest numbers, ``[num_rows, pitch]``."""
         padding = torch.full((self._pitch,), _PADDING, device=self._samplers[0].device)
         outputs = [getattr(ends.launch, column) for ends in self._ends]

@@ -1,7 +1,8 @@
 """Neighbours by personalised PageRank, compiled: equal to the reference bit for bit.
 
-The nodes that a seed reaches are numbered in the order in which they are met, by a hash table that grows with them;
-their rank and residual are in arrays by that number.
+What there is of a node is in one slot of a hash table that grows with the nodes a seed reaches, so that an edge reads
+one cache line. A slot has four words: node (-1: empty); residual; limit, from which on the node is to be pushed, infinite
+while it waits for that; rank, negative before its first push. ``value`` is the table as float64.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ F64s = npt.NDArray[np.float64]
 
 
 @helper
-def _slot_of(slots: Ints, shift: int, ids: Ints, node: int) -> int:
-    """The slot of a node: of its number, or empty (-1)."""
-    at = np.int64((np.uint64(node) * _SPREAD) >> np.uint64(shift))
-    while slots[at] >= 0 and ids[slots[at]] != node:
-        at = (at + 1) & (slots.size - 1)
+def _slot_of(table: Ints, shift: int, node: np.int64) -> np.int64:
+    """Where the slot of a node begins, or the one where it is to go."""
+    at = np.int64((np.uint64(node) * _SPREAD) >> np.uint64(shift)) << 2
+    while table[at] >= 0 and table[at] != node:
+        at = (at + np.int64(4)) & np.int64(table.size - 1)
     return at
 
 
 @helper
-def _grown(slots: Ints, shift: int, ids: Ints, slot: Ints) -> Ints:
-    """A table of twice the size; ``slot`` becomes that of each number."""
-    larger = np.full(2 * slots.size, -1, np.int64)
-    for number in range(ids.size):
-        at = _slot_of(larger, shift - 1, ids, ids[number])
-        larger[at] = number
-        slot[number] = at
+def _grown(table: Ints, shift: int, used: Ints) -> Ints:
+    """A table of twice the size; ``used`` is where the slots in use begin."""
+    larger = np.full(2 * table.size, -1, np.int64)
+    for i in range(used.size):
+        at = _slot_of(larger, shift - 1, table[used[i]])
+        larger[at : at + 4] = table[used[i] : used[i] + 4]
+        used[i] = at
     return larger
 
 
@@ -63,7 +64,7 @@ def _sift(heap: Ints, size: int, at: int, rank: F64s, ids: Ints) -> None:
 
 @helper
 def _select(order: Ints, n: int, k: int, rank: F64s, ids: Ints) -> None:
-    """Put the ``k`` best of the first ``n`` of ``order`` in front, the best first."""
+    """Put the ``k`` best of the ``n`` numbers in ``order`` in front, the best first."""
     for at in range(k // 2 - 1, -1, -1):
         _sift(order, k, at, rank, ids)
     for i in range(k, n):
@@ -78,7 +79,7 @@ def _select(order: Ints, n: int, k: int, rank: F64s, ids: Ints) -> None:
 @kernel(int64(edges_type, int64, int64[::1], float64, float64, int64, int64, int64[::1], int64[::1], float64[::1]))
 def page_rank(
     edges: Edges, t: int, nodes: Ints, alpha: float, eps: float, top_k: int, first: int, begin: Ints, node: Ints,
-    value: F64s,
+    result: F64s,
 ) -> int:  # fmt: skip
     """Find the neighbours of nodes, until memory for them is full; returns how many nodes are done.
 
@@ -90,70 +91,71 @@ def page_rank(
         top_k: at most so many neighbours per node; -1: all.
         first: the node to begin with.
         begin: ``[num_nodes + 1]``, a result: where the neighbours of each node begin, from 0 for ``first``.
-        node, value: ``[capacity]``, the results.
+        node, result: ``[capacity]``: the neighbours, and their ranks.
     """
     colptr, row32, row64 = i64(edges[t].colptr, _ANY), i32(edges[t].row, _ANY), i64(edges[t].row, _ANY)
     wide = edges[t].row_wide > 0
     threshold = alpha * eps
-    capacity, shift = 1024, 53  # half of the slots, of which there are 2 ** (64 - shift)
-    slots = np.full(2 * capacity, -1, np.int64)
-    ids, slot = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
-    order = np.empty(capacity, np.int64)
+    capacity, shift = 1024, 53  # nodes; 2 ** (64 - shift), twice as many, is the number of slots
+    table = np.full(8 * capacity, -1, np.int64)
+    value = table.view(np.float64)
+    used, order = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
     queue, later = np.empty(capacity, np.int64), np.empty(capacity, np.int64)  # the round, and the one after it
-    rank, residual = np.empty(capacity, np.float64), np.empty(capacity, np.float64)
-    waits, ranked = np.empty(capacity, np.bool_), np.empty(capacity, np.bool_)
     begin[first] = 0
     for i in range(first, nodes.size):
-        at = _slot_of(slots, shift, ids, nodes[i])
-        slots[at] = 0
-        ids[0], slot[0], rank[0], residual[0], waits[0], ranked[0] = nodes[i], at, 0.0, alpha, True, False
+        at = _slot_of(table, shift, nodes[i])
+        table[at], value[at + 1], value[at + 2], value[at + 3] = nodes[i], alpha, np.inf, -1.0
+        used[0], queue[0] = at, nodes[i]
         count, length, found = 1, 1, 0
-        queue[0] = 0
         while length > 0:
             num_later = 0
             for j in range(length):
                 u = queue[j]
-                mass = residual[u]
-                residual[u], waits[u] = 0.0, False
-                if not ranked[u]:
-                    ranked[u] = True
+                column = colptr[u]
+                degree = colptr[u + 1] - column
+                at = _slot_of(table, shift, u)
+                mass = value[at + 1]
+                value[at + 1], value[at + 2] = 0.0, threshold * degree
+                if value[at + 3] < 0.0:
+                    value[at + 3] = 0.0
                     order[found] = u
                     found += 1
-                rank[u] += mass
-                column = colptr[ids[u]]
-                degree = colptr[ids[u] + 1] - column
+                value[at + 3] += mass
+                share = (1 - alpha) * mass / degree
                 for position in range(column, column + degree):
-                    neighbor = row64[position] if wide else np.int64(row32[position])
-                    at = _slot_of(slots, shift, ids, neighbor)
-                    v = slots[at]
-                    if v < 0:
+                    v = row64[position] if wide else np.int64(row32[position])
+                    at = _slot_of(table, shift, v)
+                    if table[at] < 0:
                         if count == capacity:
-                            slots = _grown(slots, shift, ids, slot)
+                            table = _grown(table, shift, used)
+                            value = table.view(np.float64)
                             capacity, shift = 2 * capacity, shift - 1
-                            ids, slot, order = np.append(ids, ids), np.append(slot, slot), np.append(order, order)
+                            used, order = np.append(used, used), np.append(order, order)
                             queue, later = np.append(queue, queue), np.append(later, later)
-                            rank, residual = np.append(rank, rank), np.append(residual, residual)
-                            waits, ranked = np.append(waits, waits), np.append(ranked, ranked)
-                            at = _slot_of(slots, shift, ids, neighbor)
-                        v = count
-                        slots[at] = v
-                        ids[v], slot[v], rank[v], residual[v] = neighbor, at, 0.0, 0.0
-                        waits[v], ranked[v] = False, False
+                            at = _slot_of(table, shift, v)
+                        table[at], value[at + 1], value[at + 3] = v, 0.0, -1.0
+                        value[at + 2] = threshold * (colptr[v + 1] - colptr[v])
+                        used[count] = at
                         count += 1
-                    residual[v] += (1 - alpha) * mass / degree
-                    if not waits[v] and residual[v] >= threshold * (colptr[neighbor + 1] - colptr[neighbor]):
-                        waits[v] = True
+                    value[at + 1] += share
+                    if value[at + 1] >= value[at + 2]:
+                        value[at + 2] = np.inf
                         later[num_later] = v
                         num_later += 1
             queue, later, length = later, queue, num_later
-        for number in range(count):
-            slots[slot[number]] = -1
         taken = found if top_k < 0 else min(found, top_k)
-        if begin[i] + taken > node.size:
+        fits = begin[i] + taken <= node.size
+        if fits:
+            rank, place = np.empty(found, np.float64), np.arange(found)
+            for j in range(found):
+                rank[j] = value[_slot_of(table, shift, order[j]) + 3]
+            if top_k >= 0:
+                _select(place, found, taken, rank, order)
+            for j in range(taken):
+                node[begin[i] + j], result[begin[i] + j] = order[place[j]], rank[place[j]]
+            begin[i + 1] = begin[i] + taken
+        for number in range(count):
+            table[used[number]] = -1
+        if not fits:
             return i - first
-        if top_k >= 0:
-            _select(order, found, taken, rank, ids)
-        for j in range(taken):
-            node[begin[i] + j], value[begin[i] + j] = ids[order[j]], rank[order[j]]
-        begin[i + 1] = begin[i] + taken
     return nodes.size - first
