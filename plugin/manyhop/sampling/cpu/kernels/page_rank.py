@@ -1,8 +1,8 @@
 """Neighbours by personalised PageRank, compiled: equal to the reference bit for bit.
 
 What there is of a node is in one slot of a hash table that grows with the nodes a seed reaches, so that an edge reads
-one cache line. A slot has four words: node (-1: empty); residual; limit, from which on the node is to be pushed, infinite
-while it waits for that; rank, negative before its first push. ``value`` is the table as float64.
+one cache line. A slot has four words: node (-1: empty); residual; limit, from which on the node is to be pushed,
+infinite while it waits for that; rank, negative before its first push. ``value`` is the table as float64.
 """
 
 from __future__ import annotations
