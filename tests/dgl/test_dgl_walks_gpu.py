@@ -6,7 +6,8 @@ import torch
 from dgl.sampling.pinsage import _select_pinsage_neighbors
 
 import manyhop_dgl
-from manyhop.sampling import GPUWalkSampler, Walker
+from manyhop.sampling import GPUWalkSampler
+from manyhop.sampling.walks import Walker
 from manyhop_dgl.samplers.pinsage import _most_visited
 
 G = torch.Generator().manual_seed(3)

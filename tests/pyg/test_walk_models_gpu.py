@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from manyhop.sampling import GPUWalkSampler, Walker
+from manyhop.sampling import GPUWalkSampler
+from manyhop.sampling.walks import Walker
 from manyhop_pyg import MetaPath2Vec, Node2Vec
 from manyhop_pyg.training import walk_models
 

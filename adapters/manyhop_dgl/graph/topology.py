@@ -12,7 +12,7 @@ from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType, Graph, with_mask, with_weights
-from manyhop.sampling import Walker
+from manyhop.sampling.walks import Walker
 from manyhop.stores import WHOLE_ONCE, checksum
 from manyhop.system.fork import in_forked_children
 from manyhop_dgl.graph.data import GraphData

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from manyhop.arguments import flag, integer
 from manyhop.errors import InputError
-from manyhop.sampling import BatchKey, Walker, WalkRequest, Walks, WalkSpec
+from manyhop.sampling import BatchKey, WalkRequest, Walks, WalkSpec
+from manyhop.sampling.walks import Walker
 from manyhop_dgl.graph.topology import Topology, topology_of
 from manyhop_dgl.samplers.arguments import as_ids, canonical, check_name
 from manyhop_dgl.samplers.keys import Keys

@@ -13,7 +13,8 @@ from manyhop.arguments import integer
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, EdgeType, NodeType, build_graph
 from manyhop.loading import next_key
-from manyhop.sampling import Walker, WalkRequest, WalkSpec
+from manyhop.sampling import WalkRequest, WalkSpec
+from manyhop.sampling.walks import Walker
 
 _OF_PROCESSES = frozenset(
     ("num_workers", "persistent_workers", "prefetch_factor", "multiprocessing_context", "worker_init_fn", "timeout")

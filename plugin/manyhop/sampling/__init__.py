@@ -38,7 +38,6 @@ from manyhop.sampling.reference.page_rank import ReferencePageRankSampler
 from manyhop.sampling.reference.sampler import ReferenceSampler
 from manyhop.sampling.reference.walks import ReferenceWalkSampler
 from manyhop.sampling.seed_edges import EdgeSampler
-from manyhop.sampling.walks import Walker
 from manyhop.system import triton_compiler
 
 if TYPE_CHECKING:
@@ -82,7 +81,6 @@ __all__ = [
     "Sampler",
     "WalkRequest",
     "WalkSpec",
-    "Walker",
     "Walks",
 ]
 

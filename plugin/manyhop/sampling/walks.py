@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from manyhop import sampling
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.sampling.check import check_walk_spec
 from manyhop.sampling.contract import WalkRequest, Walks, WalkSampler, WalkSpec
@@ -45,7 +46,5 @@ class Walker:
         """Return a sampler, and what is to be kept with it."""
         if device.type == "cpu":
             return CPUWalkSampler(self.graph, self.spec), None
-        from manyhop.sampling import GPUWalkSampler
-
         placed = PlacedGraph.of(self.graph, device, "device")
-        return GPUWalkSampler(placed.graph, self.spec, device=device), placed
+        return sampling.GPUWalkSampler(placed.graph, self.spec, device=device), placed
