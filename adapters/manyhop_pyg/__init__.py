@@ -17,6 +17,7 @@ from manyhop_pyg.samplers.bidirectional import BidirectionalNeighborSampler
 from manyhop_pyg.samplers.given_negatives import GivenNegatives
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
+from manyhop_pyg.samplers.one_edge import OneEdgePerNode
 from manyhop_pyg.swap import install, uninstall
 from manyhop_pyg.training.accelerate import accelerate
 from manyhop_pyg.training.capture import capture
@@ -41,6 +42,7 @@ __all__ = [
     "NeighborSampler",
     "Node2Vec",
     "NodeLoader",
+    "OneEdgePerNode",
     "PPRLoader",
     "RandomNodeLoader",
     "ShaDowKHopSampler",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -153,14 +153,14 @@ class Padding:
         return results
 
     def _pad_metadata(
-        self, metadata: Metadata, padded: Padded, input_type: NodeType | EdgeType | None, num_labels: int
+        self, metadata: Metadata, padded: Padded, input_type: Any, num_labels: int
     ) -> tuple[Metadata, Tensor]:
         """Return the attributes of a batch about its seeds, of fixed length, and which seeds are no padding.
 
         Args:
             metadata: of one type of seeds.
             padded: the sample.
-            input_type: the type; ``None`` without types.
+            input_type: the type of nodes or edges; ``None`` without types.
             num_labels: seed edges and binary negatives of a full batch.
         """
         input_id, *others = metadata

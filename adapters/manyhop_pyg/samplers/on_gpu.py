@@ -173,8 +173,9 @@ class GPUSampling:
         def finish() -> list[Sample]:
             outs: list[Sample] = []
             for index, (sampled, seed_edges) in zip(inputs, pending.finish(), strict=True):
-                input_id, *found = (next(sent) for _ in range(1 + 3 * len(engines)))
-                columns = [tuple(found[i : i + 3]) for i in range(0, len(found), 3)]
+                input_id = next(sent)
+                assert input_id is not None
+                columns = [(next(sent), next(sent), next(sent)) for _ in engines]
                 metadata = typed_metadata(index, input_id, sampled, seed_edges, neg_sampling, columns)
                 out = sampler.node_output(sampled[0].subgraph)
                 out.metadata = metadata

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.graph import HOMOGENEOUS_EDGE
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
 from manyhop.sampling import BatchKey, CPUPageRankSampler, PageRankSpec
 from manyhop.system.progress import Progress
 from manyhop_pyg.samplers.node_sets import NodeSetSampler
@@ -37,17 +37,17 @@ class PageRankSampler(NodeSetSampler):
 
     def find(self, seeds: Tensor, num_threads: int) -> None:
         """Find the neighbours of seeds ahead, once for all batches; those of others are found with their batch."""
-        seeds = seeds.unique()
+        seeds = torch.unique(seeds)
         bar = Progress("Neighbours by PageRank", seeds.numel(), unit="nodes")
         found = self._finder().sample(seeds, num_threads=num_threads, bar=bar)
         bar.close()
-        self._row = torch.full((self.num_nodes,), -1)
+        self._row = torch.full((self.topology.graph.num_nodes[HOMOGENEOUS_NODE],), -1)
         self._row[seeds] = torch.arange(seeds.numel())
         self._begin, self._neighbors = found.begin, found.node
 
     def nodes_of(self, index: Tensor, key: BatchKey) -> Tensor:
         """Return the seeds, as they are, and the other neighbours, in ascending order."""
-        neighbors = self._of(index).unique()
+        neighbors = torch.unique(self._of(index))
         return torch.cat([index, neighbors[~torch.isin(neighbors, index)]])
 
     def facts(self) -> dict[str, object]:

@@ -73,4 +73,6 @@ def typed_metadata(
 
 def parts_of(index: EdgeSamplerInput) -> dict[EdgeType | None, EdgeSamplerInput]:
     """Return the seed edges of each type; ``None`` is that of a graph without types."""
-    return dict(index.parts) if isinstance(index, TypedEdgeInput) else {index.input_type: index}
+    if isinstance(index, TypedEdgeInput):
+        return {edge_type: part for edge_type, part in index.parts.items()}  # keys of another type
+    return {index.input_type: index}
