@@ -12,7 +12,7 @@ from manyhop_pyg.loaders.link import LinkLoader, LinkNeighborLoader
 from manyhop_pyg.loaders.node import NeighborLoader, NodeLoader
 from manyhop_pyg.loaders.page_rank import PPRLoader
 from manyhop_pyg.loaders.random_nodes import RandomNodeLoader
-from manyhop_pyg.loaders.shadow import ShaDowKHopSampler
+from manyhop_pyg.loaders.shadow import ShaDowKHopSampler, ShaDowPPRSampler
 from manyhop_pyg.samplers.bidirectional import BidirectionalNeighborSampler
 from manyhop_pyg.samplers.given_negatives import GivenNegatives
 from manyhop_pyg.samplers.hgt import HGTSampler
@@ -46,6 +46,7 @@ __all__ = [
     "PPRLoader",
     "RandomNodeLoader",
     "ShaDowKHopSampler",
+    "ShaDowPPRSampler",
     "accelerate",
     "capture",
     "get_ppr",

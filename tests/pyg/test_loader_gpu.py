@@ -30,6 +30,7 @@ from manyhop_pyg import (
     PPRLoader,
     RandomNodeLoader,
     ShaDowKHopSampler,
+    ShaDowPPRSampler,
 )
 
 pytestmark = [
@@ -125,6 +126,7 @@ def test_a_loader_says_where_it_reads(data, caplog):
 
 def test_graphs_of_seeds(data):
     compare(lambda device: ShaDowKHopSampler(data, 2, 3, batch_size=8, seed=1, device=device))
+    compare(lambda device: ShaDowPPRSampler(data, 5, batch_size=8, seed=1, device=device))
 
 
 def test_sets_of_nodes(data):

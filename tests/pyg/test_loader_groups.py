@@ -27,6 +27,7 @@ from manyhop_pyg import (
     PPRLoader,
     RandomNodeLoader,
     ShaDowKHopSampler,
+    ShaDowPPRSampler,
 )
 
 
@@ -86,6 +87,7 @@ def test_a_loader_says_where_it_reads(data, on_gpu, caplog):
 
 def test_graphs_of_seeds(data, on_gpu):
     compare(on_gpu, lambda: ShaDowKHopSampler(data, 2, 3, batch_size=8, seed=1))
+    compare(on_gpu, lambda: ShaDowPPRSampler(data, 5, batch_size=8, seed=1))
     assert max(StandIn.groups) > 1
 
 

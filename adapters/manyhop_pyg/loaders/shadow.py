@@ -1,4 +1,4 @@
-"""The loader of ShaDow-GNN: a small subgraph around each seed."""
+"""The loaders of ShaDow-GNN: a small subgraph around each seed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,51 @@ from manyhop.errors import InputError
 from manyhop_pyg.loaders.check import check_features
 from manyhop_pyg.loaders.node import NodeLoader
 from manyhop_pyg.samplers.ego import EgoSampler
+from manyhop_pyg.samplers.neighbor import NeighborSampler
+from manyhop_pyg.samplers.page_rank import PageRankSampler
 from manyhop_pyg.typing import Attributes, Batch, Sample
 
 
-class ShaDowKHopSampler(NodeLoader, torch_geometric.loader.ShaDowKHopSampler):  # type: ignore[misc]  # PyG is untyped
+class _EgoLoader(NodeLoader):
+    """What loaders share whose batches have a graph of its own for each seed.
+
+    Args:
+        data: ``Data``.
+        sampler: samples the nodes of a seed one after the other, the seed first.
+        node_idx: the seeds.
+        kwargs: what the user passes, for :class:`NodeLoader`.
+
+    Raises:
+        InputError: arguments that say in another way which nodes a batch has.
+    """
+
+    def __init__(self, data: Data, sampler: NeighborSampler, node_idx: Tensor | None, kwargs: dict[str, Any]) -> None:
+        for name in ("input_nodes", "input_time", "node_sampler", "pad"):
+            if name in kwargs:
+                raise InputError(f"Expected no {name}: node_idx says which graphs a batch has. Leave it out.")
+        self.node_idx = node_idx
+        check_features(data, None)
+        y = data.get("y")
+        self._labels_nodes = isinstance(y, Tensor) and y.dim() > 0 and y.size(0) == data.num_nodes
+        super().__init__(
+            data=data if isinstance(data, GraphBatch) else GraphBatch(_base_cls=type(data), **data.to_dict()),
+            node_sampler=sampler,
+            input_nodes=node_idx,
+            **kwargs,
+        )
+
+    def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
+        (into,) = super()._label(batch, out)
+        del into["batch_size"]  # a property of these batches
+        graphs = torch.arange(out.metadata[0].numel() + 1, device=out.batch.device)
+        into["ptr"] = ptr = torch.searchsorted(out.batch, graphs)
+        into["root_n_id"] = ptr[:-1]
+        if self._labels_nodes:
+            into["y"] = batch.y[ptr[:-1].to(batch.y.device)]
+        return [into]
+
+
+class ShaDowKHopSampler(_EgoLoader, torch_geometric.loader.ShaDowKHopSampler):  # type: ignore[misc]  # PyG is untyped
     """PyG's ``ShaDowKHopSampler``, without torch-sparse: the neighbourhood of each seed as a graph of its own.
 
     Each graph (arXiv 2201.07858) has the nodes that ``depth`` hops reach and all edges of the data among them. A batch
@@ -50,35 +91,51 @@ class ShaDowKHopSampler(NodeLoader, torch_geometric.loader.ShaDowKHopSampler):  
         replace: bool = False,
         **kwargs: Any,
     ) -> None:
-        if not isinstance(data, Data):
-            raise InputError(
-                f"Expected data to be Data, got {type(data).__name__}. Use NeighborLoader with disjoint=True."
-            )
-        for name in ("input_nodes", "node_sampler", "pad"):
-            if name in kwargs:
-                raise InputError(
-                    f"Expected no {name}: node_idx, depth and num_neighbors say what a batch has. Leave it out."
-                )
         self.depth = integer("depth", depth, 1)
         self.num_neighbors = integer("num_neighbors", num_neighbors, -1)
-        self.node_idx = node_idx
         self.replace = replace
-        check_features(data, None)
-        y = data.get("y")
-        self._labels_nodes = isinstance(y, Tensor) and y.dim() > 0 and y.size(0) == data.num_nodes
-        super().__init__(
-            data=data if isinstance(data, GraphBatch) else GraphBatch(_base_cls=type(data), **data.to_dict()),
-            node_sampler=EgoSampler(data, self.depth, self.num_neighbors, replace=replace),
-            input_nodes=node_idx,
-            **kwargs,
-        )
+        sampler = EgoSampler(_check(data), self.depth, self.num_neighbors, replace=replace)
+        super().__init__(data, sampler, node_idx, kwargs)
 
-    def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
-        (into,) = super()._label(batch, out)
-        del into["batch_size"]  # a property of these batches
-        graphs = torch.arange(out.metadata[0].numel() + 1, device=out.batch.device)
-        into["ptr"] = ptr = torch.searchsorted(out.batch, graphs)
-        into["root_n_id"] = ptr[:-1]
-        if self._labels_nodes:
-            into["y"] = batch.y[ptr[:-1].to(batch.y.device)]
-        return [into]
+
+class ShaDowPPRSampler(_EgoLoader):
+    """Each seed with its neighbours by personalised PageRank, as a graph of its own, with all edges inside.
+
+    The other sampler of ShaDow-GNN (arXiv 2201.07858). Batches are those of :class:`ShaDowKHopSampler`; neighbours are
+    found as those of :class:`PPRLoader`, and come by falling rank.
+
+    Args:
+        data: ``Data``.
+        num_neighbors: neighbours per seed, the seed among them where its rank is high enough.
+        node_idx: ``[num_seeds]`` ids of the seeds, or a mask ``[num_nodes]``; ``None``: all nodes.
+        alpha, eps: see :class:`PPRLoader`.
+        **kwargs: as of :class:`ShaDowKHopSampler`.
+
+    Raises:
+        InputError: arguments that do not make sense or do not fit the graph.
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        num_neighbors: int,
+        node_idx: Tensor | None = None,
+        alpha: float = 0.2,
+        eps: float = 1e-5,
+        **kwargs: Any,
+    ) -> None:
+        self.num_neighbors = integer("num_neighbors", num_neighbors, 1)
+        self.alpha, self.eps = alpha, eps
+        sampler = PageRankSampler(_check(data), self.num_neighbors, alpha, eps, disjoint=True)
+        super().__init__(data, sampler, node_idx, kwargs)
+        sampler.find(self.input_data.node, torch.get_num_threads())
+
+    @property
+    def reads_inputs_on_host(self) -> bool:
+        return True  # which finds the neighbours
+
+
+def _check(data: object) -> Data:
+    if not isinstance(data, Data):
+        raise InputError(f"Expected data to be Data, got {type(data).__name__}. Use NeighborLoader with disjoint=True.")
+    return data

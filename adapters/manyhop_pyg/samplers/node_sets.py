@@ -23,10 +23,13 @@ class NodeSetSampler(NeighborSampler):
     Args:
         data: without types.
         sample_direction: ``"forward"``: edges by destination; ``"backward"``: by source.
+        disjoint: whether there are several sets, whose nodes are not joined.
     """
 
-    def __init__(self, data: PyGData, sample_direction: Literal["forward", "backward"]) -> None:
-        super().__init__(data, [], subgraph_type="induced", sample_direction=sample_direction)
+    def __init__(
+        self, data: PyGData, sample_direction: Literal["forward", "backward"], *, disjoint: bool = False
+    ) -> None:
+        super().__init__(data, [], subgraph_type="induced", sample_direction=sample_direction, disjoint=disjoint)
 
     def nodes_of(self, index: Tensor, key: BatchKey) -> Tensor:
         """Return the nodes of a batch.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch_geometric.sampler import NodeSamplerInput
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
-from manyhop.sampling import BatchKey, CPUPageRankSampler, PageRankSpec
+from manyhop.sampling import BatchKey, CPUPageRankSampler, NodeRequest, PageRankSpec
 from manyhop.system.progress import Progress
 from manyhop_pyg.samplers.node_sets import NodeSetSampler
 from manyhop_pyg.typing import PyGData
@@ -21,13 +22,14 @@ class PageRankSampler(NodeSetSampler):
         num_neighbors: neighbours per seed, the seed among them.
         alpha: probability that a walk ends before each step.
         eps: see :class:`manyhop.sampling.PageRankSpec`.
+        disjoint: whether each seed has a subgraph of its own, of its neighbours, instead of one for all.
 
     Raises:
         InputError: data with types, or numbers that do not make sense.
     """
 
-    def __init__(self, data: PyGData, num_neighbors: int, alpha: float, eps: float) -> None:
-        super().__init__(data, "forward")
+    def __init__(self, data: PyGData, num_neighbors: int, alpha: float, eps: float, *, disjoint: bool = False) -> None:
+        super().__init__(data, "forward", disjoint=disjoint)
         if self.is_hetero:
             raise InputError("Expected data without types, got some with. Convert it: data.to_homogeneous().")
         self._page_rank = PageRankSpec(edge_type=HOMOGENEOUS_EDGE, alpha=alpha, eps=eps, top_k=num_neighbors)
@@ -47,23 +49,37 @@ class PageRankSampler(NodeSetSampler):
 
     def nodes_of(self, index: Tensor, key: BatchKey) -> Tensor:
         """Return the seeds, as they are, and the other neighbours, in ascending order."""
-        neighbors = torch.unique(self._of(index))
+        neighbors = torch.unique(self._of(index)[0])
         return torch.cat([index, neighbors[~torch.isin(neighbors, index)]])
+
+    def node_request(self, index: NodeSamplerInput, key: BatchKey) -> NodeRequest:
+        """What the engine is asked for."""
+        if not self.disjoint:
+            return super().node_request(index, key)
+        seeds = index.node
+        neighbors, size = self._of(seeds)
+        tree = torch.arange(seeds.numel())
+        of_neighbors = tree.repeat_interleave(size)
+        others = neighbors != seeds[of_neighbors]
+        nodes, trees = torch.cat([seeds, neighbors[others]]), torch.cat([tree, of_neighbors[others]])
+        trees, order = torch.sort(trees, stable=True)  # the seed of each tree first
+        return NodeRequest(key=key, seeds={HOMOGENEOUS_NODE: nodes[order]}, tree={HOMOGENEOUS_NODE: trees})
 
     def facts(self) -> dict[str, object]:
         """Return how neighbours are found."""
         spec = self._page_rank
         return {"page_rank": (spec.alpha, spec.eps, spec.top_k)}
 
-    def _of(self, seeds: Tensor) -> Tensor:
-        """Return the neighbours of seeds, one after the other."""
+    def _of(self, seeds: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the neighbours of seeds, one after the other, and how many each has."""
         row = self._row[seeds] if self._row.numel() else seeds.new_full((1,), -1)
         if bool((row < 0).any()):
-            return self._finder().sample(seeds).node
+            found = self._finder().sample(seeds)
+            return found.node, found.begin.diff()
         begin = self._begin[row]
         size = self._begin[row + 1] - begin
         within = torch.arange(int(size.sum())) - (size.cumsum(0) - size).repeat_interleave(size)
-        return self._neighbors[begin.repeat_interleave(size) + within]
+        return self._neighbors[begin.repeat_interleave(size) + within], size
 
     def _finder(self) -> CPUPageRankSampler:
         return CPUPageRankSampler(self.topology.graph, self._page_rank)
