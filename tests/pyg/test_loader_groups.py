@@ -18,6 +18,8 @@ from manyhop_pyg import (
     FeatureStore,
     GivenNegatives,
     GraphSAINTEdgeSampler,
+    GraphSAINTNodeSampler,
+    GraphSAINTRandomWalkSampler,
     GraphStore,
     HGTLoader,
     LinkNeighborLoader,
@@ -93,6 +95,8 @@ def test_graphs_of_seeds(data, on_gpu):
 
 def test_sets_of_nodes(data, on_gpu):
     compare(on_gpu, lambda: GraphSAINTEdgeSampler(data, 9, 5, 3, seed=1))
+    compare(on_gpu, lambda: GraphSAINTNodeSampler(data, 9, 5, 3, seed=1))
+    compare(on_gpu, lambda: GraphSAINTRandomWalkSampler(data, 9, 2, 5, 3, seed=1))
     parts = ClusterData(data, 7, cluster=torch.arange(60) % 7)
     compare(on_gpu, lambda: ClusterLoader(parts, batch_size=2, shuffle=True, seed=1))
     compare(on_gpu, lambda: PPRLoader(data, 5, data.train_mask, batch_size=7, shuffle=True, seed=1))
