@@ -130,7 +130,7 @@ def walk(
     node += i * (num_steps + 1)
     edge_id += i * num_steps
     now = tl.load(node, mask=inside, other=-1)
-    before = now
+    before = tl.zeros_like(now) - 1  # not `now`: triton would then take it for constant in the loop
     for s in range(num_steps):
         step = steps + s * STEP_COLUMNS
         step_key = fold(key, tl.zeros_like(i) + s)
