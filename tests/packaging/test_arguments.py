@@ -13,7 +13,11 @@ import manyhop_pyg
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "arguments.md"
 CLASSES = {name: getattr(manyhop_pyg, name) for name in manyhop_pyg.__all__}
-LOADERS = [name for name, value in CLASSES.items() if isinstance(value, type) and issubclass(value, DataLoader)]
+LOADERS = [
+    name
+    for name, value in CLASSES.items()
+    if isinstance(value, type) and issubclass(value, DataLoader) and hasattr(torch_geometric.loader, name)
+]
 
 
 def table():
