@@ -42,7 +42,7 @@ class CPUPageRankSampler:
         Args:
             nodes: duplicates are allowed.
             num_threads: how many threads share the nodes.
-            bar: is told how many nodes are done.
+            bar: counts the nodes that are done.
         """
         check_page_rank_nodes(self.graph, self.spec, nodes)
         pieces = torch.split(nodes, _PIECE) if nodes.numel() else (nodes,)
