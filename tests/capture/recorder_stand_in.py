@@ -68,6 +68,10 @@ class StandIn:
 
         return replay, result
 
+    def between(self, function: Callable[[], None]) -> None:
+        if not self.recording:  # a recording calls it later, in each replay
+            function()
+
     def _tensors(self) -> list[Tensor]:
         return [
             value

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from manyhop.capture.replicas import Between, Replica, after_backward, obstacle
+
 _OF_RANKS: Final = ("torch.nn.parallel", "torch.distributed")
-"""Modules whose steps are collectives, which were never recorded."""
+"""Modules whose steps are collectives, in the middle of forward and backward passes."""
 
 
 class StepState:
@@ -28,6 +31,7 @@ class StepState:
         self._optimizers: dict[int, Optimizer] = {}
         self._rates: list[_Rate] = []
         self._parameters: dict[int, torch.nn.Parameter] = {}
+        self._replicas: dict[int, Replica] = {}
         self.refusal: str | None = None
         """Why the step cannot be recorded, as far as its modules show."""
         self.generation = 0
@@ -63,6 +67,20 @@ class StepState:
             for rate in self._rates:
                 rate.leave()
 
+    @contextmanager
+    def outside(self, between: Between) -> Iterator[None]:
+        """Run the collectives of ``DistributedDataParallel`` through ``between``.
+
+        From the step after the first on: all ranks then call the same collectives, whether they replay or not.
+        """
+        replicas = [] if self.refusal is not None else list(self._replicas.values())
+        with ExitStack() as stack:
+            for replica in replicas:
+                stack.enter_context(replica.running(between))
+            if replicas:
+                stack.enter_context(after_backward(lambda: [replica.collect() for replica in replicas]))
+            yield
+
     def write_rates(self) -> None:
         """Give graphs the current learning rates."""
         for rate in self._rates:
@@ -80,10 +98,20 @@ class StepState:
         )
 
     def _add_module(self, module: torch.nn.Module) -> None:
-        if type(module).__module__.startswith(_OF_RANKS):
+        wrapper = getattr(module, "_orig_mod", module)  # of a compiled module
+        if isinstance(module, DistributedDataParallel) and id(module) not in self._replicas:
+            reason = obstacle(module)
+            if reason is not None:
+                self.refusal = f"DistributedDataParallel is not captured where {reason}"
+            self._replicas[id(module)] = Replica(module)
+            for parameter in module.parameters():
+                self._parameters.setdefault(id(parameter), parameter)
+        elif isinstance(module, torch.nn.SyncBatchNorm) or (
+            type(wrapper).__module__.startswith(_OF_RANKS) and not isinstance(module, DistributedDataParallel)
+        ):
             self.refusal = (
-                f"{type(module).__name__} sends gradients to other ranks. Capture the loss and its gradients of the "
-                "module inside, and average gradients and update outside"
+                f"{type(wrapper).__name__} talks to other ranks in the middle of a step. Wrap the model, compiled or "
+                "not, in DistributedDataParallel"
             )
         for parameter in module.parameters(recurse=False):
             self._parameters.setdefault(id(parameter), parameter)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import torch
 
 R = TypeVar("R")
+
+_MODE: Final = "thread_local"
+"""Other threads may use the GPU while a graph is recorded."""
 
 
 class Recorder(Protocol):
@@ -25,6 +28,10 @@ class Recorder(Protocol):
         """
         ...
 
+    def between(self, function: Callable[[], None]) -> None:
+        """Call a function of the host at this place of each replay: :meth:`record` goes on with another graph."""
+        ...
+
 
 class CUDARecorder:
     """Records on a stream of its own, on which all eager runs take place, too: autograd keeps to one stream.
@@ -37,6 +44,8 @@ class CUDARecorder:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # of torch
         self._pool = torch.cuda.graph_pool_handle()  # graphs run one after the other: they share memory
+        self._recording: torch.cuda.graph | None = None
+        self._parts: list[Callable[[], None]] = []
 
     def run(self, function: Callable[[], R]) -> R:
         """Run a function on the stream of recordings; the current stream waits for it."""
@@ -49,23 +58,44 @@ class CUDARecorder:
             current.wait_stream(self._stream)
 
     def record(self, function: Callable[[], R]) -> tuple[Callable[[], None], R]:
-        """Record a CUDA graph; other threads may use the GPU meanwhile."""
-        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
+        """Record CUDA graphs: one, and another one after each call of :meth:`between`."""
+        current = torch.cuda.current_stream(self._device)
+        recording = torch.cuda.graph(
+            torch.cuda.CUDAGraph(), pool=self._pool, stream=self._stream, capture_error_mode=_MODE
+        )
+        self._recording = recording
+        self._parts = parts = []
         torch.clear_autocast_cache()  # of weights that were cast by eager steps
         try:
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            with recording:
                 result = function()
         except BaseException:
             torch.cuda.set_stream(current)
             self._recover()
             raise
         finally:
+            self._recording = None
             torch.clear_autocast_cache()
-        return graph.replay, result
+        parts.append(recording.cuda_graph.replay)
+
+        def replay() -> None:
+            for part in parts:
+                part()
+
+        return replay, result
+
+    def between(self, function: Callable[[], None]) -> None:
+        """End the graph that is recorded, and begin the next one."""
+        recording = self._recording
+        assert recording is not None
+        recording.cuda_graph.capture_end()
+        self._parts += [recording.cuda_graph.replay, function]
+        recording.cuda_graph = torch.cuda.CUDAGraph()
+        recording.cuda_graph.capture_begin(pool=self._pool, capture_error_mode=_MODE)
 
     def _recover(self) -> None:
         """Record something that succeeds: torch's generator believes that a broken recording goes on."""
-        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream, capture_error_mode="thread_local"):
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream, capture_error_mode=_MODE):
             torch.zeros(1, device=self._device)
 
 

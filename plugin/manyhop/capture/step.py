@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from manyhop.capture.optimizers import Gradients, Scalers, StepState
 from manyhop.capture.recorder import Recorder, recorder_of
+from manyhop.capture.replicas import now
 
 B = TypeVar("B")
 R = TypeVar("R")
@@ -140,7 +141,7 @@ class CapturedStep(Generic[B, R]):
         self.eager += 1
         if recorder is None:
             return _own(self._step(batch))
-        with nullcontext() if self._stopped else self._state.observe():
+        with nullcontext() if self._stopped else self._state.observe(), self._state.outside(now):
             return _own(recorder.run(lambda: self._step(batch)))
 
     def _record(self, batch: B, tensors: Sequence[Tensor], size: _Size[R], recorder: Recorder) -> _Graph[R] | None:
@@ -158,11 +159,7 @@ class CapturedStep(Generic[B, R]):
         gradients, scalers = Gradients(self._state.parameters), Scalers()
         try:
             with self._state.current_rates():
-                # Detached: a graph of autograd that stays would keep accumulating on the stream of the recording.
-                # What the step derives of its batch, such as edges in another order, is derived in each replay.
-                replay, result = recorder.record(
-                    lambda: _detached(self._step(self._layout.with_tensors(batch, buffers)))
-                )
+                replay, result = recorder.record(lambda: self._run_static(batch, buffers, recorder))
         except Exception as error:
             gradients.forget()
             scalers.forget()
@@ -172,6 +169,15 @@ class CapturedStep(Generic[B, R]):
         graph = _Graph(replay=replay, result=result, gradients=gradients)
         size.graphs.append(graph)
         return graph
+
+    def _run_static(self, batch: B, buffers: Sequence[Tensor], recorder: Recorder) -> R:
+        """Run the step on the tensors that its graphs read.
+
+        Results are detached: a graph of autograd that stays would keep accumulating on the stream of the recording.
+        What the step derives of its batch, such as edges in another order, is derived in each replay.
+        """
+        with self._state.outside(recorder.between):
+            return _detached(self._step(self._layout.with_tensors(batch, buffers)))
 
     def _stop(self, reason: str) -> None:
         self._stopped = True

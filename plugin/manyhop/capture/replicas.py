@@ -1,0 +1,151 @@
+"""``DistributedDataParallel`` in a captured step: its collectives run between two graphs.
+
+NCCL demands that all ranks capture a collective or none, and that all replay the same capture. The batches of ranks have
+sizes, and hence graphs, of their own, and a rank runs a new size eagerly: no collective may be part of a graph.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.parallel import DistributedDataParallel
+
+Between: TypeAlias = Callable[[Callable[[], None]], None]
+"""Calls a function of the host now; or, while a graph is recorded, between two graphs of each replay."""
+
+
+class Replica:
+    """A ``DistributedDataParallel`` whose step is captured: one all-reduce averages all gradients of a backward pass.
+
+    DDP keeps the gradient accumulators of its parameters on the stream where it was made, which cannot be captured. The
+    module therefore runs with other tensors over the same memory, whose gradients are then added to the parameters'.
+
+    Args:
+        wrapper: the module.
+    """
+
+    def __init__(self, wrapper: DistributedDataParallel) -> None:
+        self._wrapper = wrapper
+        self._parameters = {
+            name: p
+            for name, p in wrapper.module.named_parameters()
+            if p.requires_grad and name not in wrapper.parameters_to_ignore
+        }
+        self._leaves: dict[str, Tensor] = {}
+        self._flat: dict[object, Tensor] = {}
+        self._between: Between = now
+        self._used = False
+
+    @contextmanager
+    def running(self, between: Between) -> Iterator[None]:
+        """Run the collectives of a step through ``between``."""
+        self._between, self._used = between, False
+        vars(self._wrapper)["forward"] = self._forward
+        try:
+            yield
+        finally:
+            del vars(self._wrapper)["forward"]
+
+    def collect(self) -> None:
+        """Take the gradients of a backward pass and, outside of ``no_sync()``, average them over the ranks."""
+        if not self._used:
+            return
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                leaf = self._leaves[name]
+                if parameter.grad is None:
+                    parameter.grad = leaf.grad
+                elif leaf.grad is not None:
+                    parameter.grad.add_(leaf.grad)
+                leaf.grad = None
+            if self._wrapper.require_backward_grad_sync:
+                group = self._wrapper.process_group
+                self._exchange(
+                    [p if p.grad is None else p.grad for p in self._parameters.values()],
+                    [p.grad is not None for p in self._parameters.values()],
+                    lambda flat: dist.all_reduce(flat.div_(group.size()), group=group),
+                )
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        wrapper = self._wrapper
+        if wrapper.broadcast_buffers and wrapper.require_backward_grad_sync and wrapper.modules_buffers:
+            group, buffers = wrapper.process_group, list(wrapper.modules_buffers)
+            first = dist.get_global_rank(group, 0)
+            with torch.no_grad():
+                self._exchange(buffers, [True] * len(buffers), lambda flat: dist.broadcast(flat, first, group=group))
+        if not torch.is_grad_enabled():
+            return wrapper.module(*args, **kwargs)
+        for name, parameter in self._parameters.items():
+            leaf = self._leaves.get(name)
+            if leaf is None or leaf.data_ptr() != parameter.data_ptr():
+                self._leaves[name] = parameter.detach().requires_grad_()
+        self._used = True
+        return functional_call(wrapper.module, self._leaves, args, kwargs)
+
+    def _exchange(self, tensors: Sequence[Tensor], there: Sequence[bool], collective: Callable[[Tensor], Any]) -> None:
+        """Copy tensors to one piece of memory per dtype, call a collective on it, and copy the results back.
+
+        Args:
+            tensors: of sizes that all ranks have in common.
+            there: which of the tensors have values; others count as zeros and get no result.
+            collective: is called between graphs.
+        """
+        for dtype in dict.fromkeys(t.dtype for t in tensors):
+            chosen = [(t, ok) for t, ok in zip(tensors, there, strict=True) if t.dtype == dtype]
+            key = dtype, tuple(t.shape for t, _ in chosen)
+            flat = self._flat.get(key)
+            if flat is None:
+                flat = self._flat[key] = chosen[0][0].new_zeros(sum(t.numel() for t, _ in chosen))
+            parts = flat.split([t.numel() for t, _ in chosen])
+            views = [part.view_as(t) for part, (t, ok) in zip(parts, chosen, strict=True) if ok]
+            values = [t for t, ok in chosen if ok]
+            if len(values) < len(chosen):
+                flat.zero_()
+            torch._foreach_copy_(views, values)
+            self._between(lambda flat=flat: collective(flat))  # type: ignore[misc]  # of this round
+            torch._foreach_copy_(values, views)
+
+
+def obstacle(wrapper: DistributedDataParallel) -> str | None:
+    """Return why a step of this module cannot be captured; ``None``: it can."""
+    parameters = [p for p in wrapper.module.parameters() if p.requires_grad]
+    if wrapper.find_unused_parameters:
+        return "find_unused_parameters=True looks for parameters anew in each step"
+    if wrapper._comm_hooks:
+        return "it has a communication hook"
+    if wrapper.mixed_precision is not None:
+        return "it has a mixed_precision"
+    if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters):
+        return "its parameters have hooks"
+    if any(getattr(module, "sparse", False) is True for module in wrapper.modules()):
+        return "it has sparse gradients"
+    return None
+
+
+@contextmanager
+def after_backward(action: Callable[[], None]) -> Iterator[None]:
+    """Call a function after each backward pass of this thread."""
+    original, thread = torch.autograd.backward, threading.get_ident()
+
+    def backward(*args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        if threading.get_ident() == thread:
+            action()
+
+    torch.autograd.backward = backward
+    try:
+        yield
+    finally:
+        torch.autograd.backward = original
+
+
+def now(function: Callable[[], None]) -> None:
+    """Call a function at once."""
+    function()
