@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from manyhop.capture.replicas import Between, Replica, after_backward, obstacle
+from manyhop.capture.replicas import Between, Replica, collecting, obstacle
 
 _OF_RANKS: Final = ("torch.nn.parallel", "torch.distributed")
 """Modules whose steps are collectives, in the middle of forward and backward passes."""
@@ -78,7 +78,7 @@ class StepState:
             for replica in replicas:
                 stack.enter_context(replica.running(between))
             if replicas:
-                stack.enter_context(after_backward(lambda: [replica.collect() for replica in replicas]))
+                stack.enter_context(collecting(replicas))
             yield
 
     def write_rates(self) -> None:

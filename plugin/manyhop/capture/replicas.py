@@ -1,7 +1,7 @@
 """``DistributedDataParallel`` in a captured step: its collectives run between two graphs.
 
-NCCL demands that all ranks capture a collective or none, and that all replay the same capture. The batches of ranks have
-sizes, and hence graphs, of their own, and a rank runs a new size eagerly: no collective may be part of a graph.
+NCCL demands that all ranks capture a collective or none, and that all replay the same capture. The batches of ranks
+have sizes, and hence graphs, of their own, and a rank runs a new size eagerly: no collective may be part of a graph.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Replica:
             flat = self._flat.get(key)
             if flat is None:
                 flat = self._flat[key] = chosen[0][0].new_zeros(sum(t.numel() for t, _ in chosen))
-            parts = flat.split([t.numel() for t, _ in chosen])
+            parts = torch.split(flat, [t.numel() for t, _ in chosen])
             views = [part.view_as(t) for part, (t, ok) in zip(parts, chosen, strict=True) if ok]
             values = [t for t, ok in chosen if ok]
             if len(values) < len(chosen):
@@ -130,14 +130,15 @@ def obstacle(wrapper: DistributedDataParallel) -> str | None:
 
 
 @contextmanager
-def after_backward(action: Callable[[], None]) -> Iterator[None]:
-    """Call a function after each backward pass of this thread."""
+def collecting(replicas: Sequence[Replica]) -> Iterator[None]:
+    """Call :meth:`Replica.collect` after each backward pass of this thread."""
     original, thread = torch.autograd.backward, threading.get_ident()
 
     def backward(*args: Any, **kwargs: Any) -> None:
         original(*args, **kwargs)
         if threading.get_ident() == thread:
-            action()
+            for replica in replicas:
+                replica.collect()
 
     torch.autograd.backward = backward
     try:
