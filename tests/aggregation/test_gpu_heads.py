@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 pytest.importorskip("triton")
-from manyhop.aggregation import Order
+from manyhop.aggregation import Edges, Order, add_ends, aggregate, dispatch, normalize
 from manyhop.aggregation.gpu import launch
 
 NUM_SRC, NUM_DST, NUM_EDGES = 17, 9, 150
@@ -44,9 +44,9 @@ def test_softmax(device: str, dtype: torch.dtype, heads: int, numbered: bool) ->
         shares = shares + torch.where(mask, own.masked_fill(~mask, -torch.inf).softmax(0).nan_to_num(), 0)
     shares.backward(grad.double())
     tolerance = {"rtol": 1e-2, "atol": 1e-2} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-6}
-    out = launch.softmax(scores, order.ptr, order.edge)
+    out, _ = launch.softmax(scores, order.ptr, order.edge)
     torch.testing.assert_close(out.double(), shares.detach(), **tolerance)
-    found = launch.softmax_gradient(out, grad, order.ptr, order.edge)
+    found, _ = launch.softmax_gradient(out, grad, order.ptr, order.edge)
     torch.testing.assert_close(found.double(), own.grad, **tolerance)
 
 
@@ -84,3 +84,25 @@ def test_sums_and_products(device: str, heads: int, features: int, numbered: boo
     grad = torch.randn(NUM_DST, heads, features).to(device)
     products = launch.dots(x, grad, src, dst, 120, None)
     torch.testing.assert_close(products, (x[src] * grad[dst]).sum(2)[:120], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+def test_attention_of_the_first_edges(device: str, own: bool, ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels compute what torch's operators do, for gradients, too."""
+    _, src, dst = edges(device, not ordered)
+    results = []
+    for kernels in (True, False):
+        monkeypatch.setattr(dispatch, "has_kernels", lambda device, kernels=kernels: kernels)
+        torch.manual_seed(0)
+        sizes = (NUM_SRC, NUM_DST, NUM_DST)
+        left, right, loops = inputs = [torch.randn(n, 3).to(device).requires_grad_() for n in sizes]
+        both = Edges(torch.stack([src, dst]), ordered=ordered)
+        scores = add_ends(left, right, both, num_edges=120).masked_fill((src == dst)[:120, None], -torch.inf)
+        shares, rest = normalize(scores, both, num_dst=NUM_DST, own=loops if own else None)
+        x = torch.randn(NUM_SRC, 12).to(device).requires_grad_()
+        out = aggregate(x, both, num_dst=NUM_DST, num_edges=120, reduce="sum", weight=shares)
+        (out.square().sum() + (0 if rest is None else rest.square().sum())).backward()
+        results.append([out, *(t.grad for t in (x, *inputs[: 2 + own]))])
+    for mine, expected in zip(*results, strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5)

@@ -10,13 +10,13 @@ from torch_geometric import EdgeIndex
 from torch_geometric.nn import (
     GCN,
     GIN,
-    GATConv,
     GCNConv,
     GraphConv,
     GraphSAGE,
     HeteroConv,
     SAGEConv,
     Sequential,
+    TransformerConv,
 )
 from torch_geometric.utils import trim_to_layer
 
@@ -252,7 +252,7 @@ def test_the_layers_reached_and_the_others():
     model = torch.nn.ModuleDict(
         {
             "a": SAGEConv(4, 4),
-            "b": GATConv(4, 4),
+            "b": TransformerConv(4, 4),
             "c": Own(4, 4),
             "d": SAGEConv(4, 4, aggr="lstm"),
             "e": GCNConv(4, 4, improved=True),
@@ -262,7 +262,7 @@ def test_the_layers_reached_and_the_others():
     found = accelerate(model)
     assert found.reached == ["a"]
     assert list(found.others) == ["b", "c", "d", "e", "f"]
-    assert "GATConv is none of SAGEConv, GCNConv" in found.others["b"]
+    assert "TransformerConv is none of SAGEConv, GCNConv" in found.others["b"]
     assert "flow='target_to_source'" in found.others["f"]
     assert accelerate(model).others["a"] == "it is accelerated already"
     with pytest.raises(InputError, match=r"Expected a torch\.nn\.Module, got a int"):

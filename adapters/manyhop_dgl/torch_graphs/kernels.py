@@ -81,7 +81,7 @@ def segment_softmax(scores: Tensor, order: Order) -> Tensor:
         return torch.empty_like(scores)
     flat = scores.reshape(scores.shape[0], -1)
     if _has_kernels(scores):
-        normalized: Tensor = _launch().softmax(flat, order.ptr, order.edge)
+        normalized: Tensor = _launch().softmax(flat, order.ptr, order.edge)[0]
         return normalized.view(scores.shape)
     segment = _segment_of(order)
     index = segment.unsqueeze(1).expand_as(flat)
@@ -98,7 +98,7 @@ def softmax_gradient(out: Tensor, grad: Tensor, order: Order) -> Tensor:
         return torch.empty_like(out)
     if _has_kernels(out):
         rows = out.shape[0], -1
-        gradient: Tensor = _launch().softmax_gradient(out.reshape(rows), grad.reshape(rows), order.ptr, order.edge)
+        gradient: Tensor = _launch().softmax_gradient(out.reshape(rows), grad.reshape(rows), order.ptr, order.edge)[0]
         return gradient.view(out.shape)
     segment, product = _segment_of(order), out * grad
     sums = product.new_zeros(order.ptr.numel() - 1, *out.shape[1:]).index_add_(0, segment, product)

@@ -26,10 +26,11 @@ class Accelerated:
 def accelerate(model: torch.nn.Module) -> Accelerated:
     """Let the layers of a PyG model aggregate by segments of sorted edges, without atomics.
 
-    Reaches ``SAGEConv``, ``GCNConv``, ``GINConv`` and ``GraphConv`` with sums, means and maxima. Parameters, state
-    dicts and results (within rounding) stay as they are; gradients become deterministic. Subclasses of these layers and
-    all other layers are left alone. A layer runs PyG's own code where it is called with anything but plain edges
-    ``[2, num_edges]`` and rows ``[num_nodes, num_channels]``, with PyG's hooks, or to be explained.
+    Reaches ``SAGEConv``, ``GCNConv``, ``GINConv`` and ``GraphConv`` with sums, means and maxima, ``GATConv`` and
+    ``GATv2Conv``. Parameters, state dicts and results (within rounding) stay as they are; gradients become
+    deterministic. Subclasses of these layers and all other layers are left alone. A layer runs PyG's own code where it
+    is called with anything but plain edges ``[2, num_edges]`` and rows ``[num_nodes, num_channels]``, with PyG's hooks,
+    or to be explained.
 
     Batches of manyhop's loaders are known to be sorted; other edges are sorted once per call of the model.
 
@@ -46,7 +47,8 @@ def accelerate(model: torch.nn.Module) -> Accelerated:
         raise InputError(f"Expected a torch.nn.Module, got a {type(model).__name__}. Pass the model.")
     from torch_geometric.nn import MessagePassing
 
-    from manyhop_pyg.training.convs import PassEdges, obstacle, replace
+    from manyhop_pyg.training.convs import PassEdges
+    from manyhop_pyg.training.layers import obstacle, replace
 
     edges = PassEdges()
     found = Accelerated()

@@ -12,7 +12,7 @@ from torch_geometric.nn.aggr import MaxAggregation, MeanAggregation, SumAggregat
 
 from manyhop.aggregation import Edges, Reduction, aggregate, is_sorted
 
-_REDUCTIONS: Final[dict[type, Reduction]] = {SumAggregation: "sum", MeanAggregation: "mean", MaxAggregation: "max"}
+REDUCTIONS: Final[dict[type, Reduction]] = {SumAggregation: "sum", MeanAggregation: "mean", MaxAggregation: "max"}
 _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
@@ -52,6 +52,24 @@ class PassEdges:
         return edges
 
 
+def is_plain(layer: MessagePassing, edge_index: Any) -> bool:
+    """Whether edges are a plain tensor, and nobody looks at the messages of a layer."""
+    return (
+        isinstance(edge_index, Tensor)
+        and edge_index.layout == torch.strided
+        and edge_index.dim() == 2
+        and edge_index.size(0) == 2
+        and edge_index.dtype in (torch.int32, torch.int64)
+        and not layer.explain
+        and not layer._propagate_forward_pre_hooks
+        and not layer._propagate_forward_hooks
+        and not layer._message_forward_pre_hooks
+        and not layer._message_forward_hooks
+        and not layer._aggregate_forward_pre_hooks
+        and not layer._aggregate_forward_hooks
+    )
+
+
 class _BySegments(MessagePassing):  # type: ignore[misc]  # PyG is untyped
     """Overrides of PyG's methods; falls back to these."""
 
@@ -79,22 +97,11 @@ class _BySegments(MessagePassing):  # type: ignore[misc]  # PyG is untyped
     def takes(self, edge_index: Any, x: Tensor, weight: Tensor | None) -> bool:
         """Whether the engine can aggregate these."""
         return (
-            isinstance(edge_index, Tensor)
-            and edge_index.layout == torch.strided
-            and edge_index.dim() == 2
-            and edge_index.size(0) == 2
-            and edge_index.dtype in (torch.int32, torch.int64)
+            is_plain(self, edge_index)
             and x.dim() == 2
             and x.dtype in _FLOATS
             and (weight is None or (weight.numel() == edge_index.size(1) and weight.dtype == x.dtype))
             and not (weight is not None and self.aggr == "max")
-            and not self.explain
-            and not self._propagate_forward_pre_hooks
-            and not self._propagate_forward_hooks
-            and not self._message_forward_pre_hooks
-            and not self._message_forward_hooks
-            and not self._aggregate_forward_pre_hooks
-            and not self._aggregate_forward_hooks
         )
 
     def add_up(self, edge_index: Tensor, x: Tensor, weight: Tensor | None, num_dst: int) -> Tensor:
@@ -104,7 +111,7 @@ class _BySegments(MessagePassing):  # type: ignore[misc]  # PyG is untyped
             self.segment_edges.of(edge_index),
             num_dst=num_dst,
             num_edges=edge_index.size(1),
-            reduce=_REDUCTIONS[type(self.aggr_module)],
+            reduce=REDUCTIONS[type(self.aggr_module)],
             weight=None if weight is None else weight.view(-1),
         )
 
@@ -158,36 +165,3 @@ def _normalised(
     inverse = inverse.masked_fill(inverse == torch.inf, 0)
     kept = inverse.index_select(0, row) * kept * inverse.index_select(0, col)
     return kept, None if own is None else inverse * own * inverse
-
-
-_CLASSES: Final[dict[type, type]] = {
-    SAGEConv: SegmentSAGEConv,
-    GCNConv: SegmentGCNConv,
-    GINConv: SegmentGINConv,
-    GraphConv: SegmentGraphConv,
-}
-
-
-def obstacle(layer: MessagePassing) -> str | None:
-    """Return why a layer cannot aggregate by segments; ``None``: it can."""
-    if isinstance(layer, _BySegments):
-        return "it is accelerated already"
-    if type(layer) not in _CLASSES:
-        return f"{type(layer).__name__} is none of {', '.join(known.__name__ for known in _CLASSES)}"
-    if type(layer.aggr_module) not in _REDUCTIONS:
-        return f"its aggregation {layer.aggr_module} is no sum, mean or maximum"
-    if layer.flow != "source_to_target":
-        return f"flow='{layer.flow}'"
-    if layer.node_dim not in (-2, 0):
-        return f"node_dim={layer.node_dim}"
-    if layer.decomposed_layers != 1:
-        return f"decomposed_layers={layer.decomposed_layers}"
-    if isinstance(layer, GCNConv) and layer.improved:
-        return "improved=True"
-    return None
-
-
-def replace(layer: MessagePassing, edges: PassEdges) -> None:
-    """Let a layer without obstacles aggregate by segments."""
-    layer.__class__ = _CLASSES[type(layer)]
-    layer.segment_edges = edges

@@ -4,7 +4,8 @@ The kernels read the rows of sources where they are and write one row per destin
 ``[num_edges, num_channels]`` is made. Results and gradients are deterministic.
 """
 
+from manyhop.aggregation.attention import add_ends, normalize
 from manyhop.aggregation.dispatch import aggregate
 from manyhop.aggregation.edges import Edges, Order, Reduction, is_sorted, mark_sorted
 
-__all__ = ["Edges", "Order", "Reduction", "aggregate", "is_sorted", "mark_sorted"]
+__all__ = ["Edges", "Order", "Reduction", "add_ends", "aggregate", "is_sorted", "mark_sorted", "normalize"]

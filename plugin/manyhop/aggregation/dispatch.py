@@ -34,8 +34,8 @@ def aggregate(
         num_dst: number of destinations.
         reduce: "sum", "mean" or "max".
         num_edges: use the first edges only; ``None``: all.
-        weight: ``[num_edges]`` factors of the rows, of the dtype of ``x``; not for "max". The mean divides by the
-            number of edges.
+        weight: ``[num_edges]`` or ``[num_edges, num_heads]`` factors of the rows, of the dtype of ``x``; each head has
+            an equal share of the channels. Not for "max". The mean divides by the number of edges.
 
     Returns:
         ``[num_dst, num_channels]``, of the dtype of ``x``.
@@ -52,10 +52,10 @@ def aggregate(
         )
     if not 0 <= limit <= edges.num_edges:
         raise InputError(f"Expected num_edges of 0 to {edges.num_edges}, got {limit}.")
-    if weight is not None and (reduce == "max" or weight.dtype != x.dtype or weight.shape != (limit,)):
+    if weight is not None and (reduce == "max" or weight.dtype != x.dtype or not _is_weight(weight, x, limit)):
         raise InputError(
-            f"Expected weight of shape [{limit}] and {x.dtype} for a sum or mean, got {tuple(weight.shape)} of "
-            f"{weight.dtype} for '{reduce}'."
+            f"Expected weight of shape [{limit}] and {x.dtype}, or with heads that divide {x.size(1)} channels, for a "
+            f"sum or mean, got {tuple(weight.shape)} of {weight.dtype} for '{reduce}'."
         )
     if not triton_compiler.runs_on(x.device):
         return aggregate_by_torch(x, edges.edge_index[:, :limit], num_dst=num_dst, reduce=reduce, weight=weight)
@@ -67,3 +67,9 @@ def aggregate(
 
     out: Tensor = aggregate_segments(x, weight, *incoming, *outgoing, ends, num_dst, limit, reduce)[0]
     return out
+
+
+def _is_weight(weight: Tensor, x: Tensor, limit: int) -> bool:
+    return weight.shape[:1] == (limit,) and (
+        weight.dim() == 1 or (weight.dim() == 2 and weight.size(1) > 0 and x.size(1) % weight.size(1) == 0)
+    )

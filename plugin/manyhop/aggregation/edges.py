@@ -22,6 +22,13 @@ class Order(NamedTuple):
     edge: Tensor | None
     """``[num_edges] int64``: the number of each edge, ascending within a segment; ``None``: its position."""
 
+    def by_number(self) -> Order:
+        """Return the segments for rows of edges in place of nodes."""
+        numbers = self.edge
+        if numbers is None:
+            numbers = torch.arange(self.other.numel(), device=self.other.device)
+        return Order(self.ptr, numbers, self.edge)
+
 
 class Edges:
     """Edges in both orders, each made when it is first needed; nothing of it waits for the GPU.

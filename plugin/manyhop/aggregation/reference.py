@@ -17,7 +17,9 @@ def aggregate_by_torch(
     if messages.dtype in (torch.float16, torch.bfloat16):
         messages = messages.float()
     if weight is not None:
-        messages = messages * weight.to(messages.dtype).unsqueeze(1)
+        heads = 1 if weight.dim() == 1 else weight.size(1)
+        factors = weight.to(messages.dtype).view(-1, heads, 1)
+        messages = (messages.view(-1, heads, x.size(1) // heads) * factors).flatten(1)
     count = messages.new_zeros(num_dst).index_add(0, col, messages.new_ones(col.numel())).unsqueeze(1)
     if reduce == "max":
         # From minus infinity: gradients of maxima that equal the initial value would be shared with it.

@@ -121,28 +121,44 @@ def dots(x: Tensor, grad: Tensor, row: Tensor, col: Tensor, limit: int, scale: T
     return result if channels else result.zero_()
 
 
-def softmax(scores: Tensor, ptr: Tensor, edge: Tensor | None) -> Tensor:
+def softmax(
+    scores: Tensor, ptr: Tensor, edge: Tensor | None, own: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
     """Normalize scores per segment.
 
     Args:
         scores: ``[num_edges, num_heads]``, by number of edge.
         ptr: ``[num_segments + 1] int64``: where each segment begins.
         edge: ``[num_edges] int64``: the number of each edge; ``None``: its position.
+        own: ``[num_segments, num_heads]``: one score more of each segment.
+
+    Returns:
+        Shares of the edges, and those of ``own``.
     """
-    scores = scores.contiguous()
-    out = torch.empty_like(scores)
-    kernel = _softmax_kernel("softmax_segments", 4, scores.dtype, scores.size(1), edge is not None)
-    _enqueue(kernel, scores, ptr.numel() - 1, *map(_address, (scores, out, ptr, edge)))
-    return out
+    scores, own = scores.contiguous(), None if own is None else own.contiguous()
+    out, own_out = torch.empty_like(scores), None if own is None else torch.empty_like(own)
+    kernel = _softmax_kernel("softmax_segments", 6, scores.dtype, scores.size(1), edge is not None, own is not None)
+    _enqueue(kernel, scores, ptr.numel() - 1, *map(_address, (scores, own, out, own_out, ptr, edge)))
+    return out, own_out
 
 
-def softmax_gradient(out: Tensor, grad: Tensor, ptr: Tensor, edge: Tensor | None) -> Tensor:
-    """Return the gradient ``[num_edges, num_heads]`` of the scores of :func:`softmax`."""
+def softmax_gradient(
+    out: Tensor,
+    grad: Tensor,
+    ptr: Tensor,
+    edge: Tensor | None,
+    own_out: Tensor | None = None,
+    own_grad: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Return the gradients of the scores of :func:`softmax` and of ``own``."""
     out, grad = out.contiguous(), grad.contiguous()
-    result = torch.empty_like(out)
-    kernel = _softmax_kernel("softmax_gradients", 5, out.dtype, out.size(1), edge is not None)
-    _enqueue(kernel, out, ptr.numel() - 1, *map(_address, (out, grad, result, ptr, edge)))
-    return result
+    result, own_result = torch.empty_like(out), None
+    if own_out is not None and own_grad is not None:
+        own_out, own_grad, own_result = own_out.contiguous(), own_grad.contiguous(), torch.empty_like(own_out)
+    kernel = _softmax_kernel("softmax_gradients", 8, out.dtype, out.size(1), edge is not None, own_out is not None)
+    tables = out, own_out, grad, own_grad, result, own_result
+    _enqueue(kernel, out, ptr.numel() - 1, *map(_address, (*tables, ptr, edge)))
+    return result, own_result
 
 
 def attention(left: Tensor, right: Tensor, order: Order, slope: float) -> Tensor:
@@ -191,11 +207,11 @@ def _kernel_of_attention(
 
 
 @functools.cache
-def _softmax_kernel(name: str, num_arguments: int, dtype: torch.dtype, heads: int, numbered: bool) -> Kernel:
+def _softmax_kernel(name: str, num_arguments: int, dtype: torch.dtype, heads: int, numbered: bool, own: bool) -> Kernel:
     block = triton.next_power_of_2(heads)
     sums = tl.float64 if dtype == torch.float64 else tl.float32
     edges = max(_SOFTMAX_TILE // block, 1)
-    constants = (_TYPES[dtype], sums, heads, numbered, block, edges)
+    constants = (_TYPES[dtype], sums, heads, numbered, own, block, edges)
     return Kernel(getattr(softmax_kernels, name), (0,) * num_arguments, constants, num_warps=1)
 
 

@@ -22,10 +22,10 @@ def aggregate_segments(*inputs: Any) -> tuple[Tensor, Tensor]:
     """Reduce rows per segment.
 
     Args:
-        inputs: x ``[num_src, num_channels]``; weight ``[limit]`` or ``None``; the edges by destination: ptr, other,
-            edge of an ``Order``; those by source, if gradients of x are needed, else ``None``; with a weight,
-            edge_index ``[2, num_edges]``; the number of destinations; how many of the first edges count; "sum", "mean"
-            or "max".
+        inputs: x ``[num_src, num_channels]``; weight ``[limit]``, ``[limit, num_heads]`` or ``None``; the edges by
+            destination: ptr, other, edge of an ``Order``; those by source, if gradients of x are needed, else ``None``;
+            with a weight, edge_index ``[2, num_edges]``; the number of destinations; how many of the first edges count;
+            "sum", "mean" or "max".
 
     Returns:
         ``[num_dst, num_channels]``, and what the gradient needs.
@@ -119,7 +119,7 @@ def _(grad: Tensor, *args: Any) -> Tensor:
 
 @_dots_operator.register_fake
 def _(x: Tensor, grad: Tensor, edge_index: Tensor, limit: int, scale: Tensor | None) -> Tensor:
-    return x.new_empty(limit)
+    return x.new_empty(limit, *x.shape[1:-1])
 
 
 class _Calls(NamedTuple):
@@ -151,7 +151,9 @@ def _gradients(ctx: Any, grad: Tensor | None, calls: _Calls) -> tuple[Tensor | N
         elif ctx.needs_input_grad[0]:
             of_x = calls.add(grad, *order, weight, scale, None, None, ctx.num_src, ctx.limit)
         if ctx.needs_input_grad[1]:
-            of_weight = calls.dots(x, grad, edge_index, ctx.limit, scale)
+            heads = weight.shape[1:]
+            left, right = (t.view(t.size(0), *heads, t.size(1) // heads.numel()) for t in (x, grad.contiguous()))
+            of_weight = calls.dots(left, right, edge_index, ctx.limit, scale)
     return of_x, of_weight, *[None] * 10
 
 

@@ -18,34 +18,55 @@ def entries(table, edge, at, end, DTYPE: tl.constexpr, ACC: tl.constexpr, HEADS:
 
 
 @triton.jit
+def own_entries(table, segment, other, DTYPE: tl.constexpr, ACC: tl.constexpr, HEADS: tl.constexpr,
+                BLOCK: tl.constexpr):  # fmt: skip
+    """``[heads]``: what a table has for a segment."""
+    head = tl.arange(0, BLOCK)
+    return tl.load(table.to(tl.pointer_type(DTYPE)) + segment * HEADS + head, mask=head < HEADS, other=other).to(ACC)
+
+
+@triton.jit
+def store_own(table, segment, value, DTYPE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr):
+    """Write what a table has for a segment."""
+    head = tl.arange(0, BLOCK)
+    tl.store(table.to(tl.pointer_type(DTYPE)) + segment * HEADS + head, value.to(DTYPE), mask=head < HEADS)
+
+
+@triton.jit
 def softmax_segments(
-    scores, out, ptr, edge,
-    DTYPE: tl.constexpr, ACC: tl.constexpr, HEADS: tl.constexpr, NUMBERED: tl.constexpr, BLOCK: tl.constexpr,
-    EDGES: tl.constexpr,
+    scores, own, out, own_out, ptr, edge,
+    DTYPE: tl.constexpr, ACC: tl.constexpr, HEADS: tl.constexpr, NUMBERED: tl.constexpr, OWN: tl.constexpr,
+    BLOCK: tl.constexpr, EDGES: tl.constexpr,
 ):  # fmt: skip
     """Normalize scores per segment and head.
 
-    scores, out: addresses of ``[num_edges, HEADS] DTYPE``, by number of edge. ptr, edge: of an Order.
+    scores, out: addresses of ``[num_edges, HEADS] DTYPE``, by number of edge. own, own_out: of ``[num_segments,
+    HEADS]``: one score more of each segment (OWN). ptr, edge: of an Order.
     """
     segment = tl.program_id(0).to(tl.int64)
     first = tl.load(ptr.to(tl.pointer_type(tl.int64)) + segment)
     end = tl.load(ptr.to(tl.pointer_type(tl.int64)) + segment + 1)
-    best = tl.full([BLOCK], float("-inf"), ACC)
+    mine = tl.full([BLOCK], float("-inf"), ACC)
+    if OWN:
+        mine = own_entries(own, segment, float("-inf"), DTYPE, ACC, HEADS, BLOCK)
+    best = mine
     begin = first
     while begin < end:
         at = begin + tl.arange(0, EDGES)
         value, _, _ = entries(scores, edge, at, end, DTYPE, ACC, HEADS, NUMBERED, BLOCK, float("-inf"))
         best = tl.maximum(best, tl.max(value, 0))
         begin += EDGES
-    best = tl.where(tl.arange(0, BLOCK) < HEADS, best, 0.0)
-    total = tl.zeros([BLOCK], ACC)
+    best = tl.where(best == float("-inf"), 0.0, best)
+    total = tl.exp(mine - best)
     begin = first
     while begin < end:
         at = begin + tl.arange(0, EDGES)
         value, _, use = entries(scores, edge, at, end, DTYPE, ACC, HEADS, NUMBERED, BLOCK, float("-inf"))
         total += tl.sum(tl.where(use, tl.exp(value - best[None, :]), 0.0), 0)
         begin += EDGES
-    total = tl.where(tl.arange(0, BLOCK) < HEADS, total, 1.0)
+    total = tl.where(total > 0, total, 1.0)
+    if OWN:
+        store_own(own_out, segment, tl.exp(mine - best) / total, DTYPE, HEADS, BLOCK)
     begin = first
     while begin < end:
         at = begin + tl.arange(0, EDGES)
@@ -57,15 +78,19 @@ def softmax_segments(
 
 @triton.jit
 def softmax_gradients(
-    out, grad, result, ptr, edge,
-    DTYPE: tl.constexpr, ACC: tl.constexpr, HEADS: tl.constexpr, NUMBERED: tl.constexpr, BLOCK: tl.constexpr,
-    EDGES: tl.constexpr,
+    out, own_out, grad, own_grad, result, own_result, ptr, edge,
+    DTYPE: tl.constexpr, ACC: tl.constexpr, HEADS: tl.constexpr, NUMBERED: tl.constexpr, OWN: tl.constexpr,
+    BLOCK: tl.constexpr, EDGES: tl.constexpr,
 ):  # fmt: skip
-    """Give the gradients of scores: ``out * (grad - sum(out * grad))``; all of ``[num_edges, HEADS]``."""
+    """Give the gradients of scores: ``out * (grad - sum(out * grad))``; shapes as in ``softmax_segments``."""
     segment = tl.program_id(0).to(tl.int64)
     first = tl.load(ptr.to(tl.pointer_type(tl.int64)) + segment)
     end = tl.load(ptr.to(tl.pointer_type(tl.int64)) + segment + 1)
     total = tl.zeros([BLOCK], ACC)
+    if OWN:
+        total += own_entries(own_out, segment, 0.0, DTYPE, ACC, HEADS, BLOCK) * own_entries(
+            own_grad, segment, 0.0, DTYPE, ACC, HEADS, BLOCK
+        )
     begin = first
     while begin < end:
         at = begin + tl.arange(0, EDGES)
@@ -73,6 +98,10 @@ def softmax_gradients(
         value, _, _ = entries(grad, edge, at, end, DTYPE, ACC, HEADS, NUMBERED, BLOCK, 0.0)
         total += tl.sum(share * value, 0)
         begin += EDGES
+    if OWN:
+        value = own_entries(own_grad, segment, 0.0, DTYPE, ACC, HEADS, BLOCK) - total
+        value = value * own_entries(own_out, segment, 0.0, DTYPE, ACC, HEADS, BLOCK)
+        store_own(own_result, segment, value, DTYPE, HEADS, BLOCK)
     begin = first
     while begin < end:
         at = begin + tl.arange(0, EDGES)

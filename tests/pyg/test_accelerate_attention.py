@@ -1,0 +1,106 @@
+"""``accelerate`` of attention layers: they compute the same by segments of sorted edges, and so do their gradients."""
+
+from typing import Any
+
+import pytest
+import torch
+from test_accelerate import batch_of, check, device  # noqa: F401  # device is a fixture
+from torch_geometric.nn import GAT, GATConv, GATv2Conv, Sequential
+
+from manyhop.aggregation import attention
+from manyhop_pyg import accelerate
+
+KINDS = [GATConv, GATv2Conv]
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"heads": 2},
+    {"heads": 2, "concat": False, "add_self_loops": False, "residual": True},
+    {"heads": 3, "bias": False, "negative_slope": 0.1},
+]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often the engine normalizes."""
+    found: list[int] = []
+
+    def counted(scores: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        found.append(scores.size(0))
+        return attention.normalize(scores, *args, **kwargs)
+
+    monkeypatch.setattr("manyhop_pyg.training.attention.normalize", counted)
+    return found
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers(data, device, calls, kind, options):  # noqa: F811
+    batch = batch_of(data, device)
+    model = Sequential("x, edge_index", [(kind(4, 6, **options), "x, edge_index -> x")]).to(device)
+    check(model, batch.x, batch.edge_index)
+    assert calls
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sizes", [(40, 25), (25, 40)])
+def test_bipartite_edges_in_any_order(device, calls, kind, sizes):  # noqa: F811
+    num_src, num_dst = sizes
+    edge_index = torch.stack([torch.randint(0, n - 2, (150,)) for n in sizes]).to(device)
+    conv = kind((4, 5), 3, heads=2).to(device)
+    x, other = torch.randn(num_src, 4, device=device), torch.randn(num_dst, 5, device=device)
+
+    class Pair(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = conv
+
+        def forward(self, x: torch.Tensor, other: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+            return self.conv((x, other), edge_index)
+
+    check(Pair(), x, other, edge_index)
+    assert calls == [150]
+
+
+@pytest.mark.parametrize(("pad", "v2"), [("auto", False), (None, True)])
+def test_models_that_trim(data, device, calls, pad, v2):  # noqa: F811
+    torch.manual_seed(3)
+    batch = batch_of(data, device, pad=pad)
+    model = GAT(4, 8, 2, 3, heads=2, v2=v2).to(device)
+    sizes = {"num_sampled_nodes_per_hop": batch.num_sampled_nodes, "num_sampled_edges_per_hop": batch.num_sampled_edges}
+    check(model, batch.x, batch.edge_index, **sizes)
+    assert len(calls) == 2
+    assert calls[0] > calls[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_autocast(data, device, calls, kind):  # noqa: F811
+    batch, conv = batch_of(data, device), kind(4, 6, heads=2).to(device)
+    with torch.autocast(device, torch.bfloat16):
+        expected = conv(batch.x, batch.edge_index)
+        accelerate(conv)
+        out = conv(batch.x, batch.edge_index)
+    assert calls
+    assert out.dtype == expected.dtype
+    torch.testing.assert_close(out, expected, rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dropout_leaves_expected_sums(data, kind):
+    conv = kind(4, 3, dropout=0.5)
+    expected = conv.eval()(data.x, data.edge_index)
+    accelerate(conv)
+    conv.train()
+    mean = torch.stack([conv(data.x, data.edge_index) for _ in range(600)]).mean(0)
+    torch.testing.assert_close(mean, expected, rtol=0.2, atol=0.2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attributes_of_edges_and_returned_weights_run_pygs_code(data, calls, kind):
+    conv = kind(4, 3, edge_dim=1)
+    expected = conv(data.x, data.edge_index, data.edge_attr)
+    accelerate(conv)
+    torch.testing.assert_close(conv(data.x, data.edge_index, data.edge_attr), expected)
+    edges, shares = conv(data.x, data.edge_index, data.edge_attr, return_attention_weights=True)[1]
+    assert edges.size(1) == shares.size(0)
+    assert calls == []
+    assert conv.add_self_loops
