@@ -11,7 +11,7 @@ from pathlib import Path
 from manyhop.cli.verbs import Parser, Verbs, add_verb, at_least_one, run_verb
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.system.units import parse_bytes
-from manyhop_bench.names import BUILD, CONTENDERS, PARTS, WORKLOADS
+from manyhop_bench.names import BUILD, CONTENDERS, PARTS, STEP_PARTS, WORKLOADS
 
 
 def add_to(verbs: Verbs) -> None:
@@ -175,9 +175,11 @@ def _add_step(targets: Verbs) -> None:
         "step",
         _run_step,
         help="training steps and layers on a GPU",
-        description="Measure a SAGE layer, forward and backward, and training steps of a GraphSAGE with loading: "
-        "eagerly and captured, with PyG's aggregation and with manyhop's. Without a GPU, all runs eagerly on the CPU.",
+        description="Measure layers, forward and backward, and training steps of a GraphSAGE with loading: eagerly and "
+        "captured, with PyG's aggregation and with manyhop's; and what accuracy both reach. Without a GPU, all runs "
+        "eagerly on the CPU.",
     )
+    parser.add_argument("--only", nargs="+", choices=STEP_PARTS, help="measure these parts alone")
     parser.add_argument("--rounds", type=at_least_one, default=9, metavar="N", help="turns of each (default: 9)")
     parser.add_argument("--output", type=Path, metavar="DIR", help="also save the tables (step.md)")
 

@@ -24,6 +24,9 @@ BUILD = "build"
 PARTS = ("limits", "sampling", "gather", "loader", "epoch", "build", "stores")
 """What can be measured. The limits of the hardware are always measured."""
 
+STEP_PARTS = ("layers", "training", "planted", "accuracy")
+"""What `manyhop bench step` measures."""
+
 CONTENDERS: Mapping[str, tuple[str, ...]] = {
     "manyhop": ("sampling", "gather", "loader", "epoch", "build", "stores"),
     "WholeGraph": ("sampling", "gather"),

@@ -233,7 +233,7 @@ def test_manyhop_is_measured_at_everything(tiny_run):
     assert measured >= {("sampling", "[3, 2]", f"{size} per call") for size in (1, 2)}
     assert measured >= {("gather", "pinned, 32 B, skewed", setting) for setting in ("", "cache of 10%")}
     epochs = {f"[3, 2], {what}" for what in ("4 hidden, weak", "4 hidden, strong", "6 hidden, weak")}
-    for setting in ("", "DDP"):
+    for setting in ("", "captured", "DDP"):
         assert {workload for part, workload, how in measured if (part, how) == ("epoch", setting)} == epochs
     assert {how for part, _, how in measured if part == "loader"} == {"", "padded"}
     assert not [line for line in tiny_run.missing if line.name == "manyhop"]

@@ -1,5 +1,7 @@
 """``manyhop bench step``: every contender runs, and the tables name them."""
 
+import dataclasses
+
 from manyhop_bench.cli import main
 
 
@@ -10,6 +12,11 @@ def test_tables(monkeypatch, capsys, tmp_path):
     training = command.TrainingSize(
         num_nodes=256, num_edges=2000, features=8, channels=8, fanouts=(3, 2), batch_size=64
     )
+    classes = command.PlantedSize(num_nodes=200, num_edges=1500, features=16, classes=3, channels=8, fanouts=(3, 2))
+    monkeypatch.setattr(command, "smaller", lambda size: dataclasses.replace(size, noise=0.5))
+    monkeypatch.setattr(command, "PLANTED", dataclasses.replace(classes, batch_size=32))
+    monkeypatch.setattr(command, "EPOCHS", 5)
+    monkeypatch.setattr(command, "SEEDS", range(2))
     monkeypatch.setattr(command, "LAYER", layer)
     monkeypatch.setattr(command, "TRAINING", training)
     monkeypatch.setattr(command, "_MIN_TURN", 0.0)
@@ -17,4 +24,9 @@ def test_tables(monkeypatch, capsys, tmp_path):
     text = capsys.readouterr().out
     for name in ("SAGE layer, TF32 products | PyG", "SAGE layer, bfloat16 | manyhop", "| capture(), accelerate() |"):
         assert name in text
+    assert "| GATv2 layer, float32 | manyhop |" in text
+    assert "| planted classes | manyhop, capture(), accelerate() |" in text
+    learnt = [line.split(" | ") for line in text.splitlines() if line.startswith(("| eager |", "| capture(), acc"))]
+    assert len(learnt) == 2
+    assert min(float(mean) for _, mean, _ in learnt) > 0.7
     assert (tmp_path / "step.md").read_text() == text

@@ -200,9 +200,11 @@ def _jobs(
 def _job(template: Job, contender: str, parts: tuple[str, ...], gpus: int, folder: str) -> Job:
     placements: tuple[str, ...] = ("replica",)
     if contender == "manyhop":
-        placements += ("replica, padded", "replica, DDP")
+        placements += ("replica, padded", "replica, captured", "replica, DDP")
     if gpus > 1:
         placements = {"cuGraph-PyG": ("sharded",), "PyG": ("replica",)}.get(contender, ("sharded", "replica"))
+        if contender == "manyhop":
+            placements += ("sharded, captured",)
         template = dataclasses.replace(template, merged=template.merged[::2], row_bytes=template.row_bytes[2::2])
     if contender == "cuGraph-PyG":
         template = dataclasses.replace(template, epochs=min(template.epochs, 3))

@@ -48,7 +48,8 @@ class Job:
     placements: tuple[str, ...] = ("replica",)
     """Where graph and features lie for loaders: ``"replica"`` on each GPU; on several GPUs also ``"sharded"``.
     ``"replica, padded"``: with ``pad="auto"``; such batches are loaded only. ``"replica, DDP"``: as one rank of one,
-    with the same script as on several GPUs; for training only."""
+    with the same script as on several GPUs; for training only. ``"replica, captured"``: with ``pad="auto"``,
+    ``capture()`` and ``accelerate()``; for training only."""
     scalings: tuple[str, ...] = ("weak", "strong")
     """Epochs of training: ``"weak"``, of so many batches for each GPU, ``"strong"``, of so many for all together."""
     strong_batches: int

@@ -23,8 +23,8 @@ _EXPLANATION = (
     "with as many over new batches that are there already ('alone'): 'with loading / alone' is the median of the "
     "ratios of these pairs, with their quartiles. 'For the GPU' is what it takes for steps that wait in its queue: "
     "where that is less than the step alone, the host decides. 'DDP' on one GPU is the script for several, as one rank "
-    "of one. 'peak' is all memory in use on the GPU beyond an idle process, with the graph and the features that lie "
-    "there."
+    "of one; 'captured' steps are replayed, with manyhop's aggregation. 'peak' is all memory in use on the GPU beyond "
+    "an idle process, with the graph and the features that lie there."
 )
 
 

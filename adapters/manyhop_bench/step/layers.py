@@ -1,13 +1,15 @@
-"""A SAGE layer on the edges of a sampled batch, forward and backward: PyG's, and with the engine's aggregation."""
+"""Layers on the edges of a sampled batch, forward and backward: PyG's, and with the engine's aggregation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.nn import SAGEConv
+from torch_geometric.nn import GATConv, GATv2Conv, MessagePassing, SAGEConv
 
 from manyhop.aggregation import mark_sorted
 from manyhop_bench.common.measure import MANYHOP, Contender
@@ -24,24 +26,29 @@ class LayerSize:
     num_src: int = 113_000
     num_edges: int = 154_000
     channels: int = 256
+    heads: int = 4
 
 
 def layers(size: LayerSize, device: torch.device) -> list[Contender]:
-    """Both layers in each precision, captured, where there is a GPU."""
-    edge_index = _edges(size, device)
+    """Both layers of each kind and precision, captured, where there is a GPU."""
+    edge_index, per_head = _edges(size, device), size.channels // size.heads
+    # Without self loops, whose number PyG counts on the host: its layer could not be captured.
+    attention: dict[str, Any] = {"heads": size.heads, "add_self_loops": False}
     found = []
-    for name, dtype, tf32 in (
-        ("float32", torch.float32, False),
-        ("TF32 products", torch.float32, True),
-        ("bfloat16", torch.bfloat16, False),
+    for name, make, dtype, tf32 in (
+        ("SAGE layer, float32", partial(SAGEConv, out_channels=size.channels), torch.float32, False),
+        ("SAGE layer, TF32 products", partial(SAGEConv, out_channels=size.channels), torch.float32, True),
+        ("SAGE layer, bfloat16", partial(SAGEConv, out_channels=size.channels), torch.bfloat16, False),
+        ("GAT layer, float32", partial(GATConv, out_channels=per_head, **attention), torch.float32, False),
+        ("GATv2 layer, float32", partial(GATv2Conv, out_channels=per_head, **attention), torch.float32, False),
     ):
         x = torch.randn(size.num_src, size.channels, device=device, dtype=dtype, requires_grad=True)
         for contender in (MANYHOP, PYG):
-            conv = SAGEConv(size.channels, size.channels).to(device, dtype)
+            conv = make(size.channels).to(device, dtype)
             if contender == MANYHOP:
                 accelerate(conv)
-            run = _BothWays(conv, x, edge_index, size.num_dst, tf32)
-            found.append(Contender(workload=f"SAGE layer, {name}", name=contender, threads=1, run=run))
+            run = _BothWays(conv, x, edge_index, size.num_dst, size.channels, tf32)
+            found.append(Contender(workload=name, name=contender, threads=1, run=run))
     return found
 
 
@@ -58,10 +65,12 @@ def _edges(size: LayerSize, device: torch.device) -> Tensor:
 class _BothWays:
     """A layer forward and backward, from a CUDA graph where there is a GPU."""
 
-    def __init__(self, conv: SAGEConv, x: Tensor, edge_index: Tensor, num_dst: int, tf32: bool) -> None:
+    def __init__(
+        self, conv: MessagePassing, x: Tensor, edge_index: Tensor, num_dst: int, channels: int, tf32: bool
+    ) -> None:
         mark_sorted(edge_index)
         self._conv, self._x, self._edge_index, self._num_dst = conv, x, edge_index, num_dst
-        self._seed = torch.randn(num_dst, conv.out_channels, device=x.device, dtype=x.dtype)
+        self._seed = torch.randn(num_dst, channels, device=x.device, dtype=x.dtype)
         self._replay = self._captured(tf32) if x.is_cuda else self._run
 
     def __call__(self, num_batches: int) -> int:

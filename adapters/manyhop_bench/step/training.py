@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ def steps(size: TrainingSize, device: torch.device) -> list[Contender]:
         y=torch.randint(0, CLASSES, (size.num_nodes,), device=device),
         edge_index=torch.stack([graph.row.long(), col]),
     )
-    return [
+    trained = [
         Contender(workload="GraphSAGE", name=name, threads=1, run=_Training(size, data, device, **options))
         for name, options in (
             ("eager", {"captured": False, "accelerated": False}),
@@ -49,6 +49,36 @@ def steps(size: TrainingSize, device: torch.device) -> list[Contender]:
             ("capture(), accelerate()", {"captured": True, "accelerated": True}),
         )
     ]
+    copies = _Copy(loader(size, data, device, "auto"))
+    return [*trained, Contender(workload="copy of a batch", name="foreach", threads=1, run=copies)]
+
+
+def loader(size: TrainingSize, data: Data, device: torch.device, pad: str | None) -> NeighborLoader:
+    """Loader of all nodes."""
+    fanouts, batch_size = list(size.fanouts), size.batch_size
+    return NeighborLoader(data, fanouts, batch_size=batch_size, shuffle=True, seed=0, device=device, pad=pad)
+
+
+class _Copy:
+    """What a replay does first: it copies the batch to where the graph reads it."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        batch = next(iter(batches))
+        tensors = [value for value in batch.to_dict().values() if isinstance(value, Tensor)]
+        self._groups = [
+            ([torch.empty_like(t) for t in tensors if t.dtype == dtype], [t for t in tensors if t.dtype == dtype])
+            for dtype in dict.fromkeys(t.dtype for t in tensors)
+        ]
+        self._edges = int(batch.num_edges)
+        self._is_cuda = batch.x.is_cuda
+
+    def __call__(self, num_batches: int) -> int:
+        for _ in range(num_batches):
+            for buffers, tensors in self._groups:
+                torch._foreach_copy_(buffers, tensors)
+        if self._is_cuda:
+            torch.cuda.synchronize()
+        return self._edges * num_batches
 
 
 class _Training:
@@ -57,15 +87,7 @@ class _Training:
     def __init__(
         self, size: TrainingSize, data: Data, device: torch.device, *, captured: bool, accelerated: bool
     ) -> None:
-        self._loader = NeighborLoader(
-            data,
-            list(size.fanouts),
-            batch_size=size.batch_size,
-            shuffle=True,
-            seed=0,
-            device=device,
-            pad="auto" if captured else None,
-        )
+        self._loader = loader(size, data, device, "auto" if captured else None)
         self._model = GraphSAGE(size.features, size.channels, len(size.fanouts), CLASSES).to(device)
         if accelerated:
             accelerate(self._model)

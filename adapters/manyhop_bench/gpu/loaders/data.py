@@ -47,7 +47,7 @@ def manyhops_data(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tu
     memory, _, how = placement.partition(", ")
     if ranks.size > 1 and ranks.on_gpu:
         where["placement"] = {"replica": "cuda-cuda", "sharded": "sharded"}[memory]
-    if how == "padded":
+    if how in ("padded", "captured"):
         where["pad"] = "auto"
 
     def make(fanout: tuple[int, ...], seeds: Tensor) -> Iterable[Data]:

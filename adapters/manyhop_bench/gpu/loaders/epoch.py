@@ -50,7 +50,9 @@ def _measure(
     """Epochs, and steps over batches that are there already, in turns: what else the machine does varies."""
     seeds = draw_seeds(graph.num_nodes, batches * ranks.size, job.batch_size, ranks.device)
     loader = make(job.fanouts[0], seeds)
-    step = Step(job, ranks, len(job.fanouts[0]), hidden, ddp=is_ddp(ranks, placement))
+    step = Step(
+        job, ranks, len(job.fanouts[0]), hidden, ddp=is_ddp(ranks, placement), captured=placement.endswith("captured")
+    )
 
     def steps(source: Iterable[Data]) -> None:
         for batch in source:
@@ -59,8 +61,8 @@ def _measure(
     steps(islice(loader, _WARM_UP))
     peak = max(memory.peak(lambda: steps(islice(loader, _WARM_UP))), memory.now())
     kept = list(islice(loader, _KEPT))
-    edges = ranks.mean(float(np.mean([batch.edge_index.shape[1] for batch in kept])))
-    nodes = ranks.mean(float(np.mean([batch.x.shape[0] for batch in kept])))
+    edges = ranks.mean(float(np.mean([_count(batch, "edge_mask", batch.edge_index.shape[1]) for batch in kept])))
+    nodes = ranks.mean(float(np.mean([_count(batch, "node_mask", batch.x.shape[0]) for batch in kept])))
     on_gpu = ranks.gpu_seconds(partial(steps, kept[:_QUEUED])) / _QUEUED
     del kept
     epochs: list[float] = []
@@ -90,6 +92,11 @@ def _measure(
         work=work_of(job, edges, nodes, placement),
         extra=extra,
     )
+
+
+def _count(batch: Data, mask: str, padded: int) -> int:
+    """Nodes or edges of a batch, without padding."""
+    return int(batch[mask].sum()) if mask in batch else padded
 
 
 def _in_turns(

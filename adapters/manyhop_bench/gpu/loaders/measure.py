@@ -18,8 +18,8 @@ from manyhop_bench.gpu.timing import PeakMemory, Ranks, tidy
 
 _WARM_UP = 16  # batches before it is measured
 
-_ONLY = {"padded": "loader", "DDP": "epoch"}
-"""Ways that are measured at one part alone: what padding is for is a step in a CUDA graph."""
+_ONLY = {"padded": "loader", "DDP": "epoch", "captured": "epoch"}
+"""Ways that are measured at one part alone."""
 
 
 def loaders(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Sink) -> None:

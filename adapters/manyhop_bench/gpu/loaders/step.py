@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
+import manyhop_pyg
 from manyhop_bench.gpu.job import Job
 from manyhop_bench.gpu.timing import Ranks
 
@@ -34,19 +35,26 @@ class Step:
         num_layers: as many as the batches have hops.
         hidden: channels between layers.
         ddp: train under DDP, also where there is one rank.
+        captured: replay steps, and aggregate by segments.
     """
 
-    def __init__(self, job: Job, ranks: Ranks, num_layers: int, hidden: int, *, ddp: bool) -> None:
+    def __init__(self, job: Job, ranks: Ranks, num_layers: int, hidden: int, *, ddp: bool, captured: bool) -> None:
         torch.manual_seed(0)
         model = GraphSAGE(job.num_features, hidden, num_layers, CLASSES).to(ranks.device)
+        if captured:
+            manyhop_pyg.accelerate(model)
         if ddp:
             model = DistributedDataParallel(model, device_ids=[ranks.device] if ranks.on_gpu else None, **_DDP)
         self._model = model
         self._optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=ranks.on_gpu or None)
         self._autocast = torch.autocast(ranks.device.type, torch.bfloat16, enabled=job.half)
+        self._run = manyhop_pyg.capture(self._step) if captured else self._step
 
     def __call__(self, batch: Data) -> None:
         """Forward, backward, update; nothing is read back."""
+        self._run(batch)
+
+    def _step(self, batch: Data) -> None:
         size = batch.batch_size
         with self._autocast:
             out = self._model(
