@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+import warnings
 from collections.abc import Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
@@ -43,18 +45,23 @@ class StepState:
         return list(self._parameters.values())
 
     @contextmanager
-    def observe(self) -> Iterator[None]:
-        """Find optimizers and modules while the step runs eagerly."""
-        handles = [
-            register_optimizer_step_pre_hook(lambda optimizer, *_: self._add_optimizer(optimizer)),
-            register_module_forward_pre_hook(lambda module, *_: self._add_module(module)),
-        ]
-        try:
-            with self.current_rates():
-                yield
-        finally:
-            for handle in handles:
-                handle.remove()
+    def observe(self, *, modules: bool) -> Iterator[None]:
+        """Find optimizers, and modules, while the step runs eagerly.
+
+        Args:
+            modules: compiled modules run without compilation, since hooks would make ``torch.compile`` compile again.
+        """
+        handles = [register_optimizer_step_pre_hook(lambda optimizer, *_: self._add_optimizer(optimizer))]
+        with ExitStack() as stack:
+            stack.callback(lambda: [handle.remove() for handle in handles])
+            if modules:
+                handles.append(register_module_forward_pre_hook(lambda module, *_: self._add_module(module)))
+            if modules and "torch._dynamo" in sys.modules:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+                stack.enter_context(warnings.catch_warnings())
+                warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
+            stack.enter_context(self.current_rates())
+            yield
 
     @contextmanager
     def current_rates(self) -> Iterator[None]:

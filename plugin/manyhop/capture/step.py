@@ -141,7 +141,7 @@ class CapturedStep(Generic[B, R]):
         self.eager += 1
         if recorder is None:
             return _own(self._step(batch))
-        with nullcontext() if self._stopped else self._state.observe(), self._state.outside(now):
+        with nullcontext() if self._stopped else self._state.observe(modules=self.eager == 1), self._state.outside(now):
             return _own(recorder.run(lambda: self._step(batch)))
 
     def _record(self, batch: B, tensors: Sequence[Tensor], size: _Size[R], recorder: Recorder) -> _Graph[R] | None:
