@@ -1,13 +1,17 @@
-"""A callback for Lightning's Trainer: figures of the loaders, to whatever loggers it has."""
+"""Callbacks for Lightning's Trainer: figures of the loaders, to whatever loggers it has; captured steps."""
 
 from __future__ import annotations
 
+import functools
 import importlib
+import numbers
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from manyhop.errors import MissingExtraError
+from torch import Tensor
+
+from manyhop.errors import InputError, MissingExtraError
 from manyhop.loading import EpochLoader
 
 
@@ -35,6 +39,99 @@ class LoaderStatsMonitor(_callback()):  # type: ignore[misc]  # the class is fou
         """Log the figures of the epoch."""
         for prefix, loader in _loaders(trainer.train_dataloader):
             pl_module.log_dict(loader.stats(since="epoch").metrics(prefix), on_step=False, on_epoch=True)
+
+
+class CaptureSteps(_callback()):  # type: ignore[misc]  # the class is found at run time
+    """Captures the training steps of a ``LightningModule``: ``training_step``, backward pass, clipping and update.
+
+    Loaders need ``pad="auto"``. The trainer goes on counting steps, calling schedulers and logging what
+    ``training_step`` logs; other Python code of ``training_step``, and hooks called during it or the backward pass, run
+    while a step is recorded, but not when it is replayed. ``batch_idx`` keeps its value, too.
+
+    Args:
+        capture: of the adapter: ``manyhop_pyg.capture`` or ``manyhop_dgl.capture``.
+    """
+
+    def __init__(self, capture: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]) -> None:
+        super().__init__()
+        self._capture = capture
+        self._captured: Any = None
+        self._own: dict[str, Callable[..., Any]] = {}
+        self._given: Any = None  # batch of the trainer
+        self._static: Any = None  # batch of the captured step
+        self._update: tuple[Any, ...] = ()
+        self._result: Any = None
+        self._logged: dict[str, Any] = {}
+        self._log_options: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+
+    @property
+    def step(self) -> Any:
+        """The captured step, which counts replays; ``None`` before the training begins."""
+        return self._captured
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Put captured steps in place of those of the module.
+
+        Raises:
+            InputError: the module optimizes by itself, or gradients are accumulated over batches.
+        """
+        if not pl_module.automatic_optimization:
+            raise InputError(
+                "Expected automatic_optimization=True for CaptureSteps, got False. Capture the step in the module."
+            )
+        if trainer.accumulate_grad_batches != 1:
+            raise InputError(
+                f"Expected accumulate_grad_batches=1 for CaptureSteps, got {trainer.accumulate_grad_batches}. Take "
+                "larger batches, or capture the gradients in a module with automatic_optimization=False."
+            )
+        self._captured = self._capture(self._run)
+        for method in (self._training_step, self._optimizer_step, self._log):
+            name = method.__name__.removeprefix("_")
+            self._own[name] = getattr(pl_module, name)
+            vars(pl_module)[name] = functools.wraps(self._own[name])(functools.partial(method))
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Note the batch."""
+        self._given = batch
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Give the module back its own steps."""
+        for name in self._own:
+            vars(pl_module).pop(name, None)
+        self._own = {}
+        self._given = self._static = None
+
+    def _optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any) -> None:
+        self._update = epoch, batch_idx, optimizer, optimizer_closure
+        loss, extra, logged = self._captured(self._given)
+        optimizer_closure._result = type(self._result)(closure_loss=loss, extra=extra)  # of the replay
+        for name, (args, kwargs) in self._log_options.items():
+            self._own["log"](name, logged.get(name, self._logged[name]), *args, **kwargs)
+
+    def _run(self, batch: Any) -> tuple[Tensor, dict[str, Any], dict[str, Any]]:
+        """Run the step of the trainer on a batch; its closure calls ``_training_step``."""
+        self._static, self._logged = batch, {}
+        self._log_options = {}
+        self._own["optimizer_step"](*self._update)
+        self._static = None
+        self._result = self._update[-1]._result
+        tensors = {name: value for name, value in self._logged.items() if isinstance(value, Tensor)}
+        return self._result.closure_loss, self._result.extra, tensors
+
+    def _training_step(self, batch: Any, *args: Any) -> Any:
+        return self._own["training_step"](batch if self._static is None else self._static, *args)
+
+    def _log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        if self._static is None:
+            self._own["log"](name, value, *args, **kwargs)
+            return
+        if not isinstance(value, Tensor | numbers.Number):
+            raise InputError(
+                f"Expected a tensor or number to log from a captured step, got a {type(value).__name__} '{name}'. "
+                "Update and log metrics in on_train_batch_end."
+            )
+        self._logged[name] = value.detach() if isinstance(value, Tensor) else value
+        self._log_options[name] = args, kwargs
 
 
 def _loaders(value: Any, prefix: str = "manyhop/") -> Iterator[tuple[str, EpochLoader]]:
