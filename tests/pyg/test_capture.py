@@ -224,8 +224,8 @@ def test_edges_keep_their_order(data, recorders, monkeypatch):
         ordered: list[bool] = []
 
         class Seen(Edges):
-            def __init__(self, edge_index: Tensor, *, ordered: bool, seen: Any = ordered, run: Any = run) -> None:
-                super().__init__(edge_index, ordered=ordered)
+            def __init__(self, *args: Any, ordered: bool, seen: Any = ordered, run: Any = run, **options: Any) -> None:
+                super().__init__(*args, ordered=ordered, **options)
                 if run.recorder.recording:
                     seen.append(ordered)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -53,7 +53,7 @@ def steps(size: TrainingSize, device: torch.device) -> list[Contender]:
     return [*trained, Contender(workload="copy of a batch", name="foreach", threads=1, run=copies)]
 
 
-def loader(size: TrainingSize, data: Data, device: torch.device, pad: str | None) -> NeighborLoader:
+def loader(size: TrainingSize, data: Data, device: torch.device, pad: Literal["auto"] | None) -> NeighborLoader:
     """Loader of all nodes."""
     fanouts, batch_size = list(size.fanouts), size.batch_size
     return NeighborLoader(data, fanouts, batch_size=batch_size, shuffle=True, seed=0, device=device, pad=pad)

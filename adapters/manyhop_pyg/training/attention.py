@@ -19,6 +19,7 @@ Shares: TypeAlias = "tuple[Tensor, Tensor | None]"
 class _Attention(MessagePassing):  # type: ignore[misc]  # PyG is untyped
     """Overrides of PyG's methods; falls back to these. Self loops are no edges here: their number is not known."""
 
+    add_self_loops: bool
     segment_edges: PassEdges
     _loops: bool | None = None
     """Whether there are self loops; ``None``: PyG's code runs."""

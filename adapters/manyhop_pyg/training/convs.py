@@ -32,6 +32,8 @@ class PassEdges:
     def end(self, *_: object) -> None:
         """End it."""
         if not torch.compiler.is_compiling():
+            for edges in self._known.values():
+                edges.join()
             self._known.clear()
             self._running = False
 
@@ -48,7 +50,9 @@ class PassEdges:
         key = edge_index.data_ptr(), edge_index.stride(), edge_index.dtype, edge_index._version
         edges = self._known.get(key)
         if edges is None or edges.num_edges < edge_index.size(1):
-            edges = self._known[key] = Edges(edge_index, ordered=ordered)
+            if edges is not None:
+                edges.join()
+            edges = self._known[key] = Edges(edge_index, ordered=ordered, beside=True)
         return edges
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,8 +30,7 @@ def add_ends(left: Tensor, right: Tensor, edges: Edges, *, num_edges: int | None
         return left.index_select(0, row) + right.index_select(0, col)
     if left.requires_grad and torch.is_grad_enabled():
         edges.outgoing(left.size(0), limit)  # now: the first layer of a model has most edges, and all others use these
-    out: Tensor = _AddEnds.apply(left, right, edges, limit)
-    return out
+    return _add_ends(left, right, edges, limit)
 
 
 def normalize(scores: Tensor, edges: Edges, *, num_dst: int, own: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -52,8 +52,7 @@ def normalize(scores: Tensor, edges: Edges, *, num_dst: int, own: Tensor | None 
     if order.edge is not None and limit < edges.num_edges:  # segments have others among the first edges
         order = Edges(edges.edge_index[:, :limit], ordered=False).incoming(num_dst)
     ptr = order.ptr[: num_dst + 1].clamp(max=limit)
-    out: tuple[Tensor, Tensor | None] = _Softmax.apply(scores, own, ptr, order.edge)
-    return out
+    return _softmax(scores, own, ptr, order.edge)
 
 
 def _normalize_by_torch(scores: Tensor, col: Tensor, num_dst: int, own: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -113,3 +112,7 @@ class _Softmax(torch.autograd.Function):
 
         out, own_out, ptr, edge = ctx.saved_tensors
         return *launch.softmax_gradient(out, grad, ptr, edge, own_out, own_grad), None, None
+
+
+_add_ends: Callable[[Tensor, Tensor, Edges, int], Tensor] = _AddEnds.apply
+_softmax: Callable[[Tensor, Tensor | None, Tensor, Tensor | None], tuple[Tensor, Tensor | None]] = _Softmax.apply

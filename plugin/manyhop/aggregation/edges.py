@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
@@ -38,13 +39,15 @@ class Edges:
     Args:
         edge_index: ``[2, num_edges]`` local ids of sources and destinations, int32 or int64.
         ordered: the destinations are in ascending order; otherwise they are sorted here.
+        beside: in a CUDA graph that is captured, sort by source beside the forward pass; :meth:`join` follows.
     """
 
-    def __init__(self, edge_index: Tensor, *, ordered: bool) -> None:
+    def __init__(self, edge_index: Tensor, *, ordered: bool, beside: bool = False) -> None:
         self.edge_index = edge_index
-        self._ordered = ordered
+        self._ordered, self._beside = ordered, beside
         self._incoming: Order | None = None
         self._outgoing: Order | None = None
+        self._joining: torch.cuda.Stream | None = None
 
     @property
     def num_edges(self) -> int:
@@ -71,9 +74,27 @@ class Edges:
         known = self._outgoing
         if known is None or known.ptr.numel() <= num_src or known.other.numel() < num_edges:
             row, col = self.edge_index[:, :num_edges]
-            self._outgoing = _ordered_by(row, col, num_src, False)
+            if self._beside and row.is_cuda and torch.cuda.is_current_stream_capturing():
+                stream = _stream_beside(row.device)
+                stream.wait_stream(torch.cuda.current_stream(row.device))
+                with torch.cuda.stream(stream):
+                    self._outgoing = _ordered_by(row, col, num_src, False)
+                self._joining = stream
+            else:
+                self._outgoing = _ordered_by(row, col, num_src, False)
         assert self._outgoing is not None
         return self._outgoing
+
+    def join(self) -> None:
+        """Let the current stream wait for a sort beside the forward pass."""
+        if self._joining is not None:
+            torch.cuda.current_stream(self.edge_index.device).wait_stream(self._joining)
+            self._joining = None
+
+
+@functools.cache
+def _stream_beside(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # of torch
 
 
 def mark_sorted(edge_index: Tensor) -> None:

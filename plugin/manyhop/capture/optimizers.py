@@ -51,11 +51,12 @@ class StepState:
         Args:
             modules: compiled modules run without compilation, since hooks would make ``torch.compile`` compile again.
         """
-        handles = [register_optimizer_step_pre_hook(lambda optimizer, *_: self._add_optimizer(optimizer))]
         with ExitStack() as stack:
-            stack.callback(lambda: [handle.remove() for handle in handles])
+            stack.callback(
+                register_optimizer_step_pre_hook(lambda optimizer, *_: self._add_optimizer(optimizer)).remove
+            )
             if modules:
-                handles.append(register_module_forward_pre_hook(lambda module, *_: self._add_module(module)))
+                stack.callback(register_module_forward_pre_hook(lambda module, *_: self._add_module(module)).remove)
             if modules and "torch._dynamo" in sys.modules:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
                 stack.enter_context(warnings.catch_warnings())
