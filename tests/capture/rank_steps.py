@@ -36,8 +36,19 @@ def batches(rank: int, device: str) -> list[Any]:
     return [found[size][i % 5] for i, size in enumerate(sizes)]
 
 
-def train(*, captured: bool, device: str = "cpu", accumulate: int = 1, clip: bool = False, **options: Any) -> Any:
-    """The losses of this rank, its weights and buffers in the end, and counts of a captured step."""
+def train(
+    *,
+    captured: bool,
+    device: str = "cpu",
+    accumulate: int = 1,
+    clip: bool = False,
+    breaks: bool = False,
+    **options: Any,
+) -> Any:
+    """The losses of this rank, its weights and buffers in the end, and counts of a captured step.
+
+    With ``breaks``, rank 1 cannot record its steps.
+    """
     torch.manual_seed(0)
     model = GraphSAGE(4, 8, 2, 3, norm="batch_norm").to(device)
     ranked = DistributedDataParallel(model, **options)
@@ -60,6 +71,8 @@ def train(*, captured: bool, device: str = "cpu", accumulate: int = 1, clip: boo
     def whole(batch: Any) -> Tensor:
         loss = loss_of(batch)
         loss.backward()
+        if breaks and captured and dist.get_rank() == 1 and stand_in.recording:
+            raise RuntimeError("operation not permitted when stream is capturing")
         update()
         return loss
 

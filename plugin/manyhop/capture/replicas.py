@@ -52,6 +52,8 @@ class Replica:
             yield
         finally:
             del vars(self._wrapper)["forward"]
+            for leaf in self._leaves.values():
+                leaf.grad = None  # of a step that broke off
 
     def collect(self) -> None:
         """Take the gradients of a backward pass and, outside of ``no_sync()``, average them over the ranks."""
