@@ -1,5 +1,7 @@
 """What training loops add to a step: clipping, averages of weights, accumulation within, ``torch.compile``."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,14 +13,20 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from manyhop_pyg import capture
 
 
-def both(data: Any, recorders: list[StandIn], change: Any, **options: Any) -> Any:  # noqa: F811
-    """Eager and captured runs, whose steps ``change`` makes."""
+def both(
+    data: Any,
+    recorders: list[StandIn],  # noqa: F811
+    change: Callable[[Run], Any],
+    each: Callable[[Run, int], None] = lambda run, number: None,
+    **options: Any,
+) -> Run:
+    """Eager and captured runs, whose steps ``change`` makes; after each step, ``each`` is called."""
     runs = []
     for captured in (False, True):
         run = Run(data, recorders, captured=False, **options)
         step = change(run)
         run.step = capture(step) if captured else step
-        runs.append((run, run.losses()))
+        runs.append((run, run.losses(each=partial(each, run))))
     (_, expected), (run, losses) = runs
     assert close(losses, expected)
     return run
@@ -39,22 +47,15 @@ def test_clipped_gradients(data, recorders):  # noqa: F811
     assert both(data, recorders, change, optimizer="sgd").step.replayed == 13
 
 
-def test_averages_of_weights_in_the_step(data, recorders):  # noqa: F811
+def test_averages_of_weights_beside_the_step(data, recorders):  # noqa: F811
     averages = []
 
     def change(run: Run) -> Any:
-        average = AveragedModel(run.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
-        averages.append(average)
-        recorders.append(StandIn(run.model, run.optimizer, average))
+        averages.append(AveragedModel(run.model, multi_avg_fn=get_ema_multi_avg_fn(0.9)))
+        return run.train
 
-        def step(batch: Any) -> Tensor:
-            loss = run.train(batch)
-            average.update_parameters(run.model)
-            return loss
-
-        return step
-
-    assert both(data, recorders, change).step.replayed == 13
+    run = both(data, recorders, change, each=lambda run, _: averages[-1].update_parameters(run.model))
+    assert run.step.replayed == 13
     for eager, replayed in zip(*(average.module.parameters() for average in averages), strict=True):
         torch.testing.assert_close(replayed, eager, rtol=1e-3, atol=1e-4)
 

@@ -99,9 +99,9 @@ def softmax_gradients(
         total += tl.sum(share * value, 0)
         begin += EDGES
     if OWN:
-        value = own_entries(own_grad, segment, 0.0, DTYPE, ACC, HEADS, BLOCK) - total
-        value = value * own_entries(own_out, segment, 0.0, DTYPE, ACC, HEADS, BLOCK)
-        store_own(own_result, segment, value, DTYPE, HEADS, BLOCK)
+        mine = own_entries(own_grad, segment, 0.0, DTYPE, ACC, HEADS, BLOCK) - total
+        mine = mine * own_entries(own_out, segment, 0.0, DTYPE, ACC, HEADS, BLOCK)
+        store_own(own_result, segment, mine, DTYPE, HEADS, BLOCK)
     begin = first
     while begin < end:
         at = begin + tl.arange(0, EDGES)
