@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from manyhop_bench.common.machine import describe
-from manyhop_bench.common.measure import Absent, Contender, Timing, measure
+from manyhop_bench.common.measure import Contender, Timing, measure
 from manyhop_bench.names import STEP_PARTS
 from manyhop_bench.step.layers import LayerSize, layers
 from manyhop_bench.step.planted import PlantedSize, accuracies, epochs, smaller
@@ -31,7 +31,7 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
         header.append(("GPU", torch.cuda.get_device_name(device)))
     lines = ["# Training steps", "", *(f"- {label}: {value}" for label, value in header)]
     print(*lines, sep="\n")
-    tables: dict[str, tuple[str, Callable[[], Sequence[Contender | Absent]]]] = {
+    tables: dict[str, tuple[str, Callable[[], Sequence[Contender]]]] = {
         "layers": (
             f"A layer, forward and backward: {LAYER.num_dst:,} destinations, {LAYER.num_src:,} sources, "
             f"{LAYER.num_edges:,} edges, {LAYER.channels} channels",
@@ -62,11 +62,9 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
     return 0
 
 
-def _table(title: str, make: Callable[[], Sequence[Contender | Absent]], rounds: int) -> list[str]:
-    found = make()
-    absent = [f"| {one.name} | | {one.reason.splitlines()[0]} |" for one in found if isinstance(one, Absent)]
-    timings = measure([one for one in found if isinstance(one, Contender)], rounds, _MIN_TURN)
-    return ["", f"## {title}", "", "| work | of | ms (quartiles) |", "|---|---|---|", *map(_row, timings), *absent]
+def _table(title: str, make: Callable[[], Sequence[Contender]], rounds: int) -> list[str]:
+    timings = measure(make(), rounds, _MIN_TURN)
+    return ["", f"## {title}", "", "| work | of | ms (quartiles) |", "|---|---|---|", *map(_row, timings)]
 
 
 def _accuracies(device: torch.device) -> list[str]:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Literal
 
 import torch
-import torch.nn.functional as F
-import torch_geometric.loader
-import torch_geometric.typing
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
-from manyhop.masks import masked_mean
-from manyhop_bench.common.measure import MANYHOP, Absent, Contender
-from manyhop_pyg import NeighborLoader, accelerate, capture
+from manyhop_bench.common.measure import Contender
+from manyhop_bench.step.training import Training
+from manyhop_pyg import NeighborLoader
 
 EAGER, CAPTURED = "eager", "capture(), accelerate()"
-_WORKERS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,17 +52,13 @@ def planted(size: PlantedSize, device: torch.device) -> Data:
     return Data(x=centres[y] + size.noise * x, y=y, edge_index=torch.stack([row, col]), train_mask=train)
 
 
-def epochs(size: PlantedSize, device: torch.device) -> list[Contender | Absent]:
-    """Steps with loading, in PyG's way and in ours."""
+def epochs(size: PlantedSize, device: torch.device) -> list[Contender]:
+    """Steps with loading."""
     data = planted(size, device)
-    found: list[Contender | Absent] = [
-        Contender(workload="planted classes", name=f"{MANYHOP}, {name}", threads=1, run=Training(size, data, name))
-        for name in (CAPTURED, EAGER)
+    return [
+        Contender(workload="planted classes", name=name, threads=1, run=_training(size, data, name))
+        for name in (EAGER, CAPTURED)
     ]
-    if not (torch_geometric.typing.WITH_PYG_LIB or torch_geometric.typing.WITH_TORCH_SPARSE):
-        return [*found, Absent(name="PyG", reason="its loader needs pyg-lib or torch-sparse")]
-    pygs = Training(size, data, EAGER, loader=_pygs(size, data, device))
-    return [*found, Contender(workload="planted classes", name=f"PyG, {_WORKERS} processes", threads=1, run=pygs)]
 
 
 def accuracies(
@@ -76,108 +67,40 @@ def accuracies(
     """Share of right predictions for nodes that were not trained on, by seed of the model."""
     data = planted(size, device)
     return {
-        name: [Training(size, data, name, seed=seed).accuracy(num_epochs) for seed in seeds]
+        name: [_accuracy(size, data, _training(size, data, name, seed), num_epochs) for seed in seeds]
         for name in (EAGER, CAPTURED)
     }
 
 
-class Training:
-    """A GraphSAGE of as many layers as there are hops."""
-
-    def __init__(
-        self, size: PlantedSize, data: Data, name: str, *, seed: int = 0, loader: Iterable[Any] | None = None
-    ) -> None:
-        torch.manual_seed(seed)
-        self._size, self._data, self._device = size, data, data.x.device
-        options: dict[str, Any] = {"pad": "auto"} if name == CAPTURED else {}
-        self._loader = self._loader_of(data.train_mask, seed, **options) if loader is None else loader
-        self._model = GraphSAGE(size.features, size.channels, len(size.fanouts), size.classes, dropout=0.5)
-        self._model.to(self._device)
-        if name == CAPTURED:
-            accelerate(self._model)
-        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=0.01)
-        self._step = capture(self._train) if name == CAPTURED else self._train
-        self._batches = self._endless()
-
-    def __call__(self, num_batches: int) -> int:
-        """Train on some batches."""
-        for _ in range(num_batches):
-            self._step(next(self._batches))
-        if self._device.type == "cuda":
-            torch.cuda.synchronize()
-        return num_batches
-
-    def accuracy(self, num_epochs: int) -> float:
-        """Train, and evaluate."""
-        self._model.train()
-        for _ in range(num_epochs):
-            for batch in self._loader:
-                self._step(batch)
-        self._model.eval()
-        right = torch.zeros((), device=self._device)
-        with torch.no_grad():
-            for batch in self._loader_of(~self._data.train_mask, 1):
-                right += (self._model(batch.x, batch.edge_index).argmax(1) == batch.y)[: batch.batch_size].sum()
-        return float(right) / int((~self._data.train_mask).sum())
-
-    def _loader_of(self, mask: Tensor, seed: int, **options: Any) -> NeighborLoader:
-        size = self._size
-        return NeighborLoader(
-            self._data,
-            list(size.fanouts),
-            input_nodes=mask,
-            batch_size=size.batch_size,
-            shuffle=True,
-            seed=seed,
-            device=self._device,
-            **options,
-        )
-
-    def _endless(self) -> Iterator[Any]:
-        while True:
-            yield from self._loader
-
-    def _train(self, batch: Any) -> Tensor:
-        out = self._model(batch.x, batch.edge_index)[: batch.batch_size]
-        loss = F.cross_entropy(out, batch.y[: batch.batch_size], reduction="none")
-        loss = masked_mean(loss, batch.seed_mask) if "seed_mask" in batch else loss.mean()
-        self._optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # of torch
-        self._optimizer.step()
-        return loss
+def _training(size: PlantedSize, data: Data, name: str, seed: int = 0) -> Training:
+    """A GraphSAGE as in PyG's example for Reddit."""
+    torch.manual_seed(seed)
+    model = GraphSAGE(size.features, size.channels, len(size.fanouts), size.classes, dropout=0.5).to(data.x.device)
+    captured = name == CAPTURED
+    batches = _loader(size, data, data.train_mask, seed, "auto" if captured else None)
+    return Training(model, batches, captured=captured, accelerated=captured, trims=False, lr=0.01)
 
 
-def _pygs(size: PlantedSize, data: Data, device: torch.device) -> Iterable[Any]:
-    """PyG's loader, as its example for Reddit uses it: features stay on the GPU."""
-    edges = Data(edge_index=data.edge_index.cpu(), num_nodes=size.num_nodes, n_id=torch.arange(size.num_nodes))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyG deprecates torch-sparse
-        loader = torch_geometric.loader.NeighborLoader(
-            edges,
-            list(size.fanouts),
-            input_nodes=data.train_mask.cpu(),
-            batch_size=size.batch_size,
-            shuffle=True,
-            is_sorted=True,
-            num_workers=_WORKERS if device.type == "cuda" else 0,
-            persistent_workers=device.type == "cuda",
-        )
-    return _OnDevice(loader, data)
+def _accuracy(size: PlantedSize, data: Data, training: Training, num_epochs: int) -> float:
+    training.epochs(num_epochs)
+    model, right = training.model.eval(), torch.zeros((), device=data.x.device)
+    with torch.no_grad():
+        for batch in _loader(size, data, ~data.train_mask, 1, None):
+            right += (model(batch.x, batch.edge_index).argmax(1) == batch.y)[: batch.batch_size].sum()
+    return float(right) / int((~data.train_mask).sum())
 
 
-class _OnDevice:
-    """Batches with their rows of features that are on the GPU."""
-
-    def __init__(self, loader: Iterable[Any], data: Data) -> None:
-        self._loader, self._data = loader, data
-
-    def __iter__(self) -> Iterator[Any]:
-        device = self._data.x.device
-        for batch in self._loader:
-            node = batch.n_id.to(device)
-            batch.edge_index = batch.edge_index.to(device)
-            batch.x, batch.y = self._data.x[node], self._data.y[node]
-            yield batch
+def _loader(size: PlantedSize, data: Data, mask: Tensor, seed: int, pad: Literal["auto"] | None) -> NeighborLoader:
+    return NeighborLoader(
+        data,
+        list(size.fanouts),
+        input_nodes=mask,
+        batch_size=size.batch_size,
+        shuffle=True,
+        seed=seed,
+        device=data.x.device,
+        pad=pad,
+    )
 
 
 def smaller(size: PlantedSize) -> PlantedSize:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
+from manyhop.masks import masked_mean
 from manyhop_bench.common.measure import Contender
 from manyhop_bench.gpu.graphs import rmat
 from manyhop_pyg import NeighborLoader, accelerate, capture
@@ -40,15 +41,17 @@ def steps(size: TrainingSize, device: torch.device) -> list[Contender]:
         y=torch.randint(0, CLASSES, (size.num_nodes,), device=device),
         edge_index=torch.stack([graph.row.long(), col]),
     )
-    trained = [
-        Contender(workload="GraphSAGE", name=name, threads=1, run=_Training(size, data, device, **options))
-        for name, options in (
-            ("eager", {"captured": False, "accelerated": False}),
-            ("eager, accelerate()", {"captured": False, "accelerated": True}),
-            ("capture()", {"captured": True, "accelerated": False}),
-            ("capture(), accelerate()", {"captured": True, "accelerated": True}),
-        )
-    ]
+    trained = []
+    for name, captured, accelerated in (
+        ("eager", False, False),
+        ("eager, accelerate()", False, True),
+        ("capture()", True, False),
+        ("capture(), accelerate()", True, True),
+    ):
+        model = GraphSAGE(size.features, size.channels, len(size.fanouts), CLASSES).to(device)
+        batches = loader(size, data, device, "auto" if captured else None)
+        run = Training(model, batches, captured=captured, accelerated=accelerated, trims=True)
+        trained.append(Contender(workload="GraphSAGE", name=name, threads=1, run=run))
     copies = _Copy(loader(size, data, device, "auto"))
     return [*trained, Contender(workload="copy of a batch", name="foreach", threads=1, run=copies)]
 
@@ -81,21 +84,38 @@ class _Copy:
         return self._edges * num_batches
 
 
-class _Training:
-    """A run of steps."""
+class Training:
+    """Steps of a model on the batches of a loader, from the first again after the last.
+
+    Args:
+        model: is changed in place.
+        batches: of a loader.
+        captured: replay steps.
+        accelerated: aggregate by segments.
+        trims: each layer computes only what the next ones need.
+        lr: of Adam.
+    """
 
     def __init__(
-        self, size: TrainingSize, data: Data, device: torch.device, *, captured: bool, accelerated: bool
+        self,
+        model: GraphSAGE,
+        batches: Iterable[Any],
+        *,
+        captured: bool,
+        accelerated: bool,
+        trims: bool,
+        lr: float = 0.001,
     ) -> None:
-        self._loader = loader(size, data, device, "auto" if captured else None)
-        self._model = GraphSAGE(size.features, size.channels, len(size.fanouts), CLASSES).to(device)
         if accelerated:
-            accelerate(self._model)
-        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=0.001)
+            accelerate(model)
+        self.model, self._trims = model, trims
+        self._optimizer = torch.optim.Adam(model.parameters(), lr=lr)
         self._step = capture(self._train) if captured else self._train
+        self._loader = batches
         self._batches = self._endless()
 
     def __call__(self, num_batches: int) -> int:
+        """Train on some batches; returns how many edges they had."""
         edges = 0
         for _ in range(num_batches):
             batch = next(self._batches)
@@ -105,18 +125,24 @@ class _Training:
             torch.cuda.synchronize()
         return edges
 
+    def epochs(self, number: int) -> None:
+        """Train on all batches, several times."""
+        for _ in range(number):
+            for batch in self._loader:
+                self._step(batch)
+
     def _endless(self) -> Iterator[Any]:
         while True:
             yield from self._loader
 
     def _train(self, batch: Any) -> Tensor:
-        out = self._model(
-            batch.x,
-            batch.edge_index,
-            num_sampled_nodes_per_hop=batch.num_sampled_nodes,
-            num_sampled_edges_per_hop=batch.num_sampled_edges,
-        )
-        loss = F.cross_entropy(out[: batch.batch_size], batch.y[: batch.batch_size])
+        hops: dict[str, Any] = {}
+        if self._trims:
+            hops["num_sampled_nodes_per_hop"] = batch.num_sampled_nodes
+            hops["num_sampled_edges_per_hop"] = batch.num_sampled_edges
+        out = self.model(batch.x, batch.edge_index, **hops)[: batch.batch_size]
+        loss = F.cross_entropy(out, batch.y[: batch.batch_size], reduction="none")
+        loss = masked_mean(loss, batch.seed_mask) if "seed_mask" in batch else loss.mean()
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # of torch
         self._optimizer.step()
