@@ -17,7 +17,7 @@ def add_ends(left: Tensor, right: Tensor, edges: Edges, *, num_edges: int | None
 
     Args:
         left: ``[num_src, ...]``.
-        right: ``[num_dst, ...]``, of the same dtype.
+        right: ``[num_dst, ...]``, of the same dtype: float16, bfloat16, float32 or float64.
         edges: whose local ids are below ``num_src`` and ``num_dst``.
         num_edges: use the first edges only; ``None``: all.
 
@@ -71,9 +71,11 @@ def _normalize_by_torch(scores: Tensor, col: Tensor, num_dst: int, own: Tensor |
 class _AddEnds(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, left: Tensor, right: Tensor, edges: Edges, limit: int) -> Tensor:
+        from manyhop.aggregation.gpu import launch  # imports triton
+
         row, col = edges.edge_index[:, :limit]
         ctx.edges, ctx.limit, ctx.sizes = edges, limit, (left.size(0), right.size(0))
-        return left.index_select(0, row).add_(right.index_select(0, col))
+        return launch.add_ends(left.flatten(1), right.flatten(1), row, col).view(limit, *left.shape[1:])
 
     @staticmethod
     @torch.autograd.function.once_differentiable

@@ -57,10 +57,12 @@ class StepState:
             )
             if modules:
                 stack.callback(register_module_forward_pre_hook(lambda module, *_: self._add_module(module)).remove)
-            if modules and "torch._dynamo" in sys.modules:
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
                 stack.enter_context(warnings.catch_warnings())
                 warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
+                # DDP's first step, which is not recorded, runs on another stream than the one where DDP was made.
+                warnings.filterwarnings("ignore", ".*AccumulateGrad.*stream")
+            if modules and "torch._dynamo" in sys.modules:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(self.current_rates())
             yield
 

@@ -260,3 +260,28 @@ def edge_dots(
     if SCALED:
         acc = acc * tl.load(scale.to(tl.pointer_type(ACC)) + target, mask=valid, other=0.0)
     tl.store(result.to(tl.pointer_type(DTYPE)) + at, acc.to(DTYPE), mask=valid)
+
+
+@triton.jit
+def add_ends(
+    left, right, result, row, col, limit,
+    DTYPE: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, CHANNELS: tl.constexpr,
+    ALIGNED: tl.constexpr, BLOCK: tl.constexpr, EDGES: tl.constexpr,
+):  # fmt: skip
+    """Add the rows at both ends of each edge.
+
+    left, right: addresses of ``[num_src, CHANNELS]`` and ``[num_dst, CHANNELS] DTYPE``. result: of ``[limit, CHANNELS]
+    DTYPE``. row, col: of ``[limit] INDEX``.
+    """
+    TILES: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
+    program = tl.program_id(0).to(tl.int64)
+    at = (program // TILES) * EDGES + tl.arange(0, EDGES)
+    channel = (program % TILES) * BLOCK + tl.arange(0, BLOCK)
+    inside = channel < CHANNELS
+    valid = at < limit
+    source = tl.load(row.to(tl.pointer_type(INDEX)) + at, mask=valid, other=0).to(tl.int64)
+    target = tl.load(col.to(tl.pointer_type(INDEX)) + at, mask=valid, other=0).to(tl.int64)
+    value = _rows(left, source, valid, channel, inside, DTYPE, ACC, CHANNELS, ALIGNED)
+    value += _rows(right, target, valid, channel, inside, DTYPE, ACC, CHANNELS, ALIGNED)
+    place = result.to(tl.pointer_type(DTYPE)) + at[:, None] * CHANNELS + channel[None, :]
+    tl.store(place, value.to(DTYPE), mask=valid[:, None] & inside[None, :])

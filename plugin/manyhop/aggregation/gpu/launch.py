@@ -121,6 +121,27 @@ def dots(x: Tensor, grad: Tensor, row: Tensor, col: Tensor, limit: int, scale: T
     return result if channels else result.zero_()
 
 
+def add_ends(left: Tensor, right: Tensor, row: Tensor, col: Tensor) -> Tensor:
+    """Add the rows at both ends of edges.
+
+    Args:
+        left: ``[num_src, num_channels]``.
+        right: ``[num_dst, num_channels]``.
+        row: ``[num_edges]``: rows of ``left``.
+        col: ``[num_edges]``: rows of ``right``.
+
+    Returns:
+        ``[num_edges, num_channels]``.
+    """
+    left, right, row, col = (t.contiguous() for t in (left, right, row, col))
+    limit, channels = row.numel(), left.size(1)
+    result = left.new_empty(limit, channels)
+    kernel = _kernel("add_ends", (0,) * 6, _constants(row, left, right, result), (), channels)
+    programs = _programs(-(-limit // _block(channels)[1]), channels)
+    _enqueue(kernel, left, programs, *map(_address, (left, right, result, row, col)), limit)
+    return result
+
+
 def softmax(
     scores: Tensor, ptr: Tensor, edge: Tensor | None, own: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
