@@ -1,11 +1,13 @@
 """Kernels with several heads (in triton's interpreter without a GPU): softmax over segments, weighted sums, dots."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 
 pytest.importorskip("triton")
-from manyhop.aggregation import Edges, Order, add_ends, aggregate, dispatch, normalize
+from manyhop.aggregation import Edges, Order, add_ends, aggregate, normalize
 from manyhop.aggregation.gpu import launch
 
 NUM_SRC, NUM_DST, NUM_EDGES = 17, 9, 150
@@ -88,21 +90,24 @@ def test_sums_and_products(device: str, heads: int, features: int, numbered: boo
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("own", [False, True])
-def test_attention_of_the_first_edges(device: str, own: bool, ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels compute what torch's operators do, for gradients, too."""
-    _, src, dst = edges(device, not ordered)
+def test_attention_of_the_first_edges(
+    device: str, own: bool, ordered: bool, kernels_everywhere: Callable[[bool], None]
+) -> None:
+    """Kernels compute what torch's operators do on a CPU, for gradients, too."""
+    _, *ends = edges(device, not ordered)
     results = []
-    for kernels in (True, False):
-        monkeypatch.setattr(dispatch, "has_kernels", lambda device, kernels=kernels: kernels)
+    for kernels, place in ((True, device), (False, "cpu")):
+        kernels_everywhere(kernels)
         torch.manual_seed(0)
         sizes = (NUM_SRC, NUM_DST, NUM_DST)
-        left, right, loops = inputs = [torch.randn(n, 3).to(device).requires_grad_() for n in sizes]
+        left, right, loops = inputs = [torch.randn(n, 3).to(place).requires_grad_() for n in sizes]
+        src, dst = (end.to(place) for end in ends)
         both = Edges(torch.stack([src, dst]), ordered=ordered)
         scores = add_ends(left, right, both, num_edges=120).masked_fill((src == dst)[:120, None], -torch.inf)
         shares, rest = normalize(scores, both, num_dst=NUM_DST, own=loops if own else None)
-        x = torch.randn(NUM_SRC, 12).to(device).requires_grad_()
+        x = torch.randn(NUM_SRC, 12).to(place).requires_grad_()
         out = aggregate(x, both, num_dst=NUM_DST, num_edges=120, reduce="sum", weight=shares)
         (out.square().sum() + (0 if rest is None else rest.square().sum())).backward()
-        results.append([out, *(t.grad for t in (x, *inputs[: 2 + own]))])
+        results.append([t.cpu() for t in (out, *(t.grad for t in (x, *inputs[: 2 + own])))])
     for mine, expected in zip(*results, strict=True):
         torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_capture import Run, StandIn, close, recorders  # noqa: F401  # a fixture
+from test_capture import Run, StandIn, close
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -15,7 +15,7 @@ from manyhop_pyg import capture
 
 def both(
     data: Any,
-    recorders: list[StandIn],  # noqa: F811
+    recorders: list[StandIn],
     change: Callable[[Run], Any],
     each: Callable[[Run, int], None] = lambda run, number: None,
     **options: Any,
@@ -32,7 +32,7 @@ def both(
     return run
 
 
-def test_clipped_gradients(data, recorders):  # noqa: F811
+def test_clipped_gradients(data, recorders):
     def change(run: Run) -> Any:
         def step(batch: Any) -> Tensor:
             run.optimizer.zero_grad()
@@ -47,7 +47,7 @@ def test_clipped_gradients(data, recorders):  # noqa: F811
     assert both(data, recorders, change, optimizer="sgd").step.replayed == 13
 
 
-def test_averages_of_weights_beside_the_step(data, recorders):  # noqa: F811
+def test_averages_of_weights_beside_the_step(data, recorders):
     averages = []
 
     def change(run: Run) -> Any:
@@ -60,7 +60,7 @@ def test_averages_of_weights_beside_the_step(data, recorders):  # noqa: F811
         torch.testing.assert_close(replayed, eager, rtol=1e-3, atol=1e-4)
 
 
-def test_gradients_that_are_accumulated_within(data, recorders):  # noqa: F811
+def test_gradients_that_are_accumulated_within(data, recorders):
     """Two passes over the halves of a batch."""
 
     def change(run: Run) -> Any:
@@ -79,7 +79,7 @@ def test_gradients_that_are_accumulated_within(data, recorders):  # noqa: F811
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_compiled_models_are_compiled_once_and_not_while_recording(data, recorders, optimizer):  # noqa: F811
+def test_compiled_models_are_compiled_once_and_not_while_recording(data, recorders, optimizer):
     compilations = []
 
     def change(run: Run) -> Any:
