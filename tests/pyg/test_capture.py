@@ -310,6 +310,28 @@ def test_a_scaler_outside_of_the_step(data, recorders):
     assert run.step.replayed == 13
 
 
+def test_a_step_inside_of_ddp_runs_eagerly(data, recorders, caplog, tmp_path):
+    class Whole(torch.nn.Module):
+        def __init__(self, run: Run) -> None:
+            super().__init__()
+            self.net, self.step = run.model, run.step
+
+        def forward(self, batch: Any) -> Tensor:
+            return self.step(batch)
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        run = Run(data, recorders, captured=True)
+        whole = torch.nn.parallel.DistributedDataParallel(Whole(run))
+        for batch in run.loader:
+            with whole.no_sync():
+                whole(batch)
+    finally:
+        dist.destroy_process_group()
+    assert run.step.eager == 8
+    assert "since it is called by the forward() of a DistributedDataParallel" in caplog.text
+
+
 def test_ranks_that_search_for_unused_parameters_run_eagerly(data, recorders, caplog, tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:

@@ -51,6 +51,11 @@ class StepState:
         Args:
             modules: compiled modules run without compilation, since hooks would make ``torch.compile`` compile again.
         """
+        if DistributedDataParallel._active_ddp_module is not None:
+            self.refusal = (
+                "it is called by the forward() of a DistributedDataParallel. Call that in the step, or in Lightning "
+                "let CaptureSteps capture it"
+            )
         with ExitStack() as stack:
             stack.callback(
                 register_optimizer_step_pre_hook(lambda optimizer, *_: self._add_optimizer(optimizer)).remove
