@@ -105,7 +105,7 @@ class StepState:
         """Return the settings that a graph repeats."""
         rated = {id(rate.group) for rate in self._rates}
         return self.generation, tuple(
-            (len(group["params"]) if name == "params" else value if isinstance(value, Hashable) else id(value))
+            (len(group["params"]) if name == "params" else value if value.__hash__ else id(value))
             for optimizer in self._optimizers.values()
             for group in optimizer.param_groups
             for name, value in group.items()

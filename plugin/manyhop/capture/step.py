@@ -25,6 +25,8 @@ R = TypeVar("R")
 _WARM_UP: Final = 3
 """Eager steps before the first recording: libraries and optimizers allocate what they keep."""
 _MOST_GRAPHS: Final = 32
+_LARGE: Final = 1 << 20
+"""Bytes from which on a tensor is copied faster by itself than with others."""
 _NOT_THE_USERS: Final = frozenset({"torch", "torch_geometric", "dgl", "triton"}) | sys.stdlib_module_names
 
 
@@ -57,11 +59,35 @@ class _Graph(Generic[R]):
     gradients: Gradients
 
 
+class _Buffers:
+    """Tensors that graphs read, for batches of one size.
+
+    Args:
+        tensors: of such a batch.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.tensors = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors]
+        sizes = [t.nbytes for t in tensors]
+        self._large = [i for i, size in enumerate(sizes) if size >= _LARGE]
+        dtypes = dict.fromkeys(t.dtype for t in tensors)
+        small = [[i for i, t in enumerate(tensors) if t.dtype == dtype and sizes[i] < _LARGE] for dtype in dtypes]
+        self._small = [([self.tensors[i] for i in places], places) for places in small if places]
+
+    def fill(self, tensors: Sequence[Tensor]) -> None:
+        """Copy a batch: small tensors by a launch for all of a dtype."""
+        with torch.no_grad():
+            for i in self._large:
+                self.tensors[i].copy_(tensors[i], non_blocking=True)
+            for into, places in self._small:
+                torch._foreach_copy_(into, [tensors[i] for i in places])
+
+
 @dataclass(eq=False)
 class _Size(Generic[R]):
     """Batches of one size."""
 
-    buffers: list[Tensor] | None = None
+    buffers: _Buffers | None = None
     """What the graphs read, made when the size comes for the second time."""
     graphs: list[_Graph[R]] = field(default_factory=list)
     """One, unless gradients are accumulated."""
@@ -124,12 +150,12 @@ class CapturedStep(Generic[B, R]):
                 return self._run(batch, recorder)
         else:
             assert size.buffers is not None
-            _fill(size.buffers, tensors)
+            size.buffers.fill(tensors)
         self._state.write_rates()
         graph.replay()
         graph.gradients.put()
         self.replayed += 1
-        return _own(graph.result)
+        return _copies(graph.result)
 
     def _recorder(self, device: torch.device) -> Recorder | None:
         if device not in self._recorders:
@@ -140,9 +166,9 @@ class CapturedStep(Generic[B, R]):
         """Run the step eagerly."""
         self.eager += 1
         if recorder is None:
-            return _own(self._step(batch))
+            return _copies(_detached(self._step(batch)))
         with nullcontext() if self._stopped else self._state.observe(modules=self.eager == 1), self._state.outside(now):
-            return _own(recorder.run(lambda: self._step(batch)))
+            return _copies(_detached(recorder.run(lambda: self._step(batch))))
 
     def _record(self, batch: B, tensors: Sequence[Tensor], size: _Size[R], recorder: Recorder) -> _Graph[R] | None:
         """Record the step for batches of a size; ``None``: that is impossible."""
@@ -153,9 +179,9 @@ class CapturedStep(Generic[B, R]):
             self._stop(f"there are {_MOST_GRAPHS} graphs already: sizes or settings of optimizers change all the time")
             return None
         if size.buffers is None:
-            size.buffers = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors]
-        buffers = size.buffers
-        _fill(buffers, tensors)
+            size.buffers = _Buffers(tensors)
+        buffers = size.buffers.tensors
+        size.buffers.fill(tensors)
         gradients, scalers = Gradients(self._state.parameters), Scalers()
         try:
             with self._state.current_rates():
@@ -184,26 +210,17 @@ class CapturedStep(Generic[B, R]):
         logging.getLogger("manyhop").warning("The step runs eagerly from now on, since %s", reason)
 
 
-def _fill(buffers: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
-    """Copy a batch to where graphs read it: a launch for all tensors of a dtype."""
-    by_type: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
-    for buffer, value in zip(buffers, tensors, strict=True):
-        into, of = by_type.setdefault(value.dtype, ([], []))
-        into.append(buffer)
-        of.append(value.detach())
-    for into, of in by_type.values():
-        torch._foreach_copy_(into, of)
-
-
 def _detached(result: R) -> R:
     detached: R = pytree.tree_map_only(Tensor, torch.Tensor.detach, result)
     return detached
 
 
-def _own(result: R) -> R:
-    """Copies of the tensors of a result: graphs write the same ones again."""
-    own: R = pytree.tree_map_only(Tensor, torch.clone, _detached(result))
-    return own
+def _copies(result: R) -> R:
+    """Copy the tensors of a result: graphs write the same ones again."""
+    if isinstance(result, Tensor):
+        return result.clone()  # type: ignore[return-value]  # R is Tensor
+    copies: R = pytree.tree_map_only(Tensor, torch.clone, result)
+    return copies
 
 
 def _reason(error: BaseException) -> str:
