@@ -12,6 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
+from manyhop.capture import Buffers
 from manyhop.masks import masked_mean
 from manyhop_bench.common.measure import Contender
 from manyhop_bench.gpu.graphs import rmat
@@ -53,7 +54,7 @@ def steps(size: TrainingSize, device: torch.device) -> list[Contender]:
         run = Training(model, batches, captured=captured, accelerated=accelerated, trims=True)
         trained.append(Contender(workload="GraphSAGE", name=name, threads=1, run=run))
     copies = _Copy(loader(size, data, device, "auto"))
-    return [*trained, Contender(workload="copy of a batch", name="foreach", threads=1, run=copies)]
+    return [*trained, Contender(workload="copy of a batch", name="capture()", threads=1, run=copies)]
 
 
 def loader(size: TrainingSize, data: Data, device: torch.device, pad: Literal["auto"] | None) -> NeighborLoader:
@@ -67,19 +68,14 @@ class _Copy:
 
     def __init__(self, batches: Iterable[Any]) -> None:
         batch = next(iter(batches))
-        tensors = [value for value in batch.to_dict().values() if isinstance(value, Tensor)]
-        self._groups = [
-            ([torch.empty_like(t) for t in tensors if t.dtype == dtype], [t for t in tensors if t.dtype == dtype])
-            for dtype in dict.fromkeys(t.dtype for t in tensors)
-        ]
+        self._tensors = [value for value in batch.to_dict().values() if isinstance(value, Tensor)]
+        self._buffers = Buffers(self._tensors)
         self._edges = int(batch.num_edges)
-        self._is_cuda = batch.x.is_cuda
 
     def __call__(self, num_batches: int) -> int:
         for _ in range(num_batches):
-            for buffers, tensors in self._groups:
-                torch._foreach_copy_(buffers, tensors)
-        if self._is_cuda:
+            self._buffers.fill(self._tensors)
+        if self._tensors[0].is_cuda:
             torch.cuda.synchronize()
         return self._edges * num_batches
 

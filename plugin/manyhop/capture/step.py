@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from manyhop.capture.buffers import Buffers
 from manyhop.capture.optimizers import Gradients, Scalers, StepState
 from manyhop.capture.recorder import Recorder, recorder_of
 from manyhop.capture.replicas import now
@@ -25,8 +26,6 @@ R = TypeVar("R")
 _WARM_UP: Final = 3
 """Eager steps before the first recording: libraries and optimizers allocate what they keep."""
 _MOST_GRAPHS: Final = 32
-_LARGE: Final = 1 << 20
-"""Bytes from which on a tensor is copied faster by itself than with others."""
 _NOT_THE_USERS: Final = frozenset({"torch", "torch_geometric", "dgl", "triton"}) | sys.stdlib_module_names
 
 
@@ -59,35 +58,11 @@ class _Graph(Generic[R]):
     gradients: Gradients
 
 
-class _Buffers:
-    """Tensors that graphs read, for batches of one size.
-
-    Args:
-        tensors: of such a batch.
-    """
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.tensors = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors]
-        sizes = [t.nbytes for t in tensors]
-        self._large = [i for i, size in enumerate(sizes) if size >= _LARGE]
-        dtypes = dict.fromkeys(t.dtype for t in tensors)
-        small = [[i for i, t in enumerate(tensors) if t.dtype == dtype and sizes[i] < _LARGE] for dtype in dtypes]
-        self._small = [([self.tensors[i] for i in places], places) for places in small if places]
-
-    def fill(self, tensors: Sequence[Tensor]) -> None:
-        """Copy a batch: small tensors by a launch for all of a dtype."""
-        with torch.no_grad():
-            for i in self._large:
-                self.tensors[i].copy_(tensors[i], non_blocking=True)
-            for into, places in self._small:
-                torch._foreach_copy_(into, [tensors[i] for i in places])
-
-
 @dataclass(eq=False)
 class _Size(Generic[R]):
     """Batches of one size."""
 
-    buffers: _Buffers | None = None
+    buffers: Buffers | None = None
     """What the graphs read, made when the size comes for the second time."""
     graphs: list[_Graph[R]] = field(default_factory=list)
     """One, unless gradients are accumulated."""
@@ -179,7 +154,7 @@ class CapturedStep(Generic[B, R]):
             self._stop(f"there are {_MOST_GRAPHS} graphs already: sizes or settings of optimizers change all the time")
             return None
         if size.buffers is None:
-            size.buffers = _Buffers(tensors)
+            size.buffers = Buffers(tensors)
         buffers = size.buffers.tensors
         size.buffers.fill(tensors)
         gradients, scalers = Gradients(self._state.parameters), Scalers()
