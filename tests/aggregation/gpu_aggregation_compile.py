@@ -6,7 +6,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from manyhop.aggregation.gpu import attention, kernels
+from manyhop.aggregation.gpu import attention, kernels, softmax
 
 TYPES = {"DTYPE": tl.float32, "ACC": tl.float32, "INDEX": tl.int64, "CHANNELS": 256, "ALIGNED": True}
 HALF = TYPES | {"DTYPE": tl.bfloat16, "INDEX": tl.int32}
@@ -23,6 +23,9 @@ VARIANTS = [
     ("max_segments", HALF | TILE | {"NUMBERED": True, "TIES": False}),
     ("add_segments", HALF | SUM | TILE | {"NUMBERED": True, "CHOSEN": True}),
     ("edge_dots", HALF | TILE | {"HEADS": 1, "SCALED": True}),
+    ("add_ends", TYPES | TILE),
+    ("add_ends", ODD | {"BLOCK": 64, "EDGES": 16}),
+    ("add_ends", HALF | {"CHANNELS": 4, "ALIGNED": False, "BLOCK": 4, "EDGES": 64}),
 ]
 
 PER_HEAD = {"HEADS": 4, "SLOPE": 0.2, "BLOCK": 4, "EDGES": 16, "ACC": tl.float32}
@@ -35,9 +38,15 @@ ATTENTION = [
     )
 ]
 
+SOFTMAX = [
+    (name, {"DTYPE": dtype, "ACC": tl.float32, "HEADS": heads, "NUMBERED": own, "OWN": own, "BLOCK": 4, "EDGES": 16})
+    for name in ("softmax_segments", "softmax_gradients")
+    for dtype, heads, own in ((tl.float32, 4, False), (tl.bfloat16, 3, True), (tl.float32, 3, True))
+]
+
 if __name__ == "__main__":
-    for name, constants in VARIANTS + ATTENTION:
-        kernel = getattr(kernels, name, None) or getattr(attention, name)
+    for name, constants in VARIANTS + ATTENTION + SOFTMAX:
+        kernel = next(getattr(module, name) for module in (kernels, attention, softmax) if hasattr(module, name))
         types = {n: "constexpr" if n in constants else "i64" for n in kernel.arg_names}
         compiled = triton.compile(ASTSource(kernel, types, constants), GPUTarget("cuda", 90, 32), {"num_warps": 1})
         assert compiled.asm["cubin"]
