@@ -51,6 +51,11 @@ def has_wholegraph() -> bool:
     return importlib.util.find_spec("pylibwholegraph") is not None
 
 
+def has_cugraph() -> bool:
+    """Whether pylibcugraph is installed, and raft-dask, which joins its GPUs. Imports neither."""
+    return all(importlib.util.find_spec(name) is not None for name in ("pylibcugraph", "raft_dask", "cupy"))
+
+
 def facts(device: torch.device | int) -> dict[str, Any]:
     """What other ranks have to know about this one's GPU; JSON can hold it."""
     import torch
@@ -69,6 +74,7 @@ def facts(device: torch.device | int) -> dict[str, Any]:
         "host_memory": available_memory() or _UNKNOWN,
         "peers": peers,
         "wholegraph": has_wholegraph(),
+        "cugraph": has_cugraph(),
     }
 
 
@@ -96,6 +102,7 @@ def combine(every: Sequence[dict[str, Any]], ranks: world.World, *, together: bo
         pinnable=max(0, min(one["pinnable"] for one in every)),
         peer_access=peers,
         wholegraph=all(one["wholegraph"] for one in every),
+        cugraph=all(one["cugraph"] for one in every),
         together=together,
     )
 
@@ -135,3 +142,42 @@ def uuid_of(device: torch.device | int) -> str:
     import torch
 
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+
+def check_gpus(ours: world.World, title: str, *, timeout: float) -> torch.device:
+    """The GPU of this rank: torch's current one. All ranks call it.
+
+    Raises:
+        InputError: there is no GPU, or several ranks have the same.
+        RankError: ranks did not come in time.
+    """
+    import torch
+
+    there = torch.cuda.is_available()
+    uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if there else ""
+    every = control.exchange(f"GPUs for {title}", {"gpu": uuid, "count": torch.cuda.device_count()}, timeout=timeout)
+    told = judge_gpus([fact["gpu"] for fact in every], [fact["count"] for fact in every])
+    if told is not None:
+        raise InputError(f"{title}: {told}")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def judge_gpus(gpus: list[str], counts: list[int]) -> str | None:
+    """What is wrong with the GPUs of the ranks, in words; ``None`` where each has one of its own.
+
+    Args:
+        gpus: ``[world_size]`` what identifies each rank's GPU; empty where there is none.
+        counts: ``[world_size]`` how many GPUs each rank sees.
+    """
+    without = [rank for rank, gpu in enumerate(gpus) if not gpu]
+    if without:
+        return f"Expected a GPU for every rank, got none for {control.ranks_said(without)}. Use a machine with GPUs."
+    for gpu in gpus:
+        same = [rank for rank, other in enumerate(gpus) if other == gpu]
+        if len(same) > 1:
+            return (
+                f"Expected a GPU of its own for every rank, got the same one for {control.ranks_said(same)}, which "
+                f"see {counts[same[0]]}. Start as many ranks on a node as it has GPUs (torchrun --nproc-per-node); "
+                "where you make the process group yourself, call torch.cuda.set_device(local_rank) before."
+            )
+    return None

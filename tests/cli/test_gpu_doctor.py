@@ -28,6 +28,7 @@ def machine(gpus=1, **more):
         "driver": nvml.Driver(version="580.1", gpus=tuple(gpu(k) for k in range(gpus))),
         "torch": "2.11.0+cu130", "cuda": "13.0", "names": ("NVIDIA H200 (9.0)",) * gpus, "peers": True,
         "nccl": "2.28.9", "triton": "3.6.0", "wholegraph": "26.10.0", "rmm": "26.10.0",
+        "cugraph": "26.10.0", "raft_dask": "26.10.0",
         "compiled": WELL,
         "settings": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
     }  # fmt: skip
@@ -97,6 +98,17 @@ def test_wrong_versions_are_broken():
     assert lines["triton"][0] == lines["pylibwholegraph"][0] == "broken"
     assert "manyhop needs 26.8 or later; pip install" in lines["pylibwholegraph"][1]
     assert "manyhop needs 3.5 or later; install a torch that brings a newer one" in lines["triton"][1]
+
+
+def test_cugraph_without_dask():
+    state, text = said(machine(raft_dask=None))["cuGraph"]
+    assert state == "missing"
+    assert "raft-dask is not installed" in text
+    assert "pip install --no-deps raft-dask-cu13" in text
+    assert "pip install pylibcugraph-cu12" in said(machine(cugraph=None, cuda="12.8"))["cuGraph"][1]
+    state, text = said(machine(raft_dask="26.8.0"))["cuGraph"]
+    assert (state, "have to be of one release" in text) == ("broken", True)
+    assert said(machine(cugraph_error="ImportError: libucp.so.0"))["cuGraph"][0] == "broken"
 
 
 def test_a_wholegraph_for_another_cuda():

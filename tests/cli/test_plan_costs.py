@@ -65,6 +65,15 @@ def test_a_topology_that_fits_nowhere(capsys):
     assert "No engine" not in capsys.readouterr().err
 
 
+def test_a_topology_that_no_node_holds(capsys):
+    argv = ["--num-nodes", "1e9", "--num-edges", "2e11", "--gpus", "8", "--nodes", "32", *TIMES, "--memory", "256GB"]
+    out = plan(capsys, *argv)
+    assert "topology: distributed. 752.5 GiB do not fit" in out
+    assert "all ranks then call cuGraph together" in out
+    assert "Engine: cuGraph" in out
+    assert "No times are predicted" in out
+
+
 @pytest.fixture
 def folder(tmp_path):
     edges = {("a", "to", "a"): tuple(torch.randint(0, 100, (2, 5000)))}

@@ -5,9 +5,10 @@ import torch
 
 import manyhop
 from manyhop import control
+from manyhop.cuda import judge_gpus
 from manyhop.errors import CapacityError, FeatureError, InputError, MissingExtraError
 from manyhop.features.whole_memory.capacity import judge, require_communicator, require_contexts
-from manyhop.features.whole_memory.communicators import binding, judge_gpus
+from manyhop.features.whole_memory.communicators import binding
 from manyhop.features.whole_memory.partition import KINDS, Division
 from manyhop.features.whole_memory.topology import as_bytes, lay_out, tables_of, with_tables
 from manyhop.graph import CSC, Graph

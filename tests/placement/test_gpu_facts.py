@@ -17,7 +17,7 @@ from manyhop.world import World
 
 def facts(gpu, peers=(), **more):
     memory = {"gpu_memory": 100, "host_memory": 1000, "pinnable": 800}
-    return {"gpu": gpu, **memory, "peers": list(peers), "wholegraph": True, **more}
+    return {"gpu": gpu, **memory, "peers": list(peers), "cugraph": True, "wholegraph": True, **more}
 
 
 def test_the_least_counts():

@@ -50,6 +50,23 @@ def test_step_by_step_down():
     assert places([X, Y], hardware(0.1, 1, **four)) == ["host", "host", "host"]
 
 
+def test_a_topology_that_no_node_holds():
+    """The next best place is all GPUs, where cuGraph samples; then the CPU."""
+    big = replace(TOPOLOGY, nbytes=300 * GB, can_distribute=True, distributed_bytes=640 * GB, pointer_bytes=GB)
+    nodes = {"gpus_per_node": 4, "num_nodes": 4, "cugraph": True}
+    assert places([], hardware(50, 200, **nodes), topology=big) == ["distributed"]
+    assert places([], hardware(50, 400, **nodes), topology=big) == ["pinned"]
+    assert places([], hardware(80, 200, **nodes), topology=big) == ["sharded"]
+    assert places([], hardware(39, 200, **nodes), topology=big) == ["host"]
+    for more in ({"cugraph": False}, {"together": False}):
+        assert places([], hardware(50, 200, **{**nodes, **more}), topology=big) == ["host"]
+    assert places([], hardware(50, 200, **nodes), topology=replace(big, can_distribute=False)) == ["host"]
+    choice = decide_gpu(big, [], hardware(50, 200, **nodes)).topology
+    assert "each of 16 GPUs takes 37.3 GiB while cuGraph builds it; all ranks then call cuGraph" in choice.reason
+    held = replace(big, held="distributed", nbytes=GB)
+    assert places([Y], hardware(90, **nodes), topology=held) == ["distributed", "device"]
+
+
 def test_without_peers_or_wholegraph_or_the_other_ranks():
     for more in ({"peer_access": False}, {"wholegraph": False}, {"together": False}, {"gpus_per_node": 1}):
         assert places([X, Y], hardware(99, **{"gpus_per_node": 4, **more})) == ["device", "pinned", "device"]

@@ -66,7 +66,14 @@ def test_a_loader_decides_what_the_plan_says(
     data = manyhop_pyg.open(folder, placement=where)
     assert isinstance(data, Data)
     free = memory - (sum(SIZES.values()) if where == "process" else 0)
-    facts = {"gpu": "a", "gpu_memory": gpu_memory, "host_memory": free, "peers": [], "wholegraph": True}
+    facts = {
+        "gpu": "a",
+        "gpu_memory": gpu_memory,
+        "host_memory": free,
+        "peers": [],
+        "cugraph": True,
+        "wholegraph": True,
+    }
     monkeypatch.setattr(cuda, "facts", lambda device: dict(facts))
     decided = memory_of(data)
     said = plan(folder, gpu_memory, memory, capsys)

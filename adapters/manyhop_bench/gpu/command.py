@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from manyhop import cuda
 from manyhop.errors import InputError
 from manyhop.system import triton_compiler
 from manyhop_bench.common.machine import describe
@@ -199,13 +200,17 @@ def _jobs(
 
 def _job(template: Job, contender: str, parts: tuple[str, ...], gpus: int, folder: str) -> Job:
     placements: tuple[str, ...] = ("replica",)
+    spread = "replica, cuGraph"
     if contender == "manyhop":
         placements += ("replica, padded", "replica, captured", "replica, DDP")
     if gpus > 1:
         placements = {"cuGraph-PyG": ("sharded",), "PyG": ("replica",)}.get(contender, ("sharded", "replica"))
         if contender == "manyhop":
             placements += ("sharded, captured",)
+        spread = "sharded, cuGraph"
         template = dataclasses.replace(template, merged=template.merged[::2], row_bytes=template.row_bytes[2::2])
+    if contender == "manyhop" and template.device == "cuda" and cuda.has_cugraph():
+        placements += (spread,)
     if contender == "cuGraph-PyG":
         template = dataclasses.replace(template, epochs=min(template.epochs, 3))
     if contender == "PyG":  # which takes long

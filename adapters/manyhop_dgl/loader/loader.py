@@ -15,12 +15,13 @@ from dgl.dataloading import BlockSampler
 import manyhop
 from manyhop.errors import InputError
 from manyhop.features import Exchange
-from manyhop.loading import EpochLoader, counting_in, next_key
+from manyhop.loading import EngineName, EpochLoader, check_engine, counting_in, next_key
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import Pad, probe
 from manyhop.pipeline import BatchPlan, Lockstep
 from manyhop.placement import GPUMode
+from manyhop.sampling.engines import suits_cugraph
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import forget_changed
 from manyhop_dgl.loader.batches import Batches
@@ -99,6 +100,8 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         placement: for a GPU only: where edges and data reside, ``"cuda-cuda"``, ``"pinned-cuda"``, ``"cpu-cuda"``,
             ``"sharded"``, ``"distributed"`` or ``"auto"``, as for PyG's loaders; ``None``: as ``use_uva`` says, else as
             sizes and free memory suggest. Not together with ``use_uva=True``.
+        engine: ``"cugraph"``: the edges are spread over the GPUs of all ranks, and pylibcugraph samples them, as for
+            PyG's loaders. Needs manyhop's samplers of neighbours, which exclude no edges.
         output: ``"blocks"``, or ``"tensors"``: each batch is a :class:`BlockTensors`, made without DGL's objects, or an
             :class:`EdgeTensors` around seed edges; only with manyhop's samplers. What the sampler prefetches is in its
             ``node_features``, ``output_features`` (``prefetch_labels``) and ``edge_features``.
@@ -147,6 +150,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         gpu_cache: Mapping[str, Mapping[str, int]] | None = None,
         *,
         placement: GPUMode | None = None,
+        engine: EngineName | None = None,
         output: Literal["blocks", "tensors"] = "blocks",
         pad: Pad | None = None,
         seed: int | None = None,
@@ -168,6 +172,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             use_uva=use_uva,
             gpu_cache=gpu_cache,
             placement=placement,
+            engine=engine,
             output=output,
             pad=pad,
             seed=seed,
@@ -192,7 +197,8 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         self.device = find_device(graph, device, use_uva)
         check_places(graph, seeds, self.device, kwargs.get("num_workers", 0))
         options.check_device(self.device)
-        self._mode = options.mode
+        check_engine(engine, self.device, kwargs)
+        self._mode, self.engine = options.mode, engine
         self.output, self.pad = output, pad
         self.padding: Padding | None = None
         self.use_ddp, self.ddp_seed, self.shuffle = use_ddp, ddp_seed, shuffle
@@ -239,6 +245,11 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
 
     def _find_gpu(self) -> None:
         """Get ready for a GPU, if batches are made on one."""
+        if self.engine is not None and not self.samples_on_gpu():
+            raise InputError(
+                f"Expected one of manyhop's samplers and a tensor of indices with engine={self.engine!r}, got a "
+                f"{type(self.graph_sampler).__name__} and a {type(self.indices).__name__}. Leave engine out."
+            )
         if self._gpu is not None or not self.samples_on_gpu():
             return
         from manyhop.loading.gpu import warm_up
@@ -265,6 +276,13 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
                 from manyhop.loading.gpu.warm_up import reserve
 
                 reserve(self._adapter(), gpu, probe(plan, source, gpu))  # padded now
+
+    def _can_distribute(self) -> bool:
+        sampler = self.graph_sampler
+        if not isinstance(sampler, EngineSampler) or self.worker_init_fn.func is not None:
+            return False  # other samplers may exclude edges
+        arguments = sampler.arguments()
+        return suits_cugraph(arguments.spec(arguments.topology(self.graph)))
 
     def _sizes_are_known(self) -> bool:
         return self.pad is None or self.padding is not None

@@ -12,7 +12,7 @@ import torch
 from manyhop.arguments import flag, flags
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
-from manyhop.loading import check_placement, check_rank_options
+from manyhop.loading import EngineName, check_placement, check_rank_options
 from manyhop.loading.padding import Pad
 from manyhop.placement import GPUMode
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds
@@ -40,6 +40,7 @@ class LoaderOptions:
     use_uva: bool
     gpu_cache: Mapping[str, Mapping[str, int]] | None
     placement: GPUMode | None
+    engine: EngineName | None
     output: Literal["blocks", "tensors"]
     pad: Pad | None
     seed: int | None

@@ -286,7 +286,7 @@ def _read_edges(store: BaseStorage, edge_type: EdgeType, *, optional: bool) -> t
 def _reversed(edges: dict[str, Tensor]) -> dict[str, Tensor]:
     """The same edges from destination to source; edge ids stay."""
     if "col" in edges:
-        return {"row": edges["col"], "col": edges["row"]}
+        return edges | {"row": edges["col"], "col": edges["row"]}
     return {"row": torch.repeat_interleave(torch.diff(edges["colptr"]).long()), "col": edges["row"]}
 
 

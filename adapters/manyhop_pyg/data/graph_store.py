@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 import operator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch_geometric.data
 from torch import Tensor
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
+import manyhop
+from manyhop import control
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType
-from manyhop.stores import GraphPlace, NodeRows, check_graph_place, place_for_topology
+from manyhop.stores import GraphPlace, NodeRows, TopologyPlace, check_graph_place, place_for_topology
 
 Size = tuple[int | None, int | None]
 
@@ -37,9 +39,14 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
     part on each GPU of a node (WholeGraph); all ranks make the first loader together, with ``distributed=True``.
     ``"auto"``: where the first loader decides. The edges themselves stay in this process.
 
+    With ``placement="distributed"``, no rank has all edges: every rank puts a part, as with ``"shared"``, always with
+    ``size``, and keeps it to itself. Loaders on GPUs spread them over the GPUs of all ranks, where cuGraph samples
+    them; see docs/cugraph.md. Without weights and times of edges.
+
     Args:
         edge_attr_cls: a subclass of PyG's ``EdgeAttr`` with another order of fields; ``None``: ``EdgeAttr``.
-        placement: ``"process"``, ``"shared"``, ``"device"``, ``"pinned"``, ``"sharded"`` or ``"auto"``.
+        placement: ``"process"``, ``"shared"``, ``"device"``, ``"pinned"``, ``"sharded"``, ``"distributed"`` or
+            ``"auto"``.
         rank_timeout: seconds to wait for other ranks (600), where there are some.
 
     Raises:
@@ -50,17 +57,23 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
         self,
         edge_attr_cls: type[EdgeAttr] | None = None,
         *,
-        placement: GraphPlace = "process",
+        placement: GraphPlace | Literal["distributed"] = "process",
         rank_timeout: float | None = None,
     ) -> None:
-        check_graph_place(placement)
-        if rank_timeout is not None and (placement != "shared" or not rank_timeout > 0):
+        spread = placement == "distributed"
+        if placement != "distributed":
+            check_graph_place(placement)
+        if rank_timeout is not None and (placement not in ("shared", "distributed") or not rank_timeout > 0):
             raise InputError(
-                f"Expected rank_timeout only with placement='shared', in seconds, more than 0, got {rank_timeout!r}."
+                "Expected rank_timeout only with placement='shared' or 'distributed', in seconds, more than 0, got "
+                f"{rank_timeout!r}."
             )
         super().__init__(edge_attr_cls)
         self._node_rows = NodeRows(False, rank_timeout or DEFAULT_TIMEOUT) if placement == "shared" else None
-        self.topology_place = place_for_topology(placement)
+        self.parts: dict[EdgeType | None, Tensor] | None = {} if spread else None
+        """With ``"distributed"``, by edge type: ``[2]``, the id of this rank's first edge, and how many all have."""
+        self._timeout = rank_timeout or DEFAULT_TIMEOUT
+        self.topology_place = TopologyPlace("distributed") if spread else place_for_topology(placement)
         """Where loaders on GPUs read the topology; ``None``: where each of them decides."""
         self._edges: dict[tuple[EdgeType | None, EdgeLayout], tuple[EdgeAttr, tuple[Tensor, Tensor]]] = {}
         self._converted: dict[tuple[EdgeType | None, EdgeLayout], tuple[Tensor, Tensor, Tensor | None]] = {}
@@ -74,6 +87,8 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
         if self._node_rows is not None:
             edge_index = self._together(edge_index, edge_attr, self._node_rows)
         edges = _checked(edge_index, edge_attr)
+        if self.parts is not None:
+            self.parts[edge_type] = self._count_parts(edges, edge_attr)
         for other, held in self._edges.values():
             if (other.edge_type is None) != (edge_type is None):
                 raise GraphError(
@@ -100,6 +115,20 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
             )
         row, col = _pair(part, name)
         return node_rows.join(row, f"rows of the {name}"), node_rows.join(col, f"columns of the {name}")
+
+    def _count_parts(self, edges: tuple[Tensor, Tensor], attr: EdgeAttr) -> Tensor:
+        """Return the id of the first edge that this rank has put, and the number of edges of all ranks."""
+        name = f"{attr.layout.value} edges of {_said(attr.edge_type)}"
+        if attr.layout != EdgeLayout.COO or None in _size(attr.size, name):
+            raise GraphError(
+                f"Expected parts of edges as 'coo', with size=(num_src, num_dst), got the {name} of size {attr.size}. "
+                "Put (row, col), and say how many nodes there are."
+            )
+        world = manyhop.init(timeout=self._timeout)
+        title, count = f"parts of the {name}", edges[0].numel()
+        every = control.exchange(title, {"count": count}, timeout=self._timeout) if world.world_size > 1 else []
+        counts = [fact["count"] for fact in every] or [count]
+        return torch.tensor([sum(counts[: world.rank]), sum(counts)])
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
         held, edges = self._edges.get((edge_attr.edge_type, edge_attr.layout), (None, None))

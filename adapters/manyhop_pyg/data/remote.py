@@ -56,6 +56,9 @@ def read_stores(
         else:
             edges[ours] = {"row": torch.repeat_interleave(torch.diff(first).long()).to(second.dtype), "col": second}
             found.setdefault(ours[0], []).append(first.numel() - 1)
+        parts = getattr(graph_store, "parts", None)
+        if parts is not None:  # this rank has some of the edges
+            edges[ours]["part"] = parts[edge_type]
         for end, n in zip((ours[0], ours[2]), attr.size or (None, None), strict=True):
             if n is not None:
                 found.setdefault(end, []).append(int(n))

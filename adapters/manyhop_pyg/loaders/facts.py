@@ -27,6 +27,7 @@ _ARGUMENTS = (
     "drop_last",
     "uneven",
     "pad",
+    "engine",
     "num_parts",
     "num_neighbors",
     "num_samples",

@@ -15,10 +15,12 @@ from torch_geometric.typing import InputEdges
 from manyhop.arguments import flags, real
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
+from manyhop.loading import EngineName
 from manyhop.loading.padding import Pad
 from manyhop.pipeline import Uneven
 from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey
+from manyhop.sampling.engines import suits_cugraph
 from manyhop_pyg.batch.assemble import put
 from manyhop_pyg.loaders.check import check_features, check_link_sampler, check_sampler, store_size
 from manyhop_pyg.loaders.inputs import EdgeValues, edge_input, pairs_input
@@ -69,6 +71,8 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         distributed, uneven, rank_timeout, seed_parts: let ranks share the batches; see :class:`NodeLoader`.
             ``is_padding`` has one entry per seed edge, whose part is that of its source.
         device, placement: where batches are made, and what they are read from; see :class:`NodeLoader`.
+        engine: what samples on a GPU; see :class:`NodeLoader`. ``"cugraph"`` leaves no edges out of samples or
+            negatives: not with ``exclude_seed_edges`` or ``exclude_true_negatives``.
         pad: ``"auto"``: pad the batches to fixed sizes; see :class:`NodeLoader`. ``seed_mask`` has one entry for each
             column of ``edge_label_index``, with triplets one for each seed edge; the ends of others are padding nodes.
         **kwargs: of torch's ``DataLoader``, as they apply to threads; see :class:`NodeLoader`.
@@ -104,6 +108,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         seed_parts: int | None = None,
         device: torch.device | str | None = None,
         placement: GPUMode | None = None,
+        engine: EngineName | None = None,
         pad: Pad | None = None,
         **kwargs: Any,
     ) -> None:
@@ -133,6 +138,11 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         self.exclusion = make_exclusion(
             link_sampler, [*parts_of(self.input_data)], exclude_seed_edges, reverse_eids, reverse_etypes
         )
+        if engine is not None and (exclude_seed_edges is not None or exclude_true_negatives):
+            raise InputError(
+                f"Expected neither exclude_seed_edges nor exclude_true_negatives with engine={engine!r}, which cannot "
+                "look edges up. Leave one of them out, or pass placement='sharded' in place of engine."
+            )
         self._store_size = store_size(data, link_sampler)
         options = LoaderOptions(
             seed=seed,
@@ -142,6 +152,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
             seed_parts=seed_parts,
             device=device,
             placement=placement,
+            engine=engine,
             pad=pad,
             filter_per_worker=filter_per_worker,
         )
@@ -190,6 +201,11 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
 
     def seed_sampler(self) -> tuple[BaseSampler, str]:
         return self.link_sampler, "sample_from_edges"
+
+    def _can_distribute(self) -> bool:
+        if self.exclusion is not None or self.exclude_true_negatives or self.worker_init_fn is not None:
+            return False
+        return isinstance(self.link_sampler, NeighborSampler) and suits_cugraph(self.link_sampler.spec)
 
     def _prepare_for_cpu(self) -> None:
         super()._prepare_for_cpu()
@@ -318,6 +334,7 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
         seed_parts: int | None = None,
         device: torch.device | str | None = None,
         placement: GPUMode | None = None,
+        engine: EngineName | None = None,
         pad: Pad | None = None,
         **kwargs: Any,
     ) -> None:
@@ -375,6 +392,7 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
             seed_parts=seed_parts,
             device=device,
             placement=placement,
+            engine=engine,
             pad=pad,
             **kwargs,
         )

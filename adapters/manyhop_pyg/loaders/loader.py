@@ -19,7 +19,7 @@ from manyhop import cuda
 from manyhop.arguments import callables, flag, positions
 from manyhop.errors import InputError
 from manyhop.graph import grouped_on
-from manyhop.loading import EpochLoader, check_options, current_turn, next_key
+from manyhop.loading import EpochLoader, check_engine, check_options, current_turn, next_key
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import probe
@@ -96,6 +96,8 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         )
         check_options(options.distributed, options.uneven, options.rank_timeout, options.seed_parts, kwargs)
         check_sharded(self.data, distributed=options.distributed)
+        check_engine(options.engine, check_device(self.device, self._mode), kwargs)
+        self.engine = options.engine
         self.distributed = options.distributed
         self.uneven, self.rank_timeout = options.of_ranks()
         self.seed_parts = options.seed_parts
@@ -190,10 +192,11 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
                 if self._gpu is not None and self._ranks is not None and super()._exchanges():
                     self._ranks.forget_exchanges()
                 if self._gpu is None:
-                    if self._mode is not None:
+                    wanted = {"placement": self._mode, "engine": self.engine}
+                    for name in (name for name, value in wanted.items() if value is not None):
                         raise InputError(
-                            f"Expected a GPU in use for placement={self._mode!r}, found none at the first batch. Pass "
-                            "device='cuda', or leave placement out."
+                            f"Expected a GPU in use for {name}={wanted[name]!r}, found none at the first batch. Pass "
+                            f"device='cuda', or leave {name} out."
                         )
                     self._prepare_for_cpu()
             self._knows_device = True

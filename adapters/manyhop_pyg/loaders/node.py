@@ -14,10 +14,12 @@ from torch_geometric.typing import InputNodes
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
+from manyhop.loading import EngineName
 from manyhop.loading.padding import Pad
 from manyhop.pipeline import Uneven
 from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey
+from manyhop.sampling.engines import suits_cugraph
 from manyhop_pyg.batch.assemble import put
 from manyhop_pyg.loaders.check import check_features, check_sampler, check_seed_times, check_seed_types, store_size
 from manyhop_pyg.loaders.inputs import given_nodes, seed_input
@@ -68,6 +70,10 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         placement: for a GPU only: where topology and features reside, ``"auto"`` (default), ``"cuda-cuda"``,
             ``"pinned-cuda"``, ``"cpu-cuda"``, ``"sharded"`` or ``"distributed"``. ``loader.placement`` has what was
             decided, and why.
+        engine: ``"cugraph"``: the topology is spread over the GPUs of all ranks, and pylibcugraph samples it; see
+            docs/cugraph.md. All ranks make the loader together, and take batches in step. Its random numbers are
+            cuGraph's own. Default: manyhop's own engine or, with ``placement="auto"`` and ``distributed=True``, cuGraph
+            where nothing else holds the topology.
         pad: ``"auto"``: pad the batches to fixed sizes, for CUDA graphs and ``torch.compile``; needs our
             :class:`NeighborSampler`. Nodes and edges are filled up hop by hop, their rows with zeros and their ids with
             0; padding edges join padding nodes only. Batches then have ``node_mask [num_nodes] bool``, ``edge_mask
@@ -105,6 +111,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         seed_parts: int | None = None,
         device: torch.device | str | None = None,
         placement: GPUMode | None = None,
+        engine: EngineName | None = None,
         pad: Pad | None = None,
         **kwargs: Any,
     ) -> None:
@@ -129,6 +136,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
             seed_parts=seed_parts,
             device=device,
             placement=placement,
+            engine=engine,
             pad=pad,
             filter_per_worker=filter_per_worker,
         )
@@ -163,6 +171,10 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
 
     def seed_sampler(self) -> tuple[BaseSampler, str]:
         return self.node_sampler, "sample_from_nodes"
+
+    def _can_distribute(self) -> bool:
+        suits = isinstance(self.node_sampler, NeighborSampler) and suits_cugraph(self.node_sampler.spec)
+        return suits and self.worker_init_fn is None
 
     def sample_inputs(self, index: Inputs) -> Sample:
         out = self._sample_on_gpu(index)
@@ -241,6 +253,7 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
         seed_parts: int | None = None,
         device: torch.device | str | None = None,
         placement: GPUMode | None = None,
+        engine: EngineName | None = None,
         pad: Pad | None = None,
         **kwargs: Any,
     ) -> None:
@@ -290,6 +303,7 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
             seed_parts=seed_parts,
             device=device,
             placement=placement,
+            engine=engine,
             pad=pad,
             **kwargs,
         )

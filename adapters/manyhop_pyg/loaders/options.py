@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from manyhop.control import DEFAULT_TIMEOUT
+from manyhop.loading import EngineName
 from manyhop.loading.padding import Pad
 from manyhop.pipeline import Uneven
 from manyhop.placement import GPUMode
@@ -23,6 +24,7 @@ class LoaderOptions:
     seed_parts: int | None
     device: torch.device | str | None
     placement: GPUMode | None
+    engine: EngineName | None = None
     pad: Pad | None
     filter_per_worker: bool | None
 

@@ -11,7 +11,7 @@ from manyhop.sampling.engines import Engine, HostEngine, Spec, engine_for
 def host_engine(graph: Graph, spec: Spec) -> Engine:
     """Return an engine of the CPU whose samples are in recycled memory."""
     engine = engine_for(graph, spec, empty=BufferPool().empty)
-    if not cuda.in_reach():  # else a loader that knows where it samples sees to it
+    if not (cuda.in_reach() or graph.is_part):  # else a loader that knows where it samples sees to it
         engine.prepare()
     return engine
 

@@ -25,6 +25,7 @@ from manyhop.costs import (
 from manyhop.errors import CapacityError, InputError, MissingExtraError
 from manyhop.files.dtypes import dtype_of_name
 from manyhop.placement import GPUMode, GPUPlacement, Hardware, Item
+from manyhop.sampling.cugraph.graph import build_bytes_of
 from manyhop.system.units import in_units, parse_bytes
 
 _FOR_TIMES = ("machine", "calibration", "network", "batch_size", "seeds", "hidden", "step")
@@ -65,7 +66,13 @@ def items_of(args: argparse.Namespace) -> tuple[Item, list[Item], dict[str, str]
     nodes, edges = args.num_nodes, args.num_edges
     pointers = 8 * (nodes + 1)
     ids = (4 if nodes <= 2**31 else 8) * edges
-    topology = Item(name="topology", nbytes=pointers + ids, can_map=False, pointer_bytes=pointers)
+    topology = Item(
+        name="topology",
+        nbytes=pointers + ids,
+        can_map=False,
+        pointer_bytes=pointers,
+        distributed_bytes=build_bytes_of(nodes, edges),
+    )
     if not args.features:
         return topology, [], {}
     x = Item(name="x", nbytes=nodes * args.features * _itemsize(args), can_map=False)
@@ -97,6 +104,13 @@ def gpu_lines(args: argparse.Namespace, placement: GPUPlacement, hardware: Hardw
     """Return expected times with a placement, and with the others that fit."""
     workload, machine = _workload(args), machine_of(args)
     cluster = _cluster(placement, hardware)
+    if cluster.topology == "distributed":
+        return [
+            "",
+            *_sizes(workload),
+            "Engine: cuGraph, which all ranks call together (engine='cugraph'); topology: distributed.",
+            "No times are predicted for cuGraph: measure them with `manyhop bench gpu --only loader epoch`.",
+        ]
     times = predict(workload, cluster, machine)
     engine = "the CPU's kernels (numba)" if cluster.topology == "host" else "the GPU's kernels (triton)"
     world = _count(hardware.world_size, "GPU")
@@ -131,7 +145,7 @@ def no_engine(topology: Item, decide_alone: Callable[[], object], error: Capacit
     except CapacityError:
         return CapacityError(
             f"No engine holds this topology ({in_units(topology.nbytes)}): the GPUs of a node together, or its memory, "
-            f"have to, since manyhop samples no topology that is spread over nodes. {error}"
+            f"have to, or all GPUs while cuGraph builds it ({in_units(topology.distributed_bytes or 0)}). {error}"
         )
     return error
 

@@ -11,6 +11,7 @@ from manyhop import cuda, files
 from manyhop.cli.plan_costs import check_options, cpu_lines, gpu_lines, items_of, machine_of, no_engine
 from manyhop.errors import CapacityError, InputError
 from manyhop.placement import GPUMode, GPUPlacement, Hardware, Item, Placement, decide, decide_gpu
+from manyhop.sampling.cugraph.graph import build_bytes_of
 from manyhop.system.memory import available_memory
 from manyhop.system.units import in_units, parse_bytes
 
@@ -69,6 +70,7 @@ def _gpu_report(args: argparse.Namespace, memory: int) -> str:
         num_nodes=args.nodes,
         peer_access=not args.no_peers,
         wholegraph=True,
+        cugraph=True,
         together=not args.no_shards,
     )
     topology, features, shapes = _items(args)
@@ -129,8 +131,15 @@ def read_items(paths: Sequence[str]) -> tuple[Item, list[Item], dict[str, str]]:
         nbytes=sum(graph.topology_bytes for graph in tables),
         can_map=all(graph.is_compressed for graph in tables),
         pointer_bytes=sum(graph.pointer_bytes for graph in tables),
+        distributed_bytes=sum(_bytes_in_cugraph(graph) for graph in tables),
     )
     return topology, features, shapes
+
+
+def _bytes_in_cugraph(graph: files.StoredGraph) -> int:
+    num_nodes = sum(nodes.count for nodes in graph.nodes.values())
+    num_edges = sum(edges.count for edges in graph.edges.values())
+    return build_bytes_of(num_nodes, num_edges, extras=4 * (len(graph.edges) > 1))
 
 
 def _labels(path: Path, prefix: str) -> list[tuple[str, str | None]]:

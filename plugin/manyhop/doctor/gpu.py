@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from manyhop.hints import pip_install
+from manyhop.sampling.cugraph import binding
 from manyhop.system import nvml
 from manyhop.system.allocator import SETTING, VARIABLES
 from manyhop.system.finding import Finding, installed_version, version_in
@@ -23,6 +25,8 @@ TRITON = (OLDEST_TRITON, (3, 9))
 RAPIDS = ((26, 8), (26, 10))
 _WHOLEGRAPH = ("pylibwholegraph-cu13", "pylibwholegraph-cu12", "pylibwholegraph")
 _RMM = ("rmm-cu13", "rmm-cu12", "rmm")
+_CUGRAPH = ("pylibcugraph-cu13", "pylibcugraph-cu12", "pylibcugraph")
+_RAFT_DASK = ("raft-dask-cu13", "raft-dask-cu12", "raft-dask")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +49,11 @@ class Facts:
     wholegraph_error: str | None = None
     """Why it cannot be imported."""
     rmm: str | None = None
+    cugraph: str | None = None
+    """Version of pylibcugraph."""
+    raft_dask: str | None = None
+    cugraph_error: str | None = None
+    """Why one of the two cannot be loaded, without Dask."""
     settings: dict[str, str] = field(default_factory=dict)
     """Variables of torch's allocator that are set."""
     compiled: Compiled | Exception | None = None
@@ -71,6 +80,9 @@ def look() -> Facts:
         wholegraph=wholegraph,
         wholegraph_error=_import_error("pylibwholegraph.torch") if usable and wholegraph is not None else None,
         rmm=installed_version(_RMM),
+        cugraph=installed_version(_CUGRAPH),
+        raft_dask=installed_version(_RAFT_DASK),
+        cugraph_error=_error_of(binding.load) if usable and binding.is_installed() else None,
         settings={name: os.environ[name] for name in VARIABLES if name in os.environ},
         compiled=_compile() if usable and triton is not None else None,
     )
@@ -90,7 +102,7 @@ def findings(facts: Facts) -> list[Finding]:
         ]
     extra = pip_install(f"cu{(facts.cuda or '13').split('.')[0]}")
     found += _memory(facts)
-    found += [_triton(facts, extra), *_kernels(facts), _wholegraph(facts, extra), _rmm(facts, extra)]
+    found += [_triton(facts, extra), *_kernels(facts), _wholegraph(facts, extra), _rmm(facts, extra), _cugraph(facts)]
     if len(facts.names) > 1:
         found += [_peers(facts), _present("NCCL", facts.nccl, "not in this torch: ranks cannot exchange rows of GPUs")]
     return [*found, _allocator(facts)]
@@ -168,6 +180,21 @@ def _rmm(facts: Facts, extra: str) -> Finding:
     return version_in("rmm", facts.rmm, RAPIDS, extra)
 
 
+def _cugraph(facts: Facts) -> Finding:
+    command = binding.install_command(facts.cuda)
+    if facts.cugraph is None or facts.raft_dask is None:
+        lacking = "raft-dask" if facts.cugraph is not None else "pylibcugraph"
+        text = f"{lacking} is not installed; graphs over the GPUs of all nodes (engine='cugraph') need it: {command}"
+        return Finding(topic="cuGraph", state="missing", text=text)
+    if facts.cugraph_error is not None:
+        text = f"{facts.cugraph}, but it cannot be loaded: {facts.cugraph_error}; {command}"
+        return Finding(topic="cuGraph", state="broken", text=text)
+    if facts.cugraph != facts.raft_dask:
+        text = f"{facts.cugraph}, with raft-dask {facts.raft_dask}: they have to be of one release; {command}"
+        return Finding(topic="cuGraph", state="broken", text=text)
+    return version_in("cuGraph", facts.cugraph, RAPIDS, command)
+
+
 def _peers(facts: Facts) -> Finding:
     if facts.peers:
         return Finding(topic="peer access", state="ok", text=f"all {len(facts.names)} GPUs read each other's memory")
@@ -205,10 +232,15 @@ def _nccl() -> str | None:
 
 
 def _import_error(module: str) -> str | None:
+    return _error_of(partial(importlib.import_module, module))
+
+
+def _error_of(load: Callable[[], object]) -> str | None:
+    """Return why something cannot be loaded; ``None``: it can."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            importlib.import_module(module)
+            load()
     except Exception as error:  # whatever a broken package raises
         return f"{type(error).__name__}: {error}".splitlines()[0][:200]
     return None

@@ -1,7 +1,7 @@
 """Topology: one compressed (CSC) table per edge type, built once, shared by all samplers."""
 
 from manyhop.graph.build import EdgeInput, build_graph, time_key
-from manyhop.graph.csc import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, Graph, NodeType
+from manyhop.graph.csc import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeSlice, EdgeType, Graph, NodeType
 from manyhop.graph.placed import PlacedGraph, grouped_on, place
 from manyhop.graph.queries import endpoints, has_edges, in_degrees, out_degrees, reverse_edges
 from manyhop.graph.variants import with_edge_ids, with_mask, with_weights, without_edges
@@ -11,6 +11,7 @@ __all__ = [
     "HOMOGENEOUS_EDGE",
     "HOMOGENEOUS_NODE",
     "EdgeInput",
+    "EdgeSlice",
     "EdgeType",
     "Graph",
     "NodeType",

@@ -14,6 +14,7 @@ from manyhop.graph import columns
 from manyhop.graph.columns import Columns, roomy
 from manyhop.graph.csc import CSC, EdgeType, Graph, NodeType
 from manyhop.graph.deferred import DeferredCSC
+from manyhop.graph.part import PartCSC
 from manyhop.system.memory import require_memory
 
 _BLOCK = 1 << 24  # edges
@@ -42,6 +43,10 @@ class EdgeInput:
 
     time: Tensor | None = None
     """``[num_edges] int64`` time keys, by the user's edge id."""
+
+    part: Tensor | None = None
+    """``[2] int64``: where each rank has a part of the edges, the id of its first one, and how many all ranks have;
+    ``None``: these are all edges. Only an edge list, without ``edge_id``, ``weight`` and ``time``."""
 
     is_sorted: bool = False
     """The user vouches that edges are grouped by destination (and by time inside, where times are used). It is checked;
@@ -150,6 +155,8 @@ def _build_csc(
 ) -> CSC:
     num_edges = edge.row.numel()
     check_ids(edge_type, "source", edge.row, num_src)
+    if edge.part is not None:
+        return _part(edge_type, edge, num_src, num_dst, src_time)
     small = 4 if max(num_src, num_dst, num_edges) < 2**31 else 8
     grouped = columns.fits(num_src, num_dst, num_edges)
     timed = edge.time is not None or src_time is not None
@@ -211,6 +218,21 @@ def _build_csc(
         time=time,
         **weights,
     )
+
+
+def _part(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int, src_time: Tensor | None) -> PartCSC:
+    """Return this rank's part of the edges of a type."""
+    assert edge.part is not None
+    if edge.col is None or edge.edge_id is not None or edge.weight is not None or edge.time is not None:
+        raise GraphError(
+            f"Expected a part of the edges of {edge_type} as an edge list, without weights and times of edges, got "
+            "more. Use times of nodes, or give all edges to every rank."
+        )
+    _expect_length(f"destination nodes of edge type {edge_type}", edge.col, edge.row.numel())
+    check_ids(edge_type, "destination", edge.col, num_dst)
+    first, total = edge.part.tolist()
+    time = None if src_time is None else src_time[edge.row.long()]
+    return PartCSC(edge.row, edge.col, num_src, num_dst, first=first, total=total, time=time)
 
 
 def _is_in_order(edge_type: EdgeType, col: Tensor, time: Tensor | None, *, claimed: bool) -> bool:

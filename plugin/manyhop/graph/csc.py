@@ -23,6 +23,26 @@ HOMOGENEOUS_EDGE: EdgeType = ("_N", "_E", "_N")
 
 
 @dataclass(frozen=True, kw_only=True)
+class EdgeSlice:
+    """Some edges of one type, in any order."""
+
+    row: Tensor
+    """``[n]`` integer: source node of each edge."""
+
+    col: Tensor
+    """``[n]`` integer: destination node of each edge."""
+
+    edge_id: Tensor
+    """``[n]`` integer: the user's id of each edge."""
+
+    time: Tensor | None
+    """``[n] int64``; ``None`` where the type has no times."""
+
+    weight: Tensor | None
+    """``[n] float64``; ``None`` where the type has no weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CSC:
     """The edges of one type, grouped by destination node (compressed sparse columns).
 
@@ -76,6 +96,11 @@ class CSC:
         """Whether there are tables: edges of a graph for GPUs may not be grouped yet (``build_graph(defer=True)``)."""
         return True
 
+    @property
+    def is_part(self) -> bool:
+        """Whether this rank has a part of the edges only, and others the rest."""
+        return False
+
     def made(self) -> CSC:
         """Return the same edges with tables."""
         return self
@@ -94,6 +119,20 @@ class CSC:
         """Return the tensors of these edges by the name of their attribute; what is ``None`` is left out."""
         found = {name: getattr(self, name) for name in _TABLES}
         return {name: table for name, table in found.items() if table is not None}
+
+    def part(self, number: int, num_parts: int) -> EdgeSlice:
+        """Return part ``number`` of ``num_parts`` of the edges, which together have each edge once.
+
+        Reads no more of the tables than that part, but for column pointers.
+        """
+        begin, end = (self.num_edges * k // num_parts for k in (number, number + 1))
+        bounds = torch.tensor([begin, end], dtype=torch.int64, device=self.colptr.device)
+        first, last = (torch.searchsorted(self.colptr, bounds, right=True) - 1).tolist()
+        pointers = self.colptr[first : last + 2].clamp(begin, end)
+        col = torch.repeat_interleave(torch.diff(pointers), output_size=end - begin) + first
+        perm, time, weight = (None if t is None else t[begin:end] for t in (self.perm, self.time, self.weight))
+        edge_id = torch.arange(begin, end, device=self.row.device) if perm is None else perm
+        return EdgeSlice(row=self.row[begin:end], col=col, edge_id=edge_id, time=time, weight=weight)
 
     @cached_property
     def time_codes(self) -> TimeCodes | None:
@@ -139,6 +178,11 @@ class Graph:
         return all(csc.is_made for csc in self.csc.values())
 
     @property
+    def is_part(self) -> bool:
+        """Whether this rank has a part of the edges only."""
+        return any(csc.is_part for csc in self.csc.values())
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all tables of edges."""
         return sum(csc.nbytes for csc in self.csc.values())
@@ -163,4 +207,4 @@ class Graph:
 
     def edge_ids(self) -> dict[EdgeType, Tensor | None]:
         """Return the user's id of each stored edge, ``[num_edges]``, by edge type; ``None``: its position."""
-        return {edge_type: csc.anywhere().perm for edge_type, csc in self.csc.items()}
+        return {edge_type: None if csc.is_part else csc.anywhere().perm for edge_type, csc in self.csc.items()}

@@ -13,7 +13,7 @@ from torch import Tensor
 from manyhop import cuda
 from manyhop.errors import GraphError
 from manyhop.graph import columns
-from manyhop.graph.csc import CSC
+from manyhop.graph.csc import CSC, EdgeSlice
 from manyhop.system.fork import in_forked_children
 
 _SORTING = 40  # bytes of GPU memory for each edge: keys, order and what the radix sort of torch needs
@@ -121,6 +121,15 @@ class DeferredCSC(CSC):
                     there = self._group_on(device)
                     self.__dict__["_there"] = weakref.ref(there)
         return (self.made() if there is None else there).on(device)
+
+    def part(self, number: int, num_parts: int) -> EdgeSlice:
+        """Return part ``number`` of ``num_parts`` of the edges, as they were given if they are not grouped yet."""
+        if self._made is not None:
+            return self._made.part(number, num_parts)
+        row, col = self._edges()
+        begin, end = (self.num_edges * k // num_parts for k in (number, number + 1))
+        ids = torch.arange(begin, end)
+        return EdgeSlice(row=row[begin:end], col=col[begin:end], edge_id=ids, time=None, weight=None)
 
     def _found(self) -> CSC | None:
         return None if self._there is None else self._there()

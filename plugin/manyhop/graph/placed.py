@@ -29,10 +29,8 @@ class PlacedGraph:
         memory: what has to be kept as long as the graph is used.
     """
 
-    def __init__(
-        self, source: Graph, graph: Graph, device: torch.device, where: GPUPlace, memory: object = None
-    ) -> None:
-        self._source, self._memory = source, memory  # the source is kept: a placed graph is found by its id
+    def __init__(self, source: Graph, graph: Graph, device: torch.device, where: GPUPlace, memory: Any = None) -> None:
+        self._source, self.memory = source, memory  # the source is kept: a placed graph is found by its id
         self.graph, self.device, self.where = graph, device, where
 
     @staticmethod
@@ -44,7 +42,7 @@ class PlacedGraph:
             device: the GPU.
             where: ``device``: in memory of the GPU. ``pinned``: in memory of the host, pinned in place, but for column
                 pointers and small tables, which are on the GPU. ``sharded``: over the GPUs of the node, where all ranks
-                have put it (``manyhop.stores.spread_graph``).
+                have put it; ``distributed``: the same of the run, in cuGraph (``manyhop.stores.spread``).
 
         Raises:
             CapacityError: the system does not let this process pin as much memory.
@@ -53,10 +51,11 @@ class PlacedGraph:
         key = id(graph), device, where
         with _lock:
             placed = _placed.get(key)
-            if placed is None and where == "sharded":
+            if placed is None and where in ("sharded", "distributed"):
+                how = "placement='sharded'" if where == "sharded" else "engine='cugraph'"
                 raise InputError(
-                    "Expected a topology that is spread over the GPUs of the node, got one that is not. Make a loader "
-                    "with placement='sharded' first, on all ranks."
+                    f"Expected a topology that is spread over GPUs, got one that is not. Make a loader with {how} "
+                    "first, on all ranks."
                 )
             if placed is None:
                 placed = _placed[key] = PlacedGraph(graph, place_graph(graph, device, where), device, where)
@@ -91,7 +90,7 @@ def grouped_on(graph: Graph | None, device: torch.device | None) -> Iterator[Non
         device: the GPU; ``None``: there is none.
     """
     held = None
-    if graph is not None and device is not None and not graph.is_made:
+    if graph is not None and device is not None and not graph.is_made and not graph.is_part:
         held = PlacedGraph.of(graph, device, "device")
     yield
     del held

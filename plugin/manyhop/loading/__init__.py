@@ -7,7 +7,7 @@ from manyhop.loading.iterator import DROPPED, EpochIterator, Item, Progress, Thr
 from manyhop.loading.keys import BatchContext, batch_key, current_key, current_turn, draw_seed, next_key
 from manyhop.loading.loader import EpochLoader
 from manyhop.loading.masks import check_no_mask
-from manyhop.loading.options import check_options, check_placement, check_rank_options
+from manyhop.loading.options import EngineName, check_engine, check_options, check_placement, check_rank_options
 from manyhop.loading.ranks import Ranks, counting_in
 from manyhop.loading.resume import Resumable
 from manyhop.loading.run import run_as_main
@@ -17,6 +17,7 @@ from manyhop.loading.which_gpu import own_gpu
 __all__ = [
     "DROPPED",
     "BatchContext",
+    "EngineName",
     "Epoch",
     "EpochIterator",
     "EpochLoader",
@@ -27,6 +28,7 @@ __all__ = [
     "Swap",
     "Threads",
     "batch_key",
+    "check_engine",
     "check_no_mask",
     "check_options",
     "check_placement",

@@ -15,6 +15,7 @@ import torch
 
 from manyhop.features import BufferPool
 from manyhop.graph import Graph
+from manyhop.loading.options import EngineName
 from manyhop.pipeline import BatchPlan, Stats, Turn
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey
@@ -43,6 +44,12 @@ class LoaderView:
 
     sizes_are_known: bool
     """Whether batches have the sizes that they will have."""
+
+    engine: EngineName | None
+    """Which the user wants to sample; ``None``: manyhop's own, or as the placement has it."""
+
+    can_distribute: bool
+    """Whether cuGraph may sample in place of manyhop's own engine."""
 
 
 class SeedLookup(Protocol):

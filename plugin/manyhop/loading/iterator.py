@@ -87,6 +87,8 @@ class GPU(Protocol):
     streams: Streams
     checks: Checks
 
+    def drain(self) -> None: ...
+
 
 class EpochIterator(Iterator[Any]):
     """Hands out the batches of one epoch, in order.
@@ -180,6 +182,8 @@ class EpochIterator(Iterator[Any]):
         except StopIteration:
             if self._gpu is not None:
                 self._gpu.checks.ask(wait=True)
+                if not progress.ended:
+                    self._gpu.drain()
             progress.ended = True
             if watched is not None:
                 watched.ended()

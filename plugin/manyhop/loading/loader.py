@@ -20,6 +20,7 @@ from manyhop.loading.cache_warm_up import warm_up_caches
 from manyhop.loading.epoch import Epoch
 from manyhop.loading.iterator import GPU, REPLAY, EpochIterator, Item, Progress, Threads, given, planned
 from manyhop.loading.keys import BatchContext, batch_key, draw_seed
+from manyhop.loading.options import EngineName
 from manyhop.loading.ranks import Ranks, counting_in, join_ranks
 from manyhop.loading.resume import Resumable
 from manyhop.loading.steps import steps_on_cpu
@@ -41,7 +42,7 @@ from manyhop.placement import GPUPlacement
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
 from manyhop.system.mapped import check_mapped_files
-from manyhop.world import current_rank
+from manyhop.world import current_rank, current_size
 
 
 class EpochLoader(Resumable, PreparedLoader):
@@ -61,6 +62,9 @@ class EpochLoader(Resumable, PreparedLoader):
     worker_init_fn: Any
     seed_parts: int | None = None
     """Number of parts of the nodes, where each batch has seeds of one part."""
+
+    engine: EngineName | None = None
+    """Which samples on a GPU, where the user names one."""
 
     _gpu: Any = None
     _for_user = True
@@ -125,6 +129,10 @@ class EpochLoader(Resumable, PreparedLoader):
     def _sizes_are_known(self) -> bool:
         """Whether batches have the sizes that they will have."""
         return True
+
+    def _can_distribute(self) -> bool:
+        """Whether cuGraph may sample the batches."""
+        return False
 
     def _facts(self, seed: int | None) -> dict[str, Any]:
         """Return what must be the same on all ranks, in the order in which differences are reported."""
@@ -262,6 +270,8 @@ class EpochLoader(Resumable, PreparedLoader):
             stats=self._stats,
             buffers=self._buffers,
             sizes_are_known=self._sizes_are_known(),
+            engine=self.engine,
+            can_distribute=self.engine is not None or (not self.timeout and self._can_distribute()),
         )
 
     def _make_alone(self, key: tuple[int, int, int] | None, make: Callable[[], Any]) -> Any:
@@ -274,6 +284,11 @@ class EpochLoader(Resumable, PreparedLoader):
         Raises:
             InputError: not a key, or a batch that other ranks would have a part in.
         """
+        if self._gpu is not None and self._gpu.collective and current_size() > 1:
+            raise InputError(
+                "Expected a topology that this rank reads alone for a single batch, got one that cuGraph samples with "
+                "all ranks in step. Take batches from an iteration, or leave engine out."
+            )
         if self._exchanges():
             raise InputError(
                 "Expected rows that this rank reads alone for a single batch, got some that ranks exchange in step. "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
@@ -10,6 +10,9 @@ from manyhop.arguments import flags, seconds, torch_options
 from manyhop.errors import InputError
 from manyhop.pipeline import check_num_parts
 from manyhop.placement import GPUMode
+
+EngineName: TypeAlias = Literal["cugraph"]
+"""What ``engine=`` of a loader may be, beside ``None``."""
 
 
 def check_options(
@@ -70,3 +73,28 @@ def check_placement(placement: object, device: torch.device | None) -> None:
             f"Expected placement only for a loader on a GPU, got {placement!r} with device='cpu'. Pass device='cuda', "
             "or leave placement out."
         )
+
+
+def check_engine(engine: object, device: torch.device | None, kwargs: dict[str, Any]) -> None:
+    """Raise InputError for an engine that is none, or for what does not go with it; ``device=None``: not known yet.
+
+    Args:
+        engine: the user's.
+        device: where batches are made.
+        kwargs: of torch's ``DataLoader``.
+    """
+    if engine is None:
+        return
+    if engine not in get_args(EngineName):
+        raise InputError(f"Expected engine to be one of {list(get_args(EngineName))}, or None, got {engine!r}.")
+    if device is not None and device.type == "cpu":
+        raise InputError(
+            f"Expected a loader on a GPU with engine={engine!r}, got device='cpu'. Pass device='cuda', or leave engine "
+            "out."
+        )
+    for name in ("timeout", "worker_init_fn", "sampler", "batch_sampler"):
+        if kwargs.get(name):
+            raise InputError(
+                f"Expected no {name} with engine={engine!r}, for which the caller's thread makes the loader's own "
+                f"batches, got {kwargs[name]!r}. Leave one of them out."
+            )

@@ -109,6 +109,7 @@ def probe(plan: BatchPlan, seeds: SeedSource[SampleT], gpu: GPURuntime | None) -
         else:
             inputs = seeds.inputs([torch.from_numpy(plan.indices(0, batch)) for batch in group])
         found += seeds.begin(gpu.sampling, inputs, [BatchKey(plan.seed, 0, batch) for batch in group])()
+    gpu.drain()
     return found
 
 

@@ -93,8 +93,9 @@ def decide_gpu(topology: Item, features: Sequence[Item], hardware: Hardware, *, 
 
     ``auto``: what fits goes to each GPU. If not all fits, the largest features are sharded over the GPUs of a node,
     then the topology is; what does not fit then is pinned, and its hot rows are kept on the GPU. Where the memory of
-    the node is too small, features are distributed over all GPUs; what is left then is left to the CPU. As little
-    as possible takes each step, the largest features first, the topology last.
+    the node is too small, features are distributed over all GPUs, and so is the topology where cuGraph is installed,
+    which then samples it; what is left then is left to the CPU. As little as possible takes each step, the largest
+    features first, the topology last.
 
     ``cuda-cuda``, ``pinned-cuda`` and ``cpu-cuda`` put everything on the device, in pinned memory, in host memory.
     ``sharded`` and ``distributed`` do that to the features that can be; the others, and the topology, go where they
@@ -205,7 +206,7 @@ class _Search:
 
     def _can_be(self, item: Item, place: GPUPlace) -> bool:
         if place == "distributed":
-            return item.can_shard and item is not self.topology
+            return item.can_shard and (item is not self.topology or (item.can_distribute and self.hardware.cugraph))
         return place != "sharded" or item.can_shard
 
     def _fit(self, places: dict[str, GPUPlace]) -> bool:

@@ -34,6 +34,8 @@ class Hardware:
     """Whether each GPU of a node reads the memory of all others of that node."""
     wholegraph: bool = False
     """Whether pylibwholegraph is installed."""
+    cugraph: bool = False
+    """Whether pylibcugraph, and what joins its GPUs, is installed."""
     together: bool = False
     """Whether all ranks make the loader together (``distributed=True``), which rows that are spread over them need."""
 

@@ -12,7 +12,7 @@ GPUPlace = Literal["device", "sharded", "pinned", "host", "distributed"]
 """``device``: a copy on each GPU. ``sharded``: each GPU of a node holds a part of the rows, and its peers read there.
 ``pinned``: page-locked memory of the node, which GPUs read; of a topology, all but the column pointers, of which each
 GPU has a copy. ``host``: memory or files of the node, which only the CPU reads. ``distributed``: each GPU of all nodes
-holds a part, and ranks exchange rows in lockstep."""
+holds a part, and ranks exchange rows in lockstep; of a topology, cuGraph samples it, called by all ranks together."""
 
 RESERVE = 0.2
 """This share of the free memory of a node is left for the model, for batches and for sorting."""
@@ -35,6 +35,10 @@ class Item:
     pointer_bytes: int = 0
     """How many of its bytes say where the rest of it begins: the column pointers of a topology. They are looked up
     before each read of the rest, so they lie on each GPU even where the rest is pinned. Only GPU runs ask."""
+    can_distribute: bool = True
+    """Whether GPUs of all nodes may hold a part each. Only GPU runs ask."""
+    distributed_bytes: int | None = None
+    """Its size in all GPUs together where it is distributed; ``None``: ``nbytes``. Only GPU runs ask."""
     there: frozenset[GPUPlace] = frozenset()
     """Where it is already, for another loader: it takes no more memory there. Only GPU runs ask."""
     held: GPUPlace | None = None

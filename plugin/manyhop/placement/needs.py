@@ -16,8 +16,11 @@ def on_gpu(item: Item, place: GPUPlace, hardware: Hardware) -> int:
         return item.nbytes
     if place == "pinned":
         return item.pointer_bytes
-    parts = {"sharded": hardware.gpus_per_node, "distributed": hardware.world_size}.get(place)
-    return 0 if parts is None else share_of(item.nbytes, parts)
+    if place == "sharded":
+        return share_of(item.nbytes, hardware.gpus_per_node)
+    if place == "distributed":
+        return share_of(item.nbytes if item.distributed_bytes is None else item.distributed_bytes, hardware.world_size)
+    return 0
 
 
 class Needs:

@@ -28,14 +28,21 @@ def reason(item: Item, place: GPUPlace, hardware: Hardware, *, asked: bool, mapp
         why += ", nor page-locked in the memory of the node"
     home = "their file" if mapped else "the memory of the node"
     pointers = f", but for {part} of column pointers, which lie on {gpus}" if item.pointer_bytes else ""
+    distributed = _DISTRIBUTED[item.distributed_bytes is not None].format(part=part)
     how = {
         "sharded": f"each of {hardware.gpus_per_node} GPUs holds {part}, where the others read.",
-        "distributed": f"each of {hardware.world_size} GPUs holds {part}; ranks exchange rows, once per batch.",
+        "distributed": f"each of {hardware.world_size} GPUs {distributed}.",
         "pinned": f"they are page-locked in {home}, where {gpus} reads{pointers}.",
         "host": f"they stay in {home}, where only the CPU reads.",
     }[place]
     return f"{why}: {how}{hot}"
 
+
+_DISTRIBUTED = {
+    False: "holds {part}; ranks exchange rows, once per batch",
+    True: "takes {part} while cuGraph builds it; all ranks then call cuGraph together",
+}
+"""How what is distributed is held and read, by whether it is a topology."""
 
 _THERE = {
     "device": "on {gpus}",

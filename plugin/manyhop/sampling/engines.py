@@ -31,7 +31,17 @@ from manyhop.sampling.contract import (
 from manyhop.sampling.cpu.output import Empty, describe_edges, empty
 from manyhop.system.fork import in_forked_children
 
-__all__ = ["Backend", "Engine", "HostEngine", "Pending", "PinnedEngine", "Spec", "engine_for", "placed_engine"]
+__all__ = [
+    "Backend",
+    "Engine",
+    "HostEngine",
+    "Pending",
+    "PinnedEngine",
+    "Spec",
+    "engine_for",
+    "placed_engine",
+    "suits_cugraph",
+]
 
 Spec: TypeAlias = NeighborSpec | HGTSpec | LaborSpec
 Backend: TypeAlias = Literal["reference", "cpu", "gpu"]
@@ -88,10 +98,28 @@ def placed_engine(placed: PlacedGraph, spec: Spec) -> Engine:
         if engine is None:
             if placed.where == "pinned":
                 engine = PinnedEngine(placed, spec)
+            elif placed.where == "distributed":
+                engine = _with_cugraph(placed, spec)
             else:
                 engine = engine_for(placed.graph, spec, placed.device, backend="gpu")
             engines[key] = engine
         return engine
+
+
+def suits_cugraph(spec: Spec) -> bool:
+    """Return whether cuGraph may sample by a spec without the user's asking for it: as the contract says."""
+    return isinstance(spec, NeighborSpec) and spec.subgraph != "induced" and spec.temporal is None
+
+
+def _with_cugraph(placed: PlacedGraph, spec: Spec) -> Engine:
+    """Return the engine of a topology that is spread over the GPUs of all ranks."""
+    from manyhop.sampling.cugraph.engine import CuGraphSampler
+
+    if not isinstance(spec, NeighborSpec):
+        raise InputError(
+            f"Expected neighbour sampling with engine='cugraph', got {type(spec).__name__}. Leave engine out."
+        )
+    return CuGraphSampler(placed.memory, spec)
 
 
 _S = TypeVar("_S", bound=Sampler)

@@ -163,6 +163,18 @@ def spread_graph(graph: Graph, device: torch.device, timeout: float) -> PlacedGr
     return placed
 
 
+def spread_edges(graph: Graph, device: torch.device, timeout: float) -> PlacedGraph:
+    """Spread the edges of a topology over the GPUs of all ranks, for cuGraph. All ranks call it."""
+    from manyhop.sampling.cugraph.graph import SpreadGraph
+
+    number = next(_numbers)
+    memory = SpreadGraph(graph, device, timeout=timeout)
+    placed = PlacedGraph.add(PlacedGraph(graph, graph, device, "distributed", memory))
+    _forget_at_shutdown()
+    _graphs[placed] = number
+    return placed
+
+
 class TopologyPlace:
     """Where a store wants GPUs to read its topology, which it keeps there for all loaders.
 
@@ -226,36 +238,35 @@ class Found:
         for name, value in named:
             found = [SpreadRows.find(value, place) for place in SPREAD_PLACES]
             self._rows[name] = {rows.number: rows for rows in found if rows is not None}
-        placed = None if graph is None else PlacedGraph.find(graph, device, "sharded")
-        self._graph = None if placed is None or placed not in _graphs else placed
+        placed = [None if graph is None else PlacedGraph.find(graph, device, place) for place in SPREAD_PLACES]
+        self._graphs = {_graphs[one]: one for one in placed if one is not None and one in _graphs}
 
     def numbers(self) -> dict[str, list[int]]:
         """Return what other ranks need to know: the numbers of memories, by name."""
         numbers = {name: sorted(found) for name, found in self._rows.items() if found}
-        return numbers if self._graph is None else numbers | {TOPOLOGY: [_graphs[self._graph]]}
+        return numbers | {TOPOLOGY: sorted(self._graphs)}
 
     def keep(self, every: Sequence[Mapping[str, Sequence[int]]]) -> None:
         """Forget what not all ranks have; ``every`` holds the numbers of each."""
         for name, found in self._rows.items():
             common = set(found).intersection(*(numbers.get(name, ()) for numbers in every))
             self._rows[name] = {number: found[number] for number in common}
-        if self._graph is not None and any(_graphs[self._graph] not in n.get(TOPOLOGY, ()) for n in every):
-            self._graph = None
+        common = set(self._graphs).intersection(*(numbers.get(TOPOLOGY, ()) for numbers in every))
+        self._graphs = {number: self._graphs[number] for number in common}
 
     def places(self, name: str, *, together: bool) -> frozenset[GPUPlace]:
         """Return where the rows of a name, or the topology, are; alone, a rank reads what needs no exchange."""
         if name == TOPOLOGY:
-            return frozenset(() if self._graph is None else ("sharded",))
+            return frozenset(graph.where for graph in self._graphs.values() if together or graph.where == "sharded")
         return frozenset(rows.place for rows in self._rows[name].values() if together or rows.place == "sharded")
 
     def rows(self, name: str, place: GPUPlace) -> SpreadRows | None:
         """Return the rows of a name in a place."""
         return next((rows for rows in self._rows[name].values() if rows.place == place), None)
 
-    @property
-    def graph(self) -> PlacedGraph | None:
-        """The topology, sharded over the GPUs of the node."""
-        return self._graph
+    def graph(self, place: GPUPlace) -> PlacedGraph | None:
+        """Return the topology in a place."""
+        return next((graph for graph in self._graphs.values() if graph.where == place), None)
 
 
 def _forget_at_shutdown() -> None:

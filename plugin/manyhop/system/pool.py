@@ -7,6 +7,7 @@ The other way round, RMM's pool under torch, costs what batches rely on: blocks 
 from __future__ import annotations
 
 import importlib.util
+import sys
 from typing import Any
 
 from manyhop.errors import MissingExtraError
@@ -37,6 +38,22 @@ def use_torch_memory() -> None:
         from rmm.allocators.cupy import rmm_cupy_allocator
 
         cupy.cuda.set_allocator(rmm_cupy_allocator)
+
+
+def share_memory_with_rapids() -> None:
+    """Do the same, unless the user has chosen RMM's memory of the current GPU.
+
+    Raises:
+        MissingExtraError: rmm is not installed.
+    """
+    import torch
+
+    if importlib.util.find_spec("rmm") is None:
+        raise MissingExtraError("rmm", "cu13", "One pool of GPU memory for torch and RAPIDS")
+    import rmm
+
+    if type(rmm.mr.get_per_device_resource(torch.cuda.current_device())) is rmm.mr.CudaMemoryResource:  # RMM's default
+        use_torch_memory()
 
 
 class _TorchMemory:
@@ -70,11 +87,11 @@ class _TorchMemory:
 
     def deallocate(self, block: int, nbytes: int, stream: Any) -> None:
         """Take a block back that was last used on ``stream``."""
+        if not block or sys.is_finalizing():  # of no bytes; or the process ends, and its memory with it
+            return
         import torch
 
         used = stream.__cuda_stream__()[1]
-        if not block:  # of no bytes
-            return
         owner = self._stream_of.pop(block)
         if used != owner and not (owner == 0 and used == _LEGACY):
             self._wait(owner, used)

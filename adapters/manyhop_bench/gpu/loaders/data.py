@@ -49,6 +49,8 @@ def manyhops_data(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tu
         where["placement"] = {"replica": "cuda-cuda", "sharded": "sharded"}[memory]
     if how in ("padded", "captured"):
         where["pad"] = "auto"
+    if how == "cuGraph":
+        where["engine"] = "cugraph"
 
     def make(fanout: tuple[int, ...], seeds: Tensor) -> Iterable[Data]:
         return manyhop_pyg.NeighborLoader(
@@ -126,7 +128,7 @@ def work_of(job: Job, edges: float, nodes: float, placement: str) -> dict[str, f
     """What the hardware has to do at least for a batch."""
     size = nodes * job.num_features * (2 if job.half else 4)
     work = {READS: READS_PER_EDGE * edges}
-    if placement == "sharded" and job.gpus > 1:
+    if placement.startswith("sharded") and job.gpus > 1:
         return work | {PEER: size * (job.gpus - 1) / job.gpus}
     return work | {COPY: size}
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 
 from manyhop import control, world
+from manyhop.cuda import check_gpus
 from manyhop.errors import InputError, MissingExtraError, RankError
 from manyhop.features.whole_memory.capacity import require_communicator
 
@@ -112,43 +113,6 @@ def communicator(scope: Scope, *, timeout: float) -> Communicator:
     handle = wmb.create_communicator(uid, ranks.index(ours.rank), len(ranks))
     _communicators[scope] = Communicator(ranks, handle)
     return _communicators[scope]
-
-
-def check_gpus(ours: world.World, title: str, *, timeout: float) -> torch.device:
-    """The GPU of this rank: torch's current one. All ranks call it.
-
-    Raises:
-        InputError: there is no GPU, or several ranks have the same.
-        RankError: ranks did not come in time.
-    """
-    there = torch.cuda.is_available()
-    uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if there else ""
-    every = control.exchange(f"GPUs for {title}", {"gpu": uuid, "count": torch.cuda.device_count()}, timeout=timeout)
-    told = judge_gpus([fact["gpu"] for fact in every], [fact["count"] for fact in every])
-    if told is not None:
-        raise InputError(f"{title}: {told}")
-    return torch.device("cuda", torch.cuda.current_device())
-
-
-def judge_gpus(gpus: list[str], counts: list[int]) -> str | None:
-    """What is wrong with the GPUs of the ranks, in words; ``None`` where each has one of its own.
-
-    Args:
-        gpus: ``[world_size]`` what identifies each rank's GPU; empty where there is none.
-        counts: ``[world_size]`` how many GPUs each rank sees.
-    """
-    without = [rank for rank, gpu in enumerate(gpus) if not gpu]
-    if without:
-        return f"Expected a GPU for every rank, got none for {control.ranks_said(without)}. Use a machine with GPUs."
-    for gpu in gpus:
-        same = [rank for rank, other in enumerate(gpus) if other == gpu]
-        if len(same) > 1:
-            return (
-                f"Expected a GPU of its own for every rank, got the same one for {control.ranks_said(same)}, which "
-                f"see {counts[same[0]]}. Start as many ranks on a node as it has GPUs (torchrun --nproc-per-node); "
-                "where you make the process group yourself, call torch.cuda.set_device(local_rank) before."
-            )
-    return None
 
 
 def _close() -> None:

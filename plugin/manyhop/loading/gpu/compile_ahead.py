@@ -18,7 +18,7 @@ from manyhop.sampling import BatchKey
 @contextmanager
 def compiling_samplers(plan: BatchPlan, adapter: Adapter[Any, Any], gpu: GPURuntime) -> Iterator[None]:
     """Compile the sampling kernels during the context, in which the caller looks up the seeds of batches."""
-    with _in_background(gpu, lambda: _begin(plan, adapter, gpu), enabled=adapter.seeds.of_nodes):
+    with _in_background(gpu, lambda: _begin(plan, adapter, gpu), enabled=adapter.seeds.of_nodes and not gpu.collective):
         yield
 
 

@@ -16,7 +16,9 @@ from manyhop.features import DistributedRows, ShardedRows
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.loading.gpu.memory import GPUMemory, row_bytes
 from manyhop.loading.gpu.pinning import HostMemory, decide_and_lock
+from manyhop.loading.options import EngineName
 from manyhop.placement import GPUMode, GPUPlace, GPUPlacement, Hardware, Item
+from manyhop.sampling.cugraph.graph import build_bytes
 from manyhop.stores.copies import Copy, is_movable
 from manyhop.stores.spread import SPREAD_PLACES, TOPOLOGY, Found, held, topology_place
 
@@ -31,6 +33,8 @@ def decide_memory(
     timeout: float,
     kept_rows: Mapping[str, int] | None = None,
     exchanged: Mapping[ShardedRows, DistributedRows] | None = None,
+    engine: EngineName | None = None,
+    can_distribute: bool = False,
 ) -> GPUMemory:
     """Decide where a loader's topology and features reside. All ranks that make the loader ``together`` call this.
 
@@ -43,6 +47,8 @@ def decide_memory(
         timeout: seconds to wait for them.
         kept_rows: how many rows of which tensors the GPU keeps, by name; ``None``: as its memory allows.
         exchanged: of rows that nodes hold in host memory: what GPUs exchange them by.
+        engine: the user's: ``"cugraph"`` has the topology distributed.
+        can_distribute: whether cuGraph can sample as the loader wants.
 
     Raises:
         CapacityError: it does not fit as the user wants.
@@ -79,6 +85,7 @@ def decide_memory(
         return places | {"device"} if name in copied else places
 
     store = topology_place(graph)
+    place = None if store is None else _topology_held(store.place, there(TOPOLOGY), hardware)
     topology = Item(
         name=TOPOLOGY,
         nbytes=nbytes,
@@ -86,8 +93,10 @@ def decide_memory(
         in_memory=TOPOLOGY not in mapped,
         can_shard=nbytes > 0,
         pointer_bytes=0 if graph is None else graph.pointer_bytes,
+        can_distribute=can_distribute,
+        distributed_bytes=None if graph is None else build_bytes(graph) // (1 if together else world.current_size()),
         there=there(TOPOLOGY),
-        held=None if store is None else _topology_held(store.place, there(TOPOLOGY), hardware),
+        held="distributed" if engine == "cugraph" else place,
     )
     items = [_held_item(*a, together=together) for a in kept_there]
     items += [_item(*a, there(a[0]), mapped=a[0] in mapped) for a in attributes]

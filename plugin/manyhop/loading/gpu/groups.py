@@ -30,7 +30,7 @@ class InFlightGroup(SampledGroup):
         keys: Sequence[BatchKey],
         turns: Sequence[Turn] | None = None,
     ) -> None:
-        super().__init__(len(keys))
+        super().__init__(len(keys), collective=gpu.collective)
         self._gpu, self._streams, self._adapter, self._turns = gpu, gpu.streams, adapter, turns
         self._batches = [key.batch for key in keys]
         self._sample: Callable[[slice], Callable[[], list[Any]]] = lambda i: adapter.seeds.begin(
@@ -54,7 +54,8 @@ class InFlightGroup(SampledGroup):
             self._make(i)
             made = self._made.pop(i)
         assert self._samples is not None
-        self._samples[i] = None
+        if not self._collective:
+            self._samples[i] = None
         return made
 
     def retake(self, batch: int) -> OnStream[Any]:

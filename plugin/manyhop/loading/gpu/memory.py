@@ -15,7 +15,16 @@ from manyhop.graph import Graph, PlacedGraph
 from manyhop.loading.gpu.pinning import HostMemory
 from manyhop.placement import GPUPlace, GPUPlacement
 from manyhop.stores.copies import Copy, Version, is_movable
-from manyhop.stores.spread import SPREAD_PLACES, Found, Held, SpreadRows, held, spread_graph, topology_place
+from manyhop.stores.spread import (
+    SPREAD_PLACES,
+    Found,
+    Held,
+    SpreadRows,
+    held,
+    spread_edges,
+    spread_graph,
+    topology_place,
+)
 
 
 class _Resident:
@@ -124,7 +133,9 @@ class GPUMemory:
         if graph is None or self.topology == "host":
             return
         if self.topology == "sharded":
-            self._graph = found.graph or spread_graph(graph, self.device, self._timeout)
+            self._graph = found.graph("sharded") or spread_graph(graph, self.device, self._timeout)
+        elif self.topology == "distributed":
+            self._graph = found.graph("distributed") or spread_edges(graph, self.device, self._timeout)
         store = topology_place(graph)
         if store is not None:
             store.keep(graph, self._graph or PlacedGraph.of(graph, self.device, self.topology))

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from manyhop import world
 from manyhop.control import DEFAULT_TIMEOUT
+from manyhop.errors import InputError
 from manyhop.features import Checks, RowRequest, gather
 from manyhop.loading.adapter import Adapter, Columns, LoaderView, Placed
 from manyhop.loading.gpu.decide import decide_memory, reads_all
 from manyhop.loading.gpu.memory import Sources
-from manyhop.loading.gpu.samples import BACKLOG, group_size
+from manyhop.loading.gpu.samples import BACKLOG, MOST_ALONE, MOST_TOGETHER, group_size
 from manyhop.loading.keys import current_turn
 from manyhop.loading.which_gpu import on_gpu, warn_if_shared
 from manyhop.pipeline import OnStream, Streams, Turn, current_exchange, tensors_in
@@ -44,6 +45,11 @@ class GPURuntime:
 
     def __init__(self, loader: LoaderView, adapter: Adapter[Any, Any], device: torch.device, mode: GPUMode | None):
         self.device = device
+        if loader.engine is not None and adapter.seeds.graph is None:
+            raise InputError(
+                f"Expected one of manyhop's samplers, unchanged, with engine={loader.engine!r}, got another. Leave "
+                "engine out."
+            )
         graph, named, timeout = adapter.seeds.graph, adapter.columns.named(), loader.rank_timeout or DEFAULT_TIMEOUT
         kept = adapter.columns.kept_rows
         decides = graph is not None or bool(named)  # else batches are only moved here
@@ -53,7 +59,16 @@ class GPURuntime:
         with on_gpu(device):  # shared GPU memory belongs to torch's current device
             exchanged = exchanged_on_gpus(named, timeout) if together and adapter.columns.complete else {}
             self.memory = decide_memory(
-                named, graph, device, mode, together=together, timeout=timeout, kept_rows=kept, exchanged=exchanged
+                named,
+                graph,
+                device,
+                mode,
+                together=together,
+                timeout=timeout,
+                kept_rows=kept,
+                exchanged=exchanged,
+                engine=loader.engine,
+                can_distribute=loader.can_distribute,
             )
             if decides and (not together or world.current_rank() == 0):  # ranks have decided the same
                 what = "%s on %s:\n%s"
@@ -61,7 +76,10 @@ class GPURuntime:
             self.sampling: Any = None
             if graph is not None and self.memory.topology != "host":
                 self.sampling = adapter.seeds.place(device, self.memory.topology)
-        self.group_size = 1 if self.sampling is None else group_size(loader.batch_size)
+        self.collective = self.sampling is not None and self.memory.topology == "distributed"
+        """Whether all ranks sample together, in the threads that take batches."""
+        most = MOST_TOGETHER if self.collective else MOST_ALONE
+        self.group_size = 1 if self.sampling is None else group_size(loader.batch_size, most)
         by_part = loader.plan is not None and loader.plan.parts is not None  # which the host looks up
         self.lookup = None if self.sampling is None or by_part else adapter.seeds.lookup(device)
         self.checks = Checks()
@@ -159,13 +177,21 @@ class GPURuntime:
 
     def needs_no_threads(self, loader: LoaderView, adapter: Adapter[Any, Any]) -> bool:
         """Return whether batches cost the host so little that threads, which compete with the caller, are slower."""
-        return (
+        return self.collective or (
             self.sampling is not None
             and self._reads_all
             and not self.memory.exchanges
             and not adapter.assembler.runs_user_code
             and not loader.timeout
         )
+
+    def drain(self) -> None:
+        """Where all ranks sample together: help the others until none has batches to sample. All ranks call it."""
+        if self.collective:
+            from manyhop.sampling.cugraph.scheduler import scheduler
+
+            with on_gpu(self.device):
+                scheduler(timeout=DEFAULT_TIMEOUT).drain()
 
     def joined_at_once(self) -> int:
         """Return the number of batches per gather, limited by the memory of batches that are made ahead."""

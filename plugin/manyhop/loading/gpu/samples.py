@@ -9,17 +9,26 @@ import torch
 from manyhop.graph import Graph
 from manyhop.sampling import SampledSubgraph
 
-_SEEDS_PER_GROUP = 16384  # more are hardly faster
-_MOST_PER_GROUP = 32
+MOST_ALONE = 32, 16384
+"""The most batches, and seeds, of a launch; more are hardly faster."""
+
+MOST_TOGETHER = 128, 131072
+"""The same of a call of all ranks, which takes milliseconds whatever it samples."""
+
 _GROUP_OF_UNKNOWN = 4
 BACKLOG = 4  # batches in the caller's stream, enough to keep it busy
 
 
-def group_size(batch_size: int | None) -> int:
-    """Return the number of batches per launch; ``batch_size=None``: batches of unknown size."""
+def group_size(batch_size: int | None, most: tuple[int, int]) -> int:
+    """Return the number of batches per launch.
+
+    Args:
+        batch_size: seeds per batch; ``None``: of unknown size.
+        most: the most batches, and seeds.
+    """
     if batch_size is None:
         return _GROUP_OF_UNKNOWN
-    return max(1, min(_MOST_PER_GROUP, _SEEDS_PER_GROUP // batch_size))
+    return max(1, min(most[0], most[1] // batch_size))
 
 
 def empty_sample(graph: Graph, device: torch.device) -> SampledSubgraph:
@@ -44,10 +53,11 @@ class SampledGroup:
 
     Args:
         size: number of batches.
+        collective: whether all ranks sample together. Then no batch is sampled again, without the others.
     """
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, size: int, *, collective: bool = False) -> None:
+        self._size, self._collective = size, collective
         self._samples: list[Any] | None = None
 
     def __len__(self) -> int:
@@ -57,7 +67,8 @@ class SampledGroup:
         """Remove the sample of batch ``i`` from the group and return it."""
         sample = self._sample_of(i)
         assert self._samples is not None
-        self._samples[i] = None
+        if not self._collective:
+            self._samples[i] = None
         return sample
 
     def _sample_of(self, i: int) -> Any:
@@ -71,7 +82,7 @@ class SampledGroup:
         try:
             return self._collect()
         except Exception:
-            if self._size == 1:
+            if self._size == 1 or self._collective:
                 raise
             return [None] * self._size  # one of them is faulty: sample each alone
 

@@ -42,7 +42,12 @@ def steps_on_gpu(
                 else:
                     inputs = seeds.inputs([epoch.to_index(item[1]) for _, item in batches])
                 keys = [BatchKey(epoch.seed, epoch.number, batch) for batch, _ in batches]
-                group = InFlightGroup(gpu, adapter, inputs, keys, [item[0] for _, item in batches])
+                try:
+                    group = InFlightGroup(gpu, adapter, inputs, keys, [item[0] for _, item in batches])
+                except Exception as error:
+                    if not gpu.collective:
+                        raise
+                    return [partial(_fail, error)] * len(batches)  # no batch begins again, without the other ranks
         if joins and group is not None:
             return [partial(complete_of_several, group, i, *one) for i, one in enumerate(batches)]
         return [partial(complete, group, i, *one) for i, one in enumerate(batches)]
@@ -90,3 +95,7 @@ def steps_on_gpu(
     if joins and transform is None:
         return Groups(begin, size, in_a_row=gpu.joined_at_once), finish
     return Groups(begin, size), finish
+
+
+def _fail(error: Exception) -> Any:
+    raise error

@@ -29,12 +29,14 @@ def prepare(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime) -> 
     with gpu.streams.on_stream():
         if not gpu.memory.exchanges:
             fill_cache(loader.plan, adapter, gpu, None)
+        gpu.drain()
         plan = loader.plan
         if plan is not None and plan.num_items > 0 and gpu.sampling is not None:
             if gpu.lookup is None:
                 plan.indices(0, 0)  # imports numba, which is not safe in two threads at once
             with showing_compilation(), compiling_gathers(adapter, gpu, JOINED):
                 _warm_up(loader, plan, adapter, gpu)
+        gpu.drain()
     gpu.streams.synchronize()
     gpu.streams.forget_times()
 
@@ -51,6 +53,11 @@ def _warm_up(loader: LoaderView, plan: BatchPlan, adapter: Adapter[Any, Any], gp
     else:
         inputs = adapter.seeds.inputs([torch.from_numpy(plan.indices(0, batch)) for batch in batches])
     keys = [BatchKey(0, 0, batch) for batch in batches]
+    if gpu.collective:
+        groups = [InFlightGroup(gpu, adapter, inputs, keys)]
+        if loader.sizes_are_known:
+            reserve(adapter, gpu, [groups[0].take(k) for k in range(len(groups[0]))])
+        return
     ahead = 2 if gpu.needs_no_threads(loader, adapter) else 2 * max(1, loader.num_workers)
     for _ in range(_WARM_UPS):  # the first one learns sizes
         groups = [InFlightGroup(gpu, adapter, inputs, keys) for _ in range(ahead)]

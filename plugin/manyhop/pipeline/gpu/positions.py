@@ -15,7 +15,7 @@ from manyhop.pipeline.plan import BatchPlan, network
 from manyhop.system.triton_launch import Kernel
 
 MOST: Final = 32
-"""Batches that are looked up at once."""
+"""Batches that are looked up by one launch."""
 
 MOST_TABLES: Final = 3
 """Tables that are looked up with them."""
@@ -49,10 +49,14 @@ class GPUPositions:
             of each batch.
 
         Raises:
-            InputError: for a batch that the plan does not have, or more than ``MOST``, or too many tables.
+            InputError: for a batch that the plan does not have, or none, or too many tables.
         """
-        if not 0 < len(batches) <= MOST or not 0 <= min(batches) <= max(batches) < len(plan):
-            raise InputError(f"Expected 1 to {MOST} batches, each from 0 to {len(plan) - 1}, got {list(batches)}.")
+        if len(batches) > MOST:
+            parts = [self(plan, epoch, batches[i : i + MOST], tables) for i in range(0, len(batches), MOST)]
+            columns = zip(*(rows for rows, _ in parts), strict=True)
+            return [torch.cat(column) for column in columns], [size for _, sizes in parts for size in sizes]
+        if not batches or not 0 <= min(batches) <= max(batches) < len(plan):
+            raise InputError(f"Expected batches, each from 0 to {len(plan) - 1}, got {list(batches)}.")
         if len(tables) > MOST_TABLES:
             raise InputError(f"Expected at most {MOST_TABLES} tables to look up, got {len(tables)}.")
         size, n, device, num = plan.batch_size, plan.num_items, self._device, len(tables)

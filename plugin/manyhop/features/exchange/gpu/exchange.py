@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from manyhop.control import DEFAULT_TIMEOUT
+from manyhop.cuda import check_gpus
 from manyhop.errors import FeatureError, RankError
 from manyhop.features.buffers import BufferPool
 from manyhop.features.exchange.failure import ExchangeFailure
@@ -40,7 +41,6 @@ from manyhop.features.hot.gpu import require_gpu_memory
 from manyhop.features.requests import RowRequest, out_of_range
 from manyhop.features.sources.cached import HotRows
 from manyhop.features.sources.distributed import DistributedRows
-from manyhop.features.whole_memory.communicators import check_gpus
 from manyhop.world import World, init
 
 _ASKS = int(Status.ASKS)

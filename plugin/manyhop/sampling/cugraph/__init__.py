@@ -1,0 +1,1 @@
+"""The cuGraph backend: a graph whose edges are spread over the GPUs of all ranks, sampled together. No Dask."""

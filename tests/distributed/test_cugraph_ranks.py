@@ -1,0 +1,268 @@
+"""Loaders whose ranks sample one graph together, by a stand-in of pylibcugraph: no rank hangs; batches are right."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from places import ENV
+from torch_geometric.data import Data, HeteroData
+
+import manyhop
+import manyhop_pyg
+from manyhop.errors import GraphError, InputError, RankError
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+
+NUM_NODES, NUM_EDGES = 60, 500
+
+
+def install():
+    import cugraph_stand_in
+    import whole_graph_stand_in
+
+    whole_graph_stand_in.install()
+    cugraph_stand_in.install()
+    return cugraph_stand_in
+
+
+def make_data():
+    generator = torch.Generator().manual_seed(3)
+    return Data(
+        x=torch.randn(NUM_NODES, 4, generator=generator),
+        edge_index=torch.randint(0, NUM_NODES, (2, NUM_EDGES), generator=generator),
+        edge_attr=torch.arange(NUM_EDGES),
+    )
+
+
+def right(data, batch):
+    edges = data.edge_index[:, batch.e_id]
+    return (
+        torch.equal(batch.n_id[batch.edge_index], edges)
+        and torch.equal(batch.x, data.x[batch.n_id])
+        and torch.equal(batch.edge_attr, batch.e_id)
+        and sum(batch.num_sampled_nodes) == batch.num_nodes
+    )
+
+
+def load(seeds_of_rank, distributed, epochs=2):
+    stand_in = install()
+    rank, data = manyhop.init(timeout=30).rank, make_data()
+    seeds = seeds_of_rank[rank] if not distributed else seeds_of_rank[0]
+    options = {"input_nodes": torch.arange(seeds), "batch_size": 4, "num_neighbors": [3, 2], "seed": 1}
+    options |= {"shuffle": True, "engine": "cugraph", "distributed": distributed}
+    if distributed:
+        options["rank_timeout"] = 30.0
+    loader = manyhop_pyg.NeighborLoader(data, **options)
+    loader._gpu.group_size = 2
+    del stand_in.calls[:]
+    batches = [batch for _ in range(epochs) for batch in loader]
+    found = sorted(int(i) for batch in batches for i in batch.input_id)
+    return all(right(data, b) for b in batches), len(batches), found, list(stand_in.calls), loader.placement.summary()
+
+
+def test_ranks_with_different_numbers_of_seeds_end(launcher):
+    results = launcher.run(load, [30, 9], False, env=ENV)
+    for (ok, batches, found, _, placement), seeds in zip(results, [30, 9], strict=True):
+        assert ok
+        assert batches == 2 * -(-seeds // 4)
+        assert found == sorted(2 * list(range(seeds)))
+        assert "topology: distributed" in placement
+    (_, _, _, first, _), (_, _, _, second, _) = results
+    assert len(first) == len(second) == 2 * 4  # groups of 2 batches of rank 0
+    assert sum(first) == 60
+    assert sum(second) == 18
+    assert second.count(0) == 2 * 2  # rank 1 takes part without seeds
+
+
+def test_ranks_that_share_batches(launcher):
+    results = launcher.run(load, [30, 30], True, env=ENV)
+    assert all(ok for ok, *_ in results)
+    assert [batches for _, batches, *_ in results] == [8, 8]
+    assert len(results[0][3]) == len(results[1][3]) == 4
+
+
+def several_loaders():
+    install()
+    rank, data = manyhop.init(timeout=30).rank, make_data()
+    options = {"batch_size": 5, "engine": "cugraph", "seed": 1}
+    nodes = manyhop_pyg.NeighborLoader(data, [2, 2], input_nodes=torch.arange(40 if rank else 10), **options)
+    links = manyhop_pyg.LinkNeighborLoader(
+        data, [3], edge_label_index=data.edge_index[:, : 20 if rank else 35], neg_sampling="binary", **options
+    )
+    batches = 0
+    # The ranks take batches of the two in different orders.
+    for loader in (nodes, links) if rank else (links, nodes):
+        for batch in loader:
+            batches += right(data, batch)
+    again = manyhop_pyg.NeighborLoader(data, [2, 2], input_nodes=torch.arange(7), **options)
+    same = again._gpu.memory._graph is nodes._gpu.memory._graph
+    return batches, sum(right(data, b) for b in again), same
+
+
+def test_ranks_take_loaders_in_any_order(launcher):
+    assert launcher.run(several_loaders, env=ENV) == [(2 + 7, 2, True), (8 + 4, 2, True)]
+
+
+def hetero():
+    install()
+    rank = manyhop.init(timeout=30).rank
+    rng = np.random.default_rng(0)
+    data = HeteroData()
+    data["a"].x, data["b"].x = torch.randn(30, 3), torch.randn(20, 3)
+    data["a"].num_nodes, data["b"].num_nodes = 30, 20
+    for t, (m, n) in {("a", "to", "b"): (30, 20), ("b", "to", "a"): (20, 30), ("a", "in", "a"): (30, 30)}.items():
+        pairs = np.stack([rng.integers(0, m, 80), rng.integers(0, n, 80)])
+        data[t].edge_index, data[t].w = torch.from_numpy(pairs), torch.rand(80)
+    loader = manyhop_pyg.NeighborLoader(
+        data, [2, 2], input_nodes=("a", torch.arange(12 + rank)), batch_size=3, weight_attr="w", engine="cugraph"
+    )
+    checks = []
+    for batch in loader:
+        for t in data.edge_types:
+            ends = torch.stack([batch[t[0]].n_id[batch[t].edge_index[0]], batch[t[2]].n_id[batch[t].edge_index[1]]])
+            checks.append(torch.equal(ends, data[t].edge_index[:, batch[t].e_id]))
+    return all(checks), len(checks)
+
+
+def test_types_and_weights(launcher):
+    assert launcher.run(hetero, env=ENV) == [(True, 12), (True, 15)]
+
+
+def fail():
+    install()
+    world, data = manyhop.init(timeout=30), make_data()
+    errors = []
+    loader = manyhop_pyg.NeighborLoader(data, [2], input_nodes=torch.arange(8), batch_size=2, engine="cugraph")
+    try:
+        loader.batch([1, 2])
+    except InputError as error:
+        errors.append(str(error))
+    for options in (
+        {"engine": "dgl"},
+        {"engine": "cugraph", "device": "cpu"},
+        {"engine": "cugraph", "subgraph_type": "induced"},
+    ):
+        try:
+            manyhop_pyg.NeighborLoader(data, [2], input_nodes=torch.arange(8), batch_size=2, **options)
+        except InputError as error:
+            errors.append(str(error))
+    try:
+        manyhop_pyg.LinkNeighborLoader(
+            data, [2], edge_label_index=data.edge_index, engine="cugraph", exclude_true_negatives=True
+        )
+    except InputError as error:
+        errors.append(str(error))
+    from manyhop.sampling.cugraph.scheduler import Scheduler
+
+    short = Scheduler(timeout=1.0)
+    if world.rank == 0:
+        try:
+            short.drain()
+        except RankError as error:
+            errors.append(str(error))
+    return errors
+
+
+def test_errors(launcher):
+    results = launcher.run(fail, env=ENV)
+    for errors in results:
+        expected = ["a single batch", "got 'dgl'", "got device='cpu'", "got 'induced'", "exclude_true_negatives"]
+        for error, words in zip(errors, expected, strict=False):
+            assert words in error
+    assert "within 1 s of each other" in results[0][5]
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_one_rank(monkeypatch, distributed):
+    import cugraph_stand_in
+    import whole_graph_stand_in
+
+    monkeypatch.setitem(sys.modules, "pylibcugraph", None)
+    monkeypatch.setitem(sys.modules, "manyhop.pipeline.gpu", None)
+    for name in ("GPUSampler", "GPUEdgeSampler"):
+        monkeypatch.setitem(vars(manyhop.sampling), name, None)
+    whole_graph_stand_in.install(monkeypatch.setattr)
+    cugraph_stand_in.install(monkeypatch.setattr)
+    data = make_data()
+    loader = manyhop_pyg.NeighborLoader(data, [3, 2], batch_size=7, engine="cugraph", distributed=distributed)
+    assert all(right(data, batch) for batch in loader)
+
+
+def load_dgl():
+    import manyhop_dgl
+    from manyhop_dgl.loader import loader as loaders
+
+    install()
+    loaders.DataLoader.samples_on_gpu, loaders.check_engine = lambda self: True, lambda *_: None
+    rank, data = manyhop.init(timeout=30).rank, make_data()
+    graph = manyhop_dgl.Graph(tuple(data.edge_index), NUM_NODES)
+    graph.ndata["x"] = data.x
+    sampler = manyhop_dgl.NeighborSampler([3, 2], prefetch_node_feats=["x"])
+    loader = manyhop_dgl.DataLoader(
+        graph, torch.arange(20 - 7 * rank), sampler, output="tensors", batch_size=5, engine="cugraph"
+    )
+    checks = []
+    for batch in loader:
+        checks.append(torch.equal(batch.node_features["x"], data.x[batch.input_nodes]))
+        for block in batch.blocks:
+            col = torch.repeat_interleave(torch.diff(block.indptr))
+            ends = torch.stack([batch.input_nodes[block.indices], batch.input_nodes[col]])
+            checks.append(torch.equal(ends, data.edge_index[:, block.edge_ids]))
+    return all(checks), len(checks), loader.placement.topology.place
+
+
+def test_loaders_of_dgl(launcher):
+    assert launcher.run(load_dgl, env=ENV) == [(True, 4 * 3, "distributed"), (True, 3 * 3, "distributed")]
+
+
+def load_parts(distributed):
+    install()
+    world, data = manyhop.init(timeout=30), make_data()
+    mine = slice(0, 120) if world.rank == 0 else slice(120, NUM_EDGES)
+    edges, features = manyhop_pyg.GraphStore(placement="distributed"), manyhop_pyg.FeatureStore()
+    row, col = data.edge_index[:, mine]
+    edges.put_edge_index((row, col), edge_type=None, layout="coo", size=(NUM_NODES, NUM_NODES))
+    features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
+    options = {"input_nodes": torch.arange(50), "batch_size": 8, "seed": 1, "distributed": distributed}
+    loader = manyhop_pyg.NeighborLoader((features, edges), [3, -1], **options)
+    checks = []
+    for batch in loader:
+        checks.append(torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id]))
+        checks.append(torch.equal(batch.x, data.x[batch.n_id]))
+    try:
+        loader.node_sampler.engine.sample(None)
+    except GraphError as error:
+        return all(checks), len(checks), loader.placement.topology.place, str(error)
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_each_rank_has_a_part_of_the_edges(launcher, distributed):
+    results = launcher.run(load_parts, distributed, env=ENV)
+    for (ok, checks, place, error), mine in zip(results, (120, 380), strict=True):
+        assert ok
+        assert checks == 2 * (4 if distributed else 7)
+        assert place == "distributed"
+        assert f"got {mine} of them" in error
+
+
+def leave():
+    install()
+    rank, data = manyhop.init(timeout=30).rank, make_data()
+    options = {"batch_size": 4, "seed": 1, "engine": "cugraph", "distributed": True, "rank_timeout": 20.0}
+    loader = manyhop_pyg.NeighborLoader(data, [2], input_nodes=torch.arange(60), **options)
+    loader._gpu.group_size = 1
+    batches = iter(loader)
+    next(batches)
+    if rank == 1:
+        return ""
+    try:
+        return sum(1 for _ in batches)
+    except RankError as error:
+        return str(error)
+
+
+def test_a_rank_that_leaves_is_an_error_on_the_others(launcher):
+    error, _ = launcher.run(leave, env=ENV)
+    assert "Expected all ranks to sample with cuGraph within 20 s of each other" in error

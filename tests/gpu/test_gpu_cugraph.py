@@ -1,0 +1,194 @@
+"""The cuGraph engine with cuGraph itself: on one GPU, and on two."""
+
+import sys
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.nn import SAGEConv
+
+import manyhop
+import manyhop_pyg
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
+from manyhop.sampling import NeighborSpec
+from manyhop.sampling.cugraph import binding
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "sampling")]
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not binding.is_installed(), reason="needs pylibcugraph and raft-dask"),
+]
+SIZES = [1, pytest.param(2, marks=[pytest.mark.multigpu])]
+if torch.cuda.device_count() < 2:
+    SIZES = [1]
+
+
+def sampler_of(graph, spec):
+    from manyhop.sampling.cugraph.engine import CuGraphSampler
+    from manyhop.sampling.cugraph.graph import SpreadGraph
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    return CuGraphSampler(SpreadGraph(graph, device, timeout=60), spec)
+
+
+def on_host(sample):
+    def moved(value):
+        if isinstance(value, torch.Tensor):
+            return value.cpu()
+        return {k: moved(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+    return type(sample)(**{name: moved(value) for name, value in vars(sample).items()})
+
+
+def check_structure():
+    from reference_worlds import fanouts, make_world
+    from structure import SEEDS, SPECS, check, request
+
+    rank = manyhop.init().rank
+    mine = SEEDS[rank:]  # ranks sample different batches, and not equally many
+    for kind, options in SPECS.items():
+        world = make_world(1, weights=kind == "weighted")
+        for fan in [(2, 3), (-1, 2), (0, 2), (3, 0, 1)]:
+            spec = NeighborSpec(fanouts=fanouts(*fan), **options)
+            asked = [request(seeds, batch) for batch, seeds in enumerate(mine)]
+            for one, sample in zip(asked, sampler_of(world.graph, spec).begin(asked).finish(), strict=True):
+                check(world, spec, one, on_host(sample))
+    return sorted({name.partition(".")[0] for name in sys.modules} & {"dask", "distributed", "ucxx", "dask_cuda"})
+
+
+@pytest.mark.parametrize("world_size", SIZES)
+def test_structure_and_no_dask(run_on_gpus, world_size):
+    assert run_on_gpus(check_structure, world_size=world_size) == [[]] * world_size
+
+
+def homogeneous(num_nodes, num_edges, **columns):
+    generator = torch.Generator().manual_seed(1)
+    row, col = torch.randint(0, num_nodes, (2, num_edges), generator=generator)
+    edges = EdgeInput(row=row, col=col, **columns)
+    return col, build_graph({HOMOGENEOUS_NODE: num_nodes}, {HOMOGENEOUS_EDGE: edges})
+
+
+def frequencies(weighted):
+    from structure import request
+
+    rank = manyhop.init().rank
+    weight = torch.arange(1, 401) % 7 if weighted else None
+    col, graph = homogeneous(20, 400, weight=weight)
+    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (1 if weighted else 3,)}, weighted=weighted)
+    sampler = sampler_of(graph, spec)
+    counts, rounds = np.zeros(400), 20
+    for k in range(rounds):
+        asked = [request({HOMOGENEOUS_NODE: list(range(20))}, 100 * k + b) for b in range(100 + rank)]
+        for sample in sampler.begin(asked).finish():
+            np.add.at(counts, sample.edge_id[HOMOGENEOUS_EDGE].cpu().numpy(), 1)
+    share = np.ones(400) if weight is None else weight.numpy().astype(float)
+    total = np.bincount(col.numpy(), weights=share, minlength=20)[col.numpy()]
+    expected = rounds * (100 + rank) * (1 if weighted else 3) * share / total
+    used = expected > 0
+    assert not counts[~used].any()
+    chi = float(((counts[used] - expected[used]) ** 2 / expected[used]).sum())
+    return chi, int(used.sum()) - 20
+
+
+def both(function):
+    """What a function returns for two arguments, on each rank; starting ranks takes longest."""
+    first, second = {"frequencies": (False, True), "temporal": ("uniform", "last"), "train": (False, True)}[function]
+    return [globals()[function](first), globals()[function](second)]
+
+
+@pytest.mark.parametrize("world_size", SIZES)
+def test_frequencies_of_picks(run_on_gpus, world_size):
+    for chi, freedom in chain(*run_on_gpus(both, "frequencies", world_size=world_size)):
+        assert chi < freedom + 6 * np.sqrt(2 * freedom)
+        assert chi > 0.2 * freedom
+
+
+def temporal(strategy):
+    from structure import request
+
+    rank = manyhop.init().rank
+    time = torch.arange(400) * 7919 % 1000
+    col, graph = homogeneous(20, 400, time=time)
+    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (3, 2)}, temporal=strategy, disjoint=True)
+    seeds, latest, earliest = [1 + rank, 1, 2], [500, 100, 999], [300, 0, 0]
+    asked = request(
+        {HOMOGENEOUS_NODE: seeds}, 0, time_max={HOMOGENEOUS_NODE: latest}, time_min={HOMOGENEOUS_NODE: earliest}
+    )
+    sample = on_host(sampler_of(graph, spec).sample(asked))
+    ids, tree = sample.edge_id[HOMOGENEOUS_EDGE], sample.tree[HOMOGENEOUS_NODE]
+    of_edge = tree[sample.col[HOMOGENEOUS_EDGE]]
+    inside = (time[ids] <= torch.tensor(latest)[of_edge]) & (time[ids] >= torch.tensor(earliest)[of_edge])
+    first = torch.arange(len(ids)) < sample.num_sampled_edges[HOMOGENEOUS_EDGE][0]
+    there = (col == 2) & (time <= 999)
+    best = time[there].sort().values[-3:].tolist()
+    return (
+        bool(inside.all()),
+        len(ids) > 6,
+        strategy != "last" or sorted(time[ids[first & (of_edge == 2)]].tolist()) == best,
+    )
+
+
+@pytest.mark.parametrize("world_size", SIZES)
+def test_times(run_on_gpus, world_size):
+    assert run_on_gpus(both, "temporal", world_size=world_size) == [[(True, True, True)] * 2] * world_size
+
+
+def train(distributed):
+    world = manyhop.init()
+    device = torch.device("cuda", torch.cuda.current_device())
+    generator = torch.Generator().manual_seed(0)
+    num_nodes = 20_000
+    label = torch.randint(0, 4, (num_nodes,), generator=generator)
+    col = torch.randint(0, num_nodes, (200_000,), generator=generator)
+    row = torch.randint(0, num_nodes, (200_000,), generator=generator)
+    x = torch.nn.functional.one_hot(label, 4).float() + torch.randn(num_nodes, 4, generator=generator)
+    target = torch.zeros(num_nodes, 4).index_add_(0, col, x[row]).argmax(1)
+    data = Data(x=x, y=target, edge_index=torch.stack([row, col]))
+    seeds = torch.arange(num_nodes) if distributed else torch.arange(5000 + 2500 * world.rank)
+    options = {"input_nodes": seeds, "batch_size": 256, "shuffle": True, "seed": 1, "device": "cuda"}
+    loader = manyhop_pyg.NeighborLoader(data, [5, 5], engine="cugraph", distributed=distributed, **options)
+    model = torch.nn.ModuleList([SAGEConv(4, 32), SAGEConv(32, 4)]).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    losses, right = [], True
+    for _ in range(3):
+        for batch in loader:
+            right &= torch.equal(batch.n_id[batch.edge_index].cpu(), data.edge_index[:, batch.e_id.cpu()])
+            hidden = model[0](batch.x, batch.edge_index).relu()
+            loss = torch.nn.functional.cross_entropy(
+                model[1](hidden, batch.edge_index)[: batch.batch_size], batch.y[: batch.batch_size]
+            )
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return right, float(np.mean(losses[:5])), float(np.mean(losses[-5:])), loader.placement.topology.place
+
+
+def load_parts():
+    world = manyhop.init()
+    generator = torch.Generator().manual_seed(0)
+    edges, n = torch.randint(0, 5000, (2, 60_000), generator=generator), world.world_size
+    mine = slice(60_000 * world.rank // n, 60_000 * (world.rank + 1) // n)
+    graph, features = manyhop_pyg.GraphStore(placement="distributed"), manyhop_pyg.FeatureStore()
+    graph.put_edge_index(tuple(edges[:, mine]), edge_type=None, layout="coo", size=(5000, 5000))
+    features.put_tensor(torch.arange(5000), group_name=None, attr_name="x", index=None)
+    loader = manyhop_pyg.NeighborLoader((features, graph), [4, 4], batch_size=100, device="cuda", distributed=True)
+    checks = [torch.equal(b.n_id[b.edge_index].cpu(), edges[:, b.e_id.cpu()]) for b in loader]
+    return all(checks), len(checks), loader.placement.topology.place
+
+
+@pytest.mark.parametrize("world_size", SIZES)
+def test_each_rank_has_a_part_of_the_edges(run_on_gpus, world_size):
+    assert run_on_gpus(load_parts, world_size=world_size) == [(True, 50 // world_size, "distributed")] * world_size
+
+
+@pytest.mark.parametrize("world_size", SIZES)
+def test_losses_fall_and_uneven_ranks_end(run_on_gpus, world_size):
+    for right, first, last, place in chain(*run_on_gpus(both, "train", world_size=world_size)):
+        assert right
+        assert last < 0.8 * first
+        assert place == "distributed"

@@ -1,0 +1,177 @@
+"""Samples by cuGraph's rules, from a stand-in of pylibcugraph: their structure is that of the contract."""
+
+import sys
+
+import cugraph_stand_in
+import numpy as np
+import pytest
+import torch
+from reference_worlds import TYPES, fanouts, make_world
+from structure import SEEDS, SPECS, check, request
+
+from manyhop.errors import InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
+from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest
+from manyhop.sampling.cugraph.engine import CuGraphSampler
+from manyhop.sampling.cugraph.graph import SpreadGraph
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def pylibcugraph(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pylibcugraph", None)
+    return cugraph_stand_in.install(monkeypatch.setattr)
+
+
+def sampler_of(graph, spec):
+    return CuGraphSampler(SpreadGraph(graph, CPU, timeout=10), spec)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("fan", [(2, 3), (-1, 2), (0, 2), (3, 0, 1), (1,)])
+def test_samples_have_the_structure_of_the_contract(kind, fan):
+    for seed in range(3):
+        world = make_world(seed, weights=kind == "weighted")
+        spec = NeighborSpec(fanouts=fanouts(*fan), **SPECS[kind])
+        asked = [request(seeds, batch) for batch, seeds in enumerate(SEEDS)]
+        sampler = sampler_of(world.graph, spec)
+        before = len(cugraph_stand_in.calls)
+        for one, sample in zip(asked, sampler.begin(asked).finish(), strict=True):
+            check(world, spec, one, sample)
+        asks = fan[0] != 0 or (kind == "all" and any(fan))
+        assert len(cugraph_stand_in.calls) == before + asks, "all batches in one call"
+
+
+def test_different_fanouts_of_types():
+    world = make_world(4)
+    spec = NeighborSpec(fanouts=dict(zip(TYPES, [(1, 2), (0, -1), (3, 0), (2, 2)], strict=True)))
+    asked = [request(seeds, batch) for batch, seeds in enumerate(SEEDS)]
+    for one, sample in zip(asked, sampler_of(world.graph, spec).begin(asked).finish(), strict=True):
+        check(world, spec, one, sample)
+
+
+def homogeneous(num_nodes=40, num_edges=300, seed=0, **columns):
+    rng = np.random.default_rng(seed)
+    row, col = rng.integers(0, num_nodes, (2, num_edges))
+    edges = EdgeInput(row=torch.from_numpy(row), col=torch.from_numpy(col), **columns)
+    return row, col, build_graph({HOMOGENEOUS_NODE: num_nodes}, {HOMOGENEOUS_EDGE: edges})
+
+
+def test_calls_are_bounded(monkeypatch):
+    from manyhop.sampling.cugraph import engine
+
+    _, _, graph = homogeneous()
+    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (2, 2)})
+    sampler = sampler_of(graph, spec)
+    asked = [request({HOMOGENEOUS_NODE: [k, k + 1]}, k) for k in range(10)]
+    monkeypatch.setattr(engine, "EDGES_PER_CALL", 6 * 6)  # of 2 + 4 edges a seed
+    del cugraph_stand_in.calls[:]
+    samples = sampler.begin(asked).finish()
+    assert cugraph_stand_in.calls == [6, 6, 6, 2]
+    assert [s.node[HOMOGENEOUS_NODE][:2].tolist() for s in samples] == [[k, k + 1] for k in range(10)]
+
+
+def test_calls_differ_and_repeat():
+    _, _, graph = homogeneous()
+    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (3,)})
+
+    def ids():
+        sampler = sampler_of(graph, spec)
+        return [sampler.sample(request({HOMOGENEOUS_NODE: [5, 6]})).edge_id[HOMOGENEOUS_EDGE].tolist() for _ in "12"]
+
+    first, second = ids()
+    assert first != second
+    assert ids() == [first, second]
+
+
+def test_times():
+    generator = torch.Generator().manual_seed(0)
+    time = torch.randint(0, 50, (300,), generator=generator)
+    _, col, graph = homogeneous(time=time)
+    latest, earliest = [30, 10, 49], [20, 0, 0]
+    for temporal in ("uniform", "last"):
+        spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (3, 2)}, temporal=temporal, disjoint=True)
+        asked = request({HOMOGENEOUS_NODE: [1, 1, 2]}, time_max={HOMOGENEOUS_NODE: latest},
+                        time_min={HOMOGENEOUS_NODE: earliest})  # fmt: skip
+        sample = sampler_of(graph, spec).sample(asked)
+        ids, tree = sample.edge_id[HOMOGENEOUS_EDGE], sample.tree[HOMOGENEOUS_NODE]
+        of_edge = tree[sample.col[HOMOGENEOUS_EDGE]]
+        assert ids.numel() > 0
+        assert bool((time[ids] <= torch.tensor(latest)[of_edge]).all())
+        assert bool((time[ids] >= torch.tensor(earliest)[of_edge]).all())
+        if temporal == "last":
+            there = np.flatnonzero((col == 2) & (time.numpy() <= 49))
+            best = sorted(time[there].tolist())[-3:]
+            first = torch.arange(len(ids)) < sample.num_sampled_edges[HOMOGENEOUS_EDGE][0]
+            first = ids[first & (of_edge == 2)]
+            assert sorted(time[first].tolist()) == best
+
+
+def test_batches_without_seeds_make_no_call():
+    world = make_world(2)
+    asked = [request({"a": []}, 0), request({}, 1)]
+    before = len(cugraph_stand_in.calls)
+    for sample in sampler_of(world.graph, NeighborSpec(fanouts=fanouts(2, 2))).begin(asked).finish():
+        assert sample.num_sampled_nodes == {"a": [0, 0, 0], "b": [0, 0, 0], "c": [0, 0, 0]}
+        assert all(edges.numel() == 0 for edges in sample.edge_id.values())
+    assert len(cugraph_stand_in.calls) == before
+
+
+def test_edges_without_weight_are_left_out():
+    world = make_world(0, weights=True)
+    with pytest.raises(InputError, match="got weighted=False"):
+        sampler_of(world.graph, NeighborSpec(fanouts=fanouts(2)))
+
+
+def test_wide_ids():
+    _, _, graph = homogeneous()
+    from manyhop.graph import with_edge_ids
+
+    assert not SpreadGraph(graph, CPU, timeout=10).is_wide
+    far = with_edge_ids(graph, {HOMOGENEOUS_EDGE: torch.arange(300) + (1 << 33)})
+    spread = SpreadGraph(far, CPU, timeout=10)
+    assert spread.is_wide
+    sample = CuGraphSampler(spread, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (-1,)})).sample(
+        request({HOMOGENEOUS_NODE: [5]})
+    )
+    assert sample.edge_id[HOMOGENEOUS_EDGE].min() >= 1 << 33
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subgraph": "induced"}, "got 'induced'"),
+        ({"temporal": "uniform", "disjoint": True}, "got some without"),
+    ],
+)
+def test_what_cugraph_lacks_is_an_error(options, message):
+    world = make_world(0, times=True)
+    with pytest.raises(InputError, match=message):
+        sampler_of(world.graph, NeighborSpec(fanouts=fanouts(2), **options))
+
+
+def test_bad_requests_are_errors():
+    _, _, graph = homogeneous()
+    sampler = sampler_of(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (2,)}))
+    with pytest.raises(InputError, match="got 40"):
+        sampler.sample(request({HOMOGENEOUS_NODE: [40]}))
+    some = NodeRequest(
+        key=BatchKey(0, 0, 0),
+        seeds={HOMOGENEOUS_NODE: torch.tensor([1])},
+        exclude={HOMOGENEOUS_EDGE: torch.tensor([1])},
+    )
+    with pytest.raises(InputError, match="exclude"):
+        sampler.sample(some)
+
+
+def test_picks_are_uniform():
+    _, col, graph = homogeneous(8, 60)
+    sampler = sampler_of(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (2,)}))
+    asked = [request({HOMOGENEOUS_NODE: list(range(8)) * 2}, k) for k in range(300)]
+    counts = np.zeros(60)
+    for sample in sampler.begin(asked).finish():
+        np.add.at(counts, sample.edge_id[HOMOGENEOUS_EDGE].numpy(), 1)
+    degree = np.bincount(col, minlength=8)
+    expected = 600 * np.minimum(2, degree)[col] / degree[col]
+    assert np.abs(counts - expected).max() < 6 * np.sqrt(2 * expected.max())
