@@ -1,4 +1,4 @@
-"""Compiles the kernel of updates, which needs no GPU. ``test_gpu_update_compile.py`` runs it in a process of its own,
+"""Compiles the kernels of updates, which needs no GPU. ``test_gpu_update_compile.py`` runs it in a process of its own,
 since the other tests interpret kernels."""
 
 import triton
@@ -8,27 +8,33 @@ from triton.compiler import ASTSource
 from manyhop.embedding.kernels.update import NUMBERS, sum_pieces, update_rows
 from manyhop.embedding.rules import Kind
 
-INTEGERS = ("ids", "order", "count", "grads", "pieces", "weight", "first", "state_a", "state_b", "width")
-CONSTANTS = ("KIND", "WIDE_GRADS", "WIDE_WEIGHT", "ROWS", "COLUMNS")
+INTEGERS = ("ids", "order", "count", "grads", "pieces", "weight", "first", "state_a", "state_b")
+CONSTANTS = ("KIND", "WIDE_GRADS", "WIDE_WEIGHT", "WIDTH", "LANES", "ROWS", "COLUMNS")
 VARIANTS = [
-    (Kind.STORE, True, True, 4, 256),
-    (Kind.SGD, False, False, 64, 16),
-    (Kind.ADAM, True, True, 8, 128),
-    (Kind.ADAM, False, False, 8, 128),
-    (Kind.ADAGRAD, True, False, 4, 256),
-    (Kind.RMSPROP, True, True, 32, 32),
+    (Kind.STORE, True, True, 300, 4, 4, 256),
+    (Kind.SGD, False, False, 3, 1, 64, 16),
+    (Kind.ADAM, True, True, 128, 4, 8, 128),
+    (Kind.ADAM, False, False, 128, 4, 8, 128),
+    (Kind.ADAGRAD, True, False, 256, 1, 4, 256),
+    (Kind.RMSPROP, True, True, 32, 4, 32, 32),
 ]
+
+
+def compiled(function, types, values):
+    source = ASTSource(function, types | dict.fromkeys(values, "constexpr"), values)
+    return triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": 4})
+
 
 if __name__ == "__main__":
     for wide in (True, False):
-        types = dict.fromkeys(("ids", "order", "count", "grads", "pieces", "width"), "i64")
-        values = {"WIDE_GRADS": wide, "ROWS": 8, "COLUMNS": 128}
-        source = ASTSource(sum_pieces, types | dict.fromkeys(values, "constexpr"), values)
-        assert triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": 4}).asm["cubin"]
+        values = {"WIDE_GRADS": wide, "WIDTH": 128, "LANES": 4, "ROWS": 8, "COLUMNS": 128}
+        assert compiled(sum_pieces, dict.fromkeys(INTEGERS[:5], "i64"), values).asm["cubin"]
+    types = dict.fromkeys(INTEGERS, "i64") | {"numbers": ("i64",) * NUMBERS.value}
     for kind, *others in VARIANTS:
-        types = dict.fromkeys(INTEGERS, "i64") | {"numbers": ("i64",) * NUMBERS.value}
-        values = dict(zip(CONSTANTS, (int(kind), *others), strict=True))
-        source = ASTSource(update_rows, types | dict.fromkeys(CONSTANTS, "constexpr"), values)
-        compiled = triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": 4})
-        assert compiled.asm["cubin"]
+        found = compiled(update_rows, types, dict(zip(CONSTANTS, (int(kind), *others), strict=True)))
+        code, wide_grads, lanes = found.asm["ptx"], others[0], others[3]
+        assert found.asm["cubin"]
+        vectors = sum(f"ld.global.{words}" in code for words in ("v4.b32", "v2.b32"))
+        assert bool(vectors) == (lanes == 4), (kind, *others)
+        assert not wide_grads or lanes == 1 or "ld.global.v4.b32" in code, (kind, *others)
         print(kind, *others, flush=True)

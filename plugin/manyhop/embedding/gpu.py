@@ -18,6 +18,7 @@ from manyhop.system.triton_launch import Kernel
 _TILE = 1024  # numbers of a program
 _MOST_COLUMNS = 256
 _NUM_WARPS = 4
+_LANES = 4  # numbers that a thread reads at once: 16 bytes of float32
 
 
 def update_on_gpu(
@@ -34,21 +35,26 @@ def update_on_gpu(
     columns = min(_MOST_COLUMNS, 1 << max(4, (width - 1).bit_length()))
     rows, blocks = _TILE // columns, -(-width // columns)
     wide_grads, wide_weight = values.dtype == torch.float32, weight.dtype == torch.float32
+    lanes = _LANES if all(_in_lanes(each, width) for each in (values, weight, *states)) else 1
+    tile = (width, lanes, rows, columns)
     read = gradients.ids.data_ptr(), gradients.order.data_ptr(), count, values.data_ptr()
     num_pieces = -(-count // PIECE)
     pieces = torch.empty(num_pieces, width, dtype=torch.float32, device=device)
     if num_pieces > 1:
-        sums = _kernel(sum_pieces, (0,) * 6, (wide_grads, rows, columns))
-        sums(device, -(-num_pieces // rows) * blocks, *read, pieces.data_ptr(), width)
+        sums = _kernel(sum_pieces, (0,) * 5, (wide_grads, *tile))
+        sums(device, -(-num_pieces // rows) * blocks, *read, pieces.data_ptr())
     numbers = tuple(_bits(number) for number in (scale, rule.h0, rule.h1, rule.h2, rule.h3))
     a, b = ([state.data_ptr() for state in states] + [0, 0])[:2]
-    updates = _kernel(
-        update_rows, (0,) * 10 + (NUMBERS.value,), (int(rule.kind), wide_grads, wide_weight, rows, columns)
-    )
+    updates = _kernel(update_rows, (0,) * 9 + (NUMBERS.value,), (int(rule.kind), wide_grads, wide_weight, *tile))
     updates(
         device, -(-count // rows) * blocks,
-        *read, pieces.data_ptr(), weight.data_ptr(), first, a, b, width, numbers,
+        *read, pieces.data_ptr(), weight.data_ptr(), first, a, b, numbers,
     )  # fmt: skip
+
+
+def _in_lanes(rows: Tensor, width: int) -> bool:
+    """Return whether each row consists of aligned groups of ``_LANES`` numbers."""
+    return width % _LANES == 0 and rows.data_ptr() % (_LANES * rows.element_size()) == 0
 
 
 @cache

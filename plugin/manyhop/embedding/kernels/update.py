@@ -19,10 +19,8 @@ NUMBERS = tl.constexpr(5)  # float32 of a launch: scale, h0 to h3
 
 
 @triton.jit(
-    do_not_specialize=[
-        "ids", "order", "count", "grads", "pieces", "weight", "first", "state_a", "state_b", "width", "numbers",
-    ]
-)  # fmt: skip
+    do_not_specialize=["ids", "order", "count", "grads", "pieces", "weight", "first", "state_a", "state_b", "numbers"]
+)
 def update_rows(
     ids,
     order,
@@ -33,54 +31,46 @@ def update_rows(
     first,
     state_a,
     state_b,
-    width,
     numbers,
     KIND: tl.constexpr,
     WIDE_GRADS: tl.constexpr,
     WIDE_WEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    LANES: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
     """Update some columns of the rows that begin at ``ROWS`` positions of the ascending ids.
 
     All others as in ``manyhop.embedding.cpu_kernels.update_rows``. pieces: what ``sum_pieces`` has written. numbers:
-    the bits of ``NUMBERS`` float32. Sums have the same order in every launch.
+    the bits of ``NUMBERS`` float32. LANES: numbers that are read at once, aligned in every row. Sums have the same order
+    in every launch.
     """
+    blocks: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0).to(tl.int64)
-    blocks = (width + COLUMNS - 1) // COLUMNS
     i = (program // blocks) * ROWS + tl.arange(0, ROWS)
     column = (program % blocks) * COLUMNS + tl.arange(0, COLUMNS)
     id_of = ids.to(tl.pointer_type(tl.int64))
     inside = i < count
     row = tl.load(id_of + i, mask=inside, other=0)
-    before = tl.load(id_of + i - 1, mask=inside & (i > 0), other=0)
-    leads = inside & ((i == 0) | (before != row))
-    columns = (column < width)[None, :]
-    at = (row - first)[:, None] * width + column[None, :]
-    mask = leads[:, None] & columns
-    if WIDE_WEIGHT:
-        target = weight.to(tl.pointer_type(tl.float32)) + at
-    else:
-        target = weight.to(tl.pointer_type(tl.bfloat16)) + at
-    # All that is read of a row is under way before gradients are added.
+    leads = inside & (tl.load(id_of + i - 1, mask=inside & (i > 0), other=-1) != row)
+    repeats = _has_more(id_of, i + 1, count, row, leads)
+    at = (row - first)[:, None] * WIDTH + column[None, :]
+    mask = leads[:, None] & (column < WIDTH)[None, :]
+    # All that is read of a row is under way before it is known whether there are more gradients.
+    total = _gradients(order, grads, i, column, leads, WIDE_GRADS, WIDTH, LANES)
+    target = _numbers_at(weight, at, WIDE_WEIGHT, LANES)
     if KIND != _STORE:
         w = tl.load(target, mask=mask, other=0).to(tl.float32)
     if (KIND == _ADAM) | (KIND == _ADAGRAD) | (KIND == _RMSPROP):
-        at_a = state_a.to(tl.pointer_type(tl.float32)) + at
+        at_a = _numbers_at(state_a, at, True, LANES)
         a = tl.load(at_a, mask=mask, other=0)
     if KIND == _ADAM:
-        at_b = state_b.to(tl.pointer_type(tl.float32)) + at
+        at_b = _numbers_at(state_b, at, True, LANES)
         b = tl.load(at_b, mask=mask, other=0)
-    total = _sum_to_boundary(id_of, order, grads, i, count, row, leads, column, width, WIDE_GRADS)
-    number = i // _PIECE + 1
-    more = _has_more(id_of, number * _PIECE, count, row, leads)
-    going = tl.max(more.to(tl.int32), 0)
-    while going > 0:
-        piece = pieces.to(tl.pointer_type(tl.float32)) + number[:, None] * width + column[None, :]
-        total += tl.load(piece, mask=more[:, None] & columns, other=0)
-        number += 1
-        more = _has_more(id_of, number * _PIECE, count, row, more)
-        going = tl.max(more.to(tl.int32), 0)
+    if tl.max(repeats.to(tl.int32), 0) > 0:
+        total = _sum_to_boundary(total, id_of, order, grads, i, count, row, repeats, column, WIDE_GRADS, WIDTH, LANES)
+        total = _add_pieces(total, id_of, pieces, i, count, row, repeats, column, WIDTH, LANES)
     g = total * _number(numbers[0])
     h0, h1, h2, h3 = _number(numbers[1]), _number(numbers[2]), _number(numbers[3]), _number(numbers[4])
     if KIND == _SGD:
@@ -107,16 +97,25 @@ def update_rows(
         tl.store(target, _narrow(w), mask=mask)
 
 
-@triton.jit(do_not_specialize=["ids", "order", "count", "grads", "pieces", "width"])
+@triton.jit(do_not_specialize=["ids", "order", "count", "grads", "pieces"])
 def sum_pieces(
-    ids, order, count, grads, pieces, width, WIDE_GRADS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    ids,
+    order,
+    count,
+    grads,
+    pieces,
+    WIDE_GRADS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    LANES: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
     """Sum the gradients from each multiple of ``_PIECE`` on that continues a row, up to the next one.
 
-    pieces: address of ``[ceil(count / _PIECE), width] float32``; others stay undefined.
+    pieces: address of ``[ceil(count / _PIECE), WIDTH] float32``; others stay undefined.
     """
+    blocks: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0).to(tl.int64)
-    blocks = (width + COLUMNS - 1) // COLUMNS
     number = (program // blocks) * ROWS + tl.arange(0, ROWS)
     column = (program % blocks) * COLUMNS + tl.arange(0, COLUMNS)
     i = number * _PIECE
@@ -125,23 +124,50 @@ def sum_pieces(
     row = tl.load(id_of + i, mask=inside, other=0)
     continues = inside & (tl.load(id_of + i - 1, mask=inside, other=0) == row)
     if tl.max(continues.to(tl.int32), 0) > 0:
-        total = _sum_to_boundary(id_of, order, grads, i, count, row, continues, column, width, WIDE_GRADS)
-        target = pieces.to(tl.pointer_type(tl.float32)) + number[:, None] * width + column[None, :]
-        tl.store(target, total, mask=continues[:, None] & (column < width)[None, :])
+        total = _gradients(order, grads, i, column, continues, WIDE_GRADS, WIDTH, LANES)
+        total = _sum_to_boundary(total, id_of, order, grads, i, count, row, continues, column, WIDE_GRADS, WIDTH, LANES)
+        target = _numbers_at(pieces, number[:, None] * WIDTH + column[None, :], True, LANES)
+        tl.store(target, total, mask=continues[:, None] & (column < WIDTH)[None, :])
 
 
 @triton.jit
-def _sum_to_boundary(id_of, order, grads, i, count, row, rows, column, width, WIDE: tl.constexpr):
-    """Return ``[ROWS, COLUMNS] float32``: the gradients of rows from positions on, up to the next boundary."""
-    columns = (column < width)[None, :]
-    total = _gradients(order, grads, i, column, rows, columns, width, WIDE)
+def _sum_to_boundary(
+    total,
+    id_of,
+    order,
+    grads,
+    i,
+    count,
+    row,
+    rows,
+    column,
+    WIDE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    """Add the gradients of rows after the positions ``i``, up to the next boundary."""
     step = tl.full([], 1, tl.int64)
     more = _has_more(id_of, i + step, count, row, rows & ((i + step) % _PIECE != 0))
     going = tl.max(more.to(tl.int32), 0)
     while going > 0:
-        total += _gradients(order, grads, i + step, column, more, columns, width, WIDE)
+        total += _gradients(order, grads, i + step, column, more, WIDE, WIDTH, LANES)
         step += 1
         more = _has_more(id_of, i + step, count, row, more & ((i + step) % _PIECE != 0))
+        going = tl.max(more.to(tl.int32), 0)
+    return total
+
+
+@triton.jit
+def _add_pieces(total, id_of, pieces, i, count, row, rows, column, WIDTH: tl.constexpr, LANES: tl.constexpr):
+    """Add what ``sum_pieces`` has written for rows that continue beyond a boundary."""
+    number = i // _PIECE + 1
+    more = _has_more(id_of, number * _PIECE, count, row, rows)
+    going = tl.max(more.to(tl.int32), 0)
+    while going > 0:
+        piece = _numbers_at(pieces, number[:, None] * WIDTH + column[None, :], True, LANES)
+        total += tl.load(piece, mask=more[:, None] & (column < WIDTH)[None, :], other=0)
+        number += 1
+        more = _has_more(id_of, number * _PIECE, count, row, more)
         going = tl.max(more.to(tl.int32), 0)
     return total
 
@@ -150,19 +176,24 @@ def _sum_to_boundary(id_of, order, grads, i, count, row, rows, column, width, WI
 def _has_more(id_of, i, count, row, rows):
     """Return of which rows the gradient at a position is, too."""
     inside = rows & (i < count)
-    return inside & (tl.load(id_of + i, mask=inside, other=0) == row)
+    return inside & (tl.load(id_of + i, mask=inside, other=-1) == row)
 
 
 @triton.jit
-def _gradients(order, grads, i, column, rows, columns, width, WIDE: tl.constexpr):
+def _gradients(order, grads, i, column, rows, WIDE: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr):
     """Return ``[ROWS, COLUMNS] float32``: the gradients at some positions; zeros where there are none."""
     place = tl.load(order.to(tl.pointer_type(tl.int64)) + i, mask=rows, other=0)
-    at = place[:, None] * width + column[None, :]
-    mask = rows[:, None] & columns
+    at = _numbers_at(grads, place[:, None] * WIDTH + column[None, :], WIDE, LANES)
+    return tl.load(at, mask=rows[:, None] & (column < WIDTH)[None, :], other=0).to(tl.float32)
+
+
+@triton.jit
+def _numbers_at(address, at, WIDE: tl.constexpr, LANES: tl.constexpr):
+    """Return pointers to numbers, float32 (WIDE) or bfloat16, of which ``LANES`` are aligned, as rows are."""
     if WIDE:
-        found = tl.load(grads.to(tl.pointer_type(tl.float32)) + at, mask=mask, other=0)
+        found = tl.multiple_of(address.to(tl.pointer_type(tl.float32)) + at, [1, 4 * LANES])
     else:
-        found = tl.load(grads.to(tl.pointer_type(tl.bfloat16)) + at, mask=mask, other=0).to(tl.float32)
+        found = tl.multiple_of(address.to(tl.pointer_type(tl.bfloat16)) + at, [1, 2 * LANES])
     return found
 
 
