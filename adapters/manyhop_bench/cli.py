@@ -340,12 +340,15 @@ def _add_embeddings(targets: Verbs) -> None:
         _run_embeddings,
         help="updates of trainable embeddings",
         description="Measure forward, backward and the update of random rows of 512 bytes by manyhop.Embedding and "
-        "optim.Adam beside torch.nn.Embedding(sparse=True) and SparseAdam, on the CPU and, where there is one, a GPU.",
+        "optim.Adam beside torch.nn.Embedding(sparse=True) and SparseAdam, on the CPU and, where there is one, a GPU; "
+        "there also beside WholeGraph's embeddings and cuGraph-PyG's, where they are installed. For several GPUs: "
+        "torchrun --nproc-per-node K -m manyhop_bench embeddings.",
     )
     parser.add_argument("--rows", type=at_least_one, default=2_000_000, help="rows of the table (default: 2000000)")
     parser.add_argument("--ids", type=at_least_one, default=1_000_000, help="rows of an update (default: 1000000)")
-    parser.add_argument("--threads", type=at_least_one, default=2, metavar="N", help="of both on the CPU (default: 2)")
-    parser.add_argument("--rounds", type=at_least_one, default=5, help="turns of both (default: 5)")
+    parser.add_argument("--threads", type=at_least_one, default=2, metavar="N", help="of all on the CPU (default: 2)")
+    parser.add_argument("--rounds", type=at_least_one, default=5, help="turns of all (default: 5)")
+    parser.add_argument("--only", choices=("cpu", "gpu"), help="measure on the CPU only, or the GPU (both)")
     parser.add_argument("--output", type=Path, metavar="DIR", help="also save the tables (markdown)")
 
 

@@ -3,128 +3,161 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 import manyhop
-from manyhop import optim
 from manyhop.errors import InputError
 from manyhop.system import triton_compiler
 from manyhop.system.units import in_units
 from manyhop_bench.common.machine import describe
+from manyhop_bench.embeddings.contenders import LEARNING_RATE, Contender, contenders
+from manyhop_bench.gpu.job import reason_of
+from manyhop_bench.gpu.timing import Ranks, tidy
 
 _WIDTH = 128  # float32: rows of 512 bytes
 _ROW_BYTES = 4 * _WIDTH
 _PASSES = 7  # of Adam over a row: reads the gradient, reads and writes the row and two moments
-_MANYHOP, _TORCH = "manyhop.Embedding, optim.Adam", "torch.nn.Embedding(sparse=True), SparseAdam"
 _UPDATE, _STEP = "update", "forward, backward, update"
 
-Work = Callable[[], object]
 Name = TypeVar("Name")
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
-    """Measure what the arguments of ``manyhop bench embeddings`` say; print, save."""
+    """Measure what the arguments of ``manyhop bench embeddings`` say; print, save. All ranks call it."""
     if options.ids > options.rows:
         raise InputError(f"Expected at most {options.rows} ids, got {options.ids}. Raise --rows.")
     torch.set_num_threads(options.threads)
-    devices = ["cpu", "cuda"] if torch.cuda.is_available() and triton_compiler.usable() else ["cpu"]
-    text = "".join(
-        [
-            "# Updates of embeddings\n\n",
-            *(f"- {label}: {value}\n" for label, value in describe(["embeddings", *argv])),
-            *(f"- GPU: {torch.cuda.get_device_name()}\n" for device in devices if device == "cuda"),
-            f"\n{options.ids:,} distinct random rows of {_ROW_BYTES} bytes (float32) of a table of {options.rows:,}; "
-            f"Adam. On the CPU, {options.threads} threads.\nThe update moves "
-            f"{in_units(_PASSES * _ROW_BYTES * options.ids)}; its share of the limit is beside a copy of a long tensor "
-            f"in the same run.\nMedians of {options.rounds} rounds in turns (least and most).\n",
-            *(_section(device, options.rows, options.ids, options.rounds) for device in devices),
+    ours = manyhop.init()
+    has_gpu = torch.cuda.is_available() and triton_compiler.usable()
+    if not (ours.is_alone or has_gpu):
+        raise InputError(f"Expected one process where there is no GPU, got {ours.world_size} ranks.")
+    devices = {"cpu": "cpu"} if ours.is_alone else {}
+    if has_gpu:
+        devices["gpu"] = f"cuda:{torch.cuda.current_device()}"
+    if options.only is not None and options.only not in devices:
+        raise InputError(f"Expected --only to be one of {', '.join(devices)} here, got {options.only}.")
+    with ExitStack() as closing:
+        sections = [
+            _section(Ranks(ours.rank, ours.world_size, torch.device(device)), options, closing)
+            for name, device in devices.items()
+            if options.only in (None, name)
         ]
-    )
-    print(text, end="")
-    if options.output is not None:
-        options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "embeddings.md").write_text(text)
+        text = _head(options, argv, has_gpu, ours.world_size) + "".join(sections)
+        if ours.rank == 0:
+            print(text, end="", flush=True)
+            if options.output is not None:
+                _save(text, options.output)
     return 0
 
 
-def _section(device: str, num_rows: int, num_ids: int, rounds: int) -> str:
-    """Return the table of a device."""
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randperm(num_rows, generator=generator)[:num_ids].to(device)
-    grads = torch.randn(num_ids, _WIDTH, generator=generator).to(device)
-    found = _measure(_contenders(device, num_rows, ids, grads), device, rounds)
-    copied = torch.empty_like(grads)
-    (copies,) = _measure({"copy": lambda: copied.copy_(grads)}, device, rounds).values()
-    limit = 2 * grads.nbytes / float(np.median(copies))
+def _head(options: argparse.Namespace, argv: list[str], has_gpu: bool, gpus: int) -> str:
+    """Return where and how the tables were measured."""
+    limit = f"The update moves {in_units(_PASSES * _ROW_BYTES * options.ids)}; its limit is the speed of a copy"
+    lines = [
+        "# Updates of embeddings",
+        "",
+        *(f"- {label}: {value}" for label, value in describe(["embeddings", *argv])),
+        *([f"- GPU: {gpus} x {torch.cuda.get_device_name()}"] if has_gpu else []),
+        "",
+        f"{options.ids:,} distinct random rows of {_ROW_BYTES} bytes (float32) of a table of {options.rows:,}, for "
+        "each rank; Adam.",
+        f"On the CPU, {options.threads} threads." if gpus == 1 else "Ranks draw their rows independently.",
+        f"{limit} of a long tensor in the same run"
+        + ("." if gpus == 1 else ", and of an all-to-all of the gradients before it."),
+        f"Medians of {options.rounds} rounds in turns (least and most), of the slowest rank.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _save(text: str, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "embeddings.md").write_text(text)
+
+
+def _section(ranks: Ranks, options: argparse.Namespace, closing: ExitStack) -> str:
+    """Return the table of a device; ``closing`` gives its memory back."""
+    num_rows, num_ids = options.rows * ranks.size, options.ids
+    generator = torch.Generator().manual_seed(ranks.rank)
+    ids = torch.randperm(num_rows, generator=generator)[:num_ids].to(ranks.device)
+    grads = torch.randn(num_ids, _WIDTH, generator=generator).to(ranks.device)
+    made, missing = _make_all(ranks, num_rows, ids, grads)
+    for each in made.values():
+        closing.callback(each.close)
+    works = {(_UPDATE, name): each.update for name, each in made.items()}
+    works |= {(_STEP, name): each.step for name, each in made.items()}
+    found = _measure(works, ranks, options.rounds)
+    per_s, limit = _limit(ranks, grads, options.rounds)
+    first = next(iter(made))
     lines = [
         "",
-        f"On {'the CPU' if device == 'cpu' else 'the GPU'}; a copy moves {in_units(int(limit))}/s:",
+        f"On {f'{ranks.size} GPUs' if ranks.size > 1 else 'the GPU' if ranks.on_gpu else 'the CPU'}; a copy moves "
+        f"{in_units(int(per_s))}/s:",
         "",
         "| work | by | ms | beside manyhop | of the limit |",
         "|---|---|---|---|---|",
     ]
     for (work, name), seconds in found.items():
         median = float(np.median(seconds))
-        ratio = float(np.median(np.divide(seconds, found[work, _MANYHOP])))
-        share = f"{_PASSES * _ROW_BYTES * num_ids / median / limit:.0%}" if work == _UPDATE else "-"
+        ratio = float(np.median(np.divide(seconds, found[work, first])))
+        share = f"{limit / median:.0%}" if work == _UPDATE else "-"
         span = f"{1e3 * median:,.2f} ({1e3 * min(seconds):,.2f}-{1e3 * max(seconds):,.2f})"
         lines.append(f"| {work} | {name} | {span} | {ratio:.2f} x | {share} |")
+    lines += [f"\nNot measured: {name}: {reason}" for name, reason in missing.items()]
     return "\n".join(lines) + "\n"
 
 
-def _contenders(device: str, num_rows: int, ids: Tensor, grads: Tensor) -> dict[tuple[str, str], Work]:
-    """Return what is measured: work and name -> a call."""
-    ours = manyhop.Embedding(num_rows, _WIDTH, placement="device" if device == "cuda" else "process")
-    ours_adam = optim.Adam(ours)
-    theirs = torch.nn.Embedding(num_rows, _WIDTH, sparse=True, device=device)
-    theirs_adam = torch.optim.SparseAdam(theirs.parameters())
-
-    def our_update() -> None:
-        ours.add_gradients(0, ids, grads)
-        ours_adam.step()
-
-    def our_step() -> None:
-        ours(ids).backward(grads)
-        ours_adam.step()
-
-    def their_update() -> None:
-        theirs.weight.grad = torch.sparse_coo_tensor(ids[None], grads, theirs.weight.shape, check_invariants=False)
-        theirs_adam.step()  # type: ignore[no-untyped-call]
-
-    def their_step() -> None:
-        theirs_adam.zero_grad()
-        theirs(ids).backward(grads)
-        theirs_adam.step()  # type: ignore[no-untyped-call]
-
-    return {
-        (_UPDATE, _MANYHOP): our_update,
-        (_UPDATE, _TORCH): their_update,
-        (_STEP, _MANYHOP): our_step,
-        (_STEP, _TORCH): their_step,
-    }
+def _make_all(ranks: Ranks, num_rows: int, ids: Tensor, grads: Tensor) -> tuple[dict[str, Contender], dict[str, str]]:
+    """Return the contenders that update their rows, and why the others are missing."""
+    made: dict[str, Contender] = {}
+    missing: dict[str, str] = {}
+    for name, make in contenders(ranks):
+        try:
+            one = make(num_rows, ids, grads)
+            _check(one)
+            made[name] = one
+        except Exception as error:  # the failure of a peer is a line below the table
+            if not made:
+                raise
+            missing[name] = reason_of(error)
+        tidy(ranks)
+    return made, missing
 
 
-def _measure(contenders: dict[Name, Work], device: str, rounds: int) -> dict[Name, list[float]]:
+def _check(contender: Contender) -> None:
+    """Apply gradients once: the first step of Adam moves numbers by the learning rate."""
+    before = contender.rows().clone()
+    contender.update()
+    moved = (contender.rows() - before).abs()
+    share = float(((moved - LEARNING_RATE).abs() < 0.01 * LEARNING_RATE).float().mean())
+    if share < 0.99:
+        raise RuntimeError(f"Expected a step of Adam to move rows by {LEARNING_RATE}, got it for {share:.0%} of them.")
+
+
+def _limit(ranks: Ranks, grads: Tensor, rounds: int) -> tuple[float, float]:
+    """Return bytes per second of a copy, and the seconds that an update takes at least."""
+    other, even = torch.empty_like(grads), len(grads) // ranks.size * ranks.size
+    works: dict[str, Callable[[], object]] = {"copy": lambda: other.copy_(grads)}
+    if ranks.size > 1:
+        works["exchange"] = lambda: dist.all_to_all_single(other[:even], grads[:even])
+    medians = {name: float(np.median(seconds)) for name, seconds in _measure(works, ranks, rounds).items()}
+    per_s = 2 * grads.nbytes / medians["copy"]
+    return per_s, _PASSES * grads.nbytes / per_s + medians.get("exchange", 0.0)
+
+
+def _measure(works: dict[Name, Callable[[], object]], ranks: Ranks, rounds: int) -> dict[Name, list[float]]:
     """Return seconds of each round, after one that does not count; all take turns."""
-    found: dict[Name, list[float]] = {name: [] for name in contenders}
+    found: dict[Name, list[float]] = {name: [] for name in works}
     for number in range(rounds + 1):
-        for name, work in contenders.items():
-            _settle(device)
-            began = time.perf_counter()
-            work()
-            _settle(device)
+        for name, work in works.items():
+            seconds = ranks.seconds(work)
             if number > 0:
-                found[name].append(time.perf_counter() - began)
+                found[name].append(seconds)
     return found
-
-
-def _settle(device: str) -> None:
-    """Wait for the GPU."""
-    if device == "cuda":
-        torch.cuda.synchronize()

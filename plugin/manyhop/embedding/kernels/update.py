@@ -43,8 +43,8 @@ def update_rows(
     """Update some columns of the rows that begin at ``ROWS`` positions of the ascending ids.
 
     All others as in ``manyhop.embedding.cpu_kernels.update_rows``. pieces: what ``sum_pieces`` has written. numbers:
-    the bits of ``NUMBERS`` float32. LANES: numbers that are read at once, aligned in every row. Sums have the same order
-    in every launch.
+    the bits of ``NUMBERS`` float32. LANES: numbers that are read at once, aligned in every row. Sums have the same
+    order in every launch.
     """
     blocks: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0).to(tl.int64)
