@@ -27,19 +27,8 @@ PEERS: Mapping[str, str] = {
 """Peer -> module that has to be importable, and what has to be in it: ``manyhop_dgl`` lets DGL do without GraphBolt."""
 
 _PACKAGES = (
-    "manyhop", "torch", "numpy", "numba", "torch_geometric", "pyg_lib", "torch_sparse", "dgl", "pylibwholegraph",
-    "cugraph_pyg",
-)  # fmt: skip
-    "manyhop",
-    "torch",
-    "numpy",
-    "numba",
-    "torch_geometric",
-    "pyg_lib",
-    "torch_sparse",
-    "dgl",
-    "pylibwholegraph",
-    "cugraph_pyg",
+    *("manyhop", "torch", "numpy", "numba", "torch_geometric", "pyg_lib", "torch_sparse", "dgl"),
+    *("pylibwholegraph", "cugraph_pyg"),
 )
 
 

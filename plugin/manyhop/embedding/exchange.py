@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -63,11 +64,10 @@ class GradientExchange:
             expected, active = heard.t().tolist()
             if not any(active):
                 return None
-            positions = torch.cat([torch.arange(begin, end, device=self._device) for begin, end in routes])
             got_ids = torch.empty(sum(expected), dtype=torch.int64, device=self._device)
             got_sums = torch.empty(sum(expected), width, device=self._device)
-            self._all_to_all(got_ids, ids[positions], expected, counts)
-            self._all_to_all(got_sums, sums[positions], expected, counts)
+            self._all_to_all(got_ids, _routed(ids, routes), expected, counts)
+            self._all_to_all(got_sums, _routed(sums, routes), expected, counts)
         return got_ids, got_sums
 
     def wait(self) -> None:
@@ -102,3 +102,10 @@ class GradientExchange:
                 f"{self._name}: gradients could not be exchanged: {str(error).splitlines()[0]}. Every rank has to call "
                 "step() equally often; look whether one failed or waits elsewhere."
             ) from error
+
+
+def _routed(values: Tensor, routes: list[tuple[int, int]]) -> Tensor:
+    """Return what goes to each rank, one after the other: a view, where all goes once and in this order."""
+    if all(end == begin for (_, end), (begin, _) in itertools.pairwise(routes)):
+        return values[routes[0][0] : routes[-1][1]]
+    return torch.cat([values[begin:end] for begin, end in routes])
