@@ -1,6 +1,7 @@
 """``manyhop bench machine`` and ``manyhop bench cluster``: they run, and say what the model says."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from manyhop_bench.machine.command import products_per_s
 from manyhop_bench.machine.compare import compare, summary, table
 
 DOCS = Path(__file__).parents[2] / "docs"
+METIS = find_spec("pymetis")
 RECORDS = [DOCS / "benchmarks" / name for name in ("gpu.json", "gpu-four.json")]
 
 
@@ -82,8 +84,10 @@ def test_clusters(capsys, tmp_path):
     assert (tmp_path / "cluster.md").read_text() == out
     assert "400 nodes; 8 sampled batches" in out
     for ranks in (1, 2, 8):
-        assert out.count(f"\n| {ranks} | ") == 4
+        assert out.count(f"\n| {ranks} | ") == (5 if METIS else 4)
     assert main([*argv, "--nodes", "500", "--edges", "3000"]) == 0
-    assert "500 nodes" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "500 nodes;" in out
+    assert METIS is None or "500 nodes, 2,000 communities, numbered by the parts that METIS" in out
     assert main(["cluster", "--ranks", "3", "8"]) == 1
     assert "numbers of ranks that divide 8" in capsys.readouterr().err

@@ -50,6 +50,16 @@ def test_what_one_rank_has_to_send_decides():
     assert coarse.exchange_s == pytest.approx(32 * 1000 / 1e6 + 1e-3)
 
 
+def test_ranks_take_batches_of_their_own():
+    """Rank 0's batches are the only ones that request rows of others: all of rank 1's."""
+    requests, homes = np.zeros((16, 8), np.int64), np.arange(16) % 8
+    requests[np.arange(16), homes] = 32
+    requests[homes == 0, 1] = 32
+    found = simulate(requests, WORK, CLUSTER, SLOW_NETWORK, homes=homes)
+    assert found.exchange_s == pytest.approx(32 * 1000 / H200.gpu_costs().peer + 6 * 1e-3)
+    assert found.received_skew == found.sent_skew == pytest.approx(8)
+
+
 def test_a_slow_host_and_hosts_that_vary():
     slow = simulate(EVEN, WORK, CLUSTER, H200, slow={3: 1.5})
     even = simulate(EVEN, WORK, CLUSTER, H200)
@@ -73,6 +83,7 @@ def test_nothing_is_exchanged_where_rows_are_on_all_gpus():
         (EVEN, {"jitter": -1.0}, "jitter of at least 0"),
         (EVEN, {"steps": 7}, "at least 8 steps"),
         (EVEN, {"slow": {8: 2.0}}, "slow ranks from 0 to 7"),
+        (EVEN, {"homes": np.arange(5)}, "a batch of each of 8 ranks, got some of 5"),
     ],
 )
 def test_wrong_arguments(requests, options, message):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +21,18 @@ from manyhop.costs import (
     sampled_sizes,
     simulate,
 )
-from manyhop.errors import InputError
+from manyhop.errors import InputError, MissingExtraError
 from manyhop.graph import Graph
+from manyhop_bench.cluster.partitioned import requests_of_own_seeds
 from manyhop_bench.common.graphs import homogeneous
 from manyhop_bench.common.machine import describe
+from manyhop_bench.ranks.simulated import communities
 
 _FEATURES = 128  # float32
 _JITTER = 0.1  # of the host's times: those of rounds in docs/benchmarks/gpu.json are within 10 % of their median
 _SLOW = 1.45  # docs/benchmarks-gpu.md: the same Python takes up to 1.45 times as long on the same kind of machine
 _HOT = 0.05  # of the rows
+_GROUPS = 2000  # communities of the graph that METIS cuts
 _WARM_UP = 64  # batches by which loaders choose hot rows
 _COLUMNS = (
     "ranks",
@@ -69,6 +74,10 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
         requests = requests_by_part(_ids(graph, options, options.batches, sort=sort), num_rows, most, hot=hot)
         lines += ["", title, "", f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
         lines += [_row(ranks, requests, sizes, options, cache) for ranks in options.ranks]
+    try:
+        lines += _partitioned(options)
+    except MissingExtraError as error:
+        lines += ["", f"A graph that METIS cuts was not simulated: {error}"]
     text = "\n".join(lines) + "\n"
     print(text, end="")
     if options.output is not None:
@@ -112,8 +121,36 @@ def _hot_rows(batches: Iterator[npt.NDArray[np.int64]], num_rows: int) -> npt.ND
     return hot
 
 
+def _partitioned(options: argparse.Namespace) -> list[str]:
+    """Return the table of ranks whose seeds are in their own parts of a graph that METIS has cut."""
+    with tempfile.TemporaryDirectory() as scratch:
+        kind = "" if options.graph else f", {_GROUPS:,} communities"
+        graph = files.open_graph(options.graph or communities(Path(scratch) / "graph", options.nodes, _GROUPS))
+        sizes = sampled_sizes(graph.build(), options.fanout, options.batch_size)
+        lines = [
+            "",
+            f"{sum(nodes.count for nodes in graph.nodes.values()):,} nodes{kind}, numbered by the parts that METIS "
+            "finds for each number of ranks; seeds are in the rank's own part (`seed_parts`). The model has seeds from "
+            f"all nodes: {sizes.num_nodes:,.0f} nodes per batch.",
+            "",
+            f"| {' | '.join(_COLUMNS)} |",
+            "|" + "---|" * len(_COLUMNS),
+        ]
+        for ranks in options.ranks:
+            requests, homes = requests_of_own_seeds(
+                graph, ranks, options.fanout, options.batch_size, max(1, options.batches // ranks)
+            )
+            lines.append(_row(ranks, requests, sizes, options, 0.0, homes))
+    return lines
+
+
 def _row(
-    ranks: int, requests: npt.NDArray[np.int64], sizes: BatchSizes, options: argparse.Namespace, cache: float
+    ranks: int,
+    requests: npt.NDArray[np.int64],
+    sizes: BatchSizes,
+    options: argparse.Namespace,
+    cache: float,
+    homes: npt.NDArray[np.int64] | None = None,
 ) -> str:
     workload = Workload(
         sizes=sizes, batch_size=options.batch_size, num_seeds=options.batch_size * ranks,
@@ -122,7 +159,7 @@ def _row(
     gpus = min(ranks, options.gpus)
     cluster = Cluster(num_nodes=ranks // gpus, gpus_per_node=gpus, features="distributed", cache=cache)
     even, varying, slow = (
-        simulate(requests, workload, cluster, H200, jitter=jitter, slow=slower, steps=options.steps)
+        simulate(requests, workload, cluster, H200, jitter=jitter, slow=slower, homes=homes, steps=options.steps)
         for jitter, slower in ((0.0, {}), (_JITTER, {}), (0.0, {0: _SLOW}))
     )
     times = even.predicted

@@ -18,16 +18,16 @@ from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, NodeType
 from manyhop.pipeline import BatchPlan, Deal, ItemParts
 
 ROW_BYTES = 512
-_GROUPS, _DEGREE, _INSIDE = 200, 12, 0.8  # of the graph that is made: communities, edges per node, share inside them
+_DEGREE, _INSIDE = 12, 0.8  # of the graph that is made: edges per node, share inside communities
 
 Ints = npt.NDArray[np.int64]
 
 
-def communities(folder: Path, num_nodes: int) -> Path:
+def communities(folder: Path, num_nodes: int, groups: int = 200) -> Path:
     """Make a graph with communities of equal size, at random over the nodes, and degrees of a power law."""
     rng = np.random.default_rng(0)
-    group = rng.permutation(np.arange(num_nodes) % _GROUPS)
-    members, begin = np.argsort(group, kind="stable"), np.searchsorted(np.sort(group), np.arange(_GROUPS + 1))
+    group = rng.permutation(np.arange(num_nodes) % groups)
+    members, begin = np.argsort(group, kind="stable"), np.searchsorted(np.sort(group), np.arange(groups + 1))
     weight = 1 / (1 + rng.permutation(num_nodes)) ** 0.6
     dst = rng.choice(num_nodes, _DEGREE * num_nodes, p=weight / weight.sum())
     low, high = begin[group[dst]], begin[group[dst] + 1]

@@ -64,6 +64,7 @@ def simulate(
     *,
     jitter: float = 0.0,
     slow: Mapping[int, float] | None = None,
+    homes: Counts | None = None,
     steps: int = 64,
     seed: int = 0,
 ) -> Simulated:
@@ -81,11 +82,13 @@ def simulate(
         machine: constants.
         jitter: standard deviation of the host's time of a step, and of sampling a batch, over their mean (log-normal).
         slow: rank -> how many times as long its host takes.
+        homes: ``[num_batches]``: the rank of each batch, where ranks have seeds of their own; ``None``: any.
         steps: how many; the first quarter does not count.
         seed: of the simulation's random numbers.
 
     Raises:
-        InputError: parts that ranks cannot share, a jitter below 0, ranks that do not exist, or fewer than 8 steps.
+        InputError: parts that ranks cannot share, a jitter below 0, ranks that do not exist or have no batch, or fewer
+            than 8 steps.
     """
     world = cluster.world_size
     if requests.ndim != 2 or not len(requests) or requests.shape[1] % world:
@@ -94,6 +97,8 @@ def simulate(
         raise InputError(f"Expected a jitter of at least 0 and at least 8 steps, got {jitter} and {steps}.")
     if any(not 0 <= rank < world for rank in slow or {}):
         raise InputError(f"Expected slow ranks from 0 to {world - 1}, got {sorted(slow or {})}.")
+    if homes is not None and set(homes.tolist()) != set(range(world)):
+        raise InputError(f"Expected a batch of each of {world} ranks, got some of {len(set(homes.tolist()))}.")
     random = np.random.default_rng(seed)
     predicted = predict(workload, cluster, machine)
     bytes_of = requests.reshape(len(requests), world, -1).sum(2) * workload.row_bytes
@@ -113,7 +118,7 @@ def simulate(
         sampled = np.maximum(began[-_AHEAD], sampled) + local_s * noise[0]
         ready: float | npt.NDArray[np.float64] = sampled
         if exchanged:
-            matrix = bytes_of[_choose(random, len(requests), world)]
+            matrix = bytes_of[_choose(random, len(requests), world, homes)]
             seconds, *skew = _exchange(matrix, cluster, machine)
             exchanges.append(seconds)
             skews.append((skew[0], skew[1]))
@@ -133,10 +138,13 @@ def simulate(
     )
 
 
-def _choose(random: np.random.Generator, num_batches: int, world: int) -> Counts:
+def _choose(random: np.random.Generator, num_batches: int, world: int, homes: Counts | None) -> Counts:
     """Return the batch of each rank."""
-    order = [random.permutation(num_batches) for _ in range(-(-world // num_batches))]
-    return np.concatenate(order)[:world]
+    if homes is not None:
+        order, counts = np.argsort(homes, kind="stable"), np.bincount(homes, minlength=world)
+        return order[np.cumsum(counts) - counts + random.integers(counts)]
+    shuffled = [random.permutation(num_batches) for _ in range(-(-world // num_batches))]
+    return np.concatenate(shuffled)[:world]
 
 
 def _exchange(matrix: Counts, cluster: Cluster, machine: Machine) -> tuple[float, float, float]:
