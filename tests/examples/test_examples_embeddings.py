@@ -12,7 +12,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = [
     ("pyg_embeddings.py", 4),
     pytest.param(
-        "dgl_embeddings.py", 2, marks=pytest.mark.skipif(find_spec("dgl") is None, reason="DGL is not installed")
+        "dgl_embeddings.py", 4, marks=pytest.mark.skipif(find_spec("dgl") is None, reason="DGL is not installed")
     ),
 ]
 

@@ -33,7 +33,8 @@ def requests_of_own_seeds(
     order = metis_order(graph, ranks, lambda line: None) if ranks > 1 else {}
     owners, built = owners_of(graph, order, ranks), graph.build()
     sampler = CPUSampler(built, NeighborSpec(fanouts=dict.fromkeys(built.edge_types, tuple(fanouts))))
-    requests, homes = [], []
+    requests: list[Ints] = []
+    homes: list[int] = []
     for rank, name, seeds in seeds_of(owners, True, batch_size, batches):
         sample = sampler.sample(NodeRequest(key=BatchKey(0, 0, len(homes)), seeds={name: seeds}))
         counts = [np.bincount(owners[each][ids.numpy()], minlength=ranks) for each, ids in sample.node.items()]

@@ -142,7 +142,8 @@ def _choose(random: np.random.Generator, num_batches: int, world: int, homes: Co
     """Return the batch of each rank."""
     if homes is not None:
         order, counts = np.argsort(homes, kind="stable"), np.bincount(homes, minlength=world)
-        return order[np.cumsum(counts) - counts + random.integers(counts)]
+        chosen: Counts = order[np.cumsum(counts) - counts + random.integers(counts)]
+        return chosen
     shuffled = [random.permutation(num_batches) for _ in range(-(-world // num_batches))]
     return np.concatenate(shuffled)[:world]
 
