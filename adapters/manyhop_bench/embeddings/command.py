@@ -121,7 +121,7 @@ def _make_all(ranks: Ranks, num_rows: int, ids: Tensor, grads: Tensor) -> tuple[
     for name, make in contenders(ranks):
         try:
             one = make(num_rows, ids, grads)
-            _check(one)
+            _check(one, ranks)
             made[name] = one
         except Exception as error:  # the failure of a peer is a line below the table
             if not made:
@@ -131,12 +131,12 @@ def _make_all(ranks: Ranks, num_rows: int, ids: Tensor, grads: Tensor) -> tuple[
     return made, missing
 
 
-def _check(contender: Contender) -> None:
+def _check(contender: Contender, ranks: Ranks) -> None:
     """Apply gradients once: the first step of Adam moves numbers by the learning rate."""
     before = contender.rows().clone()
     contender.update()
     moved = (contender.rows() - before).abs()
-    share = float(((moved - LEARNING_RATE).abs() < 0.01 * LEARNING_RATE).float().mean())
+    share = ranks.mean(float(((moved - LEARNING_RATE).abs() < 0.01 * LEARNING_RATE).float().mean()))
     if share < 0.99:
         raise RuntimeError(f"Expected a step of Adam to move rows by {LEARNING_RATE}, got it for {share:.0%} of them.")
 
