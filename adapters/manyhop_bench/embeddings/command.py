@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,9 +26,12 @@ from manyhop_bench.gpu.timing import Ranks, tidy
 _WIDTH = 128  # float32: rows of 512 bytes
 _ROW_BYTES = 4 * _WIDTH
 _PASSES = 7  # of Adam over a row: reads the gradient, reads and writes the row and two moments
-_UPDATE, _STEP = "update", "forward, backward, update"
+_UPDATE, _STEP = "backward, update", "forward, backward, update"
 
 Name = TypeVar("Name")
+Prepare = Callable[[], object]
+Work = Callable[[Any], object]
+"""What is measured, of what was prepared."""
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
@@ -67,8 +71,8 @@ def _head(options: argparse.Namespace, argv: list[str], has_gpu: bool, gpus: int
         *(f"- {label}: {value}" for label, value in describe(["embeddings", *argv])),
         *([f"- GPU: {gpus} x {torch.cuda.get_device_name()}"] if has_gpu else []),
         "",
-        f"{options.ids:,} distinct random rows of {_ROW_BYTES} bytes (float32) of a table of {options.rows:,}, for "
-        "each rank; Adam.",
+        f"{options.ids:,} distinct random rows of {_ROW_BYTES} bytes (float32) of a table of {options.rows:,}"
+        f"{'' if gpus == 1 else ', for each rank'}; Adam.",
         f"On the CPU, {options.threads} threads." if gpus == 1 else "Ranks draw their rows independently.",
         f"{limit} of a long tensor in the same run"
         + ("." if gpus == 1 else ", and of an all-to-all of the gradients before it."),
@@ -89,10 +93,12 @@ def _section(ranks: Ranks, options: argparse.Namespace, closing: ExitStack) -> s
     ids = torch.randperm(num_rows, generator=generator)[:num_ids].to(ranks.device)
     grads = torch.randn(num_ids, _WIDTH, generator=generator).to(ranks.device)
     made, missing = _make_all(ranks, num_rows, ids, grads)
-    for each in made.values():
+    works: dict[tuple[str, str], tuple[Prepare, Work]] = {}
+    for name, each in made.items():
         closing.callback(each.close)
-    works = {(_UPDATE, name): each.update for name, each in made.items()}
-    works |= {(_STEP, name): each.step for name, each in made.items()}
+        works[_UPDATE, name] = each.forward, partial(_update, each, grads)
+    for name, each in made.items():
+        works[_STEP, name] = _nothing, partial(_step, each, grads)
     found = _measure(works, ranks, options.rounds)
     per_s, limit = _limit(ranks, grads, options.rounds)
     first = next(iter(made))
@@ -120,8 +126,8 @@ def _make_all(ranks: Ranks, num_rows: int, ids: Tensor, grads: Tensor) -> tuple[
     missing: dict[str, str] = {}
     for name, make in contenders(ranks):
         try:
-            one = make(num_rows, ids, grads)
-            _check(one, ranks)
+            one = make(num_rows, grads.shape[1], ids)
+            _check(one, grads, ranks)
             made[name] = one
         except Exception as error:  # the failure of a peer is a line below the table
             if not made:
@@ -131,11 +137,25 @@ def _make_all(ranks: Ranks, num_rows: int, ids: Tensor, grads: Tensor) -> tuple[
     return made, missing
 
 
-def _check(contender: Contender, ranks: Ranks) -> None:
+def _update(contender: Contender, grads: Tensor, rows: Tensor) -> None:
+    rows.backward(grads)  # type: ignore[no-untyped-call]  # of torch
+    contender.step()
+
+
+def _step(contender: Contender, grads: Tensor, prepared: object) -> None:
+    _update(contender, grads, contender.forward())
+
+
+def _nothing() -> None:
+    """Prepare what needs no preparation."""
+
+
+def _check(contender: Contender, grads: Tensor, ranks: Ranks) -> None:
     """Apply gradients once: the first step of Adam moves numbers by the learning rate."""
-    before = contender.rows().clone()
-    contender.update()
-    moved = (contender.rows() - before).abs()
+    rows = contender.forward()
+    before = rows.detach().clone()
+    _update(contender, grads, rows)
+    moved = (contender.forward().detach() - before).abs()
     share = ranks.mean(float(((moved - LEARNING_RATE).abs() < 0.01 * LEARNING_RATE).float().mean()))
     if share < 0.99:
         raise RuntimeError(f"Expected a step of Adam to move rows by {LEARNING_RATE}, got it for {share:.0%} of them.")
@@ -144,20 +164,21 @@ def _check(contender: Contender, ranks: Ranks) -> None:
 def _limit(ranks: Ranks, grads: Tensor, rounds: int) -> tuple[float, float]:
     """Return bytes per second of a copy, and the seconds that an update takes at least."""
     other, even = torch.empty_like(grads), len(grads) // ranks.size * ranks.size
-    works: dict[str, Callable[[], object]] = {"copy": lambda: other.copy_(grads)}
+    works: dict[str, tuple[Prepare, Work]] = {"copy": (_nothing, lambda _: other.copy_(grads))}
     if ranks.size > 1:
-        works["exchange"] = lambda: dist.all_to_all_single(other[:even], grads[:even])
+        works["exchange"] = _nothing, lambda _: dist.all_to_all_single(other[:even], grads[:even])
     medians = {name: float(np.median(seconds)) for name, seconds in _measure(works, ranks, rounds).items()}
     per_s = 2 * grads.nbytes / medians["copy"]
     return per_s, _PASSES * grads.nbytes / per_s + medians.get("exchange", 0.0)
 
 
-def _measure(works: dict[Name, Callable[[], object]], ranks: Ranks, rounds: int) -> dict[Name, list[float]]:
+def _measure(works: dict[Name, tuple[Prepare, Work]], ranks: Ranks, rounds: int) -> dict[Name, list[float]]:
     """Return seconds of each round, after one that does not count; all take turns."""
     found: dict[Name, list[float]] = {name: [] for name in works}
     for number in range(rounds + 1):
-        for name, work in works.items():
-            seconds = ranks.seconds(work)
+        for name, (prepare, work) in works.items():
+            prepared = prepare()
+            seconds = ranks.seconds(partial(work, prepared))
             if number > 0:
                 found[name].append(seconds)
     return found

@@ -21,21 +21,18 @@ LEARNING_RATE = 0.01
 
 @dataclass(frozen=True)
 class Contender:
-    """A table on which one batch of gradients is applied."""
+    """A table, and an optimizer of it."""
 
-    update: Callable[[], object]
-    """Hands in gradients and applies them."""
+    forward: Callable[[], Tensor]
+    """``[count, width]``: the rows of the batch, with a graph for ``backward``."""
     step: Callable[[], object]
-    """Gathers rows, hands gradients in by ``backward``, and applies them."""
-    rows: Callable[[], Tensor]
-    """``[count, width]``: the rows of the batch."""
+    """Applies the gradients of ``backward``."""
     close: Callable[[], object] = lambda: None
     """Gives memory back that does not go by itself."""
 
 
-Make = Callable[[int, Tensor, Tensor], Contender]
-"""``make(num_rows, ids, grads)``: a table of so many rows, for ``[count]`` ids and their ``[count, width]`` gradients.
-All ranks call it."""
+Make = Callable[[int, int, Tensor], Contender]
+"""``make(num_rows, width, ids)``: a table ``[num_rows, width]``, for batches of ``[count]`` ids. All ranks call it."""
 
 
 def contenders(ranks: Ranks) -> Iterator[tuple[str, Make]]:
@@ -57,59 +54,36 @@ def contenders(ranks: Ranks) -> Iterator[tuple[str, Make]]:
         yield "cuGraph-PyG's DistEmbedding, nccl", partial(_wholegraph, _dist_embedding)
 
 
-def _manyhop(placement: StorePlace, num_rows: int, ids: Tensor, grads: Tensor) -> Contender:
+def _manyhop(placement: StorePlace, num_rows: int, width: int, ids: Tensor) -> Contender:
     device = "cuda" if placement == "sharded" else None
-    table = manyhop.Embedding(num_rows, grads.shape[1], placement=placement, device=device)
-    adam = optim.Adam(table, lr=LEARNING_RATE)
-
-    def update() -> None:
-        table.add_gradients(0, ids, grads)
-        adam.step()
-
-    def step() -> None:
-        table(ids).backward(grads)
-        adam.step()
-
-    return Contender(update, step, torch.no_grad()(lambda: table(ids)))
+    table = manyhop.Embedding(num_rows, width, placement=placement, device=device)
+    return Contender(lambda: table(ids), optim.Adam(table, lr=LEARNING_RATE).step)
 
 
-def _torch(num_rows: int, ids: Tensor, grads: Tensor) -> Contender:
-    table = torch.nn.Embedding(num_rows, grads.shape[1], sparse=True, device=ids.device)
+def _torch(num_rows: int, width: int, ids: Tensor) -> Contender:
+    table = torch.nn.Embedding(num_rows, width, sparse=True, device=ids.device)
     adam = torch.optim.SparseAdam(table.parameters(), lr=LEARNING_RATE)
 
-    def update() -> None:
-        table.weight.grad = torch.sparse_coo_tensor(ids[None], grads, table.weight.shape, check_invariants=False)
-        adam.step()  # type: ignore[no-untyped-call]
-
-    def step() -> None:
+    def forward() -> Tensor:
         adam.zero_grad()
-        table(ids).backward(grads)
-        adam.step()  # type: ignore[no-untyped-call]
+        rows: Tensor = table(ids)
+        return rows
 
-    return Contender(update, step, torch.no_grad()(lambda: table(ids)))
+    return Contender(forward, adam.step)
 
 
-def _wholegraph(make: Callable[[int, int], Any], num_rows: int, ids: Tensor, grads: Tensor) -> Contender:
+def _wholegraph(make: Callable[[int, int], Any], num_rows: int, width: int, ids: Tensor) -> Contender:
     embeddings = import_quietly("pylibwholegraph.torch.embedding")
     _share_communicator()
-    table = make(num_rows, grads.shape[1])
+    table = make(num_rows, width)
     adam = embeddings.create_wholememory_optimizer(table, "adam", {})
     module = embeddings.WholeMemoryEmbeddingModule(table)
-
-    def update() -> None:
-        table.need_apply = True
-        table.add_gradients(ids, grads)
-        adam.step(LEARNING_RATE)
-
-    def step() -> None:
-        module(ids).backward(grads)
-        adam.step(LEARNING_RATE)
 
     def close() -> None:
         embeddings.destroy_embedding(table)
         embeddings.destroy_wholememory_optimizer(adam)
 
-    return Contender(update, step, lambda: table.gather(ids), close)
+    return Contender(lambda: module(ids), lambda: adam.step(LEARNING_RATE), close)
 
 
 def _whole_embedding(memory: str, num_rows: int, width: int) -> Any:
