@@ -22,7 +22,7 @@ from manyhop.embedding.owners import Owners
 from manyhop.embedding.place import Table
 from manyhop.embedding.rules import Kind
 from manyhop.embedding.saved import load_facts, load_tables, save_tables
-from manyhop.embedding.updating import sum_by_row, update
+from manyhop.embedding.updating import update
 from manyhop.errors import InputError, StateError
 
 
@@ -140,8 +140,8 @@ class Optimizer(torch.optim.Optimizer):
         owners, pending = embedding.owners, embedding.take_gradients()
         exchange, scale = self._exchanges[embedding.place.device], 1 / owners.world.world_size
         if not owners.world.is_alone:
-            summed = None if pending is None else sum_by_row(Gradients.of(*pending, num_rows=embedding.num_rows))
-            pending = exchange.send(summed, owners, embedding.width)
+            by_row = None if pending is None else Gradients.of(*pending, num_rows=embedding.num_rows)
+            pending = exchange.send(by_row, owners, embedding.width)
         if pending is None:
             return
         group["step"] += 1

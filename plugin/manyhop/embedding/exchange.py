@@ -13,7 +13,9 @@ from torch import Tensor
 
 from manyhop import world
 from manyhop.control import DEFAULT_TIMEOUT
+from manyhop.embedding.gradients import Gradients
 from manyhop.embedding.owners import Owners
+from manyhop.embedding.updating import rows_before, sum_by_row
 from manyhop.errors import RankError
 
 
@@ -35,40 +37,49 @@ class GradientExchange:
             backend = "nccl" if device.type == "cuda" else "gloo"
             self._group = dist.new_group(backend=backend, timeout=timedelta(seconds=timeout or DEFAULT_TIMEOUT))
             world.at_shutdown(self.close)
+        self._bounds: dict[Owners, Tensor] = {}
 
-    def send(self, gradients: tuple[Tensor, Tensor] | None, owners: Owners, width: int) -> tuple[Tensor, Tensor] | None:
-        """Send sums, and receive those of the rows that this rank owns. All ranks call it.
+    def send(self, gradients: Gradients | None, owners: Owners, width: int) -> tuple[Tensor, Tensor] | None:
+        """Sum gradients, send sums, and receive those of the rows that this rank owns. All ranks call it.
 
         Args:
-            gradients: ``[count] int64``, ascending, each once, and ``[count, width] float32``; ``None``: there was no
-                ``backward`` on this rank.
+            gradients: in ascending order of their rows; ``None``: there was no ``backward`` on this rank.
             owners: of the rows.
             width: numbers of a row.
 
         Returns:
-            The same of all ranks, one after the other; ``None``: there was no ``backward`` on any rank.
+            ``[count] int64`` and ``[count, width] float32``: rows and sums of all ranks, one after the other; ``None``:
+            there was no ``backward`` on any rank.
 
         Raises:
             RankError: another rank is gone or late.
         """
-        ids, sums = gradients or (
-            torch.empty(0, dtype=torch.int64, device=self._device),
-            torch.empty(0, width, device=self._device),
-        )
+        held = self._none(width) if gradients is None else gradients
         with self._failing():
-            routes = owners.route(ids)
-            counts = [end - begin for begin, end in routes]
-            told = torch.tensor([[count, int(gradients is not None)] for count in counts], device=self._device)
-            heard = torch.empty_like(told)
-            self._all_to_all(heard, told, None, None)
-            expected, active = heard.t().tolist()
-            if not any(active):
+            if owners not in self._bounds:
+                self._bounds[owners] = owners.bounds(self._device)
+            before = rows_before(held)
+            routes = before[torch.searchsorted(held.ids, self._bounds[owners])]
+            active = torch.full_like(routes[:, 0], int(gradients is not None))
+            sent = torch.stack([routes[:, 1] - routes[:, 0], active], 1)
+            received = torch.empty_like(sent)
+            self._all_to_all(received, sent, None, None)
+            counts = _OnHost(torch.cat([routes, received], 1))
+            ids, sums = sum_by_row(held, before)  # while the counts are on their way
+            begins, ends, expected, actives = counts.columns()
+            if not any(actives):
                 return None
+            spans = list(zip(begins, ends, strict=True))
+            sizes = [end - begin for begin, end in spans]
             got_ids = torch.empty(sum(expected), dtype=torch.int64, device=self._device)
             got_sums = torch.empty(sum(expected), width, device=self._device)
-            self._all_to_all(got_ids, _routed(ids, routes), expected, counts)
-            self._all_to_all(got_sums, _routed(sums, routes), expected, counts)
+            self._all_to_all(got_ids, _routed(ids, spans), expected, sizes)
+            self._all_to_all(got_sums, _routed(sums, spans), expected, sizes)
         return got_ids, got_sums
+
+    def _none(self, width: int) -> Gradients:
+        ids = torch.empty(0, dtype=torch.int64, device=self._device)
+        return Gradients(ids, ids, torch.empty(0, width, device=self._device))
 
     def wait(self) -> None:
         """Wait until all ranks have come here: on a GPU, its stream waits. All ranks call it."""
@@ -104,8 +115,31 @@ class GradientExchange:
             ) from error
 
 
-def _routed(values: Tensor, routes: list[tuple[int, int]]) -> Tensor:
+class _OnHost:
+    """A small matrix of integers on its way to the host.
+
+    Args:
+        matrix: ``[rows, columns] int64``.
+    """
+
+    def __init__(self, matrix: Tensor) -> None:
+        self._matrix, self._arrived = matrix, None
+        if matrix.is_cuda:
+            self._matrix = torch.empty(matrix.shape, dtype=matrix.dtype, pin_memory=True)
+            self._matrix.copy_(matrix, non_blocking=True)
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrived.record()
+
+    def columns(self) -> list[list[int]]:
+        """Return the columns, when they are there."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        columns: list[list[int]] = self._matrix.t().tolist()
+        return columns
+
+
+def _routed(values: Tensor, spans: list[tuple[int, int]]) -> Tensor:
     """Return what goes to each rank, one after the other: a view, where all goes once and in this order."""
-    if all(end == begin for (_, end), (begin, _) in itertools.pairwise(routes)):
-        return values[routes[0][0] : routes[-1][1]]
-    return torch.cat([values[begin:end] for begin, end in routes])
+    if all(end == begin for (_, end), (begin, _) in itertools.pairwise(spans)):
+        return values[spans[0][0] : spans[-1][1]]
+    return torch.cat([values[begin:end] for begin, end in spans])

@@ -47,12 +47,7 @@ class Owners:
             return rank == 0
         return self.copies != "node" or self.world.nodes[rank] == 0
 
-    def route(self, ids: Tensor) -> list[tuple[int, int]]:
-        """``[world_size]``: which ids go to each rank, as ``ids[begin:end]``.
-
-        Args:
-            ids: ``[count] int64``, ascending.
-        """
+    def bounds(self, device: torch.device) -> Tensor:
+        """Return ``[world_size, 2] int64``: the first row of each rank, and the one after its last."""
         ranges = [self.rows_of(rank) for rank in range(self.world.world_size)]
-        bounds = torch.tensor([[rows.start, rows.stop] for rows in ranges], dtype=torch.int64, device=ids.device)
-        return [(begin, end) for begin, end in torch.searchsorted(ids, bounds).tolist()]
+        return torch.tensor([[rows.start, rows.stop] for rows in ranges], dtype=torch.int64, device=device)

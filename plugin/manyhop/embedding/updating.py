@@ -14,10 +14,29 @@ from manyhop.system.threads import executor
 _ROWS_OF_A_THREAD = 1024  # fewer are not worth handing to another thread
 
 
-def sum_by_row(gradients: Gradients) -> tuple[Tensor, Tensor]:
-    """Return ``[num_rows] int64``, ascending, each once, and ``[num_rows, width] float32``: their sums."""
-    values = gradients.values
-    rows, place = torch.unique_consecutive(gradients.ids, return_inverse=True)
+def rows_before(gradients: Gradients) -> Tensor:
+    """Return ``[count + 1] int64``: how many different rows come before each position, and in all."""
+    ids = gradients.ids
+    before = torch.zeros(len(ids) + 1, dtype=torch.int64, device=ids.device)
+    before[1:2] = 1
+    torch.cumsum(ids[1:] != ids[:-1], 0, out=before[2:])
+    before[2:] += 1
+    return before
+
+
+def sum_by_row(gradients: Gradients, before: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum the gradients of each row, without waiting for a GPU.
+
+    Args:
+        gradients: in ascending order of their rows.
+        before: of :func:`rows_before`.
+
+    Returns:
+        ``[count] int64``: rows, ascending, each once, and ``[count, width] float32``: their sums. Both are undefined
+        from ``before[-1]`` on.
+    """
+    values, place = gradients.values, before[1:] - 1
+    rows = torch.empty_like(gradients.ids).scatter_(0, place, gradients.ids)
     sums = torch.empty(len(rows), values.shape[1], dtype=torch.float32, device=values.device)
     update(Rule(Kind.STORE), Gradients(place, gradients.order, values), sums, (), first=0, scale=1.0)
     return rows, sums
