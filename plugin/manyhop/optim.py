@@ -137,17 +137,17 @@ class Optimizer(torch.optim.Optimizer):
         }
 
     def _step(self, group: dict[str, Any], embedding: Embedding, states: list[Table]) -> None:
-        owners, pending = embedding.owners, embedding.take_gradients()
+        owners, gradients = embedding.owners, embedding.take_gradients()
         exchange, scale = self._exchanges[embedding.place.device], 1 / owners.world.world_size
         if not owners.world.is_alone:
-            by_row = None if pending is None else Gradients.of(*pending, num_rows=embedding.num_rows)
-            pending = exchange.send(by_row, owners, embedding.width)
-        if pending is None:
+            received = exchange.send(gradients, owners, embedding.width)
+            gradients = None if received is None else Gradients.of(*received, num_rows=embedding.num_rows)
+        if gradients is None:
             return
         group["step"] += 1
         update(
             self.rule(group),
-            Gradients.of(*pending, num_rows=embedding.num_rows),
+            gradients,
             embedding.weight,
             [table.own for table in states],
             first=owners.rows_of(owners.world.rank).start,

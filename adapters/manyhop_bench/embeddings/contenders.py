@@ -26,7 +26,7 @@ class Contender:
     forward: Callable[[], Tensor]
     """``[count, width]``: the rows of the batch, with a graph for ``backward``."""
     step: Callable[[], object]
-    """Applies the gradients of ``backward``."""
+    """Applies the gradients of ``backward``, and forgets them; also after several forwards."""
     close: Callable[[], object] = lambda: None
     """Gives memory back that does not go by itself."""
 
@@ -64,12 +64,11 @@ def _torch(num_rows: int, width: int, ids: Tensor) -> Contender:
     table = torch.nn.Embedding(num_rows, width, sparse=True, device=ids.device)
     adam = torch.optim.SparseAdam(table.parameters(), lr=LEARNING_RATE)
 
-    def forward() -> Tensor:
+    def step() -> None:
+        adam.step()  # type: ignore[no-untyped-call]  # of torch
         adam.zero_grad()
-        rows: Tensor = table(ids)
-        return rows
 
-    return Contender(forward, adam.step)
+    return Contender(lambda: table(ids), step)
 
 
 def _wholegraph(make: Callable[[int, int], Any], num_rows: int, width: int, ids: Tensor) -> Contender:
@@ -79,11 +78,15 @@ def _wholegraph(make: Callable[[int, int], Any], num_rows: int, width: int, ids:
     adam = embeddings.create_wholememory_optimizer(table, "adam", {})
     module = embeddings.WholeMemoryEmbeddingModule(table)
 
+    def step() -> None:
+        table.need_apply = True  # which forward sets: here, several come before the first step
+        adam.step(LEARNING_RATE)
+
     def close() -> None:
         embeddings.destroy_embedding(table)
         embeddings.destroy_wholememory_optimizer(adam)
 
-    return Contender(lambda: module(ids), lambda: adam.step(LEARNING_RATE), close)
+    return Contender(lambda: module(ids), step, close)
 
 
 def _whole_embedding(memory: str, num_rows: int, width: int) -> Any:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from manyhop.arguments import integer
+from manyhop.embedding.gradients import Gradients
 from manyhop.embedding.initial import InitialRows, filler, initializer
 from manyhop.embedding.place import TablePlace, require_ids
 from manyhop.embedding.saved import load_tables, save_tables
@@ -136,23 +137,29 @@ class Embedding(nn.Module):
         """
         load_tables(folder, {"weight": (self.table, self.owners)})
 
-    def take_gradients(self) -> tuple[Tensor, Tensor] | None:
+    def take_gradients(self) -> Gradients | None:
         """Return the gradients since the last call, and forget them; ``None``: there was no ``backward``.
 
-        Returns:
-            ``[count] int64`` and ``[count, width]``, in the order of the forwards.
+        Those of a row are in the order of the forwards.
 
         Raises:
             FeatureError: ids that are out of range.
         """
         pending, self._pending = self._pending, []
-        self._checks.ask(wait=True)  # for the gathers of forwards, not for what follows them
-        if not pending:
-            return None
+        on_gpu = self.place.device.type == "cuda"
+        if not on_gpu:
+            self._checks.ask(wait=True)  # for the gathers of forwards, not for what follows them
+        found = self._sorted(pending) if pending else None
+        if on_gpu:
+            self._checks.ask(wait=True)  # while the GPU sorts
+        return found
+
+    def _sorted(self, pending: list[tuple[int, Tensor, Tensor]]) -> Gradients:
         pending.sort(key=lambda one: one[0])
-        if len(pending) == 1:
-            return pending[0][1:]
-        return torch.cat([ids for _, ids, _ in pending]), torch.cat([grads for _, _, grads in pending])
+        _, ids, grads = pending[0]
+        if len(pending) > 1:
+            ids, grads = torch.cat([one[1] for one in pending]), torch.cat([one[2] for one in pending])
+        return Gradients.of(ids, grads, num_rows=self.num_rows)
 
     def add_gradients(self, forward: int, ids: Tensor, grads: Tensor) -> None:
         """Keep the gradients of a forward: ``[count]`` ids and ``[count, width]``."""
