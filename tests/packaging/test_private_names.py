@@ -17,6 +17,7 @@ LIBRARIES = {
     "PyG": "_aggregate_forward_hooks _aggregate_forward_pre_hooks _edge_store_dict _global_store _key _mapping "
     "_message_forward_hooks _message_forward_pre_hooks _node_store_dict _orig_edge_index _propagate_forward_hooks "
     "_propagate_forward_pre_hooks _store _to_canonical",
+    "cuGraph-PyG": "_embedding",
     "DGL": "_aggre_type _allow_zero_in_degree _CAPI_DGLHeteroCreateHeteroGraphWithNumNodes "
     "_CAPI_DGLHeteroCreateUnitGraphFromCSR _CAPI_SetSeed _columns _default_initializer _edge_frames _graph "
     "_in_src_feats _initializers _node_frames _out_feats _seed_nodes _seeds_timestamp",
