@@ -76,7 +76,7 @@ def _head(options: argparse.Namespace, argv: list[str], has_gpu: bool, gpus: int
         f"{'' if gpus == 1 else ', for each rank'}; Adam.",
         f"On the CPU, {options.threads} threads." if gpus == 1 else "Ranks draw their rows independently.",
         f"{limit} of a long tensor in the same run"
-        + ("." if gpus == 1 else ", and of an all-to-all of the gradients before it."),
+        + ("." if gpus == 1 else ",\nand of an all-to-all of the gradients before it."),
         f"Medians of {options.rounds} rounds of {_CALLS} calls, in turns (least and most), of the slowest rank.",
     ]
     return "\n".join(lines) + "\n"
