@@ -47,6 +47,25 @@ def test_one_at_a_time():
     assert most == [1] * 8
 
 
+def test_a_second_thread_in_the_same_turn_is_refused_once_the_first_is_through():
+    turns, seen, began, release = Turns(2, lambda number: None), [], threading.Event(), threading.Event()
+
+    def body():
+        began.set()
+        release.wait()
+
+    first = go(turns, 0, seen, body)
+    began.wait()
+    second = go(turns, 0, seen, lambda: seen.append("inside"))
+    second.join(0.1)
+    early = list(seen)
+    release.set()
+    first.join(60)
+    second.join(60)
+    assert early == []
+    assert [type(each) for each in seen] == [int, InputError]
+
+
 def test_closing_wakes_those_who_wait_and_says_what_did_not_happen():
     left, seen = [], []
     turns = Turns(5, left.append)
