@@ -9,10 +9,10 @@ export OMP_WAIT_POLICY ?= PASSIVE
 # Tests start hundreds of processes, which should not compile Python's sources each.
 unexport PYTHONDONTWRITEBYTECODE
 
-# One process more than there are cores, as tests of ranks wait for other processes; each takes a gigabyte or two. Tests
-# of a file share fixtures, so a file stays in one process. tests/conftest.py says which files begin. As there are more
+# Two processes more than there are cores, as tests of ranks wait for other processes; each takes a gigabyte or two.
+# Tests of a file share fixtures, so a file stays in one process. tests/conftest.py sorts the files. As there are more
 # processes than cores, torch computes in one thread of each.
-WORKERS := $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -lt 8 ] && echo $$((n + 1)) || echo 8)
+WORKERS := $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -lt 7 ] && echo $$((n + 2)) || echo 8)
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Contract, CPU kernels, pipeline, files and the loaders of both adapters: what another torch or Python could break.

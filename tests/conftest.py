@@ -2,6 +2,7 @@
 
 import gc
 import os
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -30,12 +31,15 @@ if not torch.cuda.is_available():
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ids must be the same in all processes of pytest-xdist; files with slow tests come first."""
+    """Ids must be the same in all processes of pytest-xdist. Files with slow tests come first, those that wait for ranks
+    mixed with those that compute."""
     addresses = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if addresses:
         raise pytest.UsageError(f"Expected ids without addresses, got {addresses[0]}. Give the cases names.")
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(
+        key=lambda item: (item.path not in slow, zlib.crc32(item.path.name.encode()) if item.path in slow else 0)
+    )
 
 
 @pytest.fixture(autouse=True, scope="module")

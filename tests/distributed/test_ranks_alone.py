@@ -88,7 +88,6 @@ import sys
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
@@ -139,16 +138,15 @@ if __name__ == "__main__":
         edge_index=torch.randint(0, 400, (2, 3000), generator=g),
         train_mask=torch.arange(400) < 256,
     )
-    if "RANK" in os.environ:
-        run(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), data)
-    else:
-        mp.spawn(run, args=(2, data), nprocs=2, join=True)
+    run(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), data)
 """
 
 
-@pytest.mark.parametrize("launch", ["torchrun", "spawn"])
-def test_a_script_for_pyg_alone(tmp_path, launch):
-    """Seeds split by hand, evaluation on rank 0: as in PyG's examples, under `python -m manyhop_pyg`."""
+def test_a_script_for_pyg_alone(tmp_path):
+    """Seeds split by hand, evaluation on rank 0: as in PyG's examples, under `python -m manyhop_pyg`.
+
+    For ranks that the script spawns, see ``tests/pyg/test_install_main.py``.
+    """
     from launch import reserve_port
 
     script = tmp_path / "train.py"
@@ -156,8 +154,8 @@ def test_a_script_for_pyg_alone(tmp_path, launch):
     env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")} | {"OMP_NUM_THREADS": "1"}
     with reserve_port() as one, reserve_port() as other:
         ports = [reserved.getsockname()[1] for reserved in (one, other)]
-        torchrun = ["torch.distributed.run", f"--master-port={ports[0]}", "--nproc-per-node=2", "-m"]
-        command = [*(torchrun if launch == "torchrun" else []), "manyhop_pyg", str(script), str(ports[1])]
+        command = ["torch.distributed.run", f"--master-port={ports[0]}", "--nproc-per-node=2", "-m"]
+        command += ["manyhop_pyg", str(script), str(ports[1])]
         done = subprocess.run(
             [sys.executable, "-m", *command], env=env, capture_output=True, text=True, timeout=300, check=False
         )

@@ -53,6 +53,10 @@ DDP = """
                 with torch.no_grad():
                     seen = sum(batch.batch_size for batch in evaluate if model.module(batch.x, batch.edge_index).any())
                 print(f"rank 0 epoch {epoch}: {type(loader).__module__}, {seen} evaluated, mine {len(train_index)}")
+        weights = torch.cat([p.detach().view(-1) for p in model.parameters()])
+        first = weights.clone()
+        dist.broadcast(first, 0)
+        assert torch.equal(weights, first)
         del model  # as the last owner of the group, it may hang
         dist.destroy_process_group()
 
