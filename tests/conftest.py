@@ -31,8 +31,8 @@ if not torch.cuda.is_available():
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ids must be the same in all processes of pytest-xdist. Files with slow tests come first, those that wait for ranks
-    mixed with those that compute."""
+    """Ids must be the same in all processes of pytest-xdist. Files with slow tests come first, mixed: some wait, some
+    compute."""
     addresses = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if addresses:
         raise pytest.UsageError(f"Expected ids without addresses, got {addresses[0]}. Give the cases names.")

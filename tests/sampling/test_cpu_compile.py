@@ -76,6 +76,18 @@ def test_compiles_once_and_says_so(run):
     assert run() == ("42 42 42 42", "")
 
 
+def test_one_process_compiles_while_others_wait(run, tmp_path):
+    run()  # writes the files
+    shutil.rmtree(tmp_path / "cache")
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", "import toy.kernels; toy.kernels.main()"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    processes = [subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **pipes) for _ in range(2)]
+    outputs = [process.communicate() for process in processes]
+    assert [printed for printed, _ in outputs] == ["42 42 42 42\n"] * 2
+    assert sorted(bool(said) for _, said in outputs) == [False, True]
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new"), [("toy/constants.py", "2", "3"), ("toy/helpers.py", "TWO * x", "x + 42")]
 )

@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -64,6 +66,7 @@ class Cache(FunctionCache):  # type: ignore[misc]
     def __init__(self, function: Any, variant: str) -> None:
         super().__init__(function)
         self._variant = variant
+        self._lock_name = f"{function.__module__}.{function.__qualname__}{variant}.lock"
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         digest = digest_of_sources(self._py_func.__module__)
@@ -72,6 +75,17 @@ class Cache(FunctionCache):  # type: ignore[misc]
     def has(self, sig: Any, codegen: Any) -> bool:
         """Whether a compiled form is there."""
         return self._index_key(sig, codegen) in self._cache_file._load_index()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let no other process compile this kernel in the body; who has waited finds it done."""
+        with ExitStack() as stack:
+            with suppress(ImportError, OSError):
+                import fcntl  # POSIX systems have it
+
+                file = stack.enter_context(open(Path(self.cache_path) / self._lock_name, "ab"))
+                fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+            yield
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Load the compiled form, without what only compiling needs: numba's registries take 0.3 s to fill."""
@@ -93,6 +107,10 @@ class NoCache(NullCache):  # type: ignore[misc]
     def has(self, sig: Any, codegen: Any) -> bool:
         """Nothing is there."""
         return False
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Nobody finds what others compile."""
+        return nullcontext()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Load nothing."""

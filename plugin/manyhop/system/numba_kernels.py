@@ -8,6 +8,7 @@ an array. Unsigned indices spare numba's test for negative ones.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from types import FunctionType
 from typing import Any, TypeVar, cast
@@ -95,8 +96,9 @@ def _declare(function: Any, signature: str | Signature, variant: str = "") -> An
     def build() -> None:
         with global_compiler_lock:  # other threads wait, and find it done
             if not dispatcher.overloads:
-                arguments, _ = types_and_cache()
-                dispatcher.compile(arguments)
+                arguments, on_disk = types_and_cache()
+                with nullcontext() if is_cached() else on_disk.alone():
+                    dispatcher.compile(arguments)
                 dispatcher.disable_compile()
                 progress.end()
 
