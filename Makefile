@@ -13,12 +13,14 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests of a file share fixtures, so a file stays in one process. tests/conftest.py sorts the files. As there are more
 # processes than cores, torch computes in one thread of each.
 WORKERS := $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -lt 7 ] && echo $$((n + 2)) || echo 8)
-PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST = OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# Contract, CPU kernels, pipeline, files and the loaders of both adapters: what another torch or Python could break.
+# Contract, CPU kernels, pipeline, files and the loaders of both adapters: what another torch or Python could break. Not
+# what is about GPUs alone, or about when kernels are compiled.
 QUICK := tests/graph tests/files tests/sampling/test_reference_golden.py tests/sampling/test_cpu_sampler.py \
 	tests/features/test_gather.py tests/features/test_buffers.py tests/pipeline/test_pipeline.py \
-	tests/pipeline/test_plan.py $(wildcard tests/pyg/test_*_loader.py tests/pyg/test_loader_*.py) \
+	tests/pipeline/test_plan.py $(filter-out %_lazy.py %_groups_pad.py %_ready.py,\
+	$(wildcard tests/pyg/test_*_loader.py tests/pyg/test_loader_*.py)) \
 	tests/dgl/test_dgl_samplers.py tests/dgl/test_dgl_loader.py tests/dgl/test_gb_loader.py
 
 .PHONY: help demo test quick lint docs bench notebooks upstream clean
@@ -36,6 +38,7 @@ demo: $(VENV)/demo.stamp ## train on real data, with the graph and without it
 test: lint ## the whole suite: style, types, tests
 	$(PYTEST)
 
+quick: WORKERS := $(shell getconf _NPROCESSORS_ONLN)# none of its tests waits
 quick: $(VENV)/quick.stamp ## the tests that another version of torch, PyG or Python could fail, about a minute
 	$(PYTEST) -m 'not slow' $(QUICK)
 
