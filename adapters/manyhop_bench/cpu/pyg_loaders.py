@@ -35,7 +35,7 @@ def loaders(
     found: list[Contender] = []
     absent: list[Absent] = []
     data = _data(task)
-    classes: dict[str, Callable[..., Any]] = {MANYHOP: NeighborLoader}
+    classes: dict[str, Callable[..., object]] = {MANYHOP: NeighborLoader}
     classes |= {f"PyG, {name}": PyGNeighborLoader for name in ("pyg-lib", "torch-sparse") if name in modules}
     for name, loader_class in classes.items():
         try:
@@ -75,8 +75,8 @@ def _data(task: LoaderTask) -> Data | HeteroData:
     return data
 
 
-def _loader(loader_class: Callable[..., Any], data: Data | HeteroData, task: LoaderTask, threads: int) -> Any:
-    options: dict[str, Any] = {"disjoint": True} if task.task.is_disjoint else {}
+def _loader(loader_class: Callable[..., object], data: Data | HeteroData, task: LoaderTask, threads: int) -> Any:
+    options: dict[str, object] = {"disjoint": True} if task.task.is_disjoint else {}
     if task.task.mode == "weighted":
         options["weight_attr"] = "edge_weight"
     if task.task.mode == "temporal":

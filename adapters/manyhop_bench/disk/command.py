@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -87,7 +86,7 @@ def _write_ids(path: Path, num_rows: int) -> int:
     return sum(map(len, batches[:_COUNTED]))
 
 
-def _measure(job: dict[str, Any]) -> dict[str, float]:
+def _measure(job: dict[str, object]) -> dict[str, float]:
     """What one process finds."""
     command = [sys.executable, "-m", "manyhop_bench.disk.worker"]
     done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True)

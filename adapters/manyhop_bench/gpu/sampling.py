@@ -276,7 +276,7 @@ def _wholegraph_structure(ranks: Ranks, graph: GPUGraph) -> Any:
 _MADE: dict[str, Any] = {}
 
 
-def _once(name: str, make: Callable[[], Any]) -> Any:
+def _once(name: str, make: Callable[[], object]) -> Any:
     """What is made once in a process, for all fanouts."""
     if name not in _MADE:
         _MADE[name] = make()

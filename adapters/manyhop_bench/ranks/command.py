@@ -67,7 +67,7 @@ def _run(one: _Measured, options: argparse.Namespace) -> dict[str, Any]:
     )
     if done.returncode != 0:
         raise RuntimeError(f"{one.loader} on {one.world_size} ranks failed:\n{done.stdout}{done.stderr}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 

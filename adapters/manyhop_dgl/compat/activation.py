@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from manyhop_dgl.compat.finder import FOLLOWED, Finder
 
@@ -54,7 +53,7 @@ def _choose_the_backend() -> None:
         os.environ.setdefault("DGLBACKEND", "pytorch")
 
 
-def _with_compat(name: str) -> dict[str, Any]:
+def _with_compat(name: str) -> dict[str, object]:
     """What ``multiprocessing`` sends to a new process first; unpickling it activates this there."""
     return {__name__: _ACTIVATE, **_preparation_data(name)}
 

@@ -70,7 +70,7 @@ def _torchdata_spec(name: str, path: Sequence[str] | None, target: ModuleType | 
 class _Followed(Loader):
     """Loads a module, and does something to it."""
 
-    def __init__(self, real: Loader, follow: Callable[[Any], None]) -> None:
+    def __init__(self, real: Loader, follow: Callable[[object], None]) -> None:
         self._real, self._follow = real, follow
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

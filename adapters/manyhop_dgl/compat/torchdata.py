@@ -23,7 +23,7 @@ Graph = Mapping[int, tuple[Any, Any]]
 
 def list_dps(graph: Graph) -> list[Any]:
     """Return all pipes of a graph that ``traverse_dps`` has made, each once, the last one first."""
-    found: dict[int, Any] = {}
+    found: dict[int, object] = {}
 
     def visit(part: Graph) -> None:
         for key, (pipe, before) in part.items():
@@ -40,7 +40,7 @@ def find_dps(graph: Graph, dp_type: type[Any]) -> list[Any]:
     return [pipe for pipe in list_dps(graph) if type(pipe) is dp_type]
 
 
-def _pipes(module: ModuleType, base: type[Any]) -> dict[str, Any]:
+def _pipes(module: ModuleType, base: type[object]) -> dict[str, object]:
     return {name: getattr(module, name) for name in module.__all__} | {base.__name__: base}
 
 

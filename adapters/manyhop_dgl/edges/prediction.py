@@ -83,7 +83,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         if isinstance(self.sampler, EngineSampler):
             self.sampler.check_prefetching(node_types, edge_types)
 
-    def assign_lazy_features(self, result: Any) -> Any:
+    def assign_lazy_features(self, result: Any) -> object:
         """Name in the graph of the seed edges the data that the loader shall gather.
 
         Raises:

@@ -220,11 +220,11 @@ class Graph(_Widths, GraphData):
         tensors = list(filter(is_pinnable, self.tensors()))
         return torch.cuda.is_available() and bool(tensors) and all(is_pinned(tensor) for tensor in tensors)
 
-    def get_node_storage(self, key: str, ntype: NodeType | None = None) -> Any:
+    def get_node_storage(self, key: str, ntype: NodeType | None = None) -> object:
         """What DGL's own DataLoader fetches rows from."""
         return _storage(self.node_frames[self.types.node_type(ntype)][key])
 
-    def get_edge_storage(self, key: str, etype: str | EdgeType | None = None) -> Any:
+    def get_edge_storage(self, key: str, etype: str | EdgeType | None = None) -> object:
         """What DGL's own DataLoader fetches rows from."""
         return _storage(self.edge_frames[self.types.edge_type(etype)][key])
 
@@ -307,7 +307,7 @@ def _check_idtype(idtype: object) -> None:
         raise InputError(f"Expected idtype torch.int32 or torch.int64, got {idtype!r}. Pass one of them.")
 
 
-def _storage(value: object) -> Any:
+def _storage(value: object) -> object:
     from dgl.storages import wrap_storage
 
     return wrap_storage(value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import dgl
 import torch
@@ -40,7 +39,7 @@ class _Bound:
 
 @contextmanager
 def bound(
-    loader: DataLoader[Any], loader_cores: Sequence[int] | None, compute_cores: Sequence[int] | None
+    loader: DataLoader[object], loader_cores: Sequence[int] | None, compute_cores: Sequence[int] | None
 ) -> Iterator[list[int]]:
     """In the body, the loader's threads and the caller's run on cores of their own. Gives those of the caller."""
     if loader.num_workers == 0:

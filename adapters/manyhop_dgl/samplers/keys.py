@@ -49,7 +49,7 @@ class Keys:
         worker = torch.utils.data.get_worker_info()  # its seed is another one in each epoch
         return BatchKey(_seed(self.seed, _rank(), None if worker is None else worker.seed), 0, next(self._calls))
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         calls = next(self._calls)
         self._calls = itertools.count(calls)
         return {"seed": self.seed, "calls": calls}

@@ -130,7 +130,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         check_types(self.prefetch_labels, node_types, "node", "prefetch_labels")
         check_types(self.prefetch_edge_feats, edge_types, "edge", "prefetch_edge_feats")
 
-    def assign_lazy_features(self, result: Any) -> Any:
+    def assign_lazy_features(self, result: Any) -> object:
         """Name in the blocks the data that the loader shall gather.
 
         Raises:

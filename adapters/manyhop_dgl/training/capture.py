@@ -52,7 +52,7 @@ def capture(step: Callable[[Any], R]) -> CapturedStep[Any, R]:
 class _BatchLayout:
     """The ``Layout`` of blocks, graphs and tensors in tuples, lists, dictionaries and dataclasses."""
 
-    def check(self, batch: Any) -> None:
+    def check(self, batch: object) -> None:
         """Raise InputError where a batch is not padded, or cannot be read by a CUDA graph."""
         graphs = _graphs(batch)
         if not (_has_masks(batch) or any("edge_mask" in frame for g in graphs for frame in g._edge_frames)):
@@ -66,7 +66,7 @@ class _BatchLayout:
                     "DGL with CUDA. Install that wheel, or capture steps on output='tensors'."
                 )
 
-    def tensors(self, batch: Any) -> list[Tensor]:
+    def tensors(self, batch: object) -> list[Tensor]:
         """Return the tensors of structures, frames and containers."""
         found: list[Tensor] = []
 
@@ -77,17 +77,17 @@ class _BatchLayout:
         _mapped(batch, note)
         return found
 
-    def constants(self, batch: Any) -> Hashable:
+    def constants(self, batch: object) -> Hashable:
         """Return types, names and numbers of nodes, and the values of what is no tensor."""
         return _frozen(batch)
 
-    def with_tensors(self, batch: Any, tensors: Sequence[Tensor]) -> Any:
+    def with_tensors(self, batch: object, tensors: Sequence[Tensor]) -> object:
         """Return a batch with other tensors."""
         new = iter(tensors)
         return _mapped(batch, lambda tensor: next(new))
 
 
-def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def _mapped(value: object, change: Callable[[Tensor], Tensor]) -> object:
     """The same with each tensor changed, in an order that batches of a size have in common."""
     if isinstance(value, Tensor):
         return change(value)
@@ -124,7 +124,7 @@ def _mapped_frame(frame: Frame, change: Callable[[Tensor], Tensor]) -> Frame:
     return Frame({key: change(column.data) for key, column in frame._columns.items()}, num_rows=frame.num_rows)
 
 
-def _graphs(value: Any) -> list[dgl.DGLGraph]:
+def _graphs(value: object) -> list[dgl.DGLGraph]:
     """The graphs in a batch."""
     if isinstance(value, dgl.DGLGraph):
         return [value]
@@ -133,7 +133,7 @@ def _graphs(value: Any) -> list[dgl.DGLGraph]:
     return [g for part in value for g in _graphs(part)] if isinstance(value, list | tuple) else []
 
 
-def _has_masks(batch: Any) -> bool:
+def _has_masks(batch: object) -> bool:
     """Whether a batch of tensors is padded."""
     if isinstance(batch, MiniBatch):
         return batch.node_mask is not None
@@ -141,7 +141,7 @@ def _has_masks(batch: Any) -> bool:
     return getattr(sample, "masks", None) is not None
 
 
-def _frozen(value: Any) -> Hashable:
+def _frozen(value: object) -> Hashable:
     """A value that equals another where a step cannot tell them apart."""
     if isinstance(value, Tensor):
         return None

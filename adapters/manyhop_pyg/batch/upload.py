@@ -26,7 +26,7 @@ def take_over(out: Sample, perm: Permutation, device: torch.device) -> tuple[Sam
 def to_device(out: Sample, perm: Permutation, device: torch.device) -> Sample:
     """A sample on the device, with the user's ids of edges, so that no permutation is left to apply."""
     hetero = isinstance(out, HeteroSamplerOutput)
-    values: dict[str, Any] = {name: getattr(out, name) for name in ("node", "row", "col", "edge", "batch")}
+    values: dict[str, object] = {name: getattr(out, name) for name in ("node", "row", "col", "edge", "batch")}
     values |= {"orig_row": out.orig_row, "orig_col": out.orig_col, "metadata": out.metadata}
     if not hetero:
         assert perm is None or isinstance(perm, Tensor)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
@@ -22,7 +20,7 @@ from manyhop_pyg.samplers.typed_seeds import TypedNodeInput, seeds_of
 from manyhop_pyg.typing import Batch, PyGData, StoreSize
 
 
-def check_torch_arguments(kwargs: dict[str, Any]) -> None:
+def check_torch_arguments(kwargs: dict[str, object]) -> None:
     """Take out what Lightning hands back, and refuse what would be ignored."""
     dataset = kwargs.pop("dataset", None)
     if not isinstance(dataset, SeedPositions | None):

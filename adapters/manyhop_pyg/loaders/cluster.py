@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch_geometric.loader
@@ -101,7 +101,7 @@ class ClusterLoader(NodeSetLoader, torch_geometric.loader.ClusterLoader):  # typ
         InputError: arguments that do not make sense.
     """
 
-    def __init__(self, cluster_data: torch_geometric.loader.ClusterData, **kwargs: Any) -> None:
+    def __init__(self, cluster_data: torch_geometric.loader.ClusterData, **kwargs: object) -> None:
         if not isinstance(cluster_data, torch_geometric.loader.ClusterData):
             raise InputError(
                 f"Expected cluster_data as ClusterData, got {type(cluster_data).__name__}. Make one of Data."

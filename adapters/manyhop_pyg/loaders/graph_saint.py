@@ -6,7 +6,6 @@ import copy
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch_geometric.loader
@@ -44,7 +43,7 @@ class _SaintLoader(NodeSetLoader):
         sample_coverage: int = 0,
         save_dir: str | None = None,
         log: bool = True,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         data = copy.copy(check_data(data))
         for name in _NORMS:
@@ -64,7 +63,9 @@ class _SaintLoader(NodeSetLoader):
                 data[name] = norm
         super().__init__(data, sampler, self.num_steps, kwargs)
 
-    def batch(self, seeds: Any = None, *, input_time: Any = None, key: tuple[int, int, int] | None = None) -> Batch:
+    def batch(
+        self, seeds: object = None, *, input_time: object = None, key: tuple[int, int, int] | None = None
+    ) -> Batch:
         """Return the batch of a key now, with features and transforms.
 
         Args:
@@ -181,7 +182,7 @@ class GraphSAINTRandomWalkSampler(_SaintLoader, torch_geometric.loader.GraphSAIN
         sample_coverage: int = 0,
         save_dir: str | None = None,
         log: bool = True,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         self.walk_length = integer("walk_length", walk_length, 1)
         super().__init__(data, batch_size, num_steps, sample_coverage, save_dir, log, **kwargs)

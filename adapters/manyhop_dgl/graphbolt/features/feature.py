@@ -158,7 +158,7 @@ class BasicFeatureStore(FeatureStore):
 
     def metadata(self, domain: str, type_name: str | None, feature_name: str) -> dict[str, Any]:
         """Return further metadata of a feature."""
-        metadata: dict[str, Any] = self[domain, type_name, feature_name].metadata()
+        metadata: dict[str, object] = self[domain, type_name, feature_name].metadata()
         return metadata
 
     def update(

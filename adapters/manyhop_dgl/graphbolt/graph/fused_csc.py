@@ -156,7 +156,7 @@ class _Cache:
         self._found: dict[Hashable, tuple[tuple[object, ...], tuple[Tensor | None, ...], Any]] = {}
         self._lock = threading.RLock()
 
-    def get(self, key: Hashable, parts: tuple[Tensor | None, ...], make: Callable[[], Any]) -> Any:
+    def get(self, key: Hashable, parts: tuple[Tensor | None, ...], make: Callable[[], object]) -> Any:
         state = tuple([None if x is None else (id(x), _version(x), x.data_ptr()) for x in parts])
         with self._lock:
             found = self._found.get(key)

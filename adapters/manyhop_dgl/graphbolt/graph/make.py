@@ -254,7 +254,7 @@ def sort_by_destination(src: Tensor, dst: Tensor, num_nodes: int) -> SortedEdges
     return SortedEdges(indptr, src[order], order)
 
 
-def _joined(by_type: Mapping[Any, Mapping[str, Tensor]], domain: str) -> dict[str, Tensor]:
+def _joined(by_type: Mapping[object, Mapping[str, Tensor]], domain: str) -> dict[str, Tensor]:
     """Data of all types in a row. What only some types have is refused: there would be no rows for the others."""
     joined = {}
     for name in dict.fromkeys(name for data in by_type.values() for name in data):

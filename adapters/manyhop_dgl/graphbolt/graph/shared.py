@@ -101,7 +101,7 @@ def _assemble(kind: type[G], memory: mmap.mmap) -> G:
 class _Plain(pickle.Unpickler):
     """Numbers, texts, lists and dictionaries; nothing that could run code."""
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         raise InputError(f"Expected plain data in shared memory, got {module}.{name}.")
 
 

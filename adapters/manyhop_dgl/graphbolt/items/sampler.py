@@ -47,7 +47,7 @@ def minibatcher_default(batch: Any, names: tuple[str | None, ...] | None) -> Any
             stacklevel=2,
         )
         return batch
-    minibatch: Any = MiniBatch()
+    minibatch: object = MiniBatch()
     for i, name in enumerate(names):
         if name is None:
             continue
@@ -248,13 +248,13 @@ class ItemSampler(DataPipe):
         found: np.ndarray[Any, Any] = begin + permute(order, length, _piece_key(plan, number, piece))
         return found
 
-    def items_at(self, positions: Tensor) -> Any:
+    def items_at(self, positions: Tensor) -> object:
         """Return the items of one batch at positions ``[n] int64``, as the minibatcher takes them."""
         if self._shuffle:
             return self.item_set[positions]
         return batched(self.item_set[int(positions[0]) : int(positions[-1]) + 1])
 
-    def items_of_several(self, positions: Sequence[Tensor], device: torch.device) -> list[Any]:
+    def items_of_several(self, positions: Sequence[Tensor], device: torch.device) -> list[object]:
         """Return the items of several batches: by one lookup, where they are tensors of one type.
 
         Args:
@@ -303,7 +303,7 @@ class ItemSampler(DataPipe):
             )
         return self.stream(epoch)
 
-    def dressed(self, items: object, key: BatchKey | None) -> Any:
+    def dressed(self, items: object, key: BatchKey | None) -> object:
         """Return what the minibatcher makes of items; a :class:`MiniBatch` gets its key."""
         made = self.minibatcher(items, self._names)
         if isinstance(made, MiniBatch):
@@ -424,9 +424,9 @@ def _piece_key(plan: BatchPlan, epoch: int, piece: int) -> np.uint64:
     return np.uint64(fold(make_key(Use.SHUFFLE, plan.seed, epoch), piece))
 
 
-def _pieces(items: Iterator[object], size: int) -> Iterator[list[Any]]:
+def _pieces(items: Iterator[object], size: int) -> Iterator[list[object]]:
     """Items in lists of ``size``; the last may be shorter."""
-    piece: list[Any] = []
+    piece: list[object] = []
     for item in items:
         piece.append(item)
         if len(piece) == size:

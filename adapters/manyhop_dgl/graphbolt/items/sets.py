@@ -243,7 +243,7 @@ class _Streamed(ItemSet):
 class _Endless:
     """An iterable without a length."""
 
-    def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
+    def __init__(self, begin: Callable[[], Iterator[object]]) -> None:
         self._begin = begin
 
     def __iter__(self) -> Iterator[Any]:
@@ -299,7 +299,7 @@ def _numbers(index: Any, total: int | Tensor) -> Any:
     return index.to(dtype)
 
 
-def _take(item: Any, index: Any) -> Any:
+def _take(item: Any, index: Any) -> object:
     """Rows of one of the parallel sources."""
     if isinstance(item, np.ndarray):
         found = item[index.numpy() if isinstance(index, Tensor) else index]
@@ -311,7 +311,7 @@ def _take(item: Any, index: Any) -> Any:
     return item[index]
 
 
-def batched(items: object) -> Any:
+def batched(items: object) -> object:
     """What a slice of an item set gives, with lists made batches, as if the items had been picked one by one."""
     if isinstance(items, Mapping):
         return {key: batched(value) for key, value in items.items()}
@@ -325,7 +325,7 @@ def collated(items: list[Any]) -> Any:
     if not isinstance(items[0], Mapping):
         batch = collate(items)
         return tuple(batch) if isinstance(items[0], tuple) else batch
-    by_type: dict[str, list[Any]] = {}
+    by_type: dict[str, list[object]] = {}
     for item in items:
         for key, value in item.items():
             by_type.setdefault(key, []).append(value)

@@ -94,7 +94,7 @@ class Batches:
         return self._chain.has_functions(rest=self._runs_rest)
 
     @property
-    def transform(self) -> Callable[[Any], Any] | None:
+    def transform(self) -> Callable[[object], object] | None:
         """What the functions of the user make of a minibatch that was joined."""
         return self._after_all if self._runs_rest else None
 

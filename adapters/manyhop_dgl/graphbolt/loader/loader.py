@@ -178,7 +178,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
     def _deal(self, first: int) -> Deal:
         return self._sampler.deal(first)
 
-    def _planned(self, plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[Any], Tensor]]:
+    def _planned(self, plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[object], Tensor]]:
         sampler = self._sampler
         if sampler.is_whole:
             return super()._planned(plan, epoch, deal)
@@ -244,7 +244,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             for_user=self._for_user,
         )
 
-    def _sources(self) -> list[Any]:
+    def _sources(self) -> list[object]:
         return list(FeatureColumns(_fetchers(self._chain.ahead)).tables())
 
     def _find_gpu(self) -> None:

@@ -119,7 +119,7 @@ class Padding:
             return
         side = 1 if name.endswith("dsts") else 0
 
-        def filled(kind: str | None, part: Any) -> Any:
+        def filled(kind: str | None, part: object) -> object:
             if isinstance(part, tuple):
                 return tuple(_filled(p, sizes[kind], [f]) for p, f in zip(part, fills(kind, 2), strict=True))
             if not isinstance(part, Tensor):

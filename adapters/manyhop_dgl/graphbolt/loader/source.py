@@ -156,7 +156,7 @@ class Source:
             for one, sample in zip(asked, pending.finish(), strict=True)
         ]
 
-    def _ask(self, topology: Topology, given: Any, key: BatchKey) -> _Asked:
+    def _ask(self, topology: Topology, given: object, key: BatchKey) -> _Asked:
         sampler, sampling = self._chain.sampler, self._chain.sampling
         assert sampling is not None
         item: Any

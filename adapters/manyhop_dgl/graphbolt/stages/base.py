@@ -71,8 +71,8 @@ def apply_nested(value: object, function: Callable[[Any], Any]) -> Any:
 
 
 def move(
-    value: object, device: torch.device | str, *, non_blocking: bool = False, known: dict[int, Any] | None = None
-) -> Any:
+    value: object, device: torch.device | str, *, non_blocking: bool = False, known: dict[int, object] | None = None
+) -> object:
     """Move everything in ``value`` that can be moved to a device.
 
     Args:
@@ -82,7 +82,7 @@ def move(
         known: what was moved before, by ``id``: of a tensor that occurs twice there is one copy.
     """
 
-    def move_one(part: Any) -> Any:
+    def move_one(part: object) -> object:
         if isinstance(part, Tensor):
             if known is None:
                 return part.to(device, non_blocking=non_blocking)
@@ -104,7 +104,7 @@ class Movable:
         return tuple(vars(self))
 
     def moved(
-        self: M, device: torch.device | str, *, non_blocking: bool = False, known: dict[int, Any] | None = None
+        self: M, device: torch.device | str, *, non_blocking: bool = False, known: dict[int, object] | None = None
     ) -> M:
         """Move the attributes in place, with the arguments of :func:`move`; return ``self``."""
         for name in self.moving():
@@ -129,12 +129,12 @@ class Movable:
         return self
 
 
-def pin(value: object) -> Any:
+def pin(value: object) -> object:
     """Pin everything in ``value`` that can be pinned."""
     return apply_nested(value, lambda part: part.pin_memory() if hasattr(part, "pin_memory") else part)
 
 
-def show(title: str, named: dict[str, Any]) -> str:
+def show(title: str, named: dict[str, object]) -> str:
     """``title(name=value, ...)``, one name per line, with further lines of a value below its first."""
     lines = [f"{name}=" + _text(value).replace("\n", "\n" + " " * (len(name) + 1)) for name, value in named.items()]
     indent = " " * (len(title) + 1)

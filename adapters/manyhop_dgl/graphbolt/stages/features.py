@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -93,7 +93,7 @@ class FeatureFetcher(MiniBatchTransformer):
             gather_rows: what :func:`manyhop.features.gather` does.
         """
         wanted: list[ReadRequest] = []
-        slots: list[tuple[Features, Any]] = []
+        slots: list[tuple[Features, object]] = []
         padded: list[MiniBatch] = []
         for minibatch in minibatches:
             self._ask(minibatch, wanted, slots)
@@ -108,7 +108,7 @@ class FeatureFetcher(MiniBatchTransformer):
             clear_rows([rows for minibatch in padded for rows in _padded_rows(minibatch)])
         return nbytes
 
-    def _ask(self, minibatch: MiniBatch, wanted: list[ReadRequest], slots: list[tuple[Features, Any]]) -> None:
+    def _ask(self, minibatch: MiniBatch, wanted: list[ReadRequest], slots: list[tuple[Features, object]]) -> None:
         """Add what is wanted for a minibatch, and where it goes."""
         node_features: Features = {}
         edge_features: list[Features] = [{} for _ in range(minibatch.num_layers())]
@@ -155,7 +155,7 @@ def _padded_rows(minibatch: MiniBatch) -> Iterator[PaddedRows]:
             yield PaddedRows(rows, padded, kind, block=num_layers - 1 - layer)
 
 
-def _lists(keys: Keys | None) -> Sequence[Any]:
+def _lists(keys: Keys | None) -> Sequence[object]:
     return list(keys.values()) if isinstance(keys, Mapping) else []
 
 

@@ -208,7 +208,7 @@ def _reversed(pairs: object) -> Any:
     return torch.stack((dst, src), dim=1) if isinstance(pairs, Tensor) else (dst, src)
 
 
-def _joined(one: Any, other: Any) -> Any:
+def _joined(one: Any, other: Any) -> object:
     if isinstance(one, Tensor):
         return torch.cat((one, other))
     return tuple(torch.cat(ends) for ends in zip(one, other, strict=True))

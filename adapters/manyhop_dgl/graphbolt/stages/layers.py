@@ -83,7 +83,7 @@ class AllLayers:
     def __getstate__(self) -> dict[str, object]:
         return vars(self) | {"_known": None, "_engine": None}
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, object]:
         """Return what samples depend on: the arguments, by name."""
         return {name: value for name, value in vars(self).items() if name not in ("_known", "_engine")}
 

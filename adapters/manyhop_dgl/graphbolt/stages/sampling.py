@@ -142,7 +142,7 @@ class NeighborSampler(SubgraphSampler):
         prob_name: str | None,
         deduplicate: bool,
         sampler: Callable[..., Any] | None,
-    ) -> Any:
+    ) -> object:
         """One stage for all layers."""
         flags(replace=replace, deduplicate=deduplicate)
         check_graph(graph, self._one_layer if sampler is None else None, prob_name)

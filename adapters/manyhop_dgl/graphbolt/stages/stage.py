@@ -40,7 +40,7 @@ class Stage(DataPipe):
         super().__init__()
         self.datapipe = datapipe
 
-    def step(self, item: object) -> Any:
+    def step(self, item: object) -> object:
         """What it does to one item."""
         raise NotImplementedError
 
@@ -114,7 +114,7 @@ def num_parts_before(source: Pipe) -> int:
     return 1 + num_parts_before(chain_of(before.datapipe if isinstance(before, Relay) else before)[0])
 
 
-def _is_map(pipe: Pipe) -> TypeGuard[Mapper[Any]]:
+def _is_map(pipe: Pipe) -> TypeGuard[Mapper[object]]:
     """Whether a pipe is torch's ``map``, or a class of the user that is one with a function of its own."""
     return isinstance(pipe, Mapper) and type(pipe).__iter__ is Mapper.__iter__
 
@@ -123,7 +123,7 @@ def is_ours(stage: Pipe) -> bool:
     """Whether a stage samples, fetches, moves, ...: all but functions of the user."""
     if not isinstance(stage, MiniBatchTransformer):
         return isinstance(stage, CopyTo)
-    function: Any = stage.transformer
+    function: object = stage.transformer
     while isinstance(function, partial):
         function = function.func
     return str(getattr(function, "__module__", "")).startswith(_OURS)
@@ -134,7 +134,7 @@ def is_of_this_package(stage: Pipe) -> bool:
     return type(stage).__module__.startswith(_OURS)
 
 
-def run(stages: Sequence[Pipe], item: object, key: BatchKey | None, *, first_call: int = 0) -> Any:
+def run(stages: Sequence[Pipe], item: object, key: BatchKey | None, *, first_call: int = 0) -> object:
     """What is left of an item after all stages.
 
     Args:
@@ -154,7 +154,7 @@ def is_filter(pipe: object) -> bool:
     return isinstance(pipe, Filter) and type(pipe).__iter__ is Filter.__iter__
 
 
-def step(stage: Any, item: Any) -> Any:
+def step(stage: Any, item: Any) -> object:
     """What one stage does to an item; ``DROPPED``: a filter leaves it out."""
     if isinstance(stage, Stage):
         return stage.step(item)
@@ -185,7 +185,7 @@ class MiniBatchTransformer(Stage):
         super().__init__(datapipe)
         self.transformer = transformer
 
-    def step(self, item: object) -> Any:
+    def step(self, item: object) -> object:
         """Apply the function."""
         if self.transformer is None:
             return item
@@ -237,9 +237,9 @@ class CopyTo(Stage):
             raise InputError(f"Expected extra_attrs as a list of names, got {extra_attrs!r}. Put the name into a list.")
         self.extra_attrs = tuple(extra_attrs or ())
 
-    def step(self, item: object) -> Any:
+    def step(self, item: object) -> object:
         """Move it."""
-        known: dict[int, Any] = {}
+        known: dict[int, object] = {}
         waits = self.device.type != "cuda"  # what goes to a GPU is in order there; the host would read too early
         item = move(item, self.device, non_blocking=not waits, known=known)
         for name in self.extra_attrs:
