@@ -216,6 +216,7 @@ def tiny_run() -> Run:
     return run(TINY, parts, peers, [1], 300, ["--quick"], side_by_side=True)
 
 
+@pytest.mark.slow
 def test_peers_that_are_there_are_measured(tiny_run):
     measured = {(row.part, row.name) for row in tiny_run.rows}
     assert {("limits", "hardware"), ("gather", "torch")} <= measured

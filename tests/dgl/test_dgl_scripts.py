@@ -114,6 +114,7 @@ def in_a_process_of_its_own(*command):
     return accuracy(done.stdout)
 
 
+@pytest.mark.slow
 def test_two_processes(tmp_path):
     (tmp_path / "ours.py").write_text(changed("ddp"))
     assert in_a_process_of_its_own(tmp_path / "ours.py") > EXPECTED["ddp"]

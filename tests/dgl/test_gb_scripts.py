@@ -55,6 +55,7 @@ def test_heterogeneous(ours, folder):
     assert main(str(heterogeneous(folder)), 2) > 0.75
 
 
+@pytest.mark.slow
 def test_several_processes_of_an_unchanged_script(folder):
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     script = str(SCRIPTS / "multi_process.py")

@@ -115,6 +115,7 @@ def test_link_prediction_with_edge_features(dataset):
     assert better.float().mean() > 0.62  # area under the ROC curve
 
 
+@pytest.mark.slow
 def test_two_ranks_share_the_batches_of_one(folder, dataset, tmp_path):
     command, out = [sys.executable, "-W", "error", str(Path(gb_training.__file__))], tmp_path / "rank"
     env = os.environ | {"OMP_NUM_THREADS": "1"}

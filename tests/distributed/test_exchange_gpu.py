@@ -78,6 +78,7 @@ def exchange_and_name_modules():
     return right, sorted(name for name in sys.modules if "cpu_kernels" in name or name.endswith("numba_kernels"))
 
 
+@pytest.mark.slow
 def test_no_kernel_for_cpus_is_loaded(launcher):
     assert launcher.run(exchange_and_name_modules, world_size=2, env=ENV, fresh=True) == [(True, [])] * 2
 

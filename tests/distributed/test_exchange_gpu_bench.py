@@ -47,6 +47,7 @@ def measure(results, peer, right, rows, row_bytes):
     return closed
 
 
+@pytest.mark.slow
 def test_both_are_measured_at_all_sizes(launcher, tmp_path):
     closed = launcher.run(measure, str(tmp_path / "r"), True, True, (40, 90), (64, 128), env=ENV)
     assert closed == [[512, 256]] * 2

@@ -295,6 +295,7 @@ def peak_bytes():
 
 @pytest.mark.parametrize("how", ["files", "whole", "parts"])
 @pytest.mark.parametrize("place", ["shared", "pinned", "sharded"])
+@pytest.mark.slow
 def test_rows_come_into_their_place_once_per_node(launcher, tmp_path, place, how):
     """One rank touches all of the memory when it makes it, the other one the part that it fills: 1.5 times in all.
 

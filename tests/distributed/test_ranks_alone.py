@@ -35,6 +35,7 @@ def make_all():
     return [(name, LOADERS[name](seed=5)) for name in LOADERS]
 
 
+@pytest.mark.slow
 def test_each_rank_has_draws_of_its_own(launcher):
     seen = launcher.run(draw, world_size=3)
     here = draw()
@@ -142,6 +143,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_script_for_pyg_alone(tmp_path):
     """Seeds split by hand, evaluation on rank 0: as in PyG's examples, under `python -m manyhop_pyg`.
 

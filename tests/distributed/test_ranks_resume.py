@@ -43,6 +43,7 @@ def go_on(states):
     return out
 
 
+@pytest.mark.slow
 def test_all_pairs_of_numbers_of_ranks(launcher):
     names = ["homogeneous", "heterogeneous", "temporal", "binary"]
     first = {w: launcher.run(save_after_every_round, names, w % 3, world_size=w) for w in WORLDS}

@@ -68,6 +68,7 @@ FAULTS = ("raise", "batch", "kill", "stop", "break")
 
 @pytest.mark.parametrize("kind", ["alone", "own group", "users group"])
 @pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.slow
 def test_a_fault_ends_in_an_error_that_names_the_culprit(launcher, kind, world_size):
     jobs = {fault: launcher.start(train, fault, kind, world_size=world_size) for fault in FAULTS}
     for fault, ranks in jobs.items():

@@ -188,6 +188,7 @@ for batch in Loader(100_000, float(sys.argv[3])):
 
 
 @pytest.mark.parametrize(("how", "codes"), [("raise", [1, 1]), ("end", [0, 0])])
+@pytest.mark.slow
 def test_programs_end_as_python_ends_them(how, codes):
     command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), how, "20.0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

@@ -37,6 +37,7 @@ def number(pattern, text):
     return float(found)
 
 
+@pytest.mark.slow
 def test_node_classification_learns_from_the_graph(run):
     quick = ("pyg_node_classification.py", "--epochs", "3", "--fanout", "5", "3", "--workers", "2")
     out = run(*quick)
@@ -50,6 +51,7 @@ def test_node_classification_learns_from_the_graph(run):
     assert majority - 0.05 < number(r"test accuracy (\S+) ", alone) < accuracy
 
 
+@pytest.mark.slow
 def test_link_prediction_learns_from_the_graph(run, monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     datasets = importlib.import_module("datasets")
@@ -129,6 +131,7 @@ def test_the_script_for_pyg_does_without_manyhop():
     ("script", "arguments"),
     [("pyg_node_classification.py", ["--fanout", "2", "2"]), ("pyg_link_prediction.py", ["--no-graph"])],
 )
+@pytest.mark.slow
 def test_a_script_with_the_loaders_of_pyg(run, tmp_path, script, arguments):
     with_pyg = runpy.run_path(str(EXAMPLES / "compare_loaders.py"), run_name="compare_loaders")["with_pyg"]
     source = with_pyg((EXAMPLES / script).read_text())

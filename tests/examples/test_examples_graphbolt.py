@@ -40,6 +40,7 @@ def accuracies(text):
     return [float(found) for found in re.findall(r"^epoch \d+: .* test accuracy (\S+)$", text, flags=re.MULTILINE)]
 
 
+@pytest.mark.slow
 def test_it_learns_from_the_graph(run):
     with_graph = run(*QUICK, "--workers", "2")
     assert len(with_graph) == 2

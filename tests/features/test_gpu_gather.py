@@ -186,6 +186,7 @@ def test_far_rows_with_many_repeats(far: None, data: st.DataObject) -> None:
         assert torch.equal(got, source[index.long()])
 
 
+@pytest.mark.slow
 def test_far_rows_asked_for_a_thousand_times(far: None) -> None:
     source, index = torch.randn(3, 20), torch.tensor([1] * 1000 + [0, 2, 1])
     assert torch.equal(gathered((source, index))[0], source[index])

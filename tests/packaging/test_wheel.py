@@ -80,6 +80,7 @@ def test_size_and_contents(wheel):
         assert line in metadata.splitlines()
 
 
+@pytest.mark.slow
 def test_it_runs_in_an_environment_of_its_own(wheel, tmp_path):
     """Its dependencies are those of this environment, seen through a path file; its own modules come from the wheel."""
     venv.create(tmp_path / "env", with_pip=False, symlinks=True)

@@ -103,6 +103,7 @@ def test_samples_of_several_sizes_at_once(graph: Any) -> None:
     compare(padder, batches)
 
 
+@pytest.mark.slow
 def test_large_samples_take_programs_several_turns(graph: Any) -> None:
     batches = samples(graph)[:1]
     sizes = pad_sizes([Counts.of(batches[0])])

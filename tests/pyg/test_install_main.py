@@ -112,6 +112,7 @@ def start(cwd, *args):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_spawned_ddp_script(write):
     cwd = write(scripts__ddp=DDP)
     done = start(cwd, "scripts/ddp.py", f"file://{cwd}/rendezvous", "--flag")
@@ -123,6 +124,7 @@ def test_spawned_ddp_script(write):
     assert f"argv ['scripts/ddp.py', 'file://{cwd}/rendezvous', '--flag'] path {path}" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_failing_script(write):
     done = start(write(fails=FAILS), "fails.py", "-x", "1")
     assert done.returncode == 1

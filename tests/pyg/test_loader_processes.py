@@ -59,6 +59,7 @@ def test_loaders_used_by_another_process(tmp_path, method):
     check(tmp_path, method, "0", "2")
 
 
+@pytest.mark.slow
 def test_a_forked_process_compiles(tmp_path, monkeypatch):
     """With an empty cache, the parent compiles the sampler, and the child what gathers rows."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))

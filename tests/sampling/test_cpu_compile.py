@@ -69,6 +69,7 @@ def run(tmp_path):
     return run_kernel
 
 
+@pytest.mark.slow
 def test_compiles_once_and_says_so(run):
     printed, said = run()
     assert printed == "42 42 42 42"
@@ -91,6 +92,7 @@ def test_one_process_compiles_while_others_wait(run, tmp_path):
 @pytest.mark.parametrize(
     ("file", "old", "new"), [("toy/constants.py", "2", "3"), ("toy/helpers.py", "TWO * x", "x + 42")]
 )
+@pytest.mark.slow
 def test_changed_modules_compile_again(run, tmp_path, file, old, new):
     """A kernel is stale when any module has changed that its own imports, in turn: helpers and constants."""
     run()
@@ -204,6 +206,7 @@ for name, old, new in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 def test_an_edited_helper_of_the_engine_compiles_its_kernels_again(tmp_path):
     engine = tmp_path / "plugin/manyhop"
     shutil.copytree(Path(manyhop.__file__).parent, engine, ignore=shutil.ignore_patterns("__pycache__"))

@@ -56,6 +56,7 @@ def launched(before) -> set[str]:
     return before.keys() - {name for function in before.values() for name in function["calls"]}
 
 
+@pytest.mark.slow
 def test_an_edited_helper_changes_the_keys_of_its_callers(functions, before):
     helper = f"{KERNELS}.primitives.random.draw"
     callers = {name for name, function in before.items() if helper in function["calls"]}
@@ -63,6 +64,7 @@ def test_an_edited_helper_changes_the_keys_of_its_callers(functions, before):
     assert changed(before, functions["helper"]) == callers | {helper}
 
 
+@pytest.mark.slow
 def test_an_edited_constant_changes_the_keys_of_its_readers(functions, before):
     readers = {f"{KERNELS}.{name}" for name in ("hops.emit.emit", "hops.finish.finish", "primitives.hash.insert")}
     assert changed(before, functions["constant"]) == readers | {
@@ -70,6 +72,7 @@ def test_an_edited_constant_changes_the_keys_of_its_readers(functions, before):
     }
 
 
+@pytest.mark.slow
 def test_edited_columns_change_the_keys_of_all_kernels_that_read_them(functions, before):
     tables = f"{KERNELS}.tables"
     readers = {name for name in launched(before) if tables in before[name]["reads"]}

@@ -7,6 +7,7 @@ from kernel_scripts import assert_compiles
 
 
 @pytest.mark.parametrize("script", ["gpu_compile.py", "gpu_hgt_compile.py"])
+@pytest.mark.slow
 def test_kernels_compile(script: str, tmp_path: Path) -> None:
     said = assert_compiles(Path(__file__).with_name(script), tmp_path)
     if script == "gpu_compile.py":

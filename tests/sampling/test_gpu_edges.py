@@ -84,6 +84,7 @@ def test_equals_the_cpu(data, disjoint):
 
 @settings(max_examples=20, deadline=None)
 @given(data=st.data(), window=st.booleans())
+@pytest.mark.slow
 def test_in_time(data, window):
     graph, edge_type, options = data.draw(edge_cases(timed=True))
     requests = data.draw(edge_requests(graph, edge_type, negatives=options.get("negatives"), timed=True, window=window))

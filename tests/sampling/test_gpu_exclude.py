@@ -44,6 +44,7 @@ def without(request, picked, device="cpu"):
 
 
 @pytest.mark.parametrize("options", [{}, {"disjoint": True}, {"expand": "all"}], ids=str)
+@pytest.mark.slow
 def test_several_programs(monkeypatch, options):
     """Edges move over those that other programs drop; ids may lie on the GPU; launches with and without alternate."""
     for tile in ("COUNT_TILE", "EMIT_TILE", "ENTER_TILE", "FINISH_TILE"):

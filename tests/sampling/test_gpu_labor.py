@@ -75,6 +75,7 @@ def hub_graph(hub=1100, num_nodes=60, num_edges=700):
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_long_columns(monkeypatch, options):
     monkeypatch.setattr(labor, "ENTRY_TILE", 64)
     graph = hub_graph()

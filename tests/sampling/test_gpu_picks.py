@@ -128,6 +128,7 @@ def weighted_columns(draw: st.DrawFn) -> list[float]:
 @pytest.mark.parametrize("replace", [False, True])
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
+@pytest.mark.slow
 def test_weighted_picks(replace: bool, data: st.DataObject) -> None:
     width = data.draw(st.sampled_from([2, 5, 16]))
     items = data.draw(

@@ -50,6 +50,7 @@ def begin(sampler, requests):
 
 
 @pytest.mark.parametrize("options", [{}, {"disjoint": True}], ids=str)
+@pytest.mark.slow
 def test_memory_ahead_of_sizes(monkeypatch, options):
     """Batches of several allocations, of different sizes; and launches that are begun before others are finished."""
     monkeypatch.setattr(launches, "MIN_FILL_RATIO", 0)

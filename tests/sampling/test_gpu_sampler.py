@@ -62,6 +62,7 @@ def smaller(spec):
 @pytest.mark.parametrize("mode", MODES)
 @settings(max_examples=40 if DEVICE == "cuda" else 5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
+@pytest.mark.slow
 def test_equals_the_reference(mode, data):
     graph_options, spec_options, request_options = MODES[mode]
     graph = data.draw(graphs(**graph_options))
