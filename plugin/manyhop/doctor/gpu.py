@@ -14,7 +14,7 @@ from manyhop.hints import pip_install
 from manyhop.sampling.cugraph import binding
 from manyhop.system import nvml
 from manyhop.system.allocator import SETTING, VARIABLES
-from manyhop.system.finding import Finding, installed_version, version_in
+from manyhop.system.finding import Diagnosis, installed_version, version_in
 from manyhop.system.triton_compiler import OLDEST as OLDEST_TRITON
 from manyhop.system.units import in_units
 
@@ -88,14 +88,14 @@ def look() -> Facts:
     )
 
 
-def findings(facts: Facts) -> list[Finding]:
+def findings(facts: Facts) -> list[Diagnosis]:
     """What these facts mean for manyhop, and what to do."""
     found = [_gpus(facts)]
     if not facts.names:
         idle = "not needed without a GPU"
         versions = {"triton": facts.triton, "pylibwholegraph": facts.wholegraph}
         return found + [
-            Finding(
+            Diagnosis(
                 topic=topic, state="missing" if version is None else "ok", text=f"{version or 'not installed'} ({idle})"
             )
             for topic, version in versions.items()
@@ -108,12 +108,12 @@ def findings(facts: Facts) -> list[Finding]:
     return [*found, _allocator(facts)]
 
 
-def _gpus(facts: Facts) -> Finding:
+def _gpus(facts: Facts) -> Diagnosis:
     if facts.names:
         driver = "" if facts.driver is None else f"; driver {facts.driver.version}"
-        return Finding(topic="GPUs", state="ok", text=f"{_counted(facts.names)}; CUDA {facts.cuda}{driver}")
+        return Diagnosis(topic="GPUs", state="ok", text=f"{_counted(facts.names)}; CUDA {facts.cuda}{driver}")
     if facts.driver is None or not facts.driver.gpus:
-        return Finding(topic="GPUs", state="missing", text="none here; manyhop samples on the CPU")
+        return Diagnosis(topic="GPUs", state="missing", text="none here; manyhop samples on the CPU")
     there = _counted([gpu.name for gpu in facts.driver.gpus])
     if facts.cuda is None:
         why = f"torch {facts.torch} was built without CUDA: install one with it, as https://pytorch.org says"
@@ -124,28 +124,28 @@ def _gpus(facts: Facts) -> Finding:
             f"torch {facts.torch} cannot use them: its CUDA {facts.cuda} may need a newer driver than "
             f"{facts.driver.version}; `python -c 'import torch; torch.cuda.init()'` says more"
         )
-    return Finding(topic="GPUs", state="missing", text=f"{there}, but {why}; manyhop samples on the CPU")
+    return Diagnosis(topic="GPUs", state="missing", text=f"{there}, but {why}; manyhop samples on the CPU")
 
 
-def _memory(facts: Facts) -> list[Finding]:
+def _memory(facts: Facts) -> list[Diagnosis]:
     if facts.driver is None:
         return []
     parts = []
     for gpu in nvml.visible(facts.driver.gpus):
         link = "" if gpu.pcie is None else f", {gpu.pcie}"
         parts.append(f"{gpu.index}: {in_units(gpu.free)} of {in_units(gpu.total)} free{link}")
-    return [Finding(topic="GPU memory", state="ok", text="; ".join(parts))]
+    return [Diagnosis(topic="GPU memory", state="ok", text="; ".join(parts))]
 
 
-def _triton(facts: Facts, extra: str) -> Finding:
+def _triton(facts: Facts, extra: str) -> Diagnosis:
     if facts.triton is None:
-        return Finding(topic="triton", state="missing", text=f"not installed; sampling on GPUs needs it: {extra}")
+        return Diagnosis(topic="triton", state="missing", text=f"not installed; sampling on GPUs needs it: {extra}")
     return version_in(
         "triton", facts.triton, TRITON, "install a torch that brings a newer one: pip install 'torch>=2.9'"
     )
 
 
-def _kernels(facts: Facts) -> list[Finding]:
+def _kernels(facts: Facts) -> list[Diagnosis]:
     result = facts.compiled
     if result is None:
         return []
@@ -153,68 +153,68 @@ def _kernels(facts: Facts) -> list[Finding]:
         first = str(result).strip().splitlines()[0] if str(result).strip() else type(result).__name__
         advice = "install a C compiler, such as gcc" if "compiler" in str(result).lower() else "see the message"
         text = f"a small one does not compile: {type(result).__name__}: {first[:200]}; {advice}"
-        return [Finding(topic="GPU kernels", state="broken", text=text)]
+        return [Diagnosis(topic="GPU kernels", state="broken", text=text)]
     text = f"a small one compiles in {result.seconds:.2f} s; {result.kept} are kept below {result.folder}"
     if not result.writable:
         text += ", which cannot be written to: every process compiles anew; set TRITON_CACHE_DIR to a folder of yours"
-    return [Finding(topic="GPU kernels", state="ok", text=text)]
+    return [Diagnosis(topic="GPU kernels", state="ok", text=text)]
 
 
-def _wholegraph(facts: Facts, extra: str) -> Finding:
+def _wholegraph(facts: Facts, extra: str) -> Diagnosis:
     if facts.wholegraph is None:
         text = f"not installed; tables spread over several GPUs (placement='sharded') need it: {extra}"
-        return Finding(topic="pylibwholegraph", state="missing", text=text)
+        return Diagnosis(topic="pylibwholegraph", state="missing", text=text)
     if facts.wholegraph_error is not None:
         text = (
             f"{facts.wholegraph}, but it cannot be imported: {facts.wholegraph_error}; is it the one for CUDA "
             f"{facts.cuda}, that of torch? {extra}"
         )
-        return Finding(topic="pylibwholegraph", state="broken", text=text)
+        return Diagnosis(topic="pylibwholegraph", state="broken", text=text)
     return version_in("pylibwholegraph", facts.wholegraph, RAPIDS, extra)
 
 
-def _rmm(facts: Facts, extra: str) -> Finding:
+def _rmm(facts: Facts, extra: str) -> Diagnosis:
     if facts.rmm is None:
         text = f"not installed; one pool of GPU memory for torch and RAPIDS needs it: {extra}"
-        return Finding(topic="rmm", state="missing", text=text)
+        return Diagnosis(topic="rmm", state="missing", text=text)
     return version_in("rmm", facts.rmm, RAPIDS, extra)
 
 
-def _cugraph(facts: Facts) -> Finding:
+def _cugraph(facts: Facts) -> Diagnosis:
     command = binding.install_command(facts.cuda)
     if facts.cugraph is None or facts.raft_dask is None:
         lacking = "raft-dask" if facts.cugraph is not None else "pylibcugraph"
         text = f"{lacking} is not installed; graphs over the GPUs of all nodes (engine='cugraph') need it: {command}"
-        return Finding(topic="cuGraph", state="missing", text=text)
+        return Diagnosis(topic="cuGraph", state="missing", text=text)
     if facts.cugraph_error is not None:
         text = f"{facts.cugraph}, but it cannot be loaded: {facts.cugraph_error}; {command}"
-        return Finding(topic="cuGraph", state="broken", text=text)
+        return Diagnosis(topic="cuGraph", state="broken", text=text)
     if facts.cugraph != facts.raft_dask:
         text = f"{facts.cugraph}, with raft-dask {facts.raft_dask}: they have to be of one release; {command}"
-        return Finding(topic="cuGraph", state="broken", text=text)
+        return Diagnosis(topic="cuGraph", state="broken", text=text)
     return version_in("cuGraph", facts.cugraph, RAPIDS, command)
 
 
-def _peers(facts: Facts) -> Finding:
+def _peers(facts: Facts) -> Diagnosis:
     if facts.peers:
-        return Finding(topic="peer access", state="ok", text=f"all {len(facts.names)} GPUs read each other's memory")
+        return Diagnosis(topic="peer access", state="ok", text=f"all {len(facts.names)} GPUs read each other's memory")
     text = "not between all GPUs: instead of sharded, tables are replicated, pinned or distributed"
-    return Finding(topic="peer access", state="missing", text=text)
+    return Diagnosis(topic="peer access", state="missing", text=text)
 
 
-def _allocator(facts: Facts) -> Finding:
+def _allocator(facts: Facts) -> Diagnosis:
     if not facts.settings:
         text = f"segments of fixed sizes; import manyhop before the GPU is used, or set {VARIABLES[0]}={SETTING}"
-        return Finding(topic="GPU allocator", state="missing", text=text)
+        return Diagnosis(topic="GPU allocator", state="missing", text=text)
     said = ", ".join(f"{name}={value}" for name, value in facts.settings.items())
     if any(SETTING.lower() in value.lower().replace(" ", "") for value in facts.settings.values()):
-        return Finding(topic="GPU allocator", state="ok", text=said)
+        return Diagnosis(topic="GPU allocator", state="ok", text=said)
     text = f"{said}, as you set it; with {SETTING} in it, batches of changing sizes take less memory"
-    return Finding(topic="GPU allocator", state="ok", text=text)
+    return Diagnosis(topic="GPU allocator", state="ok", text=text)
 
 
-def _present(topic: str, version: str | None, absent: str) -> Finding:
-    return Finding(topic=topic, state="missing" if version is None else "ok", text=version or absent)
+def _present(topic: str, version: str | None, absent: str) -> Diagnosis:
+    return Diagnosis(topic=topic, state="missing" if version is None else "ok", text=version or absent)
 
 
 def _counted(names: Sequence[str]) -> str:

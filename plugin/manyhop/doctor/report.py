@@ -13,7 +13,7 @@ from pathlib import Path
 import manyhop
 from manyhop.doctor import gpu
 from manyhop.hints import pip_install
-from manyhop.system.finding import Finding, State, Versions, installed_version, version_in
+from manyhop.system.finding import Diagnosis, State, Versions, installed_version, version_in
 from manyhop.system.memory import available_memory
 
 _MARKS: dict[State, str] = {"ok": "ok", "missing": "--", "broken": "!!"}
@@ -23,7 +23,7 @@ _MARKS: dict[State, str] = {"ok": "ok", "missing": "--", "broken": "!!"}
 class Report:
     """All findings; ``str`` shows them as a table."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[Diagnosis, ...]
 
     @property
     def healthy(self) -> bool:
@@ -80,7 +80,7 @@ def examine() -> Report:
     """Look at this machine and at this Python's packages. Imports torch and numba; where there is a GPU, compiles a
     small kernel for it.
     """
-    python = Finding(topic="python", state="ok", text=f"{platform.python_version()} ({sys.executable})")
+    python = Diagnosis(topic="python", state="ok", text=f"{platform.python_version()} ({sys.executable})")
     packages = [_package(package) for package in _PACKAGES]
     broken = {finding.topic for finding in packages if finding.state == "broken"}
     others = [
@@ -88,15 +88,15 @@ def examine() -> Report:
     ]
     planned = "planned; this version has no use for it"
     others += [_other(topic, names, planned, planned) for topic, names in _PLANNED.items()]
-    own = Finding(topic="manyhop", state="ok", text=f"{manyhop.__version__} ({Path(manyhop.__file__).parent})")
+    own = Diagnosis(topic="manyhop", state="ok", text=f"{manyhop.__version__} ({Path(manyhop.__file__).parent})")
     gpus = [] if "torch" in broken else gpu.findings(gpu.look())
     kernels = [] if "numba" in broken else [compiled_kernels()]
     return Report(findings=(own, python, *packages, *kernels, _cores(), _memory(), *gpus, *others))
 
 
-def _package(package: _Package) -> Finding:
-    def finding(state: State, text: str) -> Finding:
-        return Finding(topic=package.topic, state=state, text=text)
+def _package(package: _Package) -> Diagnosis:
+    def finding(state: State, text: str) -> Diagnosis:
+        return Diagnosis(topic=package.topic, state=state, text=text)
 
     version = installed_version(package.distributions)
     if version is None:
@@ -113,21 +113,21 @@ def _package(package: _Package) -> Finding:
     return finding("ok", version)
 
 
-def _other(topic: str, distributions: tuple[str, ...], present: str, absent: str) -> Finding:
+def _other(topic: str, distributions: tuple[str, ...], present: str, absent: str) -> Diagnosis:
     version = installed_version(distributions)
     if version is None:
-        return Finding(topic=topic, state="missing", text=f"not installed ({absent})")
-    return Finding(topic=topic, state="ok", text=f"{version} ({present})")
+        return Diagnosis(topic=topic, state="missing", text=f"not installed ({absent})")
+    return Diagnosis(topic=topic, state="ok", text=f"{version} ({present})")
 
 
-def _cores() -> Finding:
+def _cores() -> Diagnosis:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Finding(topic="cores", state="ok", text=f"{usable} usable of {os.cpu_count()} ({platform.machine()})")
+    return Diagnosis(topic="cores", state="ok", text=f"{usable} usable of {os.cpu_count()} ({platform.machine()})")
 
 
-def _memory() -> Finding:
+def _memory() -> Diagnosis:
     free = available_memory()
-    return Finding(topic="memory", state="ok", text="unknown" if free is None else f"{free / 2**30:.1f} GiB free")
+    return Diagnosis(topic="memory", state="ok", text="unknown" if free is None else f"{free / 2**30:.1f} GiB free")
 
 
 KERNEL_FOLDERS = (
@@ -140,7 +140,7 @@ KERNEL_FOLDERS = (
 )
 
 
-def compiled_kernels() -> Finding:
+def compiled_kernels() -> Diagnosis:
     """Where numba keeps the compiled kernels, and how many it has there."""
     from numba.core.caching import CompileResultCacheImpl
 
@@ -152,7 +152,7 @@ def compiled_kernels() -> Finding:
             function = eval(compile("lambda: None", source, "eval"))
             folders.append(Path(CompileResultCacheImpl(function).locator.get_cache_path()))
         except RuntimeError as error:  # no folder can be written to
-            return Finding(topic="kernels", state="ok", text=f"compiled anew by every process: {error}")
+            return Diagnosis(topic="kernels", state="ok", text=f"compiled anew by every process: {error}")
     count = sum(1 for folder in folders for _ in folder.glob("*.nbi"))
     compiled = f"{count} compiled functions" if count else "not compiled yet; the first use takes some seconds"
-    return Finding(topic="kernels", state="ok", text=f"{compiled}, below {os.path.commonpath(folders)}")
+    return Diagnosis(topic="kernels", state="ok", text=f"{compiled}, below {os.path.commonpath(folders)}")

@@ -13,7 +13,7 @@ Versions = tuple[tuple[int, int], tuple[int, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Diagnosis:
     """One line of the report."""
 
     topic: str
@@ -34,13 +34,13 @@ def installed_version(distributions: tuple[str, ...]) -> str | None:
     return None
 
 
-def version_in(topic: str, version: str, supported: Versions, advice: str) -> Finding:
+def version_in(topic: str, version: str, supported: Versions, advice: str) -> Diagnosis:
     """Whether a version that is installed is supported."""
     low, high = (f"{major}.{minor}" for major, minor in supported)
     if major_minor(version) < supported[0]:
-        return Finding(topic=topic, state="broken", text=f"{version}; manyhop needs {low} or later; {advice}")
+        return Diagnosis(topic=topic, state="broken", text=f"{version}; manyhop needs {low} or later; {advice}")
     newer = f" (newer than {high}, the newest that was tested)" if major_minor(version) > supported[1] else ""
-    return Finding(topic=topic, state="ok", text=version + newer)
+    return Diagnosis(topic=topic, state="ok", text=version + newer)
 
 
 def major_minor(version: str) -> tuple[int, int]:
