@@ -22,7 +22,7 @@ _ONE, _EIGHT = np.uint64(1), np.uint64(8)
 
 @helper
 def _collect(edges: Edges, nodes: Nodes, mode: Mode, t: int, limit: int, key: np.uint64, state: Ints) -> int:
-    """Up to CHUNK chosen edges of whole columns from ``state`` on: their positions and askers; their number."""
+    """Up to CHUNK chosen edges of whole columns from ``state`` on: their positions and frontier nodes; their number."""
     dst = edges[t].dst
     count, num_seeds = nodes[dst].count, nodes[dst].num_seeds
     node, copy, colptr = u64(nodes[dst].node, count), u32(nodes[dst].copy, num_seeds), u64(edges[t].colptr, 1 << 62)

@@ -74,7 +74,7 @@ def _edge_type(edges: Edges, nodes: Nodes, found: Found, mode: Mode, k: int, key
 
 @helper
 def _pick(edges: Edges, nodes: Nodes, found: Found, mode: Mode, k: int, key: np.uint64, t: int, c: int, w: int) -> None:
-    """Stored positions and local ids of the askers of one chunk: frontier nodes ``[c, c + w)``."""
+    """Stored positions and local ids of the frontier of one chunk: frontier nodes ``[c, c + w)``."""
     dst = edges[t].dst
     first_id = nodes[dst].begin + c
     start, degree = u64(found[t].start + 8 * c, w), u32(found[t].degree + 4 * c, w)

@@ -20,7 +20,7 @@ U64s = npt.NDArray[np.uint64]
 
 @helper
 def _collect(edges: Edges, nodes: Nodes, mode: Mode, t: int, state: Ints) -> int:
-    """Up to CHUNK edges of the columns from ``state`` on: their positions and askers; their number."""
+    """Up to CHUNK edges of the columns from ``state`` on: their positions and frontier nodes; their number."""
     dst = edges[t].dst
     count = nodes[dst].count
     node, colptr = u64(nodes[dst].node, count), u64(edges[t].colptr, 1 << 62)
