@@ -181,22 +181,6 @@ def test_loaders_can_be_pickled(kind, output):
         assert torch.equal(*nodes)
 
 
-def test_a_batch_of_tensors_as_blocks():
-    from manyhop_dgl.loader.tensors import as_blocks
-
-    for kind in ("plain", "typed"):
-        g = graph(kind)
-        for ours, theirs in zip(loader(kind, g, output="tensors"), loader(kind, g), strict=True):
-            nodes, _, blocks = as_blocks(ours)
-            same(nodes, theirs[0])
-            for mine, block in zip(blocks, theirs[2], strict=True):
-                for edge_type in block.canonical_etypes:
-                    assert torch.equal(mine.edges[edge_type].data["w"], block.edges[edge_type].data["w"])
-            for node_type in g.ntypes:
-                expected = theirs[2][0].srcnodes[node_type].data["x"]
-                assert torch.equal(blocks[0].srcnodes[node_type].data["x"], expected)
-
-
 def test_what_tensors_cannot_be_made_of():
     g = graph("plain")
     full = dgl.dataloading.MultiLayerFullNeighborSampler(1)
@@ -230,6 +214,24 @@ def on_gpu(monkeypatch):
     stand_for_gpu(monkeypatch.setattr)
     monkeypatch.setattr(engines.HostEngine, "begin", begin)
     return switch
+
+
+@pytest.mark.parametrize("kind", ["plain", "typed"])
+def test_blocks_of_a_gpu_are_those_of_the_cpu(on_gpu, kind):
+    g = graph(kind)
+    on_gpu(False)
+    expected = list(loader(kind, g))
+    on_gpu(True)
+    for (nodes, outputs, blocks), theirs in zip(loader(kind, g), expected, strict=True):
+        same(nodes, theirs[0])
+        same(outputs, theirs[1])
+        for mine, block in zip(blocks, theirs[2], strict=True):
+            for t in block.canonical_etypes:
+                assert torch.equal(mine.edges[t].data["w"], block.edges[t].data["w"])
+                assert torch.equal(mine.edges[t].data[dgl.EID], block.edges[t].data[dgl.EID])
+        for t in g.ntypes:
+            assert torch.equal(blocks[0].srcnodes[t].data["x"], theirs[2][0].srcnodes[t].data["x"])
+            assert torch.equal(blocks[1].dstnodes[t].data[dgl.NID], theirs[2][1].dstnodes[t].data[dgl.NID])
 
 
 @pytest.mark.parametrize("kind", ["plain", "typed", "ours"])

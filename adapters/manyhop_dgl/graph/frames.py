@@ -52,29 +52,30 @@ class Frame(MutableMapping[str, Any]):
 
     def __init__(self, num_rows: int, what: str, home: Home | None = None) -> None:
         self.num_rows, self._what, self._home = num_rows, what, home
-        self._data: dict[str, Any] = {}
+        self.data: dict[str, Any] = {}
+        """Name -> what is held."""
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._data:
-            raise KeyError(f"there is no {name!r} among the data of {self._what}: {list(self._data)}")
-        return self._data[name]
+        if name not in self.data:
+            raise KeyError(f"there is no {name!r} among the data of {self._what}: {list(self.data)}")
+        return self.data[name]
 
     def __setitem__(self, name: str, value: object) -> None:
         self.put(name, value, None)
 
     def __delitem__(self, name: str) -> None:
-        if name not in self._data:
-            raise KeyError(f"there is no {name!r} among the data of {self._what}: {list(self._data)}")
-        del self._data[name]
+        if name not in self.data:
+            raise KeyError(f"there is no {name!r} among the data of {self._what}: {list(self.data)}")
+        del self.data[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(self._data))
+        return iter(list(self.data))
 
     def __len__(self) -> int:
-        return len(self._data)
+        return len(self.data)
 
     def __repr__(self) -> str:
-        return repr(self._data)
+        return repr(self.data)
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_home": None}  # another process is no rank of those who share it
@@ -101,16 +102,16 @@ class Frame(MutableMapping[str, Any]):
         elif self._home is not None:
             value = self._home.put(value, begin, f"'{name}' of {self._what}")  # errors of one rank reach the others
         self._check(name, value)
-        self._data[name] = value
+        self.data[name] = value
 
     def hold(self, name: str, value: object) -> None:
         """Keep what lies where it belongs already."""
-        self._data[name] = value
+        self.data[name] = value
 
     def copy(self) -> Frame:
         """Another frame with the same tensors."""
         other = Frame(self.num_rows, self._what, self._home)
-        other._data = dict(self._data)
+        other.data = dict(self.data)
         return other
 
     def _check(self, name: str, value: object) -> None:

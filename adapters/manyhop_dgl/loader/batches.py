@@ -15,9 +15,10 @@ from manyhop.loading.gpu.samples import empty_sample
 from manyhop.pipeline import Stats, Turn, current_exchange
 from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.loader.columns import FrameColumns, PlacedFrames
+from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.source import Source, on_cpu_only
 from manyhop_dgl.loader.storages import Filled, moved
-from manyhop_dgl.loader.tensors import TensorPrefetcher, as_blocks, as_graphs, sampler_of_nodes
+from manyhop_dgl.loader.tensors import Parts, TensorPrefetcher, as_blocks, as_graphs
 from manyhop_dgl.loader.view import LoaderView
 from manyhop_dgl.samplers.tensors import BlockTensors, cut
 
@@ -95,6 +96,8 @@ class Batches:
         start = gpu.start_gather()
         filled, nbytes = self._loader.prefetcher.fill(samples, self._gather)
         gpu.end_gather(start, len(samples))
+        for one in filled:
+            one.is_watched = turns is not None
         return filled, nbytes
 
     def _gather(self, requests: list[RowRequest]) -> list[Any]:
@@ -107,17 +110,16 @@ class Batches:
 
     def count(self, samples: Sequence[object]) -> None:
         """Add seeds, nodes and edges to the statistics."""
-        for sample in samples:
-            self._source.count(sample)
+        self._source.count(samples)
 
     def values(self, batch: Filled) -> list[list[Tensor]]:
         """Return all tensors of a batch."""
-        parts = batch.batch
-        tensors: BlockTensors = parts.tensors
+        parts: Parts = batch.batch
+        tensors = parts.tensors
         found = [*tensors.node.values(), *parts.rows()]
-        for block in tensors.blocks:
-            for by_type in (block.columns, block.sources, block.ids, block.weights or {}, block.masks or {}):
-                found += by_type.values()
+        block = tensors.blocks[0]  # those of the others are of the same memory
+        for by_type in (block.columns, block.sources, block.ids, block.weights or {}, block.masks or {}):
+            found += by_type.values()
         if tensors.masks is not None:
             found += tensors.masks.values()
         if tensors.padding is not None and tensors.padding.jobs is not None:
@@ -137,12 +139,15 @@ class Batches:
 
     def hand_out(self, batch: Filled) -> object:
         """Return the batch with the data that the graph has now."""
-        value, nbytes = self._loader.prefetcher.finish(batch, self._gather)
-        self._stats.count(gathered_bytes=nbytes)
-        device, on_cpu = self._loader.device, self._loader.device.type == "cpu"
-        if not isinstance(value, BlockTensors | EdgeTensors):
-            return value if on_cpu else moved(value, device)
-        tensors = value if self._gpu is not None or on_cpu else value.to(device)
-        if self._loader.output == "tensors":
-            return tensors
-        return as_blocks(tensors) if isinstance(tensors, BlockTensors) else as_graphs(tensors)
+        loader = self._loader
+        if nbytes := loader.prefetcher.renew(batch, self._gather):
+            self._stats.count(gathered_bytes=nbytes)
+        parts = batch.batch
+        if isinstance(parts, Parts) and loader.output == "blocks":
+            return as_graphs(parts, parts.batch) if isinstance(parts.batch, EdgeTensors) else as_blocks(parts)
+        value = loader.prefetcher.settle(parts)
+        if loader.device.type == "cpu":
+            return value
+        if isinstance(value, BlockTensors | EdgeTensors):
+            return value if self._gpu is not None else value.to(loader.device)
+        return moved(value, loader.device)

@@ -12,8 +12,8 @@ from manyhop.arguments import flags, torch_options
 from manyhop.errors import InputError
 from manyhop_dgl.edges.prediction import EdgePredictionSampler
 from manyhop_dgl.graph.topology import structure_of
+from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.seeds import GivenBatches, Indices, Seeds
-from manyhop_dgl.loader.tensors import sampler_of_nodes
 from manyhop_dgl.samplers.arguments import canonical, fanouts_by_type
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.plan import as_device

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from operator import is_
 
 import torch
 
 from manyhop.features import RowRequest
-from manyhop_dgl.graph.frames import frames
-from manyhop_dgl.loader.tensors import sampler_of_nodes
+from manyhop_dgl.loader.prefetched import Prefetched
 from manyhop_dgl.loader.view import LoaderView
-from manyhop_dgl.samplers.features import wanted
-from manyhop_dgl.typing import Names
 
 
 class PlacedFrames:
@@ -39,7 +36,7 @@ class FrameColumns:
     complete = True
 
     def __init__(self, loader: LoaderView) -> None:
-        self._graph, self._sampler, self._gpu_cache = loader.graph, loader.graph_sampler, loader.gpu_cache
+        self._prefetched, self._gpu_cache = Prefetched(loader.graph, loader.graph_sampler), loader.gpu_cache
 
     def named(self) -> list[tuple[str, object]]:
         """Return title and value of the data that are wanted and there."""
@@ -61,29 +58,9 @@ class FrameColumns:
 
     def fits(self, placed: PlacedFrames) -> bool:
         """Whether no data were replaced, added or removed since. Asked for each batch."""
-        current = self._current()
-        return len(current) == len(placed.given) and all(
-            value is placed.given.get(title) for title, value in current.items()
-        )
+        current, given = self._current(), placed.given
+        return current.keys() == given.keys() and all(map(is_, current.values(), given.values()))
 
     def _current(self) -> dict[str, object]:
-        nodes = sampler_of_nodes(self._sampler)
-        data = frames(self._graph)
-        found: dict[str, object] = {}
-        for names, what, kinds in (
-            (nodes.prefetch_node_feats, "node", data.nodes),
-            (nodes.prefetch_labels, "node", data.nodes),
-            (nodes.prefetch_edge_feats, "edge", data.edges),
-            ([] if nodes is self._sampler else self._sampler.prefetch_labels, "edge", data.edges),
-        ):
-            for name, kind in _there(names, kinds, what):
-                found[f"'{name}' of {what} type {kind!r}"] = kinds[kind][name]
-        return found
-
-
-def _there(names: Names, kinds: Mapping[Any, Mapping[str, object]], what: str) -> Iterator[tuple[str, Any]]:
-    """Yield name and type of the data that are wanted, and there."""
-    known = names if isinstance(names, Mapping) else [n for n in names or () if any(n in of for of in kinds.values())]
-    for name, kind in wanted(known, kinds, what):
-        if name in kinds[kind]:
-            yield name, kind
+        value = self._prefetched.value
+        return {entry.title: value(entry) for entry in self._prefetched.entries()}

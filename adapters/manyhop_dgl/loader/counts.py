@@ -31,7 +31,7 @@ def counts_of(batch: object, indices: object) -> dict[str, int]:
     if tensors.padding is not None:
         return _without_padding(batch, tensors.padding)
     seeds = _total(batch.ids) if isinstance(batch, EdgeTensors) else sum(tensors.num_seeds.values())
-    edges = sum(ids.numel() for block in tensors.blocks for ids in block.ids.values())
+    edges = sum([ids.shape[0] for block in tensors.blocks for ids in block.ids.values()])
     return {"seeds": seeds, "nodes": _total(tensors.node), "edges": edges}
 
 

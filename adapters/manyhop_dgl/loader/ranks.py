@@ -11,7 +11,7 @@ from manyhop.sampling import CONTRACT_VERSION
 from manyhop_dgl.edges.negatives import KeyedNegatives
 from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.graph.graph import Graph
-from manyhop_dgl.loader.tensors import sampler_of_nodes
+from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.view import LoaderView
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.typing import GraphLike

@@ -21,11 +21,13 @@ from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.graph.graph import Graph as OwnGraph
 from manyhop_dgl.graph.topology import Topology
 from manyhop_dgl.loader.counts import counts_of
+from manyhop_dgl.loader.gpu_seeds import MOST, GPUSeeds, SeedsOfBatches
+from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.seeds import Indices, Seeds
-from manyhop_dgl.loader.tensors import TensorPrefetcher, sampler_of_nodes
+from manyhop_dgl.loader.tensors import TensorPrefetcher
 from manyhop_dgl.loader.view import LoaderView
 from manyhop_dgl.samplers.arguments import read_exclude, read_seeds, same_device
-from manyhop_dgl.samplers.neighbor import EngineSampler
+from manyhop_dgl.samplers.neighbor import EngineSampler, NeighborSampler
 from manyhop_dgl.samplers.plan import CPU, Plan
 from manyhop_dgl.samplers.tensors import BlockTensors, Pad
 from manyhop_dgl.typing import GraphLike
@@ -144,12 +146,24 @@ class Source:
         topology = self._sampler.arguments().topology(self._loader.graph)
         return GPUSampling(self._sampler, topology, device, where)
 
-    def lookup(self, device: torch.device) -> None:
-        """Seeds are looked up on the host: they may be of several types."""
+    def lookup(self, device: torch.device) -> GPUSeeds | None:
+        """Return the seeds on the GPU; ``None`` where the host has to look them up: seed edges, and several types."""
+        seeds = self._loader.dataset
+        if not self.of_nodes or not isinstance(seeds, Seeds) or len(seeds.types) != 1:
+            return None
+        if not isinstance(self._sampler, NeighborSampler):
+            return None
+        topology = self._sampler.arguments().topology(self._loader.graph)
+        (node_type,) = read_seeds(seeds.indices, topology)[1]
+        ids = seeds.indices[node_type] if isinstance(seeds.indices, dict) else seeds.indices
+        return GPUSeeds(node_type, ids, device) if seeds.num_seeds <= MOST else None
 
     def begin(self, sampling: GPUSampling, inputs: Sequence[Indices], keys: Sequence[BatchKey]) -> Finish:
         """Begin to sample around the seeds of several batches."""
         topology = self._sampler.arguments().topology(self._loader.graph)
+        if isinstance(inputs, SeedsOfBatches):
+            group = sampling.plan(topology).begin_group(inputs.node_type, inputs.ids, inputs.sizes, keys)
+            return lambda: list(group.finish(self._pad))
         batches = [self._to_sample(topology, *one, self._loader.device) for one in zip(inputs, keys, strict=True)]
         plan = sampling.plan(topology)
         pending = plan.begin([batch[:3] for batch in batches])
@@ -178,12 +192,16 @@ class Source:
             batch = (sampler.sample_tensors if as_tensors else sampler.sample)(loader.graph, indices)
         if (turn := current_turn()) is not None:
             self._stats.record(turn.batch, "sample", start, time.perf_counter())
-            self.count(batch, indices)
+            self.count([batch], indices)
         return batch
 
-    def count(self, batch: object, indices: object = None) -> None:
-        """Note what is in a batch."""
-        self._stats.count(**counts_of(batch, indices))
+    def count(self, batches: Sequence[object], indices: object = None) -> None:
+        """Add what is in batches to the statistics; ``indices`` are seeds of what a user's sampler returned."""
+        total: dict[str, int] = {}
+        for batch in batches:
+            for name, number in counts_of(batch, indices).items():
+                total[name] = total.get(name, 0) + number
+        self._stats.count(**total)
 
     def _sample_padded(self, seeds: Indices) -> Sample:
         """Sample around some seeds on the CPU, padded."""

@@ -54,14 +54,14 @@ class Wanted:
     def look_up(self) -> None:
         """Note what the rows are read from now."""
         self.source = self.lookup()
-        self.version = _version(self.source)
+        self.version = version_of(self.source)
 
     def is_current(self) -> bool:
         """Whether the rows would be read from the same now. Rows of other nodes belong to the exchange of the batch."""
         if isinstance(self.source, ShardedRows | DistributedRows):
             return True
         source = self.lookup()
-        return source is self.source and _version(source) == self.version
+        return source is self.source and version_of(source) == self.version
 
 
 @dataclass(slots=True)
@@ -70,7 +70,10 @@ class Filled:
 
     batch: Any
     wanted: list[Wanted]
-    is_complete: bool
+    is_complete: bool = False
+
+    is_watched: bool = False
+    """The engine makes it again if what its rows are read from has changed."""
 
 
 def graphs_in(batch: object) -> list[dgl.DGLGraph]:
@@ -123,21 +126,20 @@ class Prefetching:
         filled = []
         for batch in batches:
             wanted: list[Wanted] = []
-            filled.append(Filled(self.collect(batch, wanted), wanted, False))
+            filled.append(Filled(self.collect(batch, wanted), wanted))
         with contextlib.suppress(MissingDataError):
             return filled, self._read(filled, gather)
         return filled, 0
 
-    def finish(self, filled: Filled, gather: Gather) -> tuple[object, int]:
-        """A batch with the data that the graph has now, and the bytes that were gathered for that.
+    def renew(self, filled: Filled, gather: Gather) -> int:
+        """Put the data that the graph has now into a batch, and return their bytes if that was necessary.
 
         Raises:
             FeatureError: data that the graph does not have.
         """
-        nbytes = 0
-        if not filled.is_complete or not all([one.is_current() for one in filled.wanted]):
-            nbytes = self._read([filled], gather)
-        return self.settle(filled.batch), nbytes
+        if filled.is_complete and (filled.is_watched or all([one.is_current() for one in filled.wanted])):
+            return 0
+        return self._read([filled], gather)
 
     def _read(self, batches: Sequence[Filled], gather: Gather) -> int:
         wanted = [one for filled in batches for one in filled.wanted]
@@ -154,7 +156,7 @@ class Prefetching:
         self.clear(batches)
         for filled in batches:
             filled.is_complete = True
-        return sum(getattr(value, "nbytes", 0) for value in rows)
+        return sum([getattr(value, "nbytes", 0) for value in rows])
 
 
 class Prefetcher(Prefetching):
@@ -264,7 +266,8 @@ def _source(storage: Callable[[str, Any], object], name: str, kind: object, titl
         return found.data
 
 
-def _version(source: object) -> int:
+def version_of(source: object) -> int:
+    """The number of changes of a tensor in place; 0 for anything else."""
     return source._version if isinstance(source, Tensor) and not source.is_inference() else 0
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import dgl
 import torch
 from dgl.dataloading import BlockSampler
+from dgl.frame import Frame
 from dgl.heterograph import DGLBlock
 from torch import Tensor
 
@@ -18,15 +19,14 @@ from manyhop.graph import EdgeType, NodeType
 from manyhop.pipeline import PaddedRows, clear_rows
 from manyhop_dgl.edges.prediction import EdgePredictionSampler
 from manyhop_dgl.edges.tensors import EdgeTensors
-from manyhop_dgl.graph.frames import frames
+from manyhop_dgl.graph.dgl_frames import make_column
+from manyhop_dgl.loader.prefetched import Entry, Prefetched, sampler_of_nodes
 from manyhop_dgl.loader.storages import Filled, MissingDataError, Prefetching, Wanted
 from manyhop_dgl.samplers.blocks import to_blocks
-from manyhop_dgl.samplers.features import wanted
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.tensors import BlockEdges, BlockTensors, only
-from manyhop_dgl.typing import GraphLike, Names, Nodes, Pairs
+from manyhop_dgl.typing import GraphLike, Nodes, Pairs
 
-KindT = TypeVar("KindT")
 Rows = dict[str, dict[Any, Tensor]]
 
 
@@ -41,12 +41,10 @@ class Parts:
     edges: list[Rows]
     seeds: Rows
     """Of seed edges."""
-    edge_types: list[EdgeType]
 
-    def rows(self) -> Iterator[Tensor]:
+    def rows(self) -> list[Tensor]:
         """All rows that have been gathered."""
-        for rows in (self.nodes, self.outputs, *self.edges, self.seeds):
-            yield from (value for _, value in _each(rows))
+        return [value for rows in (self.nodes, self.outputs, *self.edges, self.seeds) for _, value in _each(rows)]
 
 
 class TensorPrefetcher(Prefetching):
@@ -58,30 +56,36 @@ class TensorPrefetcher(Prefetching):
     """
 
     def __init__(self, graph: GraphLike, sampler: BlockSampler) -> None:
-        self._graph, self._sampler = graph, sampler
+        self._graph, self._prefetched = graph, Prefetched(graph, sampler)
 
     def collect(self, batch: BlockTensors | EdgeTensors, into: list[Wanted]) -> Parts:
         """Note what is wanted for a batch."""
-        data, sampler = frames(self._graph), sampler_of_nodes(self._sampler)
         tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
-        parts = Parts(batch, tensors, {}, {}, [{} for _ in tensors.blocks], {}, list(data.edges))
-
-        def note(names: Names, what: str, ids: dict[Any, Tensor], rows: Rows) -> None:
-            kinds: Any = data.nodes if what == "node" else data.edges
-            for name, kind in wanted(names, kinds, what):
-                title = f"'{name}' of {what} type {kind!r}"
-                assign = partial(rows.setdefault(name, {}).__setitem__, kind)
-                bound = self._graph.num_nodes(kind) if what == "node" else self._graph.num_edges(kind)
-                into.append(Wanted(partial(_value, kinds[kind], name, title), ids[kind], title, assign, bound))
-
-        note(sampler.prefetch_node_feats, "node", tensors.node, parts.nodes)
-        outputs = {kind: node[: tensors.num_seeds[kind]] for kind, node in tensors.node.items()}
-        note(sampler.prefetch_labels, "node", outputs, parts.outputs)
-        for block, rows in zip(tensors.blocks, parts.edges, strict=True):
-            note(sampler.prefetch_edge_feats, "edge", dict(zip(data.edges, block.ids.values(), strict=True)), rows)
-        if isinstance(batch, EdgeTensors):
-            note(self._sampler.prefetch_labels, "edge", batch.ids, parts.seeds)
+        parts = Parts(batch, tensors, {}, {}, [{} for _ in tensors.blocks], {})
+        for entry in self._prefetched.all_entries():
+            kind = entry.kind
+            if entry.part == "nodes":
+                places = [(tensors.node[kind], parts.nodes)]
+            elif entry.part == "outputs":
+                places = [(tensors.node[kind][: tensors.num_seeds[kind]], parts.outputs)]
+            elif entry.part == "edges":
+                ids = [list(block.ids.values())[entry.at] for block in tensors.blocks]
+                places = list(zip(ids, parts.edges, strict=True))
+            else:
+                assert isinstance(batch, EdgeTensors)
+                places = [(batch.ids[kind], parts.seeds)]
+            lookup = partial(self._value, entry)
+            for wanted, rows in places:
+                assign = partial(rows.setdefault(entry.name, {}).__setitem__, kind)
+                into.append(Wanted(lookup, wanted, entry.title, assign, entry.bound))
         return parts
+
+    def _value(self, entry: Entry) -> object:
+        """What there is when this is asked."""
+        value = self._prefetched.value(entry)
+        if value is None:
+            raise MissingDataError(f"Expected the graph to have data {entry.title}, got none. Set it before iterating.")
+        return value
 
     def clear(self, batches: Sequence[Filled]) -> None:
         """Let the rows of padding be zeros."""
@@ -92,7 +96,7 @@ class TensorPrefetcher(Prefetching):
             padded, last = parts.tensors.padding, len(parts.edges) - 1
             if padded is None:
                 continue
-            own = dict(zip(parts.edge_types, padded.sizes.edges, strict=True))  # as the sampler has them
+            own = dict(zip(self._graph.canonical_etypes, padded.sizes.edges, strict=True))  # as the sampler has them
             rows += [PaddedRows(value, padded, t) for t, value in _each(parts.nodes)]
             rows += [PaddedRows(value, padded, t, block=0) for t, value in _each(parts.outputs)]
             for i, of_edges in enumerate(parts.edges):
@@ -123,22 +127,9 @@ class TensorPrefetcher(Prefetching):
         return tensors
 
 
-def _each(rows: Rows) -> Iterator[tuple[Any, Tensor]]:
+def _each(rows: Rows) -> list[tuple[Any, Tensor]]:
     """Type and rows."""
-    for by_type in rows.values():
-        yield from by_type.items()
-
-
-def _value(data: Mapping[str, object], name: str, title: str) -> object:
-    """What there is when this is asked: ``data`` is a view."""
-    if name not in data:
-        raise MissingDataError(f"Expected the graph to have data {title}, got none. Set it before iterating.")
-    return data[name]
-
-
-def sampler_of_nodes(sampler: BlockSampler) -> BlockSampler:
-    """The sampler itself, or the one beneath a sampler of edges."""
-    return sampler.sampler if isinstance(sampler, EdgePredictionSampler) else sampler
+    return [item for by_type in rows.values() for item in by_type.items()]
 
 
 def samples_tensors(sampler: BlockSampler) -> bool:
@@ -168,26 +159,25 @@ def check_tensors(sampler: BlockSampler) -> None:
         )
 
 
-def as_blocks(batch: BlockTensors) -> tuple[Nodes, Nodes, list[DGLBlock]]:
-    """The same batch in DGL's objects, with its data in their frames."""
-    blocks = to_blocks(batch)
-    node_types, edge_types = list(batch.node), list(batch.blocks[0].columns)
-    sources, targets = blocks[0]._node_frames, blocks[-1]._node_frames[len(node_types) :]
-    for data, kinds, frames_of_types in (
-        (batch.node_features, node_types, sources),
-        (batch.output_features, node_types, targets),
-    ):
-        for name, rows in data.items():
-            for kind, value in _by_type(rows, kinds).items():
-                frames_of_types[kinds.index(kind)][name] = value
-    for block, by_name in zip(blocks, batch.edge_features, strict=False):
-        for name, of_edges in by_name.items():
-            for edge_type, value in _by_type(of_edges, edge_types).items():
-                block._edge_frames[edge_types.index(edge_type)][name] = value
-    if batch.masks is not None:
-        for block, tensors in zip(blocks, batch.blocks, strict=True):
-            _put_masks(block, batch.masks, tensors)
-    return batch.input_nodes, batch.output_nodes, blocks
+def as_blocks(parts: Parts) -> tuple[Nodes, Nodes, list[DGLBlock]]:
+    """A complete batch in DGL's objects, with its data in their frames."""
+    tensors = parts.tensors
+    blocks, kinds = to_blocks(tensors), list(tensors.node)
+    _put_rows(blocks[0]._node_frames, kinds, parts.nodes)
+    _put_rows(blocks[-1]._node_frames[len(kinds) :], kinds, parts.outputs)
+    for block, rows in zip(blocks, parts.edges, strict=True):
+        if rows:
+            _put_rows(block._edge_frames, block.canonical_etypes, rows)
+    if tensors.masks is not None:
+        for block, edges in zip(blocks, tensors.blocks, strict=True):
+            _put_masks(block, tensors.masks, edges)
+    return tensors.input_nodes, tensors.output_nodes, blocks
+
+
+def _put_rows(frames: Sequence[Frame], kinds: Sequence[Any], rows: Rows) -> None:
+    for name, by_type in rows.items():
+        for kind, value in by_type.items():
+            frames[kinds.index(kind)]._columns[name] = make_column(value)
 
 
 def _put_masks(block: DGLBlock, masks: Mapping[NodeType, Tensor], tensors: BlockEdges) -> None:
@@ -198,16 +188,13 @@ def _put_masks(block: DGLBlock, masks: Mapping[NodeType, Tensor], tensors: Block
         block.edges[edge_type].data["edge_mask"] = mask
 
 
-def as_graphs(batch: EdgeTensors) -> tuple[Any, ...]:
-    """Seed edges, negatives and blocks in DGL's objects, of a padded batch."""
-    input_nodes, _, blocks = as_blocks(batch.sample)
+def as_graphs(parts: Parts, batch: EdgeTensors) -> tuple[Any, ...]:
+    """Seed edges, negatives and blocks in DGL's objects, of a padded batch that is complete."""
+    input_nodes, _, blocks = as_blocks(parts)
     positive = _pair_graph(batch, batch.ends, batch.masks)
-    edge_types = list(batch.ends)
     for t, ids in batch.ids.items():
         positive.edges[t].data[dgl.EID] = ids
-    for name, rows in batch.edge_features.items():
-        for t, value in _by_type(rows, edge_types).items():
-            positive.edges[t].data[name] = value
+    _put_rows(positive._edge_frames, positive.canonical_etypes, parts.seeds)
     if batch.negative_ends is None:
         return input_nodes, positive, blocks
     return input_nodes, positive, _pair_graph(batch, batch.negative_ends, batch.negative_masks), blocks
@@ -226,7 +213,3 @@ def _pair_graph(
     for edge_type, mask in (masks or {}).items():
         graph.edges[edge_type].data["edge_mask"] = mask
     return graph
-
-
-def _by_type(rows: Tensor | dict[KindT, Tensor], kinds: list[KindT]) -> dict[KindT, Tensor]:
-    return {kinds[0]: rows} if isinstance(rows, Tensor) else rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -10,14 +10,15 @@ import dgl
 import torch
 from dgl import graph_index, heterograph_index
 from dgl.backend import to_dgl_nd
-from dgl.frame import Column, Frame, Scheme
+from dgl.frame import Frame
 from dgl.heterograph import DGLBlock
 from torch import Tensor
 
 from manyhop.graph import EdgeType, NodeType
+from manyhop_dgl.graph.dgl_frames import frames_of_ids, make_column
 from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.samplers.plan import as_device
-from manyhop_dgl.samplers.tensors import BlockEdges, BlockTensors
+from manyhop_dgl.samplers.tensors import BlockTensors
 from manyhop_dgl.torch_graphs.adjacency import Adjacency
 from manyhop_dgl.torch_graphs.index import TorchGraphIndex
 from manyhop_dgl.torch_graphs.where import on_torch
@@ -38,17 +39,25 @@ def to_blocks(tensors: BlockTensors, graph: GraphLike | None = None) -> list[DGL
         graph: the graph that was sampled: blocks then have its features, gathered where they are first read, as those
             of DGL's samplers. ``None``: they have ``dgl.NID`` and ``dgl.EID``.
     """
-    node_frames, edge_frames = (None, None) if graph is None else lazy_frames(graph)
-    kind = block_kind(tuple(tensors.node), tuple(tensors.blocks[0].columns))
+    of_nodes, of_edges = (None, None) if graph is None else lazy_frames(graph)
+    first = tensors.blocks[0]
+    kind = block_kind(tuple(tensors.node), tuple(first.columns))
+    relation = relation_maker(next(iter(tensors.node.values())).device)
     blocks = []
+    sources = _first(tensors.node, first.num_src)
     for block in tensors.blocks:
-        num_nodes = [*block.num_src.values(), *block.num_dst.values()]
+        targets = _first(tensors.node, block.num_dst)
+        nodes = frames_of_ids(dgl.NID, sources, of_nodes) + frames_of_ids(dgl.NID, targets, of_nodes)
+        edges = frames_of_ids(dgl.EID, list(block.ids.values()), of_edges)
+        for edge_type, frame in zip(block.columns, edges, strict=True) if block.weights else ():
+            if edge_type in block.weights:
+                frame._columns[_WEIGHTS] = make_column(block.weights[edge_type])
         relations = [
-            relation_index(block.num_src[edge_type[0]], block.num_dst[edge_type[2]], indptr, block.sources[edge_type])
+            relation(block.num_src[edge_type[0]], block.num_dst[edge_type[2]], indptr, block.sources[edge_type])
             for edge_type, indptr in block.columns.items()
         ]
-        nodes, edges = _node_frames(tensors, block, node_frames), _edge_frames(block, edge_frames)
-        blocks.append(kind.block(relations, num_nodes, nodes, edges))
+        blocks.append(kind.block(relations, [*block.num_src.values(), *block.num_dst.values()], nodes, edges))
+        sources = targets  # of the next block
     return blocks
 
 
@@ -68,7 +77,7 @@ class _Kind:
         """One block.
 
         Args:
-            relations: the edges of each type, of :func:`relation_index`.
+            relations: the edges of each type, of :func:`relation_maker`.
             num_nodes: numbers of source nodes, then of destination nodes, by type.
             nodes: frames in that order.
             edges: frames of the edge types.
@@ -91,17 +100,17 @@ class _Kind:
 block_kind = lru_cache(maxsize=256)(_Kind)
 
 
-def relation_index(num_src: int, num_dst: int, indptr: Tensor, sources: Tensor) -> Any:
-    """The edges of one type, sorted by destination: DGL's index, or torch tensors where DGL's C++ cannot hold them.
+def relation_maker(device: torch.device) -> Callable[[int, int, Tensor, Tensor], Any]:
+    """Return what makes the edges of one type, sorted by destination: DGL's index, or torch tensors where DGL's C++
+    cannot hold them.
 
-    Args:
-        num_src: number of source nodes.
-        num_dst: number of destination nodes.
-        indptr: ``[num_dst + 1]``: where the edges of each destination begin.
-        sources: ``[num_edges]``.
+    It takes the numbers of source and destination nodes, ``indptr [num_dst + 1]``, where the edges of each destination
+    begin, and ``[num_edges]`` sources.
     """
-    if on_torch(indptr.device):
-        return Adjacency.from_csc(num_src, num_dst, indptr, sources)
+    return Adjacency.from_csc if on_torch(device) else _index_of_dgl
+
+
+def _index_of_dgl(num_src: int, num_dst: int, indptr: Tensor, sources: Tensor) -> Any:
     ids = counting(sources.numel(), sources.dtype, sources.device)
     return heterograph_index._CAPI_DGLHeteroCreateUnitGraphFromCSR(
         2, num_src, num_dst, to_dgl_nd(indptr), to_dgl_nd(sources), to_dgl_nd(ids), _FORMATS, True
@@ -123,33 +132,9 @@ def _lazy(data: Mapping[str, object], num_rows: int) -> Frame:
     return Frame({name: value for name, value in data.items() if isinstance(value, Tensor)}, num_rows)
 
 
-def _node_frames(tensors: BlockTensors, block: BlockEdges, of_graph: Sequence[Frame] | None) -> list[Frame]:
-    """Frames of the source types, then of the destination types."""
-    frames = []
-    for counts in (block.num_src, block.num_dst):
-        for i, (node_type, node) in enumerate(tensors.node.items()):
-            frames.append(make_frame(None if of_graph is None else of_graph[i], dgl.NID, node[: counts[node_type]]))
-    return frames
-
-
-def _edge_frames(block: BlockEdges, of_graph: Sequence[Frame] | None) -> list[Frame]:
-    frames = []
-    for i, (edge_type, ids) in enumerate(block.ids.items()):
-        frame = make_frame(None if of_graph is None else of_graph[i], dgl.EID, ids)
-        if block.weights is not None and edge_type in block.weights:
-            frame[_WEIGHTS] = block.weights[edge_type]
-        frames.append(frame)
-    return frames
-
-
-def make_frame(of_graph: Frame | None, name: str, ids: Tensor) -> Frame:
-    """The rows ``ids`` of a frame, gathered when they are read, and the ids themselves."""
-    frame = Frame(num_rows=ids.numel())
-    if of_graph is not None:
-        frame._columns = {known: column.subcolumn(ids) for known, column in of_graph._columns.items()}
-        frame._initializers, frame._default_initializer = of_graph._initializers, of_graph._default_initializer
-    frame._columns[name] = Column(ids, Scheme((), ids.dtype))
-    return frame
+def _first(nodes: Mapping[NodeType, Tensor], counts: Mapping[NodeType, int]) -> list[Tensor]:
+    """The first nodes of each type."""
+    return [ids if ids.shape[0] == counts[t] else ids[: counts[t]] for t, ids in nodes.items()]
 
 
 def counting(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:

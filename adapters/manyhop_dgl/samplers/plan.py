@@ -147,6 +147,21 @@ class Plan:
         """On a GPU: enqueue the sampling of several batches, ``(seeds, key, exclude)`` each, on the current stream."""
         return PendingBlocks(self, self._engine.begin([self.request(*batch) for batch in batches]))
 
+    def begin_group(
+        self, node_type: NodeType, seeds: Tensor, sizes: Sequence[int], keys: Sequence[BatchKey]
+    ) -> PendingBlocks:
+        """On a GPU: the same for batches whose seeds are there already.
+
+        Args:
+            node_type: type of the seeds.
+            seeds: ``[n] int64`` on the GPU, batch by batch.
+            sizes: number of seeds of each batch.
+            keys: of the batches.
+        """
+        from manyhop.sampling.gpu.launch.seeds import SeedGroup
+
+        return PendingBlocks(self, self._engine.begin(SeedGroup(keys, node_type, seeds, sizes)))
+
 
 @dataclass(frozen=True)
 class PendingBlocks:

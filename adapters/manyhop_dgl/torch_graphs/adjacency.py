@@ -78,11 +78,10 @@ class Compressed:
 class _Formats:
     """What is there of the edges, by side: ends by edge id, and edges sorted by these."""
 
-    def __init__(self, ends: list[Tensor | None], compressed: list[Compressed | None]) -> None:
+    def __init__(self, ends: list[Tensor | None], compressed: list[Compressed | None], like: Tensor) -> None:
+        """``like``: a tensor with an element per edge."""
         self.ends, self.compressed = ends, compressed
-        given = [*ends, *(c.indices for c in compressed if c is not None)]
-        like = next(t for t in given if t is not None)
-        self.num_edges, self.device, self.dtype = like.numel(), like.device, like.dtype
+        self.num_edges, self.device, self.dtype = like.shape[0], like.device, like.dtype
 
 
 class Adjacency:
@@ -104,14 +103,14 @@ class Adjacency:
     @classmethod
     def from_coo(cls, num_src: int, num_dst: int, src: Tensor, dst: Tensor) -> Adjacency:
         """Edges by id: ``[num_edges]`` sources and destinations."""
-        return cls(num_src, num_dst, _Formats([src, dst], [None, None]))
+        return cls(num_src, num_dst, _Formats([src, dst], [None, None], src))
 
     @classmethod
     def from_csc(
         cls, num_src: int, num_dst: int, indptr: Tensor, indices: Tensor, edge_ids: Tensor | None = None
     ) -> Adjacency:
         """Edges sorted by destination; see :class:`Compressed`."""
-        return cls(num_src, num_dst, _Formats([None, None], [None, Compressed(indptr, indices, edge_ids)]))
+        return cls(num_src, num_dst, _Formats([None, None], [None, Compressed(indptr, indices, edge_ids)], indices))
 
     @property
     def reverse(self) -> Adjacency:
@@ -182,10 +181,10 @@ class Adjacency:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Adjacency:
         """The same with each tensor changed: to another device or type of ids."""
-        formats = _Formats(
-            [None if t is None else change(t) for t in self._formats.ends],
-            [None if c is None else c.map(change) for c in self._formats.compressed],
-        )
+        ends = [None if t is None else change(t) for t in self._formats.ends]
+        compressed = [None if c is None else c.map(change) for c in self._formats.compressed]
+        like = next(t for t in (*ends, *(c and c.indices for c in compressed)) if t is not None)
+        formats = _Formats(ends, compressed, like)
         return Adjacency(self.num_src, self.num_dst, formats, self._dst)
 
     def select(self, edges: Tensor) -> Adjacency:

@@ -11,12 +11,13 @@ from typing import Any
 
 import dgl
 from dgl.base import ALL, is_all
-from dgl.frame import Column, Frame, LazyFeature, Scheme
+from dgl.frame import Frame, LazyFeature
 from dgl.function.base import TargetCode
 from dgl.function.message import BinaryMessageFunction, CopyMessageFunction
 from dgl.function.reducer import SimpleReduceFunction
 from torch import Tensor
 
+from manyhop_dgl.graph.dgl_frames import make_column, values_of
 from manyhop_dgl.torch_graphs import fused
 from manyhop_dgl.torch_graphs.index import TorchGraphIndex
 
@@ -50,10 +51,10 @@ def update_all(
     src, dst = gidx.ends[0]
     rhs: Tensor | None = None
     if type(message_func) is CopyMessageFunction and message_func.target == _SRC:
-        op, lhs = "copy_lhs", _column(g._node_frames[src], message_func.in_field)
+        op, lhs = "copy_lhs", values_of(g._node_frames[src], message_func.in_field)
     elif _is_binary(message_func, "mul", _SRC, _EDGE):
-        op, lhs = "mul", _column(g._node_frames[src], message_func.lhs_field)
-        rhs = _column(g._edge_frames[0], message_func.rhs_field)
+        op, lhs = "mul", values_of(g._node_frames[src], message_func.lhs_field)
+        rhs = values_of(g._edge_frames[0], message_func.rhs_field)
     else:
         return False
     if message_func.out_field != reduce_func.msg_field or not _are_here(gidx, lhs, rhs):
@@ -62,7 +63,7 @@ def update_all(
         return False
     assert lhs is not None
     out = fused.gspmm(gidx, op, reduce_func.name, lhs, rhs)
-    _put(g._node_frames[dst], reduce_func.out_field, out)
+    g._node_frames[dst]._columns[reduce_func.out_field] = make_column(out)
     return True
 
 
@@ -72,12 +73,12 @@ def apply_edges(g: dgl.DGLGraph, func: Any, edges: Any = ALL, etype: Any = None)
     if etype is not None or not is_all(edges) or not _has_one_type(gidx) or not _is_binary(func, "add", _SRC, _DST):
         return False
     src, dst = gidx.ends[0]
-    lhs, rhs = _column(g._node_frames[src], func.lhs_field), _column(g._node_frames[dst], func.rhs_field)
+    lhs, rhs = values_of(g._node_frames[src], func.lhs_field), values_of(g._node_frames[dst], func.rhs_field)
     if not _are_here(gidx, lhs, rhs) or not fused.is_end_sum(gidx, "add", lhs, rhs):
         return False
     assert lhs is not None
     assert rhs is not None
-    _put(g._edge_frames[0], func.out_field, fused.gsddmm(gidx, "add", lhs, rhs))
+    g._edge_frames[0]._columns[func.out_field] = make_column(fused.gsddmm(gidx, "add", lhs, rhs))
     return True
 
 
@@ -99,7 +100,7 @@ def _set_all(frame: Frame, gidx: TorchGraphIndex, num_rows: int, data: Any) -> b
     ):
         return False
     for name, value in data.items():
-        _put(frame, name, value)
+        frame._columns[name] = make_column(value)
     return True
 
 
@@ -112,18 +113,8 @@ def _is_binary(func: Any, op: str, lhs: int, rhs: int) -> bool:
     return type(func) is BinaryMessageFunction and (func.binary_op, func.lhs, func.rhs) == (op, lhs, rhs)
 
 
-def _column(frame: Frame, name: str) -> Tensor | None:
-    """The features of that name, gathered if need be; ``None`` if there are none yet."""
-    column = frame._columns.get(name)
-    return column.data if type(column) is Column else None
-
-
 def _are_here(gidx: TorchGraphIndex, lhs: Tensor | None, rhs: Tensor | None) -> bool:
     return all(value is None or value.device == gidx.device for value in (lhs, rhs))
-
-
-def _put(frame: Frame, name: str, value: Tensor) -> None:
-    frame._columns[name] = Column(value, Scheme(value.shape[1:], value.dtype))
 
 
 def _copy(frame: Frame) -> Frame:

@@ -34,7 +34,7 @@ class Structure:
     ) -> None:
         self.ends, self.relations = [(int(s), int(d)) for s, d in ends], list(relations)
         self.num_nodes_by_type = [int(n) for n in num_nodes]
-        self.allowed = tuple(name for name in FORMATS if name in allowed)
+        self.allowed = FORMATS if allowed is FORMATS else tuple([name for name in FORMATS if name in allowed])
         self._metagraph = metagraph
 
     @property

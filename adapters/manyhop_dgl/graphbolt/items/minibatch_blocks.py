@@ -40,7 +40,8 @@ def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
     """One layer; ``with_nodes``: with the ids of its source nodes."""
     import dgl
 
-    from manyhop_dgl.samplers.blocks import block_kind, make_frame, relation_index
+    from manyhop_dgl.graph.dgl_frames import frames_of_ids, make_column, make_frame
+    from manyhop_dgl.samplers.blocks import block_kind, relation_maker
 
     csc, ids = _by_type(subgraph.sampled_csc, HOMOGENEOUS_EDGE), _by_type(subgraph.original_edge_ids, HOMOGENEOUS_EDGE)
     rows = _by_type(subgraph.original_row_node_ids, HOMOGENEOUS_NODE)
@@ -56,29 +57,25 @@ def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
         )
     node_types, edge_types = sorted({*rows, *columns}), sorted(csc)  # as in DGL
     none = next(iter(rows.values()))[:0]
-    ends = [[nodes.get(t, none) for t in node_types] for nodes in (rows, columns)]
-    num_src, num_dst = ([nodes.numel() for nodes in some] for some in ends)
+    sources, targets = ([nodes.get(t, none) for t in node_types] for nodes in (rows, columns))
+    num_src, num_dst = ({t: n.shape[0] for t, n in zip(node_types, some, strict=True)} for some in (sources, targets))
+    canonical = tuple(t if isinstance(t, tuple) else etype_str_to_tuple(t) for t in edge_types)
+    relation = relation_maker(none.device)
     relations, edges = [], []
-    for name in edge_types:
-        part, (src, _, dst) = csc[name], name if isinstance(name, tuple) else etype_str_to_tuple(name)
-        indptr, indices = _narrow(part)
-        num = num_src[node_types.index(src)], num_dst[node_types.index(dst)]
-        relations.append(relation_index(*num, indptr, indices))
+    for name, (src, _, dst) in zip(edge_types, canonical, strict=True):
+        indptr, indices = _narrow(csc[name])
+        relations.append(relation(num_src[src], num_dst[dst], indptr, indices))
         own = None if ids is None else ids.get(name)
-        edges.append(dgl.frame.Frame(num_rows=indices.numel()) if own is None else make_frame(None, dgl.EID, own))
+        edges += [make_frame(indices.shape[0], {})] if own is None else frames_of_ids(dgl.EID, [own])
         if edge_masks is not None:
-            edges[-1]["edge_mask"] = edge_masks[name]
-    nodes = [
-        make_frame(None, dgl.NID, some) if with_nodes and side == 0 else dgl.frame.Frame(num_rows=some.numel())
-        for side in (0, 1)
-        for some in ends[side]
-    ]
+            edges[-1]._columns["edge_mask"] = make_column(edge_masks[name])
+    nodes = frames_of_ids(dgl.NID, sources) if with_nodes else [make_frame(some.shape[0], {}) for some in sources]
+    nodes += [make_frame(some.shape[0], {}) for some in targets]
     if row_masks is not None:
         for frame, t in zip(nodes, 2 * node_types, strict=True):
-            frame["node_mask"] = row_masks[t][: frame.num_rows]
-    canonical = tuple(t if isinstance(t, tuple) else etype_str_to_tuple(t) for t in edge_types)
+            frame._columns["node_mask"] = make_column(row_masks[t][: frame.num_rows])
     kind = block_kind(tuple(node_types), canonical)
-    return kind.block(relations, [*num_src, *num_dst], nodes, edges)
+    return kind.block(relations, [*num_src.values(), *num_dst.values()], nodes, edges)
 
 
 def _by_type(value: object, only: str | EdgeType) -> Any:
