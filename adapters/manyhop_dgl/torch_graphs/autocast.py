@@ -13,7 +13,8 @@ from manyhop_dgl.torch_graphs.where import on_torch
 
 def cast(*args: Any) -> tuple[Any, ...]:
     """Cast tensors of floating point as autocast says, float64 excepted: ``_cast_if_autocast_enabled`` of DGL."""
-    device = next(arg.device.type for arg in args if isinstance(arg, Tensor))
+    first = args[0] if isinstance(args[0], Tensor) else next(arg for arg in args if isinstance(arg, Tensor))
+    device = first.device.type
     if not torch.is_autocast_enabled(device):
         return args
     dtype = torch.get_autocast_dtype(device)

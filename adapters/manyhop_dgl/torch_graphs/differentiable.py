@@ -177,12 +177,20 @@ class _Attention(torch.autograd.Function):
         return None, of_table, of_left, of_right, None
 
 
+def weighted_means(adjacency: Adjacency, table: Tensor, weights: Tensor | None) -> Tensor:
+    """Average rows, weighted; see :class:`_Mean`."""
+    learnt = table.requires_grad or (weights is not None and weights.requires_grad)
+    if learnt and torch.is_grad_enabled():
+        means: Tensor = _Mean.apply(adjacency, table, weights)
+        return means
+    return segment_mean(table, adjacency.csc.order, weights)[0]  # as in a first layer
+
+
 def _edge_sums(adjacency: Adjacency, rows: Tensor) -> Tensor:
     return segment_sum(rows, adjacency.csc.by_id)
 
 
 weighted_sums: Callable[[Adjacency, Tensor, Tensor | None], Tensor] = _Sum.apply
-weighted_means: Callable[[Adjacency, Tensor, Tensor | None], Tensor] = _Mean.apply
 edge_products: Callable[[Adjacency, Tensor, Tensor], Tensor] = _Dots.apply
 normalized: Callable[[Adjacency, Tensor], Tensor] = _Softmax.apply
 end_sums: Callable[[Adjacency, Tensor, Tensor], Tensor] = _AddEnds.apply

@@ -33,12 +33,13 @@ def sage(layer: SAGEConv, graph: Any, feat: Tensor, edge_weight: None = None) ->
         ``[num_dst, out_feats]``.
     """
     gidx: TorchGraphIndex = graph._graph
-    rows = layer.feat_drop(feat)
+    modules = layer._modules  # quicker than attributes of a module
+    rows, fc_neigh = _dropped(modules["feat_drop"], feat), modules["fc_neigh"]
     if layer._in_src_feats > layer._out_feats:  # the mean of fewer features
-        means = gspmm(gidx, "copy_lhs", "mean", layer.fc_neigh(rows), None)
+        means = gspmm(gidx, "copy_lhs", "mean", fc_neigh(rows), None)
     else:
-        means = layer.fc_neigh(gspmm(gidx, "copy_lhs", "mean", rows, None))
-    out: Tensor = layer.fc_self(rows[: gidx.relations[0].num_dst]) + means
+        means = fc_neigh(gspmm(gidx, "copy_lhs", "mean", rows, None))
+    out: Tensor = modules["fc_self"](rows[: gidx.relations[0].num_dst]) + means
     out = out if layer.activation is None else layer.activation(out)
     return out if layer.norm is None else layer.norm(out)
 
@@ -53,8 +54,7 @@ def is_gat(layer: Any, graph: Any, feat: Any, edge_weight: Any = None, get_atten
         and not torch.is_autocast_enabled(feat.device.type)
         and feat.dtype == layer.attn_l.dtype
         and _is_plain(layer.leaky_relu, nn.LeakyReLU)
-        and _is_plain(layer.attn_drop, nn.Dropout)
-        and (layer.attn_drop.p == 0 or not layer.attn_drop.training)
+        and _does_nothing(layer.attn_drop)
         and (layer._allow_zero_in_degree or not bool((graph._graph.relations[0].csc.degrees == 0).any()))
     )
 
@@ -73,7 +73,7 @@ def gat(layer: GATConv, graph: Any, feat: Tensor, edge_weight: None = None, get_
         ``[num_dst, num_heads, out_feats]``.
     """
     adjacency = graph._graph.relations[0]
-    sources = layer.feat_drop(feat)
+    sources = _dropped(layer._modules["feat_drop"], feat)
     heads, features = layer.attn_l.shape[1:]
     rows = layer.fc(sources).view(-1, heads, features)
     left = (rows * layer.attn_l).sum(-1)
@@ -90,19 +90,29 @@ def gat(layer: GATConv, graph: Any, feat: Tensor, edge_weight: None = None, get_
 def _has_rows(graph: Any, feat: Any) -> bool:
     """Whether features are those of the sources of a graph with one edge type, of which the first are destinations."""
     gidx = graph._graph
+    if type(gidx) is not TorchGraphIndex or len(gidx.ends) != 1 or not isinstance(feat, Tensor):
+        return False
+    relation = gidx.relations[0]
     return (
-        type(gidx) is TorchGraphIndex
-        and len(gidx.ends) == 1
-        and isinstance(feat, Tensor)
-        and feat.dim() == 2
+        feat.dim() == 2
         and feat.is_floating_point()
-        and feat.device == gidx.device
-        and feat.shape[0] == gidx.relations[0].num_src >= gidx.relations[0].num_dst
+        and feat.device == relation.device
+        and feat.shape[0] == relation.num_src >= relation.num_dst
         and (graph.is_block or gidx.ends[0][0] == gidx.ends[0][1])
     )
 
 
+def _dropped(dropout: nn.Module, rows: Tensor) -> Tensor:
+    """Call a dropout that does something."""
+    return rows if _does_nothing(dropout) else dropout(rows)
+
+
+def _does_nothing(dropout: nn.Module) -> bool:
+    """Whether a dropout need not be called."""
+    return _is_plain(dropout, nn.Dropout) and (dropout.p == 0 or not dropout.training)
+
+
 def _is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether a module that is not called is as torch made it: nobody's hook or subclass would miss the call."""
-    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
-    return type(module) is kind and not any(hooks)
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return type(module) is kind and not hooks

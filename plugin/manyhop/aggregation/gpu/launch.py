@@ -66,18 +66,17 @@ def add(
     x = x.contiguous()
     weight = None if weight is None else weight.contiguous()
     pair = () if chosen is None else (chosen[0].contiguous(), chosen[1].contiguous())
-    channels = x.size(1)
+    channels, exact = x.size(1), _sums(x)
     out = x.new_empty(size, channels)
-    factors = x.new_empty(size, dtype=_sums(x)) if mode == "mean" else None
+    factors = x.new_empty(size, dtype=exact) if mode == "mean" else None
     # Of means of edges that were sorted here, no more is known of a window than of a segment: which edges count.
     num_windows = order.other.numel() // _WINDOW if size and (mode == "sum" or order.edge is None) else 0
-    sums = x.new_empty(num_windows, channels, dtype=_sums(x)) if num_windows else None
+    sums = x.new_empty(num_windows, channels, dtype=exact) if num_windows else None
     types = _constants(order.other, x, out, *pair)
     window = _WINDOW if num_windows else 0
     constants = (order.edge is not None, _heads(weight), scale is not None, chosen is not None, window)
-    best, own = map(_address, pair or (None, None))
-    rows = x.data_ptr(), best, own, _address(sums)
-    edges = order.ptr.data_ptr(), order.other.data_ptr(), _address(order.edge), _address(weight), _address(scale)
+    read = (x, *(pair or (None, None)), sums), (order.ptr, order.other, order.edge, weight, scale)
+    rows, edges = [[0 if t is None else t.data_ptr() for t in tensors] for tensors in read]
     if num_windows:
         kernel = _kernel("add_windows", (0,) * 11, types, constants, channels)
         _enqueue(kernel, x, _programs(num_windows, channels), *rows, *edges, size, limit)
@@ -248,7 +247,7 @@ def _sums(x: Tensor) -> torch.dtype:
 
 def _constants(index: Tensor, x: Tensor, *others: Tensor) -> tuple[Any, ...]:
     """Types of a kernel, the number of channels, and whether all rows begin at multiples of 16 bytes."""
-    aligned = x.size(-1) * x.element_size() % 16 == 0 and all(value.data_ptr() % 16 == 0 for value in (x, *others))
+    aligned = x.size(-1) * x.element_size() % 16 == 0 and not any([value.data_ptr() % 16 for value in (x, *others)])
     return x.dtype, _sums(x), index.dtype, x.size(-1), aligned
 
 
