@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 MANYHOP = "manyhop"
 
@@ -91,9 +92,16 @@ class Ratio:
 
 def time_ratio(timing: Timing, base: Timing) -> Ratio:
     """Time per sampled edge over that of ``base``: above 1 where ``base`` is faster. Both come from the same rounds."""
-    cost = np.divide(timing.seconds, timing.edges)
-    base_cost = np.divide(base.seconds, base.edges)
-    low, median, high = np.quantile(cost / base_cost, [0.25, 0.5, 0.75])
+    return _ratio(np.divide(timing.seconds, timing.edges), np.divide(base.seconds, base.edges))
+
+
+def batch_time_ratio(timing: Timing, base: Timing) -> Ratio:
+    """Time per batch over that of ``base``, of the same rounds."""
+    return _ratio(np.asarray(timing.seconds), np.asarray(base.seconds))
+
+
+def _ratio(cost: npt.NDArray[np.float64], base: npt.NDArray[np.float64]) -> Ratio:
+    low, median, high = np.quantile(cost / base, [0.25, 0.5, 0.75])
     return Ratio(float(low), float(median), float(high))
 
 

@@ -25,6 +25,15 @@ class Section:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Table:
+    """Anything else that was measured."""
+
+    title: str
+    columns: Sequence[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """Everything that one run has to say."""
 
@@ -34,6 +43,7 @@ class Record:
     absent: Sequence[Absent]
     base_workload: str
     """The workload with which the others' cost per sampled edge is compared."""
+    tables: Sequence[Table] = ()
 
 
 def as_text(record: Record) -> str:
@@ -75,6 +85,8 @@ def _tables(record: Record) -> Iterable[tuple[str, Sequence[str], list[list[str]
     for section in record.sections:
         if section.timings:
             yield section.title, _COLUMNS, _rows(section.timings)
+    for table in record.tables:
+        yield table.title, table.columns, table.rows
     modes = _mode_rows(record)
     if modes:
         columns = ("workload", "ns per sampled edge", f"{record.base_workload} = 1")
@@ -94,8 +106,8 @@ def _rows(timings: Sequence[Timing]) -> list[list[str]]:
                     str(timing.threads),
                     f"{timing.ms_per_batch:.2f}",
                     f"{timing.edges_per_s / 1e6:.2f}",
-                    _show(time_ratio(timing, mine)) if mine is not None and mine is not timing else "",
-                    _show(time_ratio(one, timing)) if one is not None and one is not timing else "",
+                    show(time_ratio(timing, mine)) if mine is not None and mine is not timing else "",
+                    show(time_ratio(one, timing)) if one is not None and one is not timing else "",
                 ]
             )
     return rows
@@ -111,11 +123,12 @@ def _mode_rows(record: Record) -> list[list[str]]:
         timing = find(timings, workload, MANYHOP, 1)
         if timing is not None:
             ns = float(np.median(np.divide(timing.seconds, timing.edges))) * 1e9
-            rows.append([workload, f"{ns:.1f}", "" if timing is base else _show(time_ratio(timing, base))])
+            rows.append([workload, f"{ns:.1f}", "" if timing is base else show(time_ratio(timing, base))])
     return rows
 
 
-def _show(ratio: Ratio) -> str:
+def show(ratio: Ratio) -> str:
+    """Median and quartiles."""
     return f"{ratio.median:.2f} ({ratio.low:.2f}-{ratio.high:.2f})"
 
 

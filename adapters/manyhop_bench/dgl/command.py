@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import dgl
@@ -19,32 +18,14 @@ from manyhop_bench.common.machine import describe
 from manyhop_bench.common.measure import MANYHOP, BatchRunner, Contender, Timing, measure
 from manyhop_bench.common.plot import as_svg
 from manyhop_bench.common.report import Record, Section, as_markdown, as_text
-from manyhop_bench.dgl import training
+from manyhop_bench.dgl import gpu
+from manyhop_bench.dgl.graphs import FANOUTS, FEATURES, QUICK, STANDARD, Size, rmat
 from manyhop_dgl import DataLoader, LaborSampler, NeighborSampler, as_edge_prediction_sampler
 
 MakeSampler: TypeAlias = Callable[..., BlockSampler]
-_FANOUTS = [5, 10, 15]  # the output layer, which is the last, has 15
 _MAIN = "NeighborSampler 15-10-5"
-_FEATURES = 128
 _BATCH = 1024
 _MIN_TURN = 0.1  # seconds
-
-
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """How much is measured."""
-
-    name: str
-    scale: int
-    """The graph has ``2 ** scale`` nodes."""
-    num_edges: int
-    rounds: int
-    batches: int
-    """Batches of a loader's epoch."""
-
-
-STANDARD = Size(name="dgl", scale=20, num_edges=15_000_000, rounds=9, batches=32)
-QUICK = Size(name="dgl-quick", scale=17, num_edges=1_500_000, rounds=3, batches=4)
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
@@ -52,7 +33,7 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
     size = QUICK if options.quick else STANDARD
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of DGL's loader about the affinity of its workers
-        record = run_on_gpu(size, argv) if options.gpu else run(size, sorted({1, options.threads}), argv)
+        record = gpu.run(size, argv) if options.gpu else run(size, sorted({1, options.threads}), argv)
     print(as_text(record), end="")
     if options.output is not None:
         options.output.mkdir(parents=True, exist_ok=True)
@@ -82,10 +63,10 @@ def run(size: Size, threads: list[int], argv: list[str]) -> Record:
         ),
         Section(title="Whole DataLoader, no features", timings=_measure(size, _loaders(g, seeds, threads, []))),
     ]
-    g.ndata["feat"] = torch.rand(g.num_nodes(), _FEATURES)
+    g.ndata["feat"] = torch.rand(g.num_nodes(), FEATURES)
     sections.append(
         Section(
-            title=f"Whole DataLoader, {_FEATURES} float32 features per node",
+            title=f"Whole DataLoader, {FEATURES} float32 features per node",
             timings=_measure(size, _loaders(g, seeds, threads, ["feat"])),
         )
     )
@@ -98,45 +79,6 @@ def run(size: Size, threads: list[int], argv: list[str]) -> Record:
     )
 
 
-def run_on_gpu(size: Size, argv: list[str], device: str = "cuda", workers: int = 8) -> Record:
-    """Measure loaders that feed a GPU, and training steps there."""
-    header = describe(["dgl", *argv])
-    if device == "cuda":
-        header.append(("GPU", torch.cuda.get_device_name()))
-    torch.manual_seed(0)
-    g = rmat(size.scale, size.num_edges)
-    g.ndata["feat"] = torch.rand(g.num_nodes(), _FEATURES)
-    training.label(g)
-    seeds = torch.randperm(g.num_nodes())[: _BATCH * size.batches]
-    work = training.Work(
-        g=g, seeds=seeds, fanouts=_FANOUTS, batch_size=_BATCH, device=torch.device(device), workers=workers
-    )
-    return Record(
-        title=f"DGL on a GPU: R-MAT, {g.num_nodes():,} nodes, {g.num_edges():,} edges, batches of {_BATCH:,}",
-        header=header,
-        sections=[
-            Section(
-                title=f"Whole DataLoader, {_FEATURES} float32 features per node, up to blocks on the GPU",
-                timings=_measure(size, training.loaders(work)),
-            ),
-            Section(title="Training, loading included", timings=_measure(size, training.steps(work))),
-        ],
-        absent=[],
-        base_workload="loader",
-    )
-
-
-def rmat(scale: int, num_edges: int) -> dgl.DGLGraph:
-    """A ``DGLGraph`` by R-MAT (Chakrabarti, Zhan and Faloutsos, 2004) with the probabilities 0.57, 0.19, 0.19, 0.05."""
-    ends = torch.zeros(2, num_edges, dtype=torch.int64)
-    for _ in range(scale):
-        quarter = torch.rand(num_edges)
-        ends <<= 1
-        ends[0] += quarter >= 0.76
-        ends[1] += ((quarter >= 0.57) & (quarter < 0.76)) | (quarter >= 0.95)
-    return dgl.graph((ends[0], ends[1]), num_nodes=1 << scale)
-
-
 def _measure(size: Size, contenders: list[Contender]) -> list[Timing]:
     return measure(contenders, size.rounds, _MIN_TURN)
 
@@ -147,7 +89,7 @@ def _samplers(
     """Both samplers: ours on threads of which each samples batches of its own, DGL's with threads inside a batch."""
     found = []
     for n in threads:
-        mine, other = _on_threads(n, g, items, ours(_FANOUTS)), _in_turn(g, items, theirs(_FANOUTS))
+        mine, other = _on_threads(n, g, items, ours(FANOUTS)), _in_turn(g, items, theirs(FANOUTS))
         found.append(Contender(workload=workload, name=MANYHOP, threads=n, run=mine))
         found.append(Contender(workload=workload, name="DGL", threads=n, run=_with_openmp(n, other)))
     return found
@@ -195,12 +137,12 @@ def _loaders(g: dgl.DGLGraph, seeds: Tensor, threads: list[int], names: list[str
     found = []
     options: dict[str, Any] = {"batch_size": _BATCH, "shuffle": True}
     num_batches = len(seeds) // _BATCH
-    alone = DataLoader(g, seeds, NeighborSampler(_FANOUTS, prefetch_node_feats=names), num_workers=0, **options)
+    alone = DataLoader(g, seeds, NeighborSampler(FANOUTS, prefetch_node_feats=names), num_workers=0, **options)
     run = _epoch(alone, names)
     found.append(Contender(workload=_MAIN, name="manyhop, num_workers=0", threads=1, run=run, turn=num_batches))
     for n in threads:
-        ours = DataLoader(g, seeds, NeighborSampler(_FANOUTS, prefetch_node_feats=names), num_workers=n, **options)
-        sampler = dgl.dataloading.NeighborSampler(_FANOUTS, prefetch_node_feats=names)
+        ours = DataLoader(g, seeds, NeighborSampler(FANOUTS, prefetch_node_feats=names), num_workers=n, **options)
+        sampler = dgl.dataloading.NeighborSampler(FANOUTS, prefetch_node_feats=names)
         theirs = dgl.dataloading.DataLoader(g, seeds, sampler, num_workers=0, **options)
         workers = dgl.dataloading.DataLoader(g, seeds, sampler, num_workers=n, persistent_workers=True, **options)
         for name, run in (

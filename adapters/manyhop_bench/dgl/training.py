@@ -15,10 +15,12 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GAT, GraphSAGE
 
 from manyhop_bench.common.measure import MANYHOP, Contender
+from manyhop_bench.dgl.graphs import CLASSES
 from manyhop_dgl import DataLoader, NeighborSampler
 from manyhop_pyg import NeighborLoader
 
-_CLASSES, _HIDDEN, _HEADS = 47, 256, 4
+_HIDDEN, _HEADS = 256, 4
+DGLS_LAYERS, PYGS_LAYERS = "DGL's layers", "PyG's layers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +41,6 @@ class Work:
     def num_batches(self) -> int:
         """Of an epoch."""
         return -(-len(self.seeds) // self.batch_size)
-
-
-def label(g: dgl.DGLGraph) -> None:
-    """Give every node a label."""
-    g.ndata["label"] = torch.arange(g.num_nodes()) % _CLASSES
 
 
 def loaders(work: Work) -> list[Contender]:
@@ -72,27 +69,30 @@ def steps(work: Work) -> list[Contender]:
     )
     layers = len(work.fanouts)
     models: list[tuple[str, nn.Module, nn.Module]] = [
-        ("SAGE", _Layers(_sage(width, layers)), GraphSAGE(width, _HIDDEN, layers, _CLASSES)),
+        ("SAGE", Layers(sage(width, layers)), GraphSAGE(width, _HIDDEN, layers, CLASSES)),
         (
             "GAT",
-            _Layers(_gat(width, layers)),
-            GAT(width, _HIDDEN, layers, _CLASSES, heads=_HEADS, add_self_loops=False, act="relu"),
+            Layers(_gat(width, layers)),
+            GAT(width, _HIDDEN, layers, CLASSES, heads=_HEADS, add_self_loops=False, act="relu"),
         ),
     ]
     found = []
     for name, ours, pygs in models:
         workload = f"step of {name}, {layers} x {_HIDDEN}"
-        found.append(_epochs(work, workload, MANYHOP, _ours(work), _train(ours, work.device, _of_blocks)))
-        found.append(_epochs(work, workload, "PyG's layers", theirs, _train(pygs, work.device, _of_pyg)))
+        found.append(_epochs(work, workload, DGLS_LAYERS, _ours(work), train(ours, work.device, of_blocks)))
+        found.append(_epochs(work, workload, PYGS_LAYERS, theirs, train(pygs, work.device, _of_pyg)))
     return found
 
 
-class _Layers(nn.Module):
+class Layers(nn.Module):
+    """Layers of DGL, with ReLUs between them."""
+
     def __init__(self, layers: Iterable[nn.Module]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
 
     def forward(self, blocks: list[dgl.DGLGraph], h: Tensor) -> Tensor:
+        """Return ``[num_seeds, num_classes]`` for ``[num_src, num_features]`` of the first block."""
         last = len(self.layers) - 1
         for i, (layer, block) in enumerate(zip(self.layers, blocks, strict=True)):
             h = layer(block, h)
@@ -102,18 +102,20 @@ class _Layers(nn.Module):
         return h
 
 
-def _sage(width: int, num_layers: int) -> list[nn.Module]:
-    sizes = [width, *[_HIDDEN] * (num_layers - 1), _CLASSES]
+def sage(width: int, num_layers: int) -> list[nn.Module]:
+    """Return layers of GraphSAGE."""
+    sizes = [width, *[_HIDDEN] * (num_layers - 1), CLASSES]
     return [SAGEConv(sizes[i], sizes[i + 1], "mean") for i in range(num_layers)]
 
 
 def _gat(width: int, num_layers: int) -> list[nn.Module]:
     sizes = [width, *[_HIDDEN] * (num_layers - 1)]
-    outs = [*[_HIDDEN // _HEADS] * (num_layers - 1), _CLASSES]
+    outs = [*[_HIDDEN // _HEADS] * (num_layers - 1), CLASSES]
     return [GATConv(sizes[i], outs[i], _HEADS, allow_zero_in_degree=True) for i in range(num_layers)]
 
 
-def _of_blocks(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+def of_blocks(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    """Return outputs and labels of a batch of DGL's kind."""
     blocks = batch[-1]
     return model(blocks, blocks[0].srcdata["feat"]), blocks[-1].dstdata["label"]
 
@@ -128,17 +130,21 @@ def _of_pyg(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
     return out[: batch.batch_size], batch.y[: batch.batch_size]
 
 
-def _train(model: nn.Module, device: torch.device, call: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., None]:
+def train(
+    model: nn.Module, device: torch.device, call: Callable[..., tuple[Tensor, Tensor]]
+) -> Callable[[Any], Tensor]:
+    """Return a step of training on a batch, which gives the loss; ``call``: outputs and labels of a batch."""
     model.to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=device.type == "cuda" or None)
 
-    def train(batch: Any) -> None:
+    def step(batch: Any) -> Tensor:
         loss = F.cross_entropy(*call(model, batch))
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # of torch
         optimizer.step()
+        return loss.detach()
 
-    return train
+    return step
 
 
 def _ours(work: Work) -> Iterable[Any]:

@@ -1,0 +1,48 @@
+"""The graphs of ``manyhop bench dgl``, and how much is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import dgl
+import torch
+
+CLASSES = 47
+FEATURES = 128
+FANOUTS = [5, 10, 15]
+"""Of three layers, the input layer first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much is measured."""
+
+    name: str
+    scale: int
+    """The graph has ``2 ** scale`` nodes."""
+    num_edges: int
+    rounds: int
+    batches: int
+    """Batches of a loader's epoch."""
+
+
+STANDARD = Size(name="dgl", scale=20, num_edges=15_000_000, rounds=9, batches=32)
+QUICK = Size(name="dgl-quick", scale=17, num_edges=1_500_000, rounds=3, batches=4)
+
+
+def rmat(scale: int, num_edges: int) -> dgl.DGLGraph:
+    """A ``DGLGraph`` by R-MAT (Chakrabarti, Zhan and Faloutsos, 2004) with the probabilities 0.57, 0.19, 0.19, 0.05."""
+    ends = torch.zeros(2, num_edges, dtype=torch.int64)
+    for _ in range(scale):
+        quarter = torch.rand(num_edges)
+        ends <<= 1
+        ends[0] += quarter >= 0.76
+        ends[1] += ((quarter >= 0.57) & (quarter < 0.76)) | (quarter >= 0.95)
+    return dgl.graph((ends[0], ends[1]), num_nodes=1 << scale)
+
+
+def with_data(g: dgl.DGLGraph) -> dgl.DGLGraph:
+    """Give every node features ``feat [FEATURES] float32`` and a label below ``CLASSES``."""
+    g.ndata["feat"] = torch.rand(g.num_nodes(), FEATURES)
+    g.ndata["label"] = torch.arange(g.num_nodes()) % CLASSES
+    return g

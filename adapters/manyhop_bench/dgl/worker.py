@@ -1,0 +1,73 @@
+"""One rank of ``manyhop bench dgl --gpu``: epochs of SAGE under DDP, features sharded over the GPUs by WholeGraph.
+
+Started by torchrun. Prints one line of JSON on rank 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from statistics import median
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import manyhop
+from manyhop_bench.dgl.graphs import FANOUTS, FEATURES, rmat, with_data
+from manyhop_bench.dgl.training import Layers, of_blocks, sage, train
+from manyhop_dgl import DataLoader, NeighborSampler
+
+
+def main() -> None:
+    """Measure as the command line says."""
+    parser = argparse.ArgumentParser()
+    for name in ("scale", "num-edges", "rounds", "batches", "batch-size"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    world = manyhop.init(timeout=600)
+    on_gpu = args.device == "cuda"
+    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    torch.manual_seed(0)  # all ranks make the same graph
+    g = with_data(rmat(args.scale, args.num_edges))
+    seeds = torch.randperm(g.num_nodes())[: args.batch_size * args.batches * world.world_size]
+    sampler = NeighborSampler(FANOUTS, prefetch_node_feats=["feat"], prefetch_labels=["label"])
+    options = {"placement": "sharded"} if on_gpu else {}
+    loader = DataLoader(
+        g, seeds, sampler, device=device, use_ddp=True, batch_size=args.batch_size, shuffle=True, **options
+    )
+    model = DistributedDataParallel(Layers(sage(FEATURES, len(FANOUTS))).to(device))
+    step = train(model, device, of_blocks)
+    times, edges, loss = [], 0, torch.zeros(())
+    for epoch in range(args.rounds + 1):
+        dist.barrier()
+        begin = time.perf_counter()
+        for batch in loader:
+            loss = step(batch)
+            edges += sum(block.num_edges() for block in batch[-1]) if epoch else 0
+        if on_gpu:
+            torch.cuda.synchronize()
+        dist.barrier()
+        times.append(time.perf_counter() - begin)
+    total = torch.tensor(edges, device=device)
+    dist.all_reduce(total)
+    if world.rank == 0:
+        seconds = median(times[1:])
+        result = {
+            "ranks": world.world_size,
+            "placement": loader.placement.features[0].place if on_gpu else "host",
+            "ms": 1e3 * seconds / args.batches,
+            "medges_per_s": int(total) / args.rounds / seconds / 1e6,
+            "loss": float(loss),
+        }
+        print(json.dumps(result), flush=True)
+    dist.barrier()
+    del loader
+    manyhop.shutdown()
+
+
+if __name__ == "__main__":
+    main()
