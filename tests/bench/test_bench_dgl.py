@@ -38,18 +38,6 @@ def test_tables_of_a_gpu(monkeypatch):
         assert name in text
 
 
-@pytest.mark.slow
-def test_epochs_under_ddp():
-    from manyhop_bench.dgl import gpu
-    from manyhop_bench.dgl.graphs import Size
-
-    size = Size(name="tiny", scale=9, num_edges=4000, rounds=1, batches=2)
-    found = [gpu.under_ddp(size, ranks, device="cpu") for ranks in (1, 2)]
-    assert [one["ranks"] for one in found] == [1, 2]
-    assert all(2 < one["loss"] < 5 for one in found)  # 47 classes
-    assert [len(row) for row in gpu.epochs(found).rows] == [5, 5]
-
-
 def test_arguments(capsys):
     with pytest.raises(SystemExit):
         main(["dgl", "--threads", "0"])

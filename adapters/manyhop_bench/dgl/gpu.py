@@ -45,7 +45,7 @@ def run(size: Size, argv: list[str], device: str = "cuda", workers: int = 8) -> 
     steps = measure(training.steps(of_two) + training.steps(of_three), size.rounds, 0.0)
     tables, absent = [_steps(steps)], []
     if torch.cuda.device_count() >= 2:
-        tables.append(epochs([under_ddp(size, ranks) for ranks in (1, 2)]))
+        tables.append(epochs([_under_ddp(size, ranks) for ranks in (1, 2)]))
     else:
         absent.append(Absent(name="DDP, features sharded by WholeGraph", reason="needs two GPUs"))
     title = f"Whole DataLoader, {FEATURES} float32 features per node, up to blocks on the GPU"
@@ -72,11 +72,11 @@ def _steps(timings: Sequence[Timing]) -> Table:
     return Table(title="Training on manyhop's loaders, loading included", columns=columns, rows=rows)
 
 
-def under_ddp(size: Size, ranks: int, device: str = "cuda") -> dict[str, Any]:
-    """Run epochs on some ranks; see ``worker.py``."""
+def _under_ddp(size: Size, ranks: int) -> dict[str, Any]:
+    """Run epochs on some ranks."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     arguments = [f"--{name}={getattr(size, name.replace('-', '_'))}" for name in ("scale", "num-edges", "rounds")]
-    arguments += [f"--batches={size.batches}", f"--batch-size={_BATCH}", f"--device={device}"]
+    arguments += [f"--batches={size.batches}", f"--batch-size={_BATCH}"]
     command = [*torchrun, "-m", "manyhop_bench.dgl.worker", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -86,7 +86,7 @@ def under_ddp(size: Size, ranks: int, device: str = "cuda") -> dict[str, Any]:
 
 
 def epochs(found: Sequence[dict[str, Any]]) -> Table:
-    """Return the table of what :func:`under_ddp` gave."""
+    """Return the table of what :mod:`manyhop_bench.dgl.worker` gave."""
     rows = [
         [str(one["ranks"]), one["placement"], *(f"{one[name]:.2f}" for name in ("ms", "medges_per_s", "loss"))]
         for one in found

@@ -9,6 +9,7 @@ import argparse
 import json
 import time
 from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,24 +26,31 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("scale", "num-edges", "rounds", "batches", "batch-size"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     args = parser.parse_args()
     torch.set_num_threads(1)
     world = manyhop.init(timeout=600)
-    on_gpu = args.device == "cuda"
-    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    result = run(**vars(args), device=torch.device("cuda", torch.cuda.current_device()))
+    if world.rank == 0:
+        print(json.dumps(result), flush=True)
+    dist.barrier()
+    manyhop.shutdown()
+
+
+def run(
+    *, scale: int, num_edges: int, rounds: int, batches: int, batch_size: int, device: torch.device
+) -> dict[str, object]:
+    """Train on all ranks for ``rounds`` epochs of ``batches`` steps each, after one that does not count."""
+    world, on_gpu = manyhop.init(), device.type == "cuda"
     torch.manual_seed(0)  # all ranks make the same graph
-    g = with_data(rmat(args.scale, args.num_edges))
-    seeds = torch.randperm(g.num_nodes())[: args.batch_size * args.batches * world.world_size]
+    g = with_data(rmat(scale, num_edges))
+    seeds = torch.randperm(g.num_nodes())[: batch_size * batches * world.world_size]
     sampler = NeighborSampler(FANOUTS, prefetch_node_feats=["feat"], prefetch_labels=["label"])
-    options = {"placement": "sharded"} if on_gpu else {}
-    loader = DataLoader(
-        g, seeds, sampler, device=device, use_ddp=True, batch_size=args.batch_size, shuffle=True, **options
-    )
+    options: dict[str, Any] = {"placement": "sharded"} if on_gpu else {}
+    loader = DataLoader(g, seeds, sampler, device=device, use_ddp=True, batch_size=batch_size, shuffle=True, **options)
     model = DistributedDataParallel(Layers(sage(FEATURES, len(FANOUTS))).to(device))
     step = train(model, device, of_blocks)
     times, edges, loss = [], 0, torch.zeros(())
-    for epoch in range(args.rounds + 1):
+    for epoch in range(rounds + 1):
         dist.barrier()
         begin = time.perf_counter()
         for batch in loader:
@@ -54,19 +62,14 @@ def main() -> None:
         times.append(time.perf_counter() - begin)
     total = torch.tensor(edges, device=device)
     dist.all_reduce(total)
-    if world.rank == 0:
-        seconds = median(times[1:])
-        result = {
-            "ranks": world.world_size,
-            "placement": loader.placement.features[0].place if on_gpu else "host",
-            "ms": 1e3 * seconds / args.batches,
-            "medges_per_s": int(total) / args.rounds / seconds / 1e6,
-            "loss": float(loss),
-        }
-        print(json.dumps(result), flush=True)
-    dist.barrier()
-    del loader
-    manyhop.shutdown()
+    seconds = median(times[1:])
+    return {
+        "ranks": world.world_size,
+        "placement": loader.placement.features[0].place if on_gpu else "host",
+        "ms": 1e3 * seconds / batches,
+        "medges_per_s": int(total) / rounds / seconds / 1e6,
+        "loss": float(loss),
+    }
 
 
 if __name__ == "__main__":

@@ -1,0 +1,24 @@
+"""Epochs under DDP of ``manyhop bench dgl --gpu``, on the CPU."""
+
+import pytest
+
+
+def run_worker():
+    import torch
+
+    import manyhop
+    from manyhop_bench.dgl import worker
+
+    manyhop.init()
+    return worker.run(scale=9, num_edges=4000, rounds=1, batches=2, batch_size=64, device=torch.device("cpu"))
+
+
+def test_epochs_under_ddp(launcher):
+    from manyhop_bench.dgl.gpu import epochs
+
+    found = launcher.run(run_worker, world_size=2)
+    assert [one["ranks"] for one in found] == [2, 2]
+    assert all(2 < one["loss"] < 5 for one in found)  # of 47 classes
+    edges = [one["medges_per_s"] * one["ms"] for one in found]  # of all ranks
+    assert edges[0] == pytest.approx(edges[1])
+    assert [len(row) for row in epochs(found).rows] == [5, 5]
