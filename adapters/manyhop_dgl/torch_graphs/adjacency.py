@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -24,24 +23,30 @@ class Compressed:
 
     def __init__(self, indptr: Tensor, indices: Tensor, edge_ids: Tensor | None) -> None:
         self.indptr, self.indices, self.edge_ids = indptr, indices, edge_ids
+        self._ids = edge_ids
+        self._order: Order | None = None
 
-    @cached_property
+    @property
     def ids(self) -> Tensor:
         """``[num_edges]`` edge ids."""
-        return positions(self.indices) if self.edge_ids is None else self.edge_ids
+        if self._ids is None:
+            self._ids = positions(self.indices)
+        return self._ids
 
-    @cached_property
+    @property
     def degrees(self) -> Tensor:
         """``[num_nodes]`` number of edges of each node."""
         return self.indptr.diff()
 
-    @cached_property
+    @property
     def order(self) -> Order:
         """The segments as kernels take them, for rows of the other ends."""
-        ids = None if self.edge_ids is None else self.edge_ids.long()
-        return Order(self.indptr.long().contiguous(), self.indices.contiguous(), ids)
+        if self._order is None:  # torch.compile does not trace functools.cached_property
+            ids = None if self.edge_ids is None else self.edge_ids.long()
+            self._order = Order(self.indptr.long().contiguous(), self.indices.contiguous(), ids)
+        return self._order
 
-    @cached_property
+    @property
     def by_id(self) -> Order:
         """The segments as kernels take them, for rows of edges."""
         return Order(self.order.ptr, self.ids, None)
