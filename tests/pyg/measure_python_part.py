@@ -1,7 +1,7 @@
 """Measures what Python does for a batch of a loader on a GPU, the PyG object and all: on a CPU, without any kernel and
 without CUDA's calls (``host_part.py``).
 
-python tests/pyg/measure_python_part.py
+PYTHONPATH=tests python tests/pyg/measure_python_part.py
 """
 
 import os

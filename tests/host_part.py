@@ -15,8 +15,10 @@ from torch import Tensor
 import manyhop_pyg
 from manyhop.features.gathering import gpu_plan
 from manyhop.features.gathering.gpu import gather_on_gpu
+from manyhop.graph import PlacedGraph
 from manyhop.loading.gpu import runtime
 from manyhop.pipeline.gpu import GPUPositions
+from manyhop.sampling.engines import placed_engine
 from manyhop.sampling.gpu.launch.sequence import KernelSequence
 from manyhop.sampling.gpu.launch.workspace import Workspace
 
@@ -51,16 +53,10 @@ def gather(requests: Any, *, checks: Any, **others: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def loader_without_kernels(batches: int) -> Iterator[manyhop_pyg.NeighborLoader]:
-    """Make a loader of ``batches`` batches, which works inside the context."""
-    features, graph = manyhop_pyg.FeatureStore(), manyhop_pyg.GraphStore()
-    edge_index = torch.randint(0, NODES, (2, 4 * NODES))
-    graph.put_edge_index(edge_index, edge_type=None, layout="coo", size=(NODES, NODES))
-    features.put_tensor(torch.randn(NODES, 17), group_name=None, attr_name="x", index=None)
-    features.put_tensor(torch.randint(0, 5, (NODES,)), group_name=None, attr_name="y", index=None)
+def without_kernels() -> Iterator[pytest.MonkeyPatch]:
+    """Let loaders that take the way of GPUs work on the CPU inside the context."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         stand_for_gpu(monkeypatch.setattr)
-        pyg_works_on(monkeypatch.setattr, CPU)
         for owner, name, value in (
             (runtime, "gather", gather),
             (gpu_plan, "_kernel", lambda *_: NoKernel()),
@@ -71,7 +67,43 @@ def loader_without_kernels(batches: int) -> Iterator[manyhop_pyg.NeighborLoader]
             (KernelSequence, "write", lambda self, out: None),
         ):
             monkeypatch.setattr(owner, name, value)
+        yield monkeypatch
+
+
+@contextlib.contextmanager
+def loader_without_kernels(batches: int) -> Iterator[manyhop_pyg.NeighborLoader]:
+    """Make a loader of ``batches`` batches, which works inside the context."""
+    features, graph = manyhop_pyg.FeatureStore(), manyhop_pyg.GraphStore()
+    edge_index = torch.randint(0, NODES, (2, 4 * NODES))
+    graph.put_edge_index(edge_index, edge_type=None, layout="coo", size=(NODES, NODES))
+    features.put_tensor(torch.randn(NODES, 17), group_name=None, attr_name="x", index=None)
+    features.put_tensor(torch.randint(0, 5, (NODES,)), group_name=None, attr_name="y", index=None)
+    with without_kernels() as monkeypatch:
+        pyg_works_on(monkeypatch.setattr, CPU)
         seeds = torch.randint(0, NODES, (batches * BATCH_SIZE,))
         yield manyhop_pyg.NeighborLoader(
             (features, graph), [15, 10, 5], input_nodes=seeds, batch_size=BATCH_SIZE, shuffle=True, seed=1, device="cpu"
         )
+
+
+@contextlib.contextmanager
+def dgl_loader_without_kernels(batches: int, **options: Any) -> Iterator[Any]:
+    """Make a loader of DGL's kind of ``batches`` batches, which works inside the context."""
+    import manyhop_dgl  # first, so that DGL can be imported
+    from manyhop_dgl.samplers import plan, tensors
+    from manyhop_dgl.torch_graphs.where import graphs_of_cpu_too
+
+    src, dst = torch.randint(0, NODES, (2, 4 * NODES))
+    g = manyhop_dgl.Graph((src, dst), NODES)
+    g.ndata["x"], g.ndata["y"] = torch.randn(NODES, 17), torch.randint(0, 5, (NODES,))
+    sampler = manyhop_dgl.NeighborSampler([5, 10, 15], prefetch_node_feats=["x"], prefetch_labels=["y"])
+
+    def engine(graph: Any, spec: Any, empty: Any) -> Any:
+        return placed_engine(PlacedGraph.of(graph, CPU, "device"), spec)
+
+    with without_kernels() as monkeypatch, graphs_of_cpu_too():
+        monkeypatch.setattr(manyhop_dgl.DataLoader, "samples_on_gpu", lambda self: True)
+        monkeypatch.setattr(plan, "engine_for", engine)
+        monkeypatch.setattr(tensors, "_fill", lambda table, device: None)
+        seeds = torch.randint(0, NODES, (batches * BATCH_SIZE,))
+        yield manyhop_dgl.DataLoader(g, seeds, sampler, batch_size=BATCH_SIZE, shuffle=True, seed=1, **options)
