@@ -33,7 +33,7 @@ def run(size: Size, argv: list[str], device: str = "cuda", workers: int = 8) -> 
     if device == "cuda":
         header.append(("GPU", f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"))
     torch.manual_seed(0)
-    g = with_data(rmat(size.scale, size.num_edges))
+    g = with_data(rmat(size.scale, size.num_edges, device))
     seeds = torch.randperm(g.num_nodes())[: _BATCH * size.batches]
     of_three, of_two = (
         training.Work(

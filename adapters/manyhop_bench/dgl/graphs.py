@@ -30,15 +30,19 @@ STANDARD = Size(name="dgl", scale=20, num_edges=15_000_000, rounds=9, batches=32
 QUICK = Size(name="dgl-quick", scale=17, num_edges=1_500_000, rounds=3, batches=4)
 
 
-def rmat(scale: int, num_edges: int) -> dgl.DGLGraph:
-    """A ``DGLGraph`` by R-MAT (Chakrabarti, Zhan and Faloutsos, 2004) with the probabilities 0.57, 0.19, 0.19, 0.05."""
-    ends = torch.zeros(2, num_edges, dtype=torch.int64)
+def rmat(scale: int, num_edges: int, device: torch.device | str = "cpu") -> dgl.DGLGraph:
+    """A ``DGLGraph`` by R-MAT (Chakrabarti, Zhan and Faloutsos, 2004) with the probabilities 0.57, 0.19, 0.19, 0.05.
+
+    It is drawn on ``device``, and is on the CPU.
+    """
+    ends = torch.zeros(2, num_edges, dtype=torch.int64, device=device)
     for _ in range(scale):
-        quarter = torch.rand(num_edges)
+        quarter = torch.rand(num_edges, device=device)
         ends <<= 1
         ends[0] += quarter >= 0.76
         ends[1] += ((quarter >= 0.57) & (quarter < 0.76)) | (quarter >= 0.95)
-    return dgl.graph((ends[0], ends[1]), num_nodes=1 << scale)
+    src, dst = ends.cpu()
+    return dgl.graph((src, dst), num_nodes=1 << scale)
 
 
 def with_data(g: dgl.DGLGraph) -> dgl.DGLGraph:

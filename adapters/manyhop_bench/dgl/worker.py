@@ -42,7 +42,7 @@ def run(
     """Train on all ranks for ``rounds`` epochs of ``batches`` steps each, after one that does not count."""
     world, on_gpu = manyhop.init(), device.type == "cuda"
     torch.manual_seed(0)  # all ranks make the same graph
-    g = with_data(rmat(scale, num_edges))
+    g = with_data(rmat(scale, num_edges, device))
     seeds = torch.randperm(g.num_nodes())[: batch_size * batches * world.world_size]
     sampler = NeighborSampler(FANOUTS, prefetch_node_feats=["feat"], prefetch_labels=["label"])
     options: dict[str, Any] = {"placement": "sharded"} if on_gpu else {}
