@@ -1,5 +1,7 @@
 """DGL's graphs, blocks and layers on CUDA with DGL's build for CPUs: the same as on the CPU."""
 
+import pickle
+
 import dgl
 import dgl.nn.pytorch as dnn
 import pytest
@@ -152,3 +154,44 @@ def test_graphbolt_gives_blocks_on_cuda():
             assert [t.tolist() for t in found.edges()] == [t.tolist() for t in own.edges()]
             sums = dgl.ops.copy_u_sum(found, rows(own.num_src_nodes(), 2).cuda())
             torch.testing.assert_close(sums.cpu(), dgl.ops.copy_u_sum(own, rows(own.num_src_nodes(), 2)))
+
+
+def test_data_in_pinned_memory():
+    g = homogeneous()
+    g.ndata["x"] = rows(40, 3).pin_memory()
+    there = g.to("cuda")
+    part = there.subgraph(torch.tensor([7, 0, 7], device="cuda"), relabel_nodes=True)
+    assert torch.equal(part.ndata["x"].cpu(), g.ndata["x"][[7, 0, 7]])
+    columns = dgl.frame.Column(g.ndata["x"], index=torch.tensor([4, 2], device="cuda"))
+    assert columns.data.is_cuda
+    assert torch.equal(columns.data.cpu(), g.ndata["x"][[4, 2]])
+
+
+def test_graphs_can_be_pickled():
+    g = heterogeneous().to("cuda")
+    g.nodes["user"].data["x"] = rows(30, 2).cuda()
+    again = pickle.loads(pickle.dumps(g))
+    assert type(again._graph) is TorchGraphIndex
+    assert again.device == g.device
+    assert torch.equal(again.nodes["user"].data["x"], g.nodes["user"].data["x"])
+    for kind in g.canonical_etypes:
+        assert all(map(torch.equal, again.edges(etype=kind), g.edges(etype=kind)))
+
+
+@pytest.mark.multigpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_another_gpu():
+    g, x = block(), rows(60, 4)
+    before = torch.cuda.current_device()
+    other = torch.device("cuda", 1 - before)
+    there = g.to(other)
+    assert there.device == other
+    assert torch.cuda.current_device() == before
+    leaf = x.to(other).requires_grad_()
+    for op in (dgl.ops.copy_u_sum, dgl.ops.copy_u_mean, dgl.ops.copy_u_max):
+        torch.testing.assert_close(op(there, leaf).cpu(), op(g, x), rtol=1e-4, atol=1e-5)
+        op(there, leaf).sum().backward()
+    layer = dnn.GATConv(4, 3, 2, allow_zero_in_degree=True)
+    expected = layer(g, x)
+    torch.testing.assert_close(layer.to(other)(there, leaf).cpu(), expected, rtol=1e-3, atol=1e-4)
+    assert torch.cuda.current_device() == before
