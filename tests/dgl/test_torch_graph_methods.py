@@ -8,7 +8,9 @@ import dgl.function as fn
 import dgl.nn.pytorch as dnn
 import pytest
 import torch
-from torch_graphs import block, heterogeneous, homogeneous, on_torch
+from torch_graphs import block, heterogeneous, homogeneous, minibatches, on_torch
+
+from manyhop_dgl.torch_graphs.where import graphs_of_cpu_too
 
 ROOTS = tuple(f"{Path(package.__path__[0]).resolve()}/" for package in (dgl, sys.modules["manyhop_dgl"]))
 
@@ -110,7 +112,7 @@ def calls_of(step):
     ("make", "budget"),
     [
         (lambda: dnn.SAGEConv(6, 4, "mean"), 47),
-        (lambda: dnn.GATConv(6, 4, 3, allow_zero_in_degree=True), 78),
+        (lambda: dnn.GATConv(6, 4, 3, allow_zero_in_degree=True), 79),
         (lambda: dnn.GraphConv(6, 4, allow_zero_in_degree=True), 230),
     ],
 )
@@ -125,3 +127,11 @@ def test_budget_of_a_step(make, budget):
     g = on_torch(block())
     calls = calls_of(lambda: step(g))
     assert calls <= budget, f"{calls} calls, the budget is {budget}"
+
+
+def test_budget_of_the_blocks_of_a_minibatch():
+    with graphs_of_cpu_too():
+        first, second, *_ = minibatches()
+        assert first.blocks
+        calls = calls_of(lambda: second.blocks)
+    assert calls <= 36, f"{calls} calls for two layers, the budget is 36"

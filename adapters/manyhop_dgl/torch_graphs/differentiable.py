@@ -150,10 +150,11 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, adjacency: Adjacency, table: Tensor, left: Tensor, right: Tensor, slope: float) -> Tensor:
-        shares = attention_shares(left, right, adjacency.csc.order, slope)
+        order = adjacency.csc.order
+        shares = attention_shares(left, right, order, slope)
         ctx.adjacency, ctx.slope = adjacency, slope
         ctx.save_for_backward(table, left, right, shares)
-        return segment_sum(table, adjacency.csc.order, shares)
+        return segment_sum(table, order, shares)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

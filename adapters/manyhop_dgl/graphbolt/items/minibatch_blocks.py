@@ -57,9 +57,9 @@ def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
         )
     node_types, edge_types = sorted({*rows, *columns}), sorted(csc)  # as in DGL
     none = next(iter(rows.values()))[:0]
-    sources, targets = ([nodes.get(t, none) for t in node_types] for nodes in (rows, columns))
-    num_src, num_dst = ({t: n.shape[0] for t, n in zip(node_types, some, strict=True)} for some in (sources, targets))
-    canonical = tuple(t if isinstance(t, tuple) else etype_str_to_tuple(t) for t in edge_types)
+    sources, targets = [[nodes.get(t, none) for t in node_types] for nodes in (rows, columns)]
+    num_src, num_dst = [{t: n.shape[0] for t, n in zip(node_types, some, strict=True)} for some in (sources, targets)]
+    canonical = tuple([t if isinstance(t, tuple) else etype_str_to_tuple(t) for t in edge_types])
     relation = relation_maker(none.device)
     relations, edges = [], []
     for name, (src, _, dst) in zip(edge_types, canonical, strict=True):
