@@ -65,7 +65,7 @@ def run(
     seconds = median(times[1:])
     return {
         "ranks": world.world_size,
-        "placement": loader.placement.features[0].place if on_gpu else "host",
+        "placement": "host" if loader.placement is None else loader.placement.features[0].place,
         "ms": 1e3 * seconds / batches,
         "medges_per_s": int(total) / rounds / seconds / 1e6,
         "loss": float(loss),

@@ -52,7 +52,7 @@ class SeedsOfBatches(Sequence["SeedsOfBatches"]):
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def __getitem__(self, i: int | slice) -> SeedsOfBatches:  # type: ignore[override]  # one batch is a group of one
+    def __getitem__(self, i: int | slice) -> SeedsOfBatches:
         first, end, _ = (slice(i, i + 1) if isinstance(i, int) else i).indices(len(self))
         ends = list(accumulate(self.sizes, initial=0))
         return SeedsOfBatches(self.node_type, self.ids[ends[first] : ends[max(first, end)]], self.sizes[first:end])

@@ -35,16 +35,12 @@ from manyhop_dgl.loader.columns import FrameColumns
 from manyhop_dgl.loader.cores import WorkerInit, bound
 from manyhop_dgl.loader.options import LoaderOptions
 from manyhop_dgl.loader.padding import Padding, check_pad
+from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.ranks import LoaderFacts, check_sharded, exchanges
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds, as_seeds
 from manyhop_dgl.loader.source import Source, nodes_of_seeds
 from manyhop_dgl.loader.storages import Prefetcher, Prefetching, as_storage
-from manyhop_dgl.loader.tensors import (
-    TensorPrefetcher,
-    check_tensors,
-    sampler_of_nodes,
-    samples_tensors,
-)
+from manyhop_dgl.loader.tensors import TensorPrefetcher, check_tensors, samples_tensors
 from manyhop_dgl.samplers.arguments import check_sampler
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.seeding import draw

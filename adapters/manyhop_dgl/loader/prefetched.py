@@ -12,8 +12,9 @@ from dgl.dataloading import BlockSampler
 from manyhop_dgl.edges.prediction import EdgePredictionSampler
 from manyhop_dgl.graph.dgl_frames import values_of
 from manyhop_dgl.graph.frames import frames
+from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.samplers.features import wanted
-from manyhop_dgl.typing import GraphLike, Names
+from manyhop_dgl.typing import Names
 
 Part: TypeAlias = Literal["nodes", "outputs", "edges", "seeds"]
 """Rows of the input nodes, of the output nodes, of the edges of each block, of the seed edges."""
@@ -45,7 +46,7 @@ class Prefetched:
         sampler: of nodes, or of edges with a sampler of nodes beneath.
     """
 
-    def __init__(self, graph: GraphLike, sampler: BlockSampler) -> None:
+    def __init__(self, graph: Graph | dgl.DGLGraph, sampler: BlockSampler) -> None:
         self._graph, self._sampler, self._nodes = graph, sampler, sampler_of_nodes(sampler)
         self._known: tuple[object, list[Entry], bool] = None, [], True  # in one piece: other threads read it
 

@@ -20,12 +20,13 @@ from manyhop.pipeline import PaddedRows, clear_rows
 from manyhop_dgl.edges.prediction import EdgePredictionSampler
 from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.graph.dgl_frames import make_column
+from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.loader.prefetched import Entry, Prefetched, sampler_of_nodes
 from manyhop_dgl.loader.storages import Filled, MissingDataError, Prefetching, Wanted
 from manyhop_dgl.samplers.blocks import to_blocks
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.tensors import BlockEdges, BlockTensors, only
-from manyhop_dgl.typing import GraphLike, Nodes, Pairs
+from manyhop_dgl.typing import Nodes, Pairs
 
 Rows = dict[str, dict[Any, Tensor]]
 
@@ -55,7 +56,7 @@ class TensorPrefetcher(Prefetching):
         sampler: names those that are wanted.
     """
 
-    def __init__(self, graph: GraphLike, sampler: BlockSampler) -> None:
+    def __init__(self, graph: Graph | dgl.DGLGraph, sampler: BlockSampler) -> None:
         self._graph, self._prefetched = graph, Prefetched(graph, sampler)
 
     def collect(self, batch: BlockTensors | EdgeTensors, into: list[Wanted]) -> Parts:

@@ -49,9 +49,10 @@ def to_blocks(tensors: BlockTensors, graph: GraphLike | None = None) -> list[DGL
         targets = _first(tensors.node, block.num_dst)
         nodes = frames_of_ids(dgl.NID, sources, of_nodes) + frames_of_ids(dgl.NID, targets, of_nodes)
         edges = frames_of_ids(dgl.EID, list(block.ids.values()), of_edges)
-        for edge_type, frame in zip(block.columns, edges, strict=True) if block.weights else ():
-            if edge_type in block.weights:
-                frame._columns[_WEIGHTS] = make_column(block.weights[edge_type])
+        if weights := block.weights:
+            for edge_type, frame in zip(block.columns, edges, strict=True):
+                if edge_type in weights:
+                    frame._columns[_WEIGHTS] = make_column(weights[edge_type])
         relations = [
             relation(block.num_src[edge_type[0]], block.num_dst[edge_type[2]], indptr, block.sources[edge_type])
             for edge_type, indptr in block.columns.items()

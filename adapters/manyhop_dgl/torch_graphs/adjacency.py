@@ -188,7 +188,7 @@ class Adjacency:
         """The same with each tensor changed: to another device or type of ids."""
         ends = [None if t is None else change(t) for t in self._formats.ends]
         compressed = [None if c is None else c.map(change) for c in self._formats.compressed]
-        like = next(t for t in (*ends, *(c and c.indices for c in compressed)) if t is not None)
+        like = next(t for t in (*ends, *(c.indices for c in compressed if c is not None)) if t is not None)
         formats = _Formats(ends, compressed, like)
         return Adjacency(self.num_src, self.num_dst, formats, self._dst)
 

@@ -182,8 +182,7 @@ def weighted_means(adjacency: Adjacency, table: Tensor, weights: Tensor | None) 
     """Average rows, weighted; see :class:`_Mean`."""
     learnt = table.requires_grad or (weights is not None and weights.requires_grad)
     if learnt and torch.is_grad_enabled():
-        means: Tensor = _Mean.apply(adjacency, table, weights)
-        return means
+        return _mean(adjacency, table, weights)
     return segment_mean(table, adjacency.csc.order, weights)[0]  # as in a first layer
 
 
@@ -191,6 +190,7 @@ def _edge_sums(adjacency: Adjacency, rows: Tensor) -> Tensor:
     return segment_sum(rows, adjacency.csc.by_id)
 
 
+_mean: Callable[[Adjacency, Tensor, Tensor | None], Tensor] = _Mean.apply
 weighted_sums: Callable[[Adjacency, Tensor, Tensor | None], Tensor] = _Sum.apply
 edge_products: Callable[[Adjacency, Tensor, Tensor], Tensor] = _Dots.apply
 normalized: Callable[[Adjacency, Tensor], Tensor] = _Softmax.apply

@@ -33,13 +33,12 @@ def sage(layer: SAGEConv, graph: Any, feat: Tensor, edge_weight: None = None) ->
         ``[num_dst, out_feats]``.
     """
     gidx: TorchGraphIndex = graph._graph
-    modules = layer._modules  # quicker than attributes of a module
-    rows, fc_neigh = _dropped(modules["feat_drop"], feat), modules["fc_neigh"]
+    rows, fc_neigh = _dropped(layer.feat_drop, feat), layer.fc_neigh
     if layer._in_src_feats > layer._out_feats:  # the mean of fewer features
         means = gspmm(gidx, "copy_lhs", "mean", fc_neigh(rows), None)
     else:
         means = fc_neigh(gspmm(gidx, "copy_lhs", "mean", rows, None))
-    out: Tensor = modules["fc_self"](rows[: gidx.relations[0].num_dst]) + means
+    out: Tensor = layer.fc_self(rows[: gidx.relations[0].num_dst]) + means
     out = out if layer.activation is None else layer.activation(out)
     return out if layer.norm is None else layer.norm(out)
 
@@ -73,7 +72,7 @@ def gat(layer: GATConv, graph: Any, feat: Tensor, edge_weight: None = None, get_
         ``[num_dst, num_heads, out_feats]``.
     """
     adjacency = graph._graph.relations[0]
-    sources = _dropped(layer._modules["feat_drop"], feat)
+    sources = _dropped(layer.feat_drop, feat)
     heads, features = layer.attn_l.shape[1:]
     rows = layer.fc(sources).view(-1, heads, features)
     left = (rows * layer.attn_l).sum(-1)
@@ -109,7 +108,9 @@ def _dropped(dropout: nn.Module, rows: Tensor) -> Tensor:
 
 def _does_nothing(dropout: nn.Module) -> bool:
     """Whether a dropout need not be called."""
-    return _is_plain(dropout, nn.Dropout) and (dropout.p == 0 or not dropout.training)
+    return (
+        isinstance(dropout, nn.Dropout) and _is_plain(dropout, nn.Dropout) and (dropout.p == 0 or not dropout.training)
+    )
 
 
 def _is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
