@@ -1,10 +1,11 @@
 """Sums, means and softmaxes of graphs on torch tensors in one kernel: as DGL's C++, by torch and by our kernels."""
 
 import dgl
+import dgl.function as fn
 import dgl.nn.pytorch as dnn
 import pytest
 import torch
-from torch_graphs import block, compare, homogeneous, on_torch
+from torch_graphs import block, compare, heterogeneous, homogeneous, on_torch
 
 from manyhop_dgl.torch_graphs import kernels
 
@@ -43,6 +44,19 @@ def test_columns_of_a_loader(idtype):
     indptr, indices, _ = g.adj_tensors("csc")
     ids = torch.tensor([], dtype=idtype)  # 0, 1, 2, ...
     compare(dgl.ops.copy_u_mean, dgl.create_block(("csc", (indptr, indices, ids)), 60, 20, idtype=idtype), rows(60, 5))
+
+
+@pytest.mark.parametrize("idtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("reduce", ["max", "min"])
+def test_maxima_with_ties(reduce, idtype):
+    g = block(idtype, **FEW)
+    ties = torch.randint(0, 3, (12, 5), generator=torch.Generator().manual_seed(0)).float()
+    compare(getattr(dgl.ops, f"copy_u_{reduce}"), g, ties)
+    compare(getattr(dgl.ops, f"copy_e_{reduce}"), g, ties.repeat(3, 1)[:30])
+    compare(getattr(dgl.ops, f"u_mul_e_{reduce}"), g, ties, ties.repeat(3, 1)[:30] - 1)
+    compare(getattr(dgl.ops, f"copy_u_{reduce}"), g, ties - torch.inf)
+    hub = dgl.create_block((torch.arange(200) % 50, torch.zeros(200, dtype=torch.int64)), 50, 2, idtype=idtype)
+    compare(getattr(dgl.ops, f"copy_u_{reduce}"), hub, ties.repeat(5, 1)[:50])
 
 
 @pytest.mark.parametrize("norm_by", ["dst", "src"])
@@ -145,3 +159,17 @@ def test_fewer_calls_of_python():
     sums = dgl.ops.copy_u_sum(g, rows(60, 5).requires_grad_())
     assert type(sums.grad_fn).__name__ == "_SumBackward"
     assert type(dgl.ops.edge_softmax(g, rows(200, 1).requires_grad_()).grad_fn).__name__ == "_SoftmaxBackward"
+
+
+def test_maxima_over_edge_types():
+    g = heterogeneous()
+    ties = [torch.randint(0, 3, (n, 3), generator=torch.Generator().manual_seed(n)).float() for n in (30, 12)]
+
+    def forward(g, users, films):
+        with g.local_scope():
+            g.nodes["user"].data["h"], g.nodes["film"].data["h"] = users, films
+            functions = {kind: (fn.copy_u("h", "m"), fn.max("m", "y")) for kind in g.etypes}
+            g.multi_update_all(functions, "max")
+            return [g.nodes[kind].data["y"] for kind in ("user", "film")]
+
+    compare(forward, g, *ties)

@@ -1,8 +1,8 @@
 """The kernels of message passing, on plain tensors of any device. None is differentiable: autograd functions call them.
 
-On a GPU sums, dot products and softmaxes are the engine's kernels. Elsewhere, and for maxima, they are made of torch's
-``embedding_bag``, a gather fused with a segmented reduction, without atomics and without a tensor of ``[num_edges,
-num_features]``. Sums of half precision are accumulated in float32.
+On a GPU they are the engine's kernels. Elsewhere, they are made of torch's ``embedding_bag``, a gather fused with a
+segmented reduction, without atomics and without a tensor of ``[num_edges, num_features]``. Sums of half precision are
+accumulated in float32.
 """
 
 from __future__ import annotations
@@ -151,6 +151,9 @@ def segment_max(table: Tensor, indptr: Tensor, rows: Tensor, *, last: bool) -> t
     if rows.numel() == 0 or table.numel() == 0:
         return table.new_full(shape, -torch.inf), rows.new_zeros(shape)
     flat = table.reshape(table.shape[0], table.shape[1:].numel())
+    if _has_kernels(table):
+        values, found = _launch().maxima_and_rows(flat, indptr.long().contiguous(), rows.contiguous(), last=last)
+        return values.view(shape), found.view(shape)
     if last:  # embedding_bag names the first
         values, found = _bag(flat, Order(rows.numel() - indptr.flip(0), rows.flip(0), None), _MAX)
         values, found = values.flip(0), found.flip(0)

@@ -235,6 +235,48 @@ def max_segments(
 
 
 @triton.jit
+def max_rows(
+    x, out, found, ptr, other,
+    DTYPE: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, CHANNELS: tl.constexpr,
+    ALIGNED: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr, EDGES: tl.constexpr,
+):  # fmt: skip
+    """Find maxima of rows per segment, and the rows that they came from; minus infinity and 0 in empty segments.
+
+    As in ``add_segments``; found: address of ``[num_segments, CHANNELS] INDEX``: of equal maxima, the row of the last
+    edge (LAST) or of the first.
+    """
+    NUM_TILES: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
+    program = tl.program_id(0).to(tl.int64)
+    segment = program // NUM_TILES
+    channel = (program % NUM_TILES) * BLOCK + tl.arange(0, BLOCK)
+    inside = channel < CHANNELS
+    begin = tl.load(ptr.to(tl.pointer_type(tl.int64)) + segment)
+    end = tl.load(ptr.to(tl.pointer_type(tl.int64)) + segment + 1)
+    best = tl.full([BLOCK], float("-inf"), ACC)
+    place = tl.full([BLOCK], -1, tl.int64)
+    while begin < end:
+        at = begin + tl.arange(0, EDGES)
+        valid = at < end
+        node = tl.load(other.to(tl.pointer_type(INDEX)) + at, mask=valid, other=0).to(tl.int64)
+        value = _rows(x, node, valid, channel, inside, DTYPE, ACC, CHANNELS, ALIGNED)
+        value = tl.where(valid[:, None], value, float("-inf"))
+        top = tl.max(value, 0)
+        same = valid[:, None] & (value == top[None, :])
+        if LAST:
+            there = tl.max(tl.where(same, at[:, None], -1), 0)
+            better = top >= best
+        else:
+            there = tl.min(tl.where(same, at[:, None], end), 0)
+            better = (top > best) | (place < 0)
+        place = tl.where(better, there, place)
+        best = tl.maximum(best, top)
+        begin += EDGES
+    row = tl.load(other.to(tl.pointer_type(INDEX)) + place, mask=(place >= 0) & (place < end), other=0)
+    _store_row(out, segment, channel, inside, best, DTYPE, CHANNELS, ALIGNED)
+    _store_row(found, segment, channel, inside, row, INDEX, CHANNELS, ALIGNED)
+
+
+@triton.jit
 def edge_dots(
     x, grad, result, row, col, scale, limit,
     DTYPE: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, CHANNELS: tl.constexpr,
