@@ -216,7 +216,7 @@ def on_gpu(monkeypatch):
     return switch
 
 
-@pytest.mark.parametrize("kind", ["plain", "typed"])
+@pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
 def test_blocks_of_a_gpu_are_those_of_the_cpu(on_gpu, kind):
     g = graph(kind)
     on_gpu(False)
@@ -232,6 +232,11 @@ def test_blocks_of_a_gpu_are_those_of_the_cpu(on_gpu, kind):
         for t in g.ntypes:
             assert torch.equal(blocks[0].srcnodes[t].data["x"], theirs[2][0].srcnodes[t].data["x"])
             assert torch.equal(blocks[1].dstnodes[t].data[dgl.NID], theirs[2][1].dstnodes[t].data[dgl.NID])
+        for mine, block in zip(blocks, theirs[2], strict=True):  # data that are not prefetched, too
+            frames = [made._node_frames + made._edge_frames for made in (mine, block)]
+            for ours, own in zip(*frames, strict=True):
+                assert {*ours} == {*own}
+                assert all(torch.equal(ours[name].data, own[name].data) for name in own)
 
 
 @pytest.mark.parametrize("kind", ["plain", "typed", "ours"])

@@ -147,6 +147,22 @@ def test_the_loader_gives_blocks_on_cuda(num_workers):
         out.sum().backward()
 
 
+def test_data_that_are_not_prefetched():
+    g = homogeneous()
+    g.ndata["x"], g.edata["w"] = rows(40, 6), rows(300, 2).pin_memory()
+    loader = manyhop_dgl.DataLoader(
+        g, torch.arange(40), manyhop_dgl.NeighborSampler([3, 3]), device="cuda", batch_size=8
+    )
+    for inputs, outputs, blocks in loader:
+        for found, expected in (
+            (blocks[0].srcdata["x"], g.ndata["x"][inputs.cpu()]),
+            (blocks[-1].dstdata["x"], g.ndata["x"][outputs.cpu()]),
+            (blocks[1].edata["w"], g.edata["w"][blocks[1].edata[dgl.EID].cpu()]),
+        ):
+            assert found.is_cuda
+            assert torch.equal(found.cpu(), expected)
+
+
 def test_graphbolt_gives_blocks_on_cuda():
     for minibatch, expected in zip(minibatches("cuda"), minibatches(), strict=True):
         for found, own in zip(minibatch.blocks, expected.blocks, strict=True):

@@ -32,7 +32,8 @@ def make_column(values: Tensor) -> Column:
 def frames_of_ids(name: str, ids: Sequence[Tensor], of_graph: Sequence[Frame] | None = None) -> list[Frame]:
     """Make a frame for each tensor of ids ``[num_rows]``, which holds them under this name.
 
-    With the frames of a graph, each also has these rows of one of them, gathered when they are read.
+    With the frames of a graph, each also has these rows of one of them, gathered when they are read, and then on the
+    device of the ids.
     """
     frames = []
     for i, some in enumerate(ids):
@@ -41,12 +42,24 @@ def frames_of_ids(name: str, ids: Sequence[Tensor], of_graph: Sequence[Frame] | 
         frame.__dict__ = {**_FRAME, "_columns": {name: column}, "_num_rows": some.shape[0], "_initializers": {}}
         if of_graph is not None:
             whole = of_graph[i]
-            frame._columns = {
-                known: column.subcolumn(some) for known, column in whole._columns.items()
-            } | frame._columns
+            if whole._columns:
+                frame._columns = {**_rows_of(whole._columns, some), name: column}
             frame._initializers, frame._default_initializer = whole._initializers, whole._default_initializer
         frames.append(frame)
     return frames
+
+
+def _rows_of(columns: dict[str, Column], ids: Tensor) -> dict[str, Column]:
+    found, there = {}, (ids.device, {})
+    for name, column in columns.items():
+        state = column.__dict__
+        if state["index"] is not None:
+            found[name] = column.subcolumn(ids)
+            continue
+        made = found[name] = object.__new__(Column)
+        device = there if state["device"] is None and state["storage"].device != ids.device else state["device"]
+        made.__dict__ = {**state, "index": ids, "device": device, "pinned_by_dgl": False, "_data_nd": None}
+    return found
 
 
 def values_of(frame: Frame, name: str) -> Any:

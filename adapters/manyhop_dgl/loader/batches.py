@@ -144,7 +144,11 @@ class Batches:
             self._stats.count(gathered_bytes=nbytes)
         parts = batch.batch
         if isinstance(parts, Parts) and loader.output == "blocks":
-            return as_graphs(parts, parts.batch) if isinstance(parts.batch, EdgeTensors) else as_blocks(parts)
+            if isinstance(parts.batch, EdgeTensors):
+                return as_graphs(parts, parts.batch)
+            prefetcher = loader.prefetcher
+            padded = parts.tensors.masks is not None or not isinstance(prefetcher, TensorPrefetcher)
+            return as_blocks(parts, None if padded else prefetcher.frames())
         value = loader.prefetcher.settle(parts)
         if loader.device.type == "cpu":
             return value

@@ -23,7 +23,7 @@ from manyhop_dgl.graph.dgl_frames import make_column
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.loader.prefetched import Entry, Prefetched, sampler_of_nodes
 from manyhop_dgl.loader.storages import Filled, MissingDataError, Prefetching, Wanted
-from manyhop_dgl.samplers.blocks import to_blocks
+from manyhop_dgl.samplers.blocks import lazy_frames, to_blocks
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.tensors import BlockEdges, BlockTensors, only
 from manyhop_dgl.typing import Nodes, Pairs
@@ -58,6 +58,7 @@ class TensorPrefetcher(Prefetching):
 
     def __init__(self, graph: Graph | dgl.DGLGraph, sampler: BlockSampler) -> None:
         self._graph, self._prefetched = graph, Prefetched(graph, sampler)
+        self._frames: tuple[list[Any], Any] = [(None, None)], ()  # of data: in one piece, as several threads read it
 
     def collect(self, batch: BlockTensors | EdgeTensors, into: list[Wanted]) -> Parts:
         """Note what is wanted for a batch."""
@@ -80,6 +81,18 @@ class TensorPrefetcher(Prefetching):
                 assign = partial(rows.setdefault(entry.name, {}).__setitem__, kind)
                 into.append(Wanted(lookup, wanted, entry.title, assign, entry.bound))
         return parts
+
+    def frames(self) -> tuple[Sequence[Frame], Sequence[Frame]]:
+        """DGL's frames of all data of the graph, as they are now."""
+        graph = self._graph
+        if isinstance(graph, dgl.DGLGraph):
+            return graph._node_frames, graph._edge_frames
+        held = [value for by in (graph.node_frames, graph.edge_frames) for f in by.values() for value in f.data.items()]
+        known, frames = self._frames
+        if len(held) != len(known) or any([a is not b or m != n for (m, a), (n, b) in zip(held, known, strict=True)]):
+            frames = lazy_frames(graph)
+            self._frames = held, frames
+        return frames
 
     def _value(self, entry: Entry) -> object:
         """What there is when this is asked."""
@@ -160,10 +173,12 @@ def check_tensors(sampler: BlockSampler) -> None:
         )
 
 
-def as_blocks(parts: Parts) -> tuple[Nodes, Nodes, list[DGLBlock]]:
-    """A complete batch in DGL's objects, with its data in their frames."""
+def as_blocks(
+    parts: Parts, frames: tuple[Sequence[Frame], Sequence[Frame]] | None
+) -> tuple[Nodes, Nodes, list[DGLBlock]]:
+    """A complete batch in DGL's objects, with its data in their frames; other data are rows of ``frames``."""
     tensors = parts.tensors
-    blocks, kinds = to_blocks(tensors), list(tensors.node)
+    blocks, kinds = to_blocks(tensors, frames=frames), list(tensors.node)
     _put_rows(blocks[0]._node_frames, kinds, parts.nodes)
     _put_rows(blocks[-1]._node_frames[len(kinds) :], kinds, parts.outputs)
     for block, rows in zip(blocks, parts.edges, strict=True):
@@ -191,7 +206,7 @@ def _put_masks(block: DGLBlock, masks: Mapping[NodeType, Tensor], tensors: Block
 
 def as_graphs(parts: Parts, batch: EdgeTensors) -> tuple[Any, ...]:
     """Seed edges, negatives and blocks in DGL's objects, of a padded batch that is complete."""
-    input_nodes, _, blocks = as_blocks(parts)
+    input_nodes, _, blocks = as_blocks(parts, None)
     positive = _pair_graph(batch, batch.ends, batch.masks)
     for t, ids in batch.ids.items():
         positive.edges[t].data[dgl.EID] = ids

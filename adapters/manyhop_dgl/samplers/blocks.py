@@ -31,15 +31,23 @@ _MOST_SHARED = 1 << 22
 _shared: dict[torch.dtype, Tensor] = {}
 
 
-def to_blocks(tensors: BlockTensors, graph: GraphLike | None = None) -> list[DGLBlock]:
+def to_blocks(
+    tensors: BlockTensors,
+    graph: GraphLike | None = None,
+    *,
+    frames: tuple[Sequence[Frame], Sequence[Frame]] | None = None,
+) -> list[DGLBlock]:
     """Return DGL's blocks over the memory of ``tensors``, the input layer first.
 
     Args:
         tensors: what :func:`manyhop_dgl.sample_tensors` gives, in CPU memory or on a GPU.
         graph: the graph that was sampled: blocks then have its features, gathered where they are first read, as those
             of DGL's samplers. ``None``: they have ``dgl.NID`` and ``dgl.EID``.
+        frames: those of the graph, by :func:`lazy_frames`, where they are known.
     """
-    of_nodes, of_edges = (None, None) if graph is None else lazy_frames(graph)
+    if frames is None and graph is not None:
+        frames = lazy_frames(graph)
+    of_nodes, of_edges = (None, None) if frames is None else frames
     first = tensors.blocks[0]
     kind = block_kind(tuple(tensors.node), tuple(first.columns))
     relation = relation_maker(next(iter(tensors.node.values())).device)
