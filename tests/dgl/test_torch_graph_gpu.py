@@ -163,6 +163,21 @@ def test_data_that_are_not_prefetched():
             assert torch.equal(found.cpu(), expected)
 
 
+@pytest.mark.parametrize("edges", [False, True])
+def test_seeds_on_cuda(edges):
+    g = homogeneous()
+    sampler = manyhop_dgl.NeighborSampler([3, 3], seed=1)
+    if edges:
+        sampler = manyhop_dgl.as_edge_prediction_sampler(sampler, negative_sampler=manyhop_dgl.Uniform(1))
+    options = {"device": "cuda", "batch_size": 8, "seed": 0}
+    made = [
+        list(manyhop_dgl.DataLoader(g, ids, sampler, **options)) for ids in (torch.arange(40), torch.arange(40).cuda())
+    ]
+    for ours, own in zip(*made, strict=True):
+        assert ours[0].is_cuda
+        assert ours[0].tolist() == own[0].tolist()
+
+
 def test_graphbolt_gives_blocks_on_cuda():
     for minibatch, expected in zip(minibatches("cuda"), minibatches(), strict=True):
         for found, own in zip(minibatch.blocks, expected.blocks, strict=True):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch_graph_training import MODELS, make_loader, train
+from torch_graphs import on_torch
 
 from manyhop_dgl.torch_graphs.index import TorchGraphIndex
 from manyhop_dgl.torch_graphs.where import graphs_of_cpu_too
@@ -19,6 +20,19 @@ def test_losses_are_those_with_the_library_of_dgl(name, idtype):
         block = (batch.blocks if name == "GraphBolt" else batch[-1])[0]
         assert type(block._graph) is TorchGraphIndex
         found, _ = train(name, idtype=idtype)
+    assert found == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("idtype", [torch.int32, torch.int64])
+def test_link_prediction(idtype):
+    """Its graphs are made by DGL's C++ on the host, and moved."""
+
+    def moved(batch):
+        inputs, pairs, negatives, blocks = batch
+        return inputs, on_torch(pairs), on_torch(negatives), [on_torch(block) for block in blocks]
+
+    expected, _ = train("link prediction", idtype=idtype)
+    found, _ = train("link prediction", idtype=idtype, convert=moved)
     assert found == pytest.approx(expected, rel=1e-3)
 
 

@@ -134,7 +134,7 @@ def make_loader(name, device, *, ddp=False, placement=None, idtype=torch.int64, 
     if name == "link prediction":
         sampler = manyhop_dgl.NeighborSampler([6, 4], prefetch_node_feats=feats, seed=1)
         negatives = manyhop_dgl.Uniform(1)
-        sampler = manyhop_dgl.as_edge_prediction_sampler(sampler, exclude="self", negative_sampler=negatives, seed=1)
+        sampler = manyhop_dgl.as_edge_prediction_sampler(sampler, exclude="self", negative_sampler=negatives)
         seeds = torch.arange(NODES)
     seeds = {t: ids.to(idtype) for t, ids in seeds.items()} if isinstance(seeds, dict) else seeds.to(idtype)
     ranks = {"use_ddp": True} if ddp else {}
@@ -155,10 +155,20 @@ def graphbolt_loader(device, batch_size, ddp, placed):
     return gb.DataLoader(pipe, **placed)
 
 
-def train(name, device="cpu", *, epochs=2, wrap=lambda model: model, scaler=None, dtype=None, **options):
+def train(
+    name,
+    device="cpu",
+    *,
+    epochs=2,
+    wrap=lambda model: model,
+    convert=lambda batch: batch,
+    scaler=None,
+    dtype=None,
+    **options,
+):
     """Return the loss of each step, and the model.
 
-    With ``scaler``, by torch.amp; with ``dtype``, under autocast.
+    With ``scaler``, by torch.amp; with ``dtype``, under autocast; ``convert``: a batch to what the model gets.
     """
     torch.manual_seed(0)
     model = wrap(MODELS[name]().to(device))
@@ -168,7 +178,7 @@ def train(name, device="cpu", *, epochs=2, wrap=lambda model: model, scaler=None
     for _ in range(epochs):
         for batch in loader:
             with torch.autocast(torch.device(device).type, dtype, enabled=dtype is not None):
-                loss = model(batch)
+                loss = model(convert(batch))
             optimizer.zero_grad()
             if scaler is None:
                 loss.backward()

@@ -45,6 +45,12 @@ def check_places(graph: GraphLike, seeds: Seeds | GivenBatches, device: torch.de
             raise InputError(f"Expected indices on the CPU, where the graph is, got some on {there[0]}: move them.")
 
 
+def with_graph(seeds: Seeds | GivenBatches, graph: GraphLike) -> Seeds | GivenBatches:
+    """Return seeds in host memory where the graph is there: scripts of DGL's move them to the GPU for its samplers."""
+    on_host = torch.device(getattr(graph, "device", "cpu")).type == "cpu"
+    return seeds.on_host() if on_host and isinstance(seeds, Seeds) else seeds
+
+
 def check_graph(graph: GraphLike, sampler: BlockSampler, seeds: Seeds | GivenBatches, *, output: str) -> None:
     """Raise InputError for what is no graph, or where what one of manyhop's samplers is asked for does not fit it."""
     if isinstance(graph, DistGraph):

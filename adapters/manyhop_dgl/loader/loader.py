@@ -30,6 +30,7 @@ from manyhop_dgl.loader.checks import (
     check_places,
     check_torch_arguments,
     find_device,
+    with_graph,
 )
 from manyhop_dgl.loader.columns import FrameColumns
 from manyhop_dgl.loader.cores import WorkerInit, bound
@@ -192,6 +193,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             manyhop.init(timeout=self.rank_timeout)  # which gives each rank its GPU
         self.device = find_device(graph, device, use_uva)
         check_places(graph, seeds, self.device, kwargs.get("num_workers", 0))
+        seeds = with_graph(seeds, graph)
         options.check_device(self.device)
         check_engine(engine, self.device, kwargs)
         self._mode, self.engine = options.mode, engine
@@ -348,7 +350,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         Raises:
             InputError: indices or a key that do not make sense, or rows that ranks exchange in step.
         """
-        seeds = as_seeds(indices)
+        seeds = with_graph(as_seeds(indices), self.graph)
         if not isinstance(seeds, Seeds):
             raise InputError(f"Expected indices as a tensor, or tensors by type, got a {type(indices).__name__}.")
         with _finding:

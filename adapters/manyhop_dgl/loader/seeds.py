@@ -34,6 +34,13 @@ class Seeds(IterableDataset[Indices]):
         """The seeds one by one, in their own order."""
         return (self.at(torch.tensor([i])) for i in range(self.num_seeds))
 
+    def on_host(self) -> Seeds:
+        """Return the same in host memory."""
+        if isinstance(self.indices, Tensor):
+            return Seeds(self.indices.cpu()) if self.indices.is_cuda else self
+        there = any(tensor.is_cuda for tensor in self.indices.values())
+        return Seeds({kind: tensor.cpu() for kind, tensor in self.indices.items()}) if there else self
+
     def at(self, positions: Tensor) -> Indices:
         """The indices at positions ``[count] int64``; of several types: those that occur, in the order of the types."""
         if isinstance(self.indices, Tensor):
