@@ -217,29 +217,6 @@ def on_gpu(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
-def test_blocks_of_a_gpu_are_those_of_the_cpu(on_gpu, kind):
-    g = graph(kind)
-    on_gpu(False)
-    expected = list(loader(kind, g))
-    on_gpu(True)
-    for (nodes, outputs, blocks), theirs in zip(loader(kind, g), expected, strict=True):
-        same(nodes, theirs[0])
-        same(outputs, theirs[1])
-        for mine, block in zip(blocks, theirs[2], strict=True):
-            for t in block.canonical_etypes:
-                assert torch.equal(mine.edges[t].data["w"], block.edges[t].data["w"])
-                assert torch.equal(mine.edges[t].data[dgl.EID], block.edges[t].data[dgl.EID])
-        for t in g.ntypes:
-            assert torch.equal(blocks[0].srcnodes[t].data["x"], theirs[2][0].srcnodes[t].data["x"])
-            assert torch.equal(blocks[1].dstnodes[t].data[dgl.NID], theirs[2][1].dstnodes[t].data[dgl.NID])
-        for mine, block in zip(blocks, theirs[2], strict=True):  # data that are not prefetched, too
-            frames = [made._node_frames + made._edge_frames for made in (mine, block)]
-            for ours, own in zip(*frames, strict=True):
-                assert {*ours} == {*own}
-                assert all(torch.equal(ours[name].data, own[name].data) for name in own)
-
-
-@pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"use_prefetch_thread": False, "num_workers": 1}])
 def test_groups_change_nothing(on_gpu, kind, options):
     g = graph(kind)

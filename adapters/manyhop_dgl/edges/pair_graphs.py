@@ -44,7 +44,7 @@ def pair_graphs(
     node_types, edge_types = list(g.ntypes), list(g.canonical_etypes)
     num_nodes = [g.num_nodes(t) for t in node_types]
     given = [ends] if negatives is None else [ends, negatives]
-    indices = [_index(node_types, edge_types, num_nodes, pairs, g.idtype) for pairs in given]
+    indices = [index_of_pairs(node_types, edge_types, num_nodes, pairs) for pairs in given]
     none = to_dgl_nd(torch.empty(0, dtype=g.idtype))
     compact, found = _CAPI_DGLCompactGraphs(indices, [none] * len(node_types))
     nodes = [from_dgl_nd(ids) for ids in found]
@@ -77,16 +77,22 @@ def _with_ids(frame: Frame, name: str, ids: Tensor) -> Frame:
     return frame
 
 
-def _index(
+def index_of_pairs(
     node_types: list[NodeType],
     edge_types: list[EdgeType],
     num_nodes: list[int],
     pairs: Mapping[EdgeType, Pairs],
-    dtype: torch.dtype,
 ) -> heterograph_index.HeteroGraphIndex:
-    """DGL's index of a graph with these edges, on all nodes; without its checks."""
+    """The index of a graph with these edges, without DGL's checks: DGL's own, or torch tensors where it has none.
+
+    Args:
+        node_types: of the graph.
+        edge_types: of the graph, canonical.
+        num_nodes: of each node type.
+        pairs: canonical edge type -> sources and destinations ``[num_edges]``, on one device.
+    """
     at = {t: i for i, t in enumerate(node_types)}
-    none = torch.empty(0, dtype=dtype)
+    none = next(iter(pairs.values()))[0][:0]
     relations = []
     for edge_type in edge_types:
         src, dst = pairs.get(edge_type, (none, none))
@@ -101,9 +107,8 @@ def _index(
                 ["coo", "csr", "csc"],
             )
         )
-    return heterograph_index._CAPI_DGLHeteroCreateHeteroGraphWithNumNodes(
-        _metagraph(tuple(node_types), tuple(edge_types)), relations, to_dgl_nd(torch.tensor(num_nodes))
-    )
+    metagraph = _metagraph(tuple(node_types), tuple(edge_types))
+    return heterograph_index.create_heterograph_from_relations(metagraph, relations, dgl.utils.toindex(num_nodes))
 
 
 @lru_cache(maxsize=256)

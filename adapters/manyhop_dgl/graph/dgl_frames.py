@@ -50,7 +50,8 @@ def frames_of_ids(name: str, ids: Sequence[Tensor], of_graph: Sequence[Frame] | 
 
 
 def _rows_of(columns: dict[str, Column], ids: Tensor) -> dict[str, Column]:
-    found, there = {}, (ids.device, {})
+    found: dict[str, Column] = {}
+    there: tuple[torch.device, dict[str, Any]] = ids.device, {}
     for name, column in columns.items():
         state = column.__dict__
         if state["index"] is not None:

@@ -144,11 +144,12 @@ class Batches:
             self._stats.count(gathered_bytes=nbytes)
         parts = batch.batch
         if isinstance(parts, Parts) and loader.output == "blocks":
-            if isinstance(parts.batch, EdgeTensors):
-                return as_graphs(parts, parts.batch)
             prefetcher = loader.prefetcher
-            padded = parts.tensors.masks is not None or not isinstance(prefetcher, TensorPrefetcher)
-            return as_blocks(parts, None if padded else prefetcher.frames())
+            assert isinstance(prefetcher, TensorPrefetcher)
+            frames = None if parts.tensors.masks is not None else prefetcher.frames()  # padding has no rows
+            if isinstance(parts.batch, EdgeTensors):
+                return as_graphs(parts, parts.batch, frames)
+            return as_blocks(parts, frames)
         value = loader.prefetcher.settle(parts)
         if loader.device.type == "cpu":
             return value

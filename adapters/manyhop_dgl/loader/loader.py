@@ -236,10 +236,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
     def samples_on_gpu(self) -> bool:
         """Whether batches are made on a GPU: by manyhop's samplers, and of seeds that the loader cuts into batches."""
         sampler = self.graph_sampler
-        ours = samples_tensors(sampler) and (
-            self.output == "tensors" or self.pad is not None or isinstance(sampler, EngineSampler)
-        )
-        return self.device.type == "cuda" and ours and isinstance(self.dataset, Seeds)
+        return self.device.type == "cuda" and samples_tensors(sampler) and isinstance(self.dataset, Seeds)
 
     def _find_gpu(self) -> None:
         """Get ready for a GPU, if batches are made on one."""

@@ -17,9 +17,10 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.pipeline import PaddedRows, clear_rows
+from manyhop_dgl.edges.pair_graphs import index_of_pairs
 from manyhop_dgl.edges.prediction import EdgePredictionSampler
 from manyhop_dgl.edges.tensors import EdgeTensors
-from manyhop_dgl.graph.dgl_frames import make_column
+from manyhop_dgl.graph.dgl_frames import frames_of_ids, make_column, make_frame
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.loader.prefetched import Entry, Prefetched, sampler_of_nodes
 from manyhop_dgl.loader.storages import Filled, MissingDataError, Prefetching, Wanted
@@ -29,6 +30,10 @@ from manyhop_dgl.samplers.tensors import BlockEdges, BlockTensors, only
 from manyhop_dgl.typing import Nodes, Pairs
 
 Rows = dict[str, dict[Any, Tensor]]
+Frames = tuple[Sequence[Frame], Sequence[Frame]]
+"""Of node types and of edge types."""
+
+_KnownFrames = tuple[list[tuple[str, Any]], Frames]
 
 
 @dataclass(slots=True)
@@ -58,7 +63,7 @@ class TensorPrefetcher(Prefetching):
 
     def __init__(self, graph: Graph | dgl.DGLGraph, sampler: BlockSampler) -> None:
         self._graph, self._prefetched = graph, Prefetched(graph, sampler)
-        self._frames: tuple[list[Any], Any] = [(None, None)], ()  # of data: in one piece, as several threads read it
+        self._frames: _KnownFrames = [("", None)], ([], [])  # in one piece, as several threads read it
 
     def collect(self, batch: BlockTensors | EdgeTensors, into: list[Wanted]) -> Parts:
         """Note what is wanted for a batch."""
@@ -82,7 +87,7 @@ class TensorPrefetcher(Prefetching):
                 into.append(Wanted(lookup, wanted, entry.title, assign, entry.bound))
         return parts
 
-    def frames(self) -> tuple[Sequence[Frame], Sequence[Frame]]:
+    def frames(self) -> Frames:
         """DGL's frames of all data of the graph, as they are now."""
         graph = self._graph
         if isinstance(graph, dgl.DGLGraph):
@@ -173,9 +178,7 @@ def check_tensors(sampler: BlockSampler) -> None:
         )
 
 
-def as_blocks(
-    parts: Parts, frames: tuple[Sequence[Frame], Sequence[Frame]] | None
-) -> tuple[Nodes, Nodes, list[DGLBlock]]:
+def as_blocks(parts: Parts, frames: Frames | None) -> tuple[Nodes, Nodes, list[DGLBlock]]:
     """A complete batch in DGL's objects, with its data in their frames; other data are rows of ``frames``."""
     tensors = parts.tensors
     blocks, kinds = to_blocks(tensors, frames=frames), list(tensors.node)
@@ -204,28 +207,36 @@ def _put_masks(block: DGLBlock, masks: Mapping[NodeType, Tensor], tensors: Block
         block.edges[edge_type].data["edge_mask"] = mask
 
 
-def as_graphs(parts: Parts, batch: EdgeTensors) -> tuple[Any, ...]:
-    """Seed edges, negatives and blocks in DGL's objects, of a padded batch that is complete."""
-    input_nodes, _, blocks = as_blocks(parts, None)
-    positive = _pair_graph(batch, batch.ends, batch.masks)
-    for t, ids in batch.ids.items():
-        positive.edges[t].data[dgl.EID] = ids
-    _put_rows(positive._edge_frames, positive.canonical_etypes, parts.seeds)
+def as_graphs(parts: Parts, batch: EdgeTensors, frames: Frames | None) -> tuple[Any, ...]:
+    """Seed edges, negatives and blocks of a complete batch in DGL's objects; see :func:`as_blocks`."""
+    input_nodes, _, blocks = as_blocks(parts, frames)
+    of_nodes, of_edges = (None, None) if frames is None else frames
+    none = next(iter(batch.ids.values()))[:0]
+    edges = frames_of_ids(dgl.EID, [batch.ids.get(t, none) for t in batch.ends], of_edges)
+    positive = _pair_graph(batch, batch.ends, batch.masks, edges, of_nodes)
+    _put_rows(edges, list(batch.ends), parts.seeds)
     if batch.negative_ends is None:
         return input_nodes, positive, blocks
-    return input_nodes, positive, _pair_graph(batch, batch.negative_ends, batch.negative_masks), blocks
+    edges = [make_frame(src.shape[0], {}) for src, _ in batch.negative_ends.values()]
+    return input_nodes, positive, _pair_graph(batch, batch.negative_ends, batch.negative_masks, edges, None), blocks
 
 
 def _pair_graph(
-    batch: EdgeTensors, ends: dict[EdgeType, Pairs], masks: Mapping[EdgeType, Tensor] | None
+    batch: EdgeTensors,
+    ends: dict[EdgeType, Pairs],
+    masks: Mapping[EdgeType, Tensor] | None,
+    edges: list[Frame],
+    of_nodes: Sequence[Frame] | None,
 ) -> dgl.DGLGraph:
     """The graph of some pairs of output nodes, with its masks."""
-    sample = batch.sample
-    graph = dgl.heterograph(ends, sample.num_seeds)
-    for t, n in sample.num_seeds.items():
-        graph.nodes[t].data[dgl.NID] = sample.node[t][:n]
+    sample, node_types, edge_types = batch.sample, list(batch.sample.num_seeds), list(ends)
+    num_nodes = list(sample.num_seeds.values())
+    nodes = frames_of_ids(dgl.NID, [sample.node[t][:n] for t, n in sample.num_seeds.items()], of_nodes)
+    for frame, (t, n) in zip(nodes, sample.num_seeds.items(), strict=True):
         if sample.masks is not None:
-            graph.nodes[t].data["node_mask"] = sample.masks[t][:n]
-    for edge_type, mask in (masks or {}).items():
-        graph.edges[edge_type].data["edge_mask"] = mask
-    return graph
+            frame._columns["node_mask"] = make_column(sample.masks[t][:n])
+    for frame, edge_type in zip(edges, edge_types, strict=True):
+        if masks is not None and edge_type in masks:
+            frame._columns["edge_mask"] = make_column(masks[edge_type])
+    index = index_of_pairs(node_types, edge_types, num_nodes, ends)
+    return dgl.DGLGraph(index, node_types, [relation for _, relation, _ in edge_types], nodes, edges)
