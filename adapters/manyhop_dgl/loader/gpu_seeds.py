@@ -10,7 +10,6 @@ from torch import Tensor
 
 from manyhop.graph import NodeType
 from manyhop.pipeline import BatchPlan
-from manyhop.pipeline.gpu import GPUPositions
 from manyhop_dgl.loader.storages import version_of
 
 MOST = 8 << 20
@@ -27,6 +26,8 @@ class GPUSeeds:
     """
 
     def __init__(self, node_type: NodeType, ids: Tensor, device: torch.device) -> None:
+        from manyhop.pipeline.gpu import GPUPositions  # imports triton
+
         self._node_type, self._ids, self._device = node_type, ids, device
         self._positions = GPUPositions(device)
         self._copy()
