@@ -8,7 +8,16 @@ from helpers_pyg import all_same, check_batch, same
 from torch_geometric.transforms import Constant
 
 from manyhop.errors import InputError
-from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
+from manyhop.loading.gpu import runtime
+from manyhop_pyg import (
+    HGTLoader,
+    LinkNeighborLoader,
+    NeighborLoader,
+    NeighborSampler,
+    NodeLoader,
+    PPRLoader,
+    ShaDowKHopSampler,
+)
 
 WRITES = ("author", "writes", "paper")
 
@@ -112,6 +121,34 @@ def test_threads(data):
     for thread in threads:
         thread.join()
     assert all_same(expected, found)
+
+
+@pytest.mark.parametrize("kind", [NeighborLoader, PPRLoader, ShaDowKHopSampler])
+def test_where_a_gpu_samples(data, on_gpu, kind):
+    def batches():
+        loader = kind(data, *{PPRLoader: [5], NeighborLoader: [[3, 2]]}.get(kind, [2, 3]), seed=7)
+        return [loader.batch(seeds) for seeds in ([40, 40, 2], torch.tensor([5], dtype=torch.int32), [])]
+
+    expected = batches()
+    on_gpu()
+    assert all_same(expected, batches())
+    for seeds in ([60], [-1]):
+        with pytest.raises(InputError, match=rf"in \[0, 60\), got {seeds[0]}"):
+            NeighborLoader(data, [3]).batch(seeds)
+    with pytest.raises(InputError, match="1-dimensional tensor of integers"):
+        NeighborLoader(data, [3]).batch([0.5])
+
+
+def test_rows_are_checked_at_once(data, on_gpu, monkeypatch):
+    """Nobody would ask later whether the rows of a batch outside of epochs are those of the data."""
+    on_gpu()
+    loader = NeighborLoader(data, [3, 2], batch_size=40)
+    checked, gather = [], runtime.gather
+    monkeypatch.setattr(runtime, "gather", lambda *a, checks, **b: [checked.append(checks), gather(*a, **b)][1])
+    loader.batch([1, 2])
+    assert checked == [None]
+    assert len(list(loader)) == 2
+    assert None not in checked[1:]
 
 
 class Own(NodeLoader):

@@ -12,3 +12,18 @@ pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reaso
 def test_a_further_batch_of_nodes():
     with loader_without_kernels(WARM_UP + BATCHES + 16) as loader:
         check_calls(loader, 61)
+
+
+def test_a_batch_of_given_seeds():
+    with loader_without_kernels(1) as loader:
+        check_calls(Served(loader), 136)
+
+
+class Served:
+    """Batches of lists of seeds, one after the other, outside of any epoch."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        return (self.loader.batch([7, 40, 7], key=(1, 0, i)) for i in range(WARM_UP + BATCHES))

@@ -13,7 +13,7 @@ from torch_geometric.loader import PrefetchLoader
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.transforms import Constant, ToSparseTensor
 
-from manyhop.errors import InputError
+from manyhop.errors import FeatureError, InputError
 from manyhop.pipeline.streams import tensors_in
 from manyhop_pyg import (
     ClusterData,
@@ -48,6 +48,30 @@ def compare(make: Any, epochs: int = 2) -> Any:
             assert all(tensor.is_cuda for tensor in tensors_in(batch))
         assert all_same(expected, [batch.cpu() for batch in got])
     return gpu
+
+
+@pytest.mark.parametrize("kind", [NeighborLoader, PPRLoader, ShaDowKHopSampler])
+def test_batches_of_given_seeds(data, kind):
+    sizes = {PPRLoader: [5], NeighborLoader: [[3, 2]]}.get(kind, [2, 3])
+    cpu, gpu = (kind(data, *sizes, seed=7, device=device) for device in ("cpu", "cuda"))
+    for seeds in (torch.tensor([40, 40, 2]), torch.arange(9), torch.arange(60), torch.tensor([1]), torch.arange(9)):
+        expected = cpu.batch(seeds)
+        for given in (seeds, seeds.cuda(), seeds.int().cuda(), seeds.tolist()):
+            batch = gpu.batch(given)
+            assert all(tensor.is_cuda for tensor in tensors_in(batch))
+            assert all_same([expected], [batch.cpu()])
+    with pytest.raises(InputError, match=r"in \[0, 60\), got -1"):
+        gpu.batch(torch.tensor([3, -1]))
+
+
+def test_rows_of_a_batch_of_given_seeds_that_are_not_there(data):
+    def shift(out: Any) -> Any:
+        out.node = out.node + 100
+        return out
+
+    loader = NeighborLoader(data, [3], device="cuda", transform_sampler_output=shift)
+    with pytest.raises(FeatureError):
+        loader.batch([1, 2])
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])

@@ -211,6 +211,15 @@ def test_room_is_learned_from_a_smaller_batch():
     assert_all_equal(sampler, [request_of(640)])
 
 
+def test_few_seeds_share_a_pool():
+    """Batches of other numbers of seeds, one after the other, need no new memory and kernels."""
+    sampler, pools = sampler_of(small_graph(), spec_of(2)), set()
+    for batch, seeds in enumerate((1, 8, 5, 6, 1)):
+        assert_all_equal(sampler, [request_of(seeds, batch)])
+        pools |= set(sampler._pools.values())
+    assert len(pools) == 1
+
+
 def test_stamps_begin_again():
     """The hash table is cleared when its stamps are used up."""
     sampler = sampler_of(small_graph(), spec_of(3))

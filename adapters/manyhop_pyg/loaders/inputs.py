@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from manyhop_pyg.samplers.typed_edges import TypedEdgeInput
 from manyhop_pyg.samplers.typed_seeds import TypedNodeInput
 from manyhop_pyg.typing import PyGData
 
+InputsT = TypeVar("InputsT", NodeSamplerInput, EdgeSamplerInput)
 EdgeValues: TypeAlias = Tensor | Mapping[EdgeType, Tensor] | None
 """``[num_seeds, ...]``; by type where seed edges are of several types."""
 
@@ -42,8 +43,16 @@ def seed_input(data: PyGData, input_nodes: object, input_time: object, input_id:
     return _together(each, input_nodes)
 
 
-def given_nodes(seeds: object, input_time: object, node_type: object) -> NodeSamplerInput:
+def given_nodes(
+    seeds: object, input_time: object, node_type: object, device: torch.device | None = None
+) -> NodeSamplerInput:
     """Seed nodes of the types that a loader has, from outside of its inputs; samplers check their range.
+
+    Args:
+        seeds: as the user gives them.
+        input_time: as the user gives them.
+        node_type: the loader's, or a tuple of several.
+        device: the GPU that samples: seeds of one type without times stay where they are; ``None``: the CPU samples.
 
     Raises:
         InputError: no ids, other types, or times that do not fit.
@@ -53,6 +62,11 @@ def given_nodes(seeds: object, input_time: object, node_type: object) -> NodeSam
         raise InputError(f"Expected seeds of the loader's type of input nodes, {node_type!r}, got seeds {got}.")
     if not isinstance(seeds, Mapping):
         nodes = as_tensor("seeds", seeds)
+        if device is not None and input_time is None:  # the quick way: nothing is copied, and the GPU not waited for
+            check_kind("seeds", nodes)
+            input_id = torch.arange(nodes.shape[0], device=device)
+            columns = {"input_id": input_id, "node": nodes, "time": None, "input_type": node_type}
+            return input_of(NodeSamplerInput, columns)
         check_ids("seeds", nodes, None)
         check_time("input_time", input_time, nodes.numel())
         return NodeSamplerInput(torch.arange(nodes.numel()), nodes, input_time, node_type)
@@ -213,14 +227,26 @@ def _count(n: Any) -> int | None:
     return None if n is None else int(n)
 
 
-def check_ids(name: str, ids: Tensor, num_nodes: int | None) -> None:
-    """Raise InputError unless ``ids`` is ``[n]`` of integers in ``[0, num_nodes)``."""
+def input_of(kind: type[InputsT], attributes: dict[str, object]) -> InputsT:
+    """One of PyG's inputs of samplers, as it is: its class would move each tensor to the CPU once more."""
+    one = object.__new__(kind)
+    one.__dict__.update(attributes)
+    return one
+
+
+def check_kind(name: str, ids: Tensor) -> None:
+    """Raise InputError unless ``ids`` is ``[n]`` of integers."""
     check_no_mask(name, ids)
     if ids.dim() != 1 or ids.is_floating_point() or ids.is_complex():
         raise InputError(f"Expected {name} as a 1-dimensional tensor of integers, got {ids.dtype} {list(ids.shape)}.")
+
+
+def check_ids(name: str, ids: Tensor, num_nodes: int | None) -> None:
+    """Raise InputError unless ``ids`` is ``[n]`` of integers in ``[0, num_nodes)``."""
+    check_kind(name, ids)
     if ids.numel() == 0:
         return
-    low, high = (int(x) for x in torch.aminmax(ids))
+    low, high = map(int, torch.aminmax(ids))
     if low < 0 or (num_nodes is not None and high >= num_nodes):
         raise InputError(f"Expected {name} in [0, {num_nodes}), got {low if low < 0 else high}. Check the ids.")
 

@@ -36,10 +36,11 @@ from manyhop_pyg.loaders.columns import columns_of
 from manyhop_pyg.loaders.cores import CoreControl
 from manyhop_pyg.loaders.device import check_device, find_device
 from manyhop_pyg.loaders.facts import LoaderFacts
+from manyhop_pyg.loaders.inputs import input_of
 from manyhop_pyg.loaders.lockstep import check_sharded, make_lockstep, sharded_store
 from manyhop_pyg.loaders.options import LoaderOptions
 from manyhop_pyg.loaders.padding import Padding, check_pad
-from manyhop_pyg.loaders.seeds import Seeds, columns_of_nodes, input_of, nodes_of_seeds
+from manyhop_pyg.loaders.seeds import Seeds, columns_of_nodes, nodes_of_seeds
 from manyhop_pyg.samplers.host import prepare
 from manyhop_pyg.typing import Attributes, Batch, Bounds, Inputs, Positions, PyGData, Sample, StoreSize, Transform
 
@@ -308,6 +309,11 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         self._settle_device()
         batch: Batch = self._make_alone(key, lambda: self.filter_fn(self.sample_inputs(inputs)))
         return batch
+
+    def _sampled_on(self) -> torch.device | None:
+        """The GPU that samples the batches; ``None``: the CPU does."""
+        self._settle_device()
+        return None if self._gpu is None or self._gpu.sampling is None else self._gpu.device
 
     def inputs_at(self, index: Positions) -> Inputs:
         """The inputs at positions ``index``, as samplers take them."""

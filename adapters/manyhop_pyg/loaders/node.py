@@ -163,7 +163,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         Raises:
             InputError: seeds, times or a key that do not make sense, or rows that ranks exchange in step.
         """
-        return self._batch_around(given_nodes(seeds, input_time, self.input_data.input_type), key)
+        return self._batch_around(given_nodes(seeds, input_time, self.input_data.input_type, self._sampled_on()), key)
 
     def _seed_input(self) -> NodeSamplerInput:
         """The seeds of all batches."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NodeSamplerInput
+from torch_geometric.sampler import BaseSampler, NodeSamplerInput
 
 from manyhop.errors import InputError
 from manyhop.graph import Graph
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey
 from manyhop_pyg.data.convert import Topology
+from manyhop_pyg.loaders.inputs import input_of
 from manyhop_pyg.loaders.view import LoaderView
 from manyhop_pyg.samplers.typed_edges import TypedEdgeInput
 from manyhop_pyg.samplers.typed_seeds import TypedNodeInput
@@ -22,8 +23,6 @@ from manyhop_pyg.typing import Inputs, Positions, Sample
 if TYPE_CHECKING:
     from manyhop_pyg.loaders.gpu_inputs import GPUInputs
     from manyhop_pyg.samplers.on_gpu import Finish, GPUSampling
-
-InputsT = TypeVar("InputsT", NodeSamplerInput, EdgeSamplerInput)
 
 
 class Seeds:
@@ -122,10 +121,3 @@ def columns_of_nodes(given: NodeSamplerInput, index: Tensor) -> dict[str, object
         None if column is None else column.index_select(0, index) for column in (given.input_id, given.node, given.time)
     )
     return {"input_id": index if id_ is None else id_, "node": node, "time": time, "input_type": given.input_type}
-
-
-def input_of(kind: type[InputsT], attributes: dict[str, object]) -> InputsT:
-    """One of PyG's inputs of samplers, as it is: its class would move each tensor to the CPU once more."""
-    one = object.__new__(kind)
-    one.__dict__.update(attributes)
-    return one

@@ -61,10 +61,10 @@ class GPUSampling:
 
     def _follow(self, sampler: OwnSampler) -> tuple[Engine, SeedEdges[GPUEdgeSampler]]:
         """The engine for what the sampler is to do now."""
-        from manyhop.sampling import GPUEdgeSampler
-
         with self._lock:
             if sampler.spec is not self._spec:
+                from manyhop.sampling import GPUEdgeSampler  # looked up by a function, which takes microseconds
+
                 spec = sampler.spec
                 self._engine = placed_engine(self._placed, spec)
                 disjoint = not isinstance(spec, HGTSpec) and spec.disjoint

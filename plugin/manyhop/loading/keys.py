@@ -67,7 +67,7 @@ def batch_key(key: object) -> BatchKey:
     """
     if not isinstance(key, Sequence) or len(key) != 3:
         raise InputError(f"Expected key as (seed, epoch, batch), got {key!r}.")
-    return BatchKey(*(integer("each part of key", part) for part in key))
+    return BatchKey(*[integer("each part of key", part) for part in key])
 
 
 def next_key(draw: Callable[[], int] = draw_seed) -> BatchKey:

@@ -306,7 +306,7 @@ def check_ids(what: str, ids: Tensor, num_nodes: int, node_type: NodeType, *, in
         )
     if ids.numel() == 0 or (num_nodes > 0 and not in_range):
         return
-    low, high = (int(x) for x in torch.aminmax(ids))
+    low, high = map(int, torch.aminmax(ids))
     if low < 0 or high >= num_nodes:
         raise InputError(
             f"Expected {what} of type '{node_type}' in [0, {num_nodes}), got {low if low < 0 else high}. "

@@ -145,7 +145,8 @@ class GPURuntime:
             return self._intercept(requests)
         if threads is None:  # like torch's operators: all cores in the caller, one in a worker thread
             threads = 1 if self._reads_all else torch.get_num_threads()
-        return gather(requests, pool=self._pool, threads=threads, exchange=current_exchange(), checks=self.checks)
+        checks = None if current_turn() is None else self.checks  # nobody asks later for a batch that stands alone
+        return gather(requests, pool=self._pool, threads=threads, exchange=current_exchange(), checks=checks)
 
     @contextmanager
     def intercepting_gathers(self, handler: Gather) -> Iterator[None]:

@@ -135,6 +135,7 @@ class GPUSampler:
         return pool
 
     def _smallest(self, num_batches: int, required: tuple[int, ...], *, window: bool, exclude: bool) -> Pool:
+        own = tuple(-(-n // 64) * 64 for n in required)
         with self._lock:
             fitting = [
                 pool
@@ -142,12 +143,13 @@ class GPUSampler:
                 if (shape.window, shape.exclude) == (window, exclude)
                 and num_batches <= shape.num_batches <= 4 * num_batches
                 and all(
-                    n <= limit <= max(8 * n, 4 * sum(required)) for n, limit in zip(required, shape.seeds, strict=True)
+                    n <= limit <= max(least, 8 * n, 4 * sum(required))
+                    for n, least, limit in zip(required, own, shape.seeds, strict=True)
                 )
             ]
             if fitting:
                 return min(fitting, key=lambda pool: pool.shape.num_batches * sum(pool.shape.seeds))
-            shape = Shape(num_batches, tuple(-(-n // 64) * 64 for n in required), window, exclude)
+            shape = Shape(num_batches, own, window, exclude)
             self._pools[shape] = Pool(self._plan, shape, self._kernels)
             return self._pools[shape]
 
