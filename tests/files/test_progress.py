@@ -1,5 +1,6 @@
 """Progress bars of files and of copies."""
 
+import contextlib
 import itertools
 import sys
 import threading
@@ -8,8 +9,9 @@ import pytest
 import torch
 
 from manyhop import files
+from manyhop.system import progress
 from manyhop.system.copying import to_device
-from manyhop.system.progress import Progress
+from manyhop.system.progress import Progress, one_call
 
 
 def test_progress_is_shown_when_asked(tmp_path, capsys):
@@ -61,3 +63,22 @@ def test_large_tensors_are_copied_to_a_device_piece_by_piece(monkeypatch, capsys
     assert "Copying features to meta: 100%" in capsys.readouterr().err
     small = torch.arange(3)
     assert to_device(small, small.device, "features") is small
+
+
+@pytest.mark.parametrize(("terminal", "error"), [(True, None), (True, ValueError), (False, None)])
+def test_the_bar_of_one_call_counts_seconds(terminal, error, monkeypatch, capsys):
+    """Its thread ends with the call; without a terminal, there is none."""
+    threads, seen = set(threading.enumerate()), threading.Event()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    monkeypatch.setattr("tqdm.std.time", itertools.count(step=1.0).__next__)
+    monkeypatch.setattr(progress, "_BEAT_S", 0.001)
+    refresh = progress._Bar.refresh
+    monkeypatch.setattr(progress._Bar, "refresh", lambda bar, *a, **b: [refresh(bar, *a, **b), seen.set()][0])
+    with pytest.raises(error) if error else contextlib.nullcontext(), one_call("Waiting", 3 << 30):
+        assert seen.wait(10) if terminal else set(threading.enumerate()) <= threads
+        if error is not None:
+            raise error
+    assert set(threading.enumerate()) <= threads
+    shown = capsys.readouterr().err
+    assert ("0.00/3.00G" in shown) == terminal
+    assert ("Waiting: 100%" in shown) == (terminal and error is None)

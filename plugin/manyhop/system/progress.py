@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
 
 from tqdm import tqdm
 
@@ -12,6 +15,10 @@ class _Bar(tqdm):  # type: ignore[misc]
     # Start nothing: tqdm's own lock may start a process of multiprocessing's, tqdm's monitor is a thread.
     _lock = threading.RLock()
     monitor_interval = 0
+
+
+_BEAT_S = 0.5  # seconds between two looks at the clock while one call runs
+_END_S = 5.0  # longest wait for the last line: garbage collected in the bar's thread may wait for a lock of the caller
 
 
 def is_first_of_node() -> bool:
@@ -57,3 +64,42 @@ class Progress:
         """Write the last state and end the line."""
         with self._lock:
             self._bar.close()
+
+    @property
+    def may_show(self) -> bool:
+        """Whether the bar is shown, now or after its delay."""
+        return not self._bar.disable
+
+
+@contextmanager
+def one_call(title: str, nbytes: int) -> Iterator[None]:
+    """Show a bar while the body handles ``nbytes`` by one call without the GIL, from two seconds on.
+
+    How far the call is, is not known: the bar counts seconds, and is full when the body has ended without an error.
+    """
+    bar = Progress(title, nbytes, delay=2.0)
+    if not bar.may_show:
+        yield
+        return
+    done: SimpleQueue[int] = SimpleQueue()
+    clock = threading.Thread(target=_count_seconds, args=(bar, done), name="manyhop-progress", daemon=True)
+    clock.start()
+    count = 0
+    try:
+        yield
+        count = nbytes
+    finally:
+        done.put(count)
+        clock.join(_END_S)
+
+
+def _count_seconds(bar: Progress, done: SimpleQueue[int]) -> None:
+    """Show the seconds until the number of bytes that are done arrives."""
+    while True:
+        try:
+            count = done.get(timeout=_BEAT_S)
+            break
+        except Empty:
+            bar.add(0)
+    bar.add(count)
+    bar.close()
