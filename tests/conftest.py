@@ -14,6 +14,7 @@ from gpu_stand_ins import (  # noqa: F401
     gpu_in_reach,
     host_memory,
     kernels_everywhere,
+    out_of_reach,
     pinned_from,
     recorders,
 )

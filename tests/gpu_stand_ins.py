@@ -118,6 +118,12 @@ def far(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interpreted gathers leave all sources to the CPU."""
+    monkeypatch.setattr("manyhop.features.gathering.gpu_plan._is_near", lambda layout, device: False)
+
+
+@pytest.fixture
 def host_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """``host_memory(nbytes)``: so many bytes are free."""
 

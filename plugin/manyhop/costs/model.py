@@ -199,7 +199,7 @@ def _loading(workload: Workload, cluster: Cluster, machine: Machine, gpu: GPUCos
         used["network"] = missed * (world - local) / world / machine.network + messages
         host += gpu.exchange_s
     elif place == "host":
-        used["pcie"] = rows / gpu.pcie
+        used["pcie"] = missed / gpu.pcie
     sampled_over_pcie = sizes.num_edges * _LINE / gpu.pcie if cluster.topology == "pinned" else 0.0
     only = _gpu_only(workload, cluster, gpu)
     gather = _gather(workload, cluster, gpu)
@@ -214,6 +214,8 @@ def _loading(workload: Workload, cluster: Cluster, machine: Machine, gpu: GPUCos
         seconds = cpu_batch_s(sizes, workload.row_bytes, cpu)
         if cluster.topology != "host":
             seconds -= sizes.num_edges * cpu.edge_s
+        if place == "host":
+            seconds -= (rows - missed) / cpu.copy
         found["cpu"] = seconds * shared / cluster.threads
     return found
 

@@ -383,11 +383,14 @@ class EpochLoader(Resumable, PreparedLoader):
             self._gpu.streams.take_times()
             asked, found = self._gpu.memory.take_cache_counts()
             self._stats.count(other_rows=asked, cached_rows=found)
-        caches = [cache for _, cache in self._file_caches()]
-        for cache in caches:
+        of_files = self._file_caches()
+        for value, cache in of_files:
             asked, found = cache.take_counts()
+            if self._gpu is not None and self._gpu.memory.caches(value):
+                asked = 0  # those that the GPU lacked, which it has counted
             self._stats.count(other_rows=asked, cached_rows=found)
-        said = ["" if self.placement is None else self.placement.summary(), hot_files.in_words(caches)]
+        kept = hot_files.in_words(cache for _, cache in of_files)
+        said = ["" if self.placement is None else self.placement.summary(), kept]
         return replace(self._stats.report(since), placement="; ".join(filter(None, said)))
 
     def timeline(self, path: str | PathLike[str]) -> None:

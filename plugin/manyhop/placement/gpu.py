@@ -92,10 +92,10 @@ def decide_gpu(topology: Item, features: Sequence[Item], hardware: Hardware, *, 
     """Decide where topology and features go for ranks that have one GPU each.
 
     ``auto``: what fits goes to each GPU. If not all fits, the largest features are sharded over the GPUs of a node,
-    then the topology is; what does not fit then is pinned, and its hot rows are kept on the GPU. Where the memory of
-    the node is too small, features are distributed over all GPUs, and so is the topology where cuGraph is installed,
-    which then samples it; what is left then is left to the CPU. As little as possible takes each step, the largest
-    features first, the topology last.
+    then the topology is; what does not fit then is pinned. Where the memory of the node is too small, features are
+    distributed over all GPUs, and so is the topology where cuGraph is installed, which then samples it; what is left
+    then is left to the CPU. Hot rows of features that are not on each GPU are kept there. As little as possible takes
+    each step, the largest features first, the topology last.
 
     ``cuda-cuda``, ``pinned-cuda`` and ``cpu-cuda`` put everything on the device, in pinned memory, in host memory.
     ``sharded`` and ``distributed`` do that to the features that can be; the others, and the topology, go where they
@@ -227,7 +227,8 @@ def _placement(
 ) -> GPUPlacement:
     items = {item.name: item for item in (topology, *features)}
     needs = Needs(items, places, hardware)
-    cached = [i for i in features if i.can_shard and places[i.name] in ("pinned", "sharded", "distributed")]
+    without: set[GPUPlace] = {"device", "host"} if mode == "cpu-cuda" else {"device"}
+    cached = [i for i in features if i.can_shard and places[i.name] not in without]
     room, total = hardware.gpu_usable - needs.gpu, sum(item.nbytes for item in cached)
     caches = {i.name: min(int(i.nbytes * CACHE_SHARE), room * i.nbytes // max(total, 1)) for i in cached}
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop.features.buffers import PinnedPool
 from manyhop.features.checks import Checks
-from manyhop.features.gathering.cpu import gather_on_cpu, index_by_itself
+from manyhop.features.gathering.cpu import index_by_itself
 from manyhop.features.gathering.gpu_plan import PLANS
+from manyhop.features.gathering.staged import gather_staged
 from manyhop.features.requests import RowRequest
 from manyhop.features.sources.cached import CachedRows
 
@@ -39,7 +39,7 @@ def gather_on_gpu(
         if suspect is not None:
             told.add(suspect)  # at once: its flag has to outlive the kernel, whatever fails below
     if plan.staged:
-        _through_staging(requests, plan.staged, results, device, threads)
+        gather_staged(requests, plan.staged, results, device, threads)
     for i in plan.others:
         request = requests[i]
         if isinstance(request.source, CachedRows):
@@ -49,20 +49,3 @@ def gather_on_gpu(
     if checks is None:
         told.ask(wait=True)
     return results
-
-
-def _through_staging(
-    requests: Sequence[RowRequest], positions: Sequence[int], results: list[Any], device: torch.device, threads: int
-) -> None:
-    """Gather rows on the CPU into pinned memory, which torch takes back when it has been sent."""
-    indices: dict[int, Tensor] = {}
-    for i in positions:
-        index = requests[i].index
-        if id(index) not in indices:
-            indices[id(index)] = index.cpu()
-    asked = [replace(requests[i], index=indices[id(requests[i].index)]) for i in positions]
-    for i, rows in zip(positions, gather_on_cpu(asked, _staging, threads), strict=True):
-        results[i] = rows.to(device, non_blocking=True)
-
-
-_staging = PinnedPool()

@@ -120,6 +120,8 @@ class FileCache:
             end = min(begin + _AT_ONCE, count)
             ask_for_rows(layout.address, width, rows + 8 * end, min(_AT_ONCE, count - end))
             move_rows(layout.address, rows + 8 * begin, out.data_ptr(), positions + 8 * begin, end - begin, width)
+        if _current.counts_nothing:
+            return out
         with self._counting:
             self._asked, self._found, self._since = self._asked + count, self._found + hits, self._since + count
             is_due = self._since >= VISITS_PER_ROW * self.capacity
@@ -316,8 +318,19 @@ def only_counting() -> Iterator[None]:
         _current.only_counts = before
 
 
+@contextmanager
+def not_counting() -> Iterator[None]:
+    """In this thread, read rows of files that have a cache for another cache, which reports of this one leave out."""
+    before, _current.counts_nothing = _current.counts_nothing, True
+    try:
+        yield
+    finally:
+        _current.counts_nothing = before
+
+
 class _Thread(threading.local):
     only_counts = False
+    counts_nothing = False
 
 
 _current = _Thread()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,10 +11,13 @@ from torch import Tensor
 
 from manyhop.errors import CapacityError, InputError
 from manyhop.features.gathering.gather import gather
+from manyhop.features.hot.files import not_counting
 from manyhop.features.layout import RowLayout, row_layout
 from manyhop.features.requests import RowRequest
 from manyhop.features.sources.cached import CachedRows, HotRows
 from manyhop.features.sources.distributed import DistributedRows
+
+_PIECE_BYTES = 64 << 20  # copied at once: rows that only the CPU reads pass through pinned memory
 
 
 @dataclass
@@ -112,9 +115,23 @@ def keep_hot(hottest: Sequence[tuple[list[Any], Tensor]], device: torch.device) 
         needed = sum(_layout(request).row_bytes * ids.numel() for request in requests) + len(sources[0]) // 4
         require_gpu_memory(needed, device)
         hot = HotRows.of(ids, len(sources[0]))
-        for source, rows in zip(sources, gather(requests), strict=True):
+        for source, rows in zip(sources, _copied(requests, device), strict=True):
             cached[id(source)] = CachedRows(source, hot, rows)
     return cached
+
+
+def _copied(requests: Sequence[RowRequest], device: torch.device) -> list[Tensor]:
+    """The rows of requests of the same ids, on the GPU."""
+    ids, layouts = requests[0].index, [_layout(request) for request in requests]
+    copies = [torch.empty((ids.numel(), *rows.tail), dtype=rows.dtype, device=device) for rows in layouts]
+    step = max(1, _PIECE_BYTES // max(1, sum(rows.row_bytes for rows in layouts)))
+    for begin in range(0, ids.numel(), step):
+        piece = ids[begin : begin + step]
+        with not_counting():
+            found = gather(replace(request, index=piece) for request in requests)
+        for copy, rows in zip(copies, found, strict=True):
+            copy[begin : begin + step] = rows
+    return copies
 
 
 def _fitting(

@@ -3,6 +3,21 @@
 import triton
 import triton.language as tl
 
+TILE = tl.constexpr(1024)  # ids of a program
+
+
+@triton.jit(do_not_specialize=["groups", "index", "count", "num_rows", "slots"])
+def find_slots(groups, index, count, num_rows, slots):
+    """Write the place in the cache of each row, -1 for those that are not in it, or in no table of ``num_rows``.
+
+    groups: as for ``hot_slot``. index, slots: addresses of ``[count] int64``.
+    """
+    i = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    inside = i < count
+    row = tl.load(index.to(tl.pointer_type(tl.int64)) + i, mask=inside, other=0)
+    slot = hot_slot(groups, row, inside & (row >= 0) & (row < num_rows))
+    tl.store(slots.to(tl.pointer_type(tl.int64)) + i, slot, mask=inside)
+
 
 @triton.jit
 def hot_slot(groups, row, asked):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +34,7 @@ class HotRows:
 
 @dataclass(eq=False)
 class CachedRows:
-    """A tensor in pinned memory, or in that of other GPUs, of which this GPU keeps some rows; a source for ``gather``.
+    """A tensor on the host, in a file, or on other GPUs, of which this GPU keeps some rows; a source for ``gather``.
 
     Only indices on this GPU use the cache; with others, the tensor is read.
     """
@@ -48,15 +49,23 @@ class CachedRows:
     """``[hot.count, ...]``: these rows, on the GPU."""
 
     counts: Tensor = field(init=False)
-    """``[2] int64`` on the GPU: how many rows were asked for, and how many of those it had. Kernels count them."""
+    """``[2] int64`` on the GPU: how many rows were asked for, and how many of those it had. Kernels count them,
+    where the GPU reads the others itself."""
 
     def __post_init__(self) -> None:
         self.counts = torch.zeros(2, dtype=torch.int64, device=self.rows.device)
-        self._taken = (0, 0)
+        self._taken = self._staged = (0, 0)
+        self._counting = threading.Lock()
+
+    def count(self, asked: int, found: int) -> None:
+        """Count rows that were asked for, and those that it had, where the CPU reads the others."""
+        with self._counting:
+            self._staged = self._staged[0] + asked, self._staged[1] + found
 
     def take_counts(self) -> tuple[int, int]:
-        """What ``counts`` has gained since this was asked before; waits for the GPU."""
-        before, self._taken = self._taken, tuple(self.counts.tolist())
+        """Return rows asked for, and those it had, since this was called before; waits for the GPU."""
+        asked, found = self.counts.tolist()
+        before, self._taken = self._taken, (asked + self._staged[0], found + self._staged[1])
         return self._taken[0] - before[0], self._taken[1] - before[1]
 
     @property

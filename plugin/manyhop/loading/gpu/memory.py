@@ -11,6 +11,7 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError
 from manyhop.features import CachedRows, DistributedRows, RowRequest, ShardedRows, is_pinnable
+from manyhop.features.layout import row_layout
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.loading.gpu.pinning import HostMemory
 from manyhop.placement import GPUPlace, GPUPlacement
@@ -25,6 +26,8 @@ from manyhop.stores.spread import (
     spread_graph,
     topology_place,
 )
+
+_ON_HOST = frozenset({"pinned", "host"})
 
 
 class _Resident:
@@ -154,20 +157,17 @@ class GPUMemory:
         if not is_movable(value, self.device, also_there=self._also_there):
             return value
         place = self._places.get(name, self._worst())
-        if place == "pinned" and is_pinnable(value):
-            if not self._host.pin(name, value):
-                self._places[name] = "host"
-                return value
-            version, cached = self.cached.get(id(value), (None, None))
-            if version is None or not version.is_current():
-                return value
-            watch(version)
-            return cached
-        if place not in ("device", "pinned"):
+        if place == "pinned" and is_pinnable(value) and not self._host.pin(name, value):
+            place = self._places[name] = "host"
+        if place == "device" or (place == "pinned" and not is_pinnable(value)):
+            copy = Copy.of(value, self.device)
+            watch(copy)
+            return copy.there
+        version, cached = self.cached.get(id(value), (None, None))
+        if version is None or not version.is_current():
             return value
-        copy = Copy.of(value, self.device)
-        watch(copy)
-        return copy.there
+        watch(version)
+        return cached
 
     def is_slow(self, request: RowRequest) -> bool:
         """Return whether rows come from the host or from other GPUs, so that a cache of hot rows pays."""
@@ -177,7 +177,9 @@ class GPUMemory:
         for resident in self._residents.values():
             if source is resident.reader:
                 return resident.wants_hot_rows
-        return "pinned" in self._places.values() and is_movable(source, self.device)
+        if _ON_HOST.isdisjoint(self._places.values()) or not is_movable(source, self.device):
+            return False
+        return request.dim == 0 and row_layout(source, request.name) is not None
 
     def cache(self, cached: dict[int, CachedRows]) -> None:
         """Read these sources, by ``id``, through caches from now on."""
@@ -195,6 +197,11 @@ class GPUMemory:
         readers = [resident.reader for resident in self._residents.values()]
         theirs = {id(reader.source) for reader in readers if isinstance(reader, CachedRows)}
         self.cached = {key: (Version(rows.source), rows) for key, rows in cached.items() if key not in theirs}
+
+    def caches(self, value: Any) -> bool:
+        """Return whether this GPU caches hot rows of a tensor of the user's."""
+        _, cached = self.cached.get(id(value), (None, None))
+        return cached is not None and cached.hot.count > 0
 
     def take_cache_counts(self) -> tuple[int, int]:
         """Return the rows requested from caches, and the hits among them, since the last call."""
