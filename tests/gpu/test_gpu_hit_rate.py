@@ -1,10 +1,15 @@
-"""Rows that a loader's GPU keeps, of memory that is read over a bus or from other GPUs: how often they are found."""
+"""Rows that a loader's GPU keeps, of files and of memory that is read over a bus or from other GPUs: how often they are
+found."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 from torch_geometric.data import Data
 
 import manyhop
+import manyhop_pyg
+from manyhop import cuda
 from manyhop.graph import HOMOGENEOUS_EDGE
 from manyhop_pyg import NeighborLoader
 
@@ -40,6 +45,26 @@ def test_of_pinned_rows(workers):
     assert loader._gpu.sampling._placed.graph.csc[HOMOGENEOUS_EDGE].row.is_pinned()
     for batch, expected in zip(loader, make_loader(None, many, "cpu")[1], strict=True):
         assert all(torch.equal(batch[key].cpu(), expected[key]) for key in ("x", "n_id", "edge_index", "e_id"))
+    assert 0.1 < loader.stats().cache_hit_rate < 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("cache", [0, 0.1])
+def test_of_rows_in_files(tmp_path, monkeypatch, cache, workers):
+    """The GPU has room for the topology and a fifth of the features; nothing can be page-locked."""
+    data, _ = make_loader(None, device="cpu")
+    manyhop_pyg.save(data, tmp_path / "graph")
+    hardware, room = cuda.hardware, {"gpu_memory": 40_000_000, "pinnable": 0}
+    monkeypatch.setattr(cuda, "hardware", lambda *args, **kwargs: replace(hardware(*args, **kwargs), **room))
+    options = {"input_nodes": torch.arange(0, NUM_NODES, 8), "batch_size": 512, "shuffle": True, "seed": 2}
+    made = manyhop_pyg.open(tmp_path / "graph", placement="mapped", cache=cache)
+    loader = NeighborLoader(made, [5, 5], device="cuda", num_workers=workers, **options)
+    others = NeighborLoader(manyhop_pyg.open(tmp_path / "graph"), [5, 5], device="cpu", **options)
+    for batch, expected in ((b, e) for _ in range(2) for b, e in zip(loader, others, strict=True)):
+        assert all(torch.equal(batch[key].cpu(), expected[key]) for key in ("x", "n_id", "edge_index", "e_id"))
+    (x,) = loader.placement.features
+    assert x.place == "host"
+    assert x.cache_bytes > 0
     assert 0.1 < loader.stats().cache_hit_rate < 1
 
 

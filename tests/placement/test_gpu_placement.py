@@ -214,6 +214,13 @@ def test_no_more_than_a_share_is_cached():
     assert plan.gpu_bytes == 30 * GB
 
 
+def test_rows_of_features_that_only_the_cpu_reads_are_cached():
+    (x,) = decide_gpu(TOPOLOGY, [X], hardware(15, 99)).features
+    assert (x.place, x.cache_bytes) == ("host", pytest.approx(5 * GB))
+    assert x.reason.endswith("where only the CPU reads. 4.7 GiB of hot rows are kept on the GPU.")
+    assert decide_gpu(TOPOLOGY, [X], hardware(90, 500), mode="cpu-cuda").features[0].cache_bytes == 0
+
+
 def test_wrong_numbers():
     for change in ({"gpu_memory": 0}, {"host_memory": 0}, {"gpus_per_node": 0}, {"num_nodes": 0}, {"pinnable": -1}):
         with pytest.raises(InputError, match=next(iter(change))):

@@ -320,7 +320,7 @@ def only_counting() -> Iterator[None]:
 
 @contextmanager
 def not_counting() -> Iterator[None]:
-    """In this thread, read rows of files that have a cache for another cache, which reports of this one leave out."""
+    """In this thread, read rows of files that have a cache without counting them in reports: no batch asks for them."""
     before, _current.counts_nothing = _current.counts_nothing, True
     try:
         yield

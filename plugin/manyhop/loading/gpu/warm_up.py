@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from manyhop.features.hot.files import not_counting
 from manyhop.loading.adapter import Adapter, LoaderView
 from manyhop.loading.gpu.compile_ahead import compiling_gathers, compiling_samplers
 from manyhop.loading.gpu.groups import InFlightGroup
@@ -26,7 +27,7 @@ _RESERVED_BYTES = 1 << 30  # largest reservation for batches before the first on
 
 def prepare(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
     """Do the work that the first batch would have to wait for."""
-    with gpu.streams.on_stream():
+    with gpu.streams.on_stream(), not_counting():
         if not gpu.memory.exchanges:
             fill_cache(loader.plan, adapter, gpu, None)
         gpu.drain()
@@ -39,6 +40,7 @@ def prepare(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime) -> 
         gpu.drain()
     gpu.streams.synchronize()
     gpu.streams.forget_times()
+    gpu.memory.take_cache_counts()  # the batches are not the user's
 
 
 def _warm_up(loader: LoaderView, plan: BatchPlan, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
