@@ -1,4 +1,4 @@
-"""Compiles the kernel of the gather, which needs no GPU. ``test_gpu_gather_compile.py`` runs it in a process of its
+"""Compiles the kernels of the gather, which needs no GPU. ``test_gpu_gather_compile.py`` runs it in a process of its
 own, since the other tests interpret kernels."""
 
 import triton
@@ -6,6 +6,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from manyhop.features.kernels.gather import FIELDS, gather_rows
+from manyhop.features.kernels.hot import find_slots
 
 NAMES = ("NUM", "MIXED", "CHECK", "HOT", "SORTED", "TILE")
 VARIANTS = [
@@ -26,3 +27,8 @@ if __name__ == "__main__":
         assert "ld.global.v2.b64" in compiled.asm["ptx"], "words of 16 bytes are not read at once"
         assert "st.global.v2.b64" in compiled.asm["ptx"], "words of 16 bytes are not written at once"
         print(*values, flush=True)
+
+    arguments = dict.fromkeys(("groups", "index", "count", "num_rows", "slots"), "i64")
+    compiled = triton.compile(ASTSource(find_slots, arguments, {}), GPUTarget("cuda", 90, 32), {"num_warps": 4})
+    assert compiled.asm["cubin"]
+    print("find_slots", flush=True)
