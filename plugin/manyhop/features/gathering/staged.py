@@ -16,7 +16,7 @@ from manyhop.features.exchange.gpu.moving import move
 from manyhop.features.gathering.cpu import gather_on_cpu
 from manyhop.features.kernels.hot import TILE, find_slots
 from manyhop.features.requests import RowRequest
-from manyhop.features.sources.cached import CachedRows, HotRows
+from manyhop.features.sources.cached import CachedRows
 from manyhop.system.triton_launch import Kernel
 
 
@@ -55,7 +55,7 @@ def gather_staged(
         request, cached = requests[i], _cache_of(requests[i].source, device)
         key = id(request.index), id(None if cached is None else cached.hot)
         if key not in lookups:
-            lookups[key] = _look_up(request.index, None if cached is None else (cached.hot, cached.shape[0]))
+            lookups[key] = _look_up(request.index, cached)
         lookup = lookups[key]
         if cached is not None:
             results[i] = _kept_rows(cached, lookup.slots)
@@ -84,16 +84,15 @@ def _cache_of(source: Any, device: torch.device) -> CachedRows | None:
     return None
 
 
-def _look_up(index: Tensor, hot: tuple[HotRows, int] | None) -> _Lookup:
-    """Find the rows of an index in a cache of a table of so many rows; waits for the GPU."""
-    if hot is None:
+def _look_up(index: Tensor, cached: CachedRows | None) -> _Lookup:
+    """Find the rows of an index in a cache; waits for the GPU."""
+    if cached is None:
         return _Lookup(index.cpu(), index[:0], index[:0])
-    rows, num_rows = hot
     index = index.long().contiguous()
-    slots = torch.empty_like(index)
-    programs, addresses = -(-index.numel() // int(TILE.value)), (rows.groups.data_ptr(), index.data_ptr())
-    if programs:
-        _finder()(index.device, programs, *addresses, index.numel(), num_rows, slots.data_ptr())
+    slots, groups, count = torch.empty_like(index), cached.hot.groups.data_ptr(), index.numel()
+    if count:
+        programs = -(-count // int(TILE.value))
+        _finder()(index.device, programs, groups, index.data_ptr(), count, cached.shape[0], slots.data_ptr())
     missing = (slots < 0).nonzero()[:, 0]
     return _Lookup(index[missing].cpu(), slots.clamp_(min=0), missing.int())
 
