@@ -10,6 +10,7 @@ import functools
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ _BY_DEVICE = {
 }
 
 
-def follow_kernels(module: Any) -> None:
+def follow_kernels(module: ModuleType) -> None:
     """Replace what ``dgl.backend.pytorch.sparse`` has of DGL's C++ kernels."""
     for name, place in _BY_GRAPH.items():
         _replace(module, name, place, _is_on_torch)
@@ -53,7 +54,7 @@ def follow_kernels(module: Any) -> None:
     _replace(module, "_disable_autocast_if_enabled", "autocast.disabled", lambda: on_torch(torch.device("cuda")))
 
 
-def follow_index(module: Any) -> None:
+def follow_index(module: ModuleType) -> None:
     """Replace how ``dgl.heterograph_index`` makes graphs."""
     own = module.HeteroGraphIndex
     _replace(module, "create_unitgraph_from_coo", "make.from_coo", _any_on_torch)
@@ -67,21 +68,21 @@ def follow_index(module: Any) -> None:
     _replace(module, "disjoint_union", "make.disjoint_union", lambda _, graphs: any(map(_is_on_torch, graphs)))
     copy_to = own.copy_to
 
-    def copy_or_convert(self: Any, ctx: Any) -> Any:
+    def copy_or_convert(self: object, ctx: object) -> object:
         device = sys.modules["dgl.backend"].to_backend_ctx(ctx)
         return _ours("make.from_dgl")(self).to(device) if on_torch(device) else copy_to(self, ctx)
 
     own.copy_to = functools.update_wrapper(copy_or_convert, copy_to)
 
 
-def follow_means(module: Any) -> None:
+def follow_means(module: ModuleType) -> None:
     """Replace the means of ``dgl.ops.spmm``, which count degrees each time."""
     _replace(
         module, "gspmm", "fused.mean", lambda g, *args: _is_on_torch(g._graph) and _ours("fused.is_mean")(g, *args)
     )
 
 
-def follow_graph(module: Any) -> None:
+def follow_graph(module: ModuleType) -> None:
     """Shorten methods of ``dgl.heterograph.DGLGraph`` where graphs are on torch tensors."""
     graph = module.DGLGraph
     _shorten(graph, "update_all", "methods.update_all")
@@ -91,22 +92,22 @@ def follow_graph(module: Any) -> None:
     _replace(graph, "local_scope", "methods.LocalScope", lambda g: _is_on_torch(g._graph))
 
 
-def follow_layer(module: Any, *, name: str, place: str) -> None:
+def follow_layer(module: ModuleType, *, name: str, place: str) -> None:
     """Replace ``forward`` of a layer of ``dgl.nn`` where graphs are on torch tensors."""
 
-    def takes(layer: Any, graph: Any, *args: Any, **kwargs: Any) -> bool:
+    def takes(layer: object, graph: object, *args: object, **kwargs: object) -> bool:
         on_torch = hasattr(graph, "_graph") and _is_on_torch(graph._graph)
         return on_torch and bool(_ours(f"layers.is_{place}")(layer, graph, *args, **kwargs))
 
     _replace(getattr(module, name), "forward", f"layers.{place}", takes)
 
 
-def follow_frame(module: Any) -> None:
+def follow_frame(module: ModuleType) -> None:
     """Replace how ``dgl.frame`` reads rows of pinned memory for a GPU."""
     _replace(module, "gather_pinned_tensor_rows", "make.pinned_rows", _any_on_torch)
 
 
-def follow_ndarray(module: Any) -> None:
+def follow_ndarray(module: ModuleType) -> None:
     """Replace how ``dgl.ndarray`` makes the arrays that DGL's C++ gets beside a graph: on CUDA it cannot."""
     cuda = module.gpu(0).device_type
     _replace(
@@ -117,32 +118,32 @@ def follow_ndarray(module: Any) -> None:
     )
 
 
-def follow_to_block(module: Any) -> None:
+def follow_to_block(module: ModuleType) -> None:
     """Replace the C++ of ``dgl.transforms.to_block``."""
     _replace(module, "_CAPI_DGLToBlock", "make.to_block", _is_on_torch)
 
 
-def follow_subgraph(module: Any) -> None:
+def follow_subgraph(module: ModuleType) -> None:
     """Replace the C++ of ``dgl.subgraph``."""
     _replace(module, "_CAPI_DGLInSubgraph", "make.in_subgraph", _is_on_torch)
     _replace(module, "_CAPI_DGLOutSubgraph", "make.out_subgraph", _is_on_torch)
 
 
-def _replace(module: Any, name: str, place: str, takes: Callable[..., bool]) -> None:
+def _replace(owner: object, name: str, place: str, takes: Callable[..., bool]) -> None:
     """Put a function before one of DGL's: calls that ``takes`` wants go to ``place``, imported at the first of them."""
-    own = getattr(module, name)
+    own = getattr(owner, name)
 
-    def either(*args: Any, **kwargs: Any) -> Any:
+    def either(*args: object, **kwargs: object) -> object:
         return (_ours(place) if takes(*args, **kwargs) else own)(*args, **kwargs)
 
-    setattr(module, name, functools.update_wrapper(either, own))
+    setattr(owner, name, functools.update_wrapper(either, own))
 
 
-def _shorten(graph: Any, name: str, place: str) -> None:
+def _shorten(graph: type, name: str, place: str) -> None:
     """Put a function before a method of DGL's that returns nothing: it is called where this gives False."""
     own = getattr(graph, name)
 
-    def either(self: Any, *args: Any, **kwargs: Any) -> None:
+    def either(self: Any, *args: object, **kwargs: object) -> None:
         if not _is_on_torch(self._graph) or not _ours(place)(self, *args, **kwargs):
             own(self, *args, **kwargs)
 
@@ -156,13 +157,13 @@ def _ours(place: str) -> _Function:
     return function
 
 
-def _is_on_torch(gidx: Any, *_: Any, **__: Any) -> bool:
+def _is_on_torch(gidx: object, *_: object, **__: object) -> bool:
     return type(gidx) is not sys.modules["dgl.heterograph_index"].HeteroGraphIndex
 
 
-def _is_fused(takes: str, gidx: Any, *args: Any, **kwargs: Any) -> bool:
+def _is_fused(takes: str, gidx: object, *args: object, **kwargs: object) -> bool:
     return _is_on_torch(gidx) and bool(_ours(takes)(gidx, *args, **kwargs))
 
 
-def _any_on_torch(*args: Any, **kwargs: Any) -> bool:
+def _any_on_torch(*args: object, **kwargs: object) -> bool:
     return any(isinstance(arg, torch.Tensor) and on_torch(arg.device) for arg in (*args, *kwargs.values()))

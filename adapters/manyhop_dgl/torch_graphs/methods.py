@@ -40,7 +40,7 @@ class LocalScope:
 
 
 def update_all(
-    g: dgl.DGLGraph, message_func: Any, reduce_func: Any, apply_node_func: Any = None, etype: Any = None
+    g: dgl.DGLGraph, message_func: Any, reduce_func: Any, apply_node_func: object = None, etype: object = None
 ) -> bool:
     """Sum or average features of sources, or those weighted by edges, of a graph with one edge type."""
     gidx: TorchGraphIndex = g._graph
@@ -67,7 +67,7 @@ def update_all(
     return True
 
 
-def apply_edges(g: dgl.DGLGraph, func: Any, edges: Any = ALL, etype: Any = None) -> bool:
+def apply_edges(g: dgl.DGLGraph, func: Any, edges: object = ALL, etype: object = None) -> bool:
     """Add features of both ends of all edges, of a graph with one edge type."""
     gidx: TorchGraphIndex = g._graph
     if etype is not None or not is_all(edges) or not _has_one_type(gidx) or not _is_binary(func, "add", _SRC, _DST):
@@ -82,17 +82,17 @@ def apply_edges(g: dgl.DGLGraph, func: Any, edges: Any = ALL, etype: Any = None)
     return True
 
 
-def set_nodes(g: dgl.DGLGraph, ntid: int, u: Any, data: Any) -> bool:
+def set_nodes(g: dgl.DGLGraph, ntid: int, u: object, data: object) -> bool:
     """Set features of all nodes of a type."""
     return is_all(u) and _set_all(g._node_frames[ntid], g._graph, g._graph.num_nodes(ntid), data)
 
 
-def set_edges(g: dgl.DGLGraph, etid: int, edges: Any, data: Any) -> bool:
+def set_edges(g: dgl.DGLGraph, etid: int, edges: object, data: object) -> bool:
     """Set features of all edges of a type."""
     return is_all(edges) and _set_all(g._edge_frames[etid], g._graph, g._graph.num_edges(etid), data)
 
 
-def _set_all(frame: Frame, gidx: TorchGraphIndex, num_rows: int, data: Any) -> bool:
+def _set_all(frame: Frame, gidx: TorchGraphIndex, num_rows: int, data: object) -> bool:
     device = gidx.device
     if not isinstance(data, Mapping) or not all(
         isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == num_rows and value.device == device
