@@ -20,7 +20,7 @@ from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
 from manyhop.sampling.saint import SaintMethod
 from manyhop.system.progress import Progress
-from manyhop_pyg.loaders.node_sets import NodeSetLoader, check_data
+from manyhop_pyg.loaders.subgraphs.node_sets import NodeSetLoader, check_data
 from manyhop_pyg.samplers.node_sets import SaintSampler
 from manyhop_pyg.typing import Batch
 

@@ -16,7 +16,7 @@ from manyhop.arguments import flag, integer
 from manyhop.errors import InputError
 from manyhop.graph.metis import metis_parts
 from manyhop_pyg.data.convert import plain
-from manyhop_pyg.loaders.node_sets import NodeSetLoader, check_data
+from manyhop_pyg.loaders.subgraphs.node_sets import NodeSetLoader, check_data
 from manyhop_pyg.samplers.node_sets import ClusterSampler
 from manyhop_pyg.typing import Attributes, Batch, Sample
 
