@@ -1,4 +1,4 @@
-"""What ranks tell each other beside tensors: small facts, through the key-value store of their process group.
+"""What ranks exchange beside tensors: small facts, through the key-value store of their process group.
 
 The store works before, between and beside collectives, and a rank that waits in it learns who is missing.
 """
@@ -19,7 +19,7 @@ Facts = dict[str, Any]
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT = 600.0
-"""Seconds that ranks wait for each other, unless the user says otherwise: while they start, load, build or exchange."""
+"""Seconds that ranks wait for each other, unless the user sets it: while they start, load, build or exchange."""
 
 _ANSWER_S = 5.0  # for facts that all ranks have given, and that one of them is about to put together
 _CHECKS_PER_SECOND = 1000.0  # of all ranks together, while they wait
@@ -167,7 +167,7 @@ def attempt(title: str, action: Callable[[], T], *, timeout: float, what: str = 
         title: as for :func:`exchange`.
         action: what to do.
         timeout: seconds to wait for other ranks after it.
-        what: says more of what is done; the same on all ranks.
+        what: a longer description of what is done; the same on all ranks.
 
     Raises:
         Exception: what ``action`` raised on this rank.

@@ -1,4 +1,4 @@
-"""What a process knows about its GPU and those of the other ranks. Using a GPU is left to those who need it."""
+"""Facts about the GPU of a process and those of the other ranks. Using a GPU is left to those who need it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from manyhop.system.memory import available_memory
 if TYPE_CHECKING:
     import torch
 
-_UNKNOWN = 1 << 62  # bytes: reading will say if it was too much
+_UNKNOWN = 1 << 62  # bytes: reading reports if it was too much
 
 
 def initialized() -> bool:
@@ -26,7 +26,7 @@ def initialized() -> bool:
 
 
 def gpus() -> tuple[nvml.GPU, ...]:
-    """The GPUs that this process sees, as the driver knows them; without using one."""
+    """The GPUs that this process sees, as the driver lists them; without using one."""
     driver = nvml.driver()
     return () if driver is None else nvml.visible(driver.gpus)
 
@@ -57,7 +57,7 @@ def has_cugraph() -> bool:
 
 
 def facts(device: torch.device | int) -> dict[str, Any]:
-    """What other ranks have to know about this one's GPU; JSON can hold it."""
+    """What other ranks need about this one's GPU; JSON can hold it."""
     import torch
 
     here = torch.device(device).index
@@ -156,9 +156,9 @@ def check_gpus(ours: world.World, title: str, *, timeout: float) -> torch.device
     there = torch.cuda.is_available()
     uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if there else ""
     every = control.exchange(f"GPUs for {title}", {"gpu": uuid, "count": torch.cuda.device_count()}, timeout=timeout)
-    told = judge_gpus([fact["gpu"] for fact in every], [fact["count"] for fact in every])
-    if told is not None:
-        raise InputError(f"{title}: {told}")
+    problem = judge_gpus([fact["gpu"] for fact in every], [fact["count"] for fact in every])
+    if problem is not None:
+        raise InputError(f"{title}: {problem}")
     return torch.device("cuda", torch.cuda.current_device())
 
 

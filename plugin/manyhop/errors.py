@@ -6,10 +6,10 @@
     │   ├── FeatureError                  a feature tensor: length, dtype, kind
     │   └── StateError                    a state_dict that does not belong to this loader
     ├── RankError (also RuntimeError)     another rank failed, is late, is gone or was called differently; names it
-    ├── CapacityError (also MemoryError)  something does not fit in memory, said before it is tried, or on a disk
+    ├── CapacityError (also MemoryError)  something does not fit in memory, reported before it is tried, or on a disk
     └── MissingExtraError (also ImportError)  an optional package is needed; names the extra that brings it
 
-Each message says what was expected, what came, and what to do.
+Each message states what was expected, what came, and what to do.
 
 Exceptions of the user's code (transforms, samplers, datasets) reach the caller as they are. A note names the batch;
 ``error.failed_batch`` is ``(epoch, batch)``, both from 0.

@@ -22,7 +22,7 @@ from manyhop import control
 from manyhop.arguments import seconds
 from manyhop.errors import InputError, RankError
 
-_ANSWER_S = 2.0  # beyond the timeout: torch has errors of its own, which say more
+_ANSWER_S = 2.0  # beyond the timeout: torch has errors of its own, with more details
 _LAST_DROP_S = 0.05  # it takes microseconds, once a thread gets to run
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 

@@ -96,7 +96,7 @@ def test_column_pointers_are_on_the_gpu_even_where_the_topology_is_pinned():
     plan = decide_gpu(topology, [X], hardware(3))
     assert (plan.topology.place, plan.gpu_bytes, plan.pinned_bytes) == ("pinned", 3 * GB, 108 * GB)
     assert "topology: pinned. 9.3 GiB do not fit" in str(plan)
-    assert "where the GPU reads, but for 1.9 GiB of column pointers, which lie on the GPU." in str(plan)
+    assert "where the GPU reads, but for 1.9 GiB of column pointers, which reside on the GPU." in str(plan)
     assert places([X], hardware(1), topology=topology) == ["host", "pinned"]
     assert places([X], hardware(3), "pinned-cuda", topology) == ["pinned", "pinned"]
     with pytest.raises(CapacityError, match=r"1.9 GiB on each GPU, where 953.7 MiB are usable"):

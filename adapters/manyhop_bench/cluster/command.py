@@ -48,7 +48,7 @@ _COLUMNS = (
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
-    """Simulate what the arguments of ``manyhop bench cluster`` say; print, save."""
+    """Simulate what the arguments of ``manyhop bench cluster`` specify; print, save."""
     most = max(options.ranks)
     if any(most % ranks or (ranks > options.gpus and ranks % options.gpus) for ranks in options.ranks):
         raise InputError(

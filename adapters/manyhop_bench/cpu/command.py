@@ -94,7 +94,7 @@ LARGE = Size(
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
-    """Measure what the arguments of ``manyhop bench cpu`` say; print, save."""
+    """Measure what the arguments of ``manyhop bench cpu`` specify; print, save."""
     chosen = QUICK if options.quick else LARGE if options.large else STANDARD
     workloads = (*chosen.workloads, BUILD)
     if options.only is not None and options.only not in workloads:

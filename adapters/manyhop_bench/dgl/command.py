@@ -29,7 +29,7 @@ _MIN_TURN = 0.1  # seconds
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
-    """Measure what the arguments of ``manyhop bench dgl`` say; print, save."""
+    """Measure what the arguments of ``manyhop bench dgl`` specify; print, save."""
     size = QUICK if options.quick else STANDARD
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of DGL's loader about the affinity of its workers

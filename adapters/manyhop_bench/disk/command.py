@@ -29,7 +29,7 @@ _FANOUT, _BATCH_SIZE, _COUNTED, _BATCHES = (10, 10), 1024, 64, 128
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
-    """Measure what the arguments of ``manyhop bench disk`` say; print, save."""
+    """Measure what the arguments of ``manyhop bench disk`` specify; print, save."""
     num_rows = options.times * options.memory // (4 * _WIDTH)
     if num_rows < 10 * _BATCH_SIZE:
         raise InputError(f"Expected a file of at least {10 * _BATCH_SIZE} rows, got {num_rows}. Raise --memory.")

@@ -36,7 +36,7 @@ Work = Callable[[Any], object]
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
-    """Measure what the arguments of ``manyhop bench embeddings`` say; print, save. All ranks call it."""
+    """Measure what the arguments of ``manyhop bench embeddings`` specify; print, save. All ranks call it."""
     if options.ids > options.rows:
         raise InputError(f"Expected at most {options.rows} ids, got {options.ids}. Raise --rows.")
     torch.set_num_threads(options.threads)

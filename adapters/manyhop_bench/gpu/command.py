@@ -82,7 +82,7 @@ PAPERS = dataclasses.replace(
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
-    """Measure what the arguments of ``manyhop bench gpu`` say; print, save."""
+    """Measure what the arguments of ``manyhop bench gpu`` specify; print, save."""
 
     def keep(run: Run) -> None:
         if options.output is not None:

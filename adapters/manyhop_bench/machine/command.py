@@ -21,7 +21,7 @@ from manyhop_bench.machine.compare import compare, summary, table
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
-    """Measure, or read records, as the arguments of ``manyhop bench machine`` say; print, save."""
+    """Measure, or read records, as the arguments of ``manyhop bench machine`` specify; print, save."""
     lines = ["# Constants of a machine", ""]
     machine = H200
     if options.saved:

@@ -28,7 +28,7 @@ class _Measured:
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
-    """Measure what the arguments of ``manyhop bench ranks`` say; print, save."""
+    """Measure what the arguments of ``manyhop bench ranks`` specify; print, save."""
     rows = options.nodes * 4 * options.features + options.edges * 16
     require_memory("This benchmark", 4 * max(options.ranks) * rows, "Use smaller --nodes, --edges or --ranks.")
     try:

@@ -25,7 +25,7 @@ _DEPENDENCIES = (1, 16, 256)
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
-    """Measure what the arguments of ``manyhop bench cooperative`` say; print, save."""
+    """Measure what the arguments of ``manyhop bench cooperative`` specify; print, save."""
     lines = ["# Rows of ranks that sample together", ""]
     lines += [f"- {label}: {value}" for label, value in describe(["cooperative", *argv])]
     lines += [

@@ -22,7 +22,7 @@ _COLUMNS = ("rows, in memory of", "sent to each rank, MB", "manyhop, GB/s", "all
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
-    """Do what the arguments of ``manyhop bench exchange`` say: be a rank, or start two and wait."""
+    """Do what the arguments of ``manyhop bench exchange`` specify: be a rank, or start two and wait."""
     if options.namespaces and shutil.which("ip") is None:
         raise InputError("--namespaces needs the command 'ip' (package iproute2), which is not here: leave it out.")
     require_memory("This benchmark", 8 * options.rows * max(options.features), "Use fewer --rows or --features.")

@@ -17,7 +17,7 @@ from manyhop_bench.ranks.simulated import ROW_BYTES, Ints, communities, owners_o
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
-    """Measure what the arguments of ``manyhop bench partition`` say; print, save."""
+    """Measure what the arguments of ``manyhop bench partition`` specify; print, save."""
     lines = ["# Rows of other ranks in a batch, by the order of the nodes", ""]
     lines += [f"- {label}: {value}" for label, value in describe(["partition", *argv])]
     lines += [

@@ -19,7 +19,7 @@ _COLUMNS = ("loader", "compiled kernels", "import", "construction", "first batch
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
-    """Measure what the arguments of ``manyhop bench start`` say; print, save."""
+    """Measure what the arguments of ``manyhop bench start`` specify; print, save."""
     with tempfile.TemporaryDirectory() as kernels:
         _process("manyhop", kernels)  # keeps Python's byte code, as an installer does
         cold = [_process("manyhop", os.path.join(kernels, "cold"))]

@@ -24,7 +24,7 @@ _MIN_TURN = 0.05  # seconds
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
-    """Measure what the arguments of ``manyhop bench step`` say; print, save."""
+    """Measure what the arguments of ``manyhop bench step`` specify; print, save."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     header = describe(["step", *argv])
     if device.type == "cuda":

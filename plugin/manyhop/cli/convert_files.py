@@ -45,7 +45,7 @@ class Source:
 
 
 def convert(args: argparse.Namespace) -> StoredGraph:
-    """Convert what the arguments of ``manyhop convert`` say.
+    """Convert what the arguments of ``manyhop convert`` specify.
 
     Raises:
         InputError: the source cannot be converted.
@@ -60,7 +60,7 @@ def convert(args: argparse.Namespace) -> StoredGraph:
                 source.write(writer)
             else:
                 graph = source if isinstance(source, StoredGraph) else _read(source, writer.scratch(), memory)
-                renumber(graph, writer, _order(graph, args.partition, raw), _say)
+                renumber(graph, writer, _order(graph, args.partition, raw), _report)
             return writer.finish()
 
 
@@ -86,7 +86,7 @@ def _fetched(args: argparse.Namespace) -> Iterator[argparse.Namespace]:
             name, mark, rest = name.partition(after) if after else (name, "", "")
             address = folder + slash + name
             if address not in copies:
-                _say(f"{address}: is copied.")
+                _report(f"{address}: is copied.")
                 copies[address] = fetch(address, Path(scratch))
             return f"{before}{copies[address]}{mark}{rest}"
 
@@ -95,7 +95,7 @@ def _fetched(args: argparse.Namespace) -> Iterator[argparse.Namespace]:
         yield argparse.Namespace(**{**vars(args), **{name: texts or None for name, texts in new.items()}})
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     print(text, file=sys.stderr)
 
 
@@ -119,9 +119,11 @@ def _source(args: argparse.Namespace, raw: Mapping[Path, Rows]) -> Source | Stor
         return _load_saved(paths[0])
     if ogb:
         hetero = is_hetero_ogb(paths[0])
-        return Source(not hetero, partial(convert_ogb, paths[0], say=_say, both_ways=args.both_ways, split=args.split))
+        return Source(
+            not hetero, partial(convert_ogb, paths[0], report=_report, both_ways=args.both_ways, split=args.split)
+        )
     if processed:
-        found = Processed(paths[0], _say)
+        found = Processed(paths[0], _report)
         return Source(found.is_homogeneous, found.write)
     if len(paths) == 1 and paths[0].is_dir():
         raise InputError(
@@ -131,7 +133,7 @@ def _source(args: argparse.Namespace, raw: Mapping[Path, Rows]) -> Source | Stor
     if any(edge_type is None for edge_type, _ in typed) and any(edge_type is not None for edge_type, _ in typed):
         raise InputError("Expected SRC,REL,DST=FILE for all files or for none.")
     lists = _edge_lists(args, typed, raw)
-    return Source(typed[0][0] is None, partial(convert_edge_lists, lists, say=_say))
+    return Source(typed[0][0] is None, partial(convert_edge_lists, lists, report=_report))
 
 
 def _read(source: Source, scratch: Path, memory: int | None) -> StoredGraph:
@@ -144,7 +146,7 @@ def _read(source: Source, scratch: Path, memory: int | None) -> StoredGraph:
 def _order(graph: StoredGraph, partition: Sequence[str], raw: Mapping[Path, Rows]) -> Order:
     """Numbers of the nodes by what --partition says."""
     if len(partition) == 1 and partition[0].isdigit():
-        return metis_order(graph, int(partition[0]), _say)
+        return metis_order(graph, int(partition[0]), _report)
     given: dict[NodeType, Rows] = {}
     for text in partition:
         name, equals, path = text.rpartition("=")
@@ -154,7 +156,7 @@ def _order(graph: StoredGraph, partition: Sequence[str], raw: Mapping[Path, Rows
         if (name or HOMOGENEOUS_NODE) in given:
             raise InputError(f"Expected --partition once per node type, got '{text}' besides another one.")
         given[name or HOMOGENEOUS_NODE] = _open(path, raw)
-    return given_order(graph, given, _say)
+    return given_order(graph, given, _report)
 
 
 def _refuse_others(args: argparse.Namespace, *, edges: bool, ogb: bool) -> None:

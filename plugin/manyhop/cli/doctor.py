@@ -13,8 +13,8 @@ def add_to(verbs: Verbs) -> None:
         verbs,
         "doctor",
         _run,
-        help="say what is installed here, what is missing, and what brings it",
-        description="Says what is installed here, what is missing, and what brings it. "
+        help="report what is installed here, what is missing, and how to add it",
+        description="Reports what is installed here, what is missing, and how to add it. "
         "Exits with 1 if manyhop cannot work, else with 0.",
     )
 

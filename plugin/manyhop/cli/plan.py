@@ -16,8 +16,8 @@ def add_to(verbs: Verbs) -> None:
         verbs,
         "plan",
         _run,
-        help="say what will be in which memory, and what it will take, before anything is loaded",
-        description="Says, before anything is loaded, which memory topology and features will be in, and why; with "
+        help="report what will be in which memory, and what it will take, before anything is loaded",
+        description="Reports, before anything is loaded, which memory topology and features will be in, and why; with "
         "--fanout also what batches, steps and epochs are expected to take. Machines, their GPUs and the graph may be "
         "described by options: they need not be there.",
     )
@@ -32,7 +32,7 @@ def add_to(verbs: Verbs) -> None:
     gpus.add_argument("--gpus", type=int, metavar="K", help="GPUs of each node, with a rank each")
     gpus.add_argument("--gpu-memory", metavar="BYTES", help="free memory of each, such as 141GB (what is free here)")
     gpus.add_argument("--no-peers", action="store_true", help="the GPUs of a node cannot read each other's memory")
-    gpus.add_argument("--placement", choices=get_args(GPUMode), metavar="HOW", help="as loaders are told (auto)")
+    gpus.add_argument("--placement", choices=get_args(GPUMode), metavar="HOW", help="as the loaders' argument (auto)")
     _add_costs(parser)
 
 

@@ -139,7 +139,7 @@ def gpu_lines(args: argparse.Namespace, placement: GPUPlacement, hardware: Hardw
 
 
 def no_engine(topology: Item, decide_alone: Callable[[], object], error: CapacityError) -> CapacityError:
-    """Return the error to raise where not all fits: it says whether the topology alone would."""
+    """Return the error to raise where not all fits: it states whether the topology alone would."""
     try:
         decide_alone()
     except CapacityError:

@@ -1,4 +1,4 @@
-"""What ``manyhop plan`` does: says from headers alone where everything will be."""
+"""``manyhop plan``: reports from headers alone where everything will be."""
 
 from __future__ import annotations
 

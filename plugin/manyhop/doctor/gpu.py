@@ -1,4 +1,4 @@
-"""What ``manyhop doctor`` says about GPUs: what was found (:func:`look`), and what that means (:func:`findings`)."""
+"""What ``manyhop doctor`` reports about GPUs: what was found (:func:`look`), and what that means (:func:`findings`)."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _gpus(facts: Facts) -> Diagnosis:
         return Diagnosis(topic="GPUs", state="missing", text="none here; manyhop samples on the CPU")
     there = _counted([gpu.name for gpu in facts.driver.gpus])
     if facts.cuda is None:
-        why = f"torch {facts.torch} was built without CUDA: install one with it, as https://pytorch.org says"
+        why = f"torch {facts.torch} was built without CUDA: install one with it, as described on https://pytorch.org"
     elif not nvml.visible(facts.driver.gpus):
         why = "CUDA_VISIBLE_DEVICES hides them: unset it"
     else:
@@ -206,10 +206,10 @@ def _allocator(facts: Facts) -> Diagnosis:
     if not facts.settings:
         text = f"segments of fixed sizes; import manyhop before the GPU is used, or set {VARIABLES[0]}={SETTING}"
         return Diagnosis(topic="GPU allocator", state="missing", text=text)
-    said = ", ".join(f"{name}={value}" for name, value in facts.settings.items())
+    settings = ", ".join(f"{name}={value}" for name, value in facts.settings.items())
     if any(SETTING.lower() in value.lower().replace(" ", "") for value in facts.settings.values()):
-        return Diagnosis(topic="GPU allocator", state="ok", text=said)
-    text = f"{said}, as you set it; with {SETTING} in it, batches of changing sizes take less memory"
+        return Diagnosis(topic="GPU allocator", state="ok", text=settings)
+    text = f"{settings}, as you set it; with {SETTING} in it, batches of changing sizes take less memory"
     return Diagnosis(topic="GPU allocator", state="ok", text=text)
 
 
@@ -253,5 +253,5 @@ def _compile() -> Compiled | Exception:
         from manyhop.doctor.gpu_probe import compile_one
 
         return compile_one(torch.device("cuda", 0))
-    except Exception as error:  # whatever a broken compiler raises: the doctor says it and goes on
+    except Exception as error:  # whatever a broken compiler raises: the doctor reports it and goes on
         return error

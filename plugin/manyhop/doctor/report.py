@@ -106,7 +106,7 @@ def _package(package: _Package) -> Diagnosis:
             warnings.simplefilter("ignore")  # of what a package brings along
             if package.module is not None:
                 importlib.import_module(package.module)
-    except Exception as error:  # whatever a broken package raises: the doctor says it and goes on
+    except Exception as error:  # whatever a broken package raises: the doctor reports it and goes on
         return finding("broken", f"{version}, but 'import {package.module}' fails: {error!r}")
     if package.versions is not None:
         return version_in(package.topic, version, package.versions, package.advice)
@@ -146,7 +146,7 @@ def compiled_kernels() -> Diagnosis:
 
     folders: list[Path] = []
     for package in KERNEL_FOLDERS:
-        # numba finds the folder for a function from the file that the function says it stands in.
+        # numba finds the folder for a function from the file that the function is defined in.
         source = Path(manyhop.__file__).parent / package / "__init__.py"
         try:
             function = eval(compile("lambda: None", source, "eval"))

@@ -16,7 +16,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextmanager
 def writing(path: Path, nbytes: int) -> Iterator[None]:
-    """Say what a file of ``nbytes`` is lacking if the body, which writes it, fails.
+    """Report the space that a file of ``nbytes`` lacks if the body, which writes it, fails.
 
     Raises:
         CapacityError: the disk is full.

@@ -220,7 +220,7 @@ class GraphWriter:
         """A file of its own for a tensor, of a kind that can be mapped."""
         name = stem = re.sub(r"[^\w.-]", "_", name).lstrip(".") or "tensor"
         count = 1
-        while name.lower() in self._files:  # some file systems do not tell A from a
+        while name.lower() in self._files:  # some file systems do not distinguish A from a
             count += 1
             name = f"{stem}-{count}"
         self._files.add(name.lower())

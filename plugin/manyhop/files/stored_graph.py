@@ -145,7 +145,7 @@ class StoredGraph:
 
     @property
     def pointer_bytes(self) -> int:
-        """How many of these bytes say where columns begin."""
+        """How many of these bytes are column pointers."""
         return sum(8 * (self.nodes[dst].count + 1) for _, _, dst in self.edges)
 
     def build(self) -> Graph:

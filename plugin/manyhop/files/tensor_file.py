@@ -67,7 +67,7 @@ class TensorFile:
             self._discard()
             return
         with writing(self.path, self._nbytes):
-            os.close(self._file)  # some file systems only tell now that there was no room
+            os.close(self._file)  # some file systems report only now that there was no room
             self._partial.replace(self.path)
         if self.path.suffix == ".bin":
             write_manifest(self.path, self.shape, self.dtype)

@@ -1,4 +1,4 @@
-"""Names of contents, by which processes of a node know that they see the same."""
+"""Names of contents, by which processes of a node recognise that they have the same."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class FilePlace:
 
 
 class MappedFiles:
-    """Says which file is behind an address. Only on Linux: elsewhere none is known."""
+    """Find the file behind an address; on Linux only, elsewhere there is none."""
 
     def __init__(self) -> None:
         self._ranges = _read_mappings()

@@ -48,7 +48,7 @@ class Packed:
 
     @property
     def message(self) -> dict[str, Any]:
-        """What another process needs to know, beside the descriptors."""
+        """What another process needs beside the descriptors."""
         return {"segments": [s.id for s in self.segments], "pickle_at": list(self.pickle_at)}
 
     @property

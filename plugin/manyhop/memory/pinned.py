@@ -40,7 +40,7 @@ def pin(source: Tensor | np.ndarray[Any, Any]) -> None:
     if not torch.cuda.is_available():
         raise InputError("Expected a CUDA device to pin memory for, found none. Pin nothing on this machine.")
     begin, end, owner = _extent(source)
-    if begin == end or _registry.knows(begin, end):
+    if begin == end or _registry.has(begin, end):
         return
     if isinstance(source, Tensor) and source.is_pinned() and not _registry.overlaps(begin, end):
         return
@@ -103,7 +103,7 @@ class _Registry:
         self._users: set[tuple[int, int]] = set()
         self._lock = threading.RLock()  # garbage collection may call remove() in the middle of add()
 
-    def knows(self, begin: int, end: int) -> bool:
+    def has(self, begin: int, end: int) -> bool:
         """Was just this pinned here?"""
         return (begin, end) in self._users
 

@@ -146,7 +146,7 @@ def _map(fd: int, size: int) -> tuple[mmap.mmap, int]:
         raise OSError(ctypes.get_errno(), f"mapping {size} bytes of shared memory: {os.strerror(ctypes.get_errno())}")
     with contextlib.suppress(OSError):  # huge pages are off
         mapping.madvise(mmap.MADV_HUGEPAGE, begin, size)
-    return mapping, begin  # unmaps what lies in its place, too
+    return mapping, begin  # unmaps what resides there, too
 
 
 def _gather_into_huge_pages(mapping: mmap.mmap, begin: int, size: int) -> None:

@@ -61,18 +61,18 @@ def share(load: Callable[[], T], *, what: str | None = None, timeout: float = DE
         finally:
             _loading = False
 
-    found, said = world.init(), _said(load) if what is None else what
+    found, name = world.init(), _name(load) if what is None else what
 
     def get() -> T:
         if found.local_world_size == 1:
             return guarded()
         node = _join(found)
         node.calls += 1
-        numbered = f"share() number {node.calls}, of {said}"[:1000]
+        numbered = f"share() number {node.calls}, of {name}"[:1000]
         return _once(node.broker, f"share {node.calls}", guarded, numbered, found.local_world_size, timeout)
 
     return (
-        get() if found.num_nodes == 1 else control.attempt("share()", get, timeout=timeout, what=f"share() of {said}")
+        get() if found.num_nodes == 1 else control.attempt("share()", get, timeout=timeout, what=f"share() of {name}")
     )
 
 
@@ -132,9 +132,9 @@ def _leave() -> None:
         node.broker.close()
 
 
-def _said(load: Callable[[], Any]) -> str:
+def _name(load: Callable[[], Any]) -> str:
     if isinstance(load, functools.partial):
-        return _said(load.func)
+        return _name(load.func)
     code = getattr(load, "__code__", None)
     name = getattr(load, "__qualname__", type(load).__qualname__)
     return name if code is None else f"{name} (line {code.co_firstlineno})"

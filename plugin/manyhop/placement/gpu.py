@@ -48,7 +48,7 @@ class GPUChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class GPUPlacement:
-    """What :func:`decide_gpu` decided; ``str`` says it in sentences."""
+    """What :func:`decide_gpu` decided; ``str`` gives it in sentences."""
 
     topology: GPUChoice
     features: tuple[GPUChoice, ...]
@@ -60,7 +60,7 @@ class GPUPlacement:
     host_usable: int
     """Bytes of each node that were given out."""
     host_bytes: int
-    """Bytes that each node needs beside what lies in its memory already (files that stay files need none)."""
+    """Bytes that each node needs beside what is in its memory already (files that stay files need none)."""
     pinned_bytes: int
     """Bytes that each process page-locks; other processes of the node lock the same memory."""
 
@@ -103,12 +103,12 @@ def decide_gpu(topology: Item, features: Sequence[Item], hardware: Hardware, *, 
 
     Args:
         topology: the tables that samplers read, in the size they have there.
-        features: all other tensors; those that lie on a GPU already are left out.
+        features: all other tensors; those that are on a GPU already are left out.
         hardware: what there is.
         mode: what is decided beforehand.
 
     Raises:
-        CapacityError: it does not fit; the message says what does not, and what would help.
+        CapacityError: it does not fit; the message names what does not, and what would help.
         InputError: an unknown mode, or one that this hardware, or a loader made by each rank for itself, cannot have.
         MissingExtraError: ``sharded`` without pylibwholegraph.
     """

@@ -27,7 +27,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """What :func:`decide` decided; ``str`` says it in sentences."""
+    """What :func:`decide` decided; ``str`` gives it in sentences."""
 
     topology: Choice
     features: tuple[Choice, ...]
@@ -72,7 +72,7 @@ def decide(
         can_shard: whether the loaders run in lockstep (``distributed=True``), which sharded features need.
 
     Raises:
-        CapacityError: not all fits; the message says what would help.
+        CapacityError: not all fits; the message names what would help.
         InputError: numbers that make no sense.
     """
     for name, value in (("memory", memory), ("ranks_per_node", ranks_per_node), ("num_nodes", num_nodes)):

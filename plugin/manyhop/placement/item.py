@@ -27,14 +27,14 @@ class Item:
     nbytes: int
     """Its size in memory."""
     can_map: bool
-    """Whether it lies in a file that can be mapped."""
+    """Whether it is in a file that can be mapped."""
     can_shard: bool = True
     """Whether nodes, or GPUs, may hold a part of its rows each."""
     in_memory: bool = False
-    """Whether it lies in the node's memory already, where all ranks that need it read it. Only GPU runs ask."""
+    """Whether it is in the node's memory already, where all ranks that need it read it. Only GPU runs ask."""
     pointer_bytes: int = 0
-    """How many of its bytes say where the rest of it begins: the column pointers of a topology. They are looked up
-    before each read of the rest, so they lie on each GPU even where the rest is pinned. Only GPU runs ask."""
+    """How many of its bytes are column pointers of a topology. They are looked up
+    before each read of the rest, so they reside on each GPU even where the rest is pinned. Only GPU runs ask."""
     can_distribute: bool = True
     """Whether GPUs of all nodes may hold a part each. Only GPU runs ask."""
     distributed_bytes: int | None = None

@@ -1,4 +1,4 @@
-"""Why something lies where it lies, and what to do where it does not fit, in sentences."""
+"""Reasons for each placement, and remedies where something does not fit, in sentences."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def reason(item: Item, place: GPUPlace, hardware: Hardware, *, asked: bool, mapp
     elif place == "host":
         why += ", nor page-locked in the memory of the node"
     home = "their file" if mapped else "the memory of the node"
-    pointers = f", but for {part} of column pointers, which lie on {gpus}" if item.pointer_bytes else ""
+    pointers = f", but for {part} of column pointers, which reside on {gpus}" if item.pointer_bytes else ""
     distributed = _DISTRIBUTED[item.distributed_bytes is not None].format(part=part)
     how = {
         "sharded": f"each of {hardware.gpus_per_node} GPUs holds {part}, where the others read.",
@@ -57,30 +57,30 @@ def too_much(
     items: Mapping[str, Item], places: Mapping[str, GPUPlace], hardware: Hardware, mode: str, auto: bool
 ) -> str:
     """What ``places``, the most modest of this mode, lack, and what would help: among it ``placement="auto"``, where
-    ``auto`` says that it fits.
+    ``auto`` finds that it fits.
     """
     remedies = []
     if auto:
         remedies.append("pass placement='auto', with which all fits")
-    said = []
+    shortages = []
     lacking = Needs(items, places, hardware).lacking()
     if "gpu" in lacking:
         needed, usable = lacking["gpu"]
-        said.append(
+        shortages.append(
             f"{in_units(needed)} on each GPU, where {in_units(usable)} are usable ({1 - GPU_RESERVE:.0%} of what is "
             "free)"
         )
         remedies.append(f"use GPUs with {in_units(_free_for(needed, GPU_RESERVE))} of free memory")
     if "host" in lacking:
         needed, usable = lacking["host"]
-        said.append(
+        shortages.append(
             f"{in_units(needed)} in the memory of each node, where {in_units(usable)} are usable ({1 - RESERVE:.0%} of "
             "what is free)"
         )
         remedies.append(f"use nodes with {in_units(_free_for(needed, RESERVE))} of free memory")
     if "pinned" in lacking:
         needed, limit = lacking["pinned"]
-        said.append(f"{in_units(needed)} of page-locked memory, of which a process may have {in_units(limit)}")
+        shortages.append(f"{in_units(needed)} of page-locked memory, of which a process may have {in_units(limit)}")
         remedies.append("raise that limit")
     stuck = [item.name for item in items.values() if not item.can_map and not item.in_memory]
     if "host" in lacking and stuck and mode in ("auto", "cpu-cuda"):
@@ -91,7 +91,7 @@ def too_much(
     if mode in ("auto", "cuda-cuda") and "gpu" in lacking and hardware.world_size > 1 and not hardware.together:
         remedies.append("let the GPUs hold a part each (distributed=True)")
     remedies.append("store features as float16 or bfloat16")
-    return f"placement={mode!r} needs {' and '.join(said)}. One of these may help: {'; '.join(remedies)}."
+    return f"placement={mode!r} needs {' and '.join(shortages)}. One of these may help: {'; '.join(remedies)}."
 
 
 def _free_for(needed: int, reserve: float) -> int:

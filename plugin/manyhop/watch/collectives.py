@@ -33,7 +33,7 @@ def _under_way() -> dict[str, int]:
     dump = getattr(c10d, "_dump_nccl_trace_json", None)  # not where torch has no NCCL
     found: dict[str, int] = {}
     if dump is not None:
-        with contextlib.suppress(RuntimeError, ValueError, KeyError):  # what we cannot read says nothing
+        with contextlib.suppress(RuntimeError, ValueError, KeyError):  # what cannot be read is no evidence
             for group, counts in json.loads(dump(includeCollectives=False)).get("pg_status", {}).items():
                 ended = int(counts["last_completed_collective"])
                 if int(counts["last_enqueued_collective"]) > ended:

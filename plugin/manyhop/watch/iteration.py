@@ -50,7 +50,7 @@ class Watch:
         if monitor is not None and monitor.over:
             raise InputError(
                 f"{loop.name}: expected no epoch after manyhop.shutdown() or dist.destroy_process_group(), which ended "
-                "what its ranks know of each other. Make the loader anew."
+                "the ranks' records of each other. Make the loader anew."
             )
         if loop.at[3] != "out":
             loop.leave("left")
@@ -64,7 +64,7 @@ class Watch:
 class Iteration:
     """One iteration over a watched loader. Cheap: the calls of a step assign a few attributes.
 
-    Once it has ended, in whatever way, or a later one has begun, its calls do nothing.
+    Once it has ended, in whatever way, or a later one has started, its calls do nothing.
     """
 
     __slots__ = ("_loop", "_monitor", "_number", "_watch")

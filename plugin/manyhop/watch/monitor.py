@@ -191,10 +191,10 @@ class Monitor:
         if self._unseen:
             missing = control.absent(self._store, [f"watch/{rank}" for rank in self._unseen])
             self._unseen = [self._unseen[k] for k in missing]
-        heard = sorted(set(range(self.world_size)).difference(self._unseen))
-        texts = self._store.multi_get([f"watch/{rank}" for rank in heard])
+        reachable = sorted(set(range(self.world_size)).difference(self._unseen))
+        texts = self._store.multi_get([f"watch/{rank}" for rank in reachable])
         heartbeats: list[Heartbeat | None] = [None] * self.world_size
-        for rank, text in zip(heard, texts, strict=True):
+        for rank, text in zip(reachable, texts, strict=True):
             heartbeats[rank] = Heartbeat.decode(text)
         with self._lock:
             self._detector.update(heartbeats, seconds)
@@ -254,7 +254,7 @@ class Monitor:
             f"manyhop: rank {self.rank} cannot go on{doing} and ends its process, as waiting in a collective cannot be "
             f"interrupted. {loop.name}: {fault.text}\nLast known of all ranks:\n{table}\n"
         )
-        time.sleep(2.5 * self._interval)  # the others hear of it, also where the store lies in this process
+        time.sleep(2.5 * self._interval)  # others read it meanwhile, also where this process serves the store
         _end_process(message)
 
     # -- the end
@@ -321,12 +321,12 @@ def _give_reason(loop: Loop, error: BaseException | None, inside: bool) -> None:
 def _end_process(message: str) -> None:
     """The last resort. Neither a lock of a stream that another thread holds nor an error may keep it from ending."""
 
-    def say() -> None:
+    def report() -> None:
         sys.stdout.flush()
         sys.stderr.write(message)
         sys.stderr.flush()
 
-    thread = threading.Thread(target=say, daemon=True)
+    thread = threading.Thread(target=report, daemon=True)
     thread.start()
     thread.join(1.0)
     if thread.is_alive():

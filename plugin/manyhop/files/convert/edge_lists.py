@@ -54,8 +54,8 @@ class EdgeLists:
     """Raw files among the sources, whose dtype and width the user gave."""
 
 
-def convert_edge_lists(lists: EdgeLists, writer: GraphWriter, say: Callable[[str], None]) -> None:
-    """Write the graph; ``say`` gets a sentence about every decision.
+def convert_edge_lists(lists: EdgeLists, writer: GraphWriter, report: Callable[[str], None]) -> None:
+    """Write the graph; ``report`` gets a sentence about every decision.
 
     Raises:
         InputError: a file or a column that is missing or cannot be understood.
@@ -68,12 +68,12 @@ def convert_edge_lists(lists: EdgeLists, writer: GraphWriter, say: Callable[[str
             raise InputError(f"Expected the node types {node_types}, got '{name}'.")
     if lists.both_ways and any(src != dst for src, _, dst in edge_types):
         raise InputError("Edges can be added in the other direction only where both ends are of the same node type.")
-    files = [_EdgeFile(lists, edge_type, path, say) for edge_type, path in lists.sources]
+    files = [_EdgeFile(lists, edge_type, path, report) for edge_type, path in lists.sources]
     tables = {
-        name: NodeTable(name, Table(path=path, header=lists.header, delimiter=lists.delimiter), lists.node_id, say)
+        name: NodeTable(name, Table(path=path, header=lists.header, delimiter=lists.delimiter), lists.node_id, report)
         for name, path in lists.node_tables.items()
     }
-    maps = _map_ids(lists.ids, node_types, [*files, *tables.values()], say)
+    maps = _map_ids(lists.ids, node_types, [*files, *tables.values()], report)
     sorters: dict[EdgeType, EdgeSorter] = {}
     for file in files:
         kinds: dict[str, Kind] = {}
@@ -105,7 +105,7 @@ def convert_edge_lists(lists: EdgeLists, writer: GraphWriter, say: Callable[[str
 class _EdgeFile:
     """One file of edges."""
 
-    def __init__(self, lists: EdgeLists, edge_type: EdgeType, path: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, lists: EdgeLists, edge_type: EdgeType, path: Path, report: Callable[[str], None]) -> None:
         self.edge_type, self._path = edge_type, path
         self.node_types = [edge_type[0], edge_type[2]]
         self._table = Table(path=path, header=lists.header, delimiter=lists.delimiter) if is_table(path) else None
@@ -124,7 +124,7 @@ class _EdgeFile:
                 raise InputError(f"{path}: expected a column of {known}, got '{name}'.")
         left = [name for name in known if name not in (*self._ends, *self._columns)]
         if left:
-            say(f"{path}: columns that are left out: {', '.join(left)} (see --edge-columns).")
+            report(f"{path}: columns that are left out: {', '.join(left)} (see --edge-columns).")
 
     def ends(self) -> Iterator[list[Any]]:
         """Ids of sources and destinations of some edges, as ``pyarrow.Array``; nothing for an edge_index."""
@@ -158,10 +158,10 @@ class _EdgeFile:
 
 
 def _map_ids(
-    ids: Ids, node_types: Sequence[NodeType], files: Sequence[_EdgeFile | NodeTable], say: Callable[[str], None]
+    ids: Ids, node_types: Sequence[NodeType], files: Sequence[_EdgeFile | NodeTable], report: Callable[[str], None]
 ) -> dict[NodeType, IdMap]:
     """Node type -> the map of its ids, for those that have one."""
-    mapped = set(node_types) if ids == "map" else set() if ids == "keep" else _to_be_mapped(files, say)
+    mapped = set(node_types) if ids == "map" else set() if ids == "keep" else _to_be_mapped(files, report)
     collectors = {name: IdCollector() for name in node_types if name in mapped}
     for file in files:
         ends = file.node_types
@@ -174,11 +174,13 @@ def _map_ids(
     maps = {name: collector.finish() for name, collector in collectors.items()}
     for name, found in maps.items():
         which = "Ids" if name == HOMOGENEOUS_NODE else f"Ids of '{name}'"
-        say(f"{which} are mapped to 0 ... {len(found) - 1}, in ascending order; the folder has the ids that they had.")
+        report(
+            f"{which} are mapped to 0 ... {len(found) - 1}, in ascending order; the folder has the ids that they had."
+        )
     return maps
 
 
-def _to_be_mapped(files: Sequence[_EdgeFile | NodeTable], say: Callable[[str], None]) -> set[NodeType]:
+def _to_be_mapped(files: Sequence[_EdgeFile | NodeTable], report: Callable[[str], None]) -> set[NodeType]:
     """Node types with a table, and those whose ids are texts, or integers that cannot be nodes."""
     mapped = {file.node_types[0] for file in files if isinstance(file, NodeTable)}
     lowest: dict[NodeType, int] = {}
@@ -199,7 +201,7 @@ def _to_be_mapped(files: Sequence[_EdgeFile | NodeTable], say: Callable[[str], N
                 break  # no need to look at the rest
     for name, count in seen.items():
         if name not in mapped and (lowest[name] < 0 or highest[name] > 4 * count + 1_000_000):
-            say(f"Ids from {lowest[name]} to {highest[name]} at {count} ends of edges: they are mapped (see --ids).")
+            report(f"Ids from {lowest[name]} to {highest[name]} at {count} ends of edges: they are mapped (see --ids).")
             mapped.add(name)
     return mapped
 

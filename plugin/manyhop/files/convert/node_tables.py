@@ -22,13 +22,13 @@ class NodeTable:
         node_type: of the nodes.
         table: the file.
         id_column: the column of ids; ``None``: the first.
-        say: gets a sentence about columns that are left out.
+        report: gets a sentence about columns that are left out.
 
     Raises:
         InputError: a file or a column that is missing, or no table.
     """
 
-    def __init__(self, node_type: NodeType, table: Table, id_column: str | None, say: Callable[[str], None]) -> None:
+    def __init__(self, node_type: NodeType, table: Table, id_column: str | None, report: Callable[[str], None]) -> None:
         if not is_table(table.path):
             raise InputError(f"{table.path}: expected a CSV or Parquet file as a table of nodes. See --node-tensor.")
         self.path: Path = table.path
@@ -40,7 +40,7 @@ class NodeTable:
         self._columns = [name for name in known if name != self._id and self._has_numbers(name)]
         left = [name for name in known if name not in (self._id, *self._columns)]
         if left:
-            say(f"{table.path}: columns that are left out, as they hold no numbers: {', '.join(left)}.")
+            report(f"{table.path}: columns that are left out, as they hold no numbers: {', '.join(left)}.")
 
     def ends(self) -> Iterator[list[Any]]:
         """Ids of some nodes, as ``pyarrow.Array``."""

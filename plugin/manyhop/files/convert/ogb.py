@@ -43,7 +43,7 @@ def is_hetero_ogb(folder: Path) -> bool:
 
 
 def convert_ogb(
-    folder: Path, writer: GraphWriter, say: Callable[[str], None], *, both_ways: bool, split: str | None
+    folder: Path, writer: GraphWriter, report: Callable[[str], None], *, both_ways: bool, split: str | None
 ) -> None:
     """Write the graph: features ``x``, labels ``y``, ``edge_attr``, masks of the split; other files keep their names.
 
@@ -57,7 +57,7 @@ def convert_ogb(
     counts, edge_types = _types(source) if hetero else ({HOMOGENEOUS_NODE: source.num_nodes()}, [HOMOGENEOUS_EDGE])
     if both_ways and any(src != dst for src, _, dst in edge_types):
         raise InputError("Edges can be added in the other direction only where both ends are of the same node type.")
-    chosen = _split_folder(folder, split, say)
+    chosen = _split_folder(folder, split, report)
     of_links = chosen is not None and has_link_split(chosen)
     for node_type, count in counts.items():
         inner = node_type if hetero else ""
@@ -216,7 +216,7 @@ def _add_edges(sorter: EdgeSorter, edges: Iterator[Tensor], columns: dict[str, R
             raise InputError(f"Expected '{name}' to have {position} rows, one per edge, got {rows.num_rows}.")
 
 
-def _split_folder(folder: Path, split: str | None, say: Callable[[str], None]) -> Path | None:
+def _split_folder(folder: Path, split: str | None, report: Callable[[str], None]) -> Path | None:
     """The folder of the split that is asked for, or the only one."""
     found = sorted(path for path in (folder / "split").glob("*") if path.is_dir())
     names = [path.name for path in found]
@@ -225,7 +225,7 @@ def _split_folder(folder: Path, split: str | None, say: Callable[[str], None]) -
     if split is not None and split not in names:
         raise InputError(f"{folder}: expected a split of {names}, got '{split}'.")
     if not found:
-        say(f"{folder}: has no split/: there will be no masks.")
+        report(f"{folder}: has no split/: there will be no masks.")
         return None
     return folder / "split" / (split or names[0])
 

@@ -26,7 +26,7 @@ Order = dict[NodeType, Tensor]
 _PIECE = 1 << 22  # edges at a time
 
 
-def metis_order(graph: StoredGraph, num_parts: int, say: Callable[[str], None]) -> Order:
+def metis_order(graph: StoredGraph, num_parts: int, report: Callable[[str], None]) -> Order:
     """Order nodes by the parts that METIS finds, across all node types, with few edges between parts.
 
     Where a part has more nodes of a type than its share, those with the fewest neighbours go to other parts.
@@ -34,7 +34,7 @@ def metis_order(graph: StoredGraph, num_parts: int, say: Callable[[str], None]) 
     Args:
         graph: the graph on disk.
         num_parts: number of parts, of as many nodes of each type.
-        say: gets a sentence about the result.
+        report: gets a sentence about the result.
 
     Raises:
         InputError: fewer nodes than parts, or no edges.
@@ -51,20 +51,20 @@ def metis_order(graph: StoredGraph, num_parts: int, say: Callable[[str], None]) 
         moved += int((fitted != part).sum())
         order[name] = _by_part(fitted)
         offset += count
-    say(
+    report(
         f"METIS: {num_parts} parts; {found.cut:.1%} of the edges join two of them. {moved} of {total} nodes changed "
         "their part, so that all parts have as many nodes of each type."
     )
     return order
 
 
-def given_order(graph: StoredGraph, given: Mapping[NodeType, Rows], say: Callable[[str], None]) -> Order:
+def given_order(graph: StoredGraph, given: Mapping[NodeType, Rows], report: Callable[[str], None]) -> Order:
     """Order nodes by parts that the user names; nodes of other types keep their order.
 
     Args:
         graph: the graph on disk.
         given: node type -> ``[count]`` integer, the part of each node, from 0.
-        say: gets a sentence about their sizes.
+        report: gets a sentence about their sizes.
 
     Raises:
         InputError: another node type, shape or dtype; a negative part.
@@ -84,7 +84,7 @@ def given_order(graph: StoredGraph, given: Mapping[NodeType, Rows], say: Callabl
             raise InputError(f"{rows.paths[0]}: expected parts 0, 1, 2, ..., got {parts.min()}.")
         order[name] = _by_part(parts)
         sizes = np.unique(parts, return_counts=True)[1]
-        say(
+        report(
             f"{rows.paths[0]}: {len(sizes)} parts of {sizes.min(initial=count)} to {sizes.max(initial=0)} nodes{what}; "
             "ranks hold equal slices of the rows, in their order."
         )

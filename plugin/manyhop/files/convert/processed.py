@@ -37,7 +37,7 @@ class Processed:
     """
 
     folder: Path
-    say: Callable[[str], None]
+    report: Callable[[str], None]
 
     @property
     def is_homogeneous(self) -> bool:
@@ -61,7 +61,7 @@ class Processed:
             given = [meta[node_type]] if node_type in meta else [rows.shape[0] for rows in tensors.values()]
             count = counts[node_type] = given[0] if given else _highest(edges, node_type) + 1
             if not given:
-                self.say(f"{self.folder}: '{node_type}' has no tensors: {count} nodes, 1 + the highest id.")
+                self.report(f"{self.folder}: '{node_type}' has no tensors: {count} nodes, 1 + the highest id.")
             if node_type == "paper":
                 tensors |= self._masks(count)
             writer.add_nodes(HOMOGENEOUS_NODE if one else node_type, count, tensors)
@@ -99,7 +99,7 @@ class Processed:
             if has_header or path.stem not in _RAW_WIDTH:
                 rows = open_rows(path)
             else:
-                self.say(f"{path}: has no header, so it is read as IGB's large sizes are, as raw float32.")
+                self.report(f"{path}: has no header, so it is read as IGB's large sizes are, as raw float32.")
                 raw = read_raw(path, torch.float32, _RAW_WIDTH[path.stem])
                 rows = Rows(raw.parts, raw.dtype, raw.row_shape)
             found[_NAMES.get(path.stem, path.stem)] = rows
@@ -108,7 +108,7 @@ class Processed:
     def _masks(self, count: int) -> dict[str, Tensor | Rows]:
         path = self.folder / "split_dict.pt"
         if not path.exists():
-            self.say(f"{self.folder}: has no split: there will be no masks (IGB's loader draws 60, 20 and 20 %).")
+            self.report(f"{self.folder}: has no split: there will be no masks (IGB's loader draws 60, 20 and 20 %).")
             return {}
         split = load_plain(path)
         if not isinstance(split, dict) or not {"train", "valid"} <= set(split):

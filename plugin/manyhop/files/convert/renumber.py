@@ -21,7 +21,7 @@ from manyhop.files.stored_graph import Others, StoredGraph, StoredNodes, tensor_
 from manyhop.graph import NodeType
 
 
-def renumber(graph: StoredGraph, writer: GraphWriter, order: Order, say: Callable[[str], None]) -> None:
+def renumber(graph: StoredGraph, writer: GraphWriter, order: Order, report: Callable[[str], None]) -> None:
     """Write a graph whose nodes have other numbers: their tensors, edges, and node ids in other tensors.
 
     The folder has the number of each node at the source, or the id that it had there, in its file of ids. Edges of the
@@ -31,14 +31,14 @@ def renumber(graph: StoredGraph, writer: GraphWriter, order: Order, say: Callabl
         graph: what to write again.
         writer: of the new folder.
         order: node type -> ``[count] int64``, the node that gets each number; types that are not in it keep theirs.
-        say: gets a sentence about tensors that may hold node ids, but are not known to.
+        report: gets a sentence about tensors that may hold node ids, but are not known to.
 
     Raises:
         InputError: a tensor holds nodes of several types.
     """
     new = {name: torch.empty_like(old).scatter_(0, old, torch.arange(len(old))) for name, old in order.items()}
     for name, nodes in graph.nodes.items():
-        others = _others(nodes.others, new, say)
+        others = _others(nodes.others, new, report)
         if name not in order:
             tensors, ids = nodes.tensors, None if nodes.ids is None else SourceIds.load(nodes.ids)
         else:
@@ -58,13 +58,13 @@ def renumber(graph: StoredGraph, writer: GraphWriter, order: Order, say: Callabl
             graph.nodes[edge_type[0]].count,
             graph.nodes[edge_type[2]].count,
             transposed=stored.transposed,
-            others=_others(stored.others, new, say),
+            others=_others(stored.others, new, report),
         )
-    writer.add_others(_others(graph.others, new, say))
+    writer.add_others(_others(graph.others, new, report))
     for tensors in [*(n.tensors for n in graph.nodes.values()), *(e.tensors for e in graph.edges.values())]:
         for name, rows in tensors.items():
             if "index" in name:  # nodes, by PyG's convention
-                _report(name, rows.dtype, say)
+                _report_ids(name, rows.dtype, report)
 
 
 def _ids(nodes: StoredNodes, order: Tensor) -> SourceIds:
@@ -77,7 +77,7 @@ def _ids(nodes: StoredNodes, order: Tensor) -> SourceIds:
     return ids.taken(order)
 
 
-def _others(others: Others, new: Mapping[NodeType, Tensor], say: Callable[[str], None]) -> dict[str, Any]:
+def _others(others: Others, new: Mapping[NodeType, Tensor], report: Callable[[str], None]) -> dict[str, Any]:
     found: dict[str, Any] = dict(others.values)
     for name, rows in others.tensors.items():
         tensor = tensor_of(rows)
@@ -89,14 +89,14 @@ def _others(others: Others, new: Mapping[NodeType, Tensor], say: Callable[[str],
                 )
             found[name] = NodeIds(renumbered(tensor, types, new), types)
             continue
-        _report(name, tensor.dtype, say)
+        _report_ids(name, tensor.dtype, report)
         found[name] = tensor
     return found
 
 
-def _report(name: str, dtype: torch.dtype, say: Callable[[str], None]) -> None:
+def _report_ids(name: str, dtype: torch.dtype, report: Callable[[str], None]) -> None:
     if dtype in (torch.int32, torch.int64):
-        say(f"'{name}' is not known to hold nodes: its numbers stay those of the source.")
+        report(f"'{name}' is not known to hold nodes: its numbers stay those of the source.")
 
 
 def renumbered(ids: Tensor, node_types: tuple[NodeType, ...], new: Mapping[NodeType, Tensor]) -> Tensor:
