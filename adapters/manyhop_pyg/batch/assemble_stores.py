@@ -16,10 +16,9 @@ from manyhop.features import RowRequest
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop_pyg.batch.assemble import edge_ids, set_ids
 from manyhop_pyg.batch.output import joined
-from manyhop_pyg.data.feature_store import FeatureStore as OwnStore
 from manyhop_pyg.data.feature_store import StoreColumn
 from manyhop_pyg.data.remote import is_edge_attribute, whole
-from manyhop_pyg.loaders.columns import PlacedStore, StoreColumns
+from manyhop_pyg.loaders.columns import PlacedStore
 from manyhop_pyg.typing import Attributes, Permutation
 
 if TYPE_CHECKING:
@@ -52,9 +51,9 @@ def join_store(joining: Joining, outs: Sequence[SamplerOutput], perm: Permutatio
             batch = custom_cls()
             batch.edge_index, batch.num_nodes = joined(out.row, out.col), out.node.numel()
         batches.append(batch)
-    if gpu is not None and type(feature_store) is OwnStore:
+    placed = joining.placed
+    if isinstance(placed, PlacedStore):
         asked: list[Asked] = []
-        placed: PlacedStore = gpu.columns(StoreColumns(feature_store))
         columns = [(column, source, of_edges(column.name, len(column.tensor))) for column, source in placed.pairs()]
         for batch, out, e_id in zip(batches, outs, e_ids, strict=True):
             into = batch._store._mapping
@@ -92,10 +91,7 @@ def join_hetero_store(
     """Return batches of stores with types, and the bytes of their features."""
     assert perm is None or isinstance(perm, Mapping)
     (feature_store, graph_store), gpu, custom_cls = joining.data, joining.gpu, joining.custom_cls
-    pairs: list[tuple[StoreColumn, object]] | None = None
-    if gpu is not None and type(feature_store) is OwnStore:
-        placed: PlacedStore = gpu.columns(StoreColumns(feature_store))
-        pairs = placed.pairs()
+    pairs = joining.placed.pairs() if isinstance(joining.placed, PlacedStore) else None
     batches: list[HeteroData] = []
     asked: list[Asked] = []
     nbytes = 0

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from manyhop.features import gather
@@ -17,7 +16,6 @@ from manyhop_pyg.batch.edge_index import mark_edges, wrap_edges
 from manyhop_pyg.batch.joining import Joining
 from manyhop_pyg.batch.plan import DataPlan
 from manyhop_pyg.batch.upload import take_over
-from manyhop_pyg.loaders.columns import DataColumns
 from manyhop_pyg.typing import Batch, Sample
 
 
@@ -32,7 +30,7 @@ def join(joining: Joining, out: Sample, times: list[float]) -> tuple[Batch, Samp
 
 def join_all(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[list[Batch], list[Sample], int]:
     """The same for several batches; a GPU gathers the rows of all of them at once."""
-    data, gpu, padding, perm = joining.data, joining.gpu, joining.padding, joining.sampler.edge_permutation
+    gpu, padding, perm = joining.gpu, joining.padding, joining.sampler.edge_permutation
     for out in outs:
         if not isinstance(out, SamplerOutput | HeteroSamplerOutput):
             raise TypeError(f"'{joining.loader}' found invalid type: '{type(out)}'")
@@ -42,7 +40,7 @@ def join_all(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tu
     if padding is not None:
         outs = padding.pad(outs, joining.stats)
     homogeneous = isinstance(outs[0], SamplerOutput)
-    plan = _plan(joining) if isinstance(data, Data | HeteroData) else None
+    plan = joining.placed if isinstance(joining.placed, DataPlan) else None
     if plan is not None:
         rows = Rows(None if gpu is None else gpu.device)
         begin = begin_data if homogeneous else begin_hetero_data
@@ -71,11 +69,3 @@ def join_all(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tu
     mark_edges(batches, joining.sampler, transformed=joining.transforms_samples)
     times.append(time.perf_counter())
     return batches, list(outs), nbytes
-
-
-def _plan(joining: Joining) -> DataPlan:
-    """What to do with the attributes of the data as it is now."""
-    if joining.gpu is None:
-        return joining.plans.of(joining.data)
-    placed: DataPlan = joining.gpu.columns(DataColumns(joining.data))
-    return placed

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
 
 from manyhop.features import BufferPool
 from manyhop.pipeline import Stats
 from manyhop_pyg.batch.plan import DataPlan, PlanCache
+from manyhop_pyg.data.feature_store import FeatureStore
+from manyhop_pyg.loaders.columns import DataColumns, PlacedStore, StoreColumns
 from manyhop_pyg.typing import Batch, Bounds, PyGData, Sample, StoreSize
 
 if TYPE_CHECKING:
@@ -40,9 +43,20 @@ class Joining(NamedTuple):
     """Whether the user changes samples."""
     gpu: GPURuntime | None
     padding: Pads | None
-    plans: PlanCache
+    placed: DataPlan | PlacedStore | None
+    """What rows are read from; ``None``: only the store can tell."""
     bounds: Bounds
     store_size: StoreSize
     copy_threads: int | None
     buffers: BufferPool
     stats: Stats
+
+
+def placed_columns(data: PyGData, gpu: GPURuntime | None, plans: PlanCache) -> DataPlan | PlacedStore | None:
+    """Return what the rows of batches are read from, as the data is now; ``None``: only its store can tell."""
+    placed: DataPlan | PlacedStore | None = None
+    if isinstance(data, Data | HeteroData):
+        placed = plans.of(data) if gpu is None else gpu.columns(DataColumns(data))
+    elif gpu is not None and type(data[0]) is FeatureStore:
+        placed = gpu.columns(StoreColumns(data[0]))
+    return placed

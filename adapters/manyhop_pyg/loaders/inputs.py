@@ -52,26 +52,27 @@ def given_nodes(
         seeds: as the user gives them.
         input_time: as the user gives them.
         node_type: the loader's, or a tuple of several.
-        device: the GPU that samples: seeds of one type without times stay where they are; ``None``: the CPU samples.
+        device: the GPU that samples: seeds of one type without times stay where they are, and it makes their
+            ``input_id``; ``None``: the CPU samples.
 
     Raises:
         InputError: no ids, other types, or times that do not fit.
     """
-    if isinstance(node_type, tuple) != isinstance(seeds, Mapping):
-        got = f"of {list(seeds)}" if isinstance(seeds, Mapping) else "without types"
+    by_type = seeds if not isinstance(seeds, Tensor) and isinstance(seeds, Mapping) else None
+    if isinstance(node_type, tuple) != (by_type is not None):
+        got = "without types" if by_type is None else f"of {list(by_type)}"
         raise InputError(f"Expected seeds of the loader's type of input nodes, {node_type!r}, got seeds {got}.")
-    if not isinstance(seeds, Mapping):
+    if by_type is None:
         nodes = as_tensor("seeds", seeds)
         if device is not None and input_time is None:  # the quick way: nothing is copied, and the GPU not waited for
             check_kind("seeds", nodes)
-            input_id = torch.arange(nodes.shape[0], device=device)
-            columns = {"input_id": input_id, "node": nodes, "time": None, "input_type": node_type}
+            columns = {"input_id": None, "node": nodes, "time": None, "input_type": node_type}
             return input_of(NodeSamplerInput, columns)
         check_ids("seeds", nodes, None)
         check_time("input_time", input_time, nodes.numel())
         return NodeSamplerInput(torch.arange(nodes.numel()), nodes, input_time, node_type)
-    times = _of_types("input_time", input_time, seeds)
-    return _together([given_nodes(ids, times.get(t), t) for t, ids in seeds.items()], seeds)
+    times = _of_types("input_time", input_time, by_type)
+    return _together([given_nodes(ids, times.get(t), t) for t, ids in by_type.items()], by_type)
 
 
 def _of_types(name: str, given: object, node_types: Mapping[Any, object]) -> Mapping[Any, Any]:

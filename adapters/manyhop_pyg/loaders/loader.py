@@ -28,7 +28,7 @@ from manyhop.pipeline import BatchPlan, Lockstep, Turn
 from manyhop.sampling import BatchKey
 from manyhop_pyg.batch.assemble import label_data, label_types
 from manyhop_pyg.batch.join import join
-from manyhop_pyg.batch.joining import Joining
+from manyhop_pyg.batch.joining import Joining, placed_columns
 from manyhop_pyg.batch.plan import PlanCache
 from manyhop_pyg.loaders.batches import Batches, can_pin
 from manyhop_pyg.loaders.check import check_torch_arguments
@@ -274,7 +274,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             self.transform_sampler_output is not None,
             self._gpu,
             self._padding,
-            self._plans,
+            placed_columns(self.data, self._gpu, self._plans),
             self._bounds,
             self._store_size,
             self._copy_threads,
@@ -306,13 +306,23 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
                 "Expected the loader's own collate_fn for a batch of given seeds, got a subclass that replaces it, and "
                 "takes positions of seeds. Call loader(positions)."
             )
-        self._settle_device()
-        batch: Batch = self._make_alone(key, lambda: self.filter_fn(self.sample_inputs(inputs)))
+        if not self._knows_device:
+            self._settle_device()
+        batch: Batch = self._make_alone(key, lambda: self._make_around(inputs))
         return batch
+
+    def _make_around(self, inputs: Inputs) -> Batch:
+        """Return the batch of some inputs, in the context of a batch."""
+        if self._gpu is None or self._gpu.sampling is None or self.has_own_filter():
+            return self.filter_fn(self.sample_inputs(inputs))
+        finish = self.begin_on_gpu(self._gpu.sampling, [inputs], [next_key()])
+        joining = self.joining()  # while the GPU samples
+        return self._complete(finish()[0], joining)
 
     def _sampled_on(self) -> torch.device | None:
         """The GPU that samples the batches; ``None``: the CPU does."""
-        self._settle_device()
+        if not self._knows_device:
+            self._settle_device()
         return None if self._gpu is None or self._gpu.sampling is None else self._gpu.device
 
     def inputs_at(self, index: Positions) -> Inputs:
@@ -338,10 +348,14 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
 
     def filter_fn(self, out: Sample) -> Batch:
         """Join a sample with the features: the batch as ``Data`` or ``HeteroData``, transformed."""
+        return self._complete(out, None)
+
+    def _complete(self, out: Sample, joining: Joining | None) -> Batch:
+        """Return the batch of a sample; ``joining``: what is known by now of what it is joined with."""
         times = [time.perf_counter()]
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
-        data, out, nbytes = join(self.joining(), out, times)
+        data, out, nbytes = join(self.joining() if joining is None else joining, out, times)
         turn = current_turn()
         self.finish_batch(data, out, turn)
         if self.transform is not None:

@@ -77,7 +77,7 @@ class GPUSampling:
         """Enqueue the sampling around seed nodes, of several batches, on the current stream."""
         engine, _ = self._follow(sampler)
         metadata: list[Metadata]
-        if isinstance(inputs, InputGroup) and inputs.of_nodes and isinstance(sampler, NeighborSampler):
+        if type(inputs) is InputGroup and inputs.of_nodes and isinstance(sampler, NeighborSampler):
             from manyhop.sampling.gpu.launch.seeds import SeedGroup
 
             node_type = sampler.topology.node_type(inputs.input_type)
@@ -85,7 +85,7 @@ class GPUSampling:
             metadata = [(input_id, None) for input_id in inputs.input_ids()]
         else:
             pending = engine.begin([sampler.node_request(*both) for both in zip(inputs, keys, strict=True)])
-            sent = iter(upload([part for index in inputs for part in (index.input_id, index.time)], self.device))
+            sent = iter(upload([part for index in inputs for part in (self._ids(index), index.time)], self.device))
             metadata = [
                 node_metadata(index, input_id, time) for index, input_id, time in zip(inputs, sent, sent, strict=True)
             ]
@@ -97,6 +97,12 @@ class GPUSampling:
             return outs
 
         return finish
+
+    def _ids(self, index: NodeSamplerInput) -> Tensor:
+        """Return what a batch calls its seeds: as given, else 0, 1, ..."""
+        if index.input_id is None:
+            return torch.arange(index.node.shape[0], device=self.device)
+        return index.input_id
 
     def begin_edges(
         self,

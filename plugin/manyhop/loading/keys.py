@@ -65,6 +65,8 @@ def batch_key(key: object) -> BatchKey:
     Raises:
         InputError: anything but three integers.
     """
+    if type(key) is tuple and len(key) == 3 and type(key[0]) is type(key[1]) is type(key[2]) is int:
+        return BatchKey(*key)  # the usual case, quickly
     if not isinstance(key, Sequence) or len(key) != 3:
         raise InputError(f"Expected key as (seed, epoch, batch), got {key!r}.")
     return BatchKey(*[integer("each part of key", part) for part in key])
