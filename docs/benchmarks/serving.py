@@ -34,8 +34,8 @@ def main():
             of_call, of_gpu = (1e6 * statistics.median(times[ROUNDS // 4 :]) for times in (ready, done))
             best = 1e6 * min(done)
             print(
-                f"{number} seeds, {name}: call {of_call:.0f} us, until the GPU is done {of_gpu:.0f} us (best {best:.0f})"
-                f"; {batch.num_nodes} nodes, {batch.num_edges} edges",
+                f"{number} seeds, {name}: call {of_call:.0f} us, until the GPU is done {of_gpu:.0f} us (best "
+                f"{best:.0f}); {batch.num_nodes} nodes, {batch.num_edges} edges",
                 flush=True,
             )
 

@@ -125,8 +125,10 @@ def test_threads(data):
 
 @pytest.mark.parametrize("kind", [NeighborLoader, PPRLoader, ShaDowKHopSampler])
 def test_where_a_gpu_samples(data, on_gpu, kind):
+    arguments = {PPRLoader: [5, torch.tensor([40, 2, 5]), 0.2, 0.06], NeighborLoader: [[3, 2]]}.get(kind, [2, 3])
+
     def batches():
-        loader = kind(data, *{PPRLoader: [5], NeighborLoader: [[3, 2]]}.get(kind, [2, 3]), seed=7)
+        loader = kind(data, *arguments, seed=7)
         return [loader.batch(seeds) for seeds in ([40, 40, 2], torch.tensor([5], dtype=torch.int32), [])]
 
     expected = batches()

@@ -50,6 +50,20 @@ def test_the_highest_and_defaults(data):
     assert get_ppr(torch.empty(2, 0, dtype=torch.int64))[0].shape == (2, 0)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("top_k", [None, 4])
+def test_edges_on_a_gpu(data, top_k):
+    many = torch.randint(0, 4000, (2, 1_200_000))  # which the GPU groups
+    for num_nodes, edge_index in ((60, data.edge_index), (4000, many)):
+        expected = get_ppr(edge_index, 0.15, 1e-4, SEEDS, num_nodes, top_k=top_k)
+        for target in (SEEDS, SEEDS.cuda()):
+            found = get_ppr(edge_index.cuda(), 0.15, 1e-4, target, num_nodes, top_k=top_k)
+            assert all(tensor.is_cuda for tensor in found)
+            assert torch.equal(found[0].cpu(), expected[0])
+            assert torch.equal(found[1].cpu(), expected[1])
+
+
 def test_gdc_takes_it_once_installed():
     edge_index = to_undirected(torch.randint(0, 60, (2, 200)))
     gdc = GDC(

@@ -25,6 +25,7 @@ from manyhop.sampling.gpu.kernels.labor import (
 )
 from manyhop.sampling.gpu.kernels.labor_columns import labor_rank, labor_scale, labor_weigh
 from manyhop.sampling.gpu.kernels.launch import follow
+from manyhop.sampling.gpu.kernels.page_rank import page_rank
 from manyhop.sampling.gpu.kernels.walks import walk
 from manyhop.sampling.gpu.labor import LaborMemory
 from manyhop.sampling.gpu.launch.memory import Edges, Frontier, Nodes, Reports, Seeds, Sums, Tables
@@ -42,6 +43,9 @@ OTHERS = {
     "slots": "*i32",
     "stop": "*fp64",
     "bias": "*fp64",
+    "numbers": "*fp64",
+    "lists": "*i32",
+    "found_rank": "*fp64",
 }  # than int64
 OPTIONS = {
     "REPLACE": False, "WEIGHTED": False, "TIMED": False, "WINDOW": False, "LAST": False, "DISJOINT": False,
@@ -68,6 +72,7 @@ VARIANTS = [
     *((kernel, WEIGHTED | TEMPORAL | {"REPLACE": True}) for kernel in (pick, pick_wide)),
     (spread, TEMPORAL | {"LAST": True}),
     (walk, {"BIASED": False, "STOPS": False, "EDGE_IDS": True}),
+    (page_rank, {"T": 32}),
     (walk, {"BIASED": True, "STOPS": True, "EDGE_IDS": False, "WEIGHTED": True}),
 ]
 
@@ -76,9 +81,9 @@ def build(kernel, options):
     constants = {name: value for name, value in (OPTIONS | options).items() if name in kernel.arg_names}
     scalars = dict.fromkeys(kernel.do_not_specialize, "i32") | {"mask": "i64"}
     parts = {name: part(*(OTHERS.get(field, "*i64") for field in part._fields)) for name, part in PARTS.items()}
-    types = {name: (scalars | parts).get(name, "*i64") for name in kernel.arg_names}
+    types = {name: (OTHERS | scalars | parts).get(name, "*i64") for name in kernel.arg_names}
     source = ASTSource(kernel, types | dict.fromkeys(constants, "constexpr"), constants)
-    compiled = triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": 1 if kernel is pick else 4})
+    compiled = triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": 1 if kernel in (pick, page_rank) else 4})
     assert compiled.asm["cubin"]
     found = dict(kernel.used_global_vals)
     if "follow()" in kernel.src:  # whose key is part of this one; triton 3.6 does not list what it uses as well

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from manyhop.arguments import integer
 from manyhop.errors import InputError
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
-from manyhop.sampling import CPUPageRankSampler, PageRankSpec
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, Graph, build_graph, place
+from manyhop.sampling import CPUPageRankSampler, PageRankNeighbors, PageRankSpec
 from manyhop.system.progress import Progress
 from manyhop_pyg.data.convert import plain
 
@@ -23,6 +23,8 @@ def get_ppr(
     top_k: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """PyG's ``get_ppr``: personalised PageRank of nodes, with fewer pushes, by as many threads as torch has.
+
+    Edges on a GPU are pushed along by that GPU, with the same result.
 
     Nodes are pushed first in, first out, where PyG pushes the last first: the bound on the error is the same, what is
     left below it is not.
@@ -48,13 +50,24 @@ def get_ppr(
         raise InputError(f"Expected edge_index as a tensor [2, num_edges], got {got}. Convert it.")
     if num_nodes is None:
         num_nodes = int(edge_index.max()) + 1 if edge_index.numel() > 0 else 0
-    src, dst = plain(edge_index).cpu()
+    src, dst = plain(edge_index)
     edges = {HOMOGENEOUS_EDGE: EdgeInput(row=dst, col=src)}  # the engine walks from destination to source
-    graph = build_graph({HOMOGENEOUS_NODE: integer("num_nodes", num_nodes, 0)}, edges)
-    sampler = CPUPageRankSampler(graph, PageRankSpec(edge_type=HOMOGENEOUS_EDGE, alpha=alpha, eps=eps, top_k=top_k))
-    nodes = torch.arange(num_nodes) if target is None else target.cpu()
-    bar = Progress("Personalised PageRank", nodes.numel(), unit="nodes")
-    found = sampler.sample(nodes, num_threads=torch.get_num_threads(), bar=bar)
+    nodes = {HOMOGENEOUS_NODE: integer("num_nodes", num_nodes, 0)}
+    graph = build_graph(nodes, edges, defer=edge_index.is_cuda)
+    spec = PageRankSpec(edge_type=HOMOGENEOUS_EDGE, alpha=alpha, eps=eps, top_k=top_k)
+    target = torch.arange(num_nodes) if target is None else target
+    bar = Progress("Personalised PageRank", target.numel(), unit="nodes")
+    found = _find(graph, spec, target, edge_index.device, bar)
     bar.close()
-    pairs = torch.stack([nodes.repeat_interleave(found.begin.diff()), found.node])
+    target = target.to(found.node.device)
+    pairs = torch.stack([target.repeat_interleave(found.begin.diff()), found.node])
     return pairs.to(edge_index.device), found.value.to(edge_index.device, torch.get_default_dtype())
+
+
+def _find(graph: Graph, spec: PageRankSpec, nodes: Tensor, device: torch.device, bar: Progress) -> PageRankNeighbors:
+    """Find neighbours by the GPU that the edges are on; elsewhere on the CPU."""
+    if device.type != "cuda":
+        return CPUPageRankSampler(graph, spec).sample(nodes.cpu(), num_threads=torch.get_num_threads(), bar=bar)
+    from manyhop.sampling import GPUPageRankSampler
+
+    return GPUPageRankSampler(place(graph, device), spec, device=device).sample(nodes, bar=bar)

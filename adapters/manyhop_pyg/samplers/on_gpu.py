@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
-from manyhop.graph import PlacedGraph
+from manyhop.graph import Graph, PlacedGraph
 from manyhop.loading.gpu.upload import upload
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey, HGTSpec
@@ -50,6 +50,11 @@ class GPUSampling:
         self._lock = threading.Lock()
         self._spec: Spec | None = None
         self._follow(sampler)
+
+    @property
+    def graph(self) -> Graph:
+        """The topology, where the GPU reads it."""
+        return self._placed.graph
 
     @classmethod
     def of(cls, sampler: OwnSampler, device: torch.device, where: GPUPlace) -> GPUSampling:
@@ -100,9 +105,8 @@ class GPUSampling:
 
     def _ids(self, index: NodeSamplerInput) -> Tensor:
         """Return what a batch calls its seeds: as given, else 0, 1, ..."""
-        if index.input_id is None:
-            return torch.arange(index.node.shape[0], device=self.device)
-        return index.input_id
+        given: Tensor | None = index.input_id
+        return torch.arange(index.node.shape[0], device=self.device) if given is None else given
 
     def begin_edges(
         self,

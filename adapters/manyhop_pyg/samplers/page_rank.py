@@ -8,7 +8,7 @@ from torch_geometric.sampler import NodeSamplerInput
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
-from manyhop.sampling import BatchKey, CPUPageRankSampler, NodeRequest, PageRankSpec
+from manyhop.sampling import BatchKey, CPUPageRankSampler, NodeRequest, PageRankNeighbors, PageRankSpec
 from manyhop.system.progress import Progress
 from manyhop_pyg.samplers.node_sets import NodeSetSampler
 from manyhop_pyg.typing import PyGData
@@ -33,15 +33,20 @@ class PageRankSampler(NodeSetSampler):
         if self.is_hetero:
             raise InputError("Expected data without types, got some with. Convert it: data.to_homogeneous().")
         self._page_rank = PageRankSpec(edge_type=HOMOGENEOUS_EDGE, alpha=alpha, eps=eps, top_k=num_neighbors)
-        self._finder()
+        CPUPageRankSampler(self.topology.graph, self._page_rank)  # checks the numbers
         self._row = torch.empty(0, dtype=torch.int64)
         self._begin, self._neighbors = torch.zeros(1, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
 
     def find(self, seeds: Tensor, num_threads: int) -> None:
-        """Find the neighbours of seeds ahead, once for all batches; those of others are found with their batch."""
+        """Find the neighbours of seeds ahead, once for all batches; those of others are found with their batch.
+
+        Args:
+            seeds: ``[num_seeds] int64``.
+            num_threads: how many threads share them, where no GPU samples.
+        """
         seeds = torch.unique(seeds)
         bar = Progress("Neighbours by PageRank", seeds.numel(), unit="nodes")
-        found = self._finder().sample(seeds, num_threads=num_threads, bar=bar)
+        found = self._neighbors_of(seeds, num_threads, bar)
         bar.close()
         self._row = torch.full((self.topology.graph.num_nodes[HOMOGENEOUS_NODE],), -1)
         self._row[seeds] = torch.arange(seeds.numel())
@@ -74,12 +79,21 @@ class PageRankSampler(NodeSetSampler):
         """Return the neighbours of seeds, one after the other, and how many each has."""
         row = self._row[seeds] if self._row.numel() else seeds.new_full((1,), -1)
         if bool((row < 0).any()):
-            found = self._finder().sample(seeds)
+            found = self._neighbors_of(seeds, 1)
             return found.node, found.begin.diff()
         begin = self._begin[row]
         size = self._begin[row + 1] - begin
         within = torch.arange(int(size.sum())) - (size.cumsum(0) - size).repeat_interleave(size)
         return self._neighbors[begin.repeat_interleave(size) + within], size
 
-    def _finder(self) -> CPUPageRankSampler:
-        return CPUPageRankSampler(self.topology.graph, self._page_rank)
+    def _neighbors_of(self, seeds: Tensor, num_threads: int, bar: Progress | None = None) -> PageRankNeighbors:
+        """Find neighbours by a GPU that samples for a loader; on the CPU where there is none. They are on the CPU."""
+        sampling = next(iter(self.gpu_samplings.values()), None)
+        if sampling is None:
+            on_cpu = CPUPageRankSampler(self.topology.graph, self._page_rank)
+            return on_cpu.sample(seeds, num_threads=num_threads, bar=bar)
+        from manyhop.sampling import GPUPageRankSampler
+
+        on_gpu = GPUPageRankSampler(sampling.graph, self._page_rank, device=sampling.device)
+        found = on_gpu.sample(seeds, bar=bar)
+        return PageRankNeighbors(found.begin.cpu(), found.node.cpu(), found.value.cpu())

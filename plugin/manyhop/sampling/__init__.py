@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from manyhop.sampling.gpu.edges import GPUEdgeSampler
     from manyhop.sampling.gpu.hgt import GPUHGTSampler
     from manyhop.sampling.gpu.labor import GPULaborSampler
+    from manyhop.sampling.gpu.page_rank_sampler import GPUPageRankSampler
     from manyhop.sampling.gpu.sampler import GPUSampler
     from manyhop.sampling.gpu.walk_sampler import GPUWalkSampler
 
@@ -61,6 +62,7 @@ __all__ = [
     "GPUEdgeSampler",
     "GPUHGTSampler",
     "GPULaborSampler",
+    "GPUPageRankSampler",
     "GPUSampler",
     "GPUWalkSampler",
     "HGTSpec",
@@ -88,6 +90,7 @@ _ON_GPU = {
     "GPUEdgeSampler": "edges",
     "GPUHGTSampler": "hgt",
     "GPULaborSampler": "labor",
+    "GPUPageRankSampler": "page_rank_sampler",
     "GPUSampler": "sampler",
     "GPUWalkSampler": "walk_sampler",
 }
