@@ -15,7 +15,7 @@ def main():
     g = torch.Generator().manual_seed(0)
     edge_index = torch.stack([torch.randint(0, N, (M,), generator=g), (torch.rand(M, generator=g) ** 2 * N).long()])
     data = Data(x=torch.randn(N, WIDTH, generator=g), y=torch.randint(0, 40, (N,), generator=g), edge_index=edge_index)
-    loader = NeighborLoader(data, [10, 10], batch_size=1024, device="cuda", placement="device")
+    loader = NeighborLoader(data, [10, 10], batch_size=1024, device="cuda", placement="cuda-cuda")
     for number in (1, 64, 1024):
         seeds = [torch.randint(0, N, (number,), generator=g) for _ in range(ROUNDS)]
         for name, given in (
