@@ -87,11 +87,17 @@ def test_memory_ahead_that_is_too_small(monkeypatch):
     assert pool._capacity is not small
 
 
-def test_little_memory_is_left_over():
-    """Samples that fill little of the room of a launch have memory of their size."""
+def test_little_memory_is_left_over(monkeypatch):
+    """Samples that fill little of the room of a launch have memory of their size, unless that is little, too."""
     sampler = GPUSampler(place(graph_of(), DEVICE), spec_of(3, 2), device=DEVICE)
+    begin(sampler, [request_of(2)])[0].finish()
     for batch in range(3):
         pending, ahead = begin(sampler, [request_of(2, batch)])
+        assert ahead
+        pending.finish()
+        monkeypatch.setattr(launches, "SMALL_RESULTS", 0)
+        pending, ahead = begin(sampler, [request_of(2, batch)])
+        monkeypatch.undo()
         assert not ahead
         (sample,) = pending.finish()
         numbers = 3 * sum(row.numel() for row in sample.row.values()) + sum(n.numel() for n in sample.node.values())

@@ -25,7 +25,8 @@ def wrap_edges(plan: DataPlan, batch: Batch, out: Sample, sampler: BaseSampler, 
         sampler: made the sample.
         transformed: whether the user has changed the sample.
     """
-    order, undirected = (None, False) if transformed else _known(sampler)
+    order = None if transformed else _order(sampler)
+    undirected = order is not None and sampler.subgraph_type == SubgraphType.bidirectional and not sampler.is_hetero
     for edge_type in plan.edge_index_types:
         if isinstance(out, SamplerOutput):
             into, ends = batch._store._mapping, (out.node, out.node)
@@ -48,7 +49,7 @@ def mark_edges(batches: Sequence[Batch], sampler: BaseSampler, *, transformed: b
         sampler: made the samples.
         transformed: whether the user has changed the samples.
     """
-    if transformed or _known(sampler)[0] != "col":
+    if transformed or _order(sampler) != "col":
         return
     for batch in batches:
         stores = batch.__dict__.get("_edge_store_dict")  # a look costs less than a call
@@ -58,9 +59,8 @@ def mark_edges(batches: Sequence[Batch], sampler: BaseSampler, *, transformed: b
                 mark_sorted(edge_index)
 
 
-def _known(sampler: BaseSampler) -> tuple[str | None, bool]:
-    """The sort order of sampled edges, and whether each has its reverse beside it."""
+def _order(sampler: BaseSampler) -> str | None:
+    """The sort order of sampled edges; ``None``: it is not known."""
     if not isinstance(sampler, NeighborSampler) or has_own_sample(sampler):
-        return None, False
-    undirected = sampler.subgraph_type == SubgraphType.bidirectional and not sampler.is_hetero
-    return "row" if sampler.topology.backward else "col", undirected
+        return None
+    return "row" if sampler.topology.backward else "col"

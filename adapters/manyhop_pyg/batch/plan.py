@@ -77,7 +77,7 @@ class StorePlan:
         return (
             store is self._store
             and list(mapping) == self._keys
-            and all(a is b for a, b in zip(mapping.values(), self._values, strict=True))
+            and all([a is b for a, b in zip(mapping.values(), self._values, strict=True)])  # asked for each batch
             and not (self._moved and any(value._version != version for value, version in self._moved))
         )
 

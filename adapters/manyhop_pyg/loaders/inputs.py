@@ -52,8 +52,8 @@ def given_nodes(
         seeds: as the user gives them.
         input_time: as the user gives them.
         node_type: the loader's, or a tuple of several.
-        device: the GPU that samples: seeds of one type without times stay where they are, and it makes their
-            ``input_id``; ``None``: the CPU samples.
+        device: the GPU that samples: seeds of one type without times stay where they are, and have no
+            ``input_id``: it makes 0, 1, ...; ``None``: the CPU samples.
 
     Raises:
         InputError: no ids, other types, or times that do not fit.

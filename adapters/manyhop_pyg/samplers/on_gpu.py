@@ -13,6 +13,7 @@ from torch import Tensor
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
 from manyhop.graph import Graph, PlacedGraph
+from manyhop.loading.gpu.numbers import Numbers
 from manyhop.loading.gpu.upload import upload
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey, HGTSpec
@@ -48,6 +49,7 @@ class GPUSampling:
         self._placed = PlacedGraph.of(sampler.topology.graph, device, where)
         self._topology = replace(sampler.topology, graph=self._placed.graph)
         self._lock = threading.Lock()
+        self._numbers = Numbers(device)
         self._spec: Spec | None = None
         self._follow(sampler)
 
@@ -90,10 +92,7 @@ class GPUSampling:
             metadata = [(input_id, None) for input_id in inputs.input_ids()]
         else:
             pending = engine.begin([sampler.node_request(*both) for both in zip(inputs, keys, strict=True)])
-            sent = iter(upload([part for index in inputs for part in (self._ids(index), index.time)], self.device))
-            metadata = [
-                node_metadata(index, input_id, time) for index, input_id, time in zip(inputs, sent, sent, strict=True)
-            ]
+            metadata = self._about(inputs)
 
         def finish() -> list[Sample]:
             outs = [sampler.node_output(sample) for sample in pending.finish()]
@@ -103,10 +102,12 @@ class GPUSampling:
 
         return finish
 
-    def _ids(self, index: NodeSamplerInput) -> Tensor:
-        """Return what a batch calls its seeds: as given, else 0, 1, ..."""
-        given: Tensor | None = index.input_id
-        return torch.arange(index.node.shape[0], device=self.device) if given is None else given
+    def _about(self, inputs: Sequence[NodeSamplerInput]) -> list[Metadata]:
+        """Return what batches call their seeds, as given, else 0, 1, ..., and the times of these."""
+        if inputs[0].input_id is None:
+            return [(self._numbers.take(index.node.shape[0]), None) for index in inputs]
+        sent = iter(upload([part for index in inputs for part in (index.input_id, index.time)], self.device))
+        return [node_metadata(index, input_id, time) for index, input_id, time in zip(inputs, sent, sent, strict=True)]
 
     def begin_edges(
         self,

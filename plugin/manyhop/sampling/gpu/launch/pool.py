@@ -21,6 +21,7 @@ from manyhop.sampling.gpu.launch.workspace import Workspace
 
 _MAX_EDGES = (1 << 31) - 1
 MIN_FILL_RATIO = 0.5  # of a workspace's capacity: results are preallocated if launches fill at least this share of it
+SMALL_RESULTS = 1 << 15  # nodes and edges: results up to this capacity are preallocated, however full they will be
 _MAX_PREALLOCATED = 1 << 24  # nodes and edges: larger results are allocated by their exact size
 
 
@@ -34,7 +35,6 @@ class Pool:
         self._capacity = Capacity.learned(guess.nodes, guess.edges, self._bound)
         self._learned = False
         self._fill_ratio = 0.0
-        self._in_flight = 0
         self._free: list[Workspace] = []
         self._lock = threading.Lock()
 
@@ -46,13 +46,7 @@ class Pool:
         """
         with self._lock:
             capacity, workspace = self._capacity, self._take(stream)
-            if workspace is not None:
-                self._in_flight += 1
-                return workspace
-        workspace = self._make(capacity, stream)
-        with self._lock:
-            self._in_flight += 1
-        return workspace
+        return self._make(capacity, stream) if workspace is None else workspace
 
     def _take(self, stream: torch.cuda.Stream | None) -> Workspace | None:
         for i, workspace in enumerate(reversed(self._free)):
@@ -74,14 +68,8 @@ class Pool:
     def release(self, workspace: Workspace) -> None:
         """Return a workspace to the pool; its next launch runs after the work enqueued on its stream."""
         with self._lock:
-            self._in_flight -= 1
             if workspace.capacity is self._capacity:
                 self._free.append(workspace)
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether another launch is in flight, besides the one that has just acquired its workspace."""
-        return self._in_flight > 1
 
     def learn(self, workspace: Workspace, *, failed: bool) -> None:
         """Adapt the capacity to a launch that overflowed or was the first; drop the free workspaces if it changes."""
@@ -99,12 +87,13 @@ class Pool:
             self._free.clear()
 
     def preallocate_results(self, workspace: Workspace, num_batches: int) -> Results | None:
-        """Allocate results before their sizes are known, so that the GPU need not wait for the host.
+        """Allocate results before their sizes are known, so that the launch writes them without waiting for the host.
 
-        Return ``None`` if the last launch filled little of its capacity, or if the device has too little memory.
+        Return ``None`` if the last launch filled little of a capacity that is not small, or if the device has too
+        little memory.
         """
         if (
-            self._fill_ratio < MIN_FILL_RATIO
+            (self._fill_ratio < MIN_FILL_RATIO and workspace.total_capacity > SMALL_RESULTS)
             or num_batches < self.shape.num_batches
             or workspace.extent.num_segments == 0
         ):
@@ -137,15 +126,9 @@ class Launch:
             if type(requests) is SeedGroup
             else write_descriptor(workspace, requests)
         )
-        # A busy GPU gets one graph that includes the last kernel; an idle one starts at once, that kernel follows.
-        busy = self._pool.is_busy
-        self._results = self._pool.preallocate_results(workspace, len(requests)) if busy else None
+        self._results = self._pool.preallocate_results(workspace, len(requests))
         workspace.launch(None if self._results is None else self._results.addresses)
         self._workspace = workspace
-        if not busy:
-            self._results = self._pool.preallocate_results(workspace, len(requests))
-            if self._results is not None:
-                workspace.finish(self._results.addresses)
 
     def finish(self) -> list[SampledSubgraph]:
         """Return the samples (directional), written on the same stream; waits for their sizes.
