@@ -20,6 +20,15 @@ def test_links_lead_to_files(page):
             assert (page.parent / target).exists(), target
 
 
+def test_lines_have_at_most_120_columns():
+    """But for tables, code, and pages that programs write."""
+    written = {ROOT / "docs/compatibility.md", *ROOT.glob("docs/benchmarks/*"), *ROOT.glob("docs/reference/*")}
+    for page in set(PAGES) - written:
+        text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+        long = [line for line in text.splitlines() if len(line) > 120 and not line.lstrip().startswith("|")]
+        assert not long, f"{page.name}: {long[0]}"
+
+
 def test_every_make_target_that_is_named_exists():
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     named = {name for page in PAGES for name in re.findall(r"`make (?:\w+=\S+ )*([a-z]+)`", page.read_text())}

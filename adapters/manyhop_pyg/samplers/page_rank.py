@@ -59,9 +59,9 @@ class PageRankSampler(NodeSetSampler):
 
     def node_request(self, index: NodeSamplerInput, key: BatchKey) -> NodeRequest:
         """What the engine is asked for."""
+        seeds = index.node.cpu()  # where the neighbours are looked up
         if not self.disjoint:
-            return super().node_request(index, key)
-        seeds = index.node
+            return NodeRequest(key=key, seeds={HOMOGENEOUS_NODE: self.nodes_of(seeds, key)})
         neighbors, size = self._of(seeds)
         tree = torch.arange(seeds.numel())
         of_neighbors = tree.repeat_interleave(size)
