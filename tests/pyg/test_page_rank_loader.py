@@ -100,6 +100,9 @@ def test_batches_have_the_nodes_of_the_highest_rank(data):
         assert batch.num_edges >= inside.size(1)
     other = torch.tensor([44, 3])  # 44 is no input node
     assert torch.equal(loader.batch(other).n_id[:2], other)
+    for loader_of in (PPRLoader, ShaDowPPRSampler):
+        with pytest.raises(InputError, match=r"Expected seeds in \[0, 60\), got 60"):
+            loader_of(data, 5, SEEDS).batch([60])
     stores = FeatureStore(), GraphStore()
     stores[1].put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
     stores[0].put_tensor(data.x, group_name=None, attr_name="x", index=None)
