@@ -361,6 +361,8 @@ def _kind(value: object) -> str:
 
 def plain(tensor: Tensor) -> Tensor:
     """Return a tensor of torch's own class."""
+    if type(tensor) is Tensor:
+        return tensor
     if isinstance(tensor, EdgeIndex | Index):  # of which torch before 2.8 makes no plain view
         inner: Tensor = tensor.as_tensor()
         return inner

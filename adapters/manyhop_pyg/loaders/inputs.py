@@ -237,6 +237,8 @@ def input_of(kind: type[InputsT], attributes: dict[str, object]) -> InputsT:
 
 def check_kind(name: str, ids: Tensor) -> None:
     """Raise InputError unless ``ids`` is ``[n]`` of integers."""
+    if ids.dtype is torch.int64 and ids.dim() == 1:  # the usual case, quickly
+        return
     check_no_mask(name, ids)
     if ids.dim() != 1 or ids.is_floating_point() or ids.is_complex():
         raise InputError(f"Expected {name} as a 1-dimensional tensor of integers, got {ids.dtype} {list(ids.shape)}.")
