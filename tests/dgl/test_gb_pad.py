@@ -143,7 +143,25 @@ def hyperlinks():
     return pipe.sample_neighbor(TYPED, [3, 2]).fetch_feature(STORE, *TYPED_KEYS)
 
 
-CHAINS = [nodes, shared_neighbours, typed, typed_by_type, links, pairs, typed_links, hyperlinks]
+def links_left_out(leave_out=True):
+    dst = torch.arange(60).repeat_interleave(GRAPH.csc_indptr.diff())
+    ends = torch.stack([GRAPH.indices[:40].long(), dst[:40]], dim=1)  # edges of the graph
+    pipe = batches("seeds", ends, batch_size=15, shuffle=True, seed=5).copy_to("cpu").sample_uniform_negative(GRAPH, 2)
+    pipe = pipe.sample_neighbor(GRAPH, [-1, -1])
+    pipe = pipe.exclude_seed_edges(include_reverse_edges=True) if leave_out else pipe
+    return pipe.fetch_feature(STORE, ["x"], ["w"])
+
+
+def typed_links_left_out(leave_out=True):
+    ends = torch.stack([torch.arange(40) % 30, torch.arange(40) % 20], dim=1)
+    items = gb.HeteroItemSet({"user:likes:item": gb.ItemSet(ends, "seeds")})
+    pipe = gb.ItemSampler(items, batch_size=15, shuffle=True, seed=5).copy_to("cpu").sample_neighbor(TYPED, [-1, -1])
+    pipe = pipe.exclude_seed_edges(True, {"user:likes:item": "item:liked:user"}) if leave_out else pipe
+    return pipe.fetch_feature(STORE, *TYPED_KEYS)
+
+
+LEFT_OUT = [links_left_out, typed_links_left_out]
+CHAINS = [nodes, shared_neighbours, typed, typed_by_type, links, pairs, typed_links, hyperlinks, *LEFT_OUT]
 
 
 @pytest.mark.parametrize("chain", CHAINS)
@@ -172,6 +190,15 @@ def test_only_padding_is_added(request, chain, groups):
     assert (stats.seeds, stats.nodes, stats.edges) == tuple(
         getattr(without.stats(), n) for n in ("seeds", "nodes", "edges")
     )
+
+
+@pytest.mark.parametrize("chain", LEFT_OUT)
+def test_seed_edges_are_left_out(chain):
+    def edges(leave_out):
+        layers = [layer for one in gb.DataLoader(chain(leave_out), pad="auto") for layer in one.sampled_subgraphs]
+        return sum(int(mask.sum()) for layer in layers for mask in parts(layer.edge_mask).values())
+
+    assert 0 < edges(True) < edges(False)
 
 
 def test_blocks_compute_the_same():
@@ -221,7 +248,7 @@ def test_sizes_do_not_depend_on_the_seed():
 @pytest.mark.parametrize(
     ("chain", "message"),
     [
-        (lambda: links().exclude_seed_edges(), "got a SeedEdgesExcluder, which changes sizes"),
+        (lambda: links().exclude_seed_edges(), "exclude_seed_edges before these, got a SeedEdgesExcluder"),
         (lambda: nodes(fanouts=(torch.tensor([3]), torch.tensor([2, 1]))), "samples all layers at once"),
         (lambda: nodes(use_indexing=False), "an ItemSampler over indexable items"),
         (lambda: batches("seeds", torch.arange(9)), "samples all layers at once"),

@@ -105,27 +105,41 @@ class SampledSubgraph(Movable):
         Raises:
             InputError: one of the two is heterogeneous and the other is not, or edges of another shape.
         """
+        drop = self.edges_to_exclude(edges)
+        csc, ids = self.sampled_csc, self.original_edge_ids
+        if not isinstance(csc, dict):
+            assert not isinstance(ids, dict)
+            return self._with(*without(csc, ids, drop[None]))
+        csc, ids_left = dict(csc), dict(ids) if isinstance(ids, dict) else None
+        for name, of_type in drop.items():
+            assert name is not None
+            csc[name], kept = without(csc[name], _of(ids, name), of_type)
+            if ids_left is not None and kept is not None:
+                ids_left[name] = kept
+        return self._with(csc, ids_left)
+
+    def edges_to_exclude(self, edges: Excluded) -> dict[str | None, Tensor]:
+        """Return the positions of the edges that :meth:`exclude_edges` leaves out, by edge type; ``None``: of the one.
+
+        Raises:
+            InputError: see there.
+        """
         hetero = isinstance(self.sampled_csc, dict)
         if hetero != isinstance(edges, dict):
             raise InputError(
                 f"Expected the edges to exclude {'by edge type' if hetero else 'without edge types'}, as the subgraph "
                 f"is {'heterogeneous' if hetero else 'homogeneous'}; got a {type(edges).__name__}."
             )
-        csc, ids = self.sampled_csc, self.original_edge_ids
-        rows, columns = self.original_row_node_ids, self.original_column_node_ids
+        csc, rows, columns = self.sampled_csc, self.original_row_node_ids, self.original_column_node_ids
         if not isinstance(edges, dict):
-            assert not isinstance(ids, dict)
             assert not isinstance(rows, dict)
             assert not isinstance(columns, dict)
-            return self._with(*without(csc, ids, edges_to_drop(csc, rows, columns, edges)))
-        csc, ids_left = dict(csc), dict(ids) if isinstance(ids, dict) else None
+            return {None: edges_to_drop(csc, rows, columns, edges)}
+        found: dict[str | None, Tensor] = {}
         for name in csc.keys() & edges.keys():
             src, _, dst = etype_str_to_tuple(name)
-            drop = edges_to_drop(csc[name], _of(rows, src), _of(columns, dst), edges[name])
-            csc[name], kept = without(csc[name], _of(ids, name), drop)
-            if ids_left is not None and kept is not None:
-                ids_left[name] = kept
-        return self._with(csc, ids_left)
+            found[name] = edges_to_drop(csc[name], _of(rows, src), _of(columns, dst), edges[name])
+        return found
 
     def to_pyg(self, x: Any) -> PyGLayerData:
         """Return what a layer of PyG takes: ``layer(*subgraph.to_pyg(x))``.

@@ -281,7 +281,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         with gpu.streams.on_stream() if gpu is not None and on_gpu else nullcontext():
             samples = probe(self._plan(), source, gpu)
             device = gpu.device if gpu is not None and on_gpu else None
-            self.padding = Padding(chain.sampling.layers, samples, int(self._sampler.batch_size), device)
+            self.padding = Padding(chain.sampling, samples, int(self._sampler.batch_size), device)
             if gpu is not None and on_gpu:
                 from manyhop.loading.gpu.warm_up import reserve
 

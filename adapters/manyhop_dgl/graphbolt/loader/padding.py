@@ -17,12 +17,11 @@ from manyhop_dgl.graphbolt.graph.fused_csc import FusedCSC
 from manyhop_dgl.graphbolt.graph.topology import Topology
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple, seed_type_str_to_ntypes
-from manyhop_dgl.graphbolt.loader.chain import Chain
+from manyhop_dgl.graphbolt.loader.chain import Chain, Sampling
 from manyhop_dgl.graphbolt.loader.source import Sampled
 from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
-from manyhop_dgl.graphbolt.stages.layers import AllLayers
 from manyhop_dgl.graphbolt.stages.sampling import SubgraphSampler
-from manyhop_dgl.graphbolt.stages.stage import CopyTo, is_ours
+from manyhop_dgl.graphbolt.stages.stage import CopyTo, SeedEdgesExcluder, is_ours
 
 _IDS = ("_own_seeds", "_own_seed_nodes", "node_pairs", "negative_srcs", "negative_dsts", "labels", "indexes")
 _POSITIONS = ("compacted_seeds", "compacted_node_pairs", "compacted_negative_srcs", "compacted_negative_dsts")
@@ -43,28 +42,36 @@ def check_pad(pad: Pad | None, chain: Chain) -> None:
             "Expected a chain of an ItemSampler over indexable items and of sample_neighbor or sample_layer_neighbor, "
             "which samples all layers at once, with pad='auto'. Leave pad out."
         )
+    excluder = excluder_of(chain.sampling)
     for stage in (*chain.sampling.after, *(one for run in chain.ahead[1:] for one in run.stages)):
-        if is_ours(stage) and not isinstance(stage, _KEEP_SIZES):
+        if is_ours(stage) and not isinstance(stage, _KEEP_SIZES) and stage is not excluder:
             raise InputError(
-                "Expected only fetch_feature and copy_to after sampling with pad='auto', got a "
-                f"{type(stage).__name__}, which changes sizes. Leave one of them out."
+                "Expected only fetch_feature and copy_to after sampling with pad='auto', and exclude_seed_edges before "
+                f"these, got a {type(stage).__name__}, which changes sizes. Leave one of them out."
             )
+
+
+def excluder_of(sampling: Sampling) -> SeedEdgesExcluder | None:
+    """Return the stage right after sampling that excludes seed edges, before minibatches are padded."""
+    first = next((stage for stage in sampling.after if not isinstance(stage, SubgraphSampler)), None)
+    return first if isinstance(first, SeedEdgesExcluder) else None
 
 
 class Padding:
     """How the minibatches of one loader are padded. Safe to call from several threads.
 
     Args:
-        layers: samples them.
+        sampling: the stage that samples, and those around it.
         samples: some minibatches of the loader.
         batch_size: items of a minibatch.
         device: the GPU that samples; ``None``: the CPU.
     """
 
     def __init__(
-        self, layers: AllLayers, samples: Sequence[Sampled], batch_size: int, device: torch.device | None
+        self, sampling: Sampling, samples: Sequence[Sampled], batch_size: int, device: torch.device | None
     ) -> None:
-        self._layers = layers
+        self._layers = layers = sampling.layers
+        self._excluder = excluder_of(sampling)
         seeds_of = [_seeds(one.item) for one in samples]
         kind, first = next(iter(seeds_of[0].items()))
         alone = len(seeds_of[0]) == 1  # all full minibatches have as many seeds then
@@ -85,7 +92,10 @@ class Padding:
         self, minibatches: Sequence[MiniBatch], sampled: Sequence[tuple[Topology, SampledSubgraph]]
     ) -> list[MiniBatch]:
         """Put what was sampled for minibatches into them, padded; on a GPU, all of them by one kernel."""
-        padded = self._fixed.pad([topology.by_type(sample) for topology, sample in sampled])
+        samples = [topology.by_type(sample) for topology, sample in sampled]
+        if self._excluder is not None:
+            samples = [self._excluder.before_padding(*both) for both in zip(minibatches, samples, strict=True)]
+        padded = self._fixed.pad(samples)
         for minibatch, one, of_one in zip(minibatches, sampled, padded, strict=True):
             self._layers.answer(minibatch, *one, padded=of_one)
             self._pad_seeds(minibatch, of_one)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop_dgl.graphbolt.graph.exclude import split_pairs
-from manyhop_dgl.graphbolt.graph.subgraph import CSC, CSCFormatBase, SampledSubgraph
+from manyhop_dgl.graphbolt.graph.exclude import Excluded, split_pairs
+from manyhop_dgl.graphbolt.graph.subgraph import CSC, CSCFormatBase
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple
 from manyhop_dgl.graphbolt.typing import Nodes
@@ -230,25 +230,41 @@ def exclude_seed_edges(
     Raises:
         InputError: no seed edges, no layers, or ``reverse_etypes_mapping`` without meaning or with unknown types.
     """
-    edges = minibatch.seeds if minibatch.node_pairs is None else minibatch.node_pairs
-    if edges is None:
-        raise InputError("Expected a minibatch with seed edges (node_pairs or seeds) to exclude, got none.")
-    if minibatch.sampled_subgraphs is None:
+    layers = minibatch.sampled_subgraphs
+    of_layers = [layer.sampled_csc for layer in layers or () if isinstance(layer.sampled_csc, dict)]
+    sampled = {name for csc in of_layers for name in csc}
+    edges = edges_to_exclude(minibatch, include_reverse_edges, reverse_etypes_mapping, sampled)
+    if layers is None:
         raise InputError("Expected a minibatch whose layers are sampled, got one without. Sample before excluding.")
-    if include_reverse_edges:
-        _check_mapping(reverse_etypes_mapping, edges, minibatch.sampled_subgraphs)
-        edges = add_reverse_edges(edges, reverse_etypes_mapping)
-    elif reverse_etypes_mapping is not None:
-        raise InputError("Expected reverse_etypes_mapping only with include_reverse_edges=True, got it without.")
-    minibatch.sampled_subgraphs = [subgraph.exclude_edges(edges) for subgraph in minibatch.sampled_subgraphs]
+    minibatch.sampled_subgraphs = [layer.exclude_edges(edges) for layer in layers]
     return minibatch
 
 
-def _check_mapping(mapping: dict[str, str] | None, edges: object, subgraphs: Sequence[SampledSubgraph]) -> None:
+def edges_to_exclude(
+    minibatch: MiniBatch,
+    include_reverse_edges: bool,
+    reverse_etypes_mapping: dict[str, str] | None,
+    sampled: Collection[str],
+) -> Excluded:
+    """Return the edges that :func:`exclude_seed_edges` removes; ``sampled`` are the names of the sampled edge types.
+
+    Raises:
+        InputError: see there.
+    """
+    edges: Any = minibatch.seeds if minibatch.node_pairs is None else minibatch.node_pairs
+    if edges is None:
+        raise InputError("Expected a minibatch with seed edges (node_pairs or seeds) to exclude, got none.")
+    if include_reverse_edges:
+        _check_mapping(reverse_etypes_mapping, edges, sampled)
+        edges = add_reverse_edges(edges, reverse_etypes_mapping)
+    elif reverse_etypes_mapping is not None:
+        raise InputError("Expected reverse_etypes_mapping only with include_reverse_edges=True, got it without.")
+    excluded: Excluded = edges
+    return excluded
+
+
+def _check_mapping(mapping: dict[str, str] | None, edges: object, sampled: Collection[str]) -> None:
     """Its edge types have to be there: by a slip of the pen, reverse edges would stay, and tell the answer."""
-    sampled = {
-        name for subgraph in subgraphs if isinstance(subgraph.sampled_csc, dict) for name in subgraph.sampled_csc
-    }
     if not sampled or not isinstance(edges, dict):
         return
     for name, reverse in (mapping or {}).items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import accumulate, repeat
 from typing import Any
@@ -15,12 +16,13 @@ from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
 from manyhop.pipeline import Padded
 from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.engines import Engine
+from manyhop_dgl.graphbolt.graph.exclude import Excluded
 from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_dgl.graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl
 from manyhop_dgl.graphbolt.graph.subgraph import SampledSubgraph as OneLayer
 from manyhop_dgl.graphbolt.graph.topology import Topology, fanout_list
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
-from manyhop_dgl.graphbolt.items.names import etype_tuple_to_str
+from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple, etype_tuple_to_str
 from manyhop_dgl.graphbolt.stages.functional import compact_csc_format, unique_and_compact_csc_formats
 from manyhop_dgl.graphbolt.typing import Nodes
 from manyhop_dgl.samplers.seeding import next_key
@@ -157,6 +159,37 @@ def layers_of(sample: SampledSubgraph, *, with_ids: bool) -> list[SampledSubgrap
         layers.insert(0, _layer(csc, columns, rows, ids if with_ids else None, hetero))
         columns = rows
     return layers
+
+
+def without_edges(sample: SampledSubgraph, edges: Excluded) -> SampledSubgraph:
+    """Return a sample as :func:`layers_of` takes it without some edges in any layer; nodes stay.
+
+    Args:
+        sample: from seeds to inputs.
+        edges: see :meth:`OneLayer.exclude_edges`.
+    """
+    assert sample.num_sampled_edges is not None
+    keep = {t: torch.ones_like(row, dtype=torch.bool) for t, row in sample.row.items()}
+    counts = {t: list(hops) for t, hops in sample.num_sampled_edges.items()}
+    begins = dict.fromkeys(counts, 0)
+    for hop, layer in enumerate(reversed(layers_of(sample, with_ids=False))):
+        for edge_type, drop in layer.edges_to_exclude(edges).items():
+            t = HOMOGENEOUS_EDGE if edge_type is None else etype_str_to_tuple(edge_type)
+            keep[t][begins[t] + drop] = False
+            counts[t][hop] -= drop.numel()
+        begins = {t: begin + sample.num_sampled_edges[t][hop] for t, begin in begins.items()}
+
+    def kept(values: Mapping[EdgeType, Any]) -> dict[EdgeType, Any]:
+        return {t: None if value is None else value[keep[t]] for t, value in values.items()}
+
+    return replace(
+        sample,
+        row=kept(sample.row),
+        col=kept(sample.col),
+        edge_id=kept(sample.edge_id),
+        edge_weight=None if sample.edge_weight is None else kept(sample.edge_weight),
+        num_sampled_edges=counts,
+    )
 
 
 def mark_padding(layers: Sequence[SampledSubgraphImpl], padded: Padded) -> None:

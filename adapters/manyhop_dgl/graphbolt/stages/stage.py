@@ -13,12 +13,15 @@ from torch.utils.data.datapipes.iter import Filter, Mapper
 
 from manyhop.arguments import flag
 from manyhop.errors import InputError
+from manyhop.graph import HOMOGENEOUS_NODE
 from manyhop.loading import DROPPED, BatchContext
-from manyhop.sampling import BatchKey
+from manyhop.sampling import BatchKey, SampledSubgraph
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
+from manyhop_dgl.graphbolt.items.names import etype_tuple_to_str
 from manyhop_dgl.graphbolt.stages.base import DataPipe, functional_datapipe, move
-from manyhop_dgl.graphbolt.stages.functional import exclude_seed_edges
+from manyhop_dgl.graphbolt.stages.functional import edges_to_exclude, exclude_seed_edges
 from manyhop_dgl.graphbolt.stages.hints import check_hints
+from manyhop_dgl.graphbolt.stages.layers import without_edges
 from manyhop_dgl.graphbolt.typing import Pipe
 
 Step = Callable[[Any], Any]
@@ -275,4 +278,12 @@ class SeedEdgesExcluder(MiniBatchTransformer):
         self.reverse_etypes_mapping = reverse_etypes_mapping
 
     def _exclude(self, minibatch: MiniBatch) -> MiniBatch:
+        if minibatch.padding is not None:  # without them since before it was padded
+            return minibatch
         return exclude_seed_edges(minibatch, self.include_reverse_edges, self.reverse_etypes_mapping)
+
+    def before_padding(self, minibatch: MiniBatch, sample: SampledSubgraph) -> SampledSubgraph:
+        """Return what was sampled for a minibatch, by type, without the seed edges."""
+        sampled = [] if tuple(sample.node) == (HOMOGENEOUS_NODE,) else [etype_tuple_to_str(t) for t in sample.row]
+        edges = edges_to_exclude(minibatch, self.include_reverse_edges, self.reverse_etypes_mapping, sampled)
+        return without_edges(sample, edges)
