@@ -18,6 +18,17 @@ def seeds(hetero):
     return {WRITES: None, CITES: hetero[CITES].edge_index[:, :40], HAS: torch.tensor([[0, 1, 39], [5, 5, 0]])}
 
 
+def hard(src, pos):
+    """The two destinations after the positive one, of 40."""
+    return (pos.view(-1, 1) + torch.arange(1, 3, device=pos.device)) % 40
+
+
+def of_types(num_seeds=120):
+    """Negatives given for each seed edge, by a function, and of the batch."""
+    table = torch.arange(3 * num_seeds).view(-1, 3) * 7 % 40
+    return {WRITES: GivenNegatives(table), CITES: GivenNegatives(hard, 2), HAS: GivenNegatives("in_batch", 1)}
+
+
 def make(hetero, **options):
     options = {"batch_size": 16, "shuffle": True, "seed": 1} | options
     return LinkNeighborLoader(hetero, [3, 2], options.pop("seeds", None) or seeds(hetero), **options)
@@ -109,6 +120,47 @@ def test_negatives_in_the_batch(hetero):
                 assert torch.equal(store.dst_neg_index[:, 0], store.dst_pos_index.roll(-1))
 
 
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_negatives_of_their_own_for_each_type(hetero, disjoint):
+    table = of_types()[WRITES].dst
+    for batch in make(hetero, neg_sampling=of_types(), disjoint=disjoint):
+        check_hetero_batch(batch, hetero)
+        store, papers = batch[WRITES], batch["paper"].n_id
+        assert torch.equal(papers[store.dst_neg_index], table[store.input_id])
+        store = batch[CITES]
+        assert torch.equal(papers[store.dst_neg_index], hard(None, papers[store.dst_pos_index]))
+        n = batch[HAS].input_id.numel()
+        assert batch[HAS].dst_neg_index.numel() == (n if n > 1 else 0)
+
+
+def test_weights_and_amounts_of_their_own_for_each_type(hetero):
+    weight = torch.zeros(40).index_fill(0, torch.tensor([3, 8]), 1)
+    negatives = {
+        WRITES: NegativeSampling("binary", dst_weight=weight),
+        CITES: NegativeSampling("binary", 2),
+        HAS: "binary",
+    }
+    for batch in make(hetero, neg_sampling=negatives):
+        for t, amount in ((WRITES, 1), (CITES, 2), (HAS, 1)):
+            n = batch[t].input_id.numel()
+            assert batch[t].edge_label_index.size(1) == n * (1 + amount)
+            if t == WRITES:
+                drawn = ends(batch, t, batch[t].edge_label_index)[1, n:]
+                assert torch.isin(drawn, torch.tensor([3, 8])).all()
+
+
+def test_negatives_by_position_are_of_the_loaders_seeds(hetero):
+    loader = make(hetero, neg_sampling=of_types())
+    with pytest.raises(InputError, match="Pass GivenNegatives a function"):
+        loader.batch({WRITES: hetero[WRITES].edge_index})
+    functions = dict.fromkeys(seeds(hetero), GivenNegatives(hard, 2)) | {
+        HAS: GivenNegatives(lambda src, dst: dst % 6, 1)
+    }
+    loader = make(hetero, neg_sampling=functions)
+    batch = loader.batch({WRITES: hetero[WRITES].edge_index[:, :5], CITES: torch.tensor([[1], [2]])})
+    assert batch["paper"].n_id[batch[CITES].dst_neg_index].tolist() == [[3, 4]]
+
+
 def test_times(hetero):
     for store in hetero.edge_stores:
         store.time = torch.arange(store.num_edges) % 50
@@ -146,8 +198,14 @@ def test_threads_restart_and_single_batches(hetero):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"neg_sampling": GivenNegatives(lambda src, dst: dst, 1)}, "one type with negatives from a tensor"),
-        ({"neg_sampling": NegativeSampling("binary", dst_weight=torch.ones(40))}, "one type with weights"),
+        ({"neg_sampling": GivenNegatives(lambda src, dst: dst, 1)}, "by type for negatives from a tensor"),
+        ({"neg_sampling": NegativeSampling("binary", dst_weight=torch.ones(40))}, "by type for weights"),
+        ({"neg_sampling": {WRITES: "binary"}}, r"neg_sampling for each type of seed edges, .*cites.* among them"),
+        ({"neg_sampling": dict.fromkeys((WRITES, CITES, HAS, WRITTEN), "binary")}, "by type for the types of the seed"),
+        ({"neg_sampling": {WRITES: "binary", CITES: "triplet", HAS: "binary"}}, r"got \['binary', 'triplet'\]"),
+        ({"neg_sampling": {WRITES: "binary", CITES: None, HAS: "binary"}}, "got None for .*cites"),
+        ({"neg_sampling": {WRITES: "binary"}, "seeds": (WRITES, None)}, "without types for seed edges of one type"),
+        ({"neg_sampling": of_types(5)}, "for the 120 seed edges, one row for each, got 5 rows"),
         ({"exclude_seed_edges": "reverse_types", "reverse_etypes": {WRITES: WRITTEN}}, "seed edges' type .*cites"),
         ({"edge_label": torch.ones(163)}, "edge_label as a dict for the types of the seeds"),
         ({"edge_label": {WRITES: torch.ones(120)}}, "edge_label as a dict"),

@@ -5,18 +5,30 @@ import torch
 from grouped import StandIn, compare
 from helpers_pyg import all_same
 from padded import both
-from test_typed_seed_edges import CITES, make, seeds
+from test_typed_seed_edges import CITES, HAS, WRITES, make, of_types, seeds
 from torch_geometric.sampler import NegativeSampling
 
+from manyhop_pyg import GivenNegatives
+
+
+def in_range(src, pos):
+    """Some destinations that there are of all types."""
+    return torch.stack([pos % 5, (pos + 3) % 6], dim=1)
+
+
+BY_TYPE = dict.fromkeys((WRITES, CITES, HAS), GivenNegatives(in_range, 2))
 CASES = [
     {"exclude_seed_edges": "self"},
     {"neg_sampling": "binary", "exclude_true_negatives": True},
     {"neg_sampling": NegativeSampling("triplet", 2), "disjoint": True},
     {"neg_sampling": "binary", "pad": "auto"},
+    {"neg_sampling": of_types()},
+    {"neg_sampling": BY_TYPE, "pad": "auto", "disjoint": True},
 ]
+NAMES = ["excluded", "exact", "disjoint", "padded", "given", "padded by type"]
 
 
-@pytest.mark.parametrize("options", CASES, ids=str)
+@pytest.mark.parametrize("options", CASES, ids=NAMES)
 def test_groups_of_batches_are_those_of_the_cpu(hetero, on_gpu, options):
     compare(on_gpu, lambda: make(hetero, **options), epochs=1)
     assert max(StandIn.groups) > 1
@@ -26,22 +38,24 @@ def test_groups_of_batches_are_those_of_the_cpu(hetero, on_gpu, options):
         compare(on_gpu, lambda: make(hetero, seeds=given, edge_label=label), epochs=1)
 
 
-@pytest.mark.parametrize("negatives", [None, "binary", NegativeSampling("triplet", 2)], ids=str)
+@pytest.mark.parametrize(
+    "negatives", [None, "binary", NegativeSampling("triplet", 2), BY_TYPE], ids=["none", "binary", "triplet", "by type"]
+)
 @pytest.mark.parametrize("disjoint", [False, True])
 def test_fixed_sizes(hetero, negatives, disjoint):
     """Real rows and ends are those of the batch without padding; the ends of others are padding nodes."""
     given, size = seeds(hetero), 16
-    names = ["src_index", "dst_pos_index", "dst_neg_index"] if isinstance(negatives, NegativeSampling) else []
+    names = ["src_index", "dst_pos_index", "dst_neg_index"] if isinstance(negatives, NegativeSampling | dict) else []
     for plain, padded in both(make, hetero, seeds=given, neg_sampling=negatives, disjoint=disjoint):
         for t in given:
             mask, n = padded[t].seed_mask, plain[t].input_id.numel()
             assert padded[t].input_id.tolist() == plain[t].input_id.tolist() + [0] * (size - n)
             pairs = {"edge_label_index": (t[0], t[2])} if not names else {}
             pairs |= dict(zip(names, [(t[0],), (t[2],), (t[2],)], strict=bool(names)))
-            for name, of_types in pairs.items():
+            for name, kinds in pairs.items():
                 ours, theirs = padded[t][name], plain[t][name]
-                for k, end in enumerate(of_types):
-                    index, expected = (ours[k], theirs[k]) if len(of_types) > 1 else (ours, theirs)
+                for k, end in enumerate(kinds):
+                    index, expected = (ours[k], theirs[k]) if len(kinds) > 1 else (ours, theirs)
                     assert torch.equal(padded[end].n_id[index[mask]], plain[end].n_id[expected])
                     assert not padded[end].node_mask[index[~mask]].any()
             if not names:
@@ -54,7 +68,7 @@ def test_fixed_sizes(hetero, negatives, disjoint):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("options", CASES, ids=str)
+@pytest.mark.parametrize("options", CASES, ids=NAMES)
 def test_on_a_gpu_as_on_the_cpu(hetero, options):
     expected = list(make(hetero, device="cpu", **options))
     found = list(make(hetero, device="cuda", num_workers=1, **options))

@@ -16,6 +16,7 @@ from manyhop_pyg.batch.join import join_all
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.loaders.view import LoaderView
 from manyhop_pyg.samplers.given_negatives import GivenNegatives
+from manyhop_pyg.samplers.typed_negatives import each_of
 from manyhop_pyg.typing import Batch, Positions, Sample, Transform
 
 _USUAL_ATTRIBUTES = frozenset({"_mapping", "_key", "_parent", "_cached_attr"})  # of one of PyG's stores
@@ -56,8 +57,8 @@ class Batches:
         """Whether methods are the user's, or functions are given."""
         loader = self._loader
         functions = (loader.transform, loader.transform_sampler_output, loader.worker_init_fn)
-        negatives = getattr(loader, "neg_sampling", None)
-        calls = isinstance(negatives, GivenNegatives) and callable(negatives.dst)
+        negatives = each_of(getattr(loader, "neg_sampling", None))
+        calls = any(isinstance(one, GivenNegatives) and callable(one.dst) for one in negatives)
         return calls or any(f is not None for f in functions) or loader.has_own_collate() or loader.has_own_filter()
 
     @property

@@ -16,6 +16,7 @@ from manyhop_pyg.samplers.given_negatives import GivenNegatives
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.typed_edges import TypedEdgeInput
+from manyhop_pyg.samplers.typed_negatives import TypedNegatives, negatives_of
 from manyhop_pyg.samplers.typed_seeds import TypedNodeInput, seeds_of
 from manyhop_pyg.typing import Batch, PyGData, StoreSize
 
@@ -122,6 +123,8 @@ def check_link_sampler(
     if isinstance(inputs, TypedEdgeInput):
         _check_typed_edges(sampler, inputs, neg_sampling, exclude_true=exclude_true, pad=pad)
         return
+    if isinstance(neg_sampling, TypedNegatives):
+        raise InputError("Expected neg_sampling without types for seed edges of one type, got a dict. Pass its value.")
     sampler.check_seed_edges(inputs.input_type, neg_sampling, exclude_true=exclude_true)
     if (inputs.time is not None) != sampler.is_temporal:
         raise InputError(
@@ -151,15 +154,25 @@ def _check_typed_edges(
 ) -> None:
     """Raise InputError where seed edges of several types do not fit the sampler, or come with what is for one type."""
     types = list(inputs.input_type)
-    if isinstance(neg_sampling, GivenNegatives) and not neg_sampling.in_batch:
+    if isinstance(neg_sampling, TypedNegatives):
+        if set(neg_sampling.of_types) != set(types):
+            raise InputError(
+                f"Expected neg_sampling by type for the types of the seed edges, {types}, got it for "
+                f"{list(neg_sampling.of_types)}."
+            )
+    elif isinstance(neg_sampling, GivenNegatives) and not neg_sampling.in_batch:
         raise InputError(
-            f"Expected seed edges of one type with negatives from a tensor or a function, got {types}. Draw them, or "
-            "pass GivenNegatives('in_batch')."
+            "Expected neg_sampling by type for negatives from a tensor or a function of seed edges of several types, "
+            f"got one for {types}. Pass a dict of these."
         )
-    if neg_sampling is not None and (neg_sampling.src_weight is not None or neg_sampling.dst_weight is not None):
-        raise InputError(f"Expected seed edges of one type with weights of negatives, got {types}. Leave them out.")
-    for part in inputs.parts.values():
-        check_link_sampler(sampler, part, neg_sampling, exclude_true=exclude_true, pad=pad)
+    elif neg_sampling is not None and (neg_sampling.src_weight is not None or neg_sampling.dst_weight is not None):
+        raise InputError(
+            f"Expected neg_sampling by type for weights of negatives of several types, got one for {types}. Pass a "
+            "dict of these."
+        )
+    for edge_type, part in inputs.parts.items():
+        of_type = negatives_of(neg_sampling, edge_type)
+        check_link_sampler(sampler, part, of_type, exclude_true=exclude_true, pad=pad)
 
 
 def store_size(data: PyGData, sampler: BaseSampler) -> StoreSize:

@@ -19,6 +19,7 @@ from manyhop_pyg.data.convert import plain
 from manyhop_pyg.data.remote import is_hetero, read_edge_index
 from manyhop_pyg.samplers.given_negatives import EdgeInput, GivenNegatives
 from manyhop_pyg.samplers.typed_edges import TypedEdgeInput
+from manyhop_pyg.samplers.typed_negatives import negatives_of
 from manyhop_pyg.samplers.typed_seeds import TypedNodeInput
 from manyhop_pyg.typing import PyGData
 
@@ -152,7 +153,8 @@ def edge_input(
         parts = {}
         for t, index in edge_label_index.items():
             one = t if index is None else (t, index)
-            part = edge_input(data, one, label.get(t), time.get(t), ids.get(t), neg_sampling)
+            negatives = negatives_of(neg_sampling, _split_edge_type(data, one)[0])
+            part = edge_input(data, one, label.get(t), time.get(t), ids.get(t), negatives)
             parts[part.input_type] = part
         return TypedEdgeInput(parts)
     edge_type, index = _split_edge_type(data, edge_label_index)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch_geometric.loader
@@ -27,13 +27,18 @@ from manyhop_pyg.loaders.inputs import EdgeValues, edge_input, pairs_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
 from manyhop_pyg.loaders.options import LoaderOptions
 from manyhop_pyg.samplers.exclude import ExcludeMode, ReverseIds, make_exclusion
+from manyhop_pyg.samplers.given_negatives import GivenNegatives, not_by_position
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.spec import as_negative_sampling
 from manyhop_pyg.samplers.typed_edges import TypedEdgeInput, parts_of
+from manyhop_pyg.samplers.typed_negatives import each_of, negatives_of
 from manyhop_pyg.typing import Attributes, Batch, Inputs, Metadata, PyGData, Sample, Transform
 
 if TYPE_CHECKING:
     from manyhop_pyg.samplers.on_gpu import Finish, GPUSampling
+
+NegSampling: TypeAlias = NegativeSampling | str | Mapping[EdgeType, NegativeSampling | str] | None
+"""By type where seed edges are of several types, if negatives of these differ."""
 
 
 class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ignore[misc]  # PyG is untyped
@@ -51,7 +56,8 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         edge_label_time: ``[num_seeds]``: neighbours are not later than this; or ``[num_seeds, 2]``: their earliest and
             latest time.
         neg_sampling: ``"binary"``, ``"triplet"`` or PyG's ``NegativeSampling``; :class:`GivenNegatives` (with a
-            :class:`NeighborSampler`); ``None``: no negatives.
+            :class:`NeighborSampler`); ``None``: no negatives. Where seed edges are of several types, one for all, or
+            ``{edge type: one of these, ...}``, all binary or all triplets.
         neg_sampling_ratio: deprecated: binary negatives per positive edge.
         transform: called with each batch.
         transform_sampler_output: called with the sample, before features are joined.
@@ -89,7 +95,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         edge_label_index: InputEdges | Mapping[EdgeType, Tensor | None] = None,
         edge_label: EdgeValues = None,
         edge_label_time: EdgeValues = None,
-        neg_sampling: NegativeSampling | str | None = None,
+        neg_sampling: NegSampling = None,
         neg_sampling_ratio: float | None = None,
         transform: Transform | None = None,
         transform_sampler_output: Transform | None = None,
@@ -183,6 +189,8 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         if isinstance(seeds, Mapping) != typed or (typed and not set(seeds) <= set(input_type)):
             got = f"of {list(seeds)}" if isinstance(seeds, Mapping) else "without types"
             raise InputError(f"Expected seeds of the loader's type of seed edges, {input_type!r}, got seeds {got}.")
+        if any(isinstance(one, GivenNegatives) and isinstance(one.dst, Tensor) for one in each_of(self.neg_sampling)):
+            raise not_by_position()
         if typed:
             every = edge_input(self.data, seeds, edge_label, edge_label_time, None, self.neg_sampling)
             return self._batch_around(every, key)
@@ -212,7 +220,9 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         if isinstance(self.link_sampler, NeighborSampler):
             for edge_type in parts_of(self.input_data):
                 self.link_sampler.prepare_seed_edges(
-                    edge_type, self.neg_sampling, exclude_true=self.exclude_true_negatives
+                    edge_type,
+                    negatives_of(self.neg_sampling, edge_type),
+                    exclude_true=self.exclude_true_negatives,
                 )
         if self.exclusion is not None:
             self.exclusion.prepare()
@@ -311,7 +321,7 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
         subgraph_type: SubgraphType | str = "directional",
         disjoint: bool = False,
         temporal_strategy: str = "uniform",
-        neg_sampling: NegativeSampling | str | None = None,
+        neg_sampling: NegSampling = None,
         neg_sampling_ratio: float | None = None,
         time_attr: str | None = None,
         weight_attr: str | None = None,

@@ -34,6 +34,7 @@ from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.data.remote import is_edge_attribute
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
+from manyhop_pyg.samplers.typed_negatives import negatives_of
 from manyhop_pyg.typing import Attributes, Batch, Inputs, Metadata, PyGData, Sample
 
 if TYPE_CHECKING:
@@ -119,8 +120,7 @@ class Padding:
         )
         self.sizes: PadSizes = self._fixed.sizes
         self._num_labels = max(out.metadata[1].size(1) if _is_binary(out.metadata) else 0 for out in outs)
-        amount = neg_sampling.amount if neg_sampling is not None and neg_sampling.is_binary() else 0
-        self._num_labels_of_type = batch_size + math.ceil(batch_size * amount)  # where there are several
+        self._neg_sampling = neg_sampling
 
     def pad(self, outs: Sequence[Sample], stats: Stats) -> list[Sample]:
         """Samples in PyG's terms, padded; ``stats`` count those of an epoch's batches."""
@@ -195,10 +195,16 @@ class Padding:
     def _pad_edge_types(self, metadata: Metadata, padded: Padded) -> tuple[Metadata, list[Tensor]]:
         """The same for seed edges of several types: ``batch_size`` of each, and as many negatives as these have."""
         _, about, counts = metadata
-        both = {t: self._pad_metadata(of, padded, t, self._num_labels_of_type) for t, of in about.items()}
+        both = {t: self._pad_metadata(of, padded, t, self._most_labels(t)) for t, of in about.items()}
         longer = {t: of for t, (of, _) in both.items()}
         ids = torch.cat([of[0] for of in longer.values()])
         return (ids, longer, dict.fromkeys(counts, self._batch_size)), [mask for _, mask in both.values()]
+
+    def _most_labels(self, edge_type: EdgeType) -> int:
+        """Seed edges, and binary negatives, of a batch whose seed edges are all of this type."""
+        negatives = negatives_of(self._neg_sampling, edge_type)
+        amount = negatives.amount if negatives is not None and negatives.is_binary() else 0
+        return self._batch_size + math.ceil(self._batch_size * amount)
 
     @staticmethod
     def _by_type(column: Tensor, counts: dict[NodeType, int], sizes: dict[NodeType, int]) -> Tensor:

@@ -79,10 +79,7 @@ class GivenNegatives(NegativeSampling):  # type: ignore[misc]  # PyG is untyped
                 raise InputError(f"Expected the function of negatives to return a tensor of integers, got {got}.")
             return found.long()
         if not isinstance(index, EdgeInput):
-            raise InputError(
-                "Expected seed edges of the loader, for which negatives are given by position, got others. Pass "
-                "GivenNegatives a function, which has negatives for any."
-            )
+            raise not_by_position()
         return index.neg_dst
 
     def in_batch_index(self, dst_index: Tensor) -> Tensor:
@@ -93,6 +90,14 @@ class GivenNegatives(NegativeSampling):  # type: ignore[misc]  # PyG is untyped
             1, amount + 1, device=dst_index.device
         )
         return dst_index[step % max(n, 1)]
+
+
+def not_by_position() -> InputError:
+    """Return the error for seed edges that are not the loader's, where a tensor has the negatives of those."""
+    return InputError(
+        "Expected seed edges of the loader, for which negatives are given by position, got others. Pass GivenNegatives "
+        "a function, which has negatives for any."
+    )
 
 
 class EdgeInput(EdgeSamplerInput):  # type: ignore[misc]  # PyG is untyped

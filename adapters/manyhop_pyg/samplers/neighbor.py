@@ -31,6 +31,7 @@ from manyhop_pyg.samplers.requests import SeedRequests, check_window
 from manyhop_pyg.samplers.seed_edges import SeedEdges, edge_metadata
 from manyhop_pyg.samplers.spec import as_num_neighbors, make_spec
 from manyhop_pyg.samplers.typed_edges import TypedEdgeInput, typed_metadata
+from manyhop_pyg.samplers.typed_negatives import negatives_of
 from manyhop_pyg.samplers.typed_seeds import ByType, node_metadata, seeds_of
 from manyhop_pyg.typing import PyGData, Sample
 
@@ -195,7 +196,9 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     ) -> Sample:
         """Sample around seed edges of several types; the second of ``metadata`` is that of each type."""
         parts = index.parts
-        samplers = [self._seed_edges.prepare(t, neg_sampling, exclude_true=exclude_true) for t in parts]
+        samplers = [
+            self._seed_edges.prepare(t, negatives_of(neg_sampling, t), exclude_true=exclude_true) for t in parts
+        ]
         edge_types = [sampler.edge_type for sampler in samplers]
         requests = self.requests.of_edge_types(index, edge_types, next_key(), neg_sampling, exclude=exclude)
         sampled, seed_edges = sample_together(samplers, requests)

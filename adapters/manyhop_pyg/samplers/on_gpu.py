@@ -24,6 +24,7 @@ from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
 from manyhop_pyg.samplers.seed_edges import SeedEdges, edge_metadata
 from manyhop_pyg.samplers.typed_edges import TypedEdgeInput, typed_metadata
+from manyhop_pyg.samplers.typed_negatives import negatives_of
 from manyhop_pyg.samplers.typed_seeds import node_metadata
 from manyhop_pyg.typing import Metadata, Sample
 
@@ -166,7 +167,7 @@ class GPUSampling:
         """The same around seed edges of several types in each batch."""
         from manyhop.sampling.gpu.typed_edges import PendingTypedEdges
 
-        engines = [edges.prepare(t, neg_sampling, exclude_true=exclude_true) for t in inputs[0].parts]
+        engines = [edges.prepare(t, negatives_of(neg_sampling, t), exclude_true=exclude_true) for t in inputs[0].parts]
         requests = [
             sampler.requests.of_edge_types(
                 index,
@@ -174,6 +175,7 @@ class GPUSampling:
                 key,
                 neg_sampling,
                 exclude=None if exclusion is None else exclusion.of(index),
+                device=self.device,
             )
             for index, key in zip(inputs, keys, strict=True)
         ]

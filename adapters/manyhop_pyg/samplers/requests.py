@@ -16,6 +16,7 @@ from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.loaders.inputs import as_int64
 from manyhop_pyg.samplers.given_negatives import GivenNegatives
 from manyhop_pyg.samplers.typed_edges import TypedEdgeInput
+from manyhop_pyg.samplers.typed_negatives import negatives_of
 from manyhop_pyg.samplers.typed_seeds import ByType
 
 _CPU = torch.device("cpu")
@@ -88,10 +89,14 @@ class SeedRequests:
         neg_sampling: NegativeSampling | None,
         *,
         exclude: Mapping[EdgeType, Tensor] | None,
+        device: torch.device = _CPU,
     ) -> list[EdgeRequest]:
         """Return what the engine is asked for seed edges of several types, the edges to exclude with the first."""
-        each = zip(index.parts.values(), edge_types, [exclude] + [None] * len(edge_types), strict=False)
-        return [self.of_edges(part, t, key, neg_sampling, exclude=excluded) for part, t, excluded in each]
+        each = zip(index.parts.items(), edge_types, [exclude] + [None] * len(edge_types), strict=False)
+        return [
+            self.of_edges(part, t, key, negatives_of(neg_sampling, name), exclude=excluded, device=device)
+            for (name, part), t, excluded in each
+        ]
 
     def _seed_time(
         self, node_type: NodeType, seeds: Tensor, time: Tensor | None

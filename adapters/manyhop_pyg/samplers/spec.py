@@ -16,6 +16,7 @@ from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType
 from manyhop.sampling import NegativeSpec, NeighborSpec
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.samplers.given_negatives import GivenNegatives
+from manyhop_pyg.samplers.typed_negatives import TypedNegatives
 
 
 def make_spec(
@@ -134,11 +135,16 @@ def _flip(edge_type: EdgeType) -> EdgeType:
 
 
 def as_negative_sampling(neg_sampling: object) -> NegativeSampling | None:
-    """Whatever PyG accepts, as its own class.
+    """Whatever PyG accepts, as its own class; of a dict by edge type, each value is.
 
     Raises:
         InputError: anything else.
     """
+    if isinstance(neg_sampling, Mapping) and any(isinstance(key, tuple) for key in neg_sampling):
+        parts = {edge_type: as_negative_sampling(of_type) for edge_type, of_type in neg_sampling.items()}
+        for edge_type in [t for t, of_type in parts.items() if of_type is None]:
+            raise InputError(f"Expected neg_sampling for each type, got None for {edge_type}.")
+        return TypedNegatives({t: of_type for t, of_type in parts.items() if of_type is not None})
     try:
         return NegativeSampling.cast(neg_sampling)
     except (TypeError, ValueError) as error:

@@ -12,6 +12,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 from manyhop.graph import EdgeType
 from manyhop.sampling import SampledEdges
 from manyhop_pyg.samplers.seed_edges import edge_metadata
+from manyhop_pyg.samplers.typed_negatives import negatives_of
 from manyhop_pyg.typing import Metadata
 
 
@@ -65,7 +66,7 @@ def typed_metadata(
     if trees is not None and seed_edges is not None:
         trees.update({node_type: seed_edges[tree] for node_type, tree in trees.items()})
     about = {
-        t: edge_metadata(one, neg_sampling, *of_type)
+        t: edge_metadata(one, negatives_of(neg_sampling, t), *of_type)
         for t, one, of_type in zip(index.parts, sampled, columns, strict=True)
     }
     return input_id, about, dict(zip(index.parts, index.sizes, strict=True))
