@@ -9,6 +9,10 @@ import pytest
 import torch
 
 from manyhop import files
+from manyhop.graph import HOMOGENEOUS_EDGE as EDGE
+from manyhop.graph import HOMOGENEOUS_NODE as NODE
+from manyhop.graph import EdgeInput, build_graph, metis
+from manyhop.sampling.lookup import EdgeLookup
 from manyhop.system import progress
 from manyhop.system.copying import to_device
 from manyhop.system.progress import Progress, one_call
@@ -82,3 +86,34 @@ def test_the_bar_of_one_call_counts_seconds(terminal, error, monkeypatch, capsys
     shown = capsys.readouterr().err
     assert ("0.00/3.00G" in shown) == terminal
     assert ("Waiting: 100%" in shown) == (terminal and error is None)
+
+
+def test_tables_that_take_long_have_bars(monkeypatch, capsys):
+    class Shown(Progress):
+        def __init__(self, title, total, **options):
+            super().__init__(title, total, show=True)
+
+    monkeypatch.setattr(progress, "Progress", Shown)
+    row, col = torch.arange(300) % 60, torch.arange(300) * 7 % 60
+    graph = build_graph({NODE: 60}, {EDGE: EdgeInput(row=row, col=col, weight=torch.ones(300))})
+    assert "Making tables of weights: 100%" in capsys.readouterr().err
+    assert EdgeLookup(graph.csc[EDGE]).tables()[0].size == 61
+    assert "Sorting edges to look them up: 100%" in capsys.readouterr().err
+
+
+def test_many_edges_have_a_bar_while_metis_keeps_the_gil(monkeypatch, capsys):
+    pymetis = pytest.importorskip("pymetis", reason="pymetis is not installed: pip install 'manyhop[metis]'")
+    part_graph, shown = pymetis.part_graph, []
+
+    def call(*arguments, **options):
+        shown.append(capsys.readouterr().err)
+        return part_graph(*arguments, **options)
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(metis, "_MANY_EDGES", 200)
+    monkeypatch.setattr(pymetis, "part_graph", call)
+    ids = torch.arange(300).numpy()
+    metis.metis_parts([(ids % 60, ids * 7 % 60)], 300, 60, 2)
+    assert "METIS: 100%" in capsys.readouterr().err
+    metis.metis_parts([(ids[:100] % 60, ids[:100] * 7 % 60)], 100, 60, 2)
+    assert ["METIS" in text for text in shown] == [True, False]

@@ -16,6 +16,7 @@ from manyhop.graph.csc import CSC, EdgeType, Graph, NodeType
 from manyhop.graph.deferred import DeferredCSC
 from manyhop.graph.part import PartCSC
 from manyhop.system.memory import require_memory
+from manyhop.system.progress import one_call
 
 _BLOCK = 1 << 24  # edges
 
@@ -142,7 +143,9 @@ def weight_tables(edge_type: EdgeType, weight: Tensor, perm: Tensor | None, colp
     from manyhop.graph.alias import fill_aliases
 
     alias, num_positive = roomy(weight.numel(), np.int64), torch.empty(colptr.numel() - 1, dtype=torch.int64)
-    if not fill_aliases(colptr.numpy(), weight.numpy(), alias.numpy().view(np.uint64), num_positive.numpy()):
+    with one_call("Making tables of weights", weight.nbytes):
+        finite = fill_aliases(colptr.numpy(), weight.numpy(), alias.numpy().view(np.uint64), num_positive.numpy())
+    if not finite:
         raise GraphError(
             f"Expected the weights of a node's edges in {edge_type} to have a finite sum. Scale them down."
         )

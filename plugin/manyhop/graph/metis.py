@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,11 @@ import numpy.typing as npt
 
 from manyhop.errors import GraphError, InputError, MissingExtraError
 from manyhop.system.memory import require_memory
+from manyhop.system.progress import Progress
 
 Ints = npt.NDArray[np.int64]
 
+_MANY_EDGES = 200_000  # take seconds
 _BYTES_PER_EDGE = 220  # both directions with weights, sorted, and METIS's coarser copies: of 12 million edges
 
 
@@ -62,7 +65,11 @@ def metis_parts(
     if not len(neighbours):
         raise InputError("Expected edges between different nodes, which METIS keeps together, got none.")
     adjacency = pymetis.CSRAdjacency(starts, neighbours)
-    cut, parts = pymetis.part_graph(num_parts, adjacency, eweights=weights, recursive=recursive)
+    # METIS keeps the GIL: the bar of many edges is shown at once, and stands still.
+    bar = Progress("METIS", num_edges, unit="edges", delay=0.0 if num_edges > _MANY_EDGES else 1.0)
+    with closing(bar):
+        cut, parts = pymetis.part_graph(num_parts, adjacency, eweights=weights, recursive=recursive)
+        bar.add(num_edges)
     return MetisParts(np.asarray(parts, np.int64), np.diff(starts), 2 * cut / float(weights.sum()))
 
 
