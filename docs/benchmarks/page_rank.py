@@ -53,7 +53,8 @@ def main():
             print(
                 f"{n} nodes, {2 * m} edges, eps {eps}: pushes {counts[0][0]:.0f} and {counts[1][0]:.0f}, edges "
                 f"{counts[0][1]:.0f} and {counts[1][1]:.0f}; {target.numel()} seeds in {seconds[0]:.3f} and "
-                f"{seconds[1]:.3f} s"
+                f"{seconds[1]:.3f} s",
+                flush=True,
             )
             if torch.cuda.is_available():
                 on_gpu(edge_index, eps, n)
