@@ -151,7 +151,6 @@ def test_threads_and_restart(data):
     [
         ({"num_neighbors": 0}, "num_neighbors to be an integer of at least 1"),
         ({"alpha": 0.0}, "alpha as a probability"),
-        ({"pad": "auto"}, "Expected no pad"),
         ({"input_time": SEEDS}, "Expected no input_time"),
     ],
 )

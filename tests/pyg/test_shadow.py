@@ -83,7 +83,6 @@ def test_numbers_of_neighbours_threads_and_restart(data):
     [
         ({"depth": 0}, "depth to be an integer of at least 1"),
         ({"num_neighbors": [3]}, "num_neighbors to be an integer"),
-        ({"pad": "auto"}, "Expected no pad"),
         ({"input_nodes": SEEDS}, "Expected no input_nodes"),
     ],
 )

@@ -241,12 +241,17 @@ class Padding:
                     rows.append(PaddedRows(value, out.padding.padded, t, dim))
         clear_rows(rows)
 
+    def masks(self, out: Sample) -> tuple[Tensor, Tensor]:
+        """Return which nodes, and which edges, of a padded sample without types are no padding."""
+        marks: _Marks = out.padding
+        return marks.padded.node_mask[HOMOGENEOUS_NODE], marks.edge_mask[HOMOGENEOUS_EDGE]
+
     def label(self, batch: Batch, out: Sample, seeds: Sequence[Attributes]) -> None:
         """Set the masks; ``seeds`` are the attributes that describe the seeds, of each of their types."""
         marks: _Marks = out.padding
         if isinstance(batch, Data):
-            batch._store._mapping["node_mask"] = marks.padded.node_mask[HOMOGENEOUS_NODE]
-            batch._store._mapping["edge_mask"] = marks.edge_mask[HOMOGENEOUS_EDGE]
+            into = batch._store._mapping
+            into["node_mask"], into["edge_mask"] = self.masks(out)
         else:
             for node_type, mask in marks.padded.node_mask.items():
                 batch[node_type]._mapping["node_mask"] = mask

@@ -95,7 +95,7 @@ class ClusterLoader(NodeSetLoader, torch_geometric.loader.ClusterLoader):  # typ
 
     Args:
         cluster_data: :class:`ClusterData`, or PyG's.
-        **kwargs: of :class:`NodeLoader` but for ``input_nodes`` and ``pad``, and of torch's ``DataLoader``.
+        **kwargs: of :class:`NodeLoader` but for ``input_nodes``, and of torch's ``DataLoader``.
 
     Raises:
         InputError: arguments that do not make sense.
@@ -118,8 +118,10 @@ class ClusterLoader(NodeSetLoader, torch_geometric.loader.ClusterLoader):  # typ
     def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
         (into,) = super()._label(batch, out)
         partition = self.cluster_data.partition
-        for name, ids in (("n_id", partition.node_perm), ("e_id", partition.edge_perm)):
-            into[name] = ids[getattr(batch, name).to(ids.device)].to(out.node.device)
+        masks = (None, None) if self._padding is None else self._padding.masks(out)
+        for name, ids, mask in zip(("n_id", "e_id"), (partition.node_perm, partition.edge_perm), masks, strict=True):
+            found = ids[getattr(batch, name).to(ids.device)].to(out.node.device)
+            into[name] = found if mask is None else found.masked_fill(~mask, 0)
         return [into]
 
 

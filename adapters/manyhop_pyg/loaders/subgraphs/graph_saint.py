@@ -141,7 +141,7 @@ class GraphSAINTNodeSampler(_SaintLoader, torch_geometric.loader.GraphSAINTNodeS
             0: no coefficients.
         save_dir: folder where the coefficients are kept, and read from if they are there; ``None``: nowhere.
         log: whether to show progress on a terminal.
-        **kwargs: of :class:`NodeLoader` but for ``input_nodes`` and ``pad``, and of torch's ``DataLoader`` but for
+        **kwargs: of :class:`NodeLoader` but for ``input_nodes``, and of torch's ``DataLoader`` but for
             ``batch_size``.
 
     Raises:

@@ -28,7 +28,7 @@ class NodeSetLoader(NodeLoader):
     """
 
     def __init__(self, data: Data, sampler: NodeSetSampler, num_sets: int, kwargs: dict[str, Any]) -> None:
-        for name in ("input_nodes", "input_time", "input_id", "node_sampler", "pad", "seed_parts"):
+        for name in ("input_nodes", "input_time", "input_id", "node_sampler", "seed_parts"):
             if name in kwargs:
                 raise InputError(
                     f"Expected no {name}, got one: {type(self).__name__} has nodes of its own. Leave it out."

@@ -30,7 +30,7 @@ class PPRLoader(NodeLoader):
         alpha: probability that a walk ends before each step. Small: neighbours far away count, too.
         eps: how exact ranks are: a node is pushed while its residual is at least ``alpha * eps`` times its number of
             in-edges. Ten times smaller takes up to ten times as long.
-        **kwargs: of :class:`NodeLoader` but for ``input_time`` and ``pad``, and of torch's ``DataLoader``.
+        **kwargs: of :class:`NodeLoader` but for ``input_time``, and of torch's ``DataLoader``.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
@@ -45,7 +45,7 @@ class PPRLoader(NodeLoader):
         eps: float = 1e-5,
         **kwargs: Any,
     ) -> None:
-        for name in ("input_time", "node_sampler", "pad"):
+        for name in ("input_time", "node_sampler"):
             if name in kwargs:
                 raise InputError(
                     f"Expected no {name}: num_neighbors, alpha and eps say what a batch has. Leave it out."

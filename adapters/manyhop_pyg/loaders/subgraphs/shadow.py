@@ -34,7 +34,7 @@ class _EgoLoader(NodeLoader):
     """
 
     def __init__(self, data: Data, sampler: NeighborSampler, node_idx: Tensor | None, kwargs: dict[str, Any]) -> None:
-        for name in ("input_nodes", "input_time", "node_sampler", "pad"):
+        for name in ("input_nodes", "input_time", "node_sampler"):
             if name in kwargs:
                 raise InputError(f"Expected no {name}: node_idx says which graphs a batch has. Leave it out.")
         self.node_idx = node_idx
@@ -76,7 +76,7 @@ class ShaDowKHopSampler(_EgoLoader, torch_geometric.loader.ShaDowKHopSampler):  
         num_neighbors: neighbours sampled per node in each hop; -1: all.
         node_idx: ``[num_seeds]`` ids of the seeds, or a mask ``[num_nodes]``; ``None``: all nodes.
         replace: sample with replacement.
-        **kwargs: of :class:`NodeLoader` but for ``input_nodes`` and ``pad``, and of torch's ``DataLoader``.
+        **kwargs: of :class:`NodeLoader` but for ``input_nodes``, and of torch's ``DataLoader``.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
