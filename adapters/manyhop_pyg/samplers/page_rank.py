@@ -15,6 +15,10 @@ from manyhop_pyg.samplers.node_sets import NodeSetSampler
 from manyhop_pyg.typing import PyGData
 
 
+_MOST_BYTES = 1 << 30
+"""Of the neighbours that are found ahead: more are kept in host memory."""
+
+
 class PageRankSampler(NodeSetSampler):
     """Samples the subgraph of seeds and their neighbours: the nodes of the highest personalised PageRank.
 
@@ -49,9 +53,15 @@ class PageRankSampler(NodeSetSampler):
         bar = Progress("Neighbours by PageRank", seeds.numel(), unit="nodes")
         found = self._neighbors_of(seeds, num_threads, bar)
         bar.close()
-        self._row = torch.full((self.topology.graph.num_nodes[HOMOGENEOUS_NODE],), -1)
-        self._row[seeds] = torch.arange(seeds.numel())
-        self._begin, self._neighbors = found.begin, found.node
+        num_nodes = self.topology.graph.num_nodes[HOMOGENEOUS_NODE]
+        device = found.node.device
+        if 8 * (num_nodes + found.begin.numel() + found.node.numel()) > _MOST_BYTES:
+            device = torch.device("cpu")
+        self._row = torch.full((num_nodes,), -1, device=device)
+        self._row[seeds.to(device)] = torch.arange(seeds.numel(), device=device)
+        self._begin, self._neighbors = found.begin.to(device), found.node.to(device)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # batches are made on other streams
 
     def nodes_of(self, index: Tensor, key: BatchKey) -> Tensor:
         """Return the seeds, as they are, and the other neighbours, in ascending order."""
@@ -60,13 +70,13 @@ class PageRankSampler(NodeSetSampler):
 
     def node_request(self, index: NodeSamplerInput, key: BatchKey) -> NodeRequest:
         """What the engine is asked for."""
-        seeds = index.node.cpu()  # where the neighbours are looked up
+        seeds = index.node.to(self._row.device)  # where the neighbours are looked up
         check_ids("seeds", seeds, self.topology.graph.num_nodes[HOMOGENEOUS_NODE])
         if not self.disjoint:
             return NodeRequest(key=key, seeds={HOMOGENEOUS_NODE: self.nodes_of(seeds, key)})
         neighbors, size = self._of(seeds)
-        tree = torch.arange(seeds.numel())
-        of_neighbors = tree.repeat_interleave(size)
+        tree = torch.arange(seeds.numel(), device=seeds.device)
+        of_neighbors = tree.repeat_interleave(size, output_size=neighbors.numel())
         others = neighbors != seeds[of_neighbors]
         nodes, trees = torch.cat([seeds, neighbors[others]]), torch.cat([tree, of_neighbors[others]])
         trees, order = torch.sort(trees, stable=True)  # the seed of each tree first
@@ -82,20 +92,24 @@ class PageRankSampler(NodeSetSampler):
         row = self._row[seeds] if self._row.numel() else seeds.new_full((1,), -1)
         if bool((row < 0).any()):
             found = self._neighbors_of(seeds, 1)
-            return found.node, found.begin.diff()
+            return found.node.to(seeds.device), found.begin.diff().to(seeds.device)
         begin = self._begin[row]
         size = self._begin[row + 1] - begin
-        within = torch.arange(int(size.sum())) - (size.cumsum(0) - size).repeat_interleave(size)
-        return self._neighbors[begin.repeat_interleave(size) + within], size
+        first = begin - (size.cumsum(0) - size)  # less what comes before in the result
+        at = torch.repeat_interleave(first, size)
+        return self._neighbors[at + torch.arange(at.numel(), device=at.device)], size
 
     def _neighbors_of(self, seeds: Tensor, num_threads: int, bar: Progress | None = None) -> PageRankNeighbors:
-        """Find neighbours by a GPU that samples for a loader; on the CPU where there is none. They are on the CPU."""
+        """Find neighbours by a GPU that samples for a loader, in its memory; on the CPU where there is none."""
         sampling = next(iter(self.gpu_samplings.values()), None)
         if sampling is None:
             on_cpu = CPUPageRankSampler(self.topology.graph, self._page_rank)
-            return on_cpu.sample(seeds, num_threads=num_threads, bar=bar)
+            return on_cpu.sample(seeds.cpu(), num_threads=num_threads, bar=bar)
         from manyhop.sampling import GPUPageRankSampler
 
         on_gpu = GPUPageRankSampler(sampling.graph, self._page_rank, device=sampling.device)
-        found = on_gpu.sample(seeds, bar=bar)
-        return PageRankNeighbors(found.begin.cpu(), found.node.cpu(), found.value.cpu())
+        return on_gpu.sample(seeds, bar=bar)
+
+    def __getstate__(self) -> dict[str, object]:
+        tables = {name: getattr(self, name).cpu() for name in ("_row", "_begin", "_neighbors")}
+        return super().__getstate__() | tables
