@@ -1,5 +1,6 @@
 """get_ppr as PyG's, and PPRLoader: seeds with their neighbours by personalised PageRank."""
 
+import pickle
 import sys
 
 import pytest
@@ -142,6 +143,7 @@ def test_threads_and_restart(data):
     rest = make()
     rest.load_state_dict(loader.state_dict())
     assert all_same(first + list(rest), expected)
+    assert all_same(list(pickle.loads(pickle.dumps(make()))), expected)
     with pytest.raises(StateError, match="page_rank"):
         PPRLoader(data, 3, data.train_mask, batch_size=5, shuffle=True, seed=1).load_state_dict(loader.state_dict())
 

@@ -14,7 +14,6 @@ from manyhop_pyg.loaders.inputs import check_ids
 from manyhop_pyg.samplers.node_sets import NodeSetSampler
 from manyhop_pyg.typing import PyGData
 
-
 _MOST_BYTES = 1 << 30
 """Of the neighbours that are found ahead: more are kept in host memory."""
 
