@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Hashable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from torch import Tensor
 from torch_geometric.sampler import (
@@ -34,9 +34,6 @@ from manyhop_pyg.samplers.typed_edges import TypedEdgeInput, typed_metadata
 from manyhop_pyg.samplers.typed_negatives import negatives_of
 from manyhop_pyg.samplers.typed_seeds import ByType, node_metadata, seeds_of
 from manyhop_pyg.typing import PyGData, Sample
-
-if TYPE_CHECKING:
-    from manyhop_pyg.samplers.on_gpu import GPUSampling
 
 
 class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
@@ -108,7 +105,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         self._disjoint = flag("disjoint", disjoint)
         self._temporal_strategy = temporal_strategy
         self._keep_orig_edges = False
-        self.gpu_samplings: dict[Hashable, GPUSampling] = {}
+        self.gpu_samplings: dict[Hashable, object] = {}
         """Made by the loaders that use this sampler, which share them."""
         if share_memory:
             share_topology(self.topology)

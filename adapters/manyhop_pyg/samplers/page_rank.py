@@ -105,7 +105,9 @@ class PageRankSampler(NodeSetSampler):
             on_cpu = CPUPageRankSampler(self.topology.graph, self._page_rank)
             return on_cpu.sample(seeds.cpu(), num_threads=num_threads, bar=bar)
         from manyhop.sampling import GPUPageRankSampler
+        from manyhop_pyg.samplers.on_gpu import GPUSampling
 
+        assert isinstance(sampling, GPUSampling)
         on_gpu = GPUPageRankSampler(sampling.graph, self._page_rank, device=sampling.device)
         return on_gpu.sample(seeds, bar=bar)
 
