@@ -59,9 +59,9 @@ def test_tables_and_results_grow(monkeypatch):
     seen, launch = set(), GPUPageRankSampler._launch
 
     def watched(self, nodes, todo, size, *others):
-        needed = launch(self, nodes, todo, size, *others)
+        found = launch(self, nodes, todo, size, *others)
         seen.update(size[todo].tolist())
-        return needed
+        return found
 
     monkeypatch.setattr(GPUPageRankSampler, "_launch", watched)
     graph = graph_of()

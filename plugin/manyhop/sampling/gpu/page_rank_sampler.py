@@ -82,10 +82,8 @@ class GPUPageRankSampler:
         parts: list[tuple[Tensor, Tensor]] = []
         offset = 0  # of the results of a launch among those of all
         while todo.numel():
-            node = torch.empty(room, dtype=torch.int64, device=self.device)
-            rank = torch.empty(room, dtype=torch.float64, device=self.device)
-            needed = self._launch(nodes, todo, size, begin, node, rank, log_slots)
-            parts.append((node, rank))
+            results, needed = self._launch(nodes, todo, size, begin, room, log_slots)
+            parts.append(results)
             begin[todo] += offset
             offset += room
             of_these = size[todo]
@@ -105,23 +103,25 @@ class GPUPageRankSampler:
         return size, node[at], rank[at]
 
     def _launch(
-        self, nodes: Tensor, todo: Tensor, size: Tensor, begin: Tensor, node: Tensor, rank: Tensor, log_slots: int
-    ) -> int:
-        """Find the neighbours of some nodes. Return the room that the results take."""
+        self, nodes: Tensor, todo: Tensor, size: Tensor, begin: Tensor, room: int, log_slots: int
+    ) -> tuple[tuple[Tensor, Tensor], int]:
+        """Find the neighbours of some nodes. Return these and their ranks, ``[room]``, and the room that they take."""
         num_slots = 1 << log_slots
         programs = max(1, min(todo.numel(), _PROGRAMS, _TABLE_BYTES // (_SLOT_BYTES * num_slots)))
         top_k = -1 if self.spec.top_k is None else self.spec.top_k
         try:
             tables = torch.full((programs, num_slots, 4), -1, dtype=torch.int64, device=self.device)
             lists = torch.empty((programs, 3, num_slots // 2), dtype=torch.int32, device=self.device)
+            node = torch.empty(room, dtype=torch.int64, device=self.device)
+            rank = torch.empty(room, dtype=torch.float64, device=self.device)
         except torch.OutOfMemoryError as error:
             raise CapacityError(
-                f"The memory of {self.device} has no room for a table of {num_slots} nodes. Use a larger eps, or keep "
-                "other data elsewhere."
+                f"The memory of {self.device} has no room for tables of {num_slots} nodes and {room} neighbours. Use a "
+                "larger eps, fewer nodes at a time or a smaller top_k, or keep other data elsewhere."
             ) from error
         cursor = torch.zeros(1, dtype=torch.int64, device=self.device)
         page_rank[(programs,)](
             self._edges, self._numbers, nodes, todo, tables, lists, size, begin, node, rank, cursor,
-            todo.numel(), log_slots, top_k, node.numel(), T=_LANES, num_warps=1, enable_fp_fusion=False,
+            todo.numel(), log_slots, top_k, room, T=_LANES, num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
-        return int(cursor)
+        return (node, rank), int(cursor)
