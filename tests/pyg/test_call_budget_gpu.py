@@ -16,7 +16,7 @@ def test_a_further_batch_of_nodes():
 
 def test_a_batch_of_given_seeds():
     with loader_without_kernels(1) as loader:
-        check_calls(Served(loader), 128)
+        check_calls(Served(loader), 124)
 
 
 class Served:

@@ -14,15 +14,6 @@ from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
 
 
-class _Batch(threading.local):
-    key: BatchKey | None = None
-    turn: Turn | None = None
-    calls = 0
-
-
-_current = _Batch()
-
-
 class BatchContext:  # a generator would cost three times as much
     """Context in which the samplers that this thread calls take their keys from a batch.
 
@@ -30,28 +21,37 @@ class BatchContext:  # a generator would cost three times as much
     for the batch before; ``calls``, once the body has ended, that number and those in it.
     """
 
-    __slots__ = ("_before", "_now", "calls")
+    __slots__ = ("_before", "_first_call", "calls", "key", "turn")
 
-    def __init__(self, key: BatchKey, turn: Turn | None, first_call: int = 0) -> None:
-        self._now = key, turn, first_call
+    def __init__(self, key: BatchKey | None, turn: Turn | None, first_call: int = 0) -> None:
+        self.key, self.turn, self._first_call = key, turn, first_call
+        self.calls = first_call
 
-    def __enter__(self) -> None:
-        self._before = _current.key, _current.turn, _current.calls
-        _current.key, _current.turn, _current.calls = self._now
+    def __enter__(self) -> BatchContext:
+        self._before, self.calls = _thread.context, self._first_call
+        _thread.context = self
+        return self
 
     def __exit__(self, *error: object) -> None:
-        self.calls = _current.calls
-        _current.key, _current.turn, _current.calls = self._before
+        _thread.context = self._before
+
+
+class _Thread(threading.local):
+    context = BatchContext(None, None)
+    """That of the batch which this thread is making; outside of any, one that all threads share."""
+
+
+_thread = _Thread()
 
 
 def current_turn() -> Turn | None:
     """Return the batch that this thread is making; ``None`` outside of a loader's iteration."""
-    return _current.turn
+    return _thread.context.turn
 
 
 def current_key() -> BatchKey | None:
     """Return the key of the batch that this thread is making; ``None``: there is none."""
-    return _current.key
+    return _thread.context.key
 
 
 def draw_seed(generator: torch.Generator | None = None) -> int:
@@ -78,8 +78,9 @@ def next_key(draw: Callable[[], int] = draw_seed) -> BatchKey:
     The first call for a batch has the batch's own key, further ones have keys of their own. Outside of a loader's
     iteration ``draw()`` gives the seed of the key; by default ``torch.manual_seed`` reproduces the call.
     """
-    key, calls = _current.key, _current.calls
-    _current.calls = calls + 1
+    context = _thread.context
+    key, calls = context.key, context.calls
     if key is None:
         return BatchKey(int(make_key(Use.CALL, draw())), 0, 0)
+    context.calls = calls + 1
     return key if calls == 0 else key._replace(seed=int(make_key(Use.CALL, key.seed, calls)))

@@ -113,6 +113,11 @@ class _Launch:
 
     def _outputs(self, counts: Sequence[int]) -> list[Tensor]:
         """Memory for so many rows of each source. Those of the same source share it, since allocations take long."""
+        if len(self._together) == len(counts):
+            return [
+                torch.empty((n, *rows.tail), dtype=rows.dtype, device=self._device)
+                for rows, n in zip(self._sources, counts, strict=True)
+            ]
         outs: list[Any] = [None] * len(counts)
         for numbers in self._together:
             rows = self._sources[numbers[0]]
