@@ -153,10 +153,10 @@ class Streams:
             self._waited = made.ready, stream
         ready, recorded = self._recorded
         if made.together is None or ready is not made.ready or recorded is not stream:
-            self._tell(made, tensors_of, stream)
+            self._record_all(made, tensors_of, stream)
         return made.value
 
-    def _tell(self, made: OnStream[T], tensors_of: Callable[[T], Iterable[Tensor]], stream: Stream) -> None:
+    def _record_all(self, made: OnStream[T], tensors_of: Callable[[T], Iterable[Tensor]], stream: Stream) -> None:
         """Record the memory of a batch, and of those that are ready at the same time, on a stream of the caller."""
         if made.together:
             for tensor in made.together:

@@ -1,4 +1,4 @@
-"""What ranks tell each other at the beginning of an exchange: what is coming, or that nothing will."""
+"""Headers, which ranks send each other at the beginning of an exchange: what follows, or why nothing does."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ExchangeLostError(RankError):
 
 
 def make_headers(status: Status, tag: Tag, signature: int, text: str, lengths: Sequence[int], parts: int = 0) -> Tensor:
-    """``[world_size, HEADER_WORDS] int64``: what to tell each rank.
+    """Return the header for each rank, ``[world_size, HEADER_WORDS] int64``.
 
     Args:
         status: of this rank.
@@ -66,7 +66,7 @@ def make_headers(status: Status, tag: Tag, signature: int, text: str, lengths: S
 
 
 def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tuple[int, int]]:
-    """What ranks have said: per rank, words of its question and parts that it wants.
+    """Return for each rank the words of its request and the parts that it wants, by its header.
 
     Args:
         name: of the exchange, for errors.
@@ -83,8 +83,8 @@ def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tup
         ranks = tuple(r for r, head in enumerate(heads) if head[0] == status)
         if ranks:
             text = _text(headers[ranks[0]])
-            said = f"failed: {text}" if text else f"left the loop of epoch {tag[0]} after {tag[1]} batches"
-            error = ExchangeEndedError(f"{name}: {control.ranks_said(ranks)} {said}", ranks=ranks)
+            what = f"failed: {text}" if text else f"left the loop of epoch {tag[0]} after {tag[1]} batches"
+            error = ExchangeEndedError(f"{name}: {control.ranks_said(ranks)} {what}", ranks=ranks)
             error.without_reason = not text
             raise error
     different = [r for r, head in enumerate(heads) if head[:4] != heads[rank][:4]]
@@ -103,13 +103,13 @@ def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tup
     return [(words, parts) for *_, words, parts in heads]
 
 
-def says_why(header: Tensor) -> bool:
-    """Whether a rank says why it has failed; ``[HEADER_WORDS] int64``."""
+def has_reason(header: Tensor) -> bool:
+    """Return whether the header of a rank that failed, ``[HEADER_WORDS] int64``, has the reason."""
     return bool(header[_HEAD] != 0)
 
 
 def signature_of(requests: Sequence[Any]) -> int:
-    """A number that tells requests for other tensors apart, and such as share their indices in another way."""
+    """Return a number that differs for requests for other tensors, and for such as share indices in another way."""
     first: dict[tuple[int, int, int], int] = {}
     groups = [first.setdefault((id(r.index), r.source.num_rows, id(r.source.hot)), k) for k, r in enumerate(requests)]
     return _checksum(tuple((r.name, r.source.shape, r.source.dtype, k) for r, k in zip(requests, groups, strict=True)))
@@ -121,7 +121,7 @@ def _checksum(asked: tuple[tuple[str, tuple[int, ...], torch.dtype, int], ...]) 
 
 
 def absent(key: str, world: World) -> tuple[int, ...]:
-    """Which ranks do not say, in the store, that they have lost the exchange ``key`` too."""
+    """Return the ranks that have not reported in the store that they lost the exchange ``key`` too."""
     missing = [rank for rank in range(world.world_size) if rank != world.rank]
     store = control.store()
     if store is None:
@@ -139,7 +139,7 @@ def absent(key: str, world: World) -> tuple[int, ...]:
 
 
 def lost(name: str, key: str, tag: Tag, world: World, error: RuntimeError) -> ExchangeLostError:
-    """What is known when a connection fails, or nobody answers; ``key`` names the exchange in the store."""
+    """Return the error of a connection that fails, or of no answer; ``key`` names the exchange in the store."""
     missing = absent(f"{key}/{tag[0]}/{tag[1]}", world)
     who = f"{control.ranks_said(missing)} did not come, or ended" if missing else "a rank ended or is late"
     cause = str(error).splitlines()[0] if str(error) else repr(error)

@@ -97,7 +97,7 @@ class Exchange(ExchangeFailure):
         return outs
 
     def end(self, tag: Tag, failure: str = "") -> None:
-        """Tell the other ranks that this one will not come to exchange ``tag``, nor any after it in this epoch.
+        """Report to the other ranks that this one takes no part in exchange ``tag``, nor in later ones of this epoch.
 
         They get a RankError if they come to it themselves. Does not wait for them.
         """
@@ -199,10 +199,10 @@ class Exchange(ExchangeFailure):
         self.traffic.bytes_received += rows * width
         self.traffic.rows_cached += r.count(nodes)
 
-    # What ranks say to each other before
+    # Headers
 
     def _compare_headers(self, tag: Tag, signature: int, lengths: list[int], parts: int) -> list[tuple[int, int]]:
-        """Tell all ranks what is coming, hear it from them; per rank: words of its question, parts it wants."""
+        """Exchange headers with all ranks; return for each the words of its request and the parts that it wants."""
         received, flight = self._send_headers(Status.ASKS, tag, signature, "", lengths, parts)
         flight.wait()
         return compare_headers(self._name, received.view(self.world.world_size, -1), self.world.rank, tag)

@@ -39,23 +39,23 @@ def move_rows(
 
 @triton.jit(
     do_not_specialize=[
-        "headers", "words", "said", "said_words", "others", "state", "state_said", "state_words", "before",
-        "before_words", "tellers", "source", "num_rows", "ids", "lengths", "target", "stride", "cap", "row_words",
+        "headers", "words", "host", "host_words", "others", "state", "host_state", "state_words", "before",
+        "before_words", "reports", "source", "num_rows", "ids", "lengths", "target", "stride", "cap", "row_words",
         "blocks",
     ]
 )  # fmt: skip
 def serve(
     headers,
     words,
-    said,
-    said_words,
+    host,
+    host_words,
     others,
     state,
-    state_said,
+    host_state,
     state_words,
     before,
     before_words,
-    tellers,
+    reports,
     source,
     num_rows,
     ids,
@@ -69,20 +69,20 @@ def serve(
     LANES: tl.constexpr,
     KIND: tl.constexpr,
 ):
-    """Tell the host what has come (see ``report``; ``tellers`` programs, all or none), and put rows together that other
-    ranks have asked for: at most ``cap`` for each, by ``blocks`` programs.
+    """Report the received headers to the host (see ``report``; ``reports`` programs, all or none), and gather rows that
+    other ranks request: at most ``cap`` for each, by ``blocks`` programs.
 
     source: address of row 0 of ``num_rows``, with ``row_words`` words each. Of what has come from the first of the
     other ranks (that of the next one lies ``words`` int64 further): ids: ``[cap]`` NARROW or WIDE (KIND), which may be
-    anything where the exchange has been broken off; lengths: the int64 that says how many it wants. target: where the
-    rows for the first of the other ranks go; those of the next one ``stride`` bytes further.
+    anything where the exchange has been broken off; lengths: the int64 with the number that it requests. target: where
+    the rows for the first of the other ranks go; those of the next one ``stride`` bytes further.
     """
     program = tl.program_id(0)
-    if program < tellers:
-        report(program, headers, words, said, said_words, others, state, state_said, state_words, before, before_words)
+    if program < reports:
+        report(program, headers, words, host, host_words, others, state, host_state, state_words, before, before_words)
     else:
-        other = (program - tellers) // blocks
-        start = ((program - tellers) % blocks).to(tl.int64) * TILE
+        other = (program - reports) // blocks
+        start = ((program - reports) % blocks).to(tl.int64) * TILE
         header = other.to(tl.int64) * words * 8
         wanted = tl.load((lengths + header).to(tl.pointer_type(tl.int64)))
         count = tl.minimum(wanted, cap)

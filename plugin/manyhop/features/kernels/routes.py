@@ -198,16 +198,16 @@ def place(
 
 
 @triton.jit
-def report(part, headers, words, said, said_words, others, state, state_said, state_words, before, before_words):
-    """Tell the host: the beginnings of what has come from each other rank, and the state of routes. One of the parts 0
-    to ``others + 1`` of it.
+def report(part, headers, words, host, host_words, others, state, host_state, state_words, before, before_words):
+    """Copy to the host the headers received from each other rank, and the state of routes: one of the parts 0 to
+    ``others + 1`` of it.
 
-    headers: of ``[others, words] int64``. said, state_said: addresses of pinned memory: ``[others, said_words]`` and
+    headers: of ``[others, words] int64``. host, host_state: addresses of pinned memory: ``[others, host_words]`` and
     ``[state_words] int64``. before: of ``[before_words] int64`` that become 0: the state of the exchange before.
     """
-    source, target, count = headers + 8 * part * words, said + 8 * part * said_words, said_words
+    source, target, count = headers + 8 * part * words, host + 8 * part * host_words, host_words
     if part == others:
-        source, target, count = state, state_said, state_words
+        source, target, count = state, host_state, state_words
     if part == others + 1:
         source, target, count = before, before, before_words
     for begin in range(0, count, TILE):

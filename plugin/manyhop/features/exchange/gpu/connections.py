@@ -17,7 +17,7 @@ _BROKEN = "nobody: broken"
 class Connections:
     """The communicators with the other ranks. Each belongs to one exchange at a time, the same on all ranks.
 
-    Rank 0 says which, and the others hear of it through the store. It gives out what its own exchanges have given back.
+    Rank 0 chooses one, and the others read it from the store. It chooses among those that its own exchanges returned.
     On another rank, the exchange before may still be under way, which is waited for: it takes none of the ranks that
     are through, since an exchange gives its communicator back after equally many calls on all ranks.
 
@@ -103,7 +103,7 @@ class Connections:
                 peers.close()
 
     def _choose(self, key: str) -> tuple[int, str]:
-        """On rank 0, choose a communicator, and say which, and whose it was before."""
+        """On rank 0, choose a communicator, and publish it with its former user."""
         with self._condition:
             number = self._users.index("") if "" in self._users else len(self._users)
             before = self._latest[number] if number < len(self._users) else ""
@@ -114,7 +114,7 @@ class Connections:
         return number, before
 
     def _hear(self, key: str) -> tuple[int, str]:
-        """Return what rank 0 has said."""
+        """Return what rank 0 has published."""
         if not control.appears(self._store, key, world.current_size(), self._timeout):
             raise RankError(f"Rank 0 did not come to an exchange within {self._timeout:g} s.", ranks=(0,))
         number, _, before = self._store.get(key).decode().partition(" ")

@@ -33,8 +33,8 @@ from manyhop.features.exchange.headers import (
     Status,
     Tag,
     compare_headers,
+    has_reason,
     make_headers,
-    says_why,
 )
 from manyhop.features.exchange.host import Traffic
 from manyhop.features.hot.gpu import require_gpu_memory
@@ -292,7 +292,7 @@ class GPUExchange(ExchangeFailure):
     def _raise_mismatch(self, signature: int, tag: Tag) -> None:
         headers = [torch.from_numpy(header) for header in self._flight.reported[:, :HEADER_WORDS]]
         for header in headers:
-            if header[0] == Status.FAILED and not says_why(header):  # set by a GPU that found a wrong id
+            if header[0] == Status.FAILED and not has_reason(header):  # set by a GPU that found a wrong id
                 header.copy_(make_headers(Status.FAILED, tag, signature, _OUT_OF_RANGE, [0])[0])
         headers.insert(self.world.rank, make_headers(Status.ASKS, tag, signature, "", [0])[0])
         compare_headers(self._name, torch.stack(headers), self.world.rank, tag)

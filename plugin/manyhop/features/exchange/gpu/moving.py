@@ -106,7 +106,7 @@ def enqueue_serve(groups: Sequence[Group], flight: Flight, shares: Shares, sent:
         stream: the current stream.
     """
     others, header, device = flight.ranks - 1, flight.received_at, flight.sent.device
-    arguments, tellers = flight.report_arguments(), flight.ranks + 1
+    arguments, reports = flight.report_arguments(), flight.ranks + 1
     for g, group in enumerate(groups):
         cap = shares.row_caps[g]
         for source, width, begin in zip(group.sources, group.widths, shares.row_begins[g], strict=True):
@@ -116,13 +116,13 @@ def enqueue_serve(groups: Sequence[Group], flight: Flight, shares: Shares, sent:
                 size = math.gcd(at | width, _ALIGNMENT)
                 blocks = _tiles(cap * width // size)
                 server(size, group.id_bytes)(
-                    device, tellers + others * blocks, *arguments, tellers, at, rows.shape[0],
+                    device, reports + others * blocks, *arguments, reports, at, rows.shape[0],
                     header + 8 * (IDS + shares.id_begins[g]), header + 8 * (LENGTHS + g), sent + begin, stride, cap,
                     width // size, blocks,
                 )  # fmt: skip
-                tellers = 0
-    if tellers:
-        server(16, NARROW.value)(device, tellers, *arguments, tellers, header, 0, header, header, header, 0, 0, 1, 1)
+                reports = 0
+    if reports:
+        server(16, NARROW.value)(device, reports, *arguments, reports, header, 0, header, header, header, 0, 0, 1, 1)
     flight.record_report(stream)
 
 

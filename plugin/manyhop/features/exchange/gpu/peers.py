@@ -171,6 +171,6 @@ def _new_group(device: torch.device, timeout: float) -> Any:
     if device.type == "cpu":
         return dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
     options = dist.ProcessGroupNCCL.Options()
-    options.config.blocking = 1  # whatever the environment says: what has been enqueued is so when NCCL returns
+    options.config.blocking = 1  # whatever the environment sets: work is enqueued when NCCL returns
     options._timeout = timedelta(seconds=10 * timeout)  # the exchange loses patience first
     return dist.new_group(backend="nccl", timeout=options._timeout, pg_options=options)

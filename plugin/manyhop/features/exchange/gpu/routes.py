@@ -161,12 +161,12 @@ def _blocks(count: int) -> int:
 def enqueue_routes(
     groups: Sequence[Group], rank: int, flight: Flight, shares: Shares, tag: Tag, signature: int
 ) -> None:
-    """Sort the ids of all groups, and write what the other ranks are told, on the current stream.
+    """Sort the ids of all groups, and write the headers for the other ranks, on the current stream.
 
     Args:
         groups: whose scratch is written.
         rank: this one.
-        flight: prepared: what to tell the other ranks, and what the host has to know.
+        flight: prepared: headers for the other ranks, and the report to the host.
         shares: where in it the ids go.
         tag: of the exchange.
         signature: of what is asked for.
