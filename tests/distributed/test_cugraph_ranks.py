@@ -70,17 +70,15 @@ def test_ranks_with_different_numbers_of_seeds_end(launcher):
         assert found == sorted(2 * list(range(seeds)))
         assert "topology: distributed" in placement
     (_, _, _, first, _), (_, _, _, second, _) = results
-    assert len(first) == len(second) == 2 * 4  # groups of 2 batches of rank 0
-    assert sum(first) == 60
-    assert sum(second) == 18
-    assert second.count(0) == 2 * 2  # rank 1 takes part without seeds
+    assert first == 2 * [16, 14]  # two groups of 2 batches in each call
+    assert second == 2 * [9, 0]  # rank 1 takes part without seeds
 
 
 def test_ranks_that_share_batches(launcher):
     results = launcher.run(load, [30, 30], True, env=ENV)
     assert all(ok for ok, *_ in results)
     assert [batches for _, batches, *_ in results] == [8, 8]
-    assert len(results[0][3]) == len(results[1][3]) == 4
+    assert all(calls == [14, 14] or calls == [16, 16] for *_, calls, _ in results)
 
 
 def several_loaders():
@@ -247,6 +245,82 @@ def test_each_rank_has_a_part_of_the_edges(launcher, distributed):
         assert f"got {mine} of them" in error
 
 
+def interleave(distributed):
+    stand_in = install()
+    rank, data = manyhop.init(timeout=30).rank, make_data()
+    options = {"engine": "cugraph", "seed": 1, "distributed": distributed, "num_neighbors": [3, 2]}
+    train = manyhop_pyg.NeighborLoader(data, input_nodes=torch.arange(60), batch_size=3, **options)
+    validate = manyhop_pyg.NeighborLoader(data, input_nodes=torch.arange(40 + 4 * rank), batch_size=4, **options)
+    for loader in (train, validate):
+        loader._gpu.group_size = 2
+    del stand_in.calls[:]
+    checks = [right(data, batch) for both in zip(train, validate, strict=False) for batch in both]
+    return all(checks), len(checks), list(stand_in.calls)
+
+
+def test_loaders_share_calls(launcher):
+    results = launcher.run(interleave, False, env=ENV)
+    assert [(ok, batches) for ok, batches, _ in results] == [(True, 2 * 10), (True, 2 * 11)]
+    (_, _, first), (_, _, second) = results
+    assert len(first) == len(second) == 6  # for 6 groups of each loader
+    assert first[:2] == second[:2] == [12, 16]  # two groups of the first loader; both of the second
+    assert first[2] == second[2] == 2 * (6 + 4), "groups of both loaders"
+
+
+class Caller:
+    """Adds 10 to each of its works ``(size, value)``, on all ranks together."""
+
+    name, title, capacity = 7, "a test", 4
+
+    def __init__(self):
+        self.calls = []
+
+    def size(self, work):
+        return work[0]
+
+    def call(self, works):
+        import cugraph_stand_in
+
+        every = cugraph_stand_in.gathered(list(works))
+        assert any(every), "cuGraph refuses calls without seeds"
+        assert sum(work[0] for work in works) <= self.capacity
+        self.calls.append(len(works))
+        return [work[1] + 10 for work in works]
+
+
+def train_in_step(size):
+    """Take results as loaders do whose groups follow each other, with a step of all ranks after each."""
+    import torch.distributed as dist
+
+    from manyhop.sampling.cugraph.scheduler import Scheduler
+
+    rank = manyhop.init(timeout=20).rank
+    scheduler, caller = Scheduler(timeout=10.0), Caller()
+    scheduler.add(caller)
+    ahead, found = [scheduler.submit(caller, [(size[rank], 0)])], []
+    dropped = scheduler.submit(caller, [(size[rank], 99)])  # of an iterator that one of the ranks still has
+    if rank == 1:
+        del dropped
+    for step in range(1, 9):
+        works = [(size[rank], step)] if step % 3 else []
+        ahead.append(scheduler.submit(caller, works))
+        found += ahead.pop(0).results()
+        dist.all_reduce(torch.zeros(1))
+    scheduler.drain()
+    return found, caller.calls
+
+
+@pytest.mark.parametrize(
+    ("size", "calls"),
+    [([2, 2], [2, 2, 2, 2]), ([1, 1], [3, 1, 2, 2]), ([3, 3], [1] * 6), ([1, 3], [2, 1, 1, 1, 1, 1])],
+)
+def test_ranks_serve_the_same_requests(launcher, size, calls):
+    (found, first), (other, second) = launcher.run(train_in_step, size, env=ENV)
+    assert found == other == [10, 11, 12, 14, 15, 17]
+    assert first == calls
+    assert second == [calls[0] - (size[0] < 3), *calls[1:]]  # without what was dropped
+
+
 def leave():
     install()
     rank, data = manyhop.init(timeout=30).rank, make_data()
@@ -266,3 +340,25 @@ def leave():
 def test_a_rank_that_leaves_is_an_error_on_the_others(launcher):
     error, _ = launcher.run(leave, env=ENV)
     assert "Expected all ranks to sample with cuGraph within 20 s of each other" in error
+    assert "got nothing from rank 1 after a sample by fanouts [2], while this rank asks for" in error
+
+
+def leave_together():
+    stand_in = install()
+    manyhop.init(timeout=30)
+    data = make_data()
+    options = {"batch_size": 4, "seed": 1, "engine": "cugraph", "distributed": True, "rank_timeout": 20.0}
+    loader = manyhop_pyg.NeighborLoader(data, [2], input_nodes=torch.arange(60), **options)
+    loader._gpu.group_size = 1
+    del stand_in.calls[:]
+    found = 0
+    for _ in range(2):
+        for _, batch in zip(range(3), loader, strict=False):
+            found += right(data, batch)
+    return found, sum(right(data, batch) for batch in loader), list(stand_in.calls)
+
+
+def test_ranks_that_leave_together_go_on(launcher):
+    for found, rest, calls in launcher.run(leave_together, env=ENV):
+        assert (found, rest) == (6, 8)
+        assert calls[:4] == [8] * 4  # what was submitted ahead and never needed was not sampled

@@ -72,6 +72,74 @@ def test_calls_are_bounded(monkeypatch):
     assert [s.node[HOMOGENEOUS_NODE][:2].tolist() for s in samples] == [[k, k + 1] for k in range(10)]
 
 
+@pytest.mark.parametrize("kind", SPECS)
+def test_requests_of_several_loaders_share_a_call(kind):
+    world = make_world(1, weights=kind == "weighted")
+    spec = NeighborSpec(fanouts=fanouts(2, 3), **SPECS[kind])
+    asked = [request(seeds, batch) for batch, seeds in enumerate(SEEDS)]
+    sampler = sampler_of(world.graph, spec)
+    groups = [asked[:2], asked[2:3], asked[3:]]
+    pending = [sampler.begin(group) for group in groups]
+    del cugraph_stand_in.calls[:]
+    for group, one in [*zip(groups, pending, strict=True)][::-1]:
+        for single, sample in zip(group, one.finish(), strict=True):
+            check(world, spec, single, sample)
+    assert len(cugraph_stand_in.calls) == 1
+
+
+def test_requests_with_times_share_a_call():
+    time = torch.arange(300) * 7 % 50
+    _, _, graph = homogeneous(time=time)
+    spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (-1,)}, temporal="uniform", disjoint=True)
+    limits = [10, 20, 40]
+    sampler = sampler_of(graph, spec)
+    pending = [
+        sampler.begin([request({HOMOGENEOUS_NODE: [1, 2]}, time_max={HOMOGENEOUS_NODE: [limit] * 2})])
+        for limit in limits
+    ]
+    del cugraph_stand_in.calls[:]
+    for limit, one in zip(limits, pending, strict=True):
+        (sample,) = one.finish()
+        assert int(time[sample.edge_id[HOMOGENEOUS_EDGE]].max()) in range(limit - 9, limit + 1)
+    assert cugraph_stand_in.calls == [6]
+
+
+def test_requests_share_calls_as_far_as_they_fit(monkeypatch):
+    from manyhop.sampling.cugraph import engine
+
+    _, _, graph = homogeneous()
+    sampler = sampler_of(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (2,)}))
+    monkeypatch.setattr(engine, "EDGES_PER_CALL", 2 * 8)  # of 2 edges a seed
+    sizes = [3, 9, 4, 2, 5, 1]
+    pending = [sampler.begin([request({HOMOGENEOUS_NODE: list(range(size))}, size)]) for size in sizes]
+    del pending[3], sizes[3]  # a loader that was left takes no part
+    del cugraph_stand_in.calls[:]
+    for size, one in zip(sizes, pending, strict=True):
+        assert one.finish()[0].num_sampled_nodes[HOMOGENEOUS_NODE][0] == size
+    assert cugraph_stand_in.calls == [3, 9, 4, 5 + 1]
+
+
+def test_a_bad_request_leaves_others_alone():
+    _, _, graph = homogeneous()
+    sampler = sampler_of(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (2,)}))
+    bad, good = (sampler.begin([request({HOMOGENEOUS_NODE: [node]})]) for node in (40, 4))
+    with pytest.raises(InputError, match="got 40"):
+        bad.finish()
+    assert good.finish()[0].node[HOMOGENEOUS_NODE][0] == 4
+
+
+def test_a_call_that_fails_is_not_made_again(monkeypatch):
+    _, _, graph = homogeneous()
+    sampler = sampler_of(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (2,)}))
+    first, second = (sampler.begin([request({HOMOGENEOUS_NODE: [node]})]) for node in (3, 4))
+    monkeypatch.setattr(sampler, "_edges", lambda *_: 1 / 0)
+    for one in (first, second):
+        with pytest.raises(ZeroDivisionError):
+            one.finish()
+    monkeypatch.undo()
+    assert cugraph_stand_in.calls[-1] == 2
+
+
 def test_calls_differ_and_repeat():
     _, _, graph = homogeneous()
     spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (3,)})

@@ -57,6 +57,7 @@ def _warm_up(loader: LoaderView, plan: BatchPlan, adapter: Adapter[Any, Any], gp
     keys = [BatchKey(0, 0, batch) for batch in batches]
     if gpu.collective:
         groups = [InFlightGroup(gpu, adapter, inputs, keys)]
+        groups[0].take(0)
         if loader.sizes_are_known:
             reserve(adapter, gpu, [groups[0].take(k) for k in range(len(groups[0]))])
         return

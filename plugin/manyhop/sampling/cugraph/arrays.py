@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +24,25 @@ def on_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
     stream.wait_stream(torch.cuda.current_stream(stream.device))
     with torch.cuda.stream(stream), _of_cupy(stream):
         yield
+
+
+class Mark:
+    """What the current stream of a device has been given so far; nothing where there is no GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._event: torch.cuda.Event | None = None
+        if device.type == "cuda":
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record(torch.cuda.current_stream(device))
+
+    def wait(self, tensors: Iterable[Tensor]) -> None:
+        """Have the current stream wait for it, and use tensors that were made by then."""
+        if self._event is None:
+            return
+        for tensor in tensors:
+            stream = torch.cuda.current_stream(tensor.device)
+            stream.wait_event(self._event)
+            tensor.record_stream(stream)
 
 
 def _of_cupy(stream: torch.cuda.Stream) -> Any:

@@ -6,6 +6,7 @@ hop by hop, by sorting.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,8 +24,8 @@ _NEVER = 1 << 40
 class SampledEdgeList:
     """What one call of cuGraph has sampled for this rank. Edges lie label by label, hop by hop."""
 
-    asker: Tensor
-    """``[num_edges] int64``: the vertex that asked."""
+    frontier: Tensor
+    """``[num_edges] int64``: the vertex whose neighbours were sampled."""
 
     neighbor: Tensor
     """``[num_edges] int64``: its neighbour."""
@@ -38,15 +39,39 @@ class SampledEdgeList:
     counts: Tensor
     """``[num_labels, num_hops] int64``: edges of each label and hop."""
 
+    def tensors(self) -> list[Tensor]:
+        """Return all that there are."""
+        return [tensor for tensor in vars(self).values() if tensor is not None]
+
+
+def split_edges(edges: SampledEdgeList, labels: Sequence[int]) -> list[SampledEdgeList]:
+    """Return the edges of a call work by work, in memory of their own. Waits for the device.
+
+    Args:
+        edges: of all works.
+        labels: how many each work has.
+    """
+    if len(labels) == 1:
+        return [edges]
+    counts = edges.counts.split_with_sizes(list(labels))
+    sizes = torch.stack([count.sum() for count in counts]).tolist()
+
+    def cut(column: Tensor) -> list[Tensor]:
+        return [part.clone() for part in column.split_with_sizes(sizes)]
+
+    types: Sequence[Tensor | None] = [None] * len(labels) if edges.edge_type is None else cut(edges.edge_type)
+    columns = zip(cut(edges.frontier), cut(edges.neighbor), cut(edges.edge_id), types, counts, strict=True)
+    return [SampledEdgeList(*column) for column in columns]
+
 
 @dataclass(frozen=True)
 class _Hop:
-    """The edges of one hop of all batches, in their order: by batch, by edge type, by the node that asked."""
+    """The edges of one hop of all batches, in their order: by batch, by edge type, by frontier node."""
 
     group: Tensor
     """``[n] int64``: ``batch * num_edge_types + edge type``."""
     col: Tensor
-    """``[n] int64``: the order of the node that asked."""
+    """``[n] int64``: the order of the frontier node."""
     row: Tensor
     """``[n] int64``: number of the neighbour among all that the call found."""
     edge_id: Tensor
@@ -128,8 +153,8 @@ def _sorted_hop(
 ) -> _Hop:
     """Return the edges of a hop in their order; ``order`` is that of all nodes before it."""
     label = label_of_edge[chosen]
-    asker = torch.searchsorted(known, label * numbering.num_vertices + edges.asker[chosen])
-    col = order[asker]
+    frontier = torch.searchsorted(known, label * numbering.num_vertices + edges.frontier[chosen])
+    col = order[frontier]
     if seeds.has_copies:
         chosen, label, col = _repeated(chosen, label, col, seeds)
     group = seeds.batch_of_label[label] * len(numbering.edge_types)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,20 +19,39 @@ from manyhop.errors import InputError
 from manyhop.sampling.check import check_request, check_spec
 from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.cugraph import binding
-from manyhop.sampling.cugraph.arrays import fanout_array, on_stream, to_array, to_tensor
-from manyhop.sampling.cugraph.decode import SampledEdgeList, decode
+from manyhop.sampling.cugraph.arrays import Mark, fanout_array, on_stream, to_array, to_tensor
+from manyhop.sampling.cugraph.decode import SampledEdgeList, decode, split_edges
 from manyhop.sampling.cugraph.graph import SpreadGraph
-from manyhop.sampling.cugraph.scheduler import scheduler
-from manyhop.sampling.cugraph.seeds import Seeds, gather_seeds, no_seeds
+from manyhop.sampling.cugraph.scheduler import Submission, scheduler
+from manyhop.sampling.cugraph.seeds import Seeds, gather_seeds, join_seeds, no_seeds
 from manyhop.sampling.gpu.launch.seeds import SeedGroup
 from manyhop.sampling.random import Use, make_key
 from manyhop.world import current_rank
 
 EDGES_PER_CALL = 1 << 25
-"""At most this many edges are sampled for a rank by one call, as far as fanouts tell."""
+"""At most this many edges are sampled for a rank by one call, by the fanouts."""
 
 _ALL = 32  # neighbours that a fanout of -1 counts as
 _INSTEAD = "Use another engine: engine=None with placement='sharded' or 'pinned-cuda'."
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The seeds of batches that are sampled by one call."""
+
+    seeds: Seeds
+    state: int
+    """What the random state of the call begins with, where this is its first work."""
+    ready: Mark
+    """When the seeds are on the device."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What was sampled for a work."""
+
+    edges: SampledEdgeList
+    ready: Mark
 
 
 class CuGraphSampler:
@@ -64,6 +84,21 @@ class CuGraphSampler:
         """Names the graph and the spec among the engines of the run; the same on all ranks."""
         return 1 + zlib.crc32(f"{self.graph.number} {self.spec!r}".encode())
 
+    @property
+    def title(self) -> str:
+        """Describes the spec in errors."""
+        fanouts = dict.fromkeys(str(list(fanout)) for fanout in self.spec.fanouts.values())
+        return f"a sample by fanouts {', '.join(fanouts)}"
+
+    @property
+    def capacity(self) -> int:
+        """The largest number of seeds of a call that bounds its edges."""
+        return max(1, EDGES_PER_CALL // self._edges_per_seed())
+
+    def size(self, work: _Work) -> int:
+        """Return the number of seeds of a work."""
+        return work.seeds.key.numel()
+
     def prepare(self) -> None:
         """Do nothing: the graph is there, and cuGraph compiles nothing."""
 
@@ -72,18 +107,15 @@ class CuGraphSampler:
         return self.begin([request]).finish()[0]
 
     def begin(self, requests: Sequence[NodeRequest]) -> Pending:
-        """Sample several batches, together with all ranks; returns when cuGraph has.
+        """Submit several batches, which are sampled when they or others of the same engine are needed.
 
         Args:
             requests: the batches, with tensors on the CPU or on the device.
-
-        Raises:
-            RankError: other ranks did not come in time.
         """
         if not requests:
             raise InputError("Expected at least one request, got none.")
         every: list[Seeds] = []
-        works: list[tuple[Seeds, int]] = []
+        works: list[_Work] = []
         error: InputError | None = None
         for group in self._groups(requests):
             try:  # other ranks wait for this one, whatever it was asked for
@@ -93,30 +125,26 @@ class CuGraphSampler:
                 error = error or wrong
                 seeds = self._none(len(group))
             every.append(seeds)
-            if not seeds.is_empty and self._asks:
-                works.append((seeds, _state(group)))
-        found = iter(self._scheduler.run(self, works))
-        asked = {id(seeds) for seeds, _ in works}
-        edges = [next(found) if id(seeds) in asked else self._no_edges(seeds) for seeds in every]
-        return Pending(self, every, edges, error)
+            if self._is_asked(seeds):
+                works.append(_Work(seeds, _state(group), Mark(self.device)))
+        return Pending(self, every, self._scheduler.submit(self, works), error)
 
     def _groups(self, requests: Sequence[NodeRequest]) -> list[Sequence[NodeRequest]]:
         """Cut requests into calls of bounded size."""
-        most = max(1, EDGES_PER_CALL // self._edges_per_seed())
         if isinstance(requests, SeedGroup):
             sizes = list(requests.sizes)
         else:
             sizes = [sum(seeds.numel() for seeds in request.seeds.values()) for request in requests]
         groups, begin, total = [], 0, 0
         for i, size in enumerate(sizes):
-            if i > begin and total + size > most:
+            if i > begin and total + size > self.capacity:
                 groups.append(requests[begin:i])
                 begin, total = i, 0
             total += size
         return [*groups, requests[begin:]]
 
     def _edges_per_seed(self) -> int:
-        """Return how many edges are sampled around a seed at most, as far as fanouts tell."""
+        """Return how many edges are sampled around a seed at most, by the fanouts."""
         total, width = 0, 1
         for hop in range(self._hops):
             wanted = dict.fromkeys(self.graph.numbering.node_types, 0)
@@ -137,13 +165,14 @@ class CuGraphSampler:
         timed = self.spec.temporal is not None
         return no_seeds(num_batches, self.device, disjoint=self.spec.disjoint, timed=timed)
 
-    def call(self, work: tuple[Seeds, int] | None) -> SampledEdgeList:
-        """Call cuGraph for the seeds of some batches, with a random state; see :class:`scheduler.Caller`."""
-        number = next(self._calls)
-        seeds, state = (self._none(1), 0) if work is None else work
+    def call(self, works: Sequence[_Work]) -> list[_Found]:
+        """Call cuGraph for the seeds of some batches; see :class:`scheduler.Caller`."""
+        number, state = next(self._calls), works[0].state if works else 0
         graph, spec, plc = self.graph, self.spec, binding.pylibcugraph()
-        stream = graph.handle.stream
-        with on_stream(stream):
+        with on_stream(graph.handle.stream):
+            for work in works:
+                work.ready.wait(work.seeds.tensors())
+            seeds = join_seeds([work.seeds for work in works], graph.numbering) if works else self._none(1)
             vertex = (seeds.unique % graph.numbering.num_vertices).to(graph.id_dtype)
             found = plc.neighbor_sample(
                 graph.handle.resources,
@@ -164,12 +193,9 @@ class CuGraphSampler:
                 **self._times(seeds),
             )
             edges = self._edges(found, seeds)
-        if stream is not None:
-            torch.cuda.current_stream(self.device).wait_stream(stream)
-            for tensor in vars(edges).values():
-                if isinstance(tensor, Tensor):
-                    tensor.record_stream(torch.cuda.current_stream(self.device))
-        return edges
+            parts = split_edges(edges, [work.seeds.num_labels for work in works]) if works else []
+            ready = Mark(self.device)
+        return [_Found(part, ready) for part in parts]
 
     def _times(self, seeds: Seeds) -> dict[str, Any]:
         """Return the arguments of temporal sampling: each seed keeps its window at all hops."""
@@ -187,15 +213,25 @@ class CuGraphSampler:
 
     def _edges(self, found: dict[str, Any], seeds: Seeds) -> SampledEdgeList:
         """Return what a call has found as tensors of torch's own memory."""
-        asker, neighbor, edge_id = (self._column(found, name) for name in ("majors", "minors", "edge_id"))
+        frontier, neighbor, edge_id = (self._column(found, name) for name in ("majors", "minors", "edge_id"))
         several = len(self.graph.numbering.edge_types) > 1
         counts = torch.zeros(seeds.num_labels, self._hops, dtype=torch.int64, device=self.device)
         offsets = self._column(found, "label_hop_offsets")
         if edge_id.numel():  # there are as many offsets for each label as there are fanouts
             counts = torch.diff(offsets).view(seeds.num_labels, -1)[:, : self._hops].contiguous()
-        return SampledEdgeList(asker, neighbor, edge_id, self._column(found, "edge_type") if several else None, counts)
+        types = self._column(found, "edge_type") if several else None
+        return SampledEdgeList(frontier, neighbor, edge_id, types, counts)
 
-    def _no_edges(self, seeds: Seeds) -> SampledEdgeList:
+    def _is_asked(self, seeds: Seeds) -> bool:
+        """Return whether seeds take a call."""
+        return self._asks and not seeds.is_empty
+
+    def edges_of(self, seeds: Seeds, found: Iterator[_Found]) -> SampledEdgeList:
+        """Return the edges around seeds: the next ones of what was found, ready on the current stream, or none."""
+        if self._is_asked(seeds):
+            one = next(found)
+            one.ready.wait(one.edges.tensors())
+            return one.edges
         none = torch.empty(0, dtype=torch.int64, device=self.device)
         counts = torch.zeros(seeds.num_labels, self._hops, dtype=torch.int64, device=self.device)
         return SampledEdgeList(none, none, none, none if len(self.graph.numbering.edge_types) > 1 else None, counts)
@@ -207,23 +243,31 @@ class CuGraphSampler:
 
 
 class Pending:
-    """Batches that cuGraph has sampled; created by :meth:`CuGraphSampler.begin`."""
+    """Batches that wait for cuGraph; created by :meth:`CuGraphSampler.begin`. Dropping it withdraws them."""
 
     def __init__(
-        self, sampler: CuGraphSampler, seeds: list[Seeds], found: list[SampledEdgeList], error: InputError | None
+        self, sampler: CuGraphSampler, seeds: list[Seeds], submission: Submission, error: InputError | None
     ) -> None:
-        self._sampler, self._seeds, self._found, self._error = sampler, seeds, found, error
+        self._sampler, self._seeds, self._error = sampler, seeds, error
+        self._submission: Submission | None = submission
 
     def finish(self) -> list[SampledSubgraph]:
-        """Return one sample per request, in their order, on the sampler's device. Waits for it.
+        """Return one sample per request, in their order, on the sampler's device. Waits for it. Call it once.
+
+        Where they are not sampled yet, all ranks do so together, in this call.
 
         Raises:
+            RankError: other ranks did not come in time.
             InputError: a request does not fit the graph or the spec.
         """
+        assert self._submission is not None
+        found = iter(self._submission.results())
+        self._submission = None  # the edges are not needed beside the samples
         if self._error is not None:
             raise self._error
         numbering, spec, samples = self._sampler.graph.numbering, self._sampler.spec, []
-        for seeds, edges in zip(self._seeds, self._found, strict=True):
+        for seeds in self._seeds:
+            edges = self._sampler.edges_of(seeds, found)
             samples += decode(edges, seeds, numbering, disjoint=spec.disjoint)
         if spec.reverse is not None:
             from manyhop.sampling.gpu.bidirectional import add_reverses

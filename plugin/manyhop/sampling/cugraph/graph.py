@@ -30,8 +30,8 @@ _BUILD_COPIES = 4  # sizes of the edge list that GPUs need while cuGraph builds 
 class _Columns:
     """The edge list of this rank, on its GPU."""
 
-    asker: Tensor
-    neighbor: Tensor
+    dst: Tensor
+    src: Tensor
     edge_id: Tensor
     edge_type: Tensor | None
     weight: Tensor | None
@@ -86,21 +86,21 @@ class SpreadGraph:
             )
 
     def _columns(self, parts: list[EdgeSlice]) -> _Columns:
-        """Return the parts of all edge types in one edge list. The ends that ask are the destinations."""
+        """Return the parts of all edge types in one edge list. Neighbours of a destination are sampled."""
         total = sum(part.row.numel() for part in parts)
 
         def empty(dtype: torch.dtype, *, needed: bool = True) -> Tensor | None:
             return torch.empty(total, dtype=dtype, device=self.device) if needed else None
 
-        asker, neighbor, edge_id = (torch.empty(total, dtype=self.id_dtype, device=self.device) for _ in range(3))
+        dst, src, edge_id = (torch.empty(total, dtype=self.id_dtype, device=self.device) for _ in range(3))
         edge_type = empty(torch.int32, needed=len(parts) > 1)
         weight = empty(torch.float32, needed=self.has_weights)
         time = empty(torch.int64, needed=self.has_times)
         begin, firsts = 0, self.numbering.first
         for number, (name, part) in enumerate(zip(self.graph.csc, parts, strict=True)):
             here = slice(begin, begin + part.row.numel())
-            _send(part.col, asker[here], firsts[name[2]])
-            _send(part.row, neighbor[here], firsts[name[0]])
+            _send(part.col, dst[here], firsts[name[2]])
+            _send(part.row, src[here], firsts[name[0]])
             _send(part.edge_id, edge_id[here])
             if edge_type is not None:
                 edge_type[here] = number
@@ -111,7 +111,7 @@ class SpreadGraph:
             if time is not None and part.time is not None:
                 _send(part.time, time[here])
             begin = here.stop
-        return _Columns(asker=asker, neighbor=neighbor, edge_id=edge_id, edge_type=edge_type, weight=weight, time=time)
+        return _Columns(dst=dst, src=src, edge_id=edge_id, edge_type=edge_type, weight=weight, time=time)
 
     def _vertices(self, rank: int, size: int) -> Tensor:
         """Return this rank's part of all vertices, which cuGraph has to know for those without edges."""
@@ -180,7 +180,7 @@ def _build(handle: Handle, columns: _Columns, vertices: Tensor) -> Any:
         "vertices_array": vertices,
     }
     arrays = {name: to_array(table) for name, table in tables.items() if table is not None}
-    ends = to_array(columns.asker), to_array(columns.neighbor)
+    ends = to_array(columns.dst), to_array(columns.src)
     if handle.world_size == 1:
         return plc.SGGraph(
             handle.resources,

@@ -1,24 +1,31 @@
-"""Which call of cuGraph comes next: an order that all ranks agree on, whatever each of them wants to sample.
+"""Calls of cuGraph: which requests share one, and in which order, so that all ranks agree.
 
-A call takes all ranks, and holds Python's lock until it returns, so no rank may enter one that another rank does not.
-Before, ranks meet over gloo, which waits with a limit and without the lock: each says which engine it wants, and how
-many calls it needs. They then make the same calls, in the same order; a rank without seeds for one takes part with
-none. All work is in the thread that asks for samples: another thread would compete with that one for the lock, and with
-its collectives for their order.
+A call takes all ranks and holds Python's lock until it returns, so no rank may enter one that another rank does not.
+Before, ranks meet over gloo, which waits with a limit and without the lock: each gives the engine that it wants to
+sample with, and how many calls it needs. They then make the same calls, in the same order; a rank without seeds for one
+takes part with none.
+
+Requests wait until one of them is needed. Its last call then also serves others that wait for the same engine, of
+whatever loader, as far as their seeds fit on every rank. All work is in the thread that needs samples: another thread
+would compete with that one for the lock, and with its collectives for their order.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from manyhop import world
+from manyhop import control, world
 from manyhop.errors import RankError
+
+_numbers = itertools.count()  # all ranks make schedulers in the same order
+_END = "the end of an epoch"
 
 
 class Caller(Protocol):
@@ -29,9 +36,62 @@ class Caller(Protocol):
         """The same on all ranks, and that of no other caller; above 0."""
         ...
 
-    def call(self, work: Any) -> Any:
-        """Call cuGraph, together with all ranks; ``None``: without seeds."""
+    @property
+    def title(self) -> str:
+        """Describes it in errors."""
         ...
+
+    @property
+    def capacity(self) -> int:
+        """The largest size of the works of a call."""
+        ...
+
+    def size(self, work: Any) -> int:
+        """Return the share of a work in the capacity."""
+        ...
+
+    def call(self, works: Sequence[Any]) -> list[Any]:
+        """Call cuGraph once, together with all ranks, and return the result of each work; no works: without seeds."""
+        ...
+
+
+class Submission:
+    """Works that wait for their calls; created by :meth:`Scheduler.submit`. Dropping it withdraws them."""
+
+    def __init__(self, scheduler: Scheduler, caller: Caller, works: Sequence[Any], number: int) -> None:
+        self.caller, self.works, self.number = caller, works, number
+        self.outcome: list[Any] | Exception | None = None
+        """The result of each work, or why there is none; ``None``: they wait."""
+        self._scheduler = scheduler
+
+    @property
+    def size(self) -> int:
+        """Share of all works in the capacity of a call."""
+        return sum(map(self.caller.size, self.works))
+
+    def results(self) -> list[Any]:
+        """Return the result of each work, after their calls, which all ranks make together.
+
+        Raises:
+            RankError: other ranks did not come in time, or have other engines.
+        """
+        if self.outcome is None:
+            self._scheduler.run(self)
+        assert self.outcome is not None
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+class _Want(NamedTuple):
+    """What a rank wants in a round."""
+
+    name: int
+    """Of a caller; 0: nothing."""
+    calls: int
+    """How many it needs for the submission that is needed."""
+    reach: int
+    """Up to which submission the last of them has room, counted from the one that is needed."""
 
 
 class Scheduler:
@@ -44,7 +104,10 @@ class Scheduler:
     def __init__(self, *, timeout: float) -> None:
         self._timeout, self._lock = timeout, threading.RLock()
         self._callers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self._size, self._group = world.current_size(), None
+        self._waiting: list[weakref.ref[Submission]] = []
+        self._submitted = self._rounds = 0
+        self._key = f"cugraph/{next(_numbers)}"
+        self._rank, self._size, self._group = world.current_rank(), world.current_size(), None
         if self._size > 1:
             import torch.distributed as dist
 
@@ -54,17 +117,38 @@ class Scheduler:
         """Have a caller take part where other ranks want it. All ranks add the same ones."""
         self._callers[caller.name] = caller
 
-    def run(self, caller: Caller, works: Sequence[Any]) -> list[Any]:
-        """Make a call for each of ``works``, and take part in what other ranks want meanwhile.
+    def submit(self, caller: Caller, works: Sequence[Any]) -> Submission:
+        """Let works wait for calls, none of them larger than the capacity but where it is one that cannot be cut.
+
+        Ranks that are in step submit in the same order.
+        """
+        with self._lock:
+            self._submitted += 1
+            submission = Submission(self, caller, works, self._submitted)
+            self._waiting.append(weakref.ref(submission))
+            return submission
+
+    def run(self, needed: Submission) -> None:
+        """Make the calls of a submission, and take part in what other ranks want meanwhile.
 
         Raises:
             RankError: other ranks did not come in time, or have other engines.
         """
         with self._lock:
-            if self._size == 1:
-                return [caller.call(work) for work in works]
-            results, _ = self._round(caller.name, works)
-            return results
+            if needed.outcome is not None:  # from another thread meanwhile
+                return
+            waiting = self._same_caller(needed)
+            every = self._meet(_Want(needed.caller.name, len(needed.works), self._reach(needed, waiting)), needed)
+            reach = needed.number + min(want.reach for want in every if want.name == needed.caller.name)
+            served = [needed, *(other for other in waiting if other.number <= reach)]
+            try:
+                for name in sorted({want.name for want in every} - {0}):
+                    self._call(name, every, served if name == needed.caller.name else [])
+            except Exception as error:
+                for submission in served:  # no batch is sampled again, without the other ranks
+                    if submission.outcome is None:
+                        submission.outcome = error
+                raise
 
     def drain(self) -> None:
         """Take part in the calls of the others until all ranks do no more than that.
@@ -73,41 +157,86 @@ class Scheduler:
             RankError: as above.
         """
         with self._lock:
-            while self._size > 1 and self._round(0, ())[1]:
-                pass
+            while self._size > 1:
+                every = self._meet(_Want(0, 0, 0), None)
+                wanted = sorted({want.name for want in every} - {0})
+                if not wanted:
+                    return
+                for name in wanted:
+                    self._call(name, every, [])
 
-    def _round(self, name: int, works: Sequence[Any]) -> tuple[list[Any], bool]:
-        """Make the calls that all ranks want now. Return the results of ours, and whether anyone wanted any."""
-        every = self._meet(name, len(works))
-        results = []
-        for wanted in sorted({other for other, _ in every} - {0}):
-            caller = self._callers.get(wanted)
-            if caller is None:
-                raise RankError(
-                    "Expected all ranks to make the same loaders with engine='cugraph', got one whose fanouts or graph "
-                    "this rank has no loader for. Make all loaders on all ranks, with the same arguments."
-                )
-            for i in range(max(count for other, count in every if other == wanted)):
-                mine = wanted == name and i < len(works)
-                result = caller.call(works[i] if mine else None)
-                if mine:
-                    results.append(result)
-        return results, any(other for other, _ in every)
+    def _same_caller(self, needed: Submission) -> list[Submission]:
+        """Return the submissions that wait for the same caller, in their order, without the one that is needed."""
+        there = [(reference, reference()) for reference in self._waiting]
+        self._waiting = [reference for reference, other in there if other is not None and other.outcome is None]
+        every = (other for _, other in there if other is not None and other.outcome is None and other is not needed)
+        return [other for other in every if other.caller is needed.caller]
 
-    def _meet(self, name: int, count: int) -> list[tuple[int, int]]:
-        """Return what each rank wants: the name of a caller, and a number of calls; 0: nothing."""
+    def _reach(self, needed: Submission, waiting: Sequence[Submission]) -> int:
+        """Return up to which submission the last call of the one that is needed has room, counted from that one.
+
+        Ranks in step have to serve the same submissions, or one would wait for a round that others do not need. So
+        they take the least of this number, of which submissions that only one of them still has are no part.
+        """
+        caller = needed.caller
+        room = caller.capacity - caller.size(needed.works[-1]) if needed.works else -1  # no call, no room
+        for other in waiting:
+            room -= other.size
+            if room < 0:
+                return other.number - 1 - needed.number
+        return self._submitted - needed.number
+
+    def _call(self, name: int, every: Sequence[_Want], served: Sequence[Submission]) -> None:
+        """Make the calls of one caller that ranks want; ``served``: the submission of this rank, and what joins it."""
+        caller = self._callers.get(name)
+        if caller is None:
+            raise RankError(
+                "Expected all ranks to make the same loaders with engine='cugraph', got one whose fanouts or graph "
+                "this rank has no loader for. Make all loaders on all ranks, with the same arguments."
+            )
+        calls = [[work] for work in served[0].works] if served else []
+        if calls:
+            calls[-1] += [work for other in served[1:] for work in other.works]
+        most = max(want.calls for want in every if want.name == name)
+        found = [result for i in range(most) for result in caller.call(calls[i] if i < len(calls) else [])]
+        results = iter(found)
+        for submission in served:
+            submission.outcome = list(itertools.islice(results, len(submission.works)))
+
+    def _meet(self, want: _Want, needed: Submission | None) -> list[_Want]:
+        """Return what each rank wants."""
+        if self._size == 1:
+            return [want]
         import torch.distributed as dist
 
-        mine = torch.tensor([name, count])
+        self._rounds += 1
+        title = _END if needed is None else needed.caller.title
+        mine = torch.tensor(want)
         every = [torch.empty_like(mine) for _ in range(self._size)]
+        store = control.store()
         try:
+            store.set(f"{self._key}/{self._rank}", f"{self._rounds} {title}")
             dist.all_gather(every, mine, group=self._group)
         except RuntimeError as error:
             raise RankError(
-                f"Expected all ranks to sample with cuGraph within {self._timeout:g} s of each other, got not all of "
-                f"them: {error}. Take batches on all ranks, to the end of an epoch or equally many."
+                f"Expected all ranks to sample with cuGraph within {self._timeout:g} s of each other, got "
+                f"{self._absent(store)}, while this rank asks for {title} ({error}). Take batches on all ranks, to the "
+                "end of an epoch or equally many."
             ) from error
-        return [(int(other), int(number)) for other, number in every]
+        return [_Want(*map(int, other.tolist())) for other in every]
+
+    def _absent(self, store: Any) -> str:
+        """Describe the ranks that have not come to this round, by what they wanted last."""
+        absent = []
+        for rank in set(range(self._size)) - {self._rank}:
+            key = f"{self._key}/{rank}"
+            try:
+                rounds, _, title = store.get(key).decode().partition(" ") if store.check([key]) else ("0", "", "")
+            except RuntimeError:  # the store has ended with its process
+                return "no answer"
+            if int(rounds) < self._rounds:
+                absent.append(f"nothing from rank {rank}" + (f" after {title}" if title else ""))
+        return " and ".join(absent) or "no answer"
 
 
 _scheduler: Scheduler | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,6 +53,10 @@ class Seeds:
         """Whether a batch has a seed more than once; not if disjoint."""
         return self.key.numel() > self.unique.numel()
 
+    def tensors(self) -> list[Tensor]:
+        """Return all that there are."""
+        return [self.key, self.unique, self.batch_of_label, self.first_label, *(self.time or ())]
+
     def offsets(self, numbering: Numbering) -> Tensor:
         """Return ``[num_labels + 1] int64``: where each label begins in ``unique``."""
         labels = torch.arange(self.num_labels + 1, device=self.unique.device)
@@ -83,6 +88,23 @@ def gather_seeds(
     key = batch * numbering.num_vertices + vertex
     every = torch.arange(len(sizes), device=device)
     return Seeds(key, torch.unique(key), every, every, None)
+
+
+def join_seeds(parts: Sequence[Seeds], numbering: Numbering) -> Seeds:
+    """Return the seeds of several works as those of one; all have times, or none."""
+    if len(parts) == 1:
+        return parts[0]
+    labels = list(itertools.accumulate((part.num_labels for part in parts), initial=0))
+    batches = list(itertools.accumulate((part.num_batches for part in parts), initial=0))
+    every = list(zip(parts, labels, batches, strict=False))
+    times = [part.time for part in parts if part.time is not None]
+    return Seeds(
+        torch.cat([part.key + label * numbering.num_vertices for part, label, _ in every]),
+        torch.cat([part.unique + label * numbering.num_vertices for part, label, _ in every]),
+        torch.cat([part.batch_of_label + batch for part, _, batch in every]),
+        torch.cat([part.first_label + label for part, label, _ in every]),
+        (torch.cat([first for first, _ in times]), torch.cat([last for _, last in times])) if times else None,
+    )
 
 
 def no_seeds(num_batches: int, device: torch.device, *, disjoint: bool, timed: bool) -> Seeds:
