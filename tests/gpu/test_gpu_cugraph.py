@@ -192,3 +192,46 @@ def test_losses_fall_and_uneven_ranks_end(run_on_gpus, world_size):
         assert right
         assert last < 0.8 * first
         assert place == "distributed"
+
+
+def interleave():
+    from manyhop.sampling.cugraph.engine import CuGraphSampler
+
+    rank, device = manyhop.init().rank, torch.device("cuda", torch.cuda.current_device())
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.randint(0, 5000, (2, 60_000), generator=generator)
+    data = Data(x=torch.arange(5000.0), edge_index=edges)
+    options = {"batch_size": 100, "seed": 1, "device": device, "engine": "cugraph"}
+    loaders = [
+        manyhop_pyg.NeighborLoader(data, [4, 4], input_nodes=torch.arange(3000 + 500 * rank), **options),
+        manyhop_pyg.NeighborLoader(data, [4, 4], input_nodes=torch.arange(1000 - 200 * rank), **options),
+        manyhop_pyg.LinkNeighborLoader(data, [4, 4], edge_label_index=edges[:, :900], **options),
+    ]
+    for loader in loaders:
+        loader._gpu.group_size = 4
+    calls, right, taken = [], True, 0
+    call = CuGraphSampler.call
+    CuGraphSampler.call = lambda self, works: calls.append(len(works)) or call(self, works)
+    iterators = [iter(loader) for loader in loaders]
+    while iterators:
+        for iterator in list(iterators):
+            batch = next(iterator, None)
+            if batch is None:
+                iterators.remove(iterator)
+                continue
+            taken += 1
+            right &= torch.equal(batch.n_id[batch.edge_index].cpu(), edges[:, batch.e_id.cpu()])
+            right &= torch.equal(batch.x, batch.n_id.float())
+    for iterator in (iter(loaders[0]), iter(loaders[1])):  # left by all ranks in mid-epoch
+        right &= torch.equal(next(iterator).n_id[:100].cpu(), torch.arange(100))
+    return right, taken, calls
+
+
+@pytest.mark.parametrize("world_size", SIZES)
+def test_loaders_share_calls(run_on_gpus, world_size):
+    for rank, (right, taken, calls) in enumerate(run_on_gpus(interleave, world_size=world_size)):
+        assert right
+        assert taken == 30 + 5 * rank + 10 - 2 * rank + 9
+        assert sum(calls) >= 8 + 2 + 3  # requests of four batches
+        assert len(calls) <= 12, "each loader by itself would make 18"
+        assert max(calls) > 2, "no loader has more than two requests at a time"

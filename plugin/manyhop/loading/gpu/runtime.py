@@ -18,7 +18,7 @@ from manyhop.features import Checks, RowRequest, gather
 from manyhop.loading.adapter import Adapter, Columns, LoaderView, Placed
 from manyhop.loading.gpu.decide import decide_memory, reads_all
 from manyhop.loading.gpu.memory import Sources
-from manyhop.loading.gpu.samples import BACKLOG, MOST_ALONE, MOST_TOGETHER, group_size
+from manyhop.loading.gpu.samples import BACKLOG, BACKLOG_TOGETHER, MOST_ALONE, MOST_TOGETHER, group_size
 from manyhop.loading.keys import current_turn
 from manyhop.loading.which_gpu import on_gpu, warn_if_shared
 from manyhop.pipeline import OnStream, Streams, Turn, current_exchange, tensors_in
@@ -86,7 +86,7 @@ class GPURuntime:
         self._pool = loader.buffers
         self._reads_all = adapter.columns.complete and reads_all(named, device, self.memory.placement)
         self._intercept: Gather | None = None
-        self.streams = Streams(device, loader.stats, backlog=BACKLOG)
+        self.streams = Streams(device, loader.stats, backlog=BACKLOG_TOGETHER if self.collective else BACKLOG)
         self._batch_bytes, self._joined_bytes = 0, int(_JOINED_SHARE * _total_memory(device))
         self._lock = threading.Lock()
         self.placed: Placed | None = None

@@ -17,6 +17,7 @@ MOST_TOGETHER = 64, 65536
 
 _GROUP_OF_UNKNOWN = 4
 BACKLOG = 4  # batches in the caller's stream, enough to keep it busy
+BACKLOG_TOGETHER = 8  # the same while the host is held by a call of all ranks
 
 
 def group_size(batch_size: int | None, most: tuple[int, int]) -> int:

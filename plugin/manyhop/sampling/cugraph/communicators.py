@@ -46,7 +46,7 @@ def handle(*, timeout: float) -> Handle:
     plc = binding.pylibcugraph()
     device = check_gpus(ours, "cuGraph", timeout=timeout)
     share_memory_with_rapids()
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]  # the host waits for its kernels
     if ours.is_alone:
         raft, nccl = _raft_handle(stream), None
     else:
