@@ -262,9 +262,9 @@ class Pending:
         """
         assert self._submission is not None
         found = iter(self._submission.results())
-        self._submission = None  # the edges are not needed beside the samples
         if self._error is not None:
             raise self._error
+        self._submission = None  # the edges are not needed beside the samples
         numbering, spec, samples = self._sampler.graph.numbering, self._sampler.spec, []
         for seeds in self._seeds:
             edges = self._sampler.edges_of(seeds, found)
