@@ -25,6 +25,8 @@ from manyhop.errors import InputError, RankError
 _ANSWER_S = 2.0  # beyond the timeout: torch has errors of its own, with more details
 _LAST_DROP_S = 0.05  # it takes microseconds, once a thread gets to run
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_MEETING = {"MASTER_ADDR", "MASTER_PORT"}
+_ATTEMPT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "GROUP_RANK")
 
 
 @dataclass(frozen=True)
@@ -238,6 +240,18 @@ def current_size() -> int:
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size()
     return int(os.environ.get("WORLD_SIZE", 1))
+
+
+def launch() -> str | None:
+    """Return a name of the ranks of this node that were started together, without any communication.
+
+    Returns:
+        ``None`` where no other rank of the node is known of: this process stands alone, or whoever started it has not
+        set ``MASTER_ADDR`` and ``MASTER_PORT``.
+    """
+    if current_size() == 1 or os.environ.get("LOCAL_WORLD_SIZE") == "1" or _MEETING - os.environ.keys():
+        return None
+    return " ".join(os.environ.get(name, "") for name in (*sorted(_MEETING), *_ATTEMPT))
 
 
 def _leave(run: _Run) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from manyhop import world
 from manyhop.features import FileCache, only_counting
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.keys import BatchContext
@@ -27,9 +28,12 @@ def warm_up_caches(adapter: Adapter[Any, Any], plan: BatchPlan, caches: Sequence
     assembler = adapter.assembler
     if assembler.runs_user_code:
         return
-    for batch in range(min(len(plan), _MOST_BATCHES)):
+    # Ranks of a node that share the caches begin at different batches, which may be those of all ranks.
+    begin = len(plan) * world.current_rank() // world.current_size()
+    for number in range(min(len(plan), _MOST_BATCHES)):
         if all(cache.knows_enough for cache in caches):
             return
+        batch = (begin + number) % len(plan)
         with BatchContext(BatchKey(0, 0, batch), Turn(0, batch)), only_counting():
             made = assembler.make(torch.from_numpy(plan.few_indices(0, batch)))
             if not assembler.in_thread:

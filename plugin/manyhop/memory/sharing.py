@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,9 +12,10 @@ from manyhop import control, world
 from manyhop.arguments import seconds
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
+from manyhop.memory import segments
 from manyhop.memory.broker import Broker
 from manyhop.memory.packing import pack, receive, unpack
-from manyhop.memory.segments import return_freed_memory
+from manyhop.memory.segments import Bytes, Segment, return_freed_memory
 
 T = TypeVar("T")
 
@@ -28,6 +30,7 @@ class _Node:
 
 
 _node: _Node | None = None
+_brokers: dict[str, Broker] = {}
 _loading = False
 
 
@@ -93,7 +96,51 @@ def once_per_node(key: str, build: Callable[[], T], *, what: str, timeout: float
     """
     if _node is None:
         return build()
-    return _once(_node.broker, hashlib.sha256(key.encode()).hexdigest(), build, what, 1, timeout)
+    return _once(_node.broker, _digest(key), build, what, 1, timeout)
+
+
+def node_segment(key: str, size: int, begin: Callable[[Bytes], None], *, what: str) -> Segment | None:
+    """Memory that the ranks of this node share, which all of them may write to, as long as one uses it.
+
+    This is not a collective: any rank may ask, at any time, alone, also before ``init``.
+
+    Args:
+        key: any length; the same size belongs to it on all ranks.
+        size: bytes.
+        begin: called with the memory, all zeros, by the rank that asks first, before others get it.
+        what: name of it, for errors.
+
+    Returns:
+        ``None`` where no other rank of the node is known of.
+
+    Raises:
+        CapacityError: there is not as much memory.
+        RankError: the rank that makes it failed.
+    """
+    name = world.launch()
+    if name is None:
+        return None
+    if name not in _brokers:
+        _brokers[name] = Broker(f"manyhop-{_digest(f'{os.getuid()} {name}')}", world.current_rank())
+    ticket = _brokers[name].ask(_digest(key), what=what, expected=1, timeout=DEFAULT_TIMEOUT)
+    try:
+        if ticket.builds:
+            segment = segments.create(what, size)
+            begin(segment.memory)
+            ticket.deliver({"segment": segment.id}, [segment.fd])
+        else:
+            segment = segments.attach(ticket.message["segment"], *ticket.fds)
+    except BaseException as error:
+        if ticket.builds:
+            ticket.fail(f"{type(error).__name__}: {error}")
+        ticket.give_up()
+        raise
+    ticket.hold(segment.memory)
+    return segment
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
 
 
 def _once(broker: Broker, key: str, build: Callable[[], T], what: str, expected: int, timeout: float) -> T:

@@ -200,6 +200,17 @@ def count_below(typingctx: Any, address: Any, bound: Any, n: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def fence(typingctx: Any) -> Any:
+    """Order reads and writes before it and after it, as other threads and processes see them."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def bits_of(typingctx: Any, value: Any) -> Any:
     """The bits of a float64."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from manyhop.system.numba_kernels import helper, i32, i64, kernel, u8, u64
+from manyhop.system.numba_kernels import fence, helper, i32, i64, kernel, u8, u64
 
 _PAGE = mmap.PAGESIZE
 _RANDOM, _WILL_NEED = getattr(mmap, "MADV_RANDOM", 1), getattr(mmap, "MADV_WILLNEED", 3)
@@ -24,6 +24,23 @@ def ones(x: Any) -> Any:
     x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
     x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
     return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
+@kernel("int64(int64)")
+def load(address: int) -> int:
+    """Read an int64: after all that this thread has read before, and before all that it reads later."""
+    fence()
+    value = i64(address, 1)[0]
+    fence()
+    return value  # type: ignore[no-any-return]
+
+
+@kernel("void(int64, int64)")
+def store(address: int, value: int) -> None:
+    """Write an int64: after all that this thread has written before, and before all that it writes later."""
+    fence()
+    i64(address, 1)[0] = value
+    fence()
 
 
 @kernel("void(int64, int64, int64, int64, int64)")
@@ -46,7 +63,7 @@ def index_rows(rows: int, count: int, num_rows: int, bits: int, before: int) -> 
         total += ones(words[word])
 
 
-@kernel("int64(int64, boolean, int64, int64, int64, int64, int64, int64, int64, int64)")
+@kernel("int64(int64, boolean, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
 def find_rows(
     index: int,
     wide: bool,
@@ -55,18 +72,22 @@ def find_rows(
     bits: int,
     before: int,
     slots: int,
+    capacity: int,
     visits: int,
     rows: int,
     positions: int,
 ) -> int:
     """Sort the entries of an index: those of rows that are kept come first, the others follow. Count visits.
 
+    The index may be written meanwhile. What is found is of no use then, but all slots are in range.
+
     Args:
         index: address of ``[count]`` int64 (if ``wide``) or int32 row numbers.
         count: how many.
         num_rows: rows of the table.
         bits, before: addresses of a ``HotIndex``.
-        slots: address of ``[rows in the index]``: where each of them is kept.
+        slots: address of ``[capacity]``: where each row of the index is kept.
+        capacity: how many can be.
         visits: address of ``[num_rows] uint8``: how often each row was asked for; counts up to 255.
         rows: address of ``[count]``, written: slot, or row number.
         positions: address of ``[count]``, written: which entries of the index these are.
@@ -76,7 +97,7 @@ def find_rows(
     """
     wide_ids, narrow_ids = i64(index, count), i32(index, count)
     num_words = (num_rows + 63) // 64
-    words, below, slot = u64(bits, num_words), i64(before, num_words), i64(slots, num_rows)
+    words, below, slot = u64(bits, num_words), i64(before, num_words), u64(slots, capacity)
     visit, row, at = u8(visits, num_rows), i64(rows, count), i64(positions, count)
     kept, end = 0, count
     for i in range(count):
@@ -86,9 +107,12 @@ def find_rows(
         if visit[id] < _MOST_VISITS:
             visit[id] += 1
         word, bit = words[id >> 6], np.uint64(id & 63)
+        place = np.uint64(capacity)
         if (word >> bit) & np.uint64(1):
-            rank = below[id >> 6] + ones(word & ((np.uint64(1) << bit) - np.uint64(1)))
-            row[kept], at[kept] = slot[rank], i
+            rank = np.uint64(below[id >> 6] + ones(word & ((np.uint64(1) << bit) - np.uint64(1))))
+            place = slot[rank] if rank < np.uint64(capacity) else place
+        if place < np.uint64(capacity):
+            row[kept], at[kept] = np.int64(place), i
             kept += 1
         else:
             end -= 1

@@ -1,4 +1,4 @@
-"""Rows of mapped files that the memory of this process keeps: those that batches ask for most often.
+"""Rows of mapped files that memory keeps: those that batches ask for most often, once for all ranks of a node.
 
 Which rows these are follows what is asked for, while batches are made. Rows that are not kept are read from the file,
 hundreds at the same time: a page fault would read one after the other.
@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -23,9 +22,12 @@ from torch.utils.weak import WeakIdKeyDictionary
 from manyhop import world
 from manyhop.errors import InputError
 from manyhop.features.buffers import BufferPool
-from manyhop.features.hot.index import HotIndex
+from manyhop.features.hot.kept_rows import KeptRows
 from manyhop.features.layout import RowLayout, row_layout
 from manyhop.features.requests import RowRequest, out_of_range
+from manyhop.memory import node_segment
+from manyhop.memory.mapped_files import FilePlace, MappedFiles, map_again
+from manyhop.memory.segments import Bytes, Segment
 from manyhop.system.memory import available_memory, require_memory
 from manyhop.system.units import in_units
 
@@ -39,43 +41,28 @@ _SMALLEST_ROW = 64  # bytes; a page of shorter ones has so many rows that the sy
 _AT_ONCE = 2048  # rows that the system is asked to read ahead of copying
 _PIECES = 8  # in which new rows come into use
 _AUTO_SHARE = 0.5  # of the memory that is available; the rest is for the system's cache of files, batches and the model
-_PATIENCE = 60.0  # seconds until threads that read rows about to be replaced are given up
-
-
-@dataclass(frozen=True, eq=False)
-class _Kept:
-    """Which rows are kept, and where."""
-
-    ids: Tensor
-    """``[count] int64``, ascending."""
-    slots: Tensor
-    """``[count] int64``: where each of them is."""
-    index: HotIndex
+_GRACE = 0.005  # seconds for gathers to copy rows that are about to be replaced; later ones read the file instead
+_WHAT = "A cache of rows"
 
 
 class FileCache:
-    """Rows of one mapped tensor that memory keeps. Threads may gather while the rows are changed.
+    """Rows of one mapped tensor that memory keeps. Threads and processes may gather while the rows are changed.
 
     Args:
         layout: where the rows of the tensor are, one after the other.
-        capacity: how many rows are kept.
+        kept: the rows that are kept.
         version: of the tensor; a tensor that was written to differs from its file.
         why: says where the capacity comes from; empty: the user has said so.
+        mapping: what has to be kept for the layout to be valid, beside the tensor.
     """
 
-    def __init__(self, layout: RowLayout, capacity: int, version: int, why: str = "") -> None:
+    def __init__(self, layout: RowLayout, kept: KeptRows, version: int, why: str = "", mapping: Any = None) -> None:
         from manyhop.features.hot.cpu_kernels import read_no_more_than_asked
 
-        require_memory("A cache of rows", capacity * layout.row_bytes, "Pass a smaller cache.")
         read_no_more_than_asked(layout.address, layout.num_rows * layout.row_bytes)
-        self.capacity, self.version, self.why = capacity, version, why
-        self._layout = layout
-        self._rows = torch.empty(capacity * layout.row_bytes, dtype=torch.uint8)
-        self._visits = torch.zeros(layout.num_rows, dtype=torch.uint8)
-        none = torch.empty(0, dtype=torch.int64)
-        self._kept = _Kept(none, none, HotIndex.of(none, layout.num_rows))
-        self._replaced: weakref.WeakSet[_Kept] = weakref.WeakSet()  # those that a thread may still read by
-        self._asked = self._found = self._since = 0
+        self.capacity, self.version, self.why = kept.capacity, version, why
+        self._layout, self._kept, self._mapping = layout, kept, mapping
+        self._asked = self._found = 0
         self._taken = (0, 0)
         self._counting, self._renewing = threading.Lock(), threading.Lock()
         self._is_new = True
@@ -87,35 +74,24 @@ class FileCache:
             FeatureError: a row number is out of range.
         """
         from manyhop.features.exchange.cpu_kernels import move_rows
-        from manyhop.features.hot.cpu_kernels import ask_for_rows, find_rows
+        from manyhop.features.hot.cpu_kernels import ask_for_rows
 
         layout, kept, index = self._layout, self._kept, request.index.contiguous()
         count, width = index.numel(), layout.row_bytes
         out = pool.empty((count, *layout.tail), layout.dtype)
         found = pool.empty((2, count), torch.int64)
         rows, positions = found[0].data_ptr(), found[1].data_ptr()
-        is_wide, hot = index.dtype == torch.int64, kept.index
-        hits = find_rows(
-            index.data_ptr(),
-            is_wide,
-            count,
-            layout.num_rows,
-            hot.bits.data_ptr(),
-            hot.before.data_ptr(),
-            kept.slots.data_ptr(),
-            self._visits.data_ptr(),
-            rows,
-            positions,
-        )
+        number, hits = kept.find(index, found)
         if hits < 0:
             raise out_of_range(request, -1 - hits, layout.num_rows)
         if _current.only_counts:
             with self._counting:
-                self._since += count
+                kept.asked += count
             return out
-        first = min(_AT_ONCE, count - hits)
-        ask_for_rows(layout.address, width, rows + 8 * hits, first)
-        move_rows(self._rows.data_ptr(), rows, out.data_ptr(), positions, hits, width)
+        ask_for_rows(layout.address, width, rows + 8 * hits, min(_AT_ONCE, count - hits))
+        if not kept.copy(found, hits, out, number):  # replaced meanwhile: the file has them
+            found[0, :hits] = index[found[1, :hits]]
+            hits = 0
         for begin in range(hits, count, _AT_ONCE):
             end = min(begin + _AT_ONCE, count)
             ask_for_rows(layout.address, width, rows + 8 * end, min(_AT_ONCE, count - end))
@@ -123,22 +99,20 @@ class FileCache:
         if _current.counts_nothing:
             return out
         with self._counting:
-            self._asked, self._found, self._since = self._asked + count, self._found + hits, self._since + count
-            is_due = self._since >= VISITS_PER_ROW * self.capacity
-        if is_due:
+            self._asked, self._found = self._asked + count, self._found + hits
+            kept.asked += count
+        if self._is_due:
             self.renew(request.source)
         return out
 
     def renew(self, source: Any) -> None:
-        """Choose the rows to keep anew, and read them, in a thread of its own; unless one does so already.
+        """Choose the rows to keep anew, and read them, in a thread of its own; unless it was done, or is under way.
 
         Args:
             source: the tensor, which has to stay mapped meanwhile.
         """
-        if not self._renewing.acquire(blocking=False):
-            return
-        self._since = 0
-        threading.Thread(target=self._renew, args=(source,), name="manyhop-file-cache").start()
+        if self._renewing.acquire(blocking=False):
+            threading.Thread(target=self._renew, args=(source,), name="manyhop-file-cache").start()
 
     def claim(self) -> bool:
         """Return whether nobody has looked for the first rows yet; whoever asks does so."""
@@ -156,9 +130,14 @@ class FileCache:
         return self._layout.num_rows * self._layout.row_bytes
 
     @property
+    def is_shared(self) -> bool:
+        """Whether it is one for all ranks of the node."""
+        return self._kept.is_shared
+
+    @property
     def knows_enough(self) -> bool:
-        """Whether as many rows were asked for as are needed to choose."""
-        return self._since >= VISITS_PER_ROW * self.capacity
+        """Whether as many rows were asked for as are needed to choose the first ones, or these are chosen."""
+        return self._is_due or self._kept.number > 0
 
     @property
     def is_renewing(self) -> bool:
@@ -177,88 +156,81 @@ class FileCache:
             before, self._taken = self._taken, (self._asked, self._found)
             return self._taken[0] - before[0], self._taken[1] - before[1]
 
+    @property
+    def _is_due(self) -> bool:
+        return self._kept.asked >= VISITS_PER_ROW * self.capacity
+
     def _renew(self, source: Any) -> None:
         try:
-            self._change_to(self._chosen())
+            with self._kept.writing() as is_alone:
+                if is_alone and (self._is_due or self._kept.number == 0):
+                    self._change_to(self._kept.choose())
         finally:
             self._renewing.release()
 
-    def _chosen(self) -> Tensor:
-        from manyhop.features.hot.cpu_kernels import choose_rows
-
-        chosen, bits = torch.empty(self.capacity, dtype=torch.int64), self._kept.index.bits
-        count = choose_rows(
-            self._visits.data_ptr(), self._layout.num_rows, bits.data_ptr(), self.capacity, chosen.data_ptr()
-        )
-        return chosen[:count]
-
     def _change_to(self, chosen: Tensor) -> None:
         """Keep these rows (``[count] int64``, ascending) in the place of others."""
-        from manyhop.features.exchange.cpu_kernels import move_rows
         from manyhop.features.hot.cpu_kernels import ask_for_rows
 
-        kept, width = self._kept, self._layout.row_bytes
-        stays = _is_in(kept.ids, chosen)
-        new = chosen[~_is_in(chosen, kept.ids)]
-        ids, slots = kept.ids[stays], kept.slots[stays]
+        kept, layout = self._kept, self._layout
+        old, old_slots = kept.latest()
+        stays = _is_in(old, chosen)
+        new = chosen[~_is_in(chosen, old)]
+        ids, slots = old[stays], old_slots[stays]
         free = torch.ones(self.capacity, dtype=torch.bool)
         free[slots] = False
         free_slots = free.nonzero()[:, 0]
-        if len(ids) < len(kept.ids):
-            self._publish(ids, slots)
-        del kept
-        end = time.monotonic() + _PATIENCE
-        while len(self._replaced):  # threads that read rows about to be replaced
-            if time.monotonic() > end:
-                return
-            time.sleep(0.001)
+        if len(ids) < len(old):
+            kept.publish(ids, slots)
+            time.sleep(_GRACE)
+        kept.end_older()
         size = max(_AT_ONCE * 32, -(-len(new) // _PIECES))
         for begin in range(0, len(new), size):
             piece, places = new[begin : begin + size], free_slots[begin : begin + size][: len(new) - begin]
             for k in range(0, len(piece), _AT_ONCE):
                 if not threading.main_thread().is_alive():  # the interpreter ends, and waits for this thread
                     return
-                rows, to = piece[k : k + _AT_ONCE], places[k : k + _AT_ONCE]
-                ask_for_rows(self._layout.address, width, rows.data_ptr(), len(rows))
-                source, target = self._layout.address, self._rows.data_ptr()
-                move_rows(source, rows.data_ptr(), target, to.data_ptr(), len(rows), width)
+                rows = piece[k : k + _AT_ONCE]
+                ask_for_rows(layout.address, layout.row_bytes, rows.data_ptr(), len(rows))
+                kept.write(layout.address, rows, places[k : k + _AT_ONCE])
             ids, order = torch.sort(torch.cat([ids, piece]))
             slots = torch.cat([slots, places])[order]
-            self._publish(ids, slots)
-
-    def _publish(self, ids: Tensor, slots: Tensor) -> None:
-        self._replaced.add(self._kept)
-        self._kept = _Kept(ids, slots, HotIndex.of(ids, self._layout.num_rows))
+            kept.publish(ids, slots)
 
 
 def cache_files(sources: Sequence[Any], size: CacheSize) -> None:
-    """Have memory of this process keep rows of mapped tensors, for all gathers of the process.
+    """Have memory keep rows of mapped tensors, for all gathers of the process, and of the other ranks of this node.
 
-    The system reads these files page by page from then on, not ahead, which makes long slices of them slow. Tensors
-    with rows of less than 64 bytes, or whose rows do not follow each other, are left to the system. What is
+    Ranks share the rows of tensors whose memory is the same part of a file, if they were started with ``MASTER_ADDR``
+    and ``MASTER_PORT`` and ask for the same size; else each has its own. Any rank may call this, alone.
+
+    Tensors with rows of less than 64 bytes, or whose rows do not follow each other, are left to the system. What is
     written into a tensor by torch later ends its cache; do not write into it otherwise.
 
     Args:
         sources: tensors or arrays whose memory is that of files.
         size: a float, share of the rows of each; an integer, bytes of rows of all together, in proportion to their
-            size; ``"auto"``: half of the memory that is available now, divided by the ranks of this node, each of which
-            has a cache of its own. Beside the rows, 1.5 bytes per row of the file and 16 per row that is kept are
+            size; ``"auto"``: half of the memory that is available now, divided by the ranks of this node where each of
+            them has a cache of its own. Beside the rows, 1.5 bytes per row of the file and 16 per row that is kept are
             needed.
 
     Raises:
         InputError: a size out of range.
         CapacityError: so much memory is not free.
+        RankError: another rank failed to make the cache.
     """
     check_cache(size)
     layouts = [(source, _layout(source)) for source in sources]
     fitting = [(source, layout) for source, layout in layouts if layout is not None]
-    why = ""
+    why, for_size = "", None
     if size == "auto":
         old_ones = [file_cache(source) for source, _ in fitting]
         fitting = [each for each, old in zip(fitting, old_ones, strict=True) if old is None or not old.why]
-        size, why = _fitting_memory([layout for _, layout in fitting])
+    places = _in_files([layout for _, layout in fitting])
+    if size == "auto":
+        size, why, for_size = _fitting_memory([layout for _, layout in fitting], places)
     total = sum(layout.num_rows * layout.row_bytes for _, layout in fitting)
-    for source, layout in fitting:
+    for (source, layout), place in zip(fitting, places, strict=True):
         share = size if isinstance(size, float) else min(1.0, size / total)
         capacity, old = int(share * layout.num_rows), file_cache(source)
         if old is not None and old.capacity == capacity:
@@ -266,18 +238,55 @@ def cache_files(sources: Sequence[Any], size: CacheSize) -> None:
         if old is not None:
             del caches[source]
         if capacity > 0:
-            caches[source] = FileCache(layout, capacity, _version(source), why)
+            caches[source] = _make_cache(layout, place, capacity, _version(source), why, for_size)
 
 
-def _fitting_memory(layouts: Sequence[RowLayout]) -> tuple[int, str]:
-    """Return the bytes for rows of files with ``"auto"``, and what they come from."""
-    ranks = max(world.current().local_world_size, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
-    free = available_memory() or 0  # unknown: the system's own cache is all there is
+def _make_cache(
+    layout: RowLayout, place: FilePlace | None, capacity: int, version: int, why: str, for_size: Any
+) -> FileCache:
+    rows = layout.num_rows, layout.row_bytes, capacity
+    nbytes, segment = KeptRows.nbytes(*rows), None
+    if place is not None:
+        segment = node_segment(f"rows {place} {rows}", nbytes, lambda memory: None, what=_WHAT)
+    if place is None or segment is None:
+        require_memory(_WHAT, nbytes, "Pass a smaller cache.")
+        return FileCache(layout, KeptRows(torch.zeros(nbytes, dtype=torch.uint8), *rows), version, why)
+    # Others read what this process writes, so it reads the file, not the tensor, whose pages it may change.
+    file = map_again(place)
+    layout = replace(layout, address=file.ctypes.data)
+    kept = KeptRows(torch.from_numpy(segment.memory), *rows, segment)
+    return FileCache(layout, kept, version, why, (file, for_size))
+
+
+def _in_files(layouts: Sequence[RowLayout]) -> list[FilePlace | None]:
+    """Return where the rows are in files; ``None`` where no other rank may be shown what this process reads."""
+    if not layouts or world.launch() is None:
+        return [None] * len(layouts)
+    files = MappedFiles()
+    places = [files.find(layout.address, layout.num_rows * layout.row_bytes) for layout in layouts]
+    return [None if place is None or place.writes_through else place for place in places]
+
+
+def _fitting_memory(
+    layouts: Sequence[RowLayout], places: Sequence[FilePlace | None]
+) -> tuple[int, str, Segment | None]:
+    """Return the bytes for rows of files with ``"auto"``, what they come from, and what has to be kept meanwhile."""
+    free, agreed, of_ranks, ranks = available_memory() or 0, None, "", 1  # unknown: the system's own cache has to do
+    if places and None not in places:
+
+        def begin(memory: Bytes) -> None:
+            memory[:8].view(np.int64)[0] = free
+
+        agreed = node_segment(f"memory for {places}", 8, begin, what=_WHAT)
+    if agreed is not None:
+        free = int(agreed.memory[:8].view(np.int64)[0])
+    else:
+        ranks = max(world.current().local_world_size, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+        of_ranks = f", divided by {ranks} ranks" if ranks > 1 else ""
     for_counts = sum(2 * layout.num_rows for layout in layouts)
     row_bytes = min((layout.row_bytes for layout in layouts), default=1)
     size = max(0, int(_AUTO_SHARE * free) // ranks - for_counts) * row_bytes // (row_bytes + 16)
-    of_ranks = f", divided by {ranks} ranks" if ranks > 1 else ""
-    return size, f"half of the {in_units(free)} that were available{of_ranks}"
+    return size, f"half of the {in_units(free)} that were available{of_ranks}", agreed
 
 
 def in_words(found: Iterable[FileCache]) -> str:
@@ -287,7 +296,8 @@ def in_words(found: Iterable[FileCache]) -> str:
         return ""
     kept, whole = (in_units(sum(sizes)) for sizes in zip(*((c.nbytes, c.file_bytes) for c in every), strict=True))
     why = next((f" ({cache.why})" for cache in every if cache.why), "")
-    return f"{kept} of {whole} of rows in files are kept in memory{why}"
+    once = " for all ranks of the node" if all(cache.is_shared for cache in every) else ""
+    return f"{kept} of {whole} of rows in files are kept in memory{once}{why}"
 
 
 def check_cache(size: Any) -> None:

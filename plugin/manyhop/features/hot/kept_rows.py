@@ -1,0 +1,207 @@
+"""Rows of a table that memory keeps, for threads and processes: they read without locks, and one at a time writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.memory.segments import Segment
+
+_LATEST, _OLDEST, _ASKED = 0, 8, 16  # places in the header, int64 each
+_LINE = 64
+
+
+class KeptRows:
+    """Copies of some rows of a table, in slots, and an index of which rows these are.
+
+    Each index has a number, and index ``n`` is written in place ``n % 2``. It is complete when its number becomes the
+    latest one, and refers to slots only whose rows are complete. A reader takes the latest number, copies rows by that
+    index and then asks whether the number is still valid: if not, what it has copied is of no use. A writer makes older
+    numbers invalid before it writes to anything that their indices refer to, or to the place of one of them. So no
+    reader uses a row that was written to meanwhile, and readers neither wait nor have to be waited for. A writer that
+    is killed leaves a valid index behind; the system takes back its lock.
+
+    Args:
+        memory: ``[KeptRows.nbytes(...)] uint8``, zeros, or what other processes have made of them.
+        num_rows: rows of the table.
+        row_bytes: bytes of each.
+        capacity: how many slots there are, at least 1.
+        segment: the memory's, if processes share it.
+    """
+
+    def __init__(
+        self, memory: Tensor, num_rows: int, row_bytes: int, capacity: int, segment: Segment | None = None
+    ) -> None:
+        self.capacity, self.row_bytes = capacity, row_bytes
+        self._num_rows, self._memory, self._segment = num_rows, memory, segment
+        header, self._visits, *places, self._rows = _offsets(num_rows, row_bytes, capacity)[:-1]
+        self._header = memory.data_ptr() + header
+        self._counts = memory[header : header + _LINE].view(torch.int64).numpy()
+        words = -(-num_rows // 64)
+        self._places: list[tuple[Tensor, Tensor, Tensor]] = []
+        for bits, before, slots in (places[:3], places[3:]):
+            whole = (bits, words), (before, words), (slots, capacity)
+            self._places.append(tuple(memory[at : at + 8 * n].view(torch.int64) for at, n in whole))  # type: ignore[arg-type]
+
+    @staticmethod
+    def nbytes(num_rows: int, row_bytes: int, capacity: int) -> int:
+        """Return the bytes of memory: 1.5 per row of the table, and a slot and 16 bytes per row that is kept."""
+        return _offsets(num_rows, row_bytes, capacity)[-1]
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may read and write these rows."""
+        return self._segment is not None
+
+    @property
+    def number(self) -> int:
+        """The number of the latest index; 0: no row was kept yet."""
+        from manyhop.features.hot.cpu_kernels import load
+
+        return load(self._header + _LATEST)
+
+    @property
+    def asked(self) -> int:
+        """About how many rows were asked for since rows were chosen. Processes may overwrite each other's counts."""
+        return int(self._counts[_ASKED // 8])
+
+    @asked.setter
+    def asked(self, count: int) -> None:
+        self._counts[_ASKED // 8] = count
+
+    def find(self, index: Tensor, found: Tensor) -> tuple[int, int]:
+        """Sort the entries of an index: those of rows that are kept come first, the others follow. Count visits.
+
+        Args:
+            index: ``[count] int64 or int32``, contiguous.
+            found: ``[2, count] int64``, written: slots, then row numbers; which entries of the index these are.
+
+        Returns:
+            The number of the index that was used; how many rows are kept, or -1 - i if row number i is the first that
+            is out of range.
+        """
+        from manyhop.features.hot.cpu_kernels import find_rows
+
+        number = self.number
+        bits, before, slots = self._places[number % 2]
+        visits = self._memory.data_ptr() + self._visits
+        hits = find_rows(
+            index.data_ptr(),
+            index.dtype == torch.int64,
+            index.numel(),
+            self._num_rows,
+            bits.data_ptr(),
+            before.data_ptr(),
+            slots.data_ptr(),
+            self.capacity,
+            visits,
+            found[0].data_ptr(),
+            found[1].data_ptr(),
+        )
+        return number, hits
+
+    def copy(self, found: Tensor, hits: int, out: Tensor, number: int) -> bool:
+        """Copy the first ``hits`` rows that :meth:`find` has found; return whether these are the right rows.
+
+        Args:
+            found: ``[2, count] int64``.
+            hits: how many.
+            out: ``[count, ...]``, written.
+            number: of the index that they were found by.
+        """
+        from manyhop.features.exchange.cpu_kernels import move_rows
+        from manyhop.features.hot.cpu_kernels import load
+
+        move_rows(self._slots, found[0].data_ptr(), out.data_ptr(), found[1].data_ptr(), hits, self.row_bytes)
+        return load(self._header + _OLDEST) <= number
+
+    @contextmanager
+    def writing(self) -> Iterator[bool]:
+        """In the body, nobody else writes; yields false where somebody else does, and nothing may be written."""
+        if self._segment is None:
+            yield True
+            return
+        import fcntl
+
+        lock = os.open(f"/proc/self/fd/{self._segment.fd}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            try:
+                yield True
+            finally:
+                fcntl.flock(lock, fcntl.LOCK_UN)  # a forked process may have it open, too
+        finally:
+            os.close(lock)
+
+    def choose(self) -> Tensor:
+        """Return the rows that were visited most often, ``[count] int64``, ascending; forget half of the visits."""
+        from manyhop.features.hot.cpu_kernels import choose_rows
+
+        chosen, (bits, _, _) = torch.empty(self.capacity, dtype=torch.int64), self._places[self.number % 2]
+        visits = self._memory.data_ptr() + self._visits
+        count = choose_rows(visits, self._num_rows, bits.data_ptr(), self.capacity, chosen.data_ptr())
+        self.asked = 0
+        return chosen[:count]
+
+    def latest(self) -> tuple[Tensor, Tensor]:
+        """Return the rows that are kept, ``[count] int64``, ascending, and their slots, ``[count] int64``."""
+        bits, _, slots = self._places[self.number % 2]
+        ids = np.flatnonzero(np.unpackbits(bits.numpy().view(np.uint8), bitorder="little"))
+        return torch.from_numpy(ids), slots[: len(ids)].clone()
+
+    def publish(self, ids: Tensor, slots: Tensor) -> None:
+        """Make an index the latest one; the one before the latest becomes invalid.
+
+        Args:
+            ids: ``[count] int64``, ascending.
+            slots: ``[count] int64``: where each of them is.
+        """
+        from manyhop.features.hot.cpu_kernels import index_rows, store
+
+        number = self.number + 1
+        self.end_older()
+        bits, before, places = self._places[number % 2]
+        bits.zero_()
+        index_rows(ids.data_ptr(), len(ids), self._num_rows, bits.data_ptr(), before.data_ptr())
+        places[: len(slots)] = slots
+        store(self._header + _LATEST, number)
+
+    def end_older(self) -> None:
+        """Make all indices but the latest invalid, so that slots which it does not use can be written."""
+        from manyhop.features.hot.cpu_kernels import store
+
+        store(self._header + _OLDEST, self.number)
+
+    def write(self, table: int, rows: Tensor, slots: Tensor) -> None:
+        """Copy rows of a table into slots that no valid index uses.
+
+        Args:
+            table: address of row 0.
+            rows, slots: ``[count] int64``, contiguous.
+        """
+        from manyhop.features.exchange.cpu_kernels import move_rows
+
+        move_rows(table, rows.data_ptr(), self._slots, slots.data_ptr(), len(rows), self.row_bytes)
+
+    @property
+    def _slots(self) -> int:
+        return self._memory.data_ptr() + self._rows
+
+
+def _offsets(num_rows: int, row_bytes: int, capacity: int) -> list[int]:
+    """Where things begin: header, visits, and twice bits, counts and slots of an index; rows; and the end."""
+    words = 8 * -(-num_rows // 64)
+    index = [words, words, 8 * capacity]
+    out = [0]
+    for size in (_LINE, num_rows, *index, *index, capacity * row_bytes):
+        out.append(-(-(out[-1] + size) // _LINE) * _LINE)
+    return out
