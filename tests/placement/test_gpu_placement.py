@@ -61,6 +61,13 @@ def test_a_topology_that_no_node_holds():
     for more in ({"cugraph": False}, {"together": False}):
         assert places([], hardware(50, 200, **{**nodes, **more}), topology=big) == ["host"]
     assert places([], hardware(50, 200, **nodes), topology=replace(big, can_distribute=False)) == ["host"]
+    for item, more, hint in (
+        (big, {"cugraph": False}, " With cuGraph installed, all GPUs could hold and sample it."),
+        (big, {"together": False}, " With distributed=True, cuGraph may sample it on all GPUs."),
+        (replace(big, can_distribute=False), {}, ""),
+    ):
+        reason = decide_gpu(item, [], hardware(50, 200, **{**nodes, **more})).topology.reason
+        assert reason.endswith(f"they stay in their file; the CPU samples them and sends the samples.{hint}")
     choice = decide_gpu(big, [], hardware(50, 200, **nodes)).topology
     assert "each of 16 GPUs takes 37.3 GiB while cuGraph builds it; all ranks then call cuGraph" in choice.reason
     held = replace(big, held="distributed", nbytes=GB)

@@ -13,8 +13,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data
 
 import manyhop_pyg
+from manyhop import cuda
 from manyhop.features import file_cache
 from manyhop.features.hot import files as hot_files
+from manyhop.memory.mapped_files import reside_in_files
 from manyhop.placement import Hardware
 
 pytest.importorskip("triton")
@@ -39,7 +41,6 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def small_gpu(on_gpu: Callable[..., None], out_of_reach: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Loaders take the way of GPUs once it is called; the GPU has room for the topology, and some rows."""
-    from manyhop import cuda
     from manyhop.loading.gpu import decide, runtime
 
     room = Hardware(gpu_memory=250 * KIB, host_memory=250 * KIB, pinnable=0)
@@ -100,6 +101,23 @@ def test_what_the_gpu_lacks_is_found_in_the_cache_of_files(
     rate = loader.stats().cache_hit_rate
     assert found / asked + 0.02 < rate < 1
     assert rate == pytest.approx((found + (1 - of_file.miss_rate) * (asked - found)) / asked)
+
+
+def test_a_topology_that_fits_nowhere_stays_in_its_file_and_the_cpu_samples(
+    folder: Path, small_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = list(make_loader(folder))
+    small_gpu()
+    monkeypatch.setattr(cuda, "hardware", lambda *_, **__: Hardware(gpu_memory=40 * KIB, host_memory=40 * KIB))
+    loader = make_loader(folder)
+    for batch, other in zip(loader, expected, strict=True):
+        assert all(torch.equal(batch[key], other[key]) for key in ("x", "y", "n_id", "e_id", "edge_index"))
+    assert loader.placement.topology.place == "host"
+    (tables,) = loader.node_sampler.topology.graph.csc.values()
+    assert reside_in_files([tables.row.data_ptr(), tables.colptr.data_ptr()]) == [True, True]
+    for report in (str(loader.placement), str(loader.stats())):
+        assert "they stay in their file; the CPU samples them and sends the samples" in report
+    assert loader._gpu.sampling is None
 
 
 def test_rows_that_change_are_read_anew(folder: Path, small_gpu: Callable[..., None]) -> None:

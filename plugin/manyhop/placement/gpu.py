@@ -69,12 +69,16 @@ class GPUPlacement:
         return next(choice.place for choice in self.features if choice.item.name == feature)
 
     def summary(self) -> str:
-        """Return where everything is in a line: items of a place together, with the reason of the largest."""
-        found: dict[GPUPlace, list[GPUChoice]] = {}
+        """Return where everything is in a line: items of a place together, with the reason of the largest.
+
+        A topology that is not a copy on the GPU has a reason of its own: GPUs read it otherwise than rows.
+        """
+        found: dict[tuple[GPUPlace, bool], list[GPUChoice]] = {}
         for choice in (self.topology, *self.features):
-            found.setdefault(choice.place, []).append(choice)
+            alone = choice is self.topology and choice.place != "device"
+            found.setdefault((choice.place, alone), []).append(choice)
         parts = []
-        for place, choices in found.items():
+        for (place, _), choices in found.items():
             names = ", ".join(choice.item.name for choice in choices[:_MOST_NAMES])
             more = f" and {len(choices) - _MOST_NAMES} more" if len(choices) > _MOST_NAMES else ""
             largest = max(choices, key=lambda choice: choice.item.nbytes)

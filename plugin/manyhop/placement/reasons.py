@@ -28,14 +28,26 @@ def reason(item: Item, place: GPUPlace, hardware: Hardware, *, asked: bool, mapp
         why += ", nor page-locked in the memory of the node"
     home = "their file" if mapped else "the memory of the node"
     pointers = f", but for {part} of column pointers, which reside on {gpus}" if item.pointer_bytes else ""
-    distributed = _DISTRIBUTED[item.distributed_bytes is not None].format(part=part)
+    is_topology = item.distributed_bytes is not None
+    distributed = _DISTRIBUTED[is_topology].format(part=part)
     how = {
         "sharded": f"each of {hardware.gpus_per_node} GPUs holds {part}, where the others read.",
         "distributed": f"each of {hardware.world_size} GPUs {distributed}.",
         "pinned": f"they are page-locked in {home}, where {gpus} reads{pointers}.",
         "host": f"they stay in {home}, where only the CPU reads.",
     }[place]
+    if is_topology and place == "host":
+        how = f"they stay in {home}; the CPU samples them and sends the samples.{_without_cugraph(item, hardware)}"
     return f"{why}: {how}{hot}"
+
+
+def _without_cugraph(item: Item, hardware: Hardware) -> str:
+    """Return what would have the GPUs sample a topology that is too large for a node, in a sentence."""
+    if not item.can_distribute or hardware.world_size == 1:
+        return ""
+    if not hardware.together:
+        return " With distributed=True, cuGraph may sample it on all GPUs."
+    return "" if hardware.cugraph else " With cuGraph installed, all GPUs could hold and sample it."
 
 
 _DISTRIBUTED = {
