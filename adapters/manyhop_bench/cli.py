@@ -313,9 +313,10 @@ def _add_disk(targets: Verbs) -> None:
         _run_disk,
         help="rows of a file that is larger than memory",
         description="Measure rows read from a mapped file that is larger than the memory of a process, with a cache of "
-        "hot rows, beside numpy.memmap. The limit needs the right to make a control group; the record says "
-        "whether there was one.",
+        "hot rows, beside numpy.memmap; with --gpu, rows that go to a GPU, which keeps hot rows, too. The limit is a "
+        "control group, or, without the right to make one, one for pages of the file; the record says which.",
     )
+    parser.add_argument("--gpu", action="store_true", help="measure rows that go to a GPU")
     parser.add_argument(
         "--memory", type=parse_bytes, default=1 << 30, metavar="BYTES", help="limit of each process (default: 1GiB)"
     )

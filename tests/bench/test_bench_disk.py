@@ -1,11 +1,16 @@
 """The benchmark of files larger than memory."""
 
+import mmap
 import re
+import time
 
+import numpy as np
 import pytest
+import torch
 
 from manyhop_bench.cli import main
 from manyhop_bench.disk import command, memory_limit
+from manyhop_bench.disk.page_limit import PageLimit
 
 
 @pytest.fixture
@@ -19,7 +24,7 @@ def test_one_small_round_without_rights(no_limit, capsys, tmp_path):
     assert main(["disk", *arguments]) == 0
     saved = (tmp_path / "disk.md").read_text()
     assert saved == capsys.readouterr().out
-    assert "none could be set" in saved
+    assert "no rights to make a control group: all pages of the file are dropped" in saved
     rows = re.findall(r"\| ([^|]+) \| ([\d,]+) \(", saved)
     assert [name for name, _ in rows] == [command.NUMPY, command.RANDOM, command.MAPPED, command.CACHED]
     assert all(int(speed.replace(",", "")) > 0 for _, speed in rows)
@@ -30,6 +35,37 @@ def test_one_small_round_without_rights(no_limit, capsys, tmp_path):
 def test_a_file_that_is_too_small(capsys):
     assert main(["disk", "--memory", "1KiB"]) == 1
     assert "Raise --memory" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="measures")
+def test_a_gpu_is_needed_for_rows_on_it(capsys):
+    assert main(["disk", "--gpu"]) == 1
+    assert "Expected a CUDA device for --gpu" in capsys.readouterr().err
+
+
+def test_pages_beyond_the_limit_are_dropped(tmp_path):
+    pages, path = 2000, tmp_path / "x.npy"
+    np.save(path, np.zeros(pages * mmap.PAGESIZE, np.uint8))
+    table = np.load(path, mmap_mode="r")
+    limit = PageLimit(str(path), 1 << 40)
+    assert table[:: mmap.PAGESIZE].sum() == 0
+    assert limit.resident() >= pages * mmap.PAGESIZE
+    limit._nbytes = 0  # less than this process has for itself
+    end = time.monotonic() + 60
+    while limit.drops == 0 or limit.resident() > pages * mmap.PAGESIZE // 2:  # pages of a moment ago may stay
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_control_of_memory_is_taken_and_given_back(monkeypatch, tmp_path):
+    control = tmp_path / "cgroup.subtree_control"
+    control.write_text("cpu")
+    monkeypatch.setattr(memory_limit, "_VERSION_1", tmp_path / "none")
+    monkeypatch.setattr(memory_limit, "_VERSION_2", tmp_path)
+    with memory_limit.memory_limit(123) as processes:
+        assert control.read_text() == "+memory"
+        (processes.parent / "memory.max").unlink()
+    assert control.read_text() == "-memory"
 
 
 def test_the_group_is_written_and_removed(monkeypatch, tmp_path):

@@ -16,12 +16,11 @@ from manyhop.errors import InputError
 from manyhop.files.disk_room import writing
 from manyhop.graph import HOMOGENEOUS_NODE
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
-from manyhop.system.memory import available_memory
 from manyhop.system.units import in_units
 from manyhop_bench.common.graphs import homogeneous
 from manyhop_bench.common.machine import describe
 from manyhop_bench.disk.memory_limit import memory_limit
-from manyhop_bench.disk.worker import CACHED, MAPPED, NUMPY, RANDOM
+from manyhop_bench.disk.worker import CACHED, HOT, MAPPED, NUMPY, RANDOM
 
 _WIDTH = 128  # int32: rows of 512 bytes
 _DEGREE = 10
@@ -30,6 +29,8 @@ _FANOUT, _BATCH_SIZE, _COUNTED, _BATCHES = (10, 10), 1024, 64, 128
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
     """Measure what the arguments of ``manyhop bench disk`` specify; print, save."""
+    if options.gpu and not torch.cuda.is_available():
+        raise InputError("Expected a CUDA device for --gpu, found none. Leave it out to measure host memory.")
     num_rows = options.times * options.memory // (4 * _WIDTH)
     if num_rows < 10 * _BATCH_SIZE:
         raise InputError(f"Expected a file of at least {10 * _BATCH_SIZE} rows, got {num_rows}. Raise --memory.")
@@ -43,19 +44,21 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
             "ids": str(folder / "ids.npy"),
             "counted": counted,
             "cache": options.memory // 2,
+            "gpu": options.gpu,
             "processes": None if processes is None else str(processes),
+            "pages": options.memory if processes is None else None,
             "warm_up": options.seconds,
             "seconds": options.seconds,
         }
         found: dict[str, list[dict[str, float]]] = {}
         for _ in range(options.rounds):
-            for reader in (NUMPY, RANDOM, MAPPED, CACHED):
+            for reader in (NUMPY, RANDOM, MAPPED, CACHED, *([HOT] if options.gpu else [])):
                 found.setdefault(reader, []).append(_measure(job | {"name": reader}))
     text = _table(options, argv, num_rows, processes is not None, found)
     print(text, end="")
     if options.output is not None:
         options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "disk.md").write_text(text)
+        (options.output / ("disk-gpu.md" if options.gpu else "disk.md")).write_text(text)
     return 0
 
 
@@ -104,20 +107,23 @@ def _table(
     is_limited: bool,
     found: dict[str, list[dict[str, float]]],
 ) -> str:
-    free = available_memory()
-    limit = (
-        f"{in_units(options.memory)} per process, page cache included (control group)"
+    how = (
+        "control group"
         if is_limited
-        else f"none could be set (no rights to make a control group); {in_units(free or 0)} are free. Start it "
-        f"by systemd-run --scope -p MemoryMax={options.memory}"
+        else "no rights to make a control group: all pages of the file are dropped when they and the memory of the "
+        "process exceed the limit"
     )
+    limit = f"{in_units(options.memory)} per process, page cache included ({how})"
+    cache = f"{in_units(options.memory // 2)}, half of the limit"
+    if options.gpu:
+        cache = f"{cache}, in host memory, and of as much on the GPU"
     lines = ["# Rows of a file that is larger than memory", ""]
     lines += [f"- {label}: {value}" for label, value in describe(["disk", *argv])]
     lines += [
         f"- memory limit: {limit}",
         "",
-        f"A file of {num_rows:,} rows of {4 * _WIDTH} bytes ({in_units(4 * _WIDTH * num_rows)}); a cache of "
-        f"{in_units(options.memory // 2)}, half of the limit.",
+        f"A file of {num_rows:,} rows of {4 * _WIDTH} bytes ({in_units(4 * _WIDTH * num_rows)}); a cache of {cache}.",
+        *(["All rows go to the GPU; those of numpy through pinned memory."] if options.gpu else []),
         f"Rows are those of batches {list(_FANOUT)} of {_BATCH_SIZE:,} seeds on a power-law graph, seeds from a tenth",
         f"of the nodes; the cache is filled by {_COUNTED} other batches. Each reader has a process of its own, with",
         f"{options.seconds:g} s before the {options.seconds:g} s that count; medians of {options.rounds} rounds.",
@@ -129,7 +135,7 @@ def _table(
     for reader, rounds in found.items():
         speeds = [each["rows_per_s"] for each in rounds]
         hits, fill = (float(np.median([each[key] for each in rounds])) for key in ("hit_rate", "fill_s"))
-        cache = f"{hits:.0%} | {fill:.1f}" if reader == CACHED else "- | -"
+        cache = f"{hits:.0%} | {fill:.1f}" if reader in (CACHED, HOT) else "- | -"
         lines.append(
             f"| {reader} | {np.median(speeds):,.0f} ({min(speeds):,.0f}-{max(speeds):,.0f}) | "
             f"{np.median(speeds) / base:.1f} x | {cache} |"

@@ -18,6 +18,11 @@ def memory_limit(nbytes: int) -> Iterator[Path | None]:
     folder, name = (
         (_VERSION_1, "memory.limit_in_bytes") if (_VERSION_1 / "cgroup.procs").exists() else (_VERSION_2, "memory.max")
     )
+    with _control_of_memory(folder / "cgroup.subtree_control"):
+        yield from _group(folder, name, nbytes)
+
+
+def _group(folder: Path, name: str, nbytes: int) -> Iterator[Path | None]:
     group = folder / f"manyhop-bench-{os.getpid()}"
     try:
         group.mkdir()
@@ -37,3 +42,19 @@ def memory_limit(nbytes: int) -> Iterator[Path | None]:
                 group.rmdir()
                 break
             time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def _control_of_memory(file: Path) -> Iterator[None]:
+    """Let groups of version 2 limit memory in the body, where their parent does not allow it so far."""
+    added = False
+    with contextlib.suppress(OSError):
+        if "memory" not in file.read_text().split():
+            file.write_text("+memory")
+            added = True
+    try:
+        yield
+    finally:
+        if added:
+            with contextlib.suppress(OSError):  # another group needs it by now
+                file.write_text("-memory")
