@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import subprocess
 import sys
@@ -46,7 +45,7 @@ def start(
         nodes: where torchrun is started.
         ranks_per_node: processes of each.
         elastic: whether the nodes meet at a c10d rendezvous, which numbers them, or have their numbers.
-        fresh: whether processes are interpreters of their own: CUDA does not work in forked ones.
+        fresh: whether ranks are interpreters of their own: CUDA does not work in forked ones.
     """
     with reserve_port() as reserved, contextlib.ExitStack() as at_end:
         port = reserved.getsockname()[1]
@@ -58,18 +57,11 @@ def start(
                 where += ["--rdzv-conf", f"is_host={int(number == 0)}", "--local-addr", node.address]
             else:
                 where += ["--node-rank", str(number), "--master-addr", nodes[0].address, "--master-port", str(port)]
-            command = [
-                sys.executable if fresh else forks.python(),
-                "-m",
-                "torch.distributed.run",
-                *where,
-                str(script),
-                *args,
-            ]
+            command = [forks.python(), "-m", "torch.distributed.run", *where, str(script), *args]
             if node.namespace:
                 command = ["ip", "netns", "exec", node.namespace, *command]
             log = at_end.enter_context(tempfile.NamedTemporaryFile())
-            env = os.environ | node.env if fresh else forks.environment(**node.env)
+            env = forks.environment(**node.env, **({"PYTHON_EXEC": sys.executable} if fresh else {}))
             process = subprocess.Popen(command, stdout=log, stderr=log, env=env)
             at_end.callback(_end, process)
             runs.append(Torchrun(process, log))
@@ -91,6 +83,12 @@ def wait(runs: Sequence[Torchrun], timeout: float = 400.0) -> list[int]:
 def names(output: str, rank: int) -> bool:
     """Whether an error in the output names a rank, maybe with others of its node."""
     return re.search(rf"ranks? (\d+, |\d+ and )*{rank}\b", output) is not None
+
+
+def was_awaited(output: str, rank: int) -> bool:
+    """Whether a rank got its data, of which another node's share took 1.5 timeouts to load."""
+    found = re.search(rf"rank {rank} has data after ([\d.]+) timeouts", output)
+    return found is not None and float(found[1]) >= 1.5
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -51,8 +51,8 @@ def pyg_stores(data, placement, world):
     return features, edges
 
 
-def pyg_loader(world=None, device="cpu", placement=None, **how):
-    data = make_data()
+def pyg_loader(world=None, device="cpu", placement=None, data=None, **how):
+    data = make_data() if data is None else data
     how = {"shuffle": True, "seed": 3, "batch_size": BATCH_SIZE} | how
     if world is None:
         return manyhop_pyg.NeighborLoader(data, [3, 2], **how)
@@ -122,36 +122,45 @@ def resume(world, args):
 
 
 def fail(world, args):
-    """The last rank is killed in its second epoch."""
-    loader = LOADERS[args.framework](world, args.device, args.placement, rank_timeout=args.timeout, num_workers=1)
+    """The last rank is killed in its second epoch. With ``--late``, node 1 is late before, in two ways."""
+    how = {"rank_timeout": args.timeout, "num_workers": 1}
+    if args.late:
+        how["data"] = load_late(world, args)
+    loader = LOADERS[args.framework](world, args.device, args.placement, **how)
     for epoch in range(1000):
         for number, _ in enumerate(loader):
             if (epoch, number, world.rank) == (1, 2, world.world_size - 1):
+                print(f"rank {world.rank} is killed", flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(0.01)
+        if epoch == 0:
+            print(f"rank {world.rank} has {number + 1} batches", flush=True)
+            if args.late:
+                miss_a_loader(world, args, how["data"])
 
 
-def be_late(world, args):
-    """Node 1 takes longer to load than ranks wait for each other; then it does not come in time."""
-    late = world.node == 1
+def load_late(world, args):
+    """Node 1 takes longer to load than ranks wait for each other."""
 
     def load():
-        time.sleep(1.5 * args.timeout * late)
+        time.sleep(1.5 * args.timeout * (world.node == 1))
         return make_data()
 
+    begin = time.monotonic()
     data = manyhop_pyg.share(load)
-    how = {"distributed": True, "rank_timeout": args.timeout, "batch_size": BATCH_SIZE, "seed": 3}
-    how |= {"device": args.device} if args.device == "cuda" else {}
-    loader = manyhop_pyg.NeighborLoader(data, [3, 2], **how)
-    print(f"rank {world.rank} has {len(list(loader))} batches", flush=True)
+    print(f"rank {world.rank} has data after {(time.monotonic() - begin) / args.timeout:.2f} timeouts", flush=True)
+    return data
+
+
+def miss_a_loader(world, args, data):
+    """Node 1 makes no loader, while node 0 waits for it; all go on."""
+    if world.node == 0:
+        how = {"device": args.device} if args.device == "cuda" else {}
+        try:
+            manyhop_pyg.NeighborLoader(data, [3, 2], distributed=True, rank_timeout=args.timeout, **how)
+        except RankError as error:
+            print(f"rank {world.rank}: {error}", flush=True)
     torch.distributed.barrier()
-    try:
-        if late:
-            time.sleep(2 * args.timeout)
-        else:
-            manyhop_pyg.NeighborLoader(data, [3, 2], **how)
-    except RankError as error:
-        print(f"rank {world.rank}: {error}", flush=True)
 
 
 def note(args, world, case, digests):
@@ -186,12 +195,13 @@ def check_batches(folder, device, world_size, resumed_size):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("action", choices=("see_batches", "resume", "fail", "be_late"))
+    parser.add_argument("action", choices=("see_batches", "resume", "fail"))
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--framework", default="pyg")
     parser.add_argument("--placement")
     parser.add_argument("--timeout", type=float, default=20.0)
+    parser.add_argument("--late", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     globals()[args.action](manyhop.init(), args)
