@@ -17,6 +17,7 @@ from manyhop.errors import FeatureError, InputError
 from manyhop.features import cache_files, file_cache, gather
 from manyhop.features.hot import files as hot_files
 from manyhop.features.hot.cpu_kernels import choose_rows
+from manyhop.features.hot.files import not_counting
 from manyhop.features.hot.index import HotIndex
 
 NUM_ROWS, WIDTH = 4000, 33  # rows of 132 bytes begin in the middle of pages
@@ -118,6 +119,19 @@ def test_the_rows_that_are_chosen():
         count = choose_rows(visits.ctypes.data, 200, index.bits.data_ptr(), most, chosen.ctypes.data)
         assert chosen[:count].tolist() == expected
         assert visits.tolist() == halved.tolist()
+
+
+def test_rows_that_no_batch_asks_for_are_not_counted(table):
+    table, rows = table
+    cache_files([table], 0.1)
+    with not_counting():
+        assert gather([(table, torch.arange(40))])[0].equal(rows[:40])
+    gather([(table, torch.arange(100, 140))])
+    cache = file_cache(table)
+    cache.renew(table)
+    settled(cache)
+    assert cache._kept.latest()[0].tolist() == list(range(100, 140))
+    assert cache.take_counts() == (40, 0)
 
 
 def test_what_is_written_later_is_read(table):

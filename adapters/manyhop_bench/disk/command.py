@@ -52,7 +52,7 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
         }
         found: dict[str, list[dict[str, float]]] = {}
         for _ in range(options.rounds):
-            for reader in (NUMPY, RANDOM, MAPPED, CACHED, *([HOT] if options.gpu else [])):
+            for reader in (NUMPY, RANDOM, *((CACHED, HOT) if options.gpu else (MAPPED, CACHED))):
                 found.setdefault(reader, []).append(_measure(job | {"name": reader}))
     text = _table(options, argv, num_rows, processes is not None, found)
     print(text, end="")

@@ -142,18 +142,15 @@ def _on_gpu(job: dict[str, Any]) -> tuple[Read, Callable[[Ids], None], Callable[
     def read(index: Ids) -> Any:
         return gather([(source, torch.from_numpy(index).to(device))])[0]
 
-    if job["name"] == MAPPED:
-        return read, _nothing, lambda: 0.0
-
     def fill(ids: Ids) -> None:
         nonlocal source
+        cache_files([mapped], job["cache"])
         parts = np.array_split(ids, -(-len(ids) // _COUNTED_AT_ONCE))
         if job["name"] == HOT:
             visits = GPUVisits(device)
             for part in parts:
                 visits.add([RowRequest(mapped, torch.from_numpy(part).to(device))])
             (source,) = keep_hot(visits.hottest(job["cache"]), device).values()
-        cache_files([mapped], job["cache"])
         with only_counting():
             for part in parts:
                 read(part)

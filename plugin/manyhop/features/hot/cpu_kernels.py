@@ -88,7 +88,7 @@ def find_rows(
         bits, before: addresses of a ``HotIndex``.
         slots: address of ``[capacity]``: where each row of the index is kept.
         capacity: how many can be.
-        visits: address of ``[num_rows] uint8``: how often each row was asked for; counts up to 255.
+        visits: address of ``[num_rows] uint8``: how often each row was asked for; counts up to 255. 0: not counted.
         rows: address of ``[count]``, written: slot, or row number.
         positions: address of ``[count]``, written: which entries of the index these are.
 
@@ -104,7 +104,7 @@ def find_rows(
         id = wide_ids[i] if wide else np.int64(narrow_ids[i])
         if np.uint64(id) >= np.uint64(num_rows):
             return -1 - i
-        if visit[id] < _MOST_VISITS:
+        if visits != 0 and visit[id] < _MOST_VISITS:
             visit[id] += 1
         word, bit = words[id >> 6], np.uint64(id & 63)
         place = np.uint64(capacity)

@@ -81,7 +81,7 @@ class FileCache:
         out = pool.empty((count, *layout.tail), layout.dtype)
         found = pool.empty((2, count), torch.int64)
         rows, positions = found[0].data_ptr(), found[1].data_ptr()
-        number, hits = kept.find(index, found)
+        number, hits = kept.find(index, found, counts=not _current.counts_nothing)
         if hits < 0:
             raise out_of_range(request, -1 - hits, layout.num_rows)
         if _current.only_counts:
@@ -330,7 +330,7 @@ def only_counting() -> Iterator[None]:
 
 @contextmanager
 def not_counting() -> Iterator[None]:
-    """In this thread, read rows of files that have a cache without counting them in reports: no batch asks for them."""
+    """In this thread, read rows of files that have a cache without counting them: no batch asks for them."""
     before, _current.counts_nothing = _current.counts_nothing, True
     try:
         yield

@@ -74,12 +74,13 @@ class KeptRows:
     def asked(self, count: int) -> None:
         self._counts[_ASKED // 8] = count
 
-    def find(self, index: Tensor, found: Tensor) -> tuple[int, int]:
-        """Sort the entries of an index: those of rows that are kept come first, the others follow. Count visits.
+    def find(self, index: Tensor, found: Tensor, *, counts: bool) -> tuple[int, int]:
+        """Sort the entries of an index: those of rows that are kept come first, the others follow.
 
         Args:
             index: ``[count] int64 or int32``, contiguous.
             found: ``[2, count] int64``, written: slots, then row numbers; which entries of the index these are.
+            counts: whether these are visits by which rows are chosen.
 
         Returns:
             The number of the index that was used; how many rows are kept, or -1 - i if row number i is the first that
@@ -89,7 +90,6 @@ class KeptRows:
 
         number = self.number
         bits, before, slots = self._places[number % 2]
-        visits = self._memory.data_ptr() + self._visits
         hits = find_rows(
             index.data_ptr(),
             index.dtype == torch.int64,
@@ -99,7 +99,7 @@ class KeptRows:
             before.data_ptr(),
             slots.data_ptr(),
             self.capacity,
-            visits,
+            self._memory.data_ptr() + self._visits if counts else 0,
             found[0].data_ptr(),
             found[1].data_ptr(),
         )
