@@ -1,5 +1,6 @@
 """Rows of mapped files that the ranks of a node keep together: exact, whatever another rank does meanwhile."""
 
+import functools
 import os
 import signal
 import time
@@ -16,6 +17,7 @@ from manyhop import files
 from manyhop.features import cache_files, file_cache, gather
 from manyhop.features.hot import files as hot_files
 from manyhop.features.hot.kept_rows import KeptRows
+from manyhop.memory import segments
 
 NUM_ROWS, WIDTH = 4000, 33
 KEPT = 64
@@ -75,8 +77,8 @@ def find_rows_of_another_rank(path, folder):
 
 def test_a_row_read_by_one_rank_is_found_by_the_others_of_its_node(launcher, table, tmp_path):
     seen = launcher.run(find_rows_of_another_rank, table, str(tmp_path), world_size=4, node_of=[0, 0, 1, 1])
-    segments = [segment for segment, _, _ in seen]
-    assert segments[0] == segments[1] != segments[2] == segments[3]
+    ids = [segment for segment, _, _ in seen]
+    assert ids[0] == ids[1] != ids[2] == ids[3]
     assert [counts for _, counts, _ in seen] == [(100, KEPT)] * 4
     assert "are kept in memory for all ranks of the node" in seen[0][2]
 
@@ -219,6 +221,25 @@ def test_sizes_are_for_the_node(launcher, table):
     assert stays
 
 
+def ask_for_too_much(path):
+    segments.require_memory = functools.partial(refuse, segments.require_memory)
+    try:
+        cached(path)
+    except manyhop.errors.ManyhopError as error:
+        return type(error).__name__, str(error)
+
+
+def refuse(require, what, needed, remedy):
+    require(what, 1 << 60, remedy)
+
+
+def test_a_cache_that_does_not_fit_is_refused(launcher, table):
+    (seen,) = launcher.run(ask_for_too_much, table, world_size=1, env={"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"})
+    assert seen[0] == "CapacityError"
+    assert seen[1].startswith("A cache of rows needs about")
+    assert seen[1].endswith("Pass a smaller cache.")
+
+
 def test_processes_alone_share_nothing(table):
     assert not cached(table)[1].is_shared
 
@@ -233,8 +254,8 @@ def epoch_of_batches(folder):
     wait_until(lambda: all(cache._kept.number > 0 and not cache.is_renewing for cache in caches))
     batches += [(batch.n_id, batch.x) for batch in loader]
     torch.distributed.barrier()
-    segments = sorted(cache._kept._segment.id for cache in caches)
-    return batches, loader.stats(since="epoch").cache_hit_rate, str(loader.stats()), segments
+    ids = sorted(cache._kept._segment.id for cache in caches)
+    return batches, loader.stats(since="epoch").cache_hit_rate, str(loader.stats()), ids
 
 
 def test_loaders_of_ranks(launcher, tmp_path):
@@ -244,11 +265,11 @@ def test_loaders_of_ranks(launcher, tmp_path):
     x = torch.randn(2000, 20, generator=generator)
     manyhop_pyg.save(Data(x=x, edge_index=torch.stack([src, dst])), tmp_path / "g")
     seen = launcher.run(epoch_of_batches, str(tmp_path / "g"))
-    for batches, rate, report, segments in seen:
+    for batches, rate, report, ids in seen:
         assert all(rows.equal(x[n_id]) for n_id, rows in batches)
         assert rate > 0
         assert "of rows in files are kept in memory for all ranks of the node" in report
-        assert segments == seen[0][3]
+        assert ids == seen[0][3]
 
 
 def test_the_memory_has_no_room_for_more(table):

@@ -54,14 +54,14 @@ class _Mapping:
 _mapped: dict[str, _Mapping] = {}
 
 
-def create(what: str, size: int) -> Segment:
+def create(what: str, size: int, remedy: str = "Share less, or use a machine with more memory.") -> Segment:
     """New memory of at least ``size`` bytes, all zero, in huge pages where the system has them.
 
     Raises:
-        CapacityError: there is not as much memory; it names ``what`` it was for.
+        CapacityError: there is not as much memory; it names ``what`` it was for, and the ``remedy``.
     """
     size = _round_up(max(size, 1), _HUGE if size >= _HUGE else mmap.PAGESIZE)
-    require_memory(what, size, "Share less, or use a machine with more memory.")
+    require_memory(what, size, remedy)
     fd = _anonymous_file(size)
     try:
         mapping, begin = _map(fd, size)

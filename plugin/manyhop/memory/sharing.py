@@ -99,7 +99,7 @@ def once_per_node(key: str, build: Callable[[], T], *, what: str, timeout: float
     return _once(_node.broker, _digest(key), build, what, 1, timeout)
 
 
-def node_segment(key: str, size: int, begin: Callable[[Bytes], None], *, what: str) -> Segment | None:
+def node_segment(key: str, size: int, begin: Callable[[Bytes], None], *, what: str, remedy: str) -> Segment | None:
     """Memory that the ranks of this node share, which all of them may write to, as long as one uses it.
 
     This is not a collective: any rank may ask, at any time, alone, also before ``init``.
@@ -109,6 +109,7 @@ def node_segment(key: str, size: int, begin: Callable[[Bytes], None], *, what: s
         size: bytes.
         begin: called with the memory, all zeros, by the rank that asks first, before others get it.
         what: name of it, for errors.
+        remedy: what to do where there is not as much memory.
 
     Returns:
         ``None`` where no other rank of the node is known of.
@@ -125,7 +126,7 @@ def node_segment(key: str, size: int, begin: Callable[[Bytes], None], *, what: s
     ticket = _brokers[name].ask(_digest(key), what=what, expected=1, timeout=DEFAULT_TIMEOUT)
     try:
         if ticket.builds:
-            segment = segments.create(what, size)
+            segment = segments.create(what, size, remedy)
             begin(segment.memory)
             ticket.deliver({"segment": segment.id}, [segment.fd])
         else:

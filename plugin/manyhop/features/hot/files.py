@@ -41,8 +41,8 @@ _SMALLEST_ROW = 64  # bytes; a page of shorter ones has so many rows that the sy
 _AT_ONCE = 2048  # rows that the system is asked to read ahead of copying
 _PIECES = 8  # in which new rows come into use
 _AUTO_SHARE = 0.5  # of the memory that is available; the rest is for the system's cache of files, batches and the model
-_GRACE = 0.005  # seconds for gathers to copy rows that are about to be replaced; later ones read the file instead
-_WHAT = "A cache of rows"
+_GRACE = 0.001  # seconds for gathers to copy rows that are about to be replaced; later ones read the file instead
+_WHAT, _REMEDY = "A cache of rows", "Pass a smaller cache."
 
 
 class FileCache:
@@ -247,9 +247,9 @@ def _make_cache(
     rows = layout.num_rows, layout.row_bytes, capacity
     nbytes, segment = KeptRows.nbytes(*rows), None
     if place is not None:
-        segment = node_segment(f"rows {place} {rows}", nbytes, lambda memory: None, what=_WHAT)
+        segment = node_segment(f"rows {place} {rows}", nbytes, lambda memory: None, what=_WHAT, remedy=_REMEDY)
     if place is None or segment is None:
-        require_memory(_WHAT, nbytes, "Pass a smaller cache.")
+        require_memory(_WHAT, nbytes, _REMEDY)
         return FileCache(layout, KeptRows(torch.zeros(nbytes, dtype=torch.uint8), *rows), version, why)
     # Others read what this process writes, so it reads the file, not the tensor, whose pages it may change.
     file = map_again(place)
@@ -277,7 +277,7 @@ def _fitting_memory(
         def begin(memory: Bytes) -> None:
             memory[:8].view(np.int64)[0] = free
 
-        agreed = node_segment(f"memory for {places}", 8, begin, what=_WHAT)
+        agreed = node_segment(f"memory for {places}", 8, begin, what=_WHAT, remedy=_REMEDY)
     if agreed is not None:
         free = int(agreed.memory[:8].view(np.int64)[0])
     else:
