@@ -71,7 +71,7 @@ def find_rows_of_another_rank(path, folder):
     cache.take_counts()
     assert read_rows(table, torch.arange(90, 190))
     (Path(folder) / f"read {rank}").touch()
-    wait_until((Path(folder) / "read 0").exists)
+    wait_until(lambda: len(list(Path(folder).glob("read *"))) == 4)  # the memory lives as long as one uses it
     return cache._kept._segment.id, cache.take_counts(), hot_files.in_words([cache])
 
 
@@ -149,7 +149,9 @@ def test_a_reader_that_another_rank_overtakes_reads_the_file(launcher, table, tm
 def die_while_writing(path, folder):
     table, cache = cached(path)
     kept, rank = cache._kept, int(os.environ["RANK"])
+    (Path(folder) / f"there {rank}").touch()
     if rank == 0:
+        wait_until((Path(folder) / "there 1").exists)
         request_often(table, 100)
 
         def write_half(address, rows, slots):
