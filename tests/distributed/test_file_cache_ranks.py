@@ -129,10 +129,11 @@ def copy_late(path, folder):
     kept, results = cache._kept, []
     copy = kept.copy
 
-    def wait_and_copy(found, hits, out, number):
+    def wait_and_copy(rows, positions, hits, out, number):
         begun.touch()
         wait_until(replaced.exists)  # the slots have other rows by now
-        results.append((hits, copy(found, hits, out, number), bool((out[:KEPT, 0] == torch.arange(100, 164)).all())))
+        is_valid = copy(rows, positions, hits, out, number)
+        results.append((hits, is_valid, bool((out[:KEPT, 0] == torch.arange(100, 164)).all())))
         return results[0][1]
 
     kept.copy = wait_and_copy

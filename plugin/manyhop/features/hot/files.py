@@ -80,16 +80,17 @@ class FileCache:
         count, width = index.numel(), layout.row_bytes
         out = pool.empty((count, *layout.tail), layout.dtype)
         found = pool.empty((2, count), torch.int64)
-        rows, positions = found[0].data_ptr(), found[1].data_ptr()
-        number, hits = kept.find(index, found, counts=not _current.counts_nothing)
+        rows = found.data_ptr()
+        positions = rows + 8 * count
+        number, hits = kept.find(index, rows, positions, counts=not _current.counts_nothing)
         if hits < 0:
             raise out_of_range(request, -1 - hits, layout.num_rows)
         if _current.only_counts:
             with self._counting:
-                kept.asked += count
+                kept.ask(count)
             return out
         ask_for_rows(layout.address, width, rows + 8 * hits, min(_AT_ONCE, count - hits))
-        if not kept.copy(found, hits, out, number):  # replaced meanwhile: the file has them
+        if not kept.copy(rows, positions, hits, out, number):  # replaced meanwhile: the file has them
             found[0, :hits] = index[found[1, :hits]]
             hits = 0
         for begin in range(hits, count, _AT_ONCE):
@@ -100,8 +101,8 @@ class FileCache:
             return out
         with self._counting:
             self._asked, self._found = self._asked + count, self._found + hits
-            kept.asked += count
-        if self._is_due:
+            is_due = kept.ask(count) >= VISITS_PER_ROW * self.capacity
+        if is_due:
             self.renew(request.source)
         return out
 

@@ -67,19 +67,21 @@ class KeptRows:
 
     @property
     def asked(self) -> int:
-        """About how many rows were asked for since rows were chosen. Processes may overwrite each other's counts."""
+        """About how many rows were asked for since rows were chosen."""
         return int(self._counts[_ASKED // 8])
 
-    @asked.setter
-    def asked(self, count: int) -> None:
-        self._counts[_ASKED // 8] = count
+    def ask(self, count: int) -> int:
+        """Add to :attr:`asked`, and return it. Processes may overwrite each other's counts."""
+        total = int(self._counts[_ASKED // 8]) + count
+        self._counts[_ASKED // 8] = total
+        return total
 
-    def find(self, index: Tensor, found: Tensor, *, counts: bool) -> tuple[int, int]:
+    def find(self, index: Tensor, rows: int, positions: int, *, counts: bool) -> tuple[int, int]:
         """Sort the entries of an index: those of rows that are kept come first, the others follow.
 
         Args:
             index: ``[count] int64 or int32``, contiguous.
-            found: ``[2, count] int64``, written: slots, then row numbers; which entries of the index these are.
+            rows, positions: addresses of ``[count]``, written: slots, then row numbers; which entries these are.
             counts: whether these are visits by which rows are chosen.
 
         Returns:
@@ -100,16 +102,16 @@ class KeptRows:
             slots.data_ptr(),
             self.capacity,
             self._memory.data_ptr() + self._visits if counts else 0,
-            found[0].data_ptr(),
-            found[1].data_ptr(),
+            rows,
+            positions,
         )
         return number, hits
 
-    def copy(self, found: Tensor, hits: int, out: Tensor, number: int) -> bool:
+    def copy(self, rows: int, positions: int, hits: int, out: Tensor, number: int) -> bool:
         """Copy the first ``hits`` rows that :meth:`find` has found; return whether these are the right rows.
 
         Args:
-            found: ``[2, count] int64``.
+            rows, positions: addresses of slots, and of places in ``out``.
             hits: how many.
             out: ``[count, ...]``, written.
             number: of the index that they were found by.
@@ -117,7 +119,7 @@ class KeptRows:
         from manyhop.features.exchange.cpu_kernels import move_rows
         from manyhop.features.hot.cpu_kernels import load
 
-        move_rows(self._slots, found[0].data_ptr(), out.data_ptr(), found[1].data_ptr(), hits, self.row_bytes)
+        move_rows(self._slots, rows, out.data_ptr(), positions, hits, self.row_bytes)
         return load(self._header + _OLDEST) <= number
 
     @contextmanager
@@ -149,7 +151,7 @@ class KeptRows:
         chosen, (bits, _, _) = torch.empty(self.capacity, dtype=torch.int64), self._places[self.number % 2]
         visits = self._memory.data_ptr() + self._visits
         count = choose_rows(visits, self._num_rows, bits.data_ptr(), self.capacity, chosen.data_ptr())
-        self.asked = 0
+        self._counts[_ASKED // 8] = 0
         return chosen[:count]
 
     def latest(self) -> tuple[Tensor, Tensor]:
