@@ -101,7 +101,7 @@ class FileCache:
             return out
         with self._counting:
             self._asked, self._found = self._asked + count, self._found + hits
-            is_due = kept.ask(count) >= VISITS_PER_ROW * self.capacity
+            is_due = kept.ask(count) >= self._wanted
         if is_due:
             self.renew(request.source)
         return out
@@ -137,8 +137,8 @@ class FileCache:
 
     @property
     def knows_enough(self) -> bool:
-        """Whether as many rows were asked for as are needed to choose the first ones, or these are chosen."""
-        return self._is_due or self._kept.number > 0
+        """Whether as many rows were asked for as tell rows that are asked for often, or the first ones are chosen."""
+        return self._kept.number > 0 or self._kept.asked >= VISITS_PER_ROW * self.capacity
 
     @property
     def is_renewing(self) -> bool:
@@ -158,13 +158,14 @@ class FileCache:
             return self._taken[0] - before[0], self._taken[1] - before[1]
 
     @property
-    def _is_due(self) -> bool:
-        return self._kept.asked >= VISITS_PER_ROW * self.capacity
+    def _wanted(self) -> int:
+        """How many rows are asked for before rows are chosen. The first ones come soon: they take the place of none."""
+        return (VISITS_PER_ROW if self._kept.number > 0 else 1) * self.capacity
 
     def _renew(self, source: Any) -> None:
         try:
             with self._kept.writing() as is_alone:
-                if is_alone and (self._is_due or self._kept.number == 0):
+                if is_alone and (self._kept.number == 0 or self._kept.asked >= self._wanted):
                     self._change_to(self._kept.choose())
         finally:
             self._renewing.release()
