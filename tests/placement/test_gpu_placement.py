@@ -98,6 +98,16 @@ def test_the_topology_alone_is_too_large():
     assert places([small], hardware(20, gpus_per_node=4), topology=topology) == ["sharded", "device"]
 
 
+def test_each_rank_that_pins_a_mapped_file_has_a_copy():
+    topology = Item(name="topology", nbytes=50 * GB, can_map=True, can_shard=False, distributed_bytes=200 * GB)
+    for ranks, memory, place in ((1, 70, "pinned"), (4, 70, "host"), (4, 190, "host"), (4, 210, "pinned")):
+        by_each = replace(topology, pinned_by_each=True)
+        assert places([], hardware(20, memory, gpus_per_node=ranks), topology=by_each) == [place]
+        assert places([], hardware(20, memory, gpus_per_node=ranks), topology=topology) == ["pinned"]
+    plan = decide_gpu(replace(topology, pinned_by_each=True), [], hardware(20, 210, gpus_per_node=4))
+    assert (plan.host_bytes, plan.pinned_bytes) == (200 * GB, 50 * GB)
+
+
 def test_column_pointers_are_on_the_gpu_even_where_the_topology_is_pinned():
     topology = replace(TOPOLOGY, pointer_bytes=2 * GB)
     plan = decide_gpu(topology, [X], hardware(3))

@@ -32,6 +32,9 @@ class Item:
     """Whether nodes, or GPUs, may hold a part of its rows each."""
     in_memory: bool = False
     """Whether it is in the node's memory already, where all ranks that need it read it. Only GPU runs ask."""
+    pinned_by_each: bool = False
+    """Whether each rank of a node that page-locks it has a copy in memory: a file that ranks map for themselves. Only
+    GPU runs ask."""
     pointer_bytes: int = 0
     """How many of its bytes are column pointers of a topology. They are looked up
     before each read of the rest, so they reside on each GPU even where the rest is pinned. Only GPU runs ask."""

@@ -33,6 +33,7 @@ class Needs:
         left = [items[name] for name, place in places.items() if place == "host"]
         self.pinned = sum(item.nbytes - item.pointer_bytes for item in pinned)
         loaded = [item for item in pinned if not item.in_memory]
+        loaded += [item for item in pinned if item.pinned_by_each] * (hardware.gpus_per_node - 1)
         loaded += [item for item in left if not item.in_memory and not item.can_map]
         self.host = sum(item.nbytes for item in loaded)
         self.mapped: set[str] = set()

@@ -91,6 +91,7 @@ def decide_memory(
         nbytes=nbytes,
         can_map=TOPOLOGY in mapped,
         in_memory=TOPOLOGY not in mapped,
+        pinned_by_each=TOPOLOGY in mapped,
         can_shard=nbytes > 0,
         pointer_bytes=0 if graph is None else graph.pointer_bytes,
         can_distribute=can_distribute,
@@ -202,4 +203,5 @@ def _held_item(name: str, value: Tensor | DistributedRows, *, together: bool) ->
 
 
 def _item(name: str, value: Tensor | np.ndarray[Any, Any], there: frozenset[GPUPlace], *, mapped: bool) -> Item:
-    return Item(name=name, nbytes=int(value.nbytes), can_map=mapped, in_memory=not mapped, there=there)
+    nbytes = int(value.nbytes)
+    return Item(name=name, nbytes=nbytes, can_map=mapped, in_memory=not mapped, pinned_by_each=mapped, there=there)
