@@ -109,6 +109,20 @@ def test_a_sampler_of_the_user():
         gb.functional_datapipe("sample_neighbor")(Sampler)
 
 
+def test_a_sampler_of_the_user_gives_what_it_likes():
+    dglsp = pytest.importorskip("dgl.sparse")
+
+    @gb.functional_datapipe("sample_matrices")
+    class Sampler(gb.SubgraphSampler):
+        def sample_subgraphs(self, seeds, seeds_timestamp):
+            return seeds, [dglsp.identity((len(seeds), len(seeds)))]
+
+    loader = gb.DataLoader(batches("seeds", torch.arange(8)).sample_matrices())
+    (minibatch,) = loader
+    assert minibatch.sampled_subgraphs[0].shape == (8, 8)
+    assert loader.stats().nodes == 8
+
+
 def test_one_layer_by_a_function_of_the_user():
     graph, calls = random_graph(), []
 

@@ -38,6 +38,27 @@ def test_operators(idtype):
     compare(dgl.ops.u_dot_v, g, rows(60, 3, 4), rows(20, 3, 4))
 
 
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("copy_u_sum", [(12, 3, 4)]),
+        ("copy_u_mean", [(12, 3, 4)]),
+        ("copy_u_max", [(12, 3, 4)]),
+        ("copy_e_min", [(30, 5)]),
+        ("u_mul_e_sum", [(12, 3, 4), (30, 3, 1)]),
+        ("u_dot_v", [(12, 3, 4), (6, 3, 4)]),
+        ("u_add_v", [(12, 3, 1), (6, 3, 1)]),
+    ],
+)
+def test_results_can_be_changed_in_place(name, shapes):
+    compare(lambda g, *x: getattr(dgl.ops, name)(g, *x).add_(1).mul_(2), block(**FEW), *(rows(*s) for s in shapes))
+
+
+def test_the_result_of_a_layer_can_be_changed_in_place():
+    layer = dnn.GATConv(6, 4, 3, allow_zero_in_degree=True, bias=False)
+    compare(lambda layer, g, x: layer(g, x).add_(1), homogeneous(), rows(40, 6), module=layer)
+
+
 @pytest.mark.parametrize("idtype", [torch.int32, torch.int64])
 def test_columns_of_a_loader(idtype):
     g = block(idtype)

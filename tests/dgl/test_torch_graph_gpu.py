@@ -62,6 +62,15 @@ def test_features_of_edges():
     on_both(dgl.ops.copy_u_sum, dgl.create_block(([], []), 3, 2), rows(3, 4))
 
 
+def test_results_can_be_changed_in_place():
+    g = block()
+    on_both(lambda g, x: dgl.ops.copy_u_sum(g, x).add_(1), g, rows(60, 3, 4))
+    on_both(lambda g, x: dgl.ops.copy_u_max(g, x).add_(1), g, rows(60, 3, 4))
+    on_both(lambda g, x, y: dgl.ops.u_dot_v(g, x, y).add_(1), g, rows(60, 3, 4), rows(20, 3, 4))
+    layer = dnn.GATConv(6, 4, 3, allow_zero_in_degree=True, bias=False)
+    on_both(lambda layer, g, x: layer(g, x).add_(1), g, rows(60, 6), module=layer)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype):
     g = dgl.create_block((torch.arange(4096), torch.zeros(4096, dtype=torch.int64)), 4096, 1).to("cuda")

@@ -53,12 +53,12 @@ def mag() -> Any:
 
 
 def knowledge() -> Any:
-    """Typed nodes without features, an edge type for each direction: AIFB, MUTAG, BGS, AM."""
+    """Typed nodes without features, an edge type for each direction, no edge twice: AIFB, MUTAG, BGS, AM."""
     nodes = {"Personen": 200, "Projekte": 100, "Gruppen": 50}
     types = [("Personen", "works", "Projekte"), ("Projekte", "in", "Gruppen"), ("Personen", "knows", "Personen")]
     edges = {}
     for source, name, target in types:
-        there, back = pairs(nodes[source], nodes[target])
+        there, back = torch.stack(pairs(nodes[source], nodes[target])).unique(dim=1)
         edges[source, name, target], edges[target, f"rev-{name}", source] = (there, back), (back, there)
     graph = dgl.heterograph(edges, num_nodes_dict=nodes)
     label(graph.nodes["Personen"].data, 200)

@@ -33,7 +33,8 @@ class Folder:
 
 
 def _edges(random: np.random.Generator, sources: int, targets: int, count: int = EDGES) -> np.ndarray:
-    return np.stack([random.integers(0, sources, count), random.integers(0, targets, count)])
+    """Every node is a source, as scripts expect that take destinations for the first of the sources."""
+    return np.stack([random.permutation(count) % sources, random.integers(0, targets, count)])
 
 
 def _nodes_task(folder: Folder, **kind: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ accumulated in float32.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 import torch
@@ -16,6 +17,10 @@ from torch.nn.functional import leaky_relu
 
 from manyhop.aggregation import Order
 from manyhop.system import triton_compiler
+
+# Rows over the same memory in another shape, as what is no view to torch: what an autograd function returns, users may
+# change in place, but not if it is a view.
+shaped: Callable[[Tensor, Sequence[int]], Tensor] = torch.ops.aten._unsafe_view.default
 
 _SUM, _MAX = 0, 2
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -55,7 +60,7 @@ def segment_sum(table: Tensor, order: Order, weights: Tensor | None = None, scal
         parts = table.reshape(table.shape[0] * heads, -1)
         sums, _ = _bag(parts, Order(bounds, by_head, None), _SUM, weights.flatten(1).t().reshape(-1))
         sums = sums.view(heads, num_segments, -1).transpose(0, 1)
-    return sums.reshape(num_segments, *table.shape[1:])
+    return shaped(sums.contiguous(), (num_segments, *table.shape[1:]))
 
 
 def scaled(rows: Tensor, scale: Tensor) -> Tensor:
@@ -82,14 +87,14 @@ def segment_softmax(scores: Tensor, order: Order) -> Tensor:
     flat = scores.reshape(scores.shape[0], -1)
     if _has_kernels(scores):
         normalized: Tensor = _launch().softmax(flat, order.ptr, order.edge)[0]
-        return normalized.view(scores.shape)
+        return shaped(normalized, scores.shape)
     segment = _segment_of(order)
     index = segment.unsqueeze(1).expand_as(flat)
     top = flat.new_full((order.ptr.numel() - 1, flat.size(1)), -torch.inf)
     top.scatter_reduce_(0, index, flat, "amax")
     shares = (flat - top.index_select(0, segment)).exp()
     sums = torch.zeros_like(top).scatter_add_(0, index, shares)
-    return (shares / sums.index_select(0, segment)).view(scores.shape)
+    return shaped(shares / sums.index_select(0, segment), scores.shape)
 
 
 def softmax_gradient(out: Tensor, grad: Tensor, order: Order) -> Tensor:
@@ -153,7 +158,7 @@ def segment_max(table: Tensor, indptr: Tensor, rows: Tensor, *, last: bool) -> t
     flat = table.reshape(table.shape[0], table.shape[1:].numel())
     if _has_kernels(table):
         values, found = _launch().maxima_and_rows(flat, indptr.long().contiguous(), rows.contiguous(), last=last)
-        return values.view(shape), found.view(shape)
+        return shaped(values, shape), found.view(shape)
     if last:  # embedding_bag names the first
         values, found = _bag(flat, Order(rows.numel() - indptr.flip(0), rows.flip(0), None), _MAX)
         values, found = values.flip(0), found.flip(0)
@@ -161,7 +166,7 @@ def segment_max(table: Tensor, indptr: Tensor, rows: Tensor, *, last: bool) -> t
         values, found = _bag(flat, Order(indptr, rows, None), _MAX)
     empty = (indptr.diff() == 0).unsqueeze(1)
     # In empty segments embedding_bag gives 0 on the CPU and -1 on CUDA.
-    return values.masked_fill_(empty, -torch.inf).view(shape), found.masked_fill_(empty, 0).view(shape)
+    return shaped(values.masked_fill_(empty, -torch.inf), shape), found.masked_fill_(empty, 0).view(shape)
 
 
 def edge_dot(left: Tensor, right: Tensor, left_rows: Tensor, right_rows: Tensor) -> Tensor:
@@ -191,7 +196,7 @@ def edge_dot(left: Tensor, right: Tensor, left_rows: Tensor, right_rows: Tensor)
     dots: Tensor = torch.ops.aten._embedding_bag_per_sample_weights_backward(
         right.reshape(-1, features), left.reshape(-1, features), at_left, at_left[:0], at_right, _SUM
     )
-    return dots.view(-1, heads)
+    return shaped(dots, (left_rows.numel(), heads))
 
 
 def _bag(table: Tensor, order: Order, mode: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -213,7 +218,7 @@ def _add(
     if weights is not None and weights.dim() != 2:
         weights = weights.reshape(num_edges, -1)
     out, shares = _launch().add(flat, order, num_segments, num_edges, mode, weights, scale)
-    return out if table.dim() == 2 else out.view(num_segments, *table.shape[1:]), shares
+    return out if table.dim() == 2 else shaped(out, (num_segments, *table.shape[1:])), shares
 
 
 @functools.cache

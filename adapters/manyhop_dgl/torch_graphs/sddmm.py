@@ -9,7 +9,7 @@ from torch import Tensor
 
 from manyhop_dgl.torch_graphs.adjacency import Adjacency
 from manyhop_dgl.torch_graphs.features import aligned, binary, without_last
-from manyhop_dgl.torch_graphs.kernels import edge_dot
+from manyhop_dgl.torch_graphs.kernels import edge_dot, shaped
 from manyhop_dgl.torch_graphs.spmm import gspmm
 from manyhop_dgl.torch_graphs.structure import Structure
 
@@ -104,7 +104,8 @@ def _of_edges(
         rows = {"u": adjacency.src, "v": adjacency.dst}
         heads = left.shape[1:-1].numel()
         first, second = (t.reshape(t.shape[0], heads, t.shape[-1]) for t in (left, right))
-        out = edge_dot(first, second, rows[lhs_side], rows[rhs_side]).view(-1, *left.shape[1:-1], 1)
+        dots = edge_dot(first, second, rows[lhs_side], rows[rhs_side])
+        out = shaped(dots, (adjacency.num_edges, *left.shape[1:-1], 1))
     else:
         out = binary(op, _at_edges(adjacency, left, lhs_side), _at_edges(adjacency, right, rhs_side))
     return without_last(out, scalar)

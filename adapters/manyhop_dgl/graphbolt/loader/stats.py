@@ -145,7 +145,7 @@ def count_sampled(stats: Stats, item: object) -> None:
         return
     edges = nodes = 0
     for layer in item.sampled_subgraphs or ():
-        csc = layer.sampled_csc
+        csc = getattr(layer, "sampled_csc", None)  # samplers of the user's give what they like
         for of_type in csc.values() if isinstance(csc, Mapping) else (csc,):
             indices = getattr(of_type, "indices", None)
             if isinstance(indices, Tensor):
