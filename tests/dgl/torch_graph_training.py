@@ -149,8 +149,11 @@ def graphbolt_loader(device, batch_size, ddp, placed):
     graph = gb.fused_csc_sampling_graph(indptr, indices)
     features = gb.BasicFeatureStore({("node", None, "feat"): gb.TorchBasedFeature(g.ndata["feat"])})
     items = gb.ItemSet((torch.arange(NODES), g.ndata["label"]), names=("seeds", "labels"))
-    sampler = gb.DistributedItemSampler if ddp else gb.ItemSampler
-    pipe = sampler(items, batch_size=batch_size, shuffle=True, seed=3).copy_to(device)
+    if ddp:  # DDP waits for ever for ranks that have fewer batches
+        pipe = gb.DistributedItemSampler(items, batch_size, shuffle=True, drop_uneven_inputs=True, seed=3)
+    else:
+        pipe = gb.ItemSampler(items, batch_size, shuffle=True, seed=3)
+    pipe = pipe.copy_to(device)
     pipe = pipe.sample_neighbor(graph, [6, 4]).fetch_feature(features, node_feature_keys=["feat"])
     return gb.DataLoader(pipe, **placed)
 
