@@ -21,7 +21,7 @@ from suites import Job
 INSIDE = Path(__file__).with_name("inside.py")
 PASSED, FAILED, SKIPPED, NOT_RUN = "passed", "failed", "skipped", "not run"
 # What the output of a script that fails shows to be missing.
-WHY_NOT = [
+WHY_NOT = [  # no GPU first
     (
         r"NVIDIA driver|not compiled with CUDA|[Nn]o CUDA GPUs|CUDA is not available|gpu backend|CUDA device|got cuda",
         "a GPU",
@@ -61,7 +61,8 @@ def execute(job: Job, mode: str, limit: float, keep: Path | None) -> Result:
     """
     if job.why_not:
         return Result({SCRIPT: NOT_RUN}, note=f"needs {job.why_not}")
-    kept = keep / f"{job.version}_{job.name.replace('/', '_')}.{mode}.json" if keep else None
+    where = f".{job.gpus}-gpus" if job.gpus else ""
+    kept = keep / f"{job.version}_{job.name.replace('/', '_')}{where}.{mode}.json" if keep else None
     if kept and kept.exists():
         return Result(**json.loads(kept.read_text()))
     with tempfile.TemporaryDirectory() as folder:
@@ -86,14 +87,14 @@ def _run(job: Job, mode: str, limit: float, folder: Path) -> tuple[Result, str]:
     start = time.monotonic()
     output, status = _process(command, _environment(job), folder, limit)
     seconds = time.monotonic() - start
-    result = _of_tests(report, status, output) if job.tests else of_script(status, output)
+    result = _of_tests(report, status, output) if job.tests else of_script(status, output, job.gpus)
     result.seconds = round(seconds, 1)
     return result, output
 
 
 def _environment(job: Job) -> dict[str, str]:
-    path = [str(job.repo / "tests"), os.environ.get("PYTHONPATH", "")] if job.project == "dgl" else []
-    path = path or [os.environ.get("PYTHONPATH", "")]
+    path = [str(job.repo / "tests")] if job.project == "dgl" else []
+    path += [str(INSIDE.parent), os.environ.get("PYTHONPATH", "")]  # also for processes that scripts start
     ours = {"PYTHONPATH": os.pathsep.join(filter(None, path)), "DGLBACKEND": "pytorch", "MPLBACKEND": "Agg"}
     ours |= {"TORCH_COMPILE_DISABLE": "1"}  # compiling takes minutes, and is about models
     return os.environ | ours | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
@@ -163,7 +164,7 @@ def _of_tests(report: Path, status: int | None, output: str) -> Result:
     return result
 
 
-def of_script(status: int | None, output: str) -> Result:
+def of_script(status: int | None, output: str, gpus: int = 0) -> Result:
     if status == 0:
         return Result({SCRIPT: PASSED})
     if status is None:
@@ -174,7 +175,7 @@ def of_script(status: int | None, output: str) -> Result:
     missing = re.findall(r"No module named '(\w+)", output)
     if missing and importlib.util.find_spec(missing[-1]) is None:
         return Result({SCRIPT: NOT_RUN}, note=f"needs the package {missing[-1]}")
-    for pattern, why in WHY_NOT:
+    for pattern, why in WHY_NOT[1:] if gpus else WHY_NOT:
         if re.search(pattern, output):
             return Result({SCRIPT: NOT_RUN}, note=f"needs {why}")
     return Result({SCRIPT: FAILED}, {SCRIPT: _last_line(output)})

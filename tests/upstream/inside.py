@@ -13,6 +13,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+import stand_ins
+
 ADAPTERS = {"pyg": ("manyhop_pyg", "PyG"), "dgl": ("manyhop_dgl", "DGL")}
 
 
@@ -28,15 +30,6 @@ class GraphBoltModules(MetaPathFinder, Loader):
         from manyhop_dgl import graphbolt
 
         vars(module).update({name: getattr(graphbolt, name) for name in graphbolt.__all__})
-
-
-def prepare(project: str) -> None:
-    """Put stand-ins in the places of datasets."""
-    importlib.import_module("stand_ins_ogb").activate()
-    if project == "pyg":
-        importlib.import_module("stand_ins_pyg").activate()
-    else:
-        importlib.import_module("stand_ins_dgl").activate()
 
 
 def swap_dgl() -> None:
@@ -61,7 +54,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the shell ignores it in the background
     package, library = ADAPTERS[project]
     adapter = importlib.import_module(package)  # for DGL this is also what makes `import dgl` work on any torch
-    prepare(project)
+    stand_ins.activate_everywhere(project)
     from manyhop.loading import run_as_main
 
     sys.argv[1:] = what

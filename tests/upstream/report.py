@@ -103,7 +103,7 @@ def summary(runs: Sequence[Run]) -> str:
 
 
 def _row(run: Run) -> str:
-    plain = _cell(run.job, run.plain) if run.plain else "does not load"
+    plain = _cell(run.job, run.plain) if run.plain else "has no CUDA" if run.job.gpus else "does not load"
     return f"| `{run.job.path}` | {_cell(run.job, run.swapped)} | {plain} | {run.swapped.seconds:.0f} |"
 
 

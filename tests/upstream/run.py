@@ -1,6 +1,7 @@
 """Run PyG's and DGL's own tests, example scripts and notebooks with manyhop's classes, and beside it with theirs.
 
     python tests/upstream/run.py --pyg CHECKOUT --dgl CHECKOUT --output docs/compatibility.md
+    python tests/upstream/run.py --dgl CHECKOUT --gpus 2    # DGL's scripts of models, on GPUs
 
 Everything is run by its path, in a process of its own, one after the other; small random graphs stand in for datasets.
 PyG's own samplers need pyg-lib or torch-sparse. Exits with 1 if more fails than `expected.toml` knows of.
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from execute import NOT_RUN, Result, execute
 from report import Expected, Run, better, summary, table, unexpected
-from suites import Job, jobs
+from suites import Job, jobs, jobs_on_gpus
 
 PACKAGES = ("numpy", "torch", "torch_geometric", "torch_sparse", "pyg_lib", "dgl")
 INTRODUCTION = """# Compatibility
@@ -37,7 +38,8 @@ To make this page again: `make upstream PYG=CHECKOUT DGL=CHECKOUT`.
 def main(arguments: list[str] | None = None) -> int:
     """Run what the arguments choose; returns the exit status."""
     options = _parser().parse_args(arguments)
-    found = [job for project in ("pyg", "dgl") for repo in getattr(options, project) for job in jobs(project, repo)]
+    checkouts = [(project, repo) for project in ("pyg", "dgl") for repo in getattr(options, project)]
+    found = [job for one in checkouts for job in (jobs_on_gpus(*one, options.gpus) if options.gpus else jobs(*one))]
     found = [job for job in found if not options.only or any(_fits(job, pattern) for pattern in options.only)]
     if not found:
         print("Nothing to run: name a checkout by --pyg or --dgl, and files of it by --only.")
@@ -60,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, library in (("pyg", "PyG"), ("dgl", "DGL")):
         help = f"a checkout of {library}'s repository; can be given several times"
         parser.add_argument(f"--{name}", type=lambda text: Path(text).resolve(), action="append", default=[], help=help)
+    parser.add_argument("--gpus", type=int, default=0, help="run DGL's scripts of models on so many GPUs instead")
     parser.add_argument("--only", nargs="+", metavar="PATTERN", help="files such as 'dgl/examples/*', 'v2.1.0/dgl/*'")
     parser.add_argument("--output", type=Path, help="the page to write")
     parser.add_argument("--expected", type=Path, default=Path(__file__).with_name("expected.toml"))
@@ -81,6 +84,8 @@ def _both(job: Job, options: argparse.Namespace) -> Run:
 
 
 def _plain(job: Job, options: argparse.Namespace) -> Result | None:
+    if job.gpus:  # DGL's wheel has no CUDA
+        return None
     if job.graphbolt:
         from manyhop_dgl.compat import unavailable
 

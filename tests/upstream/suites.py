@@ -88,6 +88,45 @@ ARGUMENTS = {
     "dgl/examples/pytorch/vrgcn/train_cv.py": "--gpu -1 --num-epochs 2",
 }
 
+# What is run on GPUs, and its arguments: "{devices}" is "0" or "0,1", "{gpus}" their number. These scripts need not use
+# something that is swapped: on a GPU, all graphs of DGL are on torch tensors.
+ON_GPUS = {
+    "dgl/examples/core/gat/train.py": "--num_gpus 1 --num_epochs 20",
+    "dgl/examples/core/graphsage/node_classification.py": "",
+    "dgl/examples/core/rgcn/hetero_rgcn.py": "--num_gpus 1",
+    "dgl/examples/graphbolt/link_prediction.py": "--epochs 2",
+    "dgl/examples/graphbolt/node_classification.py": "--epochs 2",
+    "dgl/examples/graphbolt/quickstart/node_classification.py": "",
+    "dgl/examples/graphbolt/rgcn/hetero_rgcn.py": "--num_epochs 2 --num_gpus 1",
+    "dgl/examples/graphbolt/sparse/graphsage.py": "",
+    "dgl/examples/legacy/link_prediction.py": "",
+    "dgl/examples/legacy/node_classification.py": "",
+    "dgl/examples/pytorch/gat/train.py": "",
+    "dgl/examples/pytorch/gcn/train.py": "--dt bfloat16",
+    "dgl/examples/pytorch/graphsage/link_pred.py": "",
+    "dgl/examples/pytorch/graphsage/node_classification.py": "",
+    "dgl/examples/pytorch/graphsage/train_full.py": "",
+    "dgl/examples/pytorch/ogb/ogbn-mag/hetero_rgcn.py": "--runs 1",
+    "dgl/examples/pytorch/ogb/ogbn-products/gat/gat.py": "--gpu 0 --n-runs 1 --n-epochs 2",
+    "dgl/examples/pytorch/ogb/ogbn-proteins/gat.py": "--gpu 0 --n-runs 1 --n-epochs 2",
+    "dgl/examples/pytorch/rgat/train.py": "",
+    "dgl/examples/pytorch/rgcn-hetero/entity_classify.py": "-d aifb --gpu 0 --n-epochs 5",
+    "dgl/examples/pytorch/rgcn-hetero/entity_classify_heteroAPI.py": "-d aifb --gpu 0 --n-epochs 5",
+    "dgl/examples/pytorch/rgcn-hetero/entity_classify_mb.py": "-d aifb --gpu 0 --n-epochs 2",
+    "dgl/examples/pytorch/rgcn/entity.py": "",
+    "dgl/examples/pytorch/rgcn/entity_sample.py": "",
+    "dgl/examples/pytorch/rgcn/link.py": "",
+    **{
+        f"dgl/examples/sparse/{name}.py": ""
+        for name in ("appnp", "c_and_s", "gat", "gcn", "gcnii", "sampling/graphsage", "sgc", "sign", "twirls")
+    },
+    "dgl/examples/multigpu/graphbolt/node_classification.py": "--gpu {devices} --epochs 2 --batch-size 32",
+    "dgl/examples/multigpu/node_classification_sage.py": "--gpu {devices} --num_epochs 2",
+    "dgl/examples/pytorch/multigpu/multi_gpu_link_prediction.py": "--gpu {devices}",
+    "dgl/examples/pytorch/multigpu/multi_gpu_node_classification.py": "--gpu {devices}",
+    "dgl/examples/pytorch/rgcn/entity_sample_multi_gpu.py": "--gpu {devices}",
+}
+
 
 @dataclass(frozen=True)
 class Job:
@@ -101,6 +140,7 @@ class Job:
         tests: whether pytest runs it.
         arguments: of a script.
         why_not: what is missing to run it; empty if nothing is known to be.
+        gpus: how many it runs on.
     """
 
     project: str
@@ -110,6 +150,7 @@ class Job:
     tests: bool
     arguments: tuple[str, ...] = ()
     why_not: str = ""
+    gpus: int = 0
 
     @property
     def name(self) -> str:
@@ -130,6 +171,18 @@ def jobs(project: str, repo: Path) -> list[Job]:
         for file in sorted({file for pattern in patterns for file in repo.glob(pattern)}):
             if tests or _is_script(project, file):
                 found.append(_job(project, repo, file.relative_to(repo).as_posix(), tests))
+    return found
+
+
+def jobs_on_gpus(project: str, repo: Path, gpus: int) -> list[Job]:
+    """All there is to run of a checkout on GPUs; on several, the scripts that take several."""
+    how = {"devices": ",".join(map(str, range(gpus))), "gpus": gpus}
+    found = []
+    for name, arguments in ON_GPUS.items():
+        path = name.removeprefix(f"{project}/")
+        if path != name and (repo / path).exists() and (gpus == 1 or "{" in arguments):
+            words = tuple(arguments.format(**how).split())
+            found.append(Job(project, repo, version(repo), path, tests=False, arguments=words, gpus=gpus))
     return found
 
 

@@ -69,6 +69,7 @@ def gate(tmp_path, monkeypatch):
         status = run.main([str(word) for word in ["--pyg", checkout, *options, *arguments]])
         return status, (tmp_path / "page.md").read_text()
 
+    go.checkout = checkout
     return go
 
 
@@ -95,6 +96,18 @@ def test_what_is_run_what_differs_and_what_is_known(gate, capsys):
     assert "better than expected: pyg/test/loader/test_some.py::test_bad_when_swapped: 2 failed, 3 known" in (
         capsys.readouterr().out
     )
+
+
+@pytest.mark.parametrize(("gpus", "devices"), [("1", "0"), ("2", "0,1")])
+def test_scripts_on_gpus_get_their_devices(gate, monkeypatch, gpus, devices):
+    monkeypatch.setattr(suites, "ON_GPUS", {"pyg/examples/good.py": "--n {gpus} --gpu {devices}", "pyg/no.py": ""})
+    (job,) = suites.jobs_on_gpus("pyg", gate.checkout, int(gpus))
+    assert job.arguments == ("--n", gpus, "--gpu", devices)
+    status, page = gate(2, "--gpus", gpus)
+    assert status == 0
+    assert "| `examples/good.py` | runs | has no CUDA |" in page
+    assert "bad.py" not in page
+    assert execute.of_script(1, "Found no NVIDIA driver", gpus=1).outcomes == {execute.SCRIPT: "failed"}
 
 
 def test_nothing_chosen(gate, capsys):
@@ -158,21 +171,35 @@ from ogb.nodeproppred import DglNodePropPredDataset
 classes = gb.BuiltinDataset('ogbn-mag').load().tasks[0].metadata['num_classes']
 print(OnDiskDataset.__module__, DglNodePropPredDataset('ogbn-products').num_classes == classes)
 """,
+    "dgl, spawned": """
+import torch.multiprocessing as mp
+from dgl.dataloading import DataLoader
+from ogb.nodeproppred import DglNodePropPredDataset
+def run(rank, graph):
+    print(DataLoader.__module__, DglNodePropPredDataset('ogbn-products')[0][0].num_nodes() == graph.num_nodes())
+if __name__ == '__main__':
+    mp.spawn(run, args=(DglNodePropPredDataset('ogbn-products')[0][0],), nprocs=1)
+""",
 }
-SHOWN = {"pyg": "manyhop_pyg.loaders.node 600", "dgl": "manyhop_dgl.graphbolt.datasets.dataset True"}
+SHOWN = {
+    "pyg": "manyhop_pyg.loaders.node 600",
+    "dgl": "manyhop_dgl.graphbolt.datasets.dataset True",
+    "dgl, spawned": "manyhop_dgl.loader.loader True",
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("project", SCRIPT)
-def test_scripts_find_stand_ins_and_manyhop(tmp_path, project):
+@pytest.mark.parametrize("what", SCRIPT)
+def test_scripts_find_stand_ins_and_manyhop(tmp_path, what):
+    project = what[:3]
     if importlib.util.find_spec({"pyg": "torch_geometric", "dgl": "dgl"}[project]) is None:
         pytest.skip("the library is not installed")
-    (tmp_path / "script.py").write_text(SCRIPT[project])
+    (tmp_path / "script.py").write_text(SCRIPT[what])
     job = suites.Job(project, tmp_path, "1", "script.py", tests=False)
     result = execute.execute(job, "swapped", limit=300, keep=tmp_path)
     output = (tmp_path / f"1_{project}_script.py.swapped.txt").read_text()
     assert result.outcomes == {execute.SCRIPT: "passed"}, output
-    assert output.splitlines()[-1] == SHOWN[project]
+    assert output.splitlines()[-1] == SHOWN[what]
 
 
 def test_the_command_says_how_it_is_used():
