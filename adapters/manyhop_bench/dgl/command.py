@@ -19,7 +19,7 @@ from manyhop_bench.common.measure import MANYHOP, BatchRunner, Contender, Timing
 from manyhop_bench.common.plot import as_svg
 from manyhop_bench.common.report import Record, Section, as_markdown, as_text
 from manyhop_bench.dgl import gpu
-from manyhop_bench.dgl.graphs import FANOUTS, FEATURES, QUICK, STANDARD, Size, rmat
+from manyhop_bench.dgl.graphs import FANOUTS, FEATURES, ON_GPU, QUICK, STANDARD, Size, rmat
 from manyhop_dgl import DataLoader, LaborSampler, NeighborSampler, as_edge_prediction_sampler
 
 MakeSampler: TypeAlias = Callable[..., BlockSampler]
@@ -30,7 +30,7 @@ _MIN_TURN = 0.1  # seconds
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
     """Measure what the arguments of ``manyhop bench dgl`` specify; print, save."""
-    size = QUICK if options.quick else STANDARD
+    size = QUICK if options.quick else ON_GPU if options.gpu else STANDARD
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of DGL's loader about the affinity of its workers
         record = gpu.run(size, argv) if options.gpu else run(size, sorted({1, options.threads}), argv)

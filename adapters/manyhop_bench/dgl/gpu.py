@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,10 +26,22 @@ from manyhop_bench.dgl.graphs import FANOUTS, FEATURES, Size, rmat, with_data
 
 _BATCH = 1024
 _TWO_LAYERS = [10, 10]
+_STEPS = 3
+"""Rounds of steps for each of loaders, of which DGL's take many times as long."""
 
 
 def run(size: Size, argv: list[str], device: str = "cuda", workers: int = 8) -> Record:
-    """Measure loaders that feed a GPU, training steps there, and epochs under DDP where there are two GPUs."""
+    """Measure loaders that feed a GPU, training steps there, and epochs under DDP where there are two GPUs.
+
+    What has been measured is printed to stderr at once.
+    """
+    began = time.perf_counter()
+
+    def say(*lines: str) -> None:
+        print(
+            *(f"{time.perf_counter() - began:.0f} s: {line}" for line in lines), sep="\n", file=sys.stderr, flush=True
+        )
+
     header = describe(["dgl", *argv])
     if device == "cuda":
         header.append(("GPU", f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"))
@@ -41,11 +54,18 @@ def run(size: Size, argv: list[str], device: str = "cuda", workers: int = 8) -> 
         )
         for fanouts in (FANOUTS, _TWO_LAYERS)
     )
-    loading = measure(training.loaders(of_three), size.rounds, 0.0)
-    steps = measure(training.steps(of_two) + training.steps(of_three), size.rounds, 0.0)
+    say("the graph is there")
+    steps = measure(training.steps([of_two, of_three]), _STEPS * size.rounds, 0.0, progress=say)
+    say(*map(_line, steps))
+    loading = measure(training.loaders(of_three), size.rounds, 0.0, progress=say)
+    say(*map(_line, loading))
     tables, absent = [_steps(steps)], []
     if torch.cuda.device_count() >= 2:
-        tables.append(epochs([_under_ddp(size, ranks) for ranks in (1, 2)]))
+        found = []
+        for ranks in (1, 2):
+            found.append(_under_ddp(size, ranks))
+            say(f"epochs under DDP: {found[-1]}")
+        tables.append(epochs(found))
     else:
         absent.append(Absent(name="DDP, features sharded by WholeGraph", reason="needs two GPUs"))
     title = f"Whole DataLoader, {FEATURES} float32 features per node, up to blocks on the GPU"
@@ -57,6 +77,10 @@ def run(size: Size, argv: list[str], device: str = "cuda", workers: int = 8) -> 
         absent=absent,
         base_workload="loader",
     )
+
+
+def _line(timing: Timing) -> str:
+    return f"{timing.workload}, {timing.name}: {timing.ms_per_batch:.2f} ms per batch"
 
 
 def _steps(timings: Sequence[Timing]) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,10 +60,16 @@ def loaders(work: Work) -> list[Contender]:
     ]
 
 
-def steps(work: Work) -> list[Contender]:
-    """Training with DGL's layers and with PyG's, both on loaders of ours."""
-    width = work.g.ndata["feat"].size(1)
-    graph = Data(x=work.g.ndata["feat"], y=work.g.ndata["label"], edge_index=torch.stack(work.g.edges()))
+def steps(works: Sequence[Work]) -> list[Contender]:
+    """Training with DGL's layers and with PyG's, both on loaders of ours, for works on one graph."""
+    g = works[0].g
+    graph = Data(x=g.ndata["feat"], y=g.ndata["label"], edge_index=torch.stack(g.edges()))
+    return [contender for work in works for contender in _steps(work, graph)]
+
+
+def _steps(work: Work, graph: Data) -> list[Contender]:
+    width = graph.num_features
+    ours = _ours(work)
     theirs = NeighborLoader(
         graph, work.fanouts[::-1], work.seeds, batch_size=work.batch_size, shuffle=True, device=work.device
     )
@@ -77,9 +83,9 @@ def steps(work: Work) -> list[Contender]:
         ),
     ]
     found = []
-    for name, ours, pygs in models:
+    for name, dgls, pygs in models:
         workload = f"step of {name}, {layers} x {_HIDDEN}"
-        found.append(_epochs(work, workload, DGLS_LAYERS, _ours(work), train(ours, work.device, of_blocks)))
+        found.append(_epochs(work, workload, DGLS_LAYERS, ours, train(dgls, work.device, of_blocks)))
         found.append(_epochs(work, workload, PYGS_LAYERS, theirs, train(pygs, work.device, _of_pyg)))
     return found
 
