@@ -135,6 +135,44 @@ def test_structure():
         dgl.sampling.sample_neighbors(there, {"user": on_gpu["user"]}, 2)
 
 
+@pytest.mark.parametrize("idtype", [torch.int32, torch.int64])
+def test_queries(idtype):
+    g = homogeneous(idtype)
+    there, edges = g.to("cuda"), torch.tensor([9, 0, 4], dtype=idtype)
+    src, dst = g.find_edges(edges)
+    answers = {
+        "has_edges_between": lambda g, *ends: g.has_edges_between(*ends),
+        "edge_ids": lambda g, *ends: g.edge_ids(*ends),
+        "edge_subgraph": lambda g, *_: torch.stack(g.edge_subgraph(edges.to(g.device)).edges()),
+        "subgraph": lambda g, src, _: torch.stack(g.subgraph(src).edges()),
+        "degrees": lambda g, *_: torch.stack([g.in_degrees(), g.out_degrees()]),
+        "adj": lambda g, *_: g.adj().to_dense(),
+    }
+    for name, answer in answers.items():
+        found = answer(there, src.cuda(), dst.cuda())
+        assert found.is_cuda, name
+        assert torch.equal(found.cpu(), answer(g, src, dst)), name
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: dnn.SAGEConv(6, 4, "mean"),
+        lambda: dnn.GATConv(6, 4, 3, allow_zero_in_degree=True),
+        lambda: dnn.GraphConv(6, 4, allow_zero_in_degree=True),
+    ],
+)
+def test_a_step_does_not_wait_for_the_gpu(make):
+    layer, g, x = make().to("cuda"), block().to("cuda"), rows(60, 6).cuda().requires_grad_()
+    layer(g, x).sum().backward()  # compiles
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        layer(g, x).sum().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_the_loader_gives_blocks_on_cuda(num_workers):
     g = homogeneous()
