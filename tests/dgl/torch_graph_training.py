@@ -1,13 +1,21 @@
 """The models of DGL's examples, trained on manyhop's loaders: the loss of each step, on any device, also as ranks."""
 
+import faulthandler
+import itertools
+import time
+from contextlib import nullcontext
+
+import manyhop_dgl  # isort: skip  # lets DGL be imported, also in ranks that import this first
 import dgl
 import dgl.nn.pytorch as dnn
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-import manyhop_dgl
+import manyhop
 import manyhop_dgl.graphbolt as gb
+from manyhop_dgl.torch_graphs.where import graphs_of_cpu_too
 
 CLASSES, WIDTH, HIDDEN, NODES, RELATIONS = 3, 8, 16, 160, 3
 FREE = {"allow_zero_in_degree": True}
@@ -192,3 +200,42 @@ def train(
                 scaler.update()
             losses.append(loss.item())
     return losses, model
+
+
+def train_on_ranks(kind, placement=None, limit=100.0):
+    """Train each model for an epoch as one of several ranks, on a ``kind`` of device.
+
+    Returns losses and parameters by model, and where the features are.
+    """
+    faulthandler.dump_traceback_later(0.9 * limit, exit=True)
+    world, found = manyhop.init(), {}
+    device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
+    ids = [device.index] if kind == "cuda" else None
+    for name in MODELS:
+        begin = time.perf_counter()
+        # DGL's C++ makes the graphs of pairs on the host.
+        with nullcontext() if kind == "cuda" or name == "link prediction" else graphs_of_cpu_too():
+            losses, model = train(
+                name,
+                device,
+                epochs=1,
+                wrap=lambda model: nn.parallel.DistributedDataParallel(model, device_ids=ids),
+                ddp=True,
+                placement=placement,
+            )
+        found[name] = losses, [p.detach().cpu() for p in model.parameters()]
+        print(f"rank {world.rank}: {name} {time.perf_counter() - begin:.1f} s", flush=True)
+    chosen = make_loader("SAGE", device, ddp=True, placement=placement).placement
+    faulthandler.cancel_dump_traceback_later()
+    return found, {choice.place for choice in chosen.features} if kind == "cuda" else set()
+
+
+def check_ranks(name, ranks):
+    """Assert that two ranks have learned the same, from the first batches of a run of one process."""
+    (losses, parameters), (others, other_parameters) = (found[name] for found, _ in ranks)
+    assert all(map(torch.equal, parameters, other_parameters))
+    assert losses != others  # each has batches of its own
+    torch.manual_seed(0)
+    model = MODELS[name]()
+    alone = [model(batch).item() for batch in itertools.islice(make_loader(name, "cpu"), 2)]
+    assert [losses[0], others[0]] == pytest.approx(alone, rel=1e-2)
