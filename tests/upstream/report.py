@@ -75,16 +75,11 @@ def table(runs: Sequence[Run], expected: Expected) -> str:
         by_checkout[run.job.project, run.job.version].append(run)
     for (project, version), group in by_checkout.items():
         library = {"pyg": "PyG", "dgl": "DGL"}[project]
-        parts += [
-            f"## {library} {version}",
-            "",
-            f"| tests | manyhop | {library} alone | seconds |",
-            "|---|---|---|---|",
-        ]
-        parts += [_row(run) for run in group if run.job.tests]
-        parts += ["", f"| script | manyhop | {library} alone | seconds |", "|---|---|---|---|"]
-        parts += [_row(run) for run in group if not run.job.tests]
-        parts += ["", *_reasons(group, expected), ""]
+        parts += [f"## {library} {version}", ""]
+        for tests, what in ((True, "tests"), (False, "script")):
+            if rows := [_row(run) for run in group if run.job.tests == tests]:
+                parts += [f"| {what} | manyhop | {library} alone | seconds |", "|---|---|---|---|", *rows, ""]
+        parts += [*_reasons(group, expected), ""]
     return "\n".join(parts)
 
 
@@ -104,7 +99,8 @@ def summary(runs: Sequence[Run]) -> str:
 
 def _row(run: Run) -> str:
     plain = _cell(run.job, run.plain) if run.plain else "has no CUDA" if run.job.gpus else "does not load"
-    return f"| `{run.job.path}` | {_cell(run.job, run.swapped)} | {plain} | {run.swapped.seconds:.0f} |"
+    where = f", {run.job.gpus} GPU{'s' * (run.job.gpus > 1)}" if run.job.gpus else ""
+    return f"| `{run.job.path}`{where} | {_cell(run.job, run.swapped)} | {plain} | {run.swapped.seconds:.0f} |"
 
 
 def _cell(job: Job, result: Result) -> str:

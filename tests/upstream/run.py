@@ -1,7 +1,7 @@
 """Run PyG's and DGL's own tests, example scripts and notebooks with manyhop's classes, and beside it with theirs.
 
     python tests/upstream/run.py --pyg CHECKOUT --dgl CHECKOUT --output docs/compatibility.md
-    python tests/upstream/run.py --dgl CHECKOUT --gpus 2    # DGL's scripts of models, on GPUs
+    python tests/upstream/run.py --dgl CHECKOUT --gpus 1 2 --output docs/compatibility-gpu.md
 
 Everything is run by its path, in a process of its own, one after the other; small random graphs stand in for datasets.
 PyG's own samplers need pyg-lib or torch-sparse. Exits with 1 if more fails than `expected.toml` knows of.
@@ -34,12 +34,21 @@ the machine lacks.
 To make this page again: `make upstream PYG=CHECKOUT DGL=CHECKOUT`.
 """
 
+ON_GPUS = """# Compatibility on GPUs
+
+DGL's own example scripts, unchanged, with `manyhop_dgl.install()` and DGL's wheel for CPUs: graphs on a GPU are on
+torch tensors. Small random graphs stand in for their datasets, so what they learn means nothing. "Has no CUDA": without
+manyhop, this wheel of DGL refuses to move a graph to a GPU. [Compatibility](compatibility.md) has the rest.
+
+To make this page again: `python tests/upstream/run.py --dgl CHECKOUT --gpus 1 2 --output docs/compatibility-gpu.md`.
+"""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run what the arguments choose; returns the exit status."""
     options = _parser().parse_args(arguments)
     checkouts = [(project, repo) for project in ("pyg", "dgl") for repo in getattr(options, project)]
-    found = [job for one in checkouts for job in (jobs_on_gpus(*one, options.gpus) if options.gpus else jobs(*one))]
+    found = [job for one in checkouts for job in _jobs(*one, options.gpus)]
     found = [job for job in found if not options.only or any(_fits(job, pattern) for pattern in options.only)]
     if not found:
         print("Nothing to run: name a checkout by --pyg or --dgl, and files of it by --only.")
@@ -62,13 +71,20 @@ def _parser() -> argparse.ArgumentParser:
     for name, library in (("pyg", "PyG"), ("dgl", "DGL")):
         help = f"a checkout of {library}'s repository; can be given several times"
         parser.add_argument(f"--{name}", type=lambda text: Path(text).resolve(), action="append", default=[], help=help)
-    parser.add_argument("--gpus", type=int, default=0, help="run DGL's scripts of models on so many GPUs instead")
+    help = "run DGL's scripts of models on so many GPUs instead; several numbers: on each"
+    parser.add_argument("--gpus", type=int, nargs="+", help=help)
     parser.add_argument("--only", nargs="+", metavar="PATTERN", help="files such as 'dgl/examples/*', 'v2.1.0/dgl/*'")
     parser.add_argument("--output", type=Path, help="the page to write")
     parser.add_argument("--expected", type=Path, default=Path(__file__).with_name("expected.toml"))
     parser.add_argument("--limit", type=float, default=600, help="seconds for a file (%(default)s)")
     parser.add_argument("--keep", type=Path, help="folder for results and outputs; what is there is not run again")
     return parser
+
+
+def _jobs(project: str, repo: Path, gpus: list[int] | None) -> list[Job]:
+    if gpus is None:
+        return jobs(project, repo)
+    return [job for number in gpus for job in jobs_on_gpus(project, repo, number)]
 
 
 def _fits(job: Job, pattern: str) -> bool:
@@ -98,11 +114,15 @@ def _page(runs: list[Run], expected: Expected) -> str:
     with contextlib.suppress(ImportError):
         import manyhop_dgl.compat  # noqa: F401  # without it DGL imports on few versions of torch
     versions = [f"Python {platform.python_version()}", *map(_version, PACKAGES)]
+    if on_gpus := any(run.job.gpus for run in runs):
+        import torch
+
+        versions.append(torch.cuda.get_device_name())
     day = datetime.date.today().isoformat()
     skipped = sum(NOT_RUN in run.swapped.outcomes.values() for run in runs)
     facts = f"Run on {day}: {', '.join(versions)}; {len(runs)} files, {skipped} of them not run.\n"
     totals = "\n".join(f"- {line}" for line in summary(runs).splitlines())
-    return "\n".join([INTRODUCTION, facts, totals, "", table(runs, expected)]).rstrip() + "\n"
+    return "\n".join([ON_GPUS if on_gpus else INTRODUCTION, facts, totals, "", table(runs, expected)]).rstrip() + "\n"
 
 
 def _version(package: str) -> str:

@@ -98,15 +98,17 @@ def test_what_is_run_what_differs_and_what_is_known(gate, capsys):
     )
 
 
-@pytest.mark.parametrize(("gpus", "devices"), [("1", "0"), ("2", "0,1")])
-def test_scripts_on_gpus_get_their_devices(gate, monkeypatch, gpus, devices):
-    monkeypatch.setattr(suites, "ON_GPUS", {"pyg/examples/good.py": "--n {gpus} --gpu {devices}", "pyg/no.py": ""})
-    (job,) = suites.jobs_on_gpus("pyg", gate.checkout, int(gpus))
-    assert job.arguments == ("--n", gpus, "--gpu", devices)
-    status, page = gate(2, "--gpus", gpus)
+def test_scripts_on_gpus_get_their_devices(gate, monkeypatch):
+    how = {"pyg/examples/good.py": "--n {gpus} --gpu {devices}", "pyg/examples/bad.py": "", "pyg/no.py": ""}
+    monkeypatch.setattr(suites, "ON_GPUS", how)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a GPU")
+    (job,) = suites.jobs_on_gpus("pyg", gate.checkout, 2)
+    assert job.arguments == ("--n", "2", "--gpu", "0,1")
+    status, page = gate(2, "--gpus", "1", "2")
     assert status == 0
-    assert "| `examples/good.py` | runs | has no CUDA |" in page
-    assert "bad.py" not in page
+    assert "| `examples/good.py`, 1 GPU | runs | has no CUDA |" in page
+    assert "| `examples/good.py`, 2 GPUs | runs | has no CUDA |" in page
+    assert "a GPU; 3 files, 0 of them not run" in page
     assert execute.of_script(1, "Found no NVIDIA driver", gpus=1).outcomes == {execute.SCRIPT: "failed"}
 
 
