@@ -225,6 +225,33 @@ def test_seeds_on_cuda(edges):
         assert ours[0].tolist() == own[0].tolist()
 
 
+def test_negatives_and_reverse_edges_on_cuda():
+    g = homogeneous()
+
+    def negatives(device):
+        def draw(g, edges):
+            return g.find_edges(edges)[0], ((edges * 7 + 3) % 40).to(device)  # as DGL's examples: only one is moved
+
+        return draw
+
+    made = []
+    for device in ("cpu", "cuda"):
+        sampler = manyhop_dgl.as_edge_prediction_sampler(
+            manyhop_dgl.NeighborSampler([3, 3], seed=1),
+            exclude="reverse_id",
+            reverse_eids=torch.arange(299, -1, -1, device=device),
+            negative_sampler=negatives(device),
+        )
+        loader = manyhop_dgl.DataLoader(
+            g, torch.arange(300, device=device), sampler, device="cuda", batch_size=50, seed=0
+        )
+        made.append(list(loader))
+    for ours, own in zip(*made, strict=True):
+        assert ours[0].tolist() == own[0].tolist()
+        for graph, other in zip((ours[2], *ours[3]), (own[2], *own[3]), strict=True):
+            assert [t.tolist() for t in graph.edges()] == [t.tolist() for t in other.edges()]
+
+
 def test_graphbolt_gives_blocks_on_cuda():
     for minibatch, expected in zip(minibatches("cuda"), minibatches(), strict=True):
         for found, own in zip(minibatch.blocks, expected.blocks, strict=True):

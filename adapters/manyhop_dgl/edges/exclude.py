@@ -80,6 +80,13 @@ def edges_to_exclude(
     return next(iter(found.values())) if len(edge_types) == 1 else found
 
 
+def on_host(reverse_eids: object) -> object:
+    """Return ids of reverse edges in host memory, where batches look them up: DGL's examples move them to a GPU."""
+    if isinstance(reverse_eids, Mapping):
+        return {edge_type: on_host(ids) for edge_type, ids in reverse_eids.items()}
+    return reverse_eids.cpu() if isinstance(reverse_eids, Tensor) else reverse_eids
+
+
 def _reverses(edge_type: EdgeType, ids: Tensor, reverse: Mapping[EdgeType, object], g: GraphLike) -> Tensor:
     if edge_type not in reverse:
         raise InputError(f"Expected reverse_eids for the seed edges' type {edge_type}, got them for {list(reverse)}.")

@@ -228,7 +228,7 @@ def edges_by_type(g: GraphLike, eids: object) -> dict[EdgeType, Tensor]:
 
 
 def pairs_of(g: GraphLike, edge_type: EdgeType, drawn: object) -> Pairs:
-    """Negative pairs that a sampler of the user's has drawn, of the graph's ``idtype``.
+    """Negative pairs that a sampler of the user's has drawn, on any device, of the graph's ``idtype`` on the CPU.
 
     Raises:
         InputError: no two tensors of ids, of the same length, of nodes that the graph has.
@@ -238,10 +238,9 @@ def pairs_of(g: GraphLike, edge_type: EdgeType, drawn: object) -> Pairs:
         raise InputError(
             f"Expected the negative sampler to give {what} as (sources, destinations), got a {type(drawn).__name__}."
         )
-    src, dst = (as_ids(ids, f"{end} of {what}", torch.int64) for ids, end in zip(drawn, _ENDS, strict=True))
+    src, dst = (as_ids(ids, f"{end} of {what}", torch.int64).cpu() for ids, end in zip(drawn, _ENDS, strict=True))
     if src.numel() != dst.numel():
         raise InputError(f"Expected as many sources as destinations of {what}, got {src.numel()} and {dst.numel()}.")
     for ids, node_type, end in zip((src, dst), (edge_type[0], edge_type[2]), _ENDS, strict=True):
-        same_device((ids,), torch.device("cpu"), f"{end} of {what}")
         check_range(ids, g.num_nodes(node_type), f"{end} of {what}")
     return src.to(g.idtype), dst.to(g.idtype)

@@ -15,7 +15,7 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import BatchContext, batch_key, current_turn
 from manyhop.sampling import BatchKey
-from manyhop_dgl.edges.exclude import check_exclude, edges_to_exclude
+from manyhop_dgl.edges.exclude import check_exclude, edges_to_exclude, on_host
 from manyhop_dgl.edges.negatives import NegativeSampler, draws_by_key, edges_by_type, keyed, pairs_of
 from manyhop_dgl.edges.pair_graphs import pair_graphs
 from manyhop_dgl.edges.tensors import EdgeTensors
@@ -46,7 +46,8 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         check_names(prefetch_labels, "prefetch_labels")
         if negative_sampler is not None and not callable(negative_sampler):
             raise InputError(f"Expected a negative sampler to be callable, got {negative_sampler!r}.")
-        super().__init__(sampler, exclude, reverse_eids, reverse_etypes, keyed(negative_sampler), prefetch_labels)
+        negative_sampler = keyed(negative_sampler)
+        super().__init__(sampler, exclude, on_host(reverse_eids), reverse_etypes, negative_sampler, prefetch_labels)
         if seed is not None and isinstance(sampler, EngineSampler):
             raise InputError("The sampler of nodes has the seed of both: pass seed to it, not here.")
         self._keys = Keys(seed)
