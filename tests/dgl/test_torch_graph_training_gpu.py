@@ -2,6 +2,7 @@
 
 import dgl
 import pytest
+import test_torch_graph_compile
 import torch
 from test_torch_graph_compile import LAYERS, check
 from torch_graph_training import MODELS, train
@@ -36,6 +37,7 @@ def test_amp(name, dtype):
         assert scaler.get_scale() == 2.0**10  # no gradient overflowed
 
 
+@test_torch_graph_compile.pytestmark
 @pytest.mark.parametrize("name", LAYERS)
 def test_graph_breaks(name):
     print(name, check(name, block().to("cuda"), torch.rand(60, 6, device="cuda"), most=12))

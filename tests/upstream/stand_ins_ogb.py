@@ -21,7 +21,8 @@ class Evaluator:
             positive, negative = (torch.as_tensor(given[f"y_pred_{k}"]).float() for k in ("pos", "neg"))
             ranks = (negative >= positive.view(-1, 1)).sum(1) + 1
             return {"mrr_list": 1.0 / ranks}
-        right = torch.as_tensor(given["y_true"]) == torch.as_tensor(given["y_pred"]).round()
+        true, found = (torch.as_tensor(given[f"y_{what}"]).cpu() for what in ("true", "pred"))
+        right = true == found.round()
         return {"acc": float(right.float().mean()), "rocauc": float(right.float().mean())}
 
 
