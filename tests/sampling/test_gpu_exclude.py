@@ -61,6 +61,17 @@ def test_several_programs(monkeypatch, options):
     assert_all_equal(sampler, plain)
 
 
+@pytest.mark.parametrize("kept", [0, 3])
+def test_all_edges_but_a_few(kept):
+    """The second hop ends with fewer edges than the first one picks: that must fit in each launch, as in the first."""
+    graph, spec = small_graph(), spec_of(4, 3)
+    ids = torch.arange(graph.csc[HOMOGENEOUS_EDGE].row.numel() - kept)
+    sampler, request = sampler_of(graph, spec), replace(request_of(140), exclude={HOMOGENEOUS_EDGE: ids})
+    for _ in range(3):
+        assert_all_equal(sampler, [request])
+        assert all((pool._capacity.edges[-1] >= pool._capacity.edges).all() for pool in sampler._pools.values())
+
+
 def test_around_seed_edges():
     graph, spec = small_graph(), spec_of(4, 3)
     edges = torch.arange(0, 60, 3)

@@ -60,6 +60,8 @@ class Capacity:
     def learned(nodes: Ints, edges: Ints, bound: Capacity) -> Capacity:
         """Return the capacity for observed counts, with a margin, and for as many seeds as a batch may have."""
         most_seeds = bound.nodes[:1]
+        # A hop picks edges before it drops the excluded ones, so a later hop may report fewer than an earlier one.
+        edges = np.maximum.accumulate(edges, axis=0)
         return Capacity(
             np.maximum(np.minimum(_with_margin(nodes), bound.nodes), most_seeds),
             np.minimum(_with_margin(edges), bound.edges),
