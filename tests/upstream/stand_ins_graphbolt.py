@@ -33,8 +33,9 @@ class Folder:
 
 
 def _edges(random: np.random.Generator, sources: int, targets: int, count: int = EDGES) -> np.ndarray:
-    """Every node is a source, as scripts expect that take destinations for the first of the sources."""
-    return np.stack([random.permutation(count) % sources, random.integers(0, targets, count)])
+    """Every node is a source and a target: some scripts take the targets for the first sources, some layers refuse
+    nodes without edges into them."""
+    return np.stack([random.permutation(count) % nodes for nodes in (sources, targets)])
 
 
 def _nodes_task(folder: Folder, **kind: Any) -> dict[str, Any]:
