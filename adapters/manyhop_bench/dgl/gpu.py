@@ -26,7 +26,7 @@ from manyhop_bench.dgl.graphs import FANOUTS, FEATURES, Size, rmat, with_data
 
 _BATCH = 1024
 _TWO_LAYERS = [10, 10]
-_STEPS = 3
+_STEPS = 2
 """Rounds of steps for each of loaders, of which DGL's take many times as long."""
 
 

@@ -27,7 +27,7 @@ class Size:
 
 
 STANDARD = Size(name="dgl", scale=20, num_edges=15_000_000, rounds=9, batches=32)
-ON_GPU = replace(STANDARD, rounds=5, batches=16)
+ON_GPU = replace(STANDARD, rounds=4)
 QUICK = Size(name="dgl-quick", scale=17, num_edges=1_500_000, rounds=3, batches=4)
 
 
