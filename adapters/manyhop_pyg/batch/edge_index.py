@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.sampler import BaseSampler, SamplerOutput
 from torch_geometric.sampler.base import SubgraphType
 
-from manyhop.aggregation import mark_sorted
+from manyhop.aggregation import Hops, mark_sorted
 from manyhop_pyg.batch.plan import DataPlan
 from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
 from manyhop_pyg.typing import Batch, Sample
@@ -41,22 +42,30 @@ def wrap_edges(plan: DataPlan, batch: Batch, out: Sample, sampler: BaseSampler, 
         )
 
 
-def mark_edges(batches: Sequence[Batch], sampler: BaseSampler, *, transformed: bool) -> None:
-    """Note on plain edges of batches that they are sorted by destination, as far as the sampler is known to do so.
+def mark_edges(batches: Sequence[Batch], outs: Sequence[Sample], sampler: BaseSampler, *, transformed: bool) -> None:
+    """Note on edges of batches that they are sorted by destination, as far as the sampler is known to do so.
 
     Args:
         batches: of :func:`wrap_edges`.
+        outs: their samples.
         sampler: made the samples.
         transformed: whether the user has changed the samples.
     """
     if transformed or _order(sampler) != "col":
         return
-    for batch in batches:
+    for batch, out in zip(batches, outs, strict=True):
         stores = batch.__dict__.get("_edge_store_dict")  # a look costs less than a call
-        for store in (batch._store,) if stores is None else stores.values():
+        nodes, edges = out.num_sampled_nodes, out.num_sampled_edges
+        known = nodes is not None and edges is not None
+        for kind, store in ((None, batch._store),) if stores is None else stores.items():
             edge_index = store._mapping.get("edge_index")
-            if type(edge_index) is Tensor:
-                mark_sorted(edge_index)
+            if isinstance(edge_index, Tensor) and edge_index.layout is torch.strided:
+                hops = None
+                if known and kind is None:
+                    hops = Hops(nodes, nodes, edges)
+                elif known and kind in edges:
+                    hops = Hops(nodes[kind[0]], nodes[kind[2]], edges[kind])
+                mark_sorted(edge_index, hops)
 
 
 def _order(sampler: BaseSampler) -> str | None:

@@ -66,6 +66,6 @@ def join_all(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tu
     if plan is not None and plan.edge_index_types:
         for batch, out in zip(batches, outs, strict=True):
             wrap_edges(plan, batch, out, joining.sampler, transformed=joining.transforms_samples)
-    mark_edges(batches, joining.sampler, transformed=joining.transforms_samples)
+    mark_edges(batches, outs, joining.sampler, transformed=joining.transforms_samples)
     times.append(time.perf_counter())
     return batches, list(outs), nbytes

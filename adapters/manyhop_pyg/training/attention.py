@@ -29,6 +29,11 @@ class _Attention(MessagePassing):  # type: ignore[misc]  # PyG is untyped
 
     def forward(self, x: Any, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
         """Let PyG project rows, and attend over segments."""
+        needed, edges = self.segment_edges.trimmed(self, edge_index)
+        if needed is not None:
+            x = needed.nodes(x)
+            args, kwargs = needed.arguments(args, kwargs, edge_index)
+        edge_index = edges
         pair = (x, x) if isinstance(x, Tensor) else x
         if (
             any(value is not None for value in (*args, *kwargs.values()))  # attributes of edges, weights to return

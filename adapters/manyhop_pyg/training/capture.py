@@ -11,7 +11,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import SparseTensor
 
-from manyhop.aggregation import is_sorted, mark_sorted
+from manyhop.aggregation import hops_of, is_sorted, mark_sorted
 from manyhop.capture import CapturedStep
 from manyhop.errors import InputError
 from manyhop_pyg.typing import Attributes, Batch
@@ -86,16 +86,17 @@ class _BatchLayout:
             for name, value in mapping.items():
                 if not isinstance(value, Tensor):
                     continue
-                mapping[name] = tensor = next(new)
+                tensor = next(new)
                 if isinstance(value, EdgeIndex):
-                    mapping[name] = EdgeIndex(
+                    tensor = EdgeIndex(
                         tensor,
                         sparse_size=value.sparse_size(),
                         sort_order=value.sort_order,
                         is_undirected=value.is_undirected,
                     )
-                elif is_sorted(value):
-                    mark_sorted(tensor)
+                mapping[name] = tensor
+                if is_sorted(value):
+                    mark_sorted(tensor, hops_of(value))
         return other
 
 

@@ -11,16 +11,23 @@ from torch_geometric.nn import GCNConv, GINConv, GraphConv, MessagePassing, SAGE
 from torch_geometric.nn.aggr import MaxAggregation, MeanAggregation, SumAggregation
 
 from manyhop.aggregation import Edges, Reduction, aggregate, is_sorted
+from manyhop.errors import InputError
+from manyhop_pyg.training.trim import Needed, Trim
 
 REDUCTIONS: Final[dict[type, Reduction]] = {SumAggregation: "sum", MeanAggregation: "mean", MaxAggregation: "max"}
 _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 class PassEdges:
-    """The edges of one call of a model: all its layers share their orders."""
+    """The edges of one call of a model: all its layers share their orders.
 
-    def __init__(self) -> None:
+    Args:
+        trim: which of them layers need; ``None``: all.
+    """
+
+    def __init__(self, trim: Trim | None = None) -> None:
         self._running = False
+        self._trim = trim
         self._known: dict[object, Edges] = {}
 
     def begin(self, *_: object) -> None:
@@ -28,10 +35,14 @@ class PassEdges:
         if not torch.compiler.is_compiling():
             self._known.clear()
             self._running = True
+            if self._trim is not None:
+                self._trim.begin()
 
-    def end(self, *_: object) -> None:
+    def end(self, model: torch.nn.Module, _: object, out: object) -> None:
         """End it."""
         if not torch.compiler.is_compiling():
+            if self._trim is not None:
+                self._trim.end(model, out)
             for edges in self._known.values():
                 edges.join()
             self._known.clear()
@@ -54,6 +65,17 @@ class PassEdges:
                 edges.join()
             edges = self._known[key] = Edges(edge_index, ordered=ordered, beside=True)
         return edges
+
+    def trimmed(self, layer: MessagePassing, edge_index: Any) -> tuple[Needed | None, Any]:
+        """Return what a call of a layer needs, and the edges that it needs; ``None`` and all edges without trimming."""
+        if self._trim is None or torch.compiler.is_compiling():
+            return None, edge_index
+        needed = self._trim.needed(layer, edge_index)
+        if needed is None or needed.num_edges == edge_index.size(1):
+            return needed, edge_index
+        self.of(edge_index)  # whose order serves the first edges, too
+        plain = edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
+        return needed, plain[:, : needed.num_edges]
 
 
 def is_plain(layer: MessagePassing, edge_index: Any) -> bool:
@@ -81,6 +103,14 @@ class _BySegments(MessagePassing):  # type: ignore[misc]  # PyG is untyped
 
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
         """Leave the class as it is: when a layer is copied, PyG would put code of its own in place of ``propagate``."""
+
+    def forward(self, x: Any, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run PyG's code on what is needed."""
+        needed, edges = self.segment_edges.trimmed(self, edge_index)
+        if needed is not None:
+            x = needed.nodes(x)
+            args, kwargs = needed.arguments(args, kwargs, edge_index)
+        return super().forward(x, edges, *args, **kwargs)
 
     def propagate(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
         """Aggregate the rows of sources at destinations."""
@@ -137,16 +167,24 @@ class SegmentGCNConv(_BySegments, GCNConv):  # type: ignore[misc]  # PyG is unty
 
     def forward(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
         """Normalise by degrees, and aggregate."""
+        needed, edges = self.segment_edges.trimmed(self, edge_index)
         own = self.normalize and not self.cached and isinstance(x, Tensor)
         if not own or not self.takes(edge_index, x, edge_weight):
-            theirs: Tensor = super().forward(x, edge_index, edge_weight)
-            return theirs
+            if needed is not None and self.normalize:  # by the degrees of needed edges, which lack some
+                raise InputError("Expected GCNConv(cached=False) on plain edges and rows. Leave out trim=True.")
+            if needed is not None:
+                x, edge_weight = needed.nodes(x)[0], needed.edges(edge_weight, edge_index)
+            theirs: Tensor = GCNConv.forward(self, x, edges, edge_weight)
+            return theirs if needed is None else theirs[: needed.num_dst]
+        num_nodes, num_dst = x.size(0), x.size(0)
+        if needed is not None:  # degrees count all edges of the batch
+            num_nodes, num_dst, (x, _) = needed.num_nodes, needed.num_dst, needed.nodes(x)
         plain = edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
-        weight, loops = _normalised(plain, edge_weight, x.size(0), x.dtype, self.add_self_loops)
+        weight, loops = _normalised(plain, edge_weight, num_nodes, x.dtype, self.add_self_loops)
         x = self.lin(x).to(weight.dtype)  # under autocast, PyG's product is of this dtype, too
-        out = self.add_up(edge_index, x, weight, x.size(0))
+        out = self.add_up(edges, x, weight[: edges.size(1)], num_dst)
         if loops is not None:
-            out = torch.addcmul(out, loops.unsqueeze(1), x)
+            out = torch.addcmul(out, loops[:num_dst].unsqueeze(1), x[:num_dst])
         return out if self.bias is None else out + self.bias
 
 

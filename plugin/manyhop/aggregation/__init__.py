@@ -6,6 +6,17 @@ The kernels read the rows of sources where they are and write one row per destin
 
 from manyhop.aggregation.attention import add_ends, normalize
 from manyhop.aggregation.dispatch import aggregate
-from manyhop.aggregation.edges import Edges, Order, Reduction, is_sorted, mark_sorted
+from manyhop.aggregation.edges import Edges, Hops, Order, Reduction, hops_of, is_sorted, mark_sorted
 
-__all__ = ["Edges", "Order", "Reduction", "add_ends", "aggregate", "is_sorted", "mark_sorted", "normalize"]
+__all__ = [
+    "Edges",
+    "Hops",
+    "Order",
+    "Reduction",
+    "add_ends",
+    "aggregate",
+    "hops_of",
+    "is_sorted",
+    "mark_sorted",
+    "normalize",
+]

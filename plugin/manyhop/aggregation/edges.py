@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
@@ -29,6 +30,17 @@ class Order(NamedTuple):
         if numbers is None:
             numbers = torch.arange(self.other.numel(), device=self.other.device)
         return Order(self.ptr, numbers, self.edge)
+
+
+class Hops(NamedTuple):
+    """How many nodes and edges of a sample each hop added: both lie hop by hop, seeds first."""
+
+    src: Sequence[int]
+    """``[num_hops + 1]``: nodes of the sources' type, seeds first."""
+    dst: Sequence[int]
+    """``[num_hops + 1]``: nodes of the destinations' type, seeds first."""
+    edges: Sequence[int]
+    """``[num_hops]``: edges, whose destinations the hop before added."""
 
 
 class Edges:
@@ -97,19 +109,30 @@ def _stream_beside(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # of torch
 
 
-def mark_sorted(edge_index: Tensor) -> None:
+def mark_sorted(edge_index: Tensor, hops: Hops | None = None) -> None:
     """Note on a tensor that its edges are sorted by destination. A change of the tensor makes the note invalid.
 
     Args:
         edge_index: ``[2, num_edges]``.
+        hops: what each hop added; ``None``: unknown.
     """
-    setattr(edge_index, _MARK, (id(edge_index), edge_index._version))
+    setattr(edge_index, _MARK, (id(edge_index), edge_index._version, hops))
 
 
 def is_sorted(edge_index: Tensor) -> bool:
     """Return whether edges are known to be sorted by destination: by :func:`mark_sorted`, for this very tensor."""
-    mark: object = getattr(edge_index, _MARK, None)
-    return mark is not None and mark == (id(edge_index), edge_index._version)
+    return _mark(edge_index) is not None
+
+
+def hops_of(edge_index: Tensor) -> Hops | None:
+    """Return what each hop added, as far as :func:`mark_sorted` noted it for this very tensor."""
+    mark = _mark(edge_index)
+    return None if mark is None else mark[2]
+
+
+def _mark(edge_index: Tensor) -> tuple[int, int, Hops | None] | None:
+    mark: tuple[int, int, Hops | None] | None = getattr(edge_index, _MARK, None)
+    return mark if mark is not None and mark[:2] == (id(edge_index), edge_index._version) else None
 
 
 def _ordered_by(keys: Tensor, others: Tensor, num_nodes: int, ordered: bool) -> Order:

@@ -1,0 +1,167 @@
+"""Layers that compute only the rows that the rows of seeds depend on, in models that do not trim by themselves.
+
+A layer's edges lie hop by hop, and so do the rows of nodes. All that is known of a tensor of rows is its length, and
+the first rows are right: a layer that needs more rows than it is given raises an error. So the number of the layers
+that follow, which the first call of the model shows, may be wrong without a result being wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from manyhop.aggregation import hops_of
+from manyhop.errors import InputError
+
+_LEAVE_OUT = "Leave out trim=True."
+_NOTE = (
+    "manyhop: accelerate(model, trim=True) lets each layer return rows only for the nodes that the following layers "
+    "need, so rows of different layers differ in number. If the model adds or concatenates them: " + _LEAVE_OUT
+)
+
+
+class Needed(NamedTuple):
+    """What a call of a layer needs of its batch: the first nodes and edges."""
+
+    num_nodes: int
+    """All nodes of the sources' type."""
+    num_src: int
+    num_dst: int
+    num_edges: int
+
+    def nodes(self, x: Any) -> tuple[Tensor, Tensor]:
+        """Return the rows of sources and of destinations.
+
+        Args:
+            x: ``[num_nodes, num_channels]``, or a pair of these.
+
+        Raises:
+            InputError: there are fewer rows.
+        """
+        src, dst = (x, x) if isinstance(x, Tensor) else x
+        return _first(src, self.num_src), _first(dst, self.num_dst)
+
+    def edges(self, value: Any, edge_index: Tensor) -> Any:
+        """Return the first rows of an argument that has one per edge, or ``None``.
+
+        Raises:
+            InputError: it is anything else.
+        """
+        if value is None:
+            return None
+        if not isinstance(value, Tensor) or value.shape[:1] != edge_index.shape[1:]:
+            got = list(value.shape) if isinstance(value, Tensor) else repr(value)
+            raise InputError(
+                f"Expected layers to take x, edge_index and rows of {edge_index.size(1)} edges, got {got}. {_LEAVE_OUT}"
+            )
+        return value[: self.num_edges]
+
+    def arguments(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], edge_index: Tensor
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return the further arguments of a layer, with rows of the needed edges."""
+        return (
+            [self.edges(value, edge_index) for value in args],
+            {name: self.edges(value, edge_index) for name, value in kwargs.items()},
+        )
+
+
+class Trim:
+    """What each layer of a model needs of a batch, by the number of the layers that follow in a call of the model.
+
+    Calls on edges of different types make one layer, until edges come again.
+    """
+
+    def __init__(self) -> None:
+        self._layers: int | None = None
+        """Of a call of the model; ``None``: there was none yet."""
+        self._refused = self._logged = False
+        self._begin(running=False)
+
+    def begin(self) -> None:
+        """Begin a call of the model."""
+        self._begin(running=True)
+
+    def end(self, model: torch.nn.Module, out: object) -> None:
+        """End it.
+
+        Args:
+            model: that was called.
+            out: its output; ``None`` if it failed.
+        """
+        error = sys.exception() if out is None else None
+        if error is not None:
+            if self._trimmed and not isinstance(error, InputError):
+                error.add_note(_NOTE)
+        elif self._others and self._edges:
+            self._refused = True
+            self._log("the model passes other edges than those of the batch to some layers")
+        elif self._others and model.training:
+            self._log(
+                "the edges are not, or no longer, those of a batch of manyhop's NeighborLoader or LinkNeighborLoader "
+                "with directional sampling"
+            )
+        elif self._edges and self._layers is None:
+            self._layers = self._layer + 1
+        self._begin(running=False)
+
+    def needed(self, layer: torch.nn.Module, edge_index: Any) -> Needed | None:
+        """Return what the next call of a layer needs; ``None``: all, since the model is not trimmed.
+
+        Raises:
+            InputError: layers before were trimmed, and this one cannot be.
+        """
+        if not self._running:
+            if layer.training:
+                self._log("layers are called outside of a call of the model that was passed to accelerate")
+            return None
+        hops = hops_of(edge_index) if isinstance(edge_index, Tensor) else None
+        if hops is None:
+            if self._trimmed:
+                raise InputError(
+                    f"Expected the same edges in all layers, got others after trimmed layers. {_LEAVE_OUT}"
+                )
+            self._others = True
+            return None
+        if id(edge_index) in self._edges:
+            self._layer += 1
+            self._edges.clear()
+        self._edges.add(id(edge_index))
+        if self._others or self._refused or self._layers is None:
+            return None
+        following = self._layers - 1 - self._layer
+        if following < 0:
+            raise InputError(
+                f"Expected {self._layers} layers in each call of the model, as in the first one, got more. {_LEAVE_OUT}"
+            )
+        self._trimmed = True
+        return Needed(
+            sum(hops.src),
+            sum(hops.src[: following + 2]),
+            sum(hops.dst[: following + 1]),
+            sum(hops.edges[: following + 1]),
+        )
+
+    def _begin(self, *, running: bool) -> None:
+        self._running = running
+        self._layer = 0
+        self._edges: set[int] = set()
+        """Of the layer so far: ids of tensors, which the batch keeps."""
+        self._others = self._trimmed = False
+
+    def _log(self, reason: str) -> None:
+        if not self._logged:
+            self._logged = True
+            logging.getLogger("manyhop").warning("Layers are not trimmed, since %s.", reason)
+
+
+def _first(x: Any, number: int) -> Tensor:
+    if not isinstance(x, Tensor) or x.dim() != 2 or x.size(0) < number:
+        got = list(x.shape) if isinstance(x, Tensor) else repr(x)
+        raise InputError(f"Expected rows of at least {number} nodes to trim, got {got}. {_LEAVE_OUT}")
+    return x if x.size(0) == number else x[:number]

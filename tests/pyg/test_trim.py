@@ -1,0 +1,505 @@
+"""``accelerate(trim=True)``: unchanged models compute the same for seeds, whose layers leave out all else."""
+
+import copy
+import traceback
+from collections.abc import Callable
+from itertools import accumulate, pairwise
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from test_accelerate import device  # noqa: F401  # a fixture
+from test_capture import OPTIMIZERS, Run, close
+from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric.nn import (
+    GAT,
+    GATConv,
+    GATv2Conv,
+    GCNConv,
+    GINConv,
+    GraphConv,
+    GraphSAGE,
+    HeteroConv,
+    SAGEConv,
+    TransformerConv,
+    to_hetero,
+)
+
+from manyhop.errors import InputError
+from manyhop_pyg import LinkNeighborLoader, NeighborLoader, accelerate
+from manyhop_pyg.training import convs
+
+pytestmark = pytest.mark.filterwarnings("ignore:The usage of `scatter:UserWarning")  # PyG's, on GPUs
+
+CONVS: dict[str, Callable[[int, int], torch.nn.Module]] = {
+    "sage": SAGEConv,
+    "sage max": lambda i, o: SAGEConv(i, o, aggr="max", project=True),
+    "gcn": GCNConv,
+    "gcn without norm": lambda i, o: GCNConv(i, o, normalize=False),
+    "gin": lambda i, o: GINConv(torch.nn.Linear(i, o), train_eps=True),
+    "graph": GraphConv,
+    "gat": lambda i, o: GATConv(i, o, heads=2, concat=False),
+    "gat without loops": lambda i, o: GATConv(i, o, add_self_loops=False, residual=True),
+    "gatv2": GATv2Conv,
+}
+
+
+class Net(torch.nn.Module):
+    """Layers as in PyG's examples, without a word of hops."""
+
+    def __init__(self, conv: Callable[[int, int], torch.nn.Module], layers: int = 2, **more: Any) -> None:
+        super().__init__()
+        torch.manual_seed(layers)
+        sizes = [4, *[8] * (layers - 1), 3]
+        self.convs = torch.nn.ModuleList(conv(i, o, **more) for i, o in pairwise(sizes))
+        self.norm = torch.nn.LayerNorm(8)
+
+    def forward(self, x: Tensor, edge_index: Tensor, *args: Any) -> Tensor:
+        for conv in self.convs[:-1]:
+            x = self.norm(conv(x, edge_index, *args)).tanh()
+        return self.convs[-1](x, edge_index, *args)
+
+
+def trimmed(model: torch.nn.Module, *args: Any) -> torch.nn.Module:
+    """An accelerated copy, which has been called."""
+    fast = copy.deepcopy(model)
+    assert accelerate(fast, trim=True).others == {}
+    fast(*args)
+    return fast
+
+
+def loss_and_gradients(out: Tensor, num_seeds: int, model: torch.nn.Module) -> list[Tensor]:
+    """Of a loss of the seeds' rows."""
+    out = out[:num_seeds]
+    loss = (out * torch.linspace(-1, 1, out.numel(), dtype=out.dtype, device=out.device).view_as(out)).sum()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return [
+        out,
+        *(grad if grad is not None else torch.zeros_like(p) for grad, p in zip(grads, parameters, strict=True)),
+    ]
+
+
+def check(model: torch.nn.Module, fast: torch.nn.Module, num_seeds: int, *args: Any) -> Tensor:
+    """The trimmed model computes the same for seeds; returns its output."""
+    out = fast(*args)
+    got, expected = loss_and_gradients(out, num_seeds, fast), loss_and_gradients(model(*args), num_seeds, model)
+    for value, right in zip(got, expected, strict=True):
+        torch.testing.assert_close(value, right, rtol=2e-5, atol=2e-5)
+    return out
+
+
+def batches_of(data: Any, device: str, **options: Any) -> list[Any]:  # noqa: F811
+    """Three batches of 8, and their last one, which is smaller; on the GPU they are made there."""
+    seeds = torch.arange(0, 58, 2)
+    options = {"num_neighbors": [3, 2], "batch_size": 8, "input_nodes": seeds, "seed": 1, "device": device} | options
+    return list(NeighborLoader(data, **options))
+
+
+def lengths(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
+    """Sources, destinations and edges of each aggregation from now on."""
+    found: list[tuple[int, int, int]] = []
+    own = convs.aggregate
+
+    def seen(x: Tensor, edges: Any, **options: Any) -> Tensor:
+        found.append((x.size(0), options["num_dst"], options["num_edges"]))
+        return own(x, edges, **options)
+
+    monkeypatch.setattr(convs, "aggregate", seen)
+    return found
+
+
+@pytest.mark.parametrize("pad", [None, "auto"])
+@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.parametrize("name", CONVS)
+def test_seeds_get_the_same(data, name, layers, pad):
+    model = Net(CONVS[name], layers)
+    batches = batches_of(data, "cpu", num_neighbors=[3, 2, 2][:layers], pad=pad)
+    fast = trimmed(model, batches[0].x, batches[0].edge_index)
+    for batch in batches:
+        out = check(model, fast, batch.batch_size, batch.x, batch.edge_index)
+        assert out.size(0) == batch.num_sampled_nodes[0] < batch.num_nodes
+
+
+@pytest.mark.parametrize("name", ["sage", "gcn", "gat"])
+def test_kernels(data, device, name):  # noqa: F811
+    model = Net(CONVS[name]).to(device)
+    batches = batches_of(data, device, pad="auto")
+    fast = trimmed(model, batches[0].x, batches[0].edge_index)
+    check(model, fast, 8, batches[1].x, batches[1].edge_index)
+
+
+@pytest.mark.parametrize(("layers", "fanouts"), [(1, [3, 2]), (2, [3, 2, 2]), (3, [3, 2])])
+@pytest.mark.parametrize("name", ["sage", "gcn", "gat"])
+def test_other_numbers_of_hops_than_of_layers(data, name, layers, fanouts):
+    model = Net(CONVS[name], layers)
+    batches = batches_of(data, "cpu", num_neighbors=fanouts)
+    fast = trimmed(model, batches[0].x, batches[0].edge_index)
+    for batch in batches:
+        check(model, fast, batch.batch_size, batch.x, batch.edge_index)
+
+
+@pytest.mark.parametrize("name", ["sage", "gcn"])
+def test_layers_compute_what_the_following_ones_need(data, name, monkeypatch):
+    """In the untrimmed first call, all; afterwards the hops that ``trim_to_layer`` leaves, and fewer destinations."""
+    model = Net(CONVS[name], 2)
+    first, batch = batches_of(data, "cpu", num_neighbors=[3, 2])[:2]
+    accelerate(model, trim=True)
+    found = lengths(monkeypatch)
+    model(first.x, first.edge_index)
+    assert found == [(first.num_nodes, first.num_nodes, first.num_edges)] * 2
+    found.clear()
+    model(batch.x, batch.edge_index)
+    n, e = list(accumulate(batch.num_sampled_nodes)), list(accumulate(batch.num_sampled_edges))
+    assert found == [(n[2], n[1], e[1]), (n[1], n[0], e[0])]
+    assert n[0] < n[1] < n[2]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_edges_are_sorted_by_destination_once(data, monkeypatch, wrapped):
+    """Shorter edges use the order of all edges, also where the first layer leaves some out."""
+    if wrapped:
+        data.edge_index = EdgeIndex(data.edge_index, sparse_size=(60, 60))
+    batches = batches_of(data, "cpu", num_neighbors=[3, 2, 2])
+    made: list[tuple[int, bool]] = []
+
+    class Seen(convs.Edges):
+        def __init__(self, edge_index: Tensor, *, ordered: bool, **options: Any) -> None:
+            super().__init__(edge_index, ordered=ordered, **options)
+            made.append((edge_index.size(1), ordered))
+
+    model = Net(SAGEConv, 2)
+    fast = trimmed(model, batches[0].x, batches[0].edge_index)
+    monkeypatch.setattr(convs, "Edges", Seen)
+    for batch in batches:
+        check(model, fast, batch.batch_size, batch.x, batch.edge_index)
+    assert made == [(batch.num_edges, True) for batch in batches]
+
+
+@pytest.mark.parametrize("name", ["gcn", "gcn without norm", "graph"])
+def test_weights_of_edges(data, name):
+    data = data.edge_subgraph(data.edge_index[0] != data.edge_index[1])  # of several loops, PyG takes any weight
+    model = Net(CONVS[name])
+    batches = batches_of(data, "cpu")
+    fast = trimmed(model, batches[0].x, batches[0].edge_index, batches[0].edge_weight)
+    for batch in batches:
+        check(model, fast, batch.batch_size, batch.x, batch.edge_index, batch.edge_weight)
+
+
+@pytest.mark.parametrize("kind", [GATConv, GATv2Conv])
+def test_attributes_of_edges(data, kind):
+    model = Net(kind, edge_dim=1)
+    batches = batches_of(data, "cpu")
+    fast = trimmed(model, batches[0].x, batches[0].edge_index, batches[0].edge_attr)
+    for batch in batches:
+        check(model, fast, batch.batch_size, batch.x, batch.edge_index, batch.edge_attr)
+
+
+@pytest.mark.parametrize("options", [{"disjoint": True}, {"replace": True}, {"disjoint": True, "time_attr": "time"}])
+def test_other_ways_of_sampling(data, options):
+    model = Net(SAGEConv)
+    batches = batches_of(data, "cpu", **options)
+    fast = trimmed(model, batches[0].x, batches[0].edge_index)
+    for batch in batches:
+        check(model, fast, batch.batch_size, batch.x, batch.edge_index)
+
+
+def test_links(data):
+    """Ends of seed edges are seeds."""
+    model = Net(SAGEConv)
+    loader = LinkNeighborLoader(data, [3, 2], batch_size=16, neg_sampling="binary")
+    batches = list(loader)[:4]
+    fast = trimmed(model, batches[0].x, batches[0].edge_index)
+    for batch in batches:
+        num_seeds = batch.num_sampled_nodes[0]
+        assert check(model, fast, num_seeds, batch.x, batch.edge_index).size(0) == num_seeds
+        assert batch.edge_label_index.max() < num_seeds
+
+
+KINDS = [("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "rev_writes", "author")]
+
+
+class ByConv(torch.nn.Module):
+    """Two layers of ``HeteroConv``."""
+
+    def __init__(self, conv: Callable[[Any, int], torch.nn.Module]) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        first = {"paper": 3, "author": 5}
+        self.convs = torch.nn.ModuleList(
+            HeteroConv({k: conv((sizes[k[0]], sizes[k[2]]), 6) for k in KINDS}, aggr="sum")
+            for sizes in (first, {"paper": 6, "author": 6})
+        )
+
+    def forward(self, x: dict[str, Tensor], edges: dict[Any, Tensor]) -> Tensor:
+        for conv in self.convs:
+            x = {t: value.tanh() for t, value in conv(x, edges).items()}
+        return x["paper"]
+
+
+def by_to_hetero(conv: Any) -> torch.nn.Module:
+    class Papers(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            net = GraphSAGE((-1, -1), 6, 2, 3) if conv is SAGEConv else GAT((-1, -1), 6, 2, 3, add_self_loops=False)
+            self.net = to_hetero(net, (["paper", "author"], KINDS))
+
+        def forward(self, x: dict[str, Tensor], edges: dict[Any, Tensor]) -> Tensor:
+            return self.net(x, edges)["paper"]
+
+    return Papers()
+
+
+def check_types(hetero: Any, device: str, make: Any, conv: Any, pad: Any) -> None:  # noqa: F811
+    """A model of two layers that predicts papers."""
+
+    def layer(sizes: Any, out: int) -> torch.nn.Module:
+        return SAGEConv(sizes, out) if conv is SAGEConv else GATConv(sizes, out, add_self_loops=False)
+
+    loader = NeighborLoader(hetero, [3, 2], input_nodes="paper", batch_size=8, seed=1, pad=pad, device=device)
+    batches = list(loader)[:3]
+    inputs = [({t: b[t].x for t in ("paper", "author")}, {e: b[e].edge_index for e in KINDS}) for b in batches]
+    model = make(layer if make is ByConv else conv).to(device)
+    model(*inputs[0])  # of lazy layers
+    fast = trimmed(model, *inputs[0])
+    for batch, (x, edges) in zip(batches, inputs, strict=True):
+        out = check(model, fast, batch["paper"].batch_size, x, edges)
+        assert out.size(0) == batch["paper"].num_sampled_nodes[0] < x["paper"].size(0)
+
+
+@pytest.mark.parametrize("pad", [None, "auto"])
+@pytest.mark.parametrize("make", [ByConv, by_to_hetero])
+@pytest.mark.parametrize("conv", [SAGEConv, GATConv])
+def test_types(hetero, make, conv, pad):
+    check_types(hetero, "cpu", make, conv, pad)
+
+
+@pytest.mark.parametrize("make", [ByConv, by_to_hetero])
+def test_kernels_of_types(hetero, device, make):  # noqa: F811
+    check_types(hetero, device, make, SAGEConv, None)
+
+
+def test_one_layer_that_is_called_twice(data):
+    class Twice(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = SAGEConv(4, 4)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.conv(self.conv(x, edge_index).relu(), edge_index)
+
+    model = Twice()
+    batches = batches_of(data, "cpu")
+    fast = trimmed(model, batches[0].x, batches[0].edge_index)
+    for batch in batches:
+        assert len(check(model, fast, batch.batch_size, batch.x, batch.edge_index)) == batch.batch_size
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_captured_steps(data, recorders, optimizer, monkeypatch):
+    expected = Run(data, recorders, captured=False, optimizer=optimizer).losses()
+    for captured in (False, True):
+        run = Run(data, recorders, captured=captured, optimizer=optimizer)
+        accelerate(run.model, trim=True)
+        found = lengths(monkeypatch)
+        assert close(run.losses(), expected)
+        sizes = list(accumulate(next(iter(run.loader)).num_sampled_nodes))
+        assert [dst for _, dst, _ in found[-2:]] == [sizes[1], sizes[0]]
+    assert (run.step.eager, run.step.replayed, run.step.graphs) == (3, 13, 1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gin", "graph", "gat"])
+@pytest.mark.parametrize("captured", [False, True])
+def test_200_steps_on_a_gpu(data, kind, captured):
+    losses = []
+    for trims in (False, True):
+        run = Run(data, None, captured=captured and trims, optimizer="sgd", device="cuda")
+        run.model = Net(CONVS[kind]).cuda()
+        run.optimizer = torch.optim.SGD(run.model.parameters(), lr=0.02)
+        run.step = type(run.step)(run.train, run.step._layout) if captured and trims else run.train
+        if trims:
+            accelerate(run.model, trim=True)
+        losses.append(run.losses(epochs=25))
+    if captured:
+        assert run.step.replayed > 190
+    torch.testing.assert_close(torch.tensor(losses[1]), torch.tensor(losses[0]), rtol=2e-2, atol=2e-2)
+
+
+def test_ddp(data, tmp_path):
+    batches = batches_of(data, "cpu")
+    model = Net(SAGEConv)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        inside = copy.deepcopy(model)
+        accelerate(inside, trim=True)
+        outside = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(model))
+        accelerate(outside, trim=True)
+        for fast in (torch.nn.parallel.DistributedDataParallel(inside), outside):
+            for number, batch in enumerate(batches):
+                out, expected = (net(batch.x, batch.edge_index) for net in (fast, model))
+                assert (out.size(0) == batch.batch_size) == (number > 0)
+                torch.testing.assert_close(out[: batch.batch_size], expected[: batch.batch_size])
+    finally:
+        dist.destroy_process_group()
+
+
+def test_copies(data):
+    batches = batches_of(data, "cpu")
+    model = Net(SAGEConv)
+    fast = copy.deepcopy(trimmed(model, batches[0].x, batches[0].edge_index))
+    for batch in batches:
+        assert len(check(model, fast, batch.batch_size, batch.x, batch.edge_index)) == batch.batch_size
+
+
+@pytest.mark.parametrize(
+    ("options", "change"),
+    [({"subgraph_type": "induced"}, lambda e: e), ({}, torch.clone), ({"transform": lambda b: b.clone()}, lambda e: e)],
+    ids=["induced", "changed", "transformed"],
+)
+def test_edges_of_which_hops_are_not_known(data, caplog, options, change):
+    model = Net(SAGEConv)
+    fast = copy.deepcopy(model)
+    accelerate(fast, trim=True)
+    for batch in batches_of(data, "cpu", **options):
+        out = check(model, fast, batch.num_nodes, batch.x, change(batch.edge_index))
+        assert out.size(0) == batch.num_nodes
+    (message,) = caplog.messages
+    assert message.startswith("Layers are not trimmed, since the edges are not, or no longer, those of a batch")
+
+
+def test_inference_layer_by_layer_and_on_the_graph(data, caplog):
+    """Both need all rows, and say nothing."""
+    batches = batches_of(data, "cpu")
+    model = Net(SAGEConv)
+    fast = trimmed(model, batches[0].x, batches[0].edge_index).eval()
+    batch = batches[1]
+    torch.testing.assert_close(
+        fast.convs[0](batch.x, batch.edge_index), model.convs[0](batch.x, batch.edge_index), rtol=2e-5, atol=2e-5
+    )
+    torch.testing.assert_close(fast(data.x, data.edge_index), model(data.x, data.edge_index), rtol=2e-5, atol=2e-5)
+    assert len(fast(batch.x, batch.edge_index)) == batch.batch_size
+    assert caplog.messages == []
+    fast.train().convs[0](batch.x, batch.edge_index)
+    (message,) = caplog.messages
+    assert "layers are called outside of a call of the model" in message
+
+
+def test_models_that_trim_by_themselves(data, caplog):
+    model = GraphSAGE(4, 8, 2, 3)
+    fast = copy.deepcopy(model)
+    accelerate(fast, trim=True)
+    for batch in batches_of(data, "cpu"):
+        sizes = batch.num_sampled_nodes, batch.num_sampled_edges
+        assert check(model, fast, batch.batch_size, batch.x, batch.edge_index, None, None, None, None, *sizes).size(
+            0
+        ) == sum(sizes[0][:2])
+    (message,) = caplog.messages
+    assert "the model passes other edges than those of the batch to some layers" in message
+
+
+class Residual(Net):
+    """Adds rows of different layers."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return x + self.convs[0](x, edge_index)
+
+
+def test_rows_of_different_layers(data):
+    first, batch = batches_of(data, "cpu")[:2]
+    for model in (Residual(lambda i, o: SAGEConv(4, 4)), GraphSAGE(4, 8, 2, 3, jk="cat")):
+        fast = trimmed(model, first.x, first.edge_index)
+        with pytest.raises(RuntimeError) as caught:
+            fast(batch.x, batch.edge_index)
+        text = "".join(traceback.format_exception(caught.value))
+        assert "so rows of different layers differ in number" in text
+        assert "Leave out trim=True." in text
+
+
+class Loose(torch.nn.Module):
+    """Calls a layer as a test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = GATConv(4, 4)
+
+    def forward(self, x: Any, edge_index: Any, *, times: int = 2, change: Any = None, **more: Any) -> Any:
+        for _ in range(times):
+            x = self.conv(x, edge_index, **more)
+            edge_index = edge_index if change is None else change(edge_index)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"times": 3}, "Expected 2 layers in each call of the model, as in the first one, got more"),
+        ({"change": torch.clone}, "Expected the same edges in all layers, got others after trimmed layers"),
+        ({"return_attention_weights": True}, "Expected layers to take x, edge_index and rows of .* got True"),
+        ({"edge_attr": torch.zeros(3, 1)}, r"Expected layers to take .* edges, got \[3, 1\]"),
+    ],
+    ids=["more", "edges", "weights", "attributes"],
+)
+def test_calls_that_cannot_be_trimmed(data, options, message):
+    first, batch = batches_of(data, "cpu")[:2]
+    fast = trimmed(Loose(), first.x, first.edge_index)
+    with pytest.raises(InputError, match=f"{message}.* Leave out trim=True"):
+        fast(batch.x, batch.edge_index, **options)
+    with pytest.raises(InputError, match=r"Expected rows of at least .* Leave out trim=True"):
+        fast(batch.x[:-1], batch.edge_index)
+    assert len(fast(batch.x, batch.edge_index)) == batch.batch_size
+
+
+def test_fewer_layers_than_in_the_first_call(data):
+    """Are trimmed less, but right."""
+    first, batch = batches_of(data, "cpu")[:2]
+    model = Loose()
+    fast = trimmed(model, first.x, first.edge_index)
+    out, expected = (net(batch.x, batch.edge_index, times=1) for net in (fast, model))
+    assert batch.batch_size < len(out) < batch.num_nodes
+    torch.testing.assert_close(out, expected[: len(out)], rtol=2e-5, atol=2e-5)
+
+
+def test_models_that_cannot_be_trimmed():
+    with pytest.raises(InputError, match=r"layers that accelerate reaches, got 1: TransformerConv is none of"):
+        accelerate(torch.nn.Sequential(SAGEConv(4, 4), TransformerConv(4, 4)), trim=True)
+    with pytest.raises(InputError, match=r"got none\. Leave out trim=True"):
+        accelerate(torch.nn.Linear(4, 4), trim=True)
+    model = Net(SAGEConv)
+    accelerate(model)
+    with pytest.raises(InputError, match=r"got convs\.0: it is accelerated already"):
+        accelerate(model, trim=True)
+
+
+def test_gcn_by_pygs_code(data):
+    first, batch = batches_of(data, "cpu")[:2]
+    model = Net(lambda i, o: GCNConv(i, o, cached=True))
+    accelerate(model, trim=True)
+    model(first.x, first.edge_index)
+    with pytest.raises(InputError, match=r"Expected GCNConv\(cached=False\)"):
+        model(batch.x, batch.edge_index)
+
+
+def test_a_step_that_trains(data):
+    """Losses of many steps are those of the untrimmed model."""
+    losses = []
+    for trims in (False, True):
+        model = Net(GCNConv)
+        if trims:
+            accelerate(model, trim=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        own = []
+        for batch in batches_of(data, "cpu", shuffle=True) * 5:
+            optimizer.zero_grad()
+            n = batch.batch_size
+            loss = F.cross_entropy(model(batch.x, batch.edge_index)[:n], batch.y[:n])
+            loss.backward()
+            optimizer.step()
+            own.append(loss.item())
+        losses.append(own)
+    assert close(*losses)
+    assert len(set(losses[0])) > 15
