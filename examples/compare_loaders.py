@@ -3,6 +3,7 @@
     python examples/compare_loaders.py            # about an hour on two cores; needs torch-sparse or pyg-lib
     python examples/compare_loaders.py --seeds 2 --only "genre of a film"
     python examples/compare_loaders.py --processes 1 2 4     # manyhop, by the number of processes
+    python examples/compare_loaders.py --accelerated --only genre
 
 PyG's column runs the same script with the import changed and without features that PyG's loaders lack: see WITHOUT.
 Prints a table in Markdown.
@@ -23,17 +24,22 @@ TASKS = {
     "section of a package, accuracy": (NODES, "debian"),
 }
 OURS, PYGS, ALONE = "manyhop", "PyG's loader", "without the graph"
+ACCELERATED = "accelerate(model, trim=True)"
 WITHOUT = (  # manyhop's code in a script, and PyG's in its place
     (r"from manyhop_pyg import (\w+), share", r"from torch_geometric.loader import \1\nshare = lambda load: load()"),
     (r"shared \|= .*\n", ""),
     (r"\[~batch.is_padding\]| if not batch.is_padding.any\(\)", ""),
     (r"train_loader.stats\(\)", '""'),
 )
+FASTER = (
+    ("from manyhop_pyg import ", "from manyhop_pyg import accelerate, "),
+    (r"(\nmodel = GraphSAGE\(.*\n)", rf"\1{ACCELERATED}\n"),
+)
 
 
-def with_pyg(source: str) -> str:
-    """A script of ours with PyG's loader."""
-    for pattern, replacement in WITHOUT:
+def changed(source: str, changes: tuple[tuple[str, str], ...]) -> str:
+    """A script of ours with PyG's loader, or with an accelerated model."""
+    for pattern, replacement in changes:
         source, count = re.subn(pattern, replacement, source)
         assert count == 1, pattern
     return source
@@ -45,7 +51,8 @@ def score(column: str, task: str, seed: int) -> float:
     source = (EXAMPLES / script).read_text()
     arguments = ["--dataset", dataset, "--seed", str(seed), "--device", "cpu"]
     arguments += ["--no-graph"] if column == ALONE else []
-    command = [sys.executable, "-W", "ignore", "-c", with_pyg(source) if column == PYGS else source, *arguments]
+    source = changed(source, {PYGS: WITHOUT, ACCELERATED: FASTER}.get(column, ()))
+    command = [sys.executable, "-W", "ignore", "-c", source, *arguments]
     if "process" in column:
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", column.split()[0]]
         command = [sys.executable, *torchrun, str(EXAMPLES / script), *arguments]
@@ -58,8 +65,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="how many")
     parser.add_argument("--only", default="", help="tasks whose name begins like this")
     parser.add_argument("--processes", type=int, nargs="+", help="ours only, with these numbers of processes")
+    parser.add_argument("--accelerated", action="store_true", help="ours only, with layers as they are and accelerated")
     args = parser.parse_args()
-    columns = [OURS, PYGS, ALONE]
+    columns = [OURS, ACCELERATED] if args.accelerated else [OURS, PYGS, ALONE]
     if args.processes:
         columns = [f"{number} process{'es' if number > 1 else ''}" for number in args.processes]
     print("| task | " + " | ".join(columns) + " |\n" + "|---" * (len(columns) + 1) + "|", flush=True)

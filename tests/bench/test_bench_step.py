@@ -3,6 +3,7 @@
 import dataclasses
 
 from manyhop_bench.cli import main
+from manyhop_bench.step.planted import LEARNT
 
 
 def test_tables(monkeypatch, capsys, tmp_path):
@@ -25,8 +26,11 @@ def test_tables(monkeypatch, capsys, tmp_path):
     for name in ("SAGE layer, TF32 products | PyG", "SAGE layer, bfloat16 | manyhop", "| capture(), accelerate() |"):
         assert name in text
     assert "| GATv2 layer, float32 | manyhop |" in text
-    assert "| planted classes | capture(), accelerate() |" in text
-    learnt = [line.split(" | ") for line in text.splitlines() if line.startswith(("| eager |", "| capture(), acc"))]
-    assert len(learnt) == 2
+    for name in ("eager", "accelerate(trim=True)", "capture(), accelerate()", "capture(), accelerate(trim=True), TF32"):
+        assert f"| planted classes | {name} |" in text
+    learnt = [
+        line.split(" | ") for line in text.splitlines() if line.startswith(tuple(f"| {name} |" for name in LEARNT))
+    ]
+    assert len(learnt) == 4
     assert min(float(mean) for _, mean, _ in learnt) > 0.7
     assert (tmp_path / "step.md").read_text() == text

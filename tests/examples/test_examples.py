@@ -133,8 +133,8 @@ def test_the_script_for_pyg_does_without_manyhop():
 )
 @pytest.mark.slow
 def test_a_script_with_the_loaders_of_pyg(run, tmp_path, script, arguments):
-    with_pyg = runpy.run_path(str(EXAMPLES / "compare_loaders.py"), run_name="compare_loaders")["with_pyg"]
-    source = with_pyg((EXAMPLES / script).read_text())
+    names = runpy.run_path(str(EXAMPLES / "compare_loaders.py"), run_name="compare_loaders")
+    source = names["changed"]((EXAMPLES / script).read_text(), names["WITHOUT"])
     for ours in ("manyhop", '"distributed"', "is_padding", "stats"):
         assert ours not in source
     path = tmp_path / script
@@ -144,6 +144,15 @@ def test_a_script_with_the_loaders_of_pyg(run, tmp_path, script, arguments):
         out = run(path, "--epochs", "1", *arguments)
     finally:
         manyhop_pyg.uninstall()
+    number(r"^test \w+ (\S+) in the best epoch", out)
+
+
+@pytest.mark.slow
+def test_a_script_that_accelerates_its_model(run, tmp_path):
+    names = runpy.run_path(str(EXAMPLES / "compare_loaders.py"), run_name="compare_loaders")
+    path = tmp_path / "script.py"
+    path.write_text(names["changed"]((EXAMPLES / "pyg_node_classification.py").read_text(), names["FASTER"]))
+    out = run(path, "--epochs", "1", "--fanout", "2", "2")
     number(r"^test \w+ (\S+) in the best epoch", out)
 
 

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
 from torch_geometric.nn import GraphSAGE
+from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 
 from manyhop_bench.common.measure import Contender
 from manyhop_bench.step.training import Training
-from manyhop_pyg import NeighborLoader
+from manyhop_pyg import NeighborLoader, accelerate
 
-EAGER, CAPTURED = "eager", "capture(), accelerate()"
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How a model is trained."""
+
+    pygs_loader: bool = False
+    captured: bool = False
+    accelerated: bool = False
+    trims: bool = False
+    tf32: bool = False
+
+
+WAYS: Final = {
+    "PyG's loader": Way(pygs_loader=True),
+    "eager": Way(),
+    "accelerate(trim=True)": Way(accelerated=True, trims=True),
+    "capture(), accelerate()": Way(captured=True, accelerated=True),
+    "capture(), accelerate(trim=True)": Way(captured=True, accelerated=True, trims=True),
+    "capture(), accelerate(trim=True), TF32": Way(captured=True, accelerated=True, trims=True, tf32=True),
+}
+"""The first three are PyG's script, with one import changed, and with a second line."""
+LEARNT: Final = ("eager", "accelerate(trim=True)", "capture(), accelerate()", "capture(), accelerate(trim=True)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +76,12 @@ def planted(size: PlantedSize, device: torch.device) -> Data:
 
 
 def epochs(size: PlantedSize, device: torch.device) -> list[Contender]:
-    """Steps with loading."""
+    """Steps with loading; PyG's loader takes part where it can sample."""
     data = planted(size, device)
     return [
-        Contender(workload="planted classes", name=name, threads=1, run=_training(size, data, name))
-        for name in (EAGER, CAPTURED)
+        Contender(workload="planted classes", name=name, threads=1, run=_training(size, data, way))
+        for name, way in WAYS.items()
+        if WITH_PYG_LIB or WITH_TORCH_SPARSE or not way.pygs_loader
     ]
 
 
@@ -67,18 +91,45 @@ def accuracies(
     """Share of right predictions for nodes that were not trained on, by seed of the model."""
     data = planted(size, device)
     return {
-        name: [_accuracy(size, data, _training(size, data, name, seed), num_epochs) for seed in seeds]
-        for name in (EAGER, CAPTURED)
+        name: [_accuracy(size, data, _training(size, data, WAYS[name], seed), num_epochs) for seed in seeds]
+        for name in LEARNT
     }
 
 
-def _training(size: PlantedSize, data: Data, name: str, seed: int = 0) -> Training:
-    """A GraphSAGE as in PyG's example for Reddit."""
+def _training(size: PlantedSize, data: Data, way: Way, seed: int = 0) -> Training:
+    """A GraphSAGE as in PyG's example for Reddit, which is not told the counts per hop."""
     torch.manual_seed(seed)
     model = GraphSAGE(size.features, size.channels, len(size.fanouts), size.classes, dropout=0.5).to(data.x.device)
-    captured = name == CAPTURED
-    batches = _loader(size, data, data.train_mask, seed, "auto" if captured else None)
-    return Training(model, batches, captured=captured, accelerated=captured, trims=False, lr=0.01)
+    if way.accelerated:
+        accelerate(model, trim=way.trims)
+    batches: Iterable[Any]
+    if way.pygs_loader:
+        batches = _PyGsLoader(size, data)
+    else:
+        batches = _loader(size, data, data.train_mask, seed, "auto" if way.captured else None)
+    return Training(model, batches, captured=way.captured, trims=False, lr=0.01, tf32=way.tf32)
+
+
+class _PyGsLoader:
+    """PyG's loader as its example uses it: edges on the CPU, features and classes on the device."""
+
+    def __init__(self, size: PlantedSize, data: Data) -> None:
+        self._device = data.x.device
+        edges = data.edge_index.cpu()
+        self._loader = PyGNeighborLoader(
+            Data(x=data.x, y=data.y, edge_index=edges),
+            list(size.fanouts),
+            input_nodes=data.train_mask.cpu(),
+            batch_size=size.batch_size,
+            shuffle=True,
+            num_workers=6 if data.x.is_cuda else 0,
+            persistent_workers=data.x.is_cuda,
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._loader:
+            batch.edge_index = batch.edge_index.to(self._device)
+            yield batch
 
 
 def _accuracy(size: PlantedSize, data: Data, training: Training, num_epochs: int) -> float:
@@ -86,7 +137,8 @@ def _accuracy(size: PlantedSize, data: Data, training: Training, num_epochs: int
     model, right = training.model.eval(), torch.zeros((), device=data.x.device)
     with torch.no_grad():
         for batch in _loader(size, data, ~data.train_mask, 1, None):
-            right += (model(batch.x, batch.edge_index).argmax(1) == batch.y)[: batch.batch_size].sum()
+            out = model(batch.x, batch.edge_index)[: batch.batch_size]
+            right += (out.argmax(1) == batch.y[: batch.batch_size]).sum()
     return float(right) / int((~data.train_mask).sum())
 
 

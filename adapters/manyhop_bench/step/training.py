@@ -50,8 +50,10 @@ def steps(size: TrainingSize, device: torch.device) -> list[Contender]:
         ("capture(), accelerate()", True, True),
     ):
         model = GraphSAGE(size.features, size.channels, len(size.fanouts), CLASSES).to(device)
+        if accelerated:
+            accelerate(model)
         batches = loader(size, data, device, "auto" if captured else None)
-        run = Training(model, batches, captured=captured, accelerated=accelerated, trims=True)
+        run = Training(model, batches, captured=captured, trims=True)
         trained.append(Contender(workload="GraphSAGE", name=name, threads=1, run=run))
     copies = _Copy(loader(size, data, device, "auto"))
     return [*trained, Contender(workload="copy of a batch", name="capture()", threads=1, run=copies)]
@@ -84,12 +86,12 @@ class Training:
     """Steps of a model on the batches of a loader, from the first again after the last.
 
     Args:
-        model: is changed in place.
+        model: of layers of PyG's.
         batches: of a loader.
         captured: replay steps.
-        accelerated: aggregate by segments.
-        trims: each layer computes only what the next ones need.
+        trims: each layer computes only what the next ones need, since it is told the counts per hop.
         lr: of Adam.
+        tf32: products round their factors to TF32.
     """
 
     def __init__(
@@ -98,13 +100,11 @@ class Training:
         batches: Iterable[Any],
         *,
         captured: bool,
-        accelerated: bool,
         trims: bool,
         lr: float = 0.001,
+        tf32: bool = False,
     ) -> None:
-        if accelerated:
-            accelerate(model)
-        self.model, self._trims = model, trims
+        self.model, self._trims, self._tf32 = model, trims, tf32
         self._optimizer = torch.optim.Adam(model.parameters(), lr=lr)
         self._step = capture(self._train) if captured else self._train
         self._loader = batches
@@ -113,10 +113,12 @@ class Training:
     def __call__(self, num_batches: int) -> int:
         """Train on some batches; returns how many edges they had."""
         edges = 0
+        torch.backends.cuda.matmul.allow_tf32 = self._tf32
         for _ in range(num_batches):
             batch = next(self._batches)
             self._step(batch)
             edges += batch.num_edges
+        torch.backends.cuda.matmul.allow_tf32 = False
         if batch.x.is_cuda:
             torch.cuda.synchronize()
         return edges

@@ -68,7 +68,10 @@ class PassEdges:
 
     def trimmed(self, layer: MessagePassing, edge_index: Any) -> tuple[Needed | None, Any]:
         """Return what a call of a layer needs, and the edges that it needs; ``None`` and all edges without trimming."""
-        if self._trim is None or torch.compiler.is_compiling():
+        if self._trim is None:
+            return None, edge_index
+        if torch.compiler.is_compiling():
+            self._trim.check_untrimmed()
             return None, edge_index
         needed = self._trim.needed(layer, edge_index)
         if needed is None or needed.num_edges == edge_index.size(1):

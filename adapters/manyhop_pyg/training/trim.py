@@ -122,10 +122,7 @@ class Trim:
             return None
         hops = hops_of(edge_index) if isinstance(edge_index, Tensor) else None
         if hops is None:
-            if self._trimmed:
-                raise InputError(
-                    f"Expected the same edges in all layers, got others after trimmed layers. {_LEAVE_OUT}"
-                )
+            self.check_untrimmed()
             self._others = True
             return None
         if id(edge_index) in self._edges:
@@ -146,6 +143,11 @@ class Trim:
             sum(hops.dst[: following + 1]),
             sum(hops.edges[: following + 1]),
         )
+
+    def check_untrimmed(self) -> None:
+        """Raise InputError if layers before a layer that needs all rows were trimmed."""
+        if self._trimmed:
+            raise InputError(f"Expected the same edges in all layers, got others after trimmed layers. {_LEAVE_OUT}")
 
     def _begin(self, *, running: bool) -> None:
         self._running = running
