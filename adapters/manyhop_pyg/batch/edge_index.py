@@ -56,15 +56,15 @@ def mark_edges(batches: Sequence[Batch], outs: Sequence[Sample], sampler: BaseSa
     for batch, out in zip(batches, outs, strict=True):
         stores = batch.__dict__.get("_edge_store_dict")  # a look costs less than a call
         nodes, edges = out.num_sampled_nodes, out.num_sampled_edges
-        known = nodes is not None and edges is not None
         for kind, store in ((None, batch._store),) if stores is None else stores.items():
             edge_index = store._mapping.get("edge_index")
             if isinstance(edge_index, Tensor) and edge_index.layout is torch.strided:
                 hops = None
-                if known and kind is None:
-                    hops = Hops(nodes, nodes, edges)
-                elif known and kind in edges:
-                    hops = Hops(nodes[kind[0]], nodes[kind[2]], edges[kind])
+                if nodes is not None and edges is not None:  # else edges are not sampled hop by hop
+                    if kind is None:
+                        hops = Hops(nodes, nodes, edges)
+                    elif kind in edges:
+                        hops = Hops(nodes[kind[0]], nodes[kind[2]], edges[kind])
                 mark_sorted(edge_index, hops)
 
 

@@ -63,10 +63,10 @@ class Needed(NamedTuple):
 
     def arguments(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], edge_index: Tensor
-    ) -> tuple[list[Any], dict[str, Any]]:
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the further arguments of a layer, with rows of the needed edges."""
         return (
-            [self.edges(value, edge_index) for value in args],
+            tuple(self.edges(value, edge_index) for value in args),
             {name: self.edges(value, edge_index) for name, value in kwargs.items()},
         )
 
@@ -103,8 +103,8 @@ class Trim:
             self._log("the model passes other edges than those of the batch to some layers")
         elif self._others and model.training:
             self._log(
-                "the edges are not, or no longer, those of a batch of manyhop's NeighborLoader or LinkNeighborLoader "
-                "with directional sampling"
+                "the edges are not those of a batch of manyhop's NeighborLoader or LinkNeighborLoader with directional "
+                "sampling, or were changed or copied to another device"
             )
         elif self._edges and self._layers is None:
             self._layers = self._layer + 1
