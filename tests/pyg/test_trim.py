@@ -1,7 +1,6 @@
 """``accelerate(trim=True)``: unchanged models compute the same for seeds, whose layers leave out all else."""
 
 import copy
-import traceback
 from collections.abc import Callable
 from itertools import accumulate, pairwise
 from typing import Any
@@ -24,11 +23,9 @@ from torch_geometric.nn import (
     GraphSAGE,
     HeteroConv,
     SAGEConv,
-    TransformerConv,
     to_hetero,
 )
 
-from manyhop.errors import InputError
 from manyhop_pyg import LinkNeighborLoader, NeighborLoader, accelerate
 from manyhop_pyg.training import convs
 
@@ -353,151 +350,6 @@ def test_copies(data):
     fast = copy.deepcopy(trimmed(model, batches[0].x, batches[0].edge_index))
     for batch in batches:
         assert len(check(model, fast, batch.batch_size, batch.x, batch.edge_index)) == batch.batch_size
-
-
-@pytest.mark.parametrize(
-    ("options", "change"),
-    [({"subgraph_type": "induced"}, lambda e: e), ({}, torch.clone), ({"transform": lambda b: b.clone()}, lambda e: e)],
-    ids=["induced", "changed", "transformed"],
-)
-def test_edges_of_which_hops_are_not_known(data, caplog, options, change):
-    model = Net(SAGEConv)
-    fast = copy.deepcopy(model)
-    accelerate(fast, trim=True)
-    for batch in batches_of(data, "cpu", **options):
-        out = check(model, fast, batch.num_nodes, batch.x, change(batch.edge_index))
-        assert out.size(0) == batch.num_nodes
-    (message,) = caplog.messages
-    assert message.startswith("Layers are not trimmed, since the edges are not those of a batch")
-
-
-def test_inference_layer_by_layer_and_on_the_graph(data, caplog):
-    """Both need all rows, and say nothing."""
-    batches = batches_of(data, "cpu")
-    model = Net(SAGEConv)
-    fast = trimmed(model, batches[0].x, batches[0].edge_index).eval()
-    batch = batches[1]
-    torch.testing.assert_close(
-        fast.convs[0](batch.x, batch.edge_index), model.convs[0](batch.x, batch.edge_index), rtol=2e-5, atol=2e-5
-    )
-    torch.testing.assert_close(fast(data.x, data.edge_index), model(data.x, data.edge_index), rtol=2e-5, atol=2e-5)
-    assert len(fast(batch.x, batch.edge_index)) == batch.batch_size
-    assert caplog.messages == []
-    fast.train().convs[0](batch.x, batch.edge_index)
-    (message,) = caplog.messages
-    assert "layers are called outside of a call of the model" in message
-
-
-def test_models_that_trim_by_themselves(data, caplog):
-    model = GraphSAGE(4, 8, 2, 3)
-    fast = copy.deepcopy(model)
-    accelerate(fast, trim=True)
-    for batch in batches_of(data, "cpu"):
-        sizes = batch.num_sampled_nodes, batch.num_sampled_edges
-        assert check(model, fast, batch.batch_size, batch.x, batch.edge_index, None, None, None, None, *sizes).size(
-            0
-        ) == sum(sizes[0][:2])
-    (message,) = caplog.messages
-    assert "the model passes other edges than those of the batch to some layers" in message
-
-
-class Residual(Net):
-    """Adds rows of different layers."""
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return x + self.convs[0](x, edge_index)
-
-
-def test_rows_of_different_layers(data):
-    first, batch = batches_of(data, "cpu")[:2]
-    for model in (Residual(lambda i, o: SAGEConv(4, 4)), GraphSAGE(4, 8, 2, 3, jk="cat")):
-        fast = trimmed(model, first.x, first.edge_index)
-        with pytest.raises(RuntimeError) as caught:
-            fast(batch.x, batch.edge_index)
-        text = "".join(traceback.format_exception(caught.value))
-        assert "so rows of different layers differ in number" in text
-        assert "Leave out trim=True." in text
-
-
-class Loose(torch.nn.Module):
-    """Calls a layer as a test says."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = GATConv(4, 4)
-
-    def forward(self, x: Any, edge_index: Any, *, times: int = 2, change: Any = None, **more: Any) -> Any:
-        for _ in range(times):
-            x = self.conv(x, edge_index, **more)
-            edge_index = edge_index if change is None else change(edge_index)
-        return x
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"times": 3}, "Expected 2 layers in each call of the model, as in the first one, got more"),
-        ({"change": torch.clone}, "Expected the same edges in all layers, got others after trimmed layers"),
-        ({"return_attention_weights": True}, "Expected layers to take x, edge_index and rows of .* got True"),
-        ({"edge_attr": torch.zeros(3, 1)}, r"Expected layers to take .* edges, got \[3, 1\]"),
-    ],
-    ids=["more", "edges", "weights", "attributes"],
-)
-def test_calls_that_cannot_be_trimmed(data, options, message):
-    first, batch = batches_of(data, "cpu")[:2]
-    fast = trimmed(Loose(), first.x, first.edge_index)
-    with pytest.raises(InputError, match=f"{message}.* Leave out trim=True"):
-        fast(batch.x, batch.edge_index, **options)
-    with pytest.raises(InputError, match=r"Expected rows of at least .* Leave out trim=True"):
-        fast(batch.x[:-1], batch.edge_index)
-    assert len(fast(batch.x, batch.edge_index)) == batch.batch_size
-
-
-def test_fewer_layers_than_in_the_first_call(data):
-    """Are trimmed less, but right."""
-    first, batch = batches_of(data, "cpu")[:2]
-    model = Loose()
-    fast = trimmed(model, first.x, first.edge_index)
-    out, expected = (net(batch.x, batch.edge_index, times=1) for net in (fast, model))
-    assert batch.batch_size < len(out) < batch.num_nodes
-    torch.testing.assert_close(out, expected[: len(out)], rtol=2e-5, atol=2e-5)
-
-
-def test_models_that_cannot_be_trimmed():
-    with pytest.raises(InputError, match=r"layers that accelerate reaches, got 1: TransformerConv is none of"):
-        accelerate(torch.nn.Sequential(SAGEConv(4, 4), TransformerConv(4, 4)), trim=True)
-    with pytest.raises(InputError, match=r"got none\. Leave out trim=True"):
-        accelerate(torch.nn.Linear(4, 4), trim=True)
-    model = Net(SAGEConv)
-    accelerate(model)
-    with pytest.raises(InputError, match=r"got convs\.0: it is accelerated already"):
-        accelerate(model, trim=True)
-
-
-def test_gcn_by_pygs_code(data):
-    first, batch = batches_of(data, "cpu")[:2]
-    model = Net(lambda i, o: GCNConv(i, o, cached=True))
-    accelerate(model, trim=True)
-    model(first.x, first.edge_index)
-    with pytest.raises(InputError, match=r"Expected GCNConv\(cached=False\)"):
-        model(batch.x, batch.edge_index)
-
-
-def test_torch_compile(data):
-    """A compiled model computes all rows, compiled layers behind trimmed ones what is needed."""
-    first, batch = batches_of(data, "cpu")[:2]
-    model = Net(SAGEConv)
-    fast = trimmed(model, first.x, first.edge_index)
-    compiled = torch.compile(fast, backend="aot_eager")
-    for _ in range(2):
-        out = check(model, compiled, batch.batch_size, batch.x, batch.edge_index)
-        assert len(out) == batch.num_nodes
-    assert len(fast(batch.x, batch.edge_index)) == batch.batch_size
-    fast.convs[1].compile(backend="aot_eager")
-    with torch.no_grad():
-        out, expected = (net(batch.x, batch.edge_index)[: batch.batch_size] for net in (fast, model))
-    torch.testing.assert_close(out, expected, rtol=2e-5, atol=2e-5)
-    torch.compiler.reset()
 
 
 def test_a_step_that_trains(data):
