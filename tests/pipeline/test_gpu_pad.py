@@ -150,7 +150,7 @@ def test_rows_of_padding_are_cleared(graph: Any, dtype: torch.dtype, columns: in
     asked, masks = [], []
     for _, node_mask, edge_mask, jobs in filled:
         for kind, mask in (node_mask | edge_mask).items():
-            asked.append((torch.ones(len(mask), columns, dtype=dtype, device=DEVICE), jobs.address(kind)))
+            asked.append((torch.ones(len(mask), columns, dtype=dtype, device=DEVICE), jobs.addresses[kind]))
             masks.append(mask)
     clear(asked, filled[0][3].num_blocks)
     for (value, _), mask in zip(asked, masks, strict=True):

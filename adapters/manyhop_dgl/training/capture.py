@@ -66,8 +66,9 @@ class _BatchLayout:
                     "DGL with CUDA. Install that wheel, or capture steps on output='tensors'."
                 )
 
-    def tensors(self, batch: object) -> list[Tensor]:
-        """Return the tensors of structures, frames and containers."""
+    def contents(self, batch: object) -> tuple[list[Tensor], Hashable]:
+        """Return the tensors of structures, frames and containers; and types, names and numbers of nodes, and the
+        values of what is no tensor."""
         found: list[Tensor] = []
 
         def note(tensor: Tensor) -> Tensor:
@@ -75,11 +76,7 @@ class _BatchLayout:
             return tensor
 
         _mapped(batch, note)
-        return found
-
-    def constants(self, batch: object) -> Hashable:
-        """Return types, names and numbers of nodes, and the values of what is no tensor."""
-        return _frozen(batch)
+        return found, _frozen(batch)
 
     def with_tensors(self, batch: object, tensors: Sequence[Tensor]) -> object:
         """Return a batch with other tensors."""

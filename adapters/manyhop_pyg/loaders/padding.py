@@ -231,14 +231,15 @@ class Padding:
         if joining.sampler.edge_permutation is not None:  # else they are zeros
             columns += [(e, "e_id", 0) for e in self._own]
         rows: list[PaddedRows] = []
+        padded = [out.padding.padded for out in outs]
         for kind, name, dim in columns:
             t = self._own.get(kind) if isinstance(kind, tuple) else kind
             if t is None or (t not in self.sizes.nodes and t not in self.sizes.edges):
                 continue
-            for batch, out in zip(batches, outs, strict=True):
+            for batch, own in zip(batches, padded, strict=True):
                 value = _mapping(batch, kind).get(name)
                 if isinstance(value, Tensor) and value.layout is torch.strided:
-                    rows.append(PaddedRows(value, out.padding.padded, t, dim))
+                    rows.append(PaddedRows(value, own, t, dim))
         clear_rows(rows)
 
     def masks(self, out: Sample) -> tuple[Tensor, Tensor]:

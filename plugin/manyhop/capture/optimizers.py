@@ -104,13 +104,14 @@ class StepState:
     def key(self) -> Hashable:
         """Return the settings that a graph repeats."""
         rated = {id(rate.group) for rate in self._rates}
-        return self.generation, tuple(
-            (len(group["params"]) if name == "params" else value if value.__hash__ else id(value))
+        settings = [
+            (len(value) if name == "params" else value if value.__hash__ else id(value))
             for optimizer in self._optimizers.values()
             for group in optimizer.param_groups
             for name, value in group.items()
             if name != "initial_lr" and not (name == "lr" and id(group) in rated)
-        )
+        ]
+        return self.generation, *settings
 
     def _add_module(self, module: torch.nn.Module) -> None:
         wrapper = getattr(module, "_orig_mod", module)  # of a compiled module
@@ -238,7 +239,7 @@ class Gradients:
 
     def fit(self) -> bool:
         """Whether the gradients that the graph adds to are those of now."""
-        return all(p.grad is grad for p, grad in self._needed)
+        return all([p.grad is grad for p, grad in self._needed])
 
     def put(self) -> None:
         """Let parameters have the gradients that the graph has written."""

@@ -36,12 +36,9 @@ class Layout(Protocol[B]):
         """Raise InputError where a batch is not padded."""
         ...
 
-    def tensors(self, batch: B) -> list[Tensor]:
-        """Return all tensors of a batch, in an order that batches of a size have in common."""
-        ...
-
-    def constants(self, batch: B) -> Hashable:
-        """Return all else that a step may depend on."""
+    def contents(self, batch: B) -> tuple[list[Tensor], Hashable]:
+        """Return all tensors of a batch, in an order that batches of a size have in common, and all else that a step
+        may depend on."""
         ...
 
     def with_tensors(self, batch: B, tensors: Sequence[Tensor]) -> B:
@@ -103,7 +100,7 @@ class CapturedStep(Generic[B, R]):
         Returns:
             What it returns; tensors are detached copies.
         """
-        tensors = self._layout.tensors(batch)
+        tensors, constants = self._layout.contents(batch)
         recorder = self._recorder(tensors[0].device) if tensors else None
         if recorder is None or self._stopped:
             if not self.eager:
@@ -112,7 +109,7 @@ class CapturedStep(Generic[B, R]):
         if self._state.generation != self._generation:  # optimizers have other tensors than those that graphs write
             self._generation = self._state.generation
             self._sizes.clear()
-        key = (*((t.shape, t.dtype) for t in tensors), self._layout.constants(batch), self._state.key())
+        key = (*[(t.shape, t.dtype) for t in tensors], constants, self._state.key())
         size = self._sizes.get(key)
         if size is None or self.eager < _WARM_UP:
             self._layout.check(batch)

@@ -124,9 +124,16 @@ def clear_rows(rows: Sequence[PaddedRows]) -> None:
     num_blocks = 0
     for value, padded, kind, dim, block in rows:
         jobs = padded.jobs
-        fits = jobs is not None and dim == 0 and block is None and value.get_device() == jobs.table.get_device()
-        if fits and _is_plain(value):
-            by_kernel.append((value, jobs.address(kind)))
+        if (
+            jobs is not None
+            and dim == 0
+            and block is None
+            and type(value) is Tensor  # of which its memory is all that is to be changed
+            and not value.requires_grad
+            and value.is_contiguous()
+            and value.get_device() == jobs.device
+        ):
+            by_kernel.append((value, jobs.addresses[kind]))
             num_blocks = jobs.num_blocks
         elif dim == 0:  # a slice takes half the time of narrow
             others += [value[begin : begin + n] for begin, n in padded.tails(kind, block)]
@@ -147,11 +154,6 @@ def _padded_weights(weights: dict[EdgeType, Tensor], counts: Counts, sizes: PadS
             parts += (part, part.new_zeros(size - part.numel()))
         padded[e] = torch.cat(parts)
     return padded
-
-
-def _is_plain(value: Tensor) -> bool:
-    """Whether writing to its memory is all that a change of it is."""
-    return type(value) is Tensor and not value.requires_grad and value.is_contiguous()
 
 
 @functools.cache

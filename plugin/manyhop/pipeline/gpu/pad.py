@@ -54,7 +54,9 @@ class GPUFrame:
         """Node or edge type -> which of the jobs of a sample is theirs."""
         self.tiles = -(-max((sum(own) for own in self.blocks), default=0) // _TILE)
         self.jobs = self._jobs()
-        self.width: int = self.jobs.shape[1]
+        width = self.jobs.shape[1]
+        self.places = [(kind, 8 * width * i) for kind, i in self.number.items()]
+        """Node or edge types, and where their jobs begin, in bytes."""
         self._cuts: dict[Any, _Cut] = {}
 
     def _jobs(self) -> npt.NDArray[np.int64]:
@@ -111,18 +113,12 @@ class Jobs(NamedTuple):
 
     table: Tensor
     """That of all samples of a launch."""
-    begin: int
-    """The address of its jobs there."""
-    frame: GPUFrame
-
-    @property
-    def num_blocks(self) -> int:
-        """Of a job."""
-        return self.frame.num_blocks
-
-    def address(self, kind: NodeType | EdgeType) -> int:
-        """That of the job of the nodes or edges of a type."""
-        return self.begin + 8 * self.frame.width * self.frame.number[kind]
+    device: int
+    """The number of its GPU; -1: a CPU."""
+    addresses: dict[NodeType | EdgeType, int]
+    """Of the jobs of the nodes or edges of each type."""
+    num_blocks: int
+    """Of a job."""
 
 
 def fill(
@@ -200,15 +196,16 @@ def fill(
         made.append((padded, {t: next(mask_of) for t in node}, {e: next(mask_of) for e in row}))
         at += 8 * cut.num_ids
         mask_at += cut.num_masks
-    jobs, staging = _staging((sum([len(frame.jobs) for frame in frames]), frames[0].width), device)
+    jobs, staging = _staging((sum([len(frame.jobs) for frame in frames]), frames[0].jobs.shape[1]), device)
     np.concatenate([frame.jobs for frame in frames], out=jobs)
     jobs[:, _IN : _BEGINS + num_blocks + 1] = added
     programs = min(max([frame.tiles for frame in frames]), _MOST_PROGRAMS)
     table = _launch(_pad(), device, staging, programs, num_blocks, programs, num_trees)
     filled: list[Filled] = []
-    begin = table.data_ptr()
+    begin, number = table.data_ptr(), table.get_device()
     for parts, frame in zip(made, frames, strict=True):
-        filled.append((*parts, Jobs(table, begin, frame)))
+        addresses = {kind: begin + place for kind, place in frame.places}
+        filled.append((*parts, Jobs(table, number, addresses, num_blocks)))
         begin += 8 * frame.jobs.size
     return filled
 
@@ -221,7 +218,7 @@ def clear(tensors: Sequence[tuple[Tensor, int]], num_blocks: int) -> None:
             rows belong to.
         num_blocks: of these jobs.
     """
-    parts = [(value.data_ptr(), value.nbytes // len(value), job) for value, job in tensors if value.numel()]
+    parts = [(value.data_ptr(), value.nbytes // value.size(0), job) for value, job in tensors if value.numel()]
     if parts:
         device, most = tensors[0][0].device, max([value.nbytes for value, _ in tensors])
         table, staging = _staging((len(parts), 3), device)
