@@ -267,28 +267,29 @@ class Padding:
 
 def _to_sample(out: Sample, topology: Topology) -> SampledSubgraph:
     """The engine's terms for a sample in PyG's: the inverse of ``to_sampler_output``."""
-    if topology.hetero:
-        user, node, row, col, edge = topology.user_edge_type, out.node, out.row, out.col, out.edge
-        tree, nodes, edges = out.batch, out.num_sampled_nodes, out.num_sampled_edges
-    else:
-        user = {HOMOGENEOUS_EDGE: HOMOGENEOUS_EDGE}
-        node = {HOMOGENEOUS_NODE: out.node}
-        row, col, edge = ({HOMOGENEOUS_EDGE: value} for value in (out.row, out.col, out.edge))
-        tree = None if out.batch is None else {HOMOGENEOUS_NODE: out.batch}
-        nodes, edges = out.num_sampled_nodes, out.num_sampled_edges
-        nodes = None if nodes is None else {HOMOGENEOUS_NODE: nodes}
-        edges = None if edges is None else {HOMOGENEOUS_EDGE: edges}
-    if topology.backward:
-        row, col = col, row
+    row, col = (out.col, out.row) if topology.backward else (out.row, out.col)
     sample = object.__new__(SampledSubgraph)  # a frozen dataclass takes four times as long by itself
+    if topology.hetero:
+        user, nodes, edges = topology.user_edge_type, out.num_sampled_nodes, out.num_sampled_edges
+        sample.__dict__.update(
+            node={t: _long(v) for t, v in out.node.items()},
+            row={t: _long(row[name]) for t, name in user.items()},
+            col={t: _long(col[name]) for t, name in user.items()},
+            edge_id={t: out.edge[name] for t, name in user.items()},
+            tree=None if out.batch is None else {t: _long(v) for t, v in out.batch.items()},
+            num_sampled_nodes=nodes,
+            num_sampled_edges=None if edges is None else {t: edges[name] for t, name in user.items()},
+        )
+        return sample
+    nodes, edges = out.num_sampled_nodes, out.num_sampled_edges
     sample.__dict__.update(
-        node={t: _long(v) for t, v in node.items()},
-        row={t: _long(row[name]) for t, name in user.items()},
-        col={t: _long(col[name]) for t, name in user.items()},
-        edge_id={t: edge[name] for t, name in user.items()},
-        tree=None if tree is None else {t: _long(v) for t, v in tree.items()},
-        num_sampled_nodes=nodes,
-        num_sampled_edges=None if edges is None else {t: edges[name] for t, name in user.items()},
+        node={HOMOGENEOUS_NODE: _long(out.node)},
+        row={HOMOGENEOUS_EDGE: _long(row)},
+        col={HOMOGENEOUS_EDGE: _long(col)},
+        edge_id={HOMOGENEOUS_EDGE: out.edge},
+        tree=None if out.batch is None else {HOMOGENEOUS_NODE: _long(out.batch)},
+        num_sampled_nodes=None if nodes is None else {HOMOGENEOUS_NODE: nodes},
+        num_sampled_edges=None if edges is None else {HOMOGENEOUS_EDGE: edges},
     )
     return sample
 

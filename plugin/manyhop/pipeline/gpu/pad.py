@@ -105,7 +105,7 @@ def prepare_padding(device: torch.device) -> None:
 def begins_of(counts: Blocks, num_blocks: int) -> list[int]:
     """Where blocks begin, with empty ones at the end until there are so many, and where the last one ends."""
     begins = list(accumulate(counts, initial=0))
-    return begins + begins[-1:] * (num_blocks - len(counts))
+    return begins if len(counts) == num_blocks else begins + begins[-1:] * (num_blocks - len(counts))
 
 
 class Jobs(NamedTuple):
@@ -147,42 +147,36 @@ def fill(
     id_of = iter(ids.unsafe_split_with_sizes([n for cut in cuts for n in cut.id_sizes]))
     mask_of = iter(masks.unsafe_split_with_sizes([n for cut in cuts for n in cut.mask_sizes]))
     at, mask_at, num_blocks = ids.data_ptr(), masks.data_ptr(), frames[0].num_blocks
-    added: list[list[int]] = []
+    added: list[int] = []
     alive: list[Tensor] = []  # until the kernel is enqueued
-
-    def add(known: tuple[Tensor | None, ...], kind: NodeType | EdgeType, own: Blocks, place: list[int]) -> list[Any]:
-        """Add a job; return its results."""
-        begins = begins_of(own, num_blocks)
-        sources, targets = [0, 0, 0], [0, 0, 0]
-        results: list[Tensor | None] = []
-        for i, values in enumerate(known):
-            if values is None:
-                results.append(None)
-                continue
-            if values.numel() != begins[-1]:
-                raise InputError(
-                    f"Expected {begins[-1]} nodes or edges of type {kind!r}, as the counts per hop of the sample say, "
-                    f"got {values.numel()}. Let transform_sampler_output change the counts, too."
-                )
-            if values.dtype is not torch.int64 or not values.is_contiguous():
-                values = values.long().contiguous()
-                alive.append(values)
-            sources[i], targets[i] = values.data_ptr(), at + place[i]
-            results.append(next(id_of))
-        added.append([*sources, *targets, mask_at + place[3], *begins])
-        return results
-
     made: list[tuple[SampledSubgraph, dict[NodeType, Tensor], dict[EdgeType, Tensor]]] = []
     for frame, sample, own, cut in zip(frames, samples, counts, cuts, strict=True):
-        places, trees, sizes = iter(cut.places), sample.tree, frame.sizes
+        places, trees, edge_ids, sizes = iter(cut.places), sample.tree, sample.edge_id, frame.sizes
         node, tree, row, col = dict[Any, Tensor](), dict[Any, Tensor](), dict[Any, Tensor](), dict[Any, Tensor]()
         edge_id: dict[EdgeType, Tensor | None] = {}
         for t in sizes.nodes:
-            of_nodes = sample.node[t], None if trees is None else trees[t]
-            node[t], tree[t] = add(of_nodes, t, own.nodes[t], next(places))
+            begins, place = begins_of(own.nodes[t], num_blocks), next(places)
+            n = begins[-1]
+            node[t] = next(id_of)
+            if trees is None:
+                added += (_address(sample.node[t], n, t, alive), 0, 0, at + place[0], 0, 0)
+            else:
+                tree[t] = next(id_of)
+                added += (_address(sample.node[t], n, t, alive), _address(trees[t], n, t, alive), 0)
+                added += (at + place[0], at + place[1], 0)
+            added += (mask_at + place[3], *begins)
         for e in sizes.edges:
-            of_edges = sample.row[e], sample.col[e], sample.edge_id[e]
-            row[e], col[e], edge_id[e] = add(of_edges, e, own.edges[e], next(places))
+            begins, place, ids_of = begins_of(own.edges[e], num_blocks), next(places), edge_ids[e]
+            n = begins[-1]
+            added += (_address(sample.row[e], n, e, alive), _address(sample.col[e], n, e, alive))
+            row[e], col[e] = next(id_of), next(id_of)
+            if ids_of is None:
+                edge_id[e] = None
+                added += (0, at + place[0], at + place[1], 0)
+            else:
+                edge_id[e] = next(id_of)
+                added += (_address(ids_of, n, e, alive), at + place[0], at + place[1], at + place[2])
+            added += (mask_at + place[3], *begins)
         padded = object.__new__(SampledSubgraph)  # a frozen dataclass takes four times as long by itself
         padded.__dict__.update(
             node=node,
@@ -198,7 +192,7 @@ def fill(
         mask_at += cut.num_masks
     jobs, staging = _staging((sum([len(frame.jobs) for frame in frames]), frames[0].jobs.shape[1]), device)
     np.concatenate([frame.jobs for frame in frames], out=jobs)
-    jobs[:, _IN : _BEGINS + num_blocks + 1] = added
+    jobs[:, _IN : _BEGINS + num_blocks + 1] = np.array(added, dtype=np.int64).reshape(len(jobs), -1)
     programs = min(max([frame.tiles for frame in frames]), _MOST_PROGRAMS)
     table = _launch(_pad(), device, staging, programs, num_blocks, programs, num_trees)
     filled: list[Filled] = []
@@ -208,6 +202,19 @@ def fill(
         filled.append((*parts, Jobs(table, number, addresses, num_blocks)))
         begin += 8 * frame.jobs.size
     return filled
+
+
+def _address(values: Tensor, count: int, kind: NodeType | EdgeType, alive: list[Tensor]) -> int:
+    """Where the kernel reads a tensor; ``alive`` gets a copy of one that it cannot read."""
+    if values.numel() != count:
+        raise InputError(
+            f"Expected {count} nodes or edges of type {kind!r}, as the counts per hop of the sample say, got "
+            f"{values.numel()}. Let transform_sampler_output change the counts, too."
+        )
+    if values.dtype is not torch.int64 or not values.is_contiguous():
+        values = values.long().contiguous()
+        alive.append(values)
+    return values.data_ptr()
 
 
 def clear(tensors: Sequence[tuple[Tensor, int]], num_blocks: int) -> None:
