@@ -18,9 +18,11 @@ from manyhop.features.gathering.gpu import gather_on_gpu
 from manyhop.graph import PlacedGraph
 from manyhop.loading.gpu import runtime
 from manyhop.pipeline.gpu import GPUPositions
+from manyhop.pipeline.gpu import pad as gpu_pad
 from manyhop.sampling.engines import placed_engine
 from manyhop.sampling.gpu.launch.sequence import KernelSequence
 from manyhop.sampling.gpu.launch.workspace import Workspace
+from manyhop.system import triton_compiler
 
 NODES, BATCH_SIZE = 1 << 16, 1024
 
@@ -60,6 +62,9 @@ def without_kernels() -> Iterator[pytest.MonkeyPatch]:
         for owner, name, value in (
             (runtime, "gather", gather),
             (gpu_plan, "_kernel", lambda *_: NoKernel()),
+            (gpu_pad, "_pad", NoKernel),
+            (gpu_pad, "_clear", NoKernel),
+            (triton_compiler, "runs_on", lambda device: True),
             (GPUPositions, "__call__", positions),
             (Workspace, "wait", wait),
             (Workspace, "required", required),
@@ -71,7 +76,7 @@ def without_kernels() -> Iterator[pytest.MonkeyPatch]:
 
 
 @contextlib.contextmanager
-def loader_without_kernels(batches: int) -> Iterator[manyhop_pyg.NeighborLoader]:
+def loader_without_kernels(batches: int, **options: Any) -> Iterator[manyhop_pyg.NeighborLoader]:
     """Make a loader of ``batches`` batches, which works inside the context."""
     features, graph = manyhop_pyg.FeatureStore(), manyhop_pyg.GraphStore()
     edge_index = torch.randint(0, NODES, (2, 4 * NODES))
@@ -81,9 +86,8 @@ def loader_without_kernels(batches: int) -> Iterator[manyhop_pyg.NeighborLoader]
     with without_kernels() as monkeypatch:
         pyg_works_on(monkeypatch.setattr, CPU)
         seeds = torch.randint(0, NODES, (batches * BATCH_SIZE,))
-        yield manyhop_pyg.NeighborLoader(
-            (features, graph), [15, 10, 5], input_nodes=seeds, batch_size=BATCH_SIZE, shuffle=True, seed=1, device="cpu"
-        )
+        fixed: dict[str, Any] = {"batch_size": BATCH_SIZE, "shuffle": True, "seed": 1, "device": "cpu"}
+        yield manyhop_pyg.NeighborLoader((features, graph), [15, 10, 5], input_nodes=seeds, **fixed, **options)
 
 
 @contextlib.contextmanager

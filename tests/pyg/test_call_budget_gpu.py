@@ -14,6 +14,11 @@ def test_a_further_batch_of_nodes():
         check_calls(loader, 61)
 
 
+def test_a_further_batch_of_fixed_size():
+    with loader_without_kernels(WARM_UP + BATCHES + 16, pad="auto") as loader:
+        check_calls(loader, 96)
+
+
 def test_a_batch_of_given_seeds():
     with loader_without_kernels(1) as loader:
         check_calls(Served(loader), 124)
