@@ -91,6 +91,7 @@ CONVS: dict[str, Any] = {
     "sage sum": lambda: SAGEConv(4, 6, aggr="sum", normalize=True),
     "sage max": lambda: SAGEConv(4, 6, aggr="max", project=False, root_weight=False),
     "gcn": lambda: GCNConv(4, 6),
+    "gcn to fewer channels": lambda: GCNConv(4, 3),
     "gcn without loops": lambda: GCNConv(4, 6, add_self_loops=False, bias=False),
     "gcn without norm": lambda: GCNConv(4, 6, normalize=False),
     "graph": lambda: GraphConv(4, 6),
@@ -109,7 +110,9 @@ def test_layers(data, device, calls, name, pad):
     assert calls
 
 
-@pytest.mark.parametrize("name", ["gcn", "gcn without loops", "gcn without norm", "graph", "graph mean"])
+@pytest.mark.parametrize(
+    "name", ["gcn", "gcn to fewer channels", "gcn without loops", "gcn without norm", "graph", "graph mean"]
+)
 def test_layers_with_weights(data, device, calls, name):
     keep = data.edge_index[0] != data.edge_index[1]  # of several loops at a node, PyG takes the weight of any
     data = data.edge_subgraph(keep)
@@ -122,7 +125,7 @@ def test_layers_with_weights(data, device, calls, name):
     assert len(calls) == 2
 
 
-@pytest.mark.parametrize("name", ["gcn", "graph"])
+@pytest.mark.parametrize("name", ["gcn", "gcn to fewer channels", "graph"])
 def test_gradients_of_weights(data, device, name):
     batch = batch_of(data.edge_subgraph(data.edge_index[0] != data.edge_index[1]), device)
     conv, grads = CONVS[name]().to(device), []

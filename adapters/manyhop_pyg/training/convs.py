@@ -184,10 +184,13 @@ class SegmentGCNConv(_BySegments, GCNConv):  # type: ignore[misc]  # PyG is unty
             num_nodes, num_dst, (x, _) = needed.num_nodes, needed.num_dst, needed.nodes(x)
         plain = edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
         weight, loops = _normalised(plain, edge_weight, num_nodes, x.dtype, self.add_self_loops)
-        x = self.lin(x).to(weight.dtype)  # under autocast, PyG's product is of this dtype, too
+        sums_first = x.size(1) <= self.out_channels  # of narrower rows, and without their gradients in a first layer
+        x = (x if sums_first else self.lin(x)).to(weight.dtype)  # of this dtype, too, is PyG's product under autocast
         out = self.add_up(edges, x, weight[: edges.size(1)], num_dst)
         if loops is not None:
             out = torch.addcmul(out, loops[:num_dst].unsqueeze(1), x[:num_dst])
+        if sums_first:
+            out = self.lin(out).to(weight.dtype)
         return out if self.bias is None else out + self.bias
 
 
