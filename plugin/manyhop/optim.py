@@ -152,9 +152,11 @@ class Optimizer(torch.optim.Optimizer):
             [table.own for table in states],
             first=owners.rows_of(owners.world.rank).start,
             scale=scale,
+            stamps=embedding.versions.next(),
         )
         if not owners.world.is_alone and owners.copies != "rank":
             exchange.wait()
+        embedding.versions.updated()
 
     def _make_states(self, embedding: Embedding) -> list[Table]:
         def make(name: str) -> Table:

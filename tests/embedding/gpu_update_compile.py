@@ -8,7 +8,7 @@ from triton.compiler import ASTSource
 from manyhop.embedding.kernels.update import NUMBERS, sum_pieces, update_rows
 from manyhop.embedding.rules import Kind
 
-INTEGERS = ("ids", "order", "count", "grads", "pieces", "weight", "first", "state_a", "state_b")
+INTEGERS = ("ids", "order", "count", "grads", "pieces", "weight", "first", "state_a", "state_b", "stamps", "stamp")
 CONSTANTS = ("KIND", "WIDE_GRADS", "WIDE_WEIGHT", "WIDTH", "LANES", "ROWS", "COLUMNS")
 VARIANTS = [
     (Kind.STORE, True, True, 300, 4, 4, 256),

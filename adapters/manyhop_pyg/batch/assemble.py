@@ -15,6 +15,8 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from torch_geometric.typing import SparseTensor, TensorFrame
 
+from manyhop.embedding import Embedding, RowsAhead
+from manyhop.errors import InputError
 from manyhop.features import RowRequest
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop_pyg.batch.output import joined
@@ -33,6 +35,7 @@ class Rows:
         self._device = device
         self._requests: list[RowRequest] = []
         self._slots: list[tuple[Attributes, str]] = []
+        self._ahead: list[tuple[RowsAhead, RowRequest]] = []
 
     def add(self, into: Attributes, columns: list[Column], index: Tensor, bound: int | None) -> None:
         """The values of ``columns`` in ``into`` will be indexed by ``index``, whose ids are below ``bound``."""
@@ -44,6 +47,17 @@ class Rows:
                 self._requests.append(RowRequest(value, index, dim, key, bound))
                 self._slots.append((into, key))
 
+    def add_trainable(
+        self, into: Attributes, embeddings: list[tuple[str, Embedding]], index: Tensor, bound: int | None
+    ) -> None:
+        """The rows of ``embeddings`` are gathered, too, for :func:`finish_trainable`."""
+        for key, embedding in embeddings:
+            device = index.device if self._device is None else self._device
+            into[key], request = embedding.begin(index, device)
+            if request is not None:
+                request.bound = bound
+                self._ahead.append((into[key], request))
+
     def device_of(self, value: Any) -> torch.device:
         """Where the batch's own version of ``value`` is to be."""
         if self._device is not None:
@@ -54,9 +68,12 @@ class Rows:
     def fetch(self, get: Callable[[list[RowRequest]], list[Any]]) -> int:
         """Gather everything, by ``get``, and put it where it belongs. Returns the number of bytes."""
         nbytes = 0
-        rows = get(self._requests)
-        for (into, key), value in zip(self._slots, rows, strict=True):
+        rows = get([*self._requests, *(request for _, request in self._ahead)] if self._ahead else self._requests)
+        for (into, key), value in zip(self._slots, rows[: len(self._slots)], strict=True):
             into[key] = value
+            nbytes += value.numel() * value.element_size()
+        for (ahead, _), value in zip(self._ahead, rows[len(self._slots) :], strict=True):
+            ahead.rows = value
             nbytes += value.numel() * value.element_size()
         return nbytes
 
@@ -81,11 +98,29 @@ def begin_data(plan: DataPlan, out: SamplerOutput, perm: Permutation, rows: Rows
         into["num_nodes"] = n
     _put_edges(into, store.edges, out.row, out.col, e_id, n, n, rows)
     rows.add(into, store.of_nodes, out.node, bounds.get(HOMOGENEOUS_NODE))
+    rows.add_trainable(into, store.embeddings, out.node, bounds.get(HOMOGENEOUS_NODE))
     _add_edge_columns(into, store.of_edges, e_id, rows, bounds.get(HOMOGENEOUS_EDGE))
     into.setdefault("n_id", out.node)
     if e_id is not None:
         into.setdefault("e_id", e_id)
     return batch
+
+
+def finish_trainable(batch: object) -> None:
+    """Set the rows of embeddings as they are now, in the thread that trains.
+
+    Raises:
+        InputError: the user's function has made something else of the batch.
+    """
+    if not isinstance(batch, Data | HeteroData):
+        raise InputError(
+            f"Expected batches of Data or HeteroData, whose nodes have an embedding, got a {type(batch).__name__}. Take "
+            "the embedding out of the data, and call it with batch.n_id."
+        )
+    for store in batch.stores:
+        for key, value in store._mapping.items():
+            if type(value) is RowsAhead:
+                store._mapping[key] = value.finish()
 
 
 def label_data(batch: Data, out: SamplerOutput) -> None:
@@ -112,6 +147,7 @@ def begin_hetero_data(
         if nodes.num_nodes:
             into["num_nodes"] = node.numel()
         rows.add(into, nodes.of_nodes, node, bounds.get(node_type))
+        rows.add_trainable(into, nodes.embeddings, node, bounds.get(node_type))
     for edge_type, edges in plan.edges.items():
         row, col = out.row.get(edge_type, empty), out.col.get(edge_type, empty)
         edge = out.edge.get(edge_type, empty) if out.edge is not None else None

@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
+from manyhop.errors import InputError
 from manyhop.features import gather
 from manyhop_pyg.batch.assemble import Rows, begin_data, begin_hetero_data
 from manyhop_pyg.batch.assemble_stores import join_hetero_store, join_store
@@ -41,6 +42,11 @@ def join_all(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tu
         outs = padding.pad(outs, joining.stats)
     homogeneous = isinstance(outs[0], SamplerOutput)
     plan = joining.placed if isinstance(joining.placed, DataPlan) else None
+    if padding is not None and plan is not None and plan.embeddings:
+        raise InputError(
+            f"Expected no embedding among the data with pad='auto', got {plan.embeddings[0]!r}: padding nodes have no "
+            "rows. Take it out of the data, and call it with batch.n_id."
+        )
     if plan is not None:
         rows = Rows(None if gpu is None else gpu.device)
         begin = begin_data if homogeneous else begin_hetero_data

@@ -14,6 +14,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.storage import BaseStorage, EdgeStorage, NodeStorage
 from torch_geometric.typing import SparseTensor, TensorFrame
 
+from manyhop.embedding import Embedding
 from manyhop.errors import FeatureError
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, NodeType
 from manyhop_pyg.typing import Attributes, Batch
@@ -55,6 +56,8 @@ class StorePlan:
         """Edges, in the forms in which the user holds them."""
         self.of_nodes: list[Column] = []
         self.of_edges: list[Column] = []
+        self.embeddings: list[tuple[str, Embedding]] = []
+        """Trainable rows of nodes."""
         self._moved: list[tuple[Tensor, int]] = []  # values of which the template has a copy, and their versions
         has_rows = isinstance(store, NodeStorage | EdgeStorage)  # what all of typed data shares has none
         for key, value in items:
@@ -62,6 +65,8 @@ class StorePlan:
                 continue
             if edges and (key == "edge_index" or isinstance(value, SparseTensor)):
                 self.edges.append((key, value))
+            elif isinstance(store, NodeStorage) and isinstance(value, Embedding):
+                self.embeddings.append((key, value))
             elif has_rows and store.is_node_attr(key):
                 self.of_nodes.append(_column(data, store, key, value, placed))
             elif has_rows and store.is_edge_attr(key):
@@ -107,6 +112,8 @@ class DataPlan:
         stores = [*self.nodes.values(), *self.edges.values()]
         self.sources = [column.value for store in stores for column in (*store.of_nodes, *store.of_edges)]
         """What rows are read from."""
+        self.embeddings = [key for store in stores for key, _ in store.embeddings]
+        """Names of trainable rows."""
         edges = [
             (kind, value) for kind, store in self.edges.items() for key, value in store.edges if key == "edge_index"
         ]
@@ -168,6 +175,17 @@ class PlanCache:
         if plan is None or not plan.fits(data):
             plan = self._plan = DataPlan(data, None, _where_it_is)
         return plan
+
+
+def has_embeddings(data: object) -> bool:
+    """Whether nodes of the data have trainable rows."""
+    stores = data.stores if isinstance(data, Data | HeteroData) else []
+    return any(
+        isinstance(value, Embedding)
+        for store in stores
+        if isinstance(store, NodeStorage)
+        for value in store._mapping.values()
+    )
 
 
 def _where_it_is(name: str, value: object) -> object:

@@ -10,9 +10,12 @@ from torch import Tensor
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch_geometric.data import Data, HeteroData
 
+from manyhop.embedding import RowsAhead
 from manyhop.loading.gpu.samples import empty_sample
 from manyhop.pipeline import Turn
+from manyhop_pyg.batch.assemble import finish_trainable
 from manyhop_pyg.batch.join import join_all
+from manyhop_pyg.batch.plan import has_embeddings
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.loaders.view import LoaderView
 from manyhop_pyg.samplers.given_negatives import GivenNegatives
@@ -30,10 +33,13 @@ class Batches:
         pins: whether batches are copied to pinned memory.
     """
 
-    hands_out = False
-
     def __init__(self, loader: LoaderView, *, pins: bool) -> None:
         self._loader, self._pins = loader, pins
+
+    @property
+    def hands_out(self) -> bool:
+        """Whether the data has embeddings, whose rows belong to the thread that trains."""
+        return has_embeddings(self._loader.data)
 
     @property
     def in_thread(self) -> bool:
@@ -101,7 +107,9 @@ class Batches:
         # Other attributes are such as the edges that were sampled, beside their reverses.
         if stores is None or not all(store.__dict__.keys() <= _USUAL_ATTRIBUTES for store in stores):
             return [[batch]]
-        return [store._mapping.values() for store in stores]
+        found: list[Collection[object]] = [store._mapping.values() for store in stores]
+        ahead = [value for values in found for value in values if type(value) is RowsAhead]
+        return [*found, *((one.ids, one.rows) for one in ahead)]
 
     def empty(self, device: torch.device) -> Sample:
         """Return a sample without nodes and edges, in PyG's terms."""
@@ -111,7 +119,8 @@ class Batches:
         return sampler.node_output(replace(sample, num_sampled_nodes=None, num_sampled_edges=None))
 
     def hand_out(self, batch: Batch) -> Batch:
-        """Return the batch: it is complete."""
+        """Return the batch, with the rows that embeddings have now."""
+        finish_trainable(batch)
         return batch
 
 

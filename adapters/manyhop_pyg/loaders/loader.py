@@ -26,10 +26,10 @@ from manyhop.loading.padding import probe
 from manyhop.loading.trainers import SeedPositions, SharedSampler
 from manyhop.pipeline import BatchPlan, Lockstep, Turn
 from manyhop.sampling import BatchKey
-from manyhop_pyg.batch.assemble import label_data, label_types
+from manyhop_pyg.batch.assemble import finish_trainable, label_data, label_types
 from manyhop_pyg.batch.join import join
 from manyhop_pyg.batch.joining import Joining, placed_columns
-from manyhop_pyg.batch.plan import PlanCache
+from manyhop_pyg.batch.plan import PlanCache, has_embeddings
 from manyhop_pyg.loaders.batches import Batches, can_pin
 from manyhop_pyg.loaders.check import check_torch_arguments
 from manyhop_pyg.loaders.columns import columns_of
@@ -358,6 +358,8 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         data, out, nbytes = join(self.joining() if joining is None else joining, out, times)
         turn = current_turn()
         self.finish_batch(data, out, turn)
+        if turn is None and has_embeddings(self.data):
+            finish_trainable(data)
         if self.transform is not None:
             data = self.transform(data)
         if turn is not None:

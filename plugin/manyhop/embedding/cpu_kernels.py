@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from manyhop.embedding.rules import PIECE, Kind
 from manyhop.sampling.cpu.kernels.random import draw, fold, unit
-from manyhop.system.numba_kernels import f32, helper, i64, kernel, prefetch8_far, u16, u64
+from manyhop.system.numba_kernels import f32, helper, i32, i64, kernel, prefetch8_far, u16, u64
 
 F32 = npt.NDArray[np.float32]
 
@@ -35,7 +35,7 @@ def fill_uniform(out: int, first: int, count: int, width: int, key: np.uint64, b
 
 @kernel(
     "void(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64,"
-    " float64, float64, float64, float64, float64)"
+    " int64, int64, float64, float64, float64, float64, float64)"
 )
 def update_rows(
     kind: int,
@@ -51,6 +51,8 @@ def update_rows(
     state_a: int,
     state_b: int,
     width: int,
+    stamps: int,
+    stamp: int,
     scale: float,
     h0: float,
     h1: float,
@@ -61,7 +63,8 @@ def update_rows(
 
     ids, order: addresses of int64, ascending row numbers and the gradient of each; positions ``[begin, end)`` are done,
     in which no row is only in part. grads, weight: of ``[..., width]``, float32 (wide) or bfloat16. first: the number
-    of the row at ``weight``, and at the states, which are float32. scale: what sums are multiplied by.
+    of the row at ``weight``, and at the states, which are float32. stamps: address of an int32 per row, which gets
+    ``stamp`` where the row is updated; 0: there are none. scale: what sums are multiplied by.
     """
     id_of, order_of = i64(ids, end), i64(order, end)
     total, piece, row = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
@@ -95,6 +98,8 @@ def update_rows(
         for c in range(width):
             total[c] *= factor
         at = number - first
+        if stamps:
+            i32(stamps + 4 * at, 1)[0] = stamp
         if wide_weight:
             _apply(
                 kind, total, f32(weight + at * weight_bytes, width), state_a + at * width * 4, state_b + at * width * 4,

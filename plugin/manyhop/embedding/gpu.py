@@ -11,18 +11,27 @@ import torch
 from torch import Tensor
 
 from manyhop.embedding.gradients import Gradients
+from manyhop.embedding.kernels.refresh import refresh_rows
 from manyhop.embedding.kernels.update import NUMBERS, sum_pieces, update_rows
-from manyhop.embedding.rules import PIECE, Rule
+from manyhop.embedding.rules import PIECE, Rule, Stamps
 from manyhop.system.triton_launch import Kernel
 
 _TILE = 1024  # numbers of a program
 _MOST_COLUMNS = 256
 _NUM_WARPS = 4
+_REFRESHED = 32  # rows of a program that looks for outdated ones
 _LANES = 4  # numbers that a thread reads at once: 16 bytes of float32
 
 
 def update_on_gpu(
-    rule: Rule, gradients: Gradients, weight: Tensor, states: Sequence[Tensor], *, first: int, scale: float
+    rule: Rule,
+    gradients: Gradients,
+    weight: Tensor,
+    states: Sequence[Tensor],
+    *,
+    first: int,
+    scale: float,
+    stamps: Stamps | None = None,
 ) -> None:
     """Do what :func:`manyhop.embedding.updating.update` does, on the current stream of the gradients' GPU."""
     values, width = gradients.values, gradients.values.shape[1]
@@ -31,7 +40,7 @@ def update_on_gpu(
         return
     if device.type == "cuda" and torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
-            return update_on_gpu(rule, gradients, weight, states, first=first, scale=scale)
+            return update_on_gpu(rule, gradients, weight, states, first=first, scale=scale, stamps=stamps)
     columns = min(_MOST_COLUMNS, 1 << max(4, (width - 1).bit_length()))
     rows, blocks = _TILE // columns, -(-width // columns)
     wide_grads, wide_weight = values.dtype == torch.float32, weight.dtype == torch.float32
@@ -45,10 +54,35 @@ def update_on_gpu(
         sums(device, -(-num_pieces // rows) * blocks, *read, pieces.data_ptr())
     numbers = tuple(_bits(number) for number in (scale, rule.h0, rule.h1, rule.h2, rule.h3))
     a, b = ([state.data_ptr() for state in states] + [0, 0])[:2]
-    updates = _kernel(update_rows, (0,) * 9 + (NUMBERS.value,), (int(rule.kind), wide_grads, wide_weight, *tile))
+    stamped = (0, 0) if stamps is None else (stamps.of_rows.data_ptr(), stamps.value)
+    updates = _kernel(update_rows, (0,) * 11 + (NUMBERS.value,), (int(rule.kind), wide_grads, wide_weight, *tile))
     updates(
         device, -(-count // rows) * blocks,
-        *read, pieces.data_ptr(), weight.data_ptr(), first, a, b, numbers,
+        *read, pieces.data_ptr(), weight.data_ptr(), first, a, b, *stamped, numbers,
+    )  # fmt: skip
+
+
+def refresh_on_gpu(ids: Tensor, stamps: Tensor, latest: int, table: Tensor, rows: Tensor) -> None:
+    """Read the rows again whose stamp is above ``latest``, on the current stream, without waiting for the GPU.
+
+    Args:
+        ids: ``[count]`` int64 or int32, contiguous, on the GPU.
+        stamps: ``[num_rows, 1] int32``, contiguous; in GPU memory or pinned, like the table.
+        latest: the number of the last update before ``rows`` were gathered.
+        table: ``[num_rows, width]`` float32 or bfloat16, contiguous.
+        rows: ``[count, width]``, contiguous: changed in place.
+    """
+    count, device = len(ids), rows.device
+    if count == 0:
+        return
+    if device.type == "cuda" and torch.cuda.current_device() != device.index:
+        with torch.cuda.device(device):
+            return refresh_on_gpu(ids, stamps, latest, table, rows)
+    words = table.shape[1] * table.element_size() // 2
+    refresh = _kernel(refresh_rows, (0,) * 7, (ids.dtype == torch.int64, words, _REFRESHED))
+    refresh(
+        device, -(-count // _REFRESHED),
+        ids.data_ptr(), count, stamps.data_ptr(), latest, table.data_ptr(), len(table), rows.data_ptr(),
     )  # fmt: skip
 
 

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from manyhop.arguments import integer
+from manyhop.embedding.ahead import RowsAhead, Versions
 from manyhop.embedding.gradients import Gradients
 from manyhop.embedding.initial import InitialRows, filler, initializer
 from manyhop.embedding.place import TablePlace, require_ids
 from manyhop.embedding.saved import load_tables, save_tables
 from manyhop.errors import InputError
-from manyhop.features import Checks
+from manyhop.features import Checks, RowRequest
 from manyhop.stores import StorePlace
 
 _DTYPES = (torch.float32, torch.bfloat16)
@@ -78,6 +79,7 @@ class Embedding(nn.Module):
         self.table, self.owners = self.place.make(self.num_rows, self.width, dtype, name, filler(initial))
         self.handle = torch.empty(0, requires_grad=True)
         """Stands for the table in autograd's graph, and in optimizers."""
+        self.versions = Versions(self.place, self.table, self.owners, name)
         self._forwards = itertools.count()
         self._checks = Checks()
         self._pending: list[tuple[int, Tensor, Tensor]] = []
@@ -98,10 +100,39 @@ class Embedding(nn.Module):
         """
         flat = require_ids(ids, self.name)
         if torch.is_grad_enabled():
-            rows: Tensor = _Rows.apply(self.handle, self, flat)  # type: ignore[no-untyped-call]
+            rows: Tensor = _Rows.apply(self.handle, self, flat, None)  # type: ignore[no-untyped-call]
         else:
             rows = self.place.gather(self.table, flat, self.name, None)
         return rows.view(*ids.shape, self.width)
+
+    def begin(self, ids: Tensor, device: torch.device) -> tuple[RowsAhead, RowRequest | None]:
+        """Begin to read the rows of a batch that is made ahead, in any thread.
+
+        Args:
+            ids: ``[count]`` int64 or int32, where the batch is.
+            device: where that is.
+
+        Returns:
+            What :meth:`finish` takes; and the rows to gather for it: set its ``rows`` to them. ``None``: other ranks or
+            the host have to read them, which :meth:`finish` does.
+        """
+        if not (self.versions.are_kept and device.type == self.place.device.type):
+            return RowsAhead(self, ids, None), None
+        source, latest = self.table.source, self.versions.latest()
+        return RowsAhead(self, ids, latest), RowRequest(source, ids, name=self.name, changes=True)
+
+    def finish(self, ahead: RowsAhead) -> Tensor:
+        """Return ``[count, width]`` rows as :meth:`forward` would: those updated since they were gathered are read again.
+
+        Where other nodes or ranks hold rows, all ranks call it.
+        """
+        if ahead.rows is None or ahead.latest is None:
+            return self(ahead.ids)  # type: ignore[no-any-return]
+        self.versions.refresh(ahead.ids, ahead.latest, ahead.rows)
+        if not torch.is_grad_enabled():
+            return ahead.rows
+        rows: Tensor = _Rows.apply(self.handle, self, ahead.ids, ahead.rows)  # type: ignore[no-untyped-call]
+        return rows
 
     def extra_repr(self) -> str:
         """Return size and place, for ``print``."""
@@ -135,7 +166,9 @@ class Embedding(nn.Module):
             RankError: another rank failed.
             StateError: a table of another shape or dtype.
         """
+        self.versions.outdate()
         load_tables(folder, {"weight": (self.table, self.owners)})
+        self.versions.updated()
 
     def take_gradients(self) -> Gradients | None:
         """Return the gradients since the last call, and forget them; ``None``: there was no ``backward``.
@@ -166,24 +199,25 @@ class Embedding(nn.Module):
         device = self.place.device
         self._pending.append((forward, ids.to(device, torch.int64), grads.to(device, self.dtype).contiguous()))
 
-    def gather_numbered(self, flat: Tensor) -> tuple[int, Tensor]:
-        """Return the number of a forward, and its rows ``[count, width]``."""
-        return next(self._forwards), self.place.gather(self.table, flat, self.name, self._checks)
+    def gather_numbered(self, flat: Tensor, rows: Tensor | None) -> tuple[int, Tensor]:
+        """Return the number of a forward, and its rows ``[count, width]``, if these are not there already."""
+        rows = self.place.gather(self.table, flat, self.name, self._checks) if rows is None else rows
+        return next(self._forwards), rows
 
 
 class _Rows(torch.autograd.Function):
     """The rows of some ids, whose gradients go to the embedding."""
 
     @staticmethod
-    def forward(ctx: Any, handle: Tensor, embedding: Embedding, flat: Tensor) -> Tensor:
+    def forward(ctx: Any, handle: Tensor, embedding: Embedding, flat: Tensor, gathered: Tensor | None) -> Tensor:
         ctx.embedding = embedding
-        ctx.number, rows = embedding.gather_numbered(flat)
+        ctx.number, rows = embedding.gather_numbered(flat, gathered)
         ctx.save_for_backward(flat)
         return rows
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grads: Tensor) -> tuple[None, None, None]:
+    def backward(ctx: Any, grads: Tensor) -> tuple[None, None, None, None]:
         (flat,) = ctx.saved_tensors
         ctx.embedding.add_gradients(ctx.number, flat, grads)
-        return None, None, None
+        return None, None, None, None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from torch import Tensor
+
 
 class Kind(IntEnum):
     """What a kernel does with the gradient of a row."""
@@ -34,6 +36,17 @@ class Rule:
     h1: float = 0.0
     h2: float = 0.0
     h3: float = 0.0
+
+
+@dataclass(frozen=True)
+class Stamps:
+    """Marks on rows: which update was the latest."""
+
+    of_rows: Tensor
+    """``[rows, 1] int32``, contiguous, of the rows that are updated, in memory of the same kind."""
+
+    value: int
+    """The number of this update."""
 
 
 PIECE = 64

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from manyhop.embedding.gradients import Gradients
-from manyhop.embedding.rules import Kind, Rule
+from manyhop.embedding.rules import Kind, Rule, Stamps
 from manyhop.system.threads import executor
 
 _ROWS_OF_A_THREAD = 1024  # fewer are not worth handing to another thread
@@ -43,7 +43,14 @@ def sum_by_row(gradients: Gradients, before: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def update(
-    rule: Rule, gradients: Gradients, weight: Tensor, states: Sequence[Tensor], *, first: int, scale: float
+    rule: Rule,
+    gradients: Gradients,
+    weight: Tensor,
+    states: Sequence[Tensor],
+    *,
+    first: int,
+    scale: float,
+    stamps: Stamps | None = None,
 ) -> None:
     """Apply the sum of the gradients of each row.
 
@@ -55,29 +62,38 @@ def update(
         states: as many as the rule has, each ``[rows, width] float32``.
         first: the number of the first row of ``weight``.
         scale: what sums are multiplied by.
+        stamps: marks the rows that are updated.
     """
     if gradients.values.is_cuda:
         from manyhop.embedding.gpu import update_on_gpu  # imports triton
 
-        update_on_gpu(rule, gradients, weight, states, first=first, scale=scale)
+        update_on_gpu(rule, gradients, weight, states, first=first, scale=scale, stamps=stamps)
     else:
-        _update_on_cpu(rule, gradients, weight, states, first=first, scale=scale)
+        _update_on_cpu(rule, gradients, weight, states, first=first, scale=scale, stamps=stamps)
 
 
 def _update_on_cpu(
-    rule: Rule, gradients: Gradients, weight: Tensor, states: Sequence[Tensor], *, first: int, scale: float
+    rule: Rule,
+    gradients: Gradients,
+    weight: Tensor,
+    states: Sequence[Tensor],
+    *,
+    first: int,
+    scale: float,
+    stamps: Stamps | None,
 ) -> None:
     from manyhop.embedding.cpu_kernels import update_rows
 
     ids, order, values = gradients.ids, gradients.order, gradients.values
     a, b = ([state.data_ptr() for state in states] + [0, 0])[:2]
+    stamps_at, stamp = (0, 0) if stamps is None else (stamps.of_rows.data_ptr(), stamps.value)
 
     def update_part(begin: int, end: int) -> None:
         update_rows(
             int(rule.kind), ids.data_ptr(), order.data_ptr(), begin, end,
             values.data_ptr(), int(values.dtype == torch.float32),
             weight.data_ptr(), int(weight.dtype == torch.float32), first, a, b, values.shape[1],
-            scale, rule.h0, rule.h1, rule.h2, rule.h3,
+            stamps_at, stamp, scale, rule.h0, rule.h1, rule.h2, rule.h3,
         )  # fmt: skip
 
     parts = _cut(ids, min(torch.get_num_threads(), 1 + len(ids) // _ROWS_OF_A_THREAD))

@@ -30,6 +30,9 @@ class RowRequest:
     bound: int | None = None
     """All row numbers are known to be in ``[0, bound)``: a GPU need not look where the source has as many rows."""
 
+    changes: bool = False
+    """Rows change from batch to batch: no copy of them may be kept."""
+
 
 def out_of_range(request: RowRequest, position: int, num_rows: int) -> FeatureError:
     """The error for a row number that does not exist."""

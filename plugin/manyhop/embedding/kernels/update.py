@@ -19,7 +19,9 @@ NUMBERS = tl.constexpr(5)  # float32 of a launch: scale, h0 to h3
 
 
 @triton.jit(
-    do_not_specialize=["ids", "order", "count", "grads", "pieces", "weight", "first", "state_a", "state_b", "numbers"]
+    do_not_specialize=[
+        "ids", "order", "count", "grads", "pieces", "weight", "first", "state_a", "state_b", "stamps", "stamp", "numbers"
+    ]
 )
 def update_rows(
     ids,
@@ -31,6 +33,8 @@ def update_rows(
     first,
     state_a,
     state_b,
+    stamps,
+    stamp,
     numbers,
     KIND: tl.constexpr,
     WIDE_GRADS: tl.constexpr,
@@ -95,6 +99,9 @@ def update_rows(
         tl.store(target, w, mask=mask)
     else:
         tl.store(target, _narrow(w), mask=mask)
+    if stamps != 0:
+        marks = stamps.to(tl.pointer_type(tl.int32)) + (row - first)
+        tl.store(marks, tl.zeros([ROWS], tl.int32) + stamp.to(tl.int32), mask=leads)
 
 
 @triton.jit(do_not_specialize=["ids", "order", "count", "grads", "pieces"])

@@ -172,6 +172,8 @@ class GPUMemory:
     def is_slow(self, request: RowRequest) -> bool:
         """Return whether rows come from the host or from other GPUs, so that a cache of hot rows pays."""
         source = request.source
+        if request.changes:
+            return False
         if self._kept_bytes is not None and request.name not in self._kept_bytes:
             return False
         for resident in self._residents.values():
