@@ -5,6 +5,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from manyhop.embedding.kernels.refresh import refresh_rows
 from manyhop.embedding.kernels.update import NUMBERS, sum_pieces, update_rows
 from manyhop.embedding.rules import Kind
 
@@ -38,3 +39,7 @@ if __name__ == "__main__":
         assert bool(vectors) == (lanes == 4), (kind, *others)
         assert not wide_grads or lanes == 1 or "ld.global.v4.b32" in code, (kind, *others)
         print(kind, *others, flush=True)
+    integers = ("ids", "count", "stamps", "latest", "table", "num_rows", "rows")
+    for wide in (True, False):
+        values = {"WIDE_IDS": wide, "WORDS": 256, "ROWS": 32}
+        assert compiled(refresh_rows, dict.fromkeys(integers, "i64"), values).asm["cubin"]

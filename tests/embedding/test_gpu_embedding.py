@@ -5,11 +5,11 @@ import torch
 from embedding_training import OURS
 
 from manyhop.embedding.gradients import Gradients
-from manyhop.embedding.rules import Kind, Rule
+from manyhop.embedding.rules import Kind, Rule, Stamps
 from manyhop.embedding.updating import rows_before, sum_by_row, update
 
 pytest.importorskip("triton")
-from manyhop.embedding.gpu import update_on_gpu
+from manyhop.embedding.gpu import refresh_on_gpu, update_on_gpu
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled where there is a GPU")
 
@@ -42,15 +42,17 @@ def test_updates_as_on_the_cpu(name, weight, count, width, grads):
     found = []
     for apply in (update, update_on_gpu):
         weights, states = start.clone(), [torch.full((rows, width), 0.5) for _ in range(num_states)]
-        for _ in range(2):
-            apply(rule, gradients, weights, states, first=7, scale=0.5)
-        found.append([weights, *states])
+        stamps = torch.zeros(rows, 1, dtype=torch.int32)
+        for number in (1, 2):
+            apply(rule, gradients, weights, states, first=7, scale=0.5, stamps=Stamps(stamps, number))
+        found.append([weights, *states, stamps])
     for ours, theirs in zip(*found, strict=True):
-        exact = ours.dtype == torch.float32
+        exact = ours.dtype != torch.bfloat16
         torch.testing.assert_close(ours, theirs, rtol=1e-6 if exact else 1e-2, atol=1e-6 if exact else 1e-3)
     untouched = torch.ones(rows, dtype=torch.bool)
     untouched[gradients.ids - 7] = False
     assert torch.equal(found[1][0][untouched], start[untouched])
+    assert torch.equal(found[1][-1].view(-1) == 2, ~untouched)
 
 
 @pytest.mark.parametrize(("count", "repeats"), [(200, 2), (500, 130), (300, 300), (64, 64), (65, 65)])
@@ -85,3 +87,19 @@ def test_one_row_many_times(copies):
         scale=1.0,
     )
     torch.testing.assert_close(weights[2], -values.sum(0))
+
+
+@pytest.mark.parametrize("width", [1, 32, 100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("ids_dtype", [torch.int64, torch.int32], ids=str)
+def test_outdated_rows_are_read_again(width, dtype, ids_dtype):
+    table, stamps = torch.randn(50, width).to(dtype), torch.randint(0, 6, (50, 1), dtype=torch.int32)
+    ids = torch.randint(0, 50, (75,), dtype=ids_dtype)
+    ids[3], ids[70] = 50, -1  # which their gather reports
+    rows = torch.zeros(75, width, dtype=dtype)
+    refresh_on_gpu(ids, stamps, 3, table, rows)
+    inside = (ids >= 0) & (ids < 50)
+    outdated = inside & (stamps[ids.clamp(0, 49).long(), 0] > 3)
+    expected = torch.where(outdated[:, None], table[ids.clamp(0, 49).long()], torch.zeros_like(rows))
+    assert 0 < outdated.sum() < 75
+    assert torch.equal(rows, expected)

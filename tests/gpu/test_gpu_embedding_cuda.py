@@ -1,5 +1,8 @@
 """Embeddings on GPUs: equal to torch's optimizers for sparse gradients, in every place that one GPU has."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from embedding_training import NUM_ROWS, OURS, WIDTH, batch, loss_of, trained_by_torch
@@ -7,6 +10,9 @@ from embedding_training import NUM_ROWS, OURS, WIDTH, batch, loss_of, trained_by
 import manyhop
 from manyhop import optim
 from manyhop.errors import FeatureError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "pyg"))
+from test_embeddings_in_data import train as train_on_batches
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 PLACES = ["device", "pinned", "sharded", "distributed"]
@@ -71,6 +77,17 @@ def test_saved_from_a_gpu_and_loaded_on_the_host(tmp_path):
         train(each, its, range(2, 4))
     torch.cuda.synchronize()
     torch.testing.assert_close(embedding.weight.cpu(), other.weight, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("placement", [*PLACES, "shared"])
+def test_rows_that_come_with_batches(placement):
+    """Training is the same to the last bit, whether loaders gather rows ahead or the loop does."""
+    place_on = "cuda" if placement == "sharded" else None
+    for options in ({}, {"num_workers": 2, "prefetch_factor": 8}):
+        expected = train_on_batches(False, placement, place_on, "cuda", **options)
+        found = train_on_batches(True, placement, place_on, "cuda", **options)
+        assert found[0] == expected[0]
+        assert torch.equal(found[1], expected[1])
 
 
 @pytest.mark.parametrize("placement", ["device", "pinned"])

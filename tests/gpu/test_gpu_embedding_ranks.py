@@ -8,8 +8,9 @@ import torch
 
 import manyhop
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # also of ranks
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "pyg")]  # also of ranks
 from embedding_training import NUM_ROWS, OURS, WIDTH, batch, loss_of, trained_by_torch
+from test_embeddings_in_data import train as train_on_batches
 
 pytestmark = [
     pytest.mark.gpu,
@@ -30,10 +31,10 @@ def train(placement, device, name):
         return embedding(torch.arange(NUM_ROWS, device="cuda")).cpu()
 
 
-@pytest.mark.parametrize(
-    ("placement", "device"),
-    [("device", None), ("pinned", None), ("sharded", "cuda"), ("distributed", None), ("shared", None)],
-)
+PLACES = [("device", None), ("pinned", None), ("sharded", "cuda"), ("distributed", None), ("shared", None)]
+
+
+@pytest.mark.parametrize(("placement", "device"), PLACES)
 def test_every_place(run_on_gpus, placement, device):
     if placement in ("sharded", "distributed"):
         pytest.importorskip("pylibwholegraph")
@@ -42,3 +43,19 @@ def test_every_place(run_on_gpus, placement, device):
     expected = trained_by_torch(start, "Adam", range(4), world_size=2)
     assert torch.equal(*found)
     torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def train_together(ahead, placement, device):
+    manyhop.init()
+    return train_on_batches(ahead, placement, device, "cuda", batch_size=8, distributed=True)
+
+
+@pytest.mark.parametrize(("placement", "device"), PLACES)
+def test_rows_that_come_with_batches(run_on_gpus, placement, device):
+    if placement in ("sharded", "distributed"):
+        pytest.importorskip("pylibwholegraph")
+    expected = run_on_gpus(train_together, False, placement, device)
+    found = run_on_gpus(train_together, True, placement, device)
+    for (losses, table), (expected_losses, expected_table) in zip(found, expected, strict=True):
+        assert losses == expected_losses
+        assert torch.equal(table, expected_table)

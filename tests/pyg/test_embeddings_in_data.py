@@ -21,39 +21,48 @@ def make_data():
     return data
 
 
-def losses_of(loader, rows_of, embedding, epochs=2):
-    """Train a small model; of each step the loss."""
+def losses_of(loader, rows_of, embedding, epochs=2, device="cpu"):
+    """Train a small model on rows alone, which has the same bits in each run, on GPUs, too; of each step the loss."""
     torch.manual_seed(1)
-    model = torch.nn.Linear(WIDTH, CLASSES)
+    model = torch.nn.Linear(WIDTH, CLASSES).to(device)
     optimizers = [torch.optim.Adam(model.parameters(), lr=0.01), manyhop.optim.Adam(embedding, lr=0.05)]
     losses = []
     for _ in range(epochs):
         for batch in loader:
             rows = rows_of(batch)
             assert rows.requires_grad
-            around = rows.index_add(0, batch.edge_index[1], rows[batch.edge_index[0]])
-            loss = torch.nn.functional.cross_entropy(model(around)[: batch.batch_size], batch.y[: batch.batch_size])
+            loss = torch.nn.functional.cross_entropy(model(rows), batch.y)
             loss.backward()
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad()
-            losses.append(loss.item())
-    return losses
+            losses.append(loss.detach())
+    return torch.stack(losses).tolist()
 
 
-def train(ahead, **options):
-    data, embedding = make_data(), manyhop.Embedding(NODES, WIDTH, seed=1)
+def train(ahead, placement="shared", place_on=None, device="cpu", **options):
+    """Return losses and the table."""
+    data, embedding = make_data(), manyhop.Embedding(NODES, WIDTH, placement=placement, device=place_on, seed=1)
     if ahead:
         data.emb = embedding
-    loader = NeighborLoader(data, [5, 5], batch_size=16, shuffle=True, seed=3, **options)
-    losses = losses_of(loader, (lambda batch: batch.emb) if ahead else (lambda batch: embedding(batch.n_id)), embedding)
-    return losses, embedding.weight.clone()
+    loader = NeighborLoader(data, [5, 5], shuffle=True, seed=3, device=device, **{"batch_size": 16} | options)
+    rows_of = (lambda batch: batch.emb) if ahead else (lambda batch: embedding(batch.n_id))
+    losses = losses_of(loader, rows_of, embedding, device=device)
+    with torch.no_grad():
+        return losses, embedding(torch.arange(NODES, device=device)).clone()
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 3, "prefetch_factor": 6}], ids=str)
 def test_training_is_the_same_to_the_last_bit(options):
     expected, found = train(False), train(True, **options)
     assert len(expected[0]) == 50
+    assert found[0] == expected[0]
+    assert torch.equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 1, "filter_per_worker": False}], ids=str)
+def test_groups_of_batches_as_on_a_gpu(on_gpu, options):
+    expected, found = train(False), train(True, **options)
     assert found[0] == expected[0]
     assert torch.equal(found[1], expected[1])
 
