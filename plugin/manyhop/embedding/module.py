@@ -103,7 +103,7 @@ class Embedding(nn.Module):
             rows: Tensor = _Rows.apply(self.handle, self, flat, None)  # type: ignore[no-untyped-call]
         else:
             rows = self.place.gather(self.table, flat, self.name, None)
-        return rows.view(*ids.shape, self.width)
+        return rows if ids.dim() == 1 else rows.view(*ids.shape, self.width)
 
     def begin(self, ids: Tensor, device: torch.device) -> tuple[RowsAhead, RowRequest | None]:
         """Begin to read the rows of a batch that is made ahead, in any thread.
