@@ -17,7 +17,7 @@ def test_a_small_run(capsys, tmp_path):
         torch.set_num_threads(threads)
     table = capsys.readouterr().out
     assert (tmp_path / "embeddings.md").read_text() == table
-    found = re.findall(r"\| ([^|]+) \| ([^|]+) \| [\d.,]+ \([\d.,]+-[\d.,]+\) \| [\d.]+ x \| (\d+%|-) \|", table)
+    found = re.findall(r"\| ([^|]+) \| ([^|]+) \| 1 \| [\d.,]+ \([\d.,]+-[\d.,]+\) \| [\d.]+ x \| (\d+%|-) \|", table)
     works, names, shares = zip(*found, strict=True)
     assert set(works) == {"backward, update", "forward, backward, update"}
     assert set(names) == {name for name, _ in contenders(Ranks(0, 1, torch.device("cpu")))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from manyhop_bench.gpu.timing import Ranks, tidy
 _WIDTH = 128  # float32: rows of 512 bytes
 _ROW_BYTES = 4 * _WIDTH
 _PASSES = 7  # of Adam over a row: reads the gradient, reads and writes the row and two moments
-_CALLS = 4  # of a round: the host runs ahead of the GPU, as it does in training
+_CALLS = (1, 4)  # before the GPU is waited for: of several, the host runs ahead of it, as in training
 _UPDATE, _STEP = "backward, update", "forward, backward, update"
 
 Name = TypeVar("Name")
@@ -77,7 +77,8 @@ def _head(options: argparse.Namespace, argv: list[str], has_gpu: bool, gpus: int
         f"On the CPU, {options.threads} threads." if gpus == 1 else "Ranks draw their rows independently.",
         f"{limit} of a long tensor in the same run"
         + ("." if gpus == 1 else ",\nand of an all-to-all of the gradients before it."),
-        f"Medians of {options.rounds} rounds of {_CALLS} calls, in turns (least and most), of the slowest rank.",
+        f"Medians of {options.rounds} rounds in turns (least and most), of the slowest rank, per call; calls: how many "
+        "before the\nGPU is waited for.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -100,7 +101,7 @@ def _section(ranks: Ranks, options: argparse.Namespace, closing: ExitStack) -> s
         works[_UPDATE, name] = each.forward, partial(_update, each, grads)
     for name, each in made.items():
         works[_STEP, name] = _nothing, partial(_step, each, grads)
-    found = _measure(works, ranks, options.rounds)
+    found = _measure(works, ranks, options.rounds, _CALLS if ranks.on_gpu else _CALLS[:1])
     per_s, limit = _limit(ranks, grads, options.rounds)
     first = next(iter(made))
     lines = [
@@ -108,15 +109,15 @@ def _section(ranks: Ranks, options: argparse.Namespace, closing: ExitStack) -> s
         f"On {f'{ranks.size} GPUs' if ranks.size > 1 else 'the GPU' if ranks.on_gpu else 'the CPU'}; a copy moves "
         f"{in_units(int(per_s))}/s:",
         "",
-        "| work | by | ms | beside manyhop | of the limit |",
-        "|---|---|---|---|---|",
+        "| work | by | calls | ms | beside manyhop | of the limit |",
+        "|---|---|---|---|---|---|",
     ]
-    for (work, name), seconds in found.items():
+    for ((work, name), calls), seconds in found.items():
         median = float(np.median(seconds))
-        ratio = float(np.median(np.divide(seconds, found[work, first])))
+        ratio = float(np.median(np.divide(seconds, found[(work, first), calls])))
         share = f"{limit / median:.0%}" if work == _UPDATE else "-"
         span = f"{1e3 * median:,.2f} ({1e3 * min(seconds):,.2f}-{1e3 * max(seconds):,.2f})"
-        lines.append(f"| {work} | {name} | {span} | {ratio:.2f} x | {share} |")
+        lines.append(f"| {work} | {name} | {calls} | {span} | {ratio:.2f} x | {share} |")
     lines += [f"\nNot measured: {name}: {reason}" for name, reason in missing.items()]
     return "\n".join(lines) + "\n"
 
@@ -168,20 +169,31 @@ def _limit(ranks: Ranks, grads: Tensor, rounds: int) -> tuple[float, float]:
     works: dict[str, tuple[Prepare, Work]] = {"copy": (_nothing, lambda _: other.copy_(grads))}
     if ranks.size > 1:
         works["exchange"] = _nothing, lambda _: dist.all_to_all_single(other[:even], grads[:even])
-    medians = {name: float(np.median(seconds)) for name, seconds in _measure(works, ranks, rounds).items()}
+    found = _measure(works, ranks, rounds, _CALLS[-1:])
+    medians = {name: float(np.median(seconds)) for (name, _), seconds in found.items()}
     per_s = 2 * grads.nbytes / medians["copy"]
     return per_s, _PASSES * grads.nbytes / per_s + medians.get("exchange", 0.0)
 
 
-def _measure(works: dict[Name, tuple[Prepare, Work]], ranks: Ranks, rounds: int) -> dict[Name, list[float]]:
-    """Return seconds per call of each round, after one that does not count; all take turns."""
-    found: dict[Name, list[float]] = {name: [] for name in works}
+def _measure(
+    works: dict[Name, tuple[Prepare, Work]], ranks: Ranks, rounds: int, numbers: Sequence[int]
+) -> dict[tuple[Name, int], list[float]]:
+    """Return seconds per call of each round, after one that does not count; all take turns.
+
+    Args:
+        works: what is measured.
+        ranks: all of them measure.
+        rounds: how often.
+        numbers: of calls before the GPU is waited for; each is measured.
+    """
+    found: dict[tuple[Name, int], list[float]] = {(name, calls): [] for name in works for calls in numbers}
     for number in range(rounds + 1):
-        for name, (prepare, work) in works.items():
-            prepared = [prepare() for _ in range(_CALLS)]
+        for (name, calls), of_rounds in found.items():
+            prepare, work = works[name]
+            prepared = [prepare() for _ in range(calls)]
             seconds = ranks.seconds(partial(_each, work, prepared))
             if number > 0:
-                found[name].append(seconds / _CALLS)
+                of_rounds.append(seconds / calls)
     return found
 
 
