@@ -1,13 +1,14 @@
 """``manyhop plan --fanout``: expected times, and graphs that are not there."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 
 from manyhop import files
 from manyhop.cli import main
-from manyhop.costs import CPUCosts, Machine, write_machine
+from manyhop.costs import H200, CPUCosts, CuGraphCosts, Machine, write_machine
 
 PAPERS = ["--num-nodes", "111e6", "--num-edges", "1.6e9", "--features", "128", "--dtype", "float16"]
 TIMES = ["--fanout", "15", "10", "5", "--machine", "H200", "--memory", "2TiB"]
@@ -65,13 +66,28 @@ def test_a_topology_that_fits_nowhere(capsys):
     assert "No engine" not in capsys.readouterr().err
 
 
+FITS_NO_NODE = ["--num-nodes", "1e9", "--num-edges", "2e11", "--gpus", "8", "--nodes", "32"]
+
+
 def test_a_topology_that_no_node_holds(capsys):
-    argv = ["--num-nodes", "1e9", "--num-edges", "2e11", "--gpus", "8", "--nodes", "32", *TIMES, "--memory", "256GB"]
-    out = plan(capsys, *argv)
+    out = plan(capsys, *FITS_NO_NODE, *TIMES, "--memory", "256GB")
     assert "topology: distributed. 752.5 GiB do not fit" in out
     assert "all ranks then call cuGraph together" in out
     assert "Engine: cuGraph" in out
-    assert "No times are predicted" in out
+    assert "No times: 'H200' has no constants of cuGraph. Run `manyhop bench machine" in out
+    assert "Epoch:" not in out
+
+
+def test_times_of_cugraph_are_those_of_a_calibration(capsys, tmp_path):
+    outs = []
+    for number, batch_s in enumerate((0.01, 0.02)):
+        path = tmp_path / f"{number}.json"
+        write_machine(replace(H200, cugraph=CuGraphCosts(gpus=2, batch_s=batch_s, edge_s=1e-9)), path)
+        times = [*TIMES[: TIMES.index("--machine")], *TIMES[TIMES.index("--machine") + 2 :], "--calibration", str(path)]
+        outs.append(plan(capsys, *FITS_NO_NODE, *times, "--memory", "256GB"))
+    assert "Engine: cuGraph, which all ranks call together; topology: distributed." in outs[0]
+    assert "takes as long as on 2 GPUs of one node, where it was measured" in outs[0]
+    assert epoch(outs[1]) > epoch(outs[0]) > 0
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from manyhop.costs import H100, H200, CPUCosts, Machine, read_machine, write_machine
+from manyhop.costs import H100, H200, CPUCosts, CuGraphCosts, Machine, read_machine, write_machine
 from manyhop.errors import InputError
 from manyhop_bench.gpu.record import load
 from manyhop_bench.machine.calibrate import calibrate
@@ -17,7 +17,9 @@ CPU = CPUCosts(batch_s=1e-4, edge_s=1e-8, copy=1e9)
 
 def test_files(tmp_path):
     path = tmp_path / "machine.json"
-    for machine in (H200, H100, Machine(name="mine", cpu=CPU), dataclasses.replace(H200, cpu=CPU, network=1e9)):
+    cugraph = CuGraphCosts(gpus=2, batch_s=1e-3, edge_s=1e-9)
+    more = dataclasses.replace(H200, cpu=CPU, network=1e9, cugraph=cugraph)
+    for machine in (H200, H100, Machine(name="mine", cpu=CPU), more):
         write_machine(machine, path)
         assert read_machine(path) == machine
 
@@ -29,6 +31,7 @@ def test_files(tmp_path):
         ({"version": 2}, "expected constants of a machine"),
         ({"more": 1}, "expected .* of Machine"),
         ({"cpu": {"batch_s": 1.0}}, "expected .* of CPUCosts"),
+        ({"cugraph": {"gpus": 2}}, "expected .* of CuGraphCosts"),
         ({"gpu": 3}, "expected .* of GPUCosts, got int"),
         ({"name": 3}, "expected a text for 'name', got 3"),
         ({"network": True}, "expected a number for 'network'"),
@@ -50,6 +53,8 @@ def test_constants_that_are_not_there():
         H200.cpu_costs()
     with pytest.raises(InputError, match="constants of a GPU"):
         Machine(name="mine").gpu_costs()
+    with pytest.raises(InputError, match="constants of cuGraph.* Run `manyhop bench machine"):
+        H200.cugraph_costs()
 
 
 def test_an_h200_is_what_the_records_say():
@@ -61,3 +66,22 @@ def test_an_h200_is_what_the_records_say():
     four, _ = calibrate(load((BENCHMARKS / "gpu-four.json").read_text()), H200)
     assert H200.gpu.autocast_layer_s == pytest.approx(four.gpu.autocast_layer_s, rel=0.02)
     assert H200.gpu.products == pytest.approx(2 * 45_000 * 256**2 / 0.145e-3, rel=2e-3)
+
+
+def test_cugraph_from_loaders_of_two_sizes():
+    """On most GPUs; their batches cost what any loader costs, a part of a call, and their edges."""
+    (run,) = load((BENCHMARKS / "gpu.json").read_text())
+    assert calibrate([run], H200)[0].cugraph is None
+    base = next(row for row in run.rows if row.part == "loader" and row.name == "manyhop" and row.gpus == 2)
+    few, many = (
+        dataclasses.replace(base, setting="sharded, cuGraph", edges=edges, seconds=[seconds])
+        for edges, seconds in ((1e5, 1e-3), (2e5, 1.5e-3))
+    )
+    alone = dataclasses.replace(few, gpus=1, setting="cuGraph", seconds=[1.0])
+    machine, _ = calibrate([dataclasses.replace(run, rows=[*run.rows, alone, few, many])], H200)
+    gpu, found = machine.gpu, machine.cugraph
+    assert found.gpus == 2
+    assert found.edge_s == pytest.approx(5e-9)
+    assert found.batch_s == pytest.approx(5e-4 - gpu.batch_s * gpu.shared_host)
+    one_size, _ = calibrate([dataclasses.replace(run, rows=[*run.rows, few])], H200)
+    assert one_size.cugraph is None

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from manyhop.costs import (
+    CuGraphCosts,
     H100,
     H200,
     MERGED,
@@ -66,6 +67,16 @@ def test_places_of_the_topology():
     assert loading(machine=both, features="host")["cpu"] == 2 + 8
     assert loading(machine=both, topology="host", features="host")["pcie"] == pytest.approx(6)
     assert cpu_batch_s(SIZES, 400, CPU) == 2 + 45 + 8
+
+
+def test_batches_that_cugraph_samples():
+    """The host waits for its part of a call; the GPU's kernels are not ours."""
+    with pytest.raises(InputError, match="Expected constants of cuGraph"):
+        loading(topology="distributed")
+    machine = dataclasses.replace(MACHINE, cugraph=CuGraphCosts(gpus=2, batch_s=1e-3, edge_s=2e-9))
+    found, own = loading(machine=machine, topology="distributed"), loading()
+    assert found["host"] == pytest.approx(own["host"] + 1e-3 + 2e-9 * WORK.sizes.num_edges)
+    assert found["gpu"] < own["gpu"]
 
 
 def test_steps_and_epochs():

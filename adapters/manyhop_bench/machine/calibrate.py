@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
-from manyhop.costs import MERGED, GPUCosts, Machine, Workload, expected_sizes, graph_sage
+from manyhop.costs import MERGED, CuGraphCosts, GPUCosts, Machine, Workload, expected_sizes, graph_sage
 from manyhop.errors import InputError
 from manyhop_bench.gpu.job import Row
 from manyhop_bench.gpu.limits import COPY, PCIE, PEER, READS
@@ -72,7 +72,8 @@ def calibrate(runs: Sequence[Run], base: Machine) -> tuple[Machine, list[str]]:
                 found.setdefault(name, value)
     gpu = dataclasses.replace(known, **found)
     kept = [field.name for field in dataclasses.fields(gpu) if field.name not in found]
-    return dataclasses.replace(base, gpu=gpu), kept
+    cugraph = next((costs for run in runs if (costs := _cugraph(run.rows, gpu)) is not None), base.cugraph)
+    return dataclasses.replace(base, gpu=gpu, cugraph=cugraph), kept
 
 
 Found = Iterator[tuple[str, float]]
@@ -156,6 +157,24 @@ def _exchange(rows: Sequence[Row], measured: Measured, known: GPUCosts) -> Found
             rest.append(row.median_s - row.work[PEER] / known.peer - 150_000 * int(match[1]) / known.copy)
     if rest:
         yield "exchange_s", max(median(rest), 0.0)
+
+
+def _cugraph(rows: Sequence[Row], known: GPUCosts) -> CuGraphCosts | None:
+    """Loaders whose batches cuGraph samples, on most GPUs: those with fewest and most edges."""
+    of = [row for row in rows if row.name == "manyhop" and row.part == "loader" and samples_by_cugraph(row)]
+    gpus = max((row.gpus for row in of), default=0)
+    of = sorted((row for row in of if row.gpus == gpus), key=lambda row: row.edges)
+    if len(of) < 2:
+        return None
+    few, many = of[0], of[-1]
+    edge_s = max(many.median_s - few.median_s, 0.0) / (many.edges - few.edges)
+    loader_s = known.batch_s * (known.shared_host if gpus > 1 else 1.0)
+    return CuGraphCosts(gpus=gpus, batch_s=max(few.median_s - few.edges * edge_s - loader_s, 0.0), edge_s=edge_s)
+
+
+def samples_by_cugraph(row: Row) -> bool:
+    """Return whether cuGraph samples the batches of a row."""
+    return row.setting.endswith("cuGraph")
 
 
 def _smallest_step(rows: Sequence[Row]) -> Row | None:

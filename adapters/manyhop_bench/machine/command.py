@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from manyhop.costs import H200, MACHINES, CPUCosts, GPUCosts, Machine, write_machine
+from manyhop.costs import H200, MACHINES, CPUCosts, CuGraphCosts, GPUCosts, Machine, write_machine
 from manyhop.errors import MissingExtraError
 from manyhop.system import triton_compiler
 from manyhop_bench.common.machine import describe
@@ -110,10 +110,14 @@ def _report(machine: Machine, kept: Sequence[str], runs: Sequence[Run]) -> list[
     """Return constants, and predictions beside what was measured."""
     compared = [one for run in runs for one in compare(run, machine)]
     rest = f"Not in the record, so as given: {', '.join(kept)}."
-    return [*_constants(machine.gpu_costs()), "", rest, "", *table(compared), "", summary(compared), ""]
+    cugraph = ["No batches that cuGraph samples were measured.", ""]
+    if machine.cugraph is not None:
+        cugraph = ["Of batches that cuGraph samples:", "", *_constants(machine.cugraph), ""]
+    constants = [*_constants(machine.gpu_costs()), "", rest, "", *cugraph]
+    return [*constants, *table(compared), "", summary(compared), ""]
 
 
-def _constants(costs: CPUCosts | GPUCosts) -> list[str]:
+def _constants(costs: CPUCosts | CuGraphCosts | GPUCosts) -> list[str]:
     """Return the rows of a markdown table."""
     found = dataclasses.asdict(costs)
     return ["| constant | value |", "|---|---|", *(f"| {name} | {value:.4g} |" for name, value in found.items())]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from manyhop.costs import Cluster, Machine, predict
 from manyhop_bench.gpu.job import Row
 from manyhop_bench.gpu.record import Run
-from manyhop_bench.machine.calibrate import Measured
+from manyhop_bench.machine.calibrate import Measured, samples_by_cugraph
 
 GOAL = 0.15
 """Predictions are to be within this share of what was measured."""
@@ -37,13 +37,17 @@ def compare(run: Run, machine: Machine) -> Iterator[Compared]:
     measured = Measured.of(run)
     seen: list[list[float]] = []  # on one GPU, both scalings are one measurement
     for row in (*run.of("loader"), *run.of("epoch")):
-        features = row.setting.replace("DDP", "") or "replica"
+        by_cugraph = samples_by_cugraph(row)
+        features = row.setting.removesuffix("cuGraph").rstrip(", ").replace("DDP", "") or "replica"
+        if by_cugraph and machine.cugraph is None:
+            continue
         if row.name != "manyhop" or features not in ("replica", "sharded") or row.seconds in seen:
             continue
         seen.append(row.seconds)
         sharded = features == "sharded"
         cluster = Cluster(
             gpus_per_node=row.gpus,
+            topology="distributed" if by_cugraph else "device",
             features="sharded" if sharded else "device",
             cache=_CACHED if sharded else 0.0,
         )

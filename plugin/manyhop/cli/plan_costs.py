@@ -104,15 +104,17 @@ def gpu_lines(args: argparse.Namespace, placement: GPUPlacement, hardware: Hardw
     """Return expected times with a placement, and with the others that fit."""
     workload, machine = _workload(args), machine_of(args)
     cluster = _cluster(placement, hardware)
-    if cluster.topology == "distributed":
+    if cluster.topology == "distributed" and machine.cugraph is None:
         return [
             "",
             *_sizes(workload),
             "Engine: cuGraph, which all ranks call together (engine='cugraph'); topology: distributed.",
-            "No times are predicted for cuGraph: measure them with `manyhop bench gpu --only loader epoch`.",
+            f"No times: {machine.name!r} has no constants of cuGraph. Run `manyhop bench machine --output machine.json` "
+            "where RAPIDS is installed, and pass --calibration machine.json.",
         ]
     times = predict(workload, cluster, machine)
-    engine = "the CPU's kernels (numba)" if cluster.topology == "host" else "the GPU's kernels (triton)"
+    engines = {"host": "the CPU's kernels (numba)", "distributed": "cuGraph, which all ranks call together"}
+    engine = engines.get(cluster.topology, "the GPU's kernels (triton)")
     world = _count(hardware.world_size, "GPU")
     layers = len(args.fanout)
     model = f"{args.step:g} ms alone" if workload.step_s else f"GraphSAGE of {layers} x {workload.hidden} channels"
@@ -133,7 +135,7 @@ def gpu_lines(args: argparse.Namespace, placement: GPUPlacement, hardware: Hardw
             other = _cluster(decide(mode), hardware)
         except (CapacityError, InputError, MissingExtraError):
             continue  # does not fit, or is none here
-        if other != cluster:
+        if other != cluster and (other.topology != "distributed" or machine.cugraph is not None):
             lines.append(f"With --placement {mode}: {_duration(predict(workload, other, machine).epoch_s)}.")
     return [*lines, *_assumptions(workload, cluster, machine)]
 
@@ -235,6 +237,12 @@ def _assumptions(workload: Workload, cluster: Cluster, machine: Machine) -> list
         )
     if "host" in (cluster.topology, cluster.features):
         lines.append("- one thread of each rank works for its GPU; what stays in files is in the system's cache")
+    if cluster.topology == "distributed":
+        where = "1 GPU" if (gpus := machine.cugraph_costs().gpus) == 1 else f"{gpus} GPUs of one node"
+        lines.append(
+            f"- a call of cuGraph, of 128 batches, takes as long as on {where}, where it was measured; on more GPUs, and "
+            "over a network, it takes longer: not modelled"
+        )
     if cluster.num_nodes > 1:
         lines.append(
             f"- the network moves {machine.network / 1e9:.3g} GB/s per rank, and {1e6 * machine.message_s:.2g} us pass "

@@ -71,6 +71,18 @@ class GPUCosts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CuGraphCosts:
+    """What batches take that cuGraph samples, as its loader calls it: up to 128 batches at once."""
+
+    gpus: int
+    """GPUs of one node over which the topology was spread when that was measured."""
+    batch_s: float
+    """Host seconds per batch that do not grow with edges, beside those of any loader: its part of a call."""
+    edge_s: float
+    """Host seconds per sampled edge: the host waits for each call."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Machine:
     """Constants of a node, and of the network between nodes.
 
@@ -83,6 +95,8 @@ class Machine:
     """``None``: not measured."""
     gpu: GPUCosts | None = None
     """``None``: no GPU."""
+    cugraph: CuGraphCosts | None = None
+    """``None``: not measured."""
     network: float = 40e9
     """Bytes per second that each rank sends, and receives at the same time, over the network."""
     message_s: float = 2e-6
@@ -91,7 +105,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         numbers = {"network": self.network, "message_s": self.message_s}
-        for part in (self.cpu, self.gpu):
+        for part in (self.cpu, self.gpu, self.cugraph):
             numbers |= {} if part is None else dataclasses.asdict(part)
         for name, value in numbers.items():
             if not (math.isfinite(value) and value >= 0) or (value == 0 and not name.endswith("_s")):
@@ -109,6 +123,20 @@ class Machine:
                 "machine with GPUs (`manyhop bench machine`)."
             )
         return self.gpu
+
+    def cugraph_costs(self) -> CuGraphCosts:
+        """Return the constants of cuGraph.
+
+        Raises:
+            InputError: there are none.
+        """
+        if self.cugraph is None:
+            raise InputError(
+                f"Expected constants of cuGraph, which samples the batches here, got {self.name!r} without. Run "
+                "`manyhop bench machine --output machine.json` where RAPIDS is installed, on as many GPUs as a node "
+                "has, and pass --calibration machine.json."
+            )
+        return self.cugraph
 
     def cpu_costs(self) -> CPUCosts:
         """Return the constants of the CPU.
@@ -184,7 +212,7 @@ def read_machine(path: Path) -> Machine:
     if not isinstance(found, dict) or (found.get("format"), found.get("version")) != (_FORMAT, _VERSION):
         raise InputError(f"{path}: expected constants of a machine, as `manyhop bench machine` writes them.")
     values = {name: value for name, value in found.items() if name not in ("format", "version")}
-    for name, kind in (("cpu", CPUCosts), ("gpu", GPUCosts)):
+    for name, kind in (("cpu", CPUCosts), ("gpu", GPUCosts), ("cugraph", CuGraphCosts)):
         if values.get(name) is not None:
             values[name] = _filled(kind, values[name], path)
     return _filled(Machine, values, path)  # type: ignore[no-any-return]
@@ -199,6 +227,6 @@ def _filled(kind: type[Any], values: Any, path: Path) -> Any:
     for name, value in values.items():
         if name == "name" and not isinstance(value, str):
             raise InputError(f"{path}: expected a text for 'name', got {value!r}.")
-        if name not in ("name", "cpu", "gpu") and type(value) not in (int, float):
+        if name not in ("name", "cpu", "gpu", "cugraph") and type(value) not in (int, float):
             raise InputError(f"{path}: expected a number for {name!r}, got {value!r}.")
     return kind(**values)

@@ -209,6 +209,9 @@ def _loading(workload: Workload, cluster: Cluster, machine: Machine, gpu: GPUCos
     used["pcie"] += sampled_over_pcie
     shared = gpu.shared_host if local > 1 else 1.0
     found = {"host": host * shared, "gpu": stream, **used}
+    if cluster.topology == "distributed":
+        cugraph = machine.cugraph_costs()
+        found["host"] += cugraph.batch_s + sizes.num_edges * cugraph.edge_s
     if cluster.topology == "host" or place == "host":
         cpu = machine.cpu_costs()
         seconds = cpu_batch_s(sizes, workload.row_bytes, cpu)
@@ -231,10 +234,10 @@ def _gather(workload: Workload, cluster: Cluster, gpu: GPUCosts) -> float:
 
 
 def _gpu_only(workload: Workload, cluster: Cluster, gpu: GPUCosts) -> float:
-    """Return the seconds for which a batch keeps the GPU itself busy."""
+    """Return the seconds for which a batch keeps the GPU itself busy, without calls of cuGraph: the host waits for them."""
     sizes = workload.sizes
     seconds = _gather(workload, cluster, gpu)
-    if cluster.topology != "host":
+    if cluster.topology not in ("host", "distributed"):
         hops = len(sizes.fanouts)
         launch = gpu.launch_s + hops * gpu.hop_s + (hops * gpu.peer_hop_s if cluster.topology == "sharded" else 0)
         seconds += launch / MERGED + sizes.num_edges * gpu.edge_reads / gpu.reads
