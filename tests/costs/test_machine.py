@@ -53,7 +53,7 @@ def test_constants_that_are_not_there():
         H200.cpu_costs()
     with pytest.raises(InputError, match="constants of a GPU"):
         Machine(name="mine").gpu_costs()
-    with pytest.raises(InputError, match="constants of cuGraph.* Run `manyhop bench machine"):
+    with pytest.raises(InputError, match=r"constants of cuGraph.* Run `manyhop bench machine"):
         H200.cugraph_costs()
 
 

@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 
 from manyhop.costs import (
-    CuGraphCosts,
     H100,
     H200,
     MERGED,
     BatchSizes,
     Cluster,
     CPUCosts,
+    CuGraphCosts,
     GPUCosts,
     Machine,
     Workload,

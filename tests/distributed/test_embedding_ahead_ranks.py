@@ -37,7 +37,8 @@ def test_training_is_the_same_to_the_last_bit(launcher, placement):
 
 def test_parts_of_two_nodes(launcher, two_nodes):
     runs = [
-        launcher.run(train_together, "sharded", ahead, node_of=[0, 1], nodes=two_nodes, env=ENV) for ahead in (False, True)
+        launcher.run(train_together, "sharded", ahead, node_of=[0, 1], nodes=two_nodes, env=ENV)
+        for ahead in (False, True)
     ]
     for (losses, table), (expected_losses, expected_table) in zip(*runs, strict=True):
         assert losses == expected_losses

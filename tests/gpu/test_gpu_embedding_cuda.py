@@ -90,6 +90,19 @@ def test_rows_that_come_with_batches(placement):
         assert torch.equal(found[1], expected[1])
 
 
+@pytest.mark.parametrize("placement", ["pinned", "device", "shared"])
+def test_rows_that_come_with_blocks_of_dgl(placement):
+    pytest.importorskip("dgl")
+    sys.path.insert(0, str(Path(__file__).parents[1] / "dgl"))
+    from test_embeddings_in_graph import train as train_on_blocks
+
+    for options in ({}, {"num_workers": 2}):
+        expected = train_on_blocks(False, placement, None, "cuda", **options)
+        found = train_on_blocks(True, placement, None, "cuda", **options)
+        assert found[0] == expected[0]
+        assert torch.equal(found[1], expected[1])
+
+
 @pytest.mark.parametrize("placement", ["device", "pinned"])
 def test_ids_out_of_range_change_nothing(placement):
     embedding = manyhop.Embedding(NUM_ROWS, WIDTH, placement=placement)

@@ -8,7 +8,8 @@ import torch
 
 import manyhop
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "pyg")]  # also of ranks
+sys.path.insert(0, str(Path(__file__).parents[1]))  # also of ranks
+sys.path.insert(0, str(Path(__file__).parents[1] / "pyg"))
 from embedding_training import NUM_ROWS, OURS, WIDTH, batch, loss_of, trained_by_torch
 from test_embeddings_in_data import train as train_on_batches
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
+from manyhop.embedding import Embedding
 from manyhop.errors import InputError
 from manyhop.features import DistributedRows, ShardedRows
 from manyhop.graph import EdgeType, NodeType
@@ -99,7 +100,8 @@ class GraphData(Queries):
             self.node_frames, self.edge_frames = before
 
     def tensors(self) -> Iterator[Tensor]:
-        """The data of all nodes and edges, as far as they are held here."""
+        """The data of all nodes and edges, as far as they are held here; without embeddings."""
         for frame in (*self.node_frames.values(), *self.edge_frames.values()):
             for value in frame.values():
-                yield value.rows if isinstance(value, ShardedRows | DistributedRows) else value
+                if not isinstance(value, Embedding):
+                    yield value.rows if isinstance(value, ShardedRows | DistributedRows) else value

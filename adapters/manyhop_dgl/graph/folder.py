@@ -95,5 +95,5 @@ def _fill(frame: Frame, named: Mapping[str, Rows], tensors: Mapping[int, Tensor]
 def _whole(frame: Frame) -> dict[str, Tensor]:
     for name, value in frame.items():
         if not isinstance(value, Tensor):
-            raise FeatureError(f"Expected '{name}' to be on this node as a whole; its rows are spread over several.")
+            raise FeatureError(f"Expected '{name}' as a tensor of this node, got a {type(value).__name__}. Remove it.")
     return dict(frame)

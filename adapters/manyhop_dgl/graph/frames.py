@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop.embedding import Embedding
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import DistributedRows, ShardedRows
 from manyhop.files import Rows
@@ -21,7 +22,7 @@ from manyhop_dgl.typing import GraphLike
 @dataclass(frozen=True)
 class Frames:
     """All data of a graph, as its frames hold it now; values are tensors ``[num_nodes or num_edges, ...]``, in a
-    ``manyhop_dgl.Graph`` also ``ShardedRows`` and ``DistributedRows``."""
+    ``manyhop_dgl.Graph`` also ``ShardedRows``, ``DistributedRows`` and trainable rows (``Embedding``)."""
 
     nodes: Mapping[NodeType, Mapping[str, Any]]
     """By node type, then by name."""
@@ -42,7 +43,8 @@ def frames(g: GraphLike) -> Frames:
 
 
 class Frame(MutableMapping[str, Any]):
-    """The data of one node type or edge type: name -> tensor ``[num_rows, ...]``, kept as it is, not copied.
+    """The data of one node type or edge type: name -> tensor ``[num_rows, ...]`` or an embedding of as many rows, kept
+    as it is, not copied.
 
     Args:
         num_rows: nodes or edges of the type.
@@ -94,7 +96,10 @@ class Frame(MutableMapping[str, Any]):
                 f"Expected '{name}' of {self._what} as a whole: the graph is this process's own. Ranks put parts into "
                 "a graph with placement='shared' or 'sharded'."
             )
-        there = as_it_is(value) if begin is None else None
+        if isinstance(value, Embedding) and begin is None:
+            there: Any = value
+        else:
+            there = as_it_is(value) if begin is None else None
         if there is not None:
             value = there
         elif isinstance(value, Rows):
@@ -115,6 +120,13 @@ class Frame(MutableMapping[str, Any]):
         return other
 
     def _check(self, name: str, value: object) -> None:
+        if isinstance(value, Embedding):
+            if value.num_rows != self.num_rows:
+                raise FeatureError(
+                    f"Expected '{name}' of {self._what} to have {self.num_rows} rows, one each, got an embedding of "
+                    f"{value.num_rows}."
+                )
+            return
         if not isinstance(value, Tensor | ShardedRows | DistributedRows):
             raise FeatureError(f"Expected '{name}' of {self._what} as a tensor, got a {type(value).__name__}.")
         if isinstance(value, Tensor) and value.layout is not torch.strided:

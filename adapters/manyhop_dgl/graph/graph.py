@@ -10,6 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from manyhop import cuda
+from manyhop.embedding import Embedding
 from manyhop.errors import InputError
 from manyhop.features import CacheSize, is_pinnable, is_pinned, pin, unpin
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeInput, EdgeType, NodeType, build_graph
@@ -245,7 +246,7 @@ class Graph(_Widths, GraphData):
         frames += [(out.edge_frames[t], frame) for t, frame in self.edge_frames.items()]
         for moved, frame in frames:
             for name, value in frame.items():
-                if value.ndim > 1:
+                if not isinstance(value, Embedding) and value.ndim > 1:
                     moved[name] = value
                 else:
                     moved.hold(name, value)

@@ -45,4 +45,4 @@ def to_dgl(graph: GraphData) -> DGLGraph:
 def _whole(name: str, value: object) -> Tensor:
     if isinstance(value, Tensor):
         return value
-    raise FeatureError(f"Expected '{name}' to be on this node as a whole; its rows are spread over several. Remove it.")
+    raise FeatureError(f"Expected '{name}' as a tensor of this node, got a {type(value).__name__}. Remove it.")

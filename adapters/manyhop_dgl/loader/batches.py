@@ -130,6 +130,7 @@ class Batches:
             found += parts.batch.ids.values()
             for ends in (parts.batch.ends, parts.batch.negative_ends or {}):
                 found += [ids for pair in ends.values() for ids in pair]
+        found += [one for wanted in batch.wanted if wanted.ahead is not None for one in wanted.ahead.tensors()]
         return [found]
 
     def empty(self, device: torch.device) -> BlockTensors:

@@ -7,6 +7,7 @@ from operator import is_
 
 import torch
 
+from manyhop.embedding import Embedding
 from manyhop.features import RowRequest
 from manyhop_dgl.loader.prefetched import Prefetched
 from manyhop_dgl.loader.view import LoaderView
@@ -39,7 +40,7 @@ class FrameColumns:
         self._prefetched, self._gpu_cache = Prefetched(loader.graph, loader.graph_sampler), loader.gpu_cache
 
     def named(self) -> list[tuple[str, object]]:
-        """Return title and value of the data that are wanted and there."""
+        """Return title and value of the data that are wanted and there, without embeddings, which change."""
         return list(self._current().items())
 
     @property
@@ -63,4 +64,5 @@ class FrameColumns:
 
     def _current(self) -> dict[str, object]:
         value = self._prefetched.value
-        return {entry.title: value(entry) for entry in self._prefetched.entries()}
+        found = {entry.title: value(entry) for entry in self._prefetched.entries()}
+        return {title: rows for title, rows in found.items() if not isinstance(rows, Embedding)}

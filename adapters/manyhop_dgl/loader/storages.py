@@ -15,6 +15,7 @@ import torch
 from dgl.frame import Column, LazyFeature
 from torch import Tensor
 
+from manyhop.embedding import Embedding, RowsAhead
 from manyhop.errors import FeatureError
 from manyhop.features import DistributedRows, RowRequest, ShardedRows
 from manyhop_dgl.graph.graph import Graph
@@ -51,10 +52,22 @@ class Wanted:
     version: int = 0
     """The version of that: writing to a tensor in place counts it up."""
 
+    ahead: RowsAhead | None = None
+    """Its rows, if the source is an embedding."""
+
     def look_up(self) -> None:
         """Note what the rows are read from now."""
         self.source = self.lookup()
         self.version = version_of(self.source)
+        self.ahead = None
+
+    def begin(self) -> RowRequest | None:
+        """Return which rows of an embedding to gather ahead; ``None``: none."""
+        embedding: Embedding = self.source
+        self.ahead, request = embedding.begin(self.ids, self.ids.device)
+        if request is not None:
+            request.bound = self.bound
+        return request
 
     def is_current(self) -> bool:
         """Whether the rows would be read from the same now. Rows of other nodes belong to the exchange of the batch."""
@@ -137,18 +150,36 @@ class Prefetching:
         Raises:
             FeatureError: data that the graph does not have.
         """
-        if filled.is_complete and (filled.is_watched or all([one.is_current() for one in filled.wanted])):
-            return 0
-        return self._read([filled], gather)
+        nbytes = 0
+        if not (filled.is_complete and (filled.is_watched or all([one.is_current() for one in filled.wanted]))):
+            nbytes = self._read([filled], gather)
+        for one in filled.wanted:
+            if one.ahead is not None:
+                one.assign(one.ahead.finish())
+        return nbytes
 
     def _read(self, batches: Sequence[Filled], gather: Gather) -> int:
         wanted = [one for filled in batches for one in filled.wanted]
         for one in wanted:
             one.look_up()
-        here = [one for one in wanted if not hasattr(one.source, "fetch")]
-        rows = gather([RowRequest(one.source, one.ids, 0, one.title, one.bound) for one in here])
+        here: list[Wanted] = []
+        requests: list[RowRequest] = []
+        for one in wanted:
+            if isinstance(one.source, Embedding):
+                request = one.begin()
+            elif not hasattr(one.source, "fetch"):
+                request = RowRequest(one.source, one.ids, 0, one.title, one.bound)
+            else:
+                continue
+            if request is not None:
+                here.append(one)
+                requests.append(request)
+        rows = gather(requests)
         for one, value in zip(here, rows, strict=True):
-            one.assign(value)
+            if one.ahead is None:
+                one.assign(value)
+            else:
+                one.ahead.rows = value
         for one in wanted:
             if hasattr(one.source, "fetch"):  # a storage of the user's own
                 value = one.source.fetch(one.ids, one.ids.device)

@@ -115,6 +115,12 @@ class TensorPrefetcher(Prefetching):
             padded, last = parts.tensors.padding, len(parts.edges) - 1
             if padded is None:
                 continue
+            for one in filled.wanted:
+                if one.ahead is not None:
+                    raise InputError(
+                        f"Expected no embedding to be prefetched with pad='auto', got {one.title}: padding nodes have "
+                        "no rows. Take it out of the sampler's prefetch_node_feats, and call it with input_nodes."
+                    )
             own = dict(zip(self._graph.canonical_etypes, padded.sizes.edges, strict=True))  # as the sampler has them
             rows += [PaddedRows(value, padded, t) for t, value in _each(parts.nodes)]
             rows += [PaddedRows(value, padded, t, block=0) for t, value in _each(parts.outputs)]

@@ -53,10 +53,11 @@ class Rows:
         """The rows of ``embeddings`` are gathered, too, for :func:`finish_trainable`."""
         for key, embedding in embeddings:
             device = index.device if self._device is None else self._device
-            into[key], request = embedding.begin(index, device)
+            ahead, request = embedding.begin(index, device)
+            into[key] = ahead
             if request is not None:
                 request.bound = bound
-                self._ahead.append((into[key], request))
+                self._ahead.append((ahead, request))
 
     def device_of(self, value: Any) -> torch.device:
         """Where the batch's own version of ``value`` is to be."""
@@ -98,7 +99,8 @@ def begin_data(plan: DataPlan, out: SamplerOutput, perm: Permutation, rows: Rows
         into["num_nodes"] = n
     _put_edges(into, store.edges, out.row, out.col, e_id, n, n, rows)
     rows.add(into, store.of_nodes, out.node, bounds.get(HOMOGENEOUS_NODE))
-    rows.add_trainable(into, store.embeddings, out.node, bounds.get(HOMOGENEOUS_NODE))
+    if store.embeddings:
+        rows.add_trainable(into, store.embeddings, out.node, bounds.get(HOMOGENEOUS_NODE))
     _add_edge_columns(into, store.of_edges, e_id, rows, bounds.get(HOMOGENEOUS_EDGE))
     into.setdefault("n_id", out.node)
     if e_id is not None:
@@ -114,8 +116,8 @@ def finish_trainable(batch: object) -> None:
     """
     if not isinstance(batch, Data | HeteroData):
         raise InputError(
-            f"Expected batches of Data or HeteroData, whose nodes have an embedding, got a {type(batch).__name__}. Take "
-            "the embedding out of the data, and call it with batch.n_id."
+            f"Expected batches of Data or HeteroData, whose nodes have an embedding, got a {type(batch).__name__}. "
+            "Take the embedding out of the data, and call it with batch.n_id."
         )
     for store in batch.stores:
         for key, value in store._mapping.items():
@@ -147,7 +149,8 @@ def begin_hetero_data(
         if nodes.num_nodes:
             into["num_nodes"] = node.numel()
         rows.add(into, nodes.of_nodes, node, bounds.get(node_type))
-        rows.add_trainable(into, nodes.embeddings, node, bounds.get(node_type))
+        if nodes.embeddings:
+            rows.add_trainable(into, nodes.embeddings, node, bounds.get(node_type))
     for edge_type, edges in plan.edges.items():
         row, col = out.row.get(edge_type, empty), out.col.get(edge_type, empty)
         edge = out.edge.get(edge_type, empty) if out.edge is not None else None

@@ -109,7 +109,7 @@ class Batches:
             return [[batch]]
         found: list[Collection[object]] = [store._mapping.values() for store in stores]
         ahead = [value for values in found for value in values if type(value) is RowsAhead]
-        return [*found, *((one.ids, one.rows) for one in ahead)]
+        return [*found, *(one.tensors() for one in ahead)]
 
     def empty(self, device: torch.device) -> Sample:
         """Return a sample without nodes and edges, in PyG's terms."""

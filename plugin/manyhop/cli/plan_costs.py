@@ -109,8 +109,8 @@ def gpu_lines(args: argparse.Namespace, placement: GPUPlacement, hardware: Hardw
             "",
             *_sizes(workload),
             "Engine: cuGraph, which all ranks call together (engine='cugraph'); topology: distributed.",
-            f"No times: {machine.name!r} has no constants of cuGraph. Run `manyhop bench machine --output machine.json` "
-            "where RAPIDS is installed, and pass --calibration machine.json.",
+            f"No times: {machine.name!r} has no constants of cuGraph. Run `manyhop bench machine --output "
+            "machine.json` where RAPIDS is installed, and pass --calibration machine.json.",
         ]
     times = predict(workload, cluster, machine)
     engines = {"host": "the CPU's kernels (numba)", "distributed": "cuGraph, which all ranks call together"}
@@ -240,8 +240,8 @@ def _assumptions(workload: Workload, cluster: Cluster, machine: Machine) -> list
     if cluster.topology == "distributed":
         where = "1 GPU" if (gpus := machine.cugraph_costs().gpus) == 1 else f"{gpus} GPUs of one node"
         lines.append(
-            f"- a call of cuGraph, of 128 batches, takes as long as on {where}, where it was measured; on more GPUs, and "
-            "over a network, it takes longer: not modelled"
+            f"- a call of cuGraph, of 128 batches, takes as long as on {where}, where it was measured; on more GPUs, "
+            "and over a network, it takes longer: not modelled"
         )
     if cluster.num_nodes > 1:
         lines.append(

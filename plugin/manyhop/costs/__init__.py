@@ -3,7 +3,17 @@
 All are pure functions, but for :func:`sampled_sizes` and :func:`sample_batches`, which sample on the CPU.
 """
 
-from manyhop.costs.machine import H100, H200, MACHINES, CPUCosts, CuGraphCosts, GPUCosts, Machine, read_machine, write_machine
+from manyhop.costs.machine import (
+    H100,
+    H200,
+    MACHINES,
+    CPUCosts,
+    CuGraphCosts,
+    GPUCosts,
+    Machine,
+    read_machine,
+    write_machine,
+)
 from manyhop.costs.model import MERGED, Cluster, Step, Times, Workload, cpu_batch_s, graph_sage, predict
 from manyhop.costs.sampled import sample_batches, sampled_sizes
 from manyhop.costs.simulation import Simulated, requests_by_part, simulate

@@ -234,7 +234,7 @@ def _gather(workload: Workload, cluster: Cluster, gpu: GPUCosts) -> float:
 
 
 def _gpu_only(workload: Workload, cluster: Cluster, gpu: GPUCosts) -> float:
-    """Return the seconds for which a batch keeps the GPU itself busy, without calls of cuGraph: the host waits for them."""
+    """Return the seconds for which a batch keeps the GPU itself busy; the host waits for calls of cuGraph."""
     sizes = workload.sizes
     seconds = _gather(workload, cluster, gpu)
     if cluster.topology not in ("host", "distributed"):

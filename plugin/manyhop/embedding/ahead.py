@@ -38,6 +38,10 @@ class RowsAhead:
         self.rows: Tensor | None = None
         """``[count, width]``, to be changed in place."""
 
+    def tensors(self) -> list[Tensor]:
+        """Return the tensors that :meth:`finish` reads."""
+        return [self.ids] if self.rows is None else [self.ids, self.rows]
+
     def finish(self) -> Tensor:
         """Return the rows as they are now, with a graph for ``backward``."""
         return self.embedding.finish(self)

@@ -122,7 +122,7 @@ class Embedding(nn.Module):
         return RowsAhead(self, ids, latest), RowRequest(source, ids, name=self.name, changes=True)
 
     def finish(self, ahead: RowsAhead) -> Tensor:
-        """Return ``[count, width]`` rows as :meth:`forward` would: those updated since they were gathered are read again.
+        """Return ``[count, width]`` rows as :meth:`forward` would: those updated since are read again.
 
         Where other nodes or ranks hold rows, all ranks call it.
         """

@@ -48,7 +48,7 @@ class Owners:
         return self.copies != "node" or self.world.nodes[rank] == 0
 
     def bounds(self, parts: int, device: torch.device) -> Tensor:
-        """Return ``[world_size, parts, 2] int64``: of each part of a rank's rows the first, and the one after the last."""
+        """Return ``[world_size, parts, 2] int64``: begin and end of each part of a rank's rows."""
         found = []
         for rank in range(self.world.world_size):
             rows = self.rows_of(rank)

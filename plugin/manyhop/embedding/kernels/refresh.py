@@ -10,9 +10,9 @@ def refresh_rows(
 ):
     """Copy the rows whose stamp is above ``latest`` from the table to their places among the gathered ones.
 
-    ids: address of ``[count]`` int64 (WIDE_IDS) or int32; those out of range are left alone. stamps: of an int32 per row
-    of the table. table, rows: of ``[num_rows, WORDS]`` and ``[count, WORDS]`` words of 2 bytes. ROWS: that a program
-    looks at.
+    ids: address of ``[count]`` int64 (WIDE_IDS) or int32; those out of range are left alone. stamps: of an int32 per
+    row of the table. table, rows: of ``[num_rows, WORDS]`` and ``[count, WORDS]`` words of 2 bytes. ROWS: that a
+    program looks at.
     """
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = i < count

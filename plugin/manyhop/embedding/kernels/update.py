@@ -20,7 +20,18 @@ NUMBERS = tl.constexpr(5)  # float32 of a launch: scale, h0 to h3
 
 @triton.jit(
     do_not_specialize=[
-        "ids", "order", "count", "grads", "pieces", "weight", "first", "state_a", "state_b", "stamps", "stamp", "numbers"
+        "ids",
+        "order",
+        "count",
+        "grads",
+        "pieces",
+        "weight",
+        "first",
+        "state_a",
+        "state_b",
+        "stamps",
+        "stamp",
+        "numbers",
     ]
 )
 def update_rows(
