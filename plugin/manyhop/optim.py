@@ -146,11 +146,12 @@ class Optimizer(torch.optim.Optimizer):
             update(
                 rule,
                 part,
-                embedding.weight,
+                embedding.table.own,
                 [table.own for table in states],
                 first=owners.rows_of(owners.world.rank).start,
                 scale=1 / owners.world.world_size,
                 stamps=embedding.versions.next(),
+                hot=[table.hot for table in (embedding.table, *states) if table.hot is not None],
             )
         if rule is None:
             return

@@ -9,15 +9,32 @@ from manyhop.embedding.kernels.refresh import refresh_rows
 from manyhop.embedding.kernels.update import NUMBERS, sum_pieces, update_rows
 from manyhop.embedding.rules import Kind
 
-INTEGERS = ("ids", "order", "count", "grads", "pieces", "weight", "first", "state_a", "state_b", "stamps", "stamp")
-CONSTANTS = ("KIND", "WIDE_GRADS", "WIDE_WEIGHT", "WIDTH", "LANES", "ROWS", "COLUMNS")
+INTEGERS = (
+    "ids",
+    "order",
+    "count",
+    "grads",
+    "pieces",
+    "weight",
+    "first",
+    "state_a",
+    "state_b",
+    "stamps",
+    "stamp",
+    "groups",
+    "hot_weight",
+    "hot_a",
+    "hot_b",
+)
+CONSTANTS = ("KIND", "WIDE_GRADS", "WIDE_WEIGHT", "WIDTH", "LANES", "ROWS", "COLUMNS", "HOT")
 VARIANTS = [
-    (Kind.STORE, True, True, 300, 4, 4, 256),
-    (Kind.SGD, False, False, 3, 1, 64, 16),
-    (Kind.ADAM, True, True, 128, 4, 8, 128),
-    (Kind.ADAM, False, False, 128, 4, 8, 128),
-    (Kind.ADAGRAD, True, False, 256, 1, 4, 256),
-    (Kind.RMSPROP, True, True, 32, 4, 32, 32),
+    (Kind.STORE, True, True, 300, 4, 4, 256, False),
+    (Kind.SGD, False, False, 3, 1, 64, 16, False),
+    (Kind.ADAM, True, True, 128, 4, 8, 128, False),
+    (Kind.ADAM, True, True, 128, 4, 8, 128, True),
+    (Kind.ADAM, False, False, 128, 4, 8, 128, False),
+    (Kind.ADAGRAD, True, False, 256, 1, 4, 256, True),
+    (Kind.RMSPROP, True, True, 32, 4, 32, 32, False),
 ]
 
 
@@ -39,7 +56,7 @@ if __name__ == "__main__":
         assert bool(vectors) == (lanes == 4), (kind, *others)
         assert not wide_grads or lanes == 1 or "ld.global.v4.b32" in code, (kind, *others)
         print(kind, *others, flush=True)
-    integers = ("ids", "count", "stamps", "latest", "table", "num_rows", "rows")
+    integers = ("ids", "count", "stamps", "latest", "table", "num_rows", "rows", "groups", "hot")
     for wide in (True, False):
-        values = {"WIDE_IDS": wide, "WORDS": 256, "ROWS": 32}
+        values = {"WIDE_IDS": wide, "WORDS": 256, "ROWS": 32, "HOT": not wide}
         assert compiled(refresh_rows, dict.fromkeys(integers, "i64"), values).asm["cubin"]

@@ -5,8 +5,10 @@ import torch
 from embedding_training import OURS
 
 from manyhop.embedding.gradients import Gradients
+from manyhop.embedding.hot import Hot
 from manyhop.embedding.rules import Kind, Rule, Stamps
 from manyhop.embedding.updating import rows_before, sum_by_row, update
+from manyhop.features import HotRows
 
 pytest.importorskip("triton")
 from manyhop.embedding.gpu import refresh_on_gpu, update_on_gpu
@@ -87,6 +89,40 @@ def test_one_row_many_times(copies):
         scale=1.0,
     )
     torch.testing.assert_close(weights[2], -values.sum(0))
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("weight", [torch.float32, torch.bfloat16], ids=str)
+def test_hot_rows_are_updated_where_they_reside(name, weight):
+    rule, num_states = RULES[name]
+    gradients = some(70, 20, torch.float32)
+    start = torch.randn(80, 20).to(weight)
+    states = [torch.rand(80, 20) for _ in range(num_states)]
+    expected = [start.clone(), *(state.clone() for state in states)]
+    update_on_gpu(rule, gradients, expected[0], expected[1:], first=0, scale=0.5)
+    tables = [start.clone(), *states]
+    ids = torch.arange(5, 45, 3)
+    rows_set = HotRows.of(ids, 80)
+    hot = [Hot.of(ids, rows_set, table) for table in tables]
+    for table in tables:
+        table[ids] = 7
+    update_on_gpu(rule, gradients, tables[0], tables[1:], first=0, scale=0.5, hot=hot)
+    for table, rows, whole in zip(tables, hot, expected, strict=True):
+        assert (table[ids] == 7).all()
+        rows.settle(table)
+        assert torch.equal(table, whole)
+
+
+def test_outdated_hot_rows_are_read_where_they_reside():
+    table, ids = torch.randn(50, 8), torch.arange(0, 50, 2)
+    hot = Hot.of(ids, HotRows.of(ids, 50), table)
+    hot.rows.add_(1)
+    rows, asked = torch.zeros(6, 8), torch.tensor([4, 5, 0, 49, 48, 4])
+    stamps = (torch.arange(50) > 3).int().view(-1, 1)
+    refresh_on_gpu(asked, stamps, 0, table, rows, hot)
+    expected = table[asked] + (asked % 2 == 0)[:, None]
+    expected[2] = 0
+    assert torch.equal(rows, expected)
 
 
 @pytest.mark.parametrize("width", [1, 32, 100])

@@ -61,7 +61,8 @@ class Versions:
         self._table, self._place = table, place
         self._stamps: Table | None = None
         if owners.copies in ("rank", "node"):  # else other ranks have to be asked for stamps, as for rows
-            self._stamps, _ = place.make(owners.num_rows, 1, torch.int32, f"versions of {name}", _fill_zeros)
+            what = f"versions of {name}"
+            self._stamps, _ = place.make(owners.num_rows, 1, torch.int32, what, _fill_zeros, keeps_hot=False)
         self._begun = self._ended = 0
         self._in_flight: deque[tuple[int, torch.cuda.Event]] = deque()
         self._lock = threading.Lock()
@@ -109,12 +110,13 @@ class Versions:
         assert self._stamps is not None
         if latest == self._begun:
             return
-        table: Any = self._table.source
-        stamps: Any = self._stamps.source
+        hot, stamps = self._table.hot, self._stamps.source
+        table: Any = self._table.source if hot is None else self._table.own
+        assert isinstance(stamps, Tensor)
         if rows.is_cuda:
             from manyhop.embedding.gpu import refresh_on_gpu  # imports triton
 
-            refresh_on_gpu(ids.contiguous(), stamps, latest, table, rows)
+            refresh_on_gpu(ids.contiguous(), stamps, latest, table, rows, hot)
             return
         outdated = (stamps.view(-1).index_select(0, ids) > latest).nonzero().view(-1)
         if len(outdated):

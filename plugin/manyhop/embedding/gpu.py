@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from manyhop.embedding.gradients import Gradients
+from manyhop.embedding.hot import Hot
 from manyhop.embedding.kernels.refresh import refresh_rows
 from manyhop.embedding.kernels.update import NUMBERS, sum_pieces, update_rows
 from manyhop.embedding.rules import PIECE, Rule, Stamps
@@ -32,6 +33,7 @@ def update_on_gpu(
     first: int,
     scale: float,
     stamps: Stamps | None = None,
+    hot: Sequence[Hot] = (),
 ) -> None:
     """Do what :func:`manyhop.embedding.updating.update` does, on the current stream of the gradients' GPU."""
     values, width = gradients.values, gradients.values.shape[1]
@@ -40,11 +42,13 @@ def update_on_gpu(
         return
     if device.type == "cuda" and torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
-            return update_on_gpu(rule, gradients, weight, states, first=first, scale=scale, stamps=stamps)
+            return update_on_gpu(rule, gradients, weight, states, first=first, scale=scale, stamps=stamps, hot=hot)
     columns = min(_MOST_COLUMNS, 1 << max(4, (width - 1).bit_length()))
     rows, blocks = _TILE // columns, -(-width // columns)
     wide_grads, wide_weight = values.dtype == torch.float32, weight.dtype == torch.float32
-    lanes = _LANES if all(_in_lanes(each, width) for each in (values, weight, *states)) else 1
+    lanes = (
+        _LANES if all(_in_lanes(each, width) for each in (values, weight, *states, *(one.rows for one in hot))) else 1
+    )
     tile = (width, lanes, rows, columns)
     read = gradients.ids.data_ptr(), gradients.order.data_ptr(), count, values.data_ptr()
     num_pieces = -(-count // PIECE)
@@ -55,14 +59,20 @@ def update_on_gpu(
     numbers = tuple(_bits(number) for number in (scale, rule.h0, rule.h1, rule.h2, rule.h3))
     a, b = ([state.data_ptr() for state in states] + [0, 0])[:2]
     stamped = (0, 0) if stamps is None else (stamps.of_rows.data_ptr(), stamps.value)
-    updates = _kernel(update_rows, (0,) * 11 + (NUMBERS.value,), (int(rule.kind), wide_grads, wide_weight, *tile))
+    at_hot = [hot[0].rows_set.groups.data_ptr(), *(each.rows.data_ptr() for each in hot)] if hot else []
+    at_hot = (at_hot + [0] * 4)[:4]
+    updates = _kernel(
+        update_rows, (0,) * 15 + (NUMBERS.value,), (int(rule.kind), wide_grads, wide_weight, *tile, bool(hot))
+    )
     updates(
         device, -(-count // rows) * blocks,
-        *read, pieces.data_ptr(), weight.data_ptr(), first, a, b, *stamped, numbers,
+        *read, pieces.data_ptr(), weight.data_ptr(), first, a, b, *stamped, *at_hot, numbers,
     )  # fmt: skip
 
 
-def refresh_on_gpu(ids: Tensor, stamps: Tensor, latest: int, table: Tensor, rows: Tensor) -> None:
+def refresh_on_gpu(
+    ids: Tensor, stamps: Tensor, latest: int, table: Tensor, rows: Tensor, hot: Hot | None = None
+) -> None:
     """Read the rows again whose stamp is above ``latest``, on the current stream, without waiting for the GPU.
 
     Args:
@@ -71,18 +81,20 @@ def refresh_on_gpu(ids: Tensor, stamps: Tensor, latest: int, table: Tensor, rows
         latest: the number of the last update before ``rows`` were gathered.
         table: ``[num_rows, width]`` float32 or bfloat16, contiguous.
         rows: ``[count, width]``, contiguous: changed in place.
+        hot: rows of the table that reside elsewhere.
     """
     count, device = len(ids), rows.device
     if count == 0:
         return
     if device.type == "cuda" and torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
-            return refresh_on_gpu(ids, stamps, latest, table, rows)
+            return refresh_on_gpu(ids, stamps, latest, table, rows, hot)
     words = table.shape[1] * table.element_size() // 2
-    refresh = _kernel(refresh_rows, (0,) * 7, (ids.dtype == torch.int64, words, _REFRESHED))
+    at_hot = (0, 0) if hot is None else (hot.rows_set.groups.data_ptr(), hot.rows.data_ptr())
+    refresh = _kernel(refresh_rows, (0,) * 9, (ids.dtype == torch.int64, words, _REFRESHED, hot is not None))
     refresh(
         device, -(-count // _REFRESHED),
-        ids.data_ptr(), count, stamps.data_ptr(), latest, table.data_ptr(), len(table), rows.data_ptr(),
+        ids.data_ptr(), count, stamps.data_ptr(), latest, table.data_ptr(), len(table), rows.data_ptr(), *at_hot,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from manyhop.embedding.gradients import Gradients
 from manyhop.embedding.initial import InitialRows, filler, initializer
 from manyhop.embedding.place import TablePlace, require_ids
 from manyhop.embedding.saved import load_tables, save_tables
-from manyhop.errors import InputError
+from manyhop.errors import FeatureError, InputError
 from manyhop.features import Checks, RowRequest
 from manyhop.stores import StorePlace
 
@@ -42,6 +42,8 @@ class Embedding(nn.Module):
         init: initial values: a bound ``b`` for uniform ones in ``[-b, b)``, the same on any number of ranks;
             ``None``: ``1 / sqrt(width)``; or a function that returns the rows of a ``range``, ``[len(range), width]``.
         seed: of the initial values; the same on all ranks.
+        hot: rows that batches read most often, ``[count]`` int64 or int32, in any order: with ``pinned``, they and
+            their states reside on the GPU instead. Needs one rank per node.
         name: for errors.
         rank_timeout: seconds to wait for other ranks; ``None``: 600.
 
@@ -61,6 +63,7 @@ class Embedding(nn.Module):
         device: torch.device | str | None = None,
         init: float | InitialRows | None = None,
         seed: int = 0,
+        hot: Tensor | None = None,
         name: str = "embedding",
         rank_timeout: float | None = None,
     ) -> None:
@@ -70,7 +73,7 @@ class Embedding(nn.Module):
             raise InputError(f"Expected dtype to be torch.float32 or torch.bfloat16, got {dtype!r}. Pass one of them.")
         initial = initializer(init, self.width, integer("seed", seed))
         self.dtype, self.name = dtype, name
-        self.place = TablePlace(placement, device, rank_timeout)
+        self.place = TablePlace(placement, device, rank_timeout, self._checked_hot(hot))
         facts = {
             "num_rows": self.num_rows, "width": self.width, "dtype": str(dtype), "placement": placement, "seed": seed,
             "init": "a function" if callable(init) else init,
@@ -116,7 +119,8 @@ class Embedding(nn.Module):
             What :meth:`finish` takes; and the rows to gather for it: set its ``rows`` to them. ``None``: other ranks or
             the host have to read them, which :meth:`finish` does.
         """
-        if not (self.versions.are_kept and device.type == self.place.device.type):
+        here = device.type == self.place.device.type and (self.table.hot is None or device.type == "cuda")
+        if not (self.versions.are_kept and here):
             return RowsAhead(self, ids, None), None
         source, latest = self.table.source, self.versions.latest()
         return RowsAhead(self, ids, latest), RowRequest(source, ids, name=self.name, changes=True)
@@ -134,6 +138,17 @@ class Embedding(nn.Module):
         rows: Tensor = _Rows.apply(self.handle, self, ahead.ids, ahead.rows)  # type: ignore[no-untyped-call]
         return rows
 
+    def _checked_hot(self, hot: Tensor | None) -> Tensor | None:
+        """Return hot rows in ascending order, each once."""
+        if hot is None:
+            return None
+        rows: Tensor = torch.unique(require_ids(hot, f"hot rows of {self.name}").long())
+        if len(rows) and not 0 <= int(rows[0]) <= int(rows[-1]) < self.num_rows:
+            raise FeatureError(
+                f"Expected hot rows in [0, {self.num_rows}), got {int(rows[0])} to {int(rows[-1])}. Pass row numbers."
+            )
+        return rows
+
     def extra_repr(self) -> str:
         """Return size and place, for ``print``."""
         return f"{self.num_rows}, {self.width}, dtype={self.dtype}, on {self.place.device}"
@@ -142,9 +157,9 @@ class Embedding(nn.Module):
     def weight(self) -> Tensor:
         """``[rows, width]``: the rows that this rank owns, where they reside: of a run of one process, all of them.
 
-        Changes in place are seen by all ranks that share the memory.
+        Changes in place are seen by all ranks that share the memory. ``hot`` rows are copies, as they are now.
         """
-        return self.table.own
+        return self.table.settled()
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the table to a new folder that all nodes see, each rank its own rows. All ranks call it.

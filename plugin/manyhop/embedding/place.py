@@ -11,9 +11,19 @@ from torch import Tensor
 
 from manyhop import control, world
 from manyhop.control import DEFAULT_TIMEOUT
+from manyhop.embedding.hot import Hot
 from manyhop.embedding.owners import Owners
 from manyhop.errors import FeatureError, InputError
-from manyhop.features import BufferPool, Checks, DistributedRows, RowRequest, ShardedRows, gather
+from manyhop.features import (
+    BufferPool,
+    CachedRows,
+    Checks,
+    DistributedRows,
+    HotRows,
+    RowRequest,
+    ShardedRows,
+    gather,
+)
 from manyhop.stores import GPURows, NodeRows, check_place, rows_in
 
 
@@ -21,11 +31,20 @@ from manyhop.stores import GPURows, NodeRows, check_place, rows_in
 class Table:
     """``[num_rows, width]`` in some memory."""
 
-    source: Tensor | ShardedRows | DistributedRows
+    source: Tensor | ShardedRows | DistributedRows | CachedRows
     """What rows are gathered from."""
 
     own: Tensor
     """``[len(owners.rows_of(rank)), width]``: the rows that this rank updates, in place."""
+
+    hot: Hot | None = None
+    """Rows that reside on the GPU instead."""
+
+    def settled(self) -> Tensor:
+        """Return ``own`` with all rows as they are now."""
+        if self.hot is not None:
+            self.hot.settle(self.own)
+        return self.own
 
 
 class TablePlace:
@@ -35,12 +54,13 @@ class TablePlace:
         placement: ``process``, ``shared``, ``pinned``, ``device``, ``sharded`` or ``distributed``.
         device: the GPU; see :func:`manyhop.stores.check_place`.
         timeout: seconds to wait for other ranks; ``None``: 600.
+        hot: rows of pinned tables that reside on the GPU, ``[count] int64``, ascending.
 
     Raises:
         InputError: a place that cannot be trained in, or that is not here.
     """
 
-    def __init__(self, placement: Any, device: Any, timeout: float | None) -> None:
+    def __init__(self, placement: Any, device: Any, timeout: float | None, hot: Tensor | None = None) -> None:
         if placement in ("mapped", "auto"):
             raise InputError(
                 "Expected placement to be 'process', 'shared', 'pinned', 'device', 'sharded' or 'distributed' for a "
@@ -60,6 +80,15 @@ class TablePlace:
         self.timeout = timeout
         self.device = torch.device("cpu") if gpu is None else gpu
         """Where rows are updated: in pinned memory, too, by the GPU."""
+        self._hot = None if hot is None else hot.to(self.device)
+        self._hot_set: HotRows | None = None
+        if hot is not None:
+            ranks = world.init(timeout=timeout or DEFAULT_TIMEOUT).local_world_size
+            if placement != "pinned" or ranks > 1:
+                raise InputError(
+                    f"Expected hot rows with placement='pinned' and one rank per node, got placement={placement!r} and "
+                    f"{ranks} ranks on this node. Leave hot out, or use placement='sharded' with device='cuda'."
+                )
 
     def agree(self, title: str, facts: dict[str, Any]) -> None:
         """Raise RankError unless all ranks have the same facts. All ranks call it."""
@@ -68,9 +97,16 @@ class TablePlace:
         control.agree(title, facts, timeout=timeout)
 
     def make(
-        self, num_rows: int, width: int, dtype: torch.dtype, name: str, fill: Callable[[range, Tensor], None]
+        self,
+        num_rows: int,
+        width: int,
+        dtype: torch.dtype,
+        name: str,
+        fill: Callable[[range, Tensor], None],
+        *,
+        keeps_hot: bool = True,
     ) -> tuple[Table, Owners]:
-        """Make a table, of which each rank fills a part. All ranks call it."""
+        """Make a table, of which each rank fills a part; ``keeps_hot``: hot rows on the GPU. All ranks call it."""
         source = self._rows.make((num_rows, width), dtype, name, fill)
         ours = world.current()
         if isinstance(source, DistributedRows):
@@ -80,6 +116,11 @@ class TablePlace:
             owners, held = Owners(num_rows, ours, "nodes"), source.rows
         else:
             owners, held = Owners(num_rows, ours, "rank" if self._on_each_rank else "node"), source
+        if self._hot is not None and keeps_hot:
+            if self._hot_set is None:
+                self._hot_set = HotRows.of(self._hot, num_rows)
+            hot = Hot.of(self._hot, self._hot_set, held)
+            return Table(hot.source(held), held, hot), owners
         near, mine = owners.rows_near(ours.rank), owners.rows_of(ours.rank)
         return Table(source, held[mine.start - near.start : mine.stop - near.start]), owners
 
@@ -97,6 +138,12 @@ class TablePlace:
         Raises:
             FeatureError: ids that are out of range, or no row numbers.
         """
+        if table.hot is not None:
+            from manyhop.features.gathering.gpu import gather_on_gpu  # imports triton
+
+            request = RowRequest(table.source, ids.to(self.device), name=name)
+            (rows,) = gather_on_gpu([request], self.device, checks=checks)
+            return rows.to(ids.device)  # type: ignore[no-any-return]
         if ids.device.type == "cpu" and self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # updates of pinned rows
         request = RowRequest(table.source, ids, name=name)

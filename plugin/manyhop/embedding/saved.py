@@ -100,6 +100,8 @@ def load_tables(folder: str | PathLike[str], tables: Tables) -> None:
                 )
         for name, (table, owners) in tables.items():
             read_rows(found[name], owners.rows_of(rank), table.own, threads=None, progress=None)
+            if table.hot is not None:
+                table.hot.take(table.own)
 
     control.attempt(f"loading {path}", read, timeout=DEFAULT_TIMEOUT)
 
@@ -122,7 +124,7 @@ def _write_part(folder: Path, name: str, rank: int, table: Table, owners: Owners
     rows = owners.rows_of(rank) if owners.has_first_copy(rank) else range(0)
     if not rows:
         return {"rows": 0}
-    written = files.write(folder / f"{name}.{rank:05}.bin", table.own)
+    written = files.write(folder / f"{name}.{rank:05}.bin", table.settled())
     (part,) = written.parts
     assert isinstance(part, FilePart)
     return {"begin": rows.start, "file": part.path.name, "rows": len(rows), "crc32": part.crc32}

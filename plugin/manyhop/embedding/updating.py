@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from manyhop.embedding.gradients import Gradients
+from manyhop.embedding.hot import Hot
 from manyhop.embedding.rules import Kind, Rule, Stamps
 from manyhop.system.threads import executor
 
@@ -51,6 +52,7 @@ def update(
     first: int,
     scale: float,
     stamps: Stamps | None = None,
+    hot: Sequence[Hot] = (),
 ) -> None:
     """Apply the sum of the gradients of each row.
 
@@ -63,11 +65,12 @@ def update(
         first: the number of the first row of ``weight``.
         scale: what sums are multiplied by.
         stamps: marks the rows that are updated.
+        hot: rows of ``weight`` and of each state that reside elsewhere, the same of all; of one GPU.
     """
-    if gradients.values.is_cuda:
+    if gradients.values.is_cuda or hot:
         from manyhop.embedding.gpu import update_on_gpu  # imports triton
 
-        update_on_gpu(rule, gradients, weight, states, first=first, scale=scale, stamps=stamps)
+        update_on_gpu(rule, gradients, weight, states, first=first, scale=scale, stamps=stamps, hot=hot)
     else:
         _update_on_cpu(rule, gradients, weight, states, first=first, scale=scale, stamps=stamps)
 

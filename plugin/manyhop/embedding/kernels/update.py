@@ -8,6 +8,7 @@ import triton.language as tl
 
 from manyhop.embedding import rules
 from manyhop.embedding.rules import Kind
+from manyhop.features.kernels.hot import hot_slot
 
 _ADAM = tl.constexpr(int(Kind.ADAM))
 _ADAGRAD = tl.constexpr(int(Kind.ADAGRAD))
@@ -46,6 +47,10 @@ def update_rows(
     state_b,
     stamps,
     stamp,
+    groups,
+    hot_weight,
+    hot_a,
+    hot_b,
     numbers,
     KIND: tl.constexpr,
     WIDE_GRADS: tl.constexpr,
@@ -54,12 +59,14 @@ def update_rows(
     LANES: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    HOT: tl.constexpr,
 ):
     """Update some columns of the rows that begin at ``ROWS`` positions of the ascending ids.
 
     All others as in ``manyhop.embedding.cpu_kernels.update_rows``. pieces: what ``sum_pieces`` has written. numbers:
-    the bits of ``NUMBERS`` float32. LANES: numbers that are read at once, aligned in every row. Sums have the same
-    order in every launch.
+    the bits of ``NUMBERS`` float32. groups: with HOT, of ``manyhop.features.HotRows``, which are at hot_weight, hot_a
+    and hot_b instead. LANES: numbers that are read at once, aligned in every row. Sums have the same order in every
+    launch.
     """
     blocks: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0).to(tl.int64)
@@ -70,7 +77,15 @@ def update_rows(
     row = tl.load(id_of + i, mask=inside, other=0)
     leads = inside & (tl.load(id_of + i - 1, mask=inside & (i > 0), other=-1) != row)
     repeats = _has_more(id_of, i + 1, count, row, leads)
-    at = (row - first)[:, None] * WIDTH + column[None, :]
+    place = row - first
+    if HOT:
+        slot = hot_slot(groups, row, leads)
+        hit = slot >= 0
+        place = tl.where(hit, slot, place)
+        weight = tl.where(hit, hot_weight, weight)[:, None]
+        state_a = tl.where(hit, hot_a, state_a)[:, None]
+        state_b = tl.where(hit, hot_b, state_b)[:, None]
+    at = place[:, None] * WIDTH + column[None, :]
     mask = leads[:, None] & (column < WIDTH)[None, :]
     # All that is read of a row is under way before it is known whether there are more gradients.
     total = _gradients(order, grads, i, column, leads, WIDE_GRADS, WIDTH, LANES)
