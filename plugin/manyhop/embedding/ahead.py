@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,23 +19,20 @@ from manyhop.embedding.owners import Owners
 from manyhop.embedding.place import Table, TablePlace
 from manyhop.embedding.rules import Stamps
 
-if TYPE_CHECKING:
-    from manyhop.embedding.module import Embedding
-
 
 class RowsAhead:
     """The rows of a batch before its turn.
 
     Args:
-        embedding: whose rows these are.
+        finish: returns the rows of such an object as they are now.
         ids: ``[count]`` int64 or int32.
         latest: the last update that had ended when they were gathered; ``None``: they are not gathered ahead.
     """
 
-    __slots__ = ("embedding", "ids", "latest", "rows")
+    __slots__ = ("_finish", "ids", "latest", "rows")
 
-    def __init__(self, embedding: Embedding, ids: Tensor, latest: int | None) -> None:
-        self.embedding, self.ids, self.latest = embedding, ids, latest
+    def __init__(self, finish: Callable[[RowsAhead], Tensor], ids: Tensor, latest: int | None) -> None:
+        self._finish, self.ids, self.latest = finish, ids, latest
         self.rows: Tensor | None = None
         """``[count, width]``, to be changed in place."""
 
@@ -44,7 +42,7 @@ class RowsAhead:
 
     def finish(self) -> Tensor:
         """Return the rows as they are now, with a graph for ``backward``."""
-        return self.embedding.finish(self)
+        return self._finish(self)
 
 
 class Versions:

@@ -121,9 +121,9 @@ class Embedding(nn.Module):
         """
         here = device.type == self.place.device.type and (self.table.hot is None or device.type == "cuda")
         if not (self.versions.are_kept and here):
-            return RowsAhead(self, ids, None), None
+            return RowsAhead(self.finish, ids, None), None
         source, latest = self.table.source, self.versions.latest()
-        return RowsAhead(self, ids, latest), RowRequest(source, ids, name=self.name, changes=True)
+        return RowsAhead(self.finish, ids, latest), RowRequest(source, ids, name=self.name, changes=True)
 
     def finish(self, ahead: RowsAhead) -> Tensor:
         """Return ``[count, width]`` rows as :meth:`forward` would: those updated since are read again.
