@@ -9,6 +9,7 @@ import torch
 import manyhop
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "pyg"))  # also of ranks
+sys.path.insert(0, str(Path(__file__).parents[1] / "dgl"))
 from test_embeddings_in_data import train
 
 ENV = {"TRITON_INTERPRET": "1"}
@@ -33,6 +34,21 @@ def test_training_is_the_same_to_the_last_bit(launcher, placement):
         assert torch.equal(table, expected_table)
     assert torch.equal(found[0][1], found[1][1])
     assert found[0][0] != found[1][0]
+
+
+def train_on_blocks_together(ahead):
+    from test_embeddings_in_graph import train as train_on_blocks
+
+    manyhop.init()
+    return train_on_blocks(ahead, num_workers=1, use_ddp=True)
+
+
+def test_training_on_blocks_of_dgl_is_the_same_to_the_last_bit(launcher):
+    pytest.importorskip("manyhop_dgl")
+    runs = [launcher.run(train_on_blocks_together, ahead) for ahead in (False, True)]
+    for (losses, table), (expected_losses, expected_table) in zip(*runs, strict=True):
+        assert losses == expected_losses
+        assert torch.equal(table, expected_table)
 
 
 def test_parts_of_two_nodes(launcher, two_nodes):

@@ -123,7 +123,7 @@ def test_hot_rows_that_come_with_batches():
 
 @pytest.mark.parametrize("placement", ["pinned", "device", "shared"])
 def test_rows_that_come_with_blocks_of_dgl(placement):
-    pytest.importorskip("dgl")
+    pytest.importorskip("manyhop_dgl")
     sys.path.insert(0, str(Path(__file__).parents[1] / "dgl"))
     from test_embeddings_in_graph import train as train_on_blocks
 
