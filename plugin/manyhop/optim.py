@@ -7,7 +7,7 @@ schedulers change.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from os import PathLike
 from typing import Any, overload
 
@@ -138,34 +138,26 @@ class Optimizer(torch.optim.Optimizer):
 
     def _step(self, group: dict[str, Any], embedding: Embedding, states: list[Table]) -> None:
         owners, gradients = embedding.owners, embedding.take_gradients()
-        exchange, rule = self._exchanges[embedding.place.device], None
-        for part in self._of_owner(embedding, gradients):
-            if rule is None:
-                group["step"] += 1
-                rule = self.rule(group)
-            update(
-                rule,
-                part,
-                embedding.table.own,
-                [table.own for table in states],
-                first=owners.rows_of(owners.world.rank).start,
-                scale=1 / owners.world.world_size,
-                stamps=embedding.versions.next(),
-                hot=[table.hot for table in (embedding.table, *states) if table.hot is not None],
-            )
-        if rule is None:
+        exchange, scale = self._exchanges[embedding.place.device], 1 / owners.world.world_size
+        if not owners.world.is_alone:
+            received = exchange.send(gradients, owners, embedding.width)
+            gradients = None if received is None else Gradients.of(*received, num_rows=embedding.num_rows)
+        if gradients is None:
             return
+        group["step"] += 1
+        update(
+            self.rule(group),
+            gradients,
+            embedding.table.own,
+            [table.own for table in states],
+            first=owners.rows_of(owners.world.rank).start,
+            scale=scale,
+            stamps=embedding.versions.next(),
+            hot=[table.hot for table in (embedding.table, *states) if table.hot is not None],
+        )
         if not owners.world.is_alone and owners.copies != "rank":
             exchange.wait()
         embedding.versions.updated()
-
-    def _of_owner(self, embedding: Embedding, gradients: Gradients | None) -> Iterator[Gradients]:
-        """Return the gradients of the rows that this rank owns, in parts; none if no rank has any."""
-        if embedding.owners.world.is_alone:
-            return iter([] if gradients is None else [gradients])
-        exchange = self._exchanges[embedding.place.device]
-        received = exchange.send(gradients, embedding.owners, embedding.width)
-        return (Gradients.of(*part, num_rows=embedding.num_rows) for part in received)
 
     def _make_states(self, embedding: Embedding) -> list[Table]:
         def make(name: str) -> Table:

@@ -64,22 +64,6 @@ def test_every_place(launcher, two_nodes, placement, device, node_of):
     assert owned == copies * NUM_ROWS
 
 
-def train_in_parts(placement, device):
-    from manyhop.embedding import exchange
-
-    exchange._LARGE["cpu"] = 0
-    return train_together(placement, device, "Adam", 3)
-
-
-@pytest.mark.parametrize(("placement", "device"), [("shared", None), ("device", None), ("distributed", None)])
-def test_gradients_that_are_sent_in_parts(launcher, placement, device):
-    found = launcher.run(train_in_parts, placement, device, world_size=3, env=ENV)
-    expected = trained_by_torch(found[0][0], "Adam", range(3), world_size=3)
-    for _, after, _, _ in found:
-        assert torch.equal(after, found[0][1])
-        torch.testing.assert_close(after, expected, rtol=1e-5, atol=1e-6)
-
-
 def train_with_hot_rows(folder):
     """Rows that reside on the GPU: the same table, saved and loaded like any."""
     import whole_graph_stand_in

@@ -18,10 +18,6 @@ from manyhop.embedding.owners import Owners
 from manyhop.embedding.updating import rows_before, sum_by_row
 from manyhop.errors import RankError
 
-_PARTS = 4
-_LARGE = {"cuda": 1 << 26, "cpu": 1 << 60}
-"""Bytes of gradients that are sent in parts: a GPU computes while others are on their way."""
-
 
 class GradientExchange:
     """Sends sums of gradients to the owners of their rows. All ranks make it, and call it in step.
@@ -43,19 +39,17 @@ class GradientExchange:
             world.at_shutdown(self.close)
         self._bounds: dict[Owners, Tensor] = {}
 
-    def send(self, gradients: Gradients | None, owners: Owners, width: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def send(self, gradients: Gradients | None, owners: Owners, width: int) -> tuple[Tensor, Tensor] | None:
         """Sum gradients, send sums, and receive those of the rows that this rank owns. All ranks call it.
-
-        Many rows are sent in parts, so that an update of one part takes the GPU while the next is on its way.
 
         Args:
             gradients: in ascending order of their rows; ``None``: there was no ``backward`` on this rank.
             owners: of the rows.
             width: numbers of a row.
 
-        Yields:
-            ``[count] int64`` and ``[count, width] float32``: rows and sums of all ranks, one after the other, of rows
-            that no other part has. Nothing at all: there was no ``backward`` on any rank.
+        Returns:
+            ``[count] int64`` and ``[count, width] float32``: rows and sums of all ranks, one after the other; ``None``:
+            there was no ``backward`` on any rank.
 
         Raises:
             RankError: another rank is gone or late.
@@ -63,43 +57,25 @@ class GradientExchange:
         held = self._none(width) if gradients is None else gradients
         with self._failing():
             if owners not in self._bounds:
-                self._bounds[owners] = owners.bounds(_PARTS, self._device)
+                self._bounds[owners] = owners.bounds(self._device)
             before = rows_before(held)
             routes = before[torch.searchsorted(held.ids, self._bounds[owners])]
-            wish = 0 if gradients is None else 1 + (4 * len(held.ids) * width >= _LARGE[self._device.type])
-            wishes = torch.full_like(routes[:, :1, 0], wish)
-            sent = torch.cat([routes[..., 1] - routes[..., 0], wishes], 1)
+            active = torch.full_like(routes[:, 0], int(gradients is not None))
+            sent = torch.stack([routes[:, 1] - routes[:, 0], active], 1)
             received = torch.empty_like(sent)
-            self._all_to_all(received, sent, None, None).wait()
-            counts = _OnHost(torch.cat([routes.flatten(1), received], 1))
+            self._all_to_all(received, sent, None, None)
+            counts = _OnHost(torch.cat([routes, received], 1))
             ids, sums = sum_by_row(held, before)  # while the counts are on their way
-            spans, expected, most = _read(counts.rows())
-            if most == 0:
-                return
-            if most == 1:
-                spans, expected = _joined(spans), [[sum(column)] for column in expected]
-            arriving = [
-                self._start(ids, sums, [of_rank[k] for of_rank in spans], [of_rank[k] for of_rank in expected])
-                for k in range(len(spans[0]))
-            ]
-        for got_ids, got_sums, works in arriving:
-            with self._failing():
-                for work in works:
-                    work.wait()
-            yield got_ids, got_sums
-
-    def _start(
-        self, ids: Tensor, sums: Tensor, spans: list[tuple[int, int]], expected: list[int]
-    ) -> tuple[Tensor, Tensor, list[Any]]:
-        """Send a part of rows and sums; return where those of all ranks arrive, and what to wait for."""
-        sizes = [end - begin for begin, end in spans]
-        got_ids = torch.empty(sum(expected), dtype=torch.int64, device=self._device)
-        got_sums = torch.empty(sum(expected), sums.shape[1], device=self._device)
-        works = [
-            self._all_to_all(got_ids, _routed(ids, spans), expected, sizes),
-            self._all_to_all(got_sums, _routed(sums, spans), expected, sizes),
-        ]
-        return got_ids, got_sums, works
+            begins, ends, expected, actives = counts.columns()
+            if not any(actives):
+                return None
+            spans = list(zip(begins, ends, strict=True))
+            sizes = [end - begin for begin, end in spans]
+            got_ids = torch.empty(sum(expected), dtype=torch.int64, device=self._device)
+            got_sums = torch.empty(sum(expected), width, device=self._device)
+            self._all_to_all(got_ids, _routed(ids, spans), expected, sizes)
+            self._all_to_all(got_sums, _routed(sums, spans), expected, sizes)
+        return got_ids, got_sums
 
     def _none(self, width: int) -> Gradients:
         ids = torch.empty(0, dtype=torch.int64, device=self._device)
@@ -121,10 +97,10 @@ class GradientExchange:
             with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # the default group is gone already
                 dist.destroy_process_group(group)
 
-    def _all_to_all(self, received: Tensor, sent: Tensor, expected: list[int] | None, sizes: list[int] | None) -> Any:
+    def _all_to_all(self, received: Tensor, sent: Tensor, expected: list[int] | None, sizes: list[int] | None) -> None:
         import torch.distributed as dist
 
-        return dist.all_to_all_single(received, sent, expected, sizes, group=self._group, async_op=True)
+        dist.all_to_all_single(received, sent, expected, sizes, group=self._group)
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -154,28 +130,12 @@ class _OnHost:
             self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._arrived.record()
 
-    def rows(self) -> list[list[int]]:
-        """Return the rows, when they are there."""
+    def columns(self) -> list[list[int]]:
+        """Return the columns, when they are there."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        rows: list[list[int]] = self._matrix.tolist()
-        return rows
-
-
-Spans = list[list[tuple[int, int]]]
-"""Of each rank and part: where its sums begin and end."""
-
-
-def _read(rows: list[list[int]]) -> tuple[Spans, list[list[int]], int]:
-    """Return what goes to each rank in each part, how much comes from it, and the largest wish of all ranks."""
-    ends = 2 * _PARTS
-    spans = [list(zip(row[:ends:2], row[1:ends:2], strict=True)) for row in rows]
-    return spans, [row[ends:-1] for row in rows], max(row[-1] for row in rows)
-
-
-def _joined(spans: Spans) -> Spans:
-    """Return the spans of all parts together, which follow each other."""
-    return [[(of_rank[0][0], of_rank[-1][1])] for of_rank in spans]
+        columns: list[list[int]] = self._matrix.t().tolist()
+        return columns
 
 
 def _routed(values: Tensor, spans: list[tuple[int, int]]) -> Tensor:

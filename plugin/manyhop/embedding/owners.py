@@ -47,11 +47,7 @@ class Owners:
             return rank == 0
         return self.copies != "node" or self.world.nodes[rank] == 0
 
-    def bounds(self, parts: int, device: torch.device) -> Tensor:
-        """Return ``[world_size, parts, 2] int64``: begin and end of each part of a rank's rows."""
-        found = []
-        for rank in range(self.world.world_size):
-            rows = self.rows_of(rank)
-            cuts = [rows.start + len(rows) * k // parts for k in range(parts + 1)]
-            found.append([[cuts[k], cuts[k + 1]] for k in range(parts)])
-        return torch.tensor(found, dtype=torch.int64, device=device)
+    def bounds(self, device: torch.device) -> Tensor:
+        """Return ``[world_size, 2] int64``: the first row of each rank, and the one after its last."""
+        ranges = [self.rows_of(rank) for rank in range(self.world.world_size)]
+        return torch.tensor([[rows.start, rows.stop] for rows in ranges], dtype=torch.int64, device=device)

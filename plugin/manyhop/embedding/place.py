@@ -142,7 +142,7 @@ class TablePlace:
             from manyhop.features.gathering.gpu import gather_on_gpu  # imports triton
 
             request = RowRequest(table.source, ids.to(self.device), name=name)
-            (rows,) = gather_on_gpu([request], self.device, checks=checks)
+            (rows,) = gather_on_gpu([request], request.index.device, checks=checks)
             return rows.to(ids.device)  # type: ignore[no-any-return]
         if ids.device.type == "cpu" and self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # updates of pinned rows
