@@ -111,3 +111,27 @@ def dgl_loader_without_kernels(batches: int, **options: Any) -> Iterator[Any]:
         monkeypatch.setattr(tensors, "_fill", lambda table, device: None)
         seeds = torch.randint(0, NODES, (batches * BATCH_SIZE,))
         yield manyhop_dgl.DataLoader(g, seeds, sampler, batch_size=BATCH_SIZE, shuffle=True, seed=1, **options)
+
+
+@contextlib.contextmanager
+def graphbolt_loader_without_kernels(batches: int) -> Iterator[Any]:
+    """Make a loader of GraphBolt's kind of ``batches`` minibatches, which works inside the context."""
+    import manyhop_dgl.graphbolt as gb
+    from manyhop_dgl.graphbolt.loader import loader
+    from manyhop_dgl.samplers import tensors
+
+    src, dst = torch.randint(0, NODES, (2, 4 * NODES))
+    counts = torch.bincount(dst, minlength=NODES)
+    graph = gb.fused_csc_sampling_graph(torch.cat([counts[:0].new_zeros(1), counts.cumsum(0)]), src)
+    values = {"x": torch.randn(NODES, 17), "y": torch.randint(0, 5, (NODES, 1))}
+    features = {("node", None, name): gb.TorchBasedFeature(value) for name, value in values.items()}
+    items = gb.ItemSet(torch.randint(0, NODES, (batches * BATCH_SIZE,)), names="seeds")
+    pipe = gb.ItemSampler(items, batch_size=BATCH_SIZE, shuffle=True, seed=1).copy_to("cuda")
+    pipe = pipe.sample_neighbor(graph, [5, 10, 15]).fetch_feature(
+        gb.BasicFeatureStore(features), node_feature_keys=["x", "y"]
+    )
+    with without_kernels() as monkeypatch:
+        monkeypatch.setattr(loader, "gpu_of", lambda pipe: CPU)
+        monkeypatch.setattr(gb.CopyTo, "step", lambda self, item: item)
+        monkeypatch.setattr(tensors, "_fill", lambda table, device: None)
+        yield gb.DataLoader(pipe)

@@ -1,15 +1,36 @@
-"""What a batch of DGL's loader that a GPU makes costs Python."""
+"""What a batch of DGL's loaders that a GPU makes costs Python."""
 
 import os
 
 import pytest
-from call_budget import BATCHES, WARM_UP, check_calls
-from host_part import dgl_loader_without_kernels
+from call_budget import BATCHES, WARM_UP, check_calls, count_calls, count_operators
+from host_part import dgl_loader_without_kernels, graphbolt_loader_without_kernels, loader_without_kernels
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="the CPU stands for the GPU")
+LENGTH = WARM_UP + BATCHES + 16
 
 
-@pytest.mark.parametrize(("options", "budget"), [({}, 127), ({"output": "tensors"}, 88)])
+@pytest.mark.parametrize(("options", "budget"), [({}, 72), ({"output": "tensors"}, 55)])
 def test_a_further_batch_of_nodes(options, budget):
-    with dgl_loader_without_kernels(WARM_UP + BATCHES + 16, **options) as loader:
+    with dgl_loader_without_kernels(LENGTH, **options) as loader:
         check_calls(loader, budget)
+
+
+def test_tensors_take_no_more_calls_than_batches_of_pyg():
+    with loader_without_kernels(LENGTH) as loader:
+        most = count_calls(loader).total()
+    with dgl_loader_without_kernels(LENGTH, output="tensors") as loader:
+        assert count_calls(loader).total() <= most
+
+
+@pytest.mark.parametrize(("options", "budget"), [({}, 5.6), ({"output": "tensors"}, 4.6)])
+def test_operators_of_torch(options, budget):
+    """Beside what a launch and a gather take, a batch divides sources and ids by hop, and takes the seeds' rows."""
+    with dgl_loader_without_kernels(LENGTH, **options) as loader:
+        operators = count_operators(loader)
+    assert operators.total() <= budget * LENGTH, operators
+
+
+def test_a_further_minibatch():
+    with graphbolt_loader_without_kernels(LENGTH) as loader:
+        check_calls(loader, 120)

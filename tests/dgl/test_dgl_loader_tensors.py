@@ -313,7 +313,7 @@ def test_where_data_go(monkeypatch, kind, use_uva):
     assert len(memory.placement.features) == (5 if kind == "typed" else 3)
     node_type = g.ntypes[0]
     rows = g.nodes[node_type].data["x"]
-    request = RowRequest(rows, torch.arange(3), 0, f"'x' of node type {node_type!r}", 100)
+    title = f"'x' of node type {node_type!r}"
 
     kept = []  # copies live as long as they are used
 
@@ -321,14 +321,18 @@ def test_where_data_go(monkeypatch, kind, use_uva):
         kept.append(Sources(memory))
         return columns.place(kept[-1], there)
 
-    first = placed().request(request)
-    assert first.source.device == there  # what is small is copied, not pinned
-    assert (first.index is request.index, first.bound) == (True, 100)
-    assert placed().request(request).source is first.source
+    def read_from(source):
+        request = RowRequest(source, torch.arange(3), 0, title, 100)
+        placed().redirect([request])
+        return request.source
+
+    first = read_from(rows)
+    assert first.device == there  # what is small is copied, not pinned
+    assert read_from(rows) is first
     rows.zero_()
-    assert placed().request(request).source is not first.source
-    other = RowRequest(torch.randn(7, 2), torch.arange(3), 0, request.name)
-    assert placed().request(other) is other
+    assert read_from(rows) is not first
+    other = torch.randn(7, 2)
+    assert read_from(other) is other
 
 
 def test_the_user_says_which_rows_a_gpu_keeps():
@@ -355,10 +359,11 @@ def test_edges_that_change_while_they_are_spread_over_gpus(monkeypatch):
 
     monkeypatch.setattr(source, "Plan", lambda *args: "plan")
     before, after = object(), object()
-    sampling = source.GPUSampling(NeighborSampler([3]), before, torch.device("cpu"), "sharded")
-    assert sampling.plan(before) == "plan"
+    sampler = NeighborSampler([3])
+    sampling = source.GPUSampling(sampler, before, torch.device("cpu"), "sharded")
+    assert sampling.plan(before, sampler.arguments()) == "plan"
     with pytest.raises(GraphError, match="Make a new loader, on all ranks"):
-        sampling.plan(after)
+        sampling.plan(after, sampler.arguments())
 
 
 @pytest.mark.parametrize("kind", ["plain", "typed", "ours"])

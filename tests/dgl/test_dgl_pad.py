@@ -213,3 +213,21 @@ def test_wrong_arguments():
     with pytest.raises(FeatureError, match="attribute 'node_mask'"):
         make(manyhop_dgl.NeighborSampler([2], prefetch_node_feats=["node_mask"]))
     assert list(make(indices=torch.arange(0))) == []
+
+
+def test_edge_data_against_the_direction_of_edges():
+    draw = torch.Generator().manual_seed(0)
+    ends = {"a": torch.randint(0, 20, (80,), generator=draw), "b": torch.randint(0, 30, (80,), generator=draw)}
+    g = dgl.heterograph({("a", "r", "b"): (ends["a"], ends["b"]), ("b", "r", "a"): (ends["b"].flip(0), ends["a"])})
+    for t in g.canonical_etypes:
+        g.edges[t].data["w"] = torch.rand(80, generator=draw)
+    names = {t: ["w"] for t in g.canonical_etypes}
+    sampler = manyhop_dgl.NeighborSampler([3, 3], edge_dir="out", prefetch_edge_feats=names)
+    batches = list(manyhop_dgl.DataLoader(g, {"a": torch.arange(20)}, sampler, batch_size=5, seed=1, pad="auto"))
+    assert len(batches) == 4
+    for _, _, blocks in batches:
+        for block in blocks:
+            for src, relation, dst in block.canonical_etypes:
+                data = block.edges[src, relation, dst].data
+                expected = g.edges[dst, relation, src].data["w"][data[dgl.EID]] * data["edge_mask"]
+                assert torch.equal(data["w"], expected)

@@ -23,8 +23,9 @@ def test_layers_are_those_of_the_cpu(hetero):
     spec = topology.spec(fanouts)
     seeds = topology.seeds({"user": torch.arange(3)} if hetero else torch.arange(3))
     request = NodeRequest(key=BatchKey(1, 2, 3), seeds=seeds)
-    ours = layers_of(sampling.GPUSampler(topology.graph, spec, device="cpu").sample(request), with_ids=True)
-    for layer, same in zip(ours, layers_of(topology.sampler(spec).sample(request), with_ids=True), strict=True):
+    sample = sampling.GPUSampler(topology.graph, spec, device="cpu").sample(request)
+    ours, theirs = layers_of([sample, topology.sampler(spec).sample(request)], with_ids=True)
+    for layer, same in zip(ours, theirs, strict=True):
         assert repr(layer) == repr(same)
 
 

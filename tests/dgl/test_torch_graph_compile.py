@@ -3,7 +3,11 @@
 import dgl.nn.pytorch as dnn
 import pytest
 import torch
+from sampler_graphs import graph
 from torch_graphs import block, on_torch
+
+import manyhop_dgl
+from manyhop_dgl.torch_graphs.where import graphs_of_cpu_too
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning", "ignore:.*lru_cache:UserWarning")
 LAYERS = {
@@ -45,3 +49,17 @@ def check(name, g, x, most):
 @pytest.mark.parametrize("name", LAYERS)
 def test_graph_breaks(name):
     check(name, on_torch(block()), torch.rand(60, 6), LAYERS[name][1])
+
+
+@pytest.mark.filterwarnings("ignore")  # of dynamo, about the functions it traces
+@pytest.mark.parametrize("name", LAYERS)
+def test_blocks_of_which_nothing_is_made_yet(name):
+    layer, most = LAYERS[name]
+    with graphs_of_cpu_too():
+        sample = manyhop_dgl.sample_tensors(graph(), torch.arange(20), [3, 4], key=(1, 0, 0))
+        manyhop_dgl.to_blocks(sample)  # the first ones of these types are made at once
+        lazy = manyhop_dgl.to_blocks(sample)[0]
+    torch._dynamo.reset()
+    assert "_graph" not in vars(lazy)
+    explained = torch._dynamo.explain(layer())(lazy, torch.rand(len(sample.input_nodes), 6))
+    assert explained.graph_break_count <= most, explained.break_reasons

@@ -130,8 +130,12 @@ def test_budget_of_a_step(make, budget):
 
 
 def test_budget_of_the_blocks_of_a_minibatch():
+    def read(minibatch):
+        return [(block._graph, block._node_frames, block._edge_frames) for block in minibatch.blocks]
+
     with graphs_of_cpu_too():
-        first, second, *_ = minibatches()
-        assert first.blocks
-        calls = calls_of(lambda: second.blocks)
-    assert calls <= 40, f"{calls} calls for two layers, the budget is 40"
+        first, second, third, *_ = minibatches()
+        read(first)
+        made, whole = calls_of(lambda: second.blocks), calls_of(lambda: read(third))
+    assert made <= 22, f"{made} calls for two layers, the budget is 22"
+    assert whole <= 54, f"{whole} calls for two layers of which all is read, the budget is 54"

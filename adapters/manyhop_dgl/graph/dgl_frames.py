@@ -29,6 +29,13 @@ def make_column(values: Tensor) -> Column:
     return column
 
 
+def same_columns(frame: Frame) -> Frame:
+    """A frame with the columns that another one has now."""
+    copy = object.__new__(Frame)
+    copy.__dict__ = {**frame.__dict__, "_columns": frame._columns.copy()}
+    return copy
+
+
 def frames_of_ids(name: str, ids: Sequence[Tensor], of_graph: Sequence[Frame] | None = None) -> list[Frame]:
     """Make a frame for each tensor of ids ``[num_rows]``, which holds them under this name.
 

@@ -55,7 +55,8 @@ class Frame(MutableMapping[str, Any]):
     def __init__(self, num_rows: int, what: str, home: Home | None = None) -> None:
         self.num_rows, self._what, self._home = num_rows, what, home
         self.data: dict[str, Any] = {}
-        """Name -> what is held."""
+        """Name -> what is held. Each change makes a new dictionary, so one look at it shows loaders that nothing has
+        changed."""
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.data:
@@ -68,10 +69,10 @@ class Frame(MutableMapping[str, Any]):
     def __delitem__(self, name: str) -> None:
         if name not in self.data:
             raise KeyError(f"there is no {name!r} among the data of {self._what}: {list(self.data)}")
-        del self.data[name]
+        self.data = {other: value for other, value in self.data.items() if other != name}
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(self.data))
+        return iter(self.data)
 
     def __len__(self) -> int:
         return len(self.data)
@@ -107,16 +108,16 @@ class Frame(MutableMapping[str, Any]):
         elif self._home is not None:
             value = self._home.put(value, begin, f"'{name}' of {self._what}")  # errors of one rank reach the others
         self._check(name, value)
-        self.data[name] = value
+        self.hold(name, value)
 
     def hold(self, name: str, value: object) -> None:
         """Keep what lies where it belongs already."""
-        self.data[name] = value
+        self.data = {**self.data, name: value}
 
     def copy(self) -> Frame:
         """Another frame with the same tensors."""
         other = Frame(self.num_rows, self._what, self._home)
-        other.data = dict(self.data)
+        other.data = self.data
         return other
 
     def _check(self, name: str, value: object) -> None:

@@ -18,7 +18,7 @@ from manyhop_dgl.loader.columns import FrameColumns, PlacedFrames
 from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.source import Source, on_cpu_only
 from manyhop_dgl.loader.storages import Filled, moved
-from manyhop_dgl.loader.tensors import Parts, TensorPrefetcher, as_blocks, as_graphs
+from manyhop_dgl.loader.tensors import TensorPrefetcher, rows_of
 from manyhop_dgl.loader.view import LoaderView
 from manyhop_dgl.samplers.tensors import BlockTensors, cut
 
@@ -51,7 +51,7 @@ class Batches:
         """Whether the host has a part in each batch: seed edges, a sampler for the CPU, functions of the user."""
         sampler = self._loader.graph_sampler
         nodes = sampler_of_nodes(sampler)
-        return nodes is not sampler or on_cpu_only(nodes) or self._loader.worker_init_fn.func is not None
+        return nodes is not sampler or on_cpu_only(nodes.arguments()) or self._loader.worker_init_fn.func is not None
 
     def make(self, positions: object) -> Any:
         """Call the sampler, and gather data if that is done in the thread."""
@@ -106,7 +106,8 @@ class Batches:
             threads = torch.get_num_threads()
             return gather(requests, pool=self._pool, threads=threads, exchange=current_exchange())
         placed: PlacedFrames = gpu.columns(self._columns)
-        return gpu.gather([placed.request(request) for request in requests])
+        placed.redirect(requests)
+        return gpu.gather(requests)
 
     def count(self, samples: Sequence[object]) -> None:
         """Add seeds, nodes and edges to the statistics."""
@@ -114,23 +115,22 @@ class Batches:
 
     def values(self, batch: Filled) -> list[list[Tensor]]:
         """Return all tensors of a batch."""
-        parts: Parts = batch.batch
-        tensors = parts.tensors
-        found = [*tensors.node.values(), *parts.rows()]
+        value: BlockTensors | EdgeTensors = batch.batch
+        tensors = value.sample if isinstance(value, EdgeTensors) else value
+        found = [*tensors.node.values(), *rows_of(value)]
         block = tensors.blocks[0]  # those of the others are of the same memory
-        for by_type in (block.columns, block.sources, block.ids, block.weights or {}, block.masks or {}):
-            found += by_type.values()
-        if tensors.masks is not None:
-            found += tensors.masks.values()
+        for by_type in (block.columns, block.sources, block.ids, block.weights, block.masks, tensors.masks):
+            if by_type is not None:
+                found += by_type.values()
         if tensors.padding is not None and tensors.padding.jobs is not None:
             found.append(tensors.padding.jobs.table)  # which is read again where rows are gathered again
-        if isinstance(parts.batch, EdgeTensors):
-            for masks in (parts.batch.masks or {}, parts.batch.negative_masks or {}):
+        if isinstance(value, EdgeTensors):
+            for masks in (value.masks or {}, value.negative_masks or {}):
                 found += masks.values()
-            found += parts.batch.ids.values()
-            for ends in (parts.batch.ends, parts.batch.negative_ends or {}):
+            found += value.ids.values()
+            for ends in (value.ends, value.negative_ends or {}):
                 found += [ids for pair in ends.values() for ids in pair]
-        found += [one for wanted in batch.wanted if wanted.ahead is not None for one in wanted.ahead.tensors()]
+        found += [one for _, ahead in batch.ahead for one in ahead.tensors()]
         return [found]
 
     def empty(self, device: torch.device) -> BlockTensors:
@@ -141,19 +141,16 @@ class Batches:
     def hand_out(self, batch: Filled) -> object:
         """Return the batch with the data that the graph has now."""
         loader = self._loader
-        if nbytes := loader.prefetcher.renew(batch, self._gather):
+        if not batch.is_watched and (nbytes := loader.prefetcher.renew(batch, self._gather)):
             self._stats.count(gathered_bytes=nbytes)
-        parts = batch.batch
-        if isinstance(parts, Parts) and loader.output == "blocks":
-            prefetcher = loader.prefetcher
-            assert isinstance(prefetcher, TensorPrefetcher)
-            frames = None if parts.tensors.masks is not None else prefetcher.frames()  # padding has no rows
-            if isinstance(parts.batch, EdgeTensors):
-                return as_graphs(parts, parts.batch, frames)
-            return as_blocks(parts, frames)
-        value = loader.prefetcher.settle(parts)
-        if loader.device.type == "cpu":
+        batch.finish()
+        value, prefetcher = batch.batch, loader.prefetcher
+        if loader.output == "blocks" and isinstance(prefetcher, TensorPrefetcher):
+            value = prefetcher.as_graphs(value)
+        else:
+            value = prefetcher.settle(value)
+        if self._gpu is not None or loader.device.type == "cpu":
             return value
         if isinstance(value, BlockTensors | EdgeTensors):
-            return value if self._gpu is not None else value.to(loader.device)
+            return value.to(loader.device)
         return moved(value, loader.device)

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from operator import is_
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from manyhop.embedding import Embedding
 from manyhop.features import RowRequest
-from manyhop_dgl.loader.prefetched import Prefetched
+from manyhop_dgl.loader.prefetched import Data
 from manyhop_dgl.loader.view import LoaderView
 
 
 class PlacedFrames:
-    """Data of a graph, each where a GPU reads it."""
+    """Data of a graph, each where a GPU reads it.
 
-    def __init__(self, given: dict[str, object], sources: list[object]) -> None:
-        self.given, self.sources = given, sources
-        self._there = dict(zip(given, sources, strict=True))
+    Args:
+        data: as the graph has them.
+        sources: ``[num_entries]``: what the GPU reads each of them from.
+    """
 
-    def request(self, request: RowRequest) -> RowRequest:
-        """Return the request to where the GPU reads the rows; as it is for data that came later."""
-        if self.given.get(request.name) is not request.source:
-            return request
-        return RowRequest(self._there[request.name], request.index, request.dim, request.name, request.bound)
+    def __init__(self, data: Data, sources: list[object]) -> None:
+        self.data, self.sources = data, sources
+        self._there = {id(value): source for value, source in zip(data.values, sources, strict=True)}
+
+    def redirect(self, requests: Sequence[RowRequest]) -> None:
+        """Let requests read where the GPU does; those of data that came later stay as they are."""
+        there = self._there
+        for request in requests:
+            request.source = there.get(id(request.source), request.source)
 
     def shared_objects(self) -> frozenset[int]:
         """Return nothing: batches share no object with a graph."""
@@ -37,11 +41,11 @@ class FrameColumns:
     complete = True
 
     def __init__(self, loader: LoaderView) -> None:
-        self._prefetched, self._gpu_cache = Prefetched(loader.graph, loader.graph_sampler), loader.gpu_cache
+        self._prefetched, self._gpu_cache = loader.prefetched, loader.gpu_cache
 
     def named(self) -> list[tuple[str, object]]:
         """Return title and value of the data that are wanted and there, without embeddings, which change."""
-        return list(self._current().items())
+        return list(_by_title(self._prefetched.find()).items())
 
     @property
     def kept_rows(self) -> Mapping[str, int] | None:
@@ -49,20 +53,23 @@ class FrameColumns:
         if self._gpu_cache is None:
             return None
         counts = {f"'{name}' of {what} type": n for what, by in self._gpu_cache.items() for name, n in by.items()}
-        kept = {title: counts.get(title.partition(" type ")[0] + " type", 0) for title in self._current()}
+        titles = _by_title(self._prefetched.find())
+        kept = {title: counts.get(title.partition(" type ")[0] + " type", 0) for title in titles}
         return {title: rows for title, rows in kept.items() if rows > 0}
 
     def place(self, source: Callable[[str, object], object], device: torch.device) -> PlacedFrames:
         """Return the data that the graph has now."""
-        given = self._current()
-        return PlacedFrames(given, [source(title, value) for title, value in given.items()])
+        data = self._prefetched.data()
+        there = {title: source(title, value) for title, value in _by_title(data).items()}
+        values = zip(data.entries, data.values, strict=True)
+        return PlacedFrames(data, [there.get(entry.title, value) for entry, value in values])
 
     def fits(self, placed: PlacedFrames) -> bool:
         """Whether no data were replaced, added or removed since. Asked for each batch."""
-        current, given = self._current(), placed.given
-        return current.keys() == given.keys() and all(map(is_, current.values(), given.values()))
+        return self._prefetched.data() is placed.data
 
-    def _current(self) -> dict[str, object]:
-        value = self._prefetched.value
-        found = {entry.title: value(entry) for entry in self._prefetched.entries()}
-        return {title: rows for title, rows in found.items() if not isinstance(rows, Embedding)}
+
+def _by_title(data: Data) -> dict[str, object]:
+    """Title and value, without embeddings."""
+    both = zip(data.entries, data.values, strict=True)
+    return {entry.title: value for entry, value in both if not isinstance(value, Embedding)}

@@ -19,20 +19,27 @@ def counts_of(batch: object, indices: object) -> dict[str, int]:
         batch: a sample, or what a sampler returned.
         indices: seeds of the latter.
     """
-    if not isinstance(batch, BlockTensors | EdgeTensors):
-        graphs = graphs_in(batch[-1] if isinstance(batch, tuple) and batch and isinstance(batch[-1], list) else batch)
-        nodes = batch[0] if isinstance(batch, tuple) and batch and not graphs_in(batch[0]) else None
-        return {
-            "seeds": _total(indices),
-            "nodes": sum(g.num_src_nodes() for g in graphs[:1]) if nodes is None else _total(nodes),
-            "edges": sum(g.num_edges() for g in graphs),
-        }
-    tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
-    if tensors.padding is not None:
-        return _without_padding(batch, tensors.padding)
-    seeds = _total(batch.ids) if isinstance(batch, EdgeTensors) else sum(tensors.num_seeds.values())
-    edges = sum([ids.shape[0] for block in tensors.blocks for ids in block.ids.values()])
-    return {"seeds": seeds, "nodes": _total(tensors.node), "edges": edges}
+    if isinstance(batch, BlockTensors):
+        if batch.padding is not None:
+            return _without_padding(batch, batch.padding)
+        nodes, edges = 0, 0
+        for ids in batch.node.values():
+            nodes += ids.shape[0]
+        for block in batch.blocks:
+            for ids in block.ids.values():
+                edges += ids.shape[0]
+        return {"seeds": sum(batch.num_seeds.values()), "nodes": nodes, "edges": edges}
+    if isinstance(batch, EdgeTensors):
+        if batch.sample.padding is not None:
+            return _without_padding(batch, batch.sample.padding)
+        return counts_of(batch.sample, None) | {"seeds": _total(batch.ids)}
+    graphs = graphs_in(batch[-1] if isinstance(batch, tuple) and batch and isinstance(batch[-1], list) else batch)
+    given = batch[0] if isinstance(batch, tuple) and batch and not graphs_in(batch[0]) else None
+    return {
+        "seeds": _total(indices),
+        "nodes": sum(g.num_src_nodes() for g in graphs[:1]) if given is None else _total(given),
+        "edges": sum(g.num_edges() for g in graphs),
+    }
 
 
 def _without_padding(batch: BlockTensors | EdgeTensors, padded: Padded) -> dict[str, int]:

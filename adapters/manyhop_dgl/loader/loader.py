@@ -36,7 +36,7 @@ from manyhop_dgl.loader.columns import FrameColumns
 from manyhop_dgl.loader.cores import WorkerInit, bound
 from manyhop_dgl.loader.options import LoaderOptions
 from manyhop_dgl.loader.padding import Padding, check_pad
-from manyhop_dgl.loader.prefetched import sampler_of_nodes
+from manyhop_dgl.loader.prefetched import Prefetched, sampler_of_nodes
 from manyhop_dgl.loader.ranks import LoaderFacts, check_sharded, exchanges
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds, as_seeds
 from manyhop_dgl.loader.source import Source, nodes_of_seeds
@@ -219,8 +219,9 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             worker_init_fn=worker_init_fn,
             **kwargs,
         )
+        self.prefetched = Prefetched(graph, graph_sampler)
         self.prefetcher: Prefetching = (
-            TensorPrefetcher(graph, graph_sampler)
+            TensorPrefetcher(graph, self.prefetched)
             if output == "tensors" or pad is not None or self.samples_on_gpu()
             else Prefetcher(graph, self.other_storages)
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
+from operator import is_
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import dgl
@@ -13,6 +13,7 @@ from manyhop_dgl.edges.prediction import EdgePredictionSampler
 from manyhop_dgl.graph.dgl_frames import values_of
 from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.graph.graph import Graph
+from manyhop_dgl.loader.storages import MissingDataError
 from manyhop_dgl.samplers.features import wanted
 from manyhop_dgl.typing import Names
 
@@ -21,7 +22,6 @@ Part: TypeAlias = Literal["nodes", "outputs", "edges", "seeds"]
 
 _PARTS: tuple[Part, ...] = ("nodes", "outputs", "edges", "seeds")
 _OF_NODES = _PARTS[:2]
-_columns_of, _data_of = attrgetter("_columns"), attrgetter("data")
 
 
 class Entry(NamedTuple):
@@ -38,6 +38,27 @@ class Entry(NamedTuple):
     """Number of rows."""
 
 
+class Data(NamedTuple):
+    """The data that are wanted, as a graph had them at a time."""
+
+    entries: list[Entry]
+    """Those that are there."""
+
+    values: list[Any]
+    """``[num_entries]``: of each its rows, ``[bound, ...]``."""
+
+    is_complete: bool
+    """Whether all that is wanted is there."""
+
+
+class _State(NamedTuple):
+    """What data were found by, and these: in one piece, as several threads read it."""
+
+    asked: object = None
+    there: Any = None
+    data: Data = Data([], [], True)
+
+
 class Prefetched:
     """The data that a sampler prefetches from a graph. Both may change between batches, so ask for each one.
 
@@ -48,47 +69,67 @@ class Prefetched:
 
     def __init__(self, graph: Graph | dgl.DGLGraph, sampler: BlockSampler) -> None:
         self._graph, self._sampler, self._nodes = graph, sampler, sampler_of_nodes(sampler)
-        self._known: tuple[object, list[Entry], bool] = None, [], True  # in one piece: other threads read it
+        self._of_dgl = isinstance(graph, dgl.DGLGraph)
+        self._state = _State()
 
-    def entries(self) -> list[Entry]:
-        """Return what is wanted and there.
+    def data(self) -> Data:
+        """Return what is wanted and there: the same object as long as it stays as it is.
 
         Raises:
             FeatureError: names by type that are not there.
             InputError: types that the graph does not have.
         """
-        asked, graph = self._asked(), self._graph
-        names = [tuple(some) if type(some) is list else _snapshot(some) for some in asked]
-        if isinstance(graph, dgl.DGLGraph):
-            there = *map(tuple, map(_columns_of, graph._node_frames)), *map(tuple, map(_columns_of, graph._edge_frames))
-        else:
-            of_nodes, of_edges = graph.node_frames.values(), graph.edge_frames.values()
-            there = *map(tuple, map(_data_of, of_nodes)), *map(tuple, map(_data_of, of_edges))
-        if self._known[0] != (names, there):
-            entries = list(self._find(asked))
-            found = {(entry.part, entry.name) for entry in entries}
-            wanted = {(part, name) for part, some in zip(_PARTS, asked, strict=True) for name in _names(some)}
-            self._known = (names, there), entries, found == wanted
-        return self._known[1]
+        asked, state = self._asked(), self._state
+        if state.asked == asked and self._is_same(state):
+            return state.data
+        there = self.there()  # before what is found by it
+        data, known = self.find(), state.data
+        same = (data.entries, data.is_complete) == (known.entries, known.is_complete)
+        if same and all(map(is_, data.values, known.values)):
+            data = known  # only other data have changed
+        self._state = _State(tuple(map(_copied, asked)), there, data)
+        return data
 
-    def all_entries(self) -> list[Entry]:
+    def find(self) -> Data:
+        """Return what :meth:`data` does, without keeping it."""
+        asked = self._asked()
+        found = [(entry, value) for entry in self._find(asked) if (value := self._value(entry)) is not None]
+        names = {(entry.part, entry.name) for entry, _ in found}
+        wanted = {(part, name) for part, some in zip(_PARTS, asked, strict=True) for name in _names(some)}
+        return Data([entry for entry, _ in found], [value for _, value in found], names == wanted)
+
+    def all_data(self) -> Data:
         """Return what is wanted.
 
         Raises:
             FeatureError: it is not there.
         """
-        entries = self.entries()
-        if not self._known[2]:
+        data = self.data()
+        if not data.is_complete:
             self._check()
-        return entries
+            raise MissingDataError(f"Expected data {self._asked()}, got {[entry.title for entry in data.entries]}.")
+        return data
 
-    def value(self, entry: Entry) -> Any:
-        """Return the values of an entry; ``None`` if they have been removed."""
-        graph, of_nodes = self._graph, entry.part in _OF_NODES
-        if isinstance(graph, dgl.DGLGraph):
+    def there(self) -> list[Any]:
+        """Return what shows that data were added, removed or replaced, by type; in a ``DGLGraph`` the names alone."""
+        graph: Any = self._graph
+        if self._of_dgl:
+            return [[*frame._columns] for frame in (*graph._node_frames, *graph._edge_frames)]
+        return [frame.data for frame in (*graph.node_frames.values(), *graph.edge_frames.values())]
+
+    def _is_same(self, state: _State) -> bool:
+        there, data = self.there(), state.data
+        if not self._of_dgl:
+            return all(map(is_, there, state.there))
+        return there == state.there and all(map(is_, map(self._value, data.entries), data.values))
+
+    def _value(self, entry: Entry) -> Any:
+        """The values of an entry now; ``None``: there are none."""
+        graph: Any = self._graph
+        of_nodes = entry.part in _OF_NODES
+        if self._of_dgl:
             return values_of((graph._node_frames if of_nodes else graph._edge_frames)[entry.at], entry.name)
-        found: Any = graph.node_frames if of_nodes else graph.edge_frames
-        return found[entry.kind].data.get(entry.name)
+        return (graph.node_frames if of_nodes else graph.edge_frames)[entry.kind].data.get(entry.name)
 
     def _check(self) -> None:
         data = frames(self._graph)
@@ -114,9 +155,13 @@ class Prefetched:
                 yield Entry(part, name, kind, list(kinds).index(kind), f"'{name}' of {what} type {kind!r}", bound)
 
 
-def _snapshot(names: Names) -> object:
-    """A copy of names that may be by type."""
-    return [(kind, *some) for kind, some in names.items()] if isinstance(names, Mapping) else tuple(names or ())
+def _copied(names: Any) -> Any:
+    """A copy, equal until the names change; they may be by type."""
+    if isinstance(names, Mapping):
+        return {kind: _copied(some) for kind, some in names.items()}
+    if names is None or isinstance(names, tuple):
+        return names
+    return [*names] if isinstance(names, list) else tuple(names)
 
 
 def _names(names: Names) -> Iterable[str]:

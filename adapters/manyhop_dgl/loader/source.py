@@ -28,7 +28,7 @@ from manyhop_dgl.loader.tensors import TensorPrefetcher
 from manyhop_dgl.loader.view import LoaderView
 from manyhop_dgl.samplers.arguments import read_exclude, read_seeds, same_device
 from manyhop_dgl.samplers.neighbor import EngineSampler, NeighborSampler
-from manyhop_dgl.samplers.plan import CPU, Plan
+from manyhop_dgl.samplers.plan import CPU, Arguments, Plan
 from manyhop_dgl.samplers.tensors import BlockTensors, Pad
 from manyhop_dgl.typing import GraphLike
 
@@ -64,11 +64,12 @@ class GPUSampling:
         self.device = device
         self._sampler, self._where, self._topology = sampler, where, topology
         self._plan: Plan | None = None
-        if where == "sharded" and not on_cpu_only(sampler):
-            self._plan = Plan(topology, sampler.arguments(), device, where)
+        arguments = sampler.arguments()
+        if where == "sharded" and not on_cpu_only(arguments):
+            self._plan = Plan(topology, arguments, device, where)
 
-    def plan(self, topology: Topology) -> Plan:
-        """Return what samples a topology, which changes where the graph does.
+    def plan(self, topology: Topology, arguments: Arguments) -> Plan:
+        """Return what samples a topology, which changes where the graph does, by the arguments of the sampler now.
 
         Raises:
             GraphError: it has changed, but is spread over several GPUs.
@@ -80,8 +81,7 @@ class GPUSampling:
                     "they have changed. Make a new loader, on all ranks."
                 )
             return self._plan
-        arguments = self._sampler.arguments()
-        device = CPU if on_cpu_only(self._sampler) else self.device
+        device = CPU if on_cpu_only(arguments) else self.device
         plan = self._sampler.plans.of(topology, arguments, device, self._where)
         if plan is not self._plan:
             if self.device.type == "cuda":
@@ -160,12 +160,13 @@ class Source:
 
     def begin(self, sampling: GPUSampling, inputs: Sequence[Indices], keys: Sequence[BatchKey]) -> Finish:
         """Begin to sample around the seeds of several batches."""
-        topology = self._sampler.arguments().topology(self._loader.graph)
+        arguments = self._sampler.arguments()
+        topology = arguments.topology(self._loader.graph)
+        plan = sampling.plan(topology, arguments)
         if isinstance(inputs, SeedsOfBatches):
-            group = sampling.plan(topology).begin_group(inputs.node_type, inputs.ids, inputs.sizes, keys)
+            group = plan.begin_group(inputs.node_type, inputs.ids, inputs.sizes, keys)
             return lambda: list(group.finish(self._pad))
         batches = [self._to_sample(topology, *one, self._loader.device) for one in zip(inputs, keys, strict=True)]
-        plan = sampling.plan(topology)
         pending = plan.begin([batch[:3] for batch in batches])
 
         def finish() -> list[Sample]:
@@ -238,6 +239,6 @@ class Source:
         return self.begin(gpu.sampling, self.inputs([positions]), [next_key()])()[0]
 
 
-def on_cpu_only(sampler: EngineSampler) -> bool:
+def on_cpu_only(arguments: Arguments) -> bool:
     """Whether a sampler goes round by round, as LABOR with importance sampling does, which is for the CPU."""
-    return getattr(sampler.arguments(), "importance_sampling", 0) != 0
+    return getattr(arguments, "importance_sampling", 0) != 0

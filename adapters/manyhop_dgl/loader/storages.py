@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -43,31 +43,16 @@ class Wanted:
     title: str
     assign: Assign
 
-    bound: int | None = None
-    """The ids are known to be below this."""
-
     source: Any = None
     """What they were read from."""
 
     version: int = 0
     """The version of that: writing to a tensor in place counts it up."""
 
-    ahead: RowsAhead | None = None
-    """Its rows, if the source is an embedding."""
-
     def look_up(self) -> None:
         """Note what the rows are read from now."""
         self.source = self.lookup()
         self.version = version_of(self.source)
-        self.ahead = None
-
-    def begin(self) -> RowRequest | None:
-        """Return which rows of an embedding to gather ahead; ``None``: none."""
-        embedding: Embedding = self.source
-        self.ahead, request = embedding.begin(self.ids, self.ids.device)
-        if request is not None:
-            request.bound = self.bound
-        return request
 
     def is_current(self) -> bool:
         """Whether the rows would be read from the same now. Rows of other nodes belong to the exchange of the batch."""
@@ -79,14 +64,31 @@ class Wanted:
 
 @dataclass(slots=True)
 class Filled:
-    """A batch and the data that it was filled with."""
+    """A batch and what it was filled with."""
 
     batch: Any
-    wanted: list[Wanted]
+
+    source: Any
+    """What its :class:`Prefetching` compares with what there is now."""
+
     is_complete: bool = False
 
     is_watched: bool = False
     """The engine makes it again if what its rows are read from has changed."""
+
+    ahead: list[tuple[Assign, RowsAhead]] = field(default_factory=list)
+    """Rows of embeddings, and what takes them as they are when the batch is handed out."""
+
+    def begin(self, embedding: Embedding, ids: Tensor, assign: Assign) -> tuple[RowRequest, Assign] | None:
+        """Note rows of an embedding; return which to gather ahead, and what takes these; ``None``: none."""
+        ahead, request = embedding.begin(ids, ids.device)
+        self.ahead.append((assign, ahead))
+        return None if request is None else (request, partial(setattr, ahead, "rows"))
+
+    def finish(self) -> None:
+        """Put rows of embeddings into the batch."""
+        for assign, ahead in self.ahead:
+            assign(ahead.finish())
 
 
 def graphs_in(batch: object) -> list[dgl.DGLGraph]:
@@ -113,36 +115,17 @@ def moved(batch: object, device: torch.device) -> object:
 class Prefetching:
     """Puts data into batches, all of those that a batch wants by one gather."""
 
-    def collect(self, batch: Any, into: list[Wanted]) -> object:
-        """Note what is wanted for a batch. Returns the batch as it is until it is complete."""
-        raise NotImplementedError
-
-    def settle(self, batch: Any) -> object:
-        """The complete batch."""
-        raise NotImplementedError
-
-    def clear(self, batches: Sequence[Filled]) -> None:
-        """Let the rows of padding be zeros, where there is any."""
-
-    def fill(self, batches: Sequence[object], gather: Gather) -> tuple[list[Filled], int]:
-        """Put data into batches, by one gather; return also their bytes. Graphs are changed in place.
-
-        Nothing is put into batches for which the graph lacks data: they may be there when these are handed out.
+    def fill(self, batches: Sequence[Any], gather: Gather) -> tuple[list[Filled], int]:
+        """Put data into batches, by one gather; return also their bytes.
 
         Args:
             batches: what the sampler returned.
             gather: gathers all requests at once.
 
         Raises:
-            FeatureError: data that have no rows with these ids.
+            FeatureError: data that are not there, or have no rows with these ids.
         """
-        filled = []
-        for batch in batches:
-            wanted: list[Wanted] = []
-            filled.append(Filled(self.collect(batch, wanted), wanted))
-        with contextlib.suppress(MissingDataError):
-            return filled, self._read(filled, gather)
-        return filled, 0
+        raise NotImplementedError
 
     def renew(self, filled: Filled, gather: Gather) -> int:
         """Put the data that the graph has now into a batch, and return their bytes if that was necessary.
@@ -150,44 +133,11 @@ class Prefetching:
         Raises:
             FeatureError: data that the graph does not have.
         """
-        nbytes = 0
-        if not (filled.is_complete and (filled.is_watched or all([one.is_current() for one in filled.wanted]))):
-            nbytes = self._read([filled], gather)
-        for one in filled.wanted:
-            if one.ahead is not None:
-                one.assign(one.ahead.finish())
-        return nbytes
+        raise NotImplementedError
 
-    def _read(self, batches: Sequence[Filled], gather: Gather) -> int:
-        wanted = [one for filled in batches for one in filled.wanted]
-        for one in wanted:
-            one.look_up()
-        here: list[Wanted] = []
-        requests: list[RowRequest] = []
-        for one in wanted:
-            if isinstance(one.source, Embedding):
-                request = one.begin()
-            elif not hasattr(one.source, "fetch"):
-                request = RowRequest(one.source, one.ids, 0, one.title, one.bound)
-            else:
-                continue
-            if request is not None:
-                here.append(one)
-                requests.append(request)
-        rows = gather(requests)
-        for one, value in zip(here, rows, strict=True):
-            if one.ahead is None:
-                one.assign(value)
-            else:
-                one.ahead.rows = value
-        for one in wanted:
-            if hasattr(one.source, "fetch"):  # a storage of the user's own
-                value = one.source.fetch(one.ids, one.ids.device)
-                one.assign(value.wait() if hasattr(value, "wait") else value)
-        self.clear(batches)
-        for filled in batches:
-            filled.is_complete = True
-        return sum([getattr(value, "nbytes", 0) for value in rows])
+    def settle(self, batch: Any) -> object:
+        """The complete batch."""
+        raise NotImplementedError
 
 
 class Prefetcher(Prefetching):
@@ -209,6 +159,49 @@ class Prefetcher(Prefetching):
     def _edge_storage(self, name: str, kind: str) -> object:
         graph = self._graph
         return graph.edges[kind].data[name] if isinstance(graph, Graph) else graph.get_edge_storage(name, kind)
+
+    def fill(self, batches: Sequence[object], gather: Gather) -> tuple[list[Filled], int]:
+        """Put data into batches; graphs are changed in place.
+
+        Nothing is put into batches for which the graph lacks data: they may be there when these are handed out.
+        """
+        filled = []
+        for batch in batches:
+            wanted: list[Wanted] = []
+            filled.append(Filled(self.collect(batch, wanted), wanted))
+        with contextlib.suppress(MissingDataError):
+            return filled, self._read(filled, gather)
+        return filled, 0
+
+    def renew(self, filled: Filled, gather: Gather) -> int:
+        """Gather again if a source of rows was replaced or written to."""
+        if filled.is_complete and all([one.is_current() for one in filled.source]):
+            return 0
+        return self._read([filled], gather)
+
+    def _read(self, batches: Sequence[Filled], gather: Gather) -> int:
+        wanted = [(filled, one) for filled in batches for one in filled.source]
+        for _, one in wanted:
+            one.look_up()
+        for filled in batches:
+            filled.ahead.clear()
+        here: list[tuple[RowRequest, Assign]] = []
+        for filled, one in wanted:
+            if isinstance(one.source, Embedding):
+                begun = filled.begin(one.source, one.ids, one.assign)
+                here += [] if begun is None else [begun]
+            elif not hasattr(one.source, "fetch"):
+                here.append((RowRequest(one.source, one.ids, 0, one.title), one.assign))
+        rows = gather([request for request, _ in here])
+        for (_, assign), value in zip(here, rows, strict=True):
+            assign(value)
+        for _, one in wanted:
+            if hasattr(one.source, "fetch"):  # a storage of the user's own
+                value = one.source.fetch(one.ids, one.ids.device)
+                one.assign(value.wait() if hasattr(value, "wait") else value)
+        for filled in batches:
+            filled.is_complete = True
+        return bytes_of(rows)
 
     def settle(self, batch: object) -> object:
         """The batch with the values in their places."""
@@ -300,6 +293,11 @@ def _source(storage: Callable[[str, Any], object], name: str, kind: object, titl
 def version_of(source: object) -> int:
     """The number of changes of a tensor in place; 0 for anything else."""
     return source._version if isinstance(source, Tensor) and not source.is_inference() else 0
+
+
+def bytes_of(rows: Sequence[object]) -> int:
+    """Bytes of those that have a number of them."""
+    return sum([getattr(value, "nbytes", 0) for value in rows])
 
 
 def as_storage(data: object) -> object:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from operator import is_
 from typing import Any
 
 import dgl
@@ -14,43 +15,24 @@ from dgl.frame import Frame
 from dgl.heterograph import DGLBlock
 from torch import Tensor
 
+from manyhop.embedding import Embedding
 from manyhop.errors import InputError
-from manyhop.graph import EdgeType, NodeType
+from manyhop.features import DistributedRows, RowRequest, ShardedRows
+from manyhop.graph import EdgeType
 from manyhop.pipeline import PaddedRows, clear_rows
 from manyhop_dgl.edges.pair_graphs import index_of_pairs
 from manyhop_dgl.edges.prediction import EdgePredictionSampler
 from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.graph.dgl_frames import frames_of_ids, make_column, make_frame
 from manyhop_dgl.graph.graph import Graph
-from manyhop_dgl.loader.prefetched import Entry, Prefetched, sampler_of_nodes
-from manyhop_dgl.loader.storages import Filled, MissingDataError, Prefetching, Wanted
-from manyhop_dgl.samplers.blocks import lazy_frames, to_blocks
+from manyhop_dgl.loader.prefetched import Data, Prefetched, sampler_of_nodes
+from manyhop_dgl.loader.storages import Assign, Filled, Gather, Prefetching, bytes_of, version_of
+from manyhop_dgl.samplers.blocks import Frames, each_of, lazy_frames, make_blocks, put_rows
 from manyhop_dgl.samplers.neighbor import EngineSampler
-from manyhop_dgl.samplers.tensors import BlockEdges, BlockTensors, only
-from manyhop_dgl.typing import Nodes, Pairs
+from manyhop_dgl.samplers.tensors import BlockTensors
+from manyhop_dgl.typing import Pairs
 
-Rows = dict[str, dict[Any, Tensor]]
-Frames = tuple[Sequence[Frame], Sequence[Frame]]
-"""Of node types and of edge types."""
-
-_KnownFrames = tuple[list[tuple[str, Any]], Frames]
-
-
-@dataclass(slots=True)
-class Parts:
-    """A batch whose data are on their way: name -> type -> rows."""
-
-    batch: BlockTensors | EdgeTensors
-    tensors: BlockTensors
-    nodes: Rows
-    outputs: Rows
-    edges: list[Rows]
-    seeds: Rows
-    """Of seed edges."""
-
-    def rows(self) -> list[Tensor]:
-        """All rows that have been gathered."""
-        return [value for rows in (self.nodes, self.outputs, *self.edges, self.seeds) for _, value in _each(rows)]
+Batch = BlockTensors | EdgeTensors
 
 
 class TensorPrefetcher(Prefetching):
@@ -58,103 +40,174 @@ class TensorPrefetcher(Prefetching):
 
     Args:
         graph: where the data are.
-        sampler: names those that are wanted.
+        prefetched: those that are wanted.
     """
 
-    def __init__(self, graph: Graph | dgl.DGLGraph, sampler: BlockSampler) -> None:
-        self._graph, self._prefetched = graph, Prefetched(graph, sampler)
-        self._frames: _KnownFrames = [("", None)], ([], [])  # in one piece, as several threads read it
+    def __init__(self, graph: Graph | dgl.DGLGraph, prefetched: Prefetched) -> None:
+        self._graph, self._prefetched = graph, prefetched
+        self._one_node_type, self._one_edge_type = len(graph.ntypes) == 1, len(graph.canonical_etypes) == 1
+        self._frames: tuple[list[Any], Frames] = [], ([], [])  # in one piece, as several threads read it
 
-    def collect(self, batch: BlockTensors | EdgeTensors, into: list[Wanted]) -> Parts:
-        """Note what is wanted for a batch."""
+    def fill(self, batches: Sequence[Batch], gather: Gather) -> tuple[list[Filled], int]:
+        """Put data into copies of batches."""
+        data = self._prefetched.all_data()
+        source = data, _versions(data)
+        filled = [Filled(_without_rows(batch), source) for batch in batches]
+        return filled, self._read(filled, data, gather)
+
+    def renew(self, filled: Filled, gather: Gather) -> int:
+        """Gather again if data were replaced or written to. Rows of other nodes belong to the exchange of the batch."""
+        data = self._prefetched.all_data()
+        source = data, _versions(data)
+        if source[1] == filled.source[1] and _same_data(data, filled.source[0]):
+            return 0
+        filled.batch, filled.source = _without_rows(filled.batch), source
+        return self._read([filled], data, gather)
+
+    def _read(self, batches: Sequence[Filled], data: Data, gather: Gather) -> int:
+        columns = list(zip(data.entries, data.values, strict=True))
+        requests: list[RowRequest] = []
+        places: list[tuple[dict[Any, Any], Any]] = []
+        begun: list[tuple[RowRequest, Assign]] = []
+        for filled in batches:
+            batch: Batch = filled.batch
+            filled.ahead.clear()
+            tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
+            for (part, name, kind, at, title, bound), source in columns:
+                of_one_type = self._one_node_type
+                wanted: list[tuple[Tensor, dict[str, Any]]]
+                if part == "nodes":
+                    wanted = [(tensors.node[kind], tensors.node_features)]
+                elif part == "outputs":
+                    wanted = [(tensors.node[kind][: tensors.num_seeds[kind]], tensors.output_features)]
+                else:
+                    of_one_type = self._one_edge_type
+                    wanted = _of_edges(batch, at) if part == "edges" else _of_seeds(batch, kind)
+                for index, rows in wanted:
+                    place = (rows, name) if of_one_type else (rows.setdefault(name, {}), kind)
+                    if isinstance(source, Embedding):
+                        if tensors.padding is not None:
+                            raise InputError(
+                                f"Expected no embedding to be prefetched with pad='auto', got {title}: padding nodes "
+                                "have no rows. Take it out of the sampler's prefetch_node_feats, and call it with "
+                                "input_nodes."
+                            )
+                        into, key = place
+                        one = filled.begin(source, index, partial(into.__setitem__, key))
+                        begun += [] if one is None else [one]
+                        continue
+                    requests.append(RowRequest(source, index, 0, title, bound))
+                    places.append(place)
+        values = gather([*requests, *[request for request, _ in begun]])
+        for (into, key), value in zip(places, values, strict=False):
+            into[key] = value
+        for (_, assign), value in zip(begun, values[len(places) :], strict=True):
+            assign(value)
+        self._clear([filled.batch for filled in batches])
+        return bytes_of(values)
+
+    def as_graphs(self, batch: Batch) -> tuple[Any, ...]:
+        """A complete batch in DGL's objects, with its data in their frames; other data are rows of those of the graph.
+
+        Returns:
+            Input nodes, output nodes and blocks; around seed edges input nodes, their graph, that of negatives, blocks.
+        """
         tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
-        parts = Parts(batch, tensors, {}, {}, [{} for _ in tensors.blocks], {})
-        for entry in self._prefetched.all_entries():
-            kind = entry.kind
-            if entry.part == "nodes":
-                places = [(tensors.node[kind], parts.nodes)]
-            elif entry.part == "outputs":
-                places = [(tensors.node[kind][: tensors.num_seeds[kind]], parts.outputs)]
-            elif entry.part == "edges":
-                ids = [list(block.ids.values())[entry.at] for block in tensors.blocks]
-                places = list(zip(ids, parts.edges, strict=True))
-            else:
-                assert isinstance(batch, EdgeTensors)
-                places = [(batch.ids[kind], parts.seeds)]
-            lookup = partial(self._value, entry)
-            for wanted, rows in places:
-                assign = partial(rows.setdefault(entry.name, {}).__setitem__, kind)
-                into.append(Wanted(lookup, wanted, entry.title, assign, entry.bound))
-        return parts
+        frames = None if tensors.masks is not None else self._all_frames()  # padding has no rows
+        blocks = make_blocks(tensors, frames, self._graph.canonical_etypes)
+        if isinstance(batch, EdgeTensors):
+            return _with_pairs(batch, blocks, frames)
+        return tensors.input_nodes, tensors.output_nodes, blocks
 
-    def frames(self) -> Frames:
+    def _all_frames(self) -> Frames:
         """DGL's frames of all data of the graph, as they are now."""
         graph = self._graph
         if isinstance(graph, dgl.DGLGraph):
-            return graph._node_frames, graph._edge_frames
-        held = [value for by in (graph.node_frames, graph.edge_frames) for f in by.values() for value in f.data.items()]
+            return lazy_frames(graph)
+        there = self._prefetched.there()
         known, frames = self._frames
-        if len(held) != len(known) or any([a is not b or m != n for (m, a), (n, b) in zip(held, known, strict=True)]):
+        if len(known) != len(there) or not all(map(is_, known, there)):
             frames = lazy_frames(graph)
-            self._frames = held, frames
+            self._frames = there, frames
         return frames
 
-    def _value(self, entry: Entry) -> object:
-        """What there is when this is asked."""
-        value = self._prefetched.value(entry)
-        if value is None:
-            raise MissingDataError(f"Expected the graph to have data {entry.title}, got none. Set it before iterating.")
-        return value
-
-    def clear(self, batches: Sequence[Filled]) -> None:
+    def _clear(self, batches: Sequence[Batch]) -> None:
         """Let the rows of padding be zeros."""
         rows: list[PaddedRows] = []
         of_seeds: list[Tensor] = []
-        for filled in batches:
-            parts: Parts = filled.batch
-            padded, last = parts.tensors.padding, len(parts.edges) - 1
+        for batch in batches:
+            tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
+            padded = tensors.padding
             if padded is None:
                 continue
-            for one in filled.wanted:
-                if one.ahead is not None:
-                    raise InputError(
-                        f"Expected no embedding to be prefetched with pad='auto', got {one.title}: padding nodes have "
-                        "no rows. Take it out of the sampler's prefetch_node_feats, and call it with input_nodes."
-                    )
-            own = dict(zip(self._graph.canonical_etypes, padded.sizes.edges, strict=True))  # as the sampler has them
-            rows += [PaddedRows(value, padded, t) for t, value in _each(parts.nodes)]
-            rows += [PaddedRows(value, padded, t, block=0) for t, value in _each(parts.outputs)]
-            for i, of_edges in enumerate(parts.edges):
-                rows += [PaddedRows(value, padded, own[t], block=last - i) for t, value in _each(of_edges)]
-            if isinstance(parts.batch, EdgeTensors) and parts.batch.num_edges is not None:
-                of_seeds += [value[parts.batch.num_edges[t] :] for t, value in _each(parts.seeds)]
+            types, edge_types = self._graph.ntypes, self._graph.canonical_etypes
+            own = dict(zip(edge_types, padded.sizes.edges, strict=True))  # as the sampler has them
+            rows += [PaddedRows(value, padded, t) for _, t, value in each_of(tensors.node_features, types)]
+            rows += [PaddedRows(value, padded, t, block=0) for _, t, value in each_of(tensors.output_features, types)]
+            for hop, of_edges in enumerate(reversed(tensors.edge_features)):
+                rows += [PaddedRows(value, padded, own[t], block=hop) for _, t, value in each_of(of_edges, edge_types)]
+            if isinstance(batch, EdgeTensors) and batch.num_edges is not None:
+                of_seeds += [value[batch.num_edges[t] :] for _, t, value in each_of(batch.edge_features, edge_types)]
         if rows:
             clear_rows(rows)
         if of_seeds:
             torch._foreach_zero_(of_seeds)
 
-    def settle(self, parts: Parts) -> BlockTensors | EdgeTensors:
-        """The batch, complete."""
-        num_node_types, num_edge_types = len(self._graph.ntypes), len(self._graph.canonical_etypes)
-
-        def complete(rows: Rows, num_types: int) -> dict[str, Any]:
-            return {name: only(by_type, among=num_types) for name, by_type in rows.items()}
-
-        tensors = replace(
-            parts.tensors,
-            node_features=complete(parts.nodes, num_node_types),
-            output_features=complete(parts.outputs, num_node_types),
-            edge_features=[complete(rows, num_edge_types) for rows in parts.edges] if any(parts.edges) else [],
-            padding=None,
-        )
-        if isinstance(parts.batch, EdgeTensors):
-            return replace(parts.batch, sample=tensors, edge_features=complete(parts.seeds, num_edge_types))
-        return tensors
+    def settle(self, batch: Batch) -> Batch:
+        """The batch without what is known of its padding."""
+        tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
+        if tensors.padding is None:
+            return batch
+        tensors = replace(tensors, padding=None)
+        return replace(batch, sample=tensors) if isinstance(batch, EdgeTensors) else tensors
 
 
-def _each(rows: Rows) -> list[tuple[Any, Tensor]]:
-    """Type and rows."""
-    return [item for by_type in rows.values() for item in by_type.items()]
+def _of_edges(batch: Batch, at: int) -> list[tuple[Tensor, dict[str, Any]]]:
+    """The edges of each block, and where their rows go; of the type that is number ``at`` among those of the graph."""
+    tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
+    if not tensors.edge_features:
+        tensors.edge_features.extend({} for _ in tensors.blocks)
+    ids = [[*block.ids.values()][at] for block in tensors.blocks]
+    rows: list[dict[str, Any]] = [*tensors.edge_features]
+    return list(zip(ids, rows, strict=True))
+
+
+def _of_seeds(batch: Batch, kind: EdgeType) -> list[tuple[Tensor, dict[str, Any]]]:
+    """The seed edges of a type, and where their rows go."""
+    assert isinstance(batch, EdgeTensors)
+    return [(batch.ids[kind], batch.edge_features)]
+
+
+def rows_of(batch: Batch) -> list[Tensor]:
+    """All rows that have been gathered for a batch."""
+    tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
+    parts: list[Mapping[str, Any]] = [tensors.node_features, tensors.output_features, *tensors.edge_features]
+    if isinstance(batch, EdgeTensors):
+        parts.append(batch.edge_features)
+    found = [value for rows in parts for value in rows.values()]
+    return [tensor for value in found for tensor in ([value] if isinstance(value, Tensor) else value.values())]
+
+
+def _without_rows(batch: Batch) -> Batch:
+    """A copy of a batch, to be filled."""
+    tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
+    made: BlockTensors = object.__new__(BlockTensors)  # in a quarter of the time of dataclasses.replace
+    made.__dict__.update(tensors.__dict__, node_features={}, output_features={}, edge_features=[])
+    return replace(batch, sample=made, edge_features={}) if isinstance(batch, EdgeTensors) else made
+
+
+def _versions(data: Data) -> list[int]:
+    """Those of the tensors that a batch is filled again after a change of."""
+    return [version_of(value) for value in data.values]
+
+
+def _same_data(data: Data, before: Data) -> bool:
+    """Whether rows come from the same; those of other nodes always do."""
+    if data is before:
+        return True
+    return data.entries == before.entries and all(
+        a is b or isinstance(b, ShardedRows | DistributedRows) for a, b in zip(data.values, before.values, strict=True)
+    )
 
 
 def samples_tensors(sampler: BlockSampler) -> bool:
@@ -184,43 +237,14 @@ def check_tensors(sampler: BlockSampler) -> None:
         )
 
 
-def as_blocks(parts: Parts, frames: Frames | None) -> tuple[Nodes, Nodes, list[DGLBlock]]:
-    """A complete batch in DGL's objects, with its data in their frames; other data are rows of ``frames``."""
-    tensors = parts.tensors
-    blocks, kinds = to_blocks(tensors, frames=frames), list(tensors.node)
-    _put_rows(blocks[0]._node_frames, kinds, parts.nodes)
-    _put_rows(blocks[-1]._node_frames[len(kinds) :], kinds, parts.outputs)
-    for block, rows in zip(blocks, parts.edges, strict=True):
-        if rows:
-            _put_rows(block._edge_frames, block.canonical_etypes, rows)
-    if tensors.masks is not None:
-        for block, edges in zip(blocks, tensors.blocks, strict=True):
-            _put_masks(block, tensors.masks, edges)
-    return tensors.input_nodes, tensors.output_nodes, blocks
-
-
-def _put_rows(frames: Sequence[Frame], kinds: Sequence[Any], rows: Rows) -> None:
-    for name, by_type in rows.items():
-        for kind, value in by_type.items():
-            frames[kinds.index(kind)]._columns[name] = make_column(value)
-
-
-def _put_masks(block: DGLBlock, masks: Mapping[NodeType, Tensor], tensors: BlockEdges) -> None:
-    for t, mask in masks.items():
-        block.srcnodes[t].data["node_mask"] = mask[: tensors.num_src[t]]
-        block.dstnodes[t].data["node_mask"] = mask[: tensors.num_dst[t]]
-    for edge_type, mask in (tensors.masks or {}).items():
-        block.edges[edge_type].data["edge_mask"] = mask
-
-
-def as_graphs(parts: Parts, batch: EdgeTensors, frames: Frames | None) -> tuple[Any, ...]:
-    """Seed edges, negatives and blocks of a complete batch in DGL's objects; see :func:`as_blocks`."""
-    input_nodes, _, blocks = as_blocks(parts, frames)
+def _with_pairs(batch: EdgeTensors, blocks: list[DGLBlock], frames: Frames | None) -> tuple[Any, ...]:
+    """Seed edges and negatives of a complete batch in DGL's objects, with its blocks."""
+    input_nodes = batch.sample.input_nodes
     of_nodes, of_edges = (None, None) if frames is None else frames
     none = next(iter(batch.ids.values()))[:0]
     edges = frames_of_ids(dgl.EID, [batch.ids.get(t, none) for t in batch.ends], of_edges)
     positive = _pair_graph(batch, batch.ends, batch.masks, edges, of_nodes)
-    _put_rows(edges, list(batch.ends), parts.seeds)
+    put_rows(edges, list(batch.ends), batch.edge_features)
     if batch.negative_ends is None:
         return input_nodes, positive, blocks
     edges = [make_frame(src.shape[0], {}) for src, _ in batch.negative_ends.values()]

@@ -9,6 +9,7 @@ import torch
 from dgl.dataloading import BlockSampler
 
 from manyhop_dgl.loader.cores import WorkerInit
+from manyhop_dgl.loader.prefetched import Prefetched
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds
 from manyhop_dgl.loader.storages import Prefetching
 
@@ -31,6 +32,7 @@ class LoaderView(Protocol):
     output: str
     use_prefetch_thread: bool | None
     worker_init_fn: WorkerInit
+    prefetched: Prefetched
     prefetcher: Prefetching
     padding: Padding | None
 

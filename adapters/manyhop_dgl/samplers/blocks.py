@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import dgl
@@ -15,7 +15,7 @@ from dgl.heterograph import DGLBlock
 from torch import Tensor
 
 from manyhop.graph import EdgeType, NodeType
-from manyhop_dgl.graph.dgl_frames import frames_of_ids, make_column
+from manyhop_dgl.graph.dgl_frames import frames_of_ids, make_column, same_columns
 from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.samplers.plan import as_device
 from manyhop_dgl.samplers.tensors import BlockTensors
@@ -24,6 +24,9 @@ from manyhop_dgl.torch_graphs.index import TorchGraphIndex
 from manyhop_dgl.torch_graphs.where import on_torch
 from manyhop_dgl.typing import GraphLike
 
+Frames = tuple[Sequence[Frame], Sequence[Frame]]
+"""Of node types and of edge types."""
+
 GraphT = TypeVar("GraphT", bound=dgl.DGLGraph)
 _FORMATS = ["coo", "csr", "csc"]
 _WEIGHTS = "edge_weights"  # DGL's name
@@ -31,43 +34,140 @@ _MOST_SHARED = 1 << 22
 _shared: dict[torch.dtype, Tensor] = {}
 
 
-def to_blocks(
-    tensors: BlockTensors,
-    graph: GraphLike | None = None,
-    *,
-    frames: tuple[Sequence[Frame], Sequence[Frame]] | None = None,
-) -> list[DGLBlock]:
+def to_blocks(tensors: BlockTensors, graph: GraphLike | None = None) -> list[DGLBlock]:
     """Return DGL's blocks over the memory of ``tensors``, the input layer first.
 
     Args:
         tensors: what :func:`manyhop_dgl.sample_tensors` gives, in CPU memory or on a GPU.
         graph: the graph that was sampled: blocks then have its features, gathered where they are first read, as those
             of DGL's samplers. ``None``: they have ``dgl.NID`` and ``dgl.EID``.
-        frames: those of the graph, by :func:`lazy_frames`, where they are known.
     """
-    if frames is None and graph is not None:
-        frames = lazy_frames(graph)
-    of_nodes, of_edges = (None, None) if frames is None else frames
-    first = tensors.blocks[0]
-    kind = block_kind(tuple(tensors.node), tuple(first.columns))
-    relation = relation_maker(next(iter(tensors.node.values())).device)
-    blocks = []
-    sources = _first(tensors.node, first.num_src)
-    for block in tensors.blocks:
-        targets = _first(tensors.node, block.num_dst)
-        nodes = frames_of_ids(dgl.NID, sources, of_nodes) + frames_of_ids(dgl.NID, targets, of_nodes)
-        edges = frames_of_ids(dgl.EID, list(block.ids.values()), of_edges)
-        if weights := block.weights:
-            for edge_type, frame in zip(block.columns, edges, strict=True):
-                if edge_type in weights:
-                    frame._columns[_WEIGHTS] = make_column(weights[edge_type])
+    return make_blocks(tensors, None if graph is None else lazy_frames(graph))
+
+
+def make_blocks(
+    tensors: BlockTensors, frames: Frames | None, rows_of: Sequence[EdgeType] | None = None
+) -> list[DGLBlock]:
+    """Return the blocks of :func:`to_blocks`.
+
+    Args:
+        tensors: the batch.
+        frames: of the graph, by :func:`lazy_frames`; ``None``: the blocks have ids alone.
+        rows_of: the edge types of the graph: the blocks have the rows and masks of ``tensors``, too.
+    """
+    kind = block_kind(tuple(tensors.node), tuple(tensors.blocks[0].columns))
+    parts = _Parts(tensors, frames, rows_of)
+    lazy = parts.relation is not index_of_dgl
+    return [kind.block(*parts.makers(i), lazy=lazy) for i in range(len(tensors.blocks))]
+
+
+class _Parts:
+    """Makes what the blocks of a batch consist of; arguments are those of :func:`make_blocks`."""
+
+    def __init__(self, tensors: BlockTensors, frames: Frames | None, rows_of: Sequence[EdgeType] | None) -> None:
+        self._tensors, self._rows_of = tensors, rows_of
+        self._frames: Frames | tuple[None, None] = (None, None) if frames is None else frames
+        self.relation = relation_maker(next(iter(tensors.node.values())).device)
+        self._first: dict[int, list[Tensor]] = {}  # the destinations of a block are the sources of the next
+
+    def makers(self, at: int) -> tuple[Callable[[], Any], Callable[[], list[Frame]], Callable[[], list[Frame]]]:
+        """Return what makes the edges by type, with the numbers of nodes; the frames of nodes; and those of edges."""
+        return partial(self._structure, at), partial(self._node_frames, at), partial(self._edge_frames, at)
+
+    def _structure(self, at: int) -> tuple[list[Any], list[int]]:
+        block = self._tensors.blocks[at]
         relations = [
-            relation(block.num_src[edge_type[0]], block.num_dst[edge_type[2]], indptr, block.sources[edge_type])
+            self.relation(block.num_src[edge_type[0]], block.num_dst[edge_type[2]], indptr, block.sources[edge_type])
             for edge_type, indptr in block.columns.items()
         ]
-        blocks.append(kind.block(relations, [*block.num_src.values(), *block.num_dst.values()], nodes, edges))
-        sources = targets  # of the next block
-    return blocks
+        return relations, [*block.num_src.values(), *block.num_dst.values()]
+
+    def _node_frames(self, at: int) -> list[Frame]:
+        tensors, (of_nodes, _) = self._tensors, self._frames
+        block = tensors.blocks[at]
+        sources = frames_of_ids(dgl.NID, self._ids(block.num_src), of_nodes)
+        targets = frames_of_ids(dgl.NID, self._ids(block.num_dst), of_nodes)
+        if self._rows_of is not None:
+            types = list(tensors.node)
+            if at == 0:
+                put_rows(sources, types, tensors.node_features)
+            if at == len(tensors.blocks) - 1:
+                put_rows(targets, types, tensors.output_features)
+            for t, mask in (tensors.masks or {}).items():
+                for frames in (sources, targets):
+                    frame = frames[types.index(t)]
+                    frame._columns["node_mask"] = make_column(mask[: frame._num_rows])
+        return sources + targets
+
+    def _edge_frames(self, at: int) -> list[Frame]:
+        tensors, (_, of_edges) = self._tensors, self._frames
+        block, types = tensors.blocks[at], list(tensors.blocks[at].columns)
+        frames = frames_of_ids(dgl.EID, list(block.ids.values()), of_edges)
+        for t, weight in (block.weights or {}).items():
+            frames[types.index(t)]._columns[_WEIGHTS] = make_column(weight)
+        if self._rows_of is not None:
+            if tensors.edge_features:
+                put_rows(frames, self._rows_of, tensors.edge_features[at])
+            for t, mask in (block.masks or {}).items():
+                frames[types.index(t)]._columns["edge_mask"] = make_column(mask)
+        return frames
+
+    def _ids(self, counts: Mapping[NodeType, int]) -> list[Tensor]:
+        """The first nodes of each type."""
+        found = self._first.get(id(counts))
+        if found is None:
+            nodes = self._tensors.node
+            found = [ids if ids.shape[0] == counts[t] else ids[: counts[t]] for t, ids in nodes.items()]
+            self._first[id(counts)] = found
+        return found
+
+
+def put_rows(frames: Sequence[Frame], kinds: Sequence[Any], rows: Mapping[str, Any]) -> None:
+    """Put rows into the frames of types; see :func:`each_of`."""
+    for name, kind, value in each_of(rows, kinds):
+        frames[kinds.index(kind)]._columns[name] = make_column(value)
+
+
+def each_of(rows: Mapping[str, Any], kinds: Sequence[Any]) -> list[tuple[str, Any, Tensor]]:
+    """Return name, type and rows, of rows by name: of the one type there is, or by type."""
+    return [
+        (name, kind, value)
+        for name, some in rows.items()
+        for kind, value in (some.items() if isinstance(some, dict) else [(kinds[0], some)])
+    ]
+
+
+class _LazyBlock(DGLBlock):  # type: ignore[misc]  # DGL is untyped
+    """A block whose structure and frames are made when they are first read. Once it has all, it is a ``DGLBlock``."""
+
+    def __getattr__(self, name: str) -> Any:
+        state = self.__dict__
+        make = state.get("_makers", _NONE).get(name)
+        if make is not None:
+            made = state.setdefault(name, make())  # the same in all threads
+            if state.keys() >= _PARTS:
+                self.__class__ = DGLBlock
+                state.pop("_makers", None)
+            return made
+        if name in state:  # another thread has made it meanwhile
+            return state[name]
+        raise AttributeError(f"'DGLBlock' object has no attribute {name!r}")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._whole().__reduce_ex__(protocol)
+
+    def __copy__(self) -> DGLBlock:
+        return self._whole().__copy__()
+
+    def _whole(self) -> DGLBlock:
+        for name in _PARTS:
+            getattr(self, name)
+        self.__class__ = DGLBlock
+        return self
+
+
+_PARTS = frozenset({"_graph", "_node_frames", "_edge_frames"})
+_NONE: dict[str, Any] = {}
 
 
 class _Kind:
@@ -82,28 +182,44 @@ class _Kind:
         self._names = list(node_types), [relation for _, relation, _ in edge_types]
         self._attributes: dict[str, Any] | None = None
 
-    def block(self, relations: list[Any], num_nodes: list[int], nodes: list[Frame], edges: list[Frame]) -> DGLBlock:
+    def block(
+        self,
+        structure: Callable[[], tuple[list[Any], list[int]]],
+        nodes: Callable[[], list[Frame]],
+        edges: Callable[[], list[Frame]],
+        *,
+        lazy: bool = False,
+    ) -> DGLBlock:
         """One block.
 
         Args:
-            relations: the edges of each type, of :func:`relation_maker`.
-            num_nodes: numbers of source nodes, then of destination nodes, by type.
-            nodes: frames in that order.
-            edges: frames of the edge types.
+            structure: makes the edges of each type, of :func:`relation_maker`, and the numbers of source nodes, then of
+                destination nodes, by type.
+            nodes: makes frames in that order.
+            edges: makes frames of the edge types.
+            lazy: whether these are called when they are needed, not now.
         """
-        if isinstance(relations[0], Adjacency):
-            index = TorchGraphIndex(self._ends, relations, num_nodes, metagraph=self._metagraph)
-        else:
-            counts = to_dgl_nd(torch.tensor(num_nodes))
-            index = heterograph_index._CAPI_DGLHeteroCreateHeteroGraphWithNumNodes(self._metagraph, relations, counts)
+        if lazy and self._attributes is not None:
+            block = object.__new__(_LazyBlock)
+            index = partial(self._index, structure)
+            makers = {"_graph": index, "_node_frames": nodes, "_edge_frames": edges}
+            block.__dict__.update(self._attributes, _makers=makers)
+            return block
         if self._attributes is None:
-            first = DGLBlock(index, (self._names[0], self._names[0]), self._names[1], nodes, edges)
-            own = ("_graph", "_node_frames", "_edge_frames")
-            self._attributes = {name: value for name, value in vars(first).items() if name not in own}
+            first = DGLBlock(self._index(structure), (self._names[0], self._names[0]), self._names[1], nodes(), edges())
+            self._attributes = {name: value for name, value in vars(first).items() if name not in _PARTS}
             return first
         block = object.__new__(DGLBlock)
-        vars(block).update(self._attributes, _graph=index, _node_frames=nodes, _edge_frames=edges)
+        parts = {"_graph": self._index(structure), "_node_frames": nodes(), "_edge_frames": edges()}
+        block.__dict__.update(self._attributes, **parts)
         return block
+
+    def _index(self, structure: Callable[[], tuple[list[Any], list[int]]]) -> Any:
+        relations, num_nodes = structure()
+        if isinstance(relations[0], Adjacency):
+            return TorchGraphIndex(self._ends, relations, num_nodes, metagraph=self._metagraph)
+        counts = to_dgl_nd(torch.tensor(num_nodes))
+        return heterograph_index._CAPI_DGLHeteroCreateHeteroGraphWithNumNodes(self._metagraph, relations, counts)
 
 
 block_kind = lru_cache(maxsize=256)(_Kind)
@@ -116,21 +232,21 @@ def relation_maker(device: torch.device) -> Callable[[int, int, Tensor, Tensor],
     It takes the numbers of source and destination nodes, ``indptr [num_dst + 1]``, where the edges of each destination
     begin, and ``[num_edges]`` sources.
     """
-    return Adjacency.from_csc if on_torch(device) else _index_of_dgl
+    return Adjacency.from_csc if on_torch(device) else index_of_dgl
 
 
-def _index_of_dgl(num_src: int, num_dst: int, indptr: Tensor, sources: Tensor) -> Any:
+def index_of_dgl(num_src: int, num_dst: int, indptr: Tensor, sources: Tensor) -> Any:
     ids = counting(sources.numel(), sources.dtype, sources.device)
     return heterograph_index._CAPI_DGLHeteroCreateUnitGraphFromCSR(
         2, num_src, num_dst, to_dgl_nd(indptr), to_dgl_nd(sources), to_dgl_nd(ids), _FORMATS, True
     )
 
 
-def lazy_frames(graph: GraphLike) -> tuple[Sequence[Frame], Sequence[Frame]]:
+def lazy_frames(graph: GraphLike) -> Frames:
     """DGL's frames of a graph's node types and edge types, as they are now. Data on other nodes (machines) is not in
     them: loaders bring it."""
     if isinstance(graph, dgl.DGLGraph):
-        return graph._node_frames, graph._edge_frames
+        return [*map(same_columns, graph._node_frames)], [*map(same_columns, graph._edge_frames)]
     data = frames(graph)
     return [_lazy(data.nodes[t], graph.num_nodes(t)) for t in graph.ntypes], [
         _lazy(data.edges[t], graph.num_edges(t)) for t in graph.canonical_etypes
@@ -139,11 +255,6 @@ def lazy_frames(graph: GraphLike) -> tuple[Sequence[Frame], Sequence[Frame]]:
 
 def _lazy(data: Mapping[str, object], num_rows: int) -> Frame:
     return Frame({name: value for name, value in data.items() if isinstance(value, Tensor)}, num_rows)
-
-
-def _first(nodes: Mapping[NodeType, Tensor], counts: Mapping[NodeType, int]) -> list[Tensor]:
-    """The first nodes of each type."""
-    return [ids if ids.shape[0] == counts[t] else ids[: counts[t]] for t, ids in nodes.items()]
 
 
 def counting(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:

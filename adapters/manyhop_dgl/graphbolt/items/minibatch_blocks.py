@@ -41,7 +41,7 @@ def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
     import dgl
 
     from manyhop_dgl.graph.dgl_frames import frames_of_ids, make_column, make_frame
-    from manyhop_dgl.samplers.blocks import block_kind, relation_maker
+    from manyhop_dgl.samplers.blocks import block_kind, index_of_dgl, relation_maker
 
     csc, ids = _by_type(subgraph.sampled_csc, HOMOGENEOUS_EDGE), _by_type(subgraph.original_edge_ids, HOMOGENEOUS_EDGE)
     rows = _by_type(subgraph.original_row_node_ids, HOMOGENEOUS_NODE)
@@ -61,21 +61,31 @@ def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
     num_src, num_dst = [{t: n.shape[0] for t, n in zip(node_types, some, strict=True)} for some in (sources, targets)]
     canonical = tuple([t if isinstance(t, tuple) else etype_str_to_tuple(t) for t in edge_types])
     relation = relation_maker(none.device)
-    relations, edges = [], []
-    for name, (src, _, dst) in zip(edge_types, canonical, strict=True):
-        indptr, indices = _narrow(csc[name])
-        relations.append(relation(num_src[src], num_dst[dst], indptr, indices))
-        own = None if ids is None else ids.get(name)
-        edges += [make_frame(indices.shape[0], {})] if own is None else frames_of_ids(dgl.EID, [own])
-        if edge_masks is not None:
-            edges[-1]._columns["edge_mask"] = make_column(edge_masks[name])
-    nodes = frames_of_ids(dgl.NID, sources) if with_nodes else [make_frame(some.shape[0], {}) for some in sources]
-    nodes += [make_frame(some.shape[0], {}) for some in targets]
-    if row_masks is not None:
-        for frame, t in zip(nodes, 2 * node_types, strict=True):
-            frame._columns["node_mask"] = make_column(row_masks[t][: frame.num_rows])
+
+    def structure() -> tuple[list[Any], list[int]]:
+        ends = zip(edge_types, canonical, strict=True)
+        relations = [relation(num_src[src], num_dst[dst], *_narrow(csc[name])) for name, (src, _, dst) in ends]
+        return relations, [*num_src.values(), *num_dst.values()]
+
+    def node_frames() -> list[Any]:
+        nodes = frames_of_ids(dgl.NID, sources) if with_nodes else [make_frame(some.shape[0], {}) for some in sources]
+        nodes += [make_frame(some.shape[0], {}) for some in targets]
+        if row_masks is not None:
+            for frame, t in zip(nodes, 2 * node_types, strict=True):
+                frame._columns["node_mask"] = make_column(row_masks[t][: frame.num_rows])
+        return nodes
+
+    def edge_frames() -> list[Any]:
+        edges = []
+        for name in edge_types:
+            own = None if ids is None else ids.get(name)
+            edges += [make_frame(csc[name].indices.shape[0], {})] if own is None else frames_of_ids(dgl.EID, [own])
+            if edge_masks is not None:
+                edges[-1]._columns["edge_mask"] = make_column(edge_masks[name])
+        return edges
+
     kind = block_kind(tuple(node_types), canonical)
-    return kind.block(relations, [*num_src.values(), *num_dst.values()], nodes, edges)
+    return kind.block(structure, node_frames, edge_frames, lazy=relation is not index_of_dgl)
 
 
 def _by_type(value: object, only: str | EdgeType) -> Any:

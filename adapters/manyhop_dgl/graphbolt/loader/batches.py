@@ -16,6 +16,7 @@ from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.loading.gpu.samples import empty_sample
 from manyhop.pipeline import Stats, Turn, tensors_in
 from manyhop.sampling import BatchKey
+from manyhop_dgl.graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraph
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.loader.chain import Chain, Run
 from manyhop_dgl.graphbolt.loader.columns import FeatureColumns
@@ -177,10 +178,10 @@ class Batches:
         """Return minibatches with their layers. The samples stay as they are: they may be needed once more."""
         assert self._chain.grouped is not None
         items = [copy.copy(sample.item) for sample in samples]
+        sampled = items, samples[0].topology, [one.sample for one in samples]  # a launch is of one topology
         if self._padding is None:
-            layers = self._chain.grouped.layers
-            return [layers.answer(item, one.topology, one.sample) for item, one in zip(items, samples, strict=True)]
-        self._padding.answer(items, [(one.topology, one.sample) for one in samples])
+            return self._chain.grouped.layers.answer(*sampled)
+        self._padding.answer(*sampled)
         if count:
             fit = sum([item.padding is not None and item.padding.grown == 0 for item in items])
             self._stats.count(padded=len(items), fit=fit)
@@ -204,7 +205,19 @@ class Batches:
 
     def values(self, batch: object) -> Iterable[list[Tensor]]:
         """Return all tensors of a minibatch."""
-        return [list(tensors_in(batch.item if isinstance(batch, Keyed) else batch))]
+        item = batch.item if isinstance(batch, Keyed) else batch
+        if type(item) is not MiniBatch:
+            return [list(tensors_in(item))]
+        found: list[Tensor] = []  # layers are looked through here, which takes less time than `tensors_in`
+        for name, value in vars(item).items():
+            if type(value) is Tensor:
+                found.append(value)
+            elif name == "sampled_subgraphs" and type(value) is list:
+                for layer in value:
+                    found += _tensors_of(layer) if isinstance(layer, SampledSubgraph) else tensors_in(layer)
+            elif value is not None:
+                found += tensors_in(value)
+        return [found]
 
     def empty(self, device: torch.device) -> Sampled:
         """Return a sample without nodes and edges."""
@@ -218,6 +231,20 @@ class Batches:
     def hand_out(self, batch: Keyed) -> object:
         """Return what functions of the user make of a minibatch, in the caller."""
         return self._rest(batch.item, batch.key, batch.key.batch)
+
+
+def _tensors_of(layer: Any) -> list[Tensor]:
+    """Return all tensors of a layer."""
+    found: list[Tensor] = []
+    for value in vars(layer).values():
+        for part in value.values() if isinstance(value, dict) else (value,):
+            if type(part) is CSCFormatBase:
+                found += (part.indptr, part.indices)
+            elif type(part) is Tensor:
+                found.append(part)
+            elif part is not None:
+                found += tensors_in(part)
+    return found
 
 
 def _settle(item: object) -> None:

@@ -89,22 +89,21 @@ class Padding:
         self._links = {t: n if alone else int(n * (1 + _MARGIN)) + 1 for t, n in most.items()}
 
     def answer(
-        self, minibatches: Sequence[MiniBatch], sampled: Sequence[tuple[Topology, SampledSubgraph]]
+        self, minibatches: Sequence[MiniBatch], topology: Topology, samples: Sequence[SampledSubgraph]
     ) -> list[MiniBatch]:
         """Put what was sampled for minibatches into them, padded; on a GPU, all of them by one kernel."""
-        samples = [topology.by_type(sample) for topology, sample in sampled]
+        by_type = [topology.by_type(sample) for sample in samples]
         if self._excluder is not None:
-            samples = [self._excluder.before_padding(*both) for both in zip(minibatches, samples, strict=True)]
-        padded = self._fixed.pad(samples)
-        for minibatch, one, of_one in zip(minibatches, sampled, padded, strict=True):
-            self._layers.answer(minibatch, *one, padded=of_one)
-            self._pad_seeds(minibatch, of_one)
+            by_type = [self._excluder.before_padding(*both) for both in zip(minibatches, by_type, strict=True)]
+        padded = self._fixed.pad(by_type)
+        self._layers.answer(minibatches, topology, samples, padded)
+        for minibatch, one in zip(minibatches, padded, strict=True):
+            self._pad_seeds(minibatch, one)
         return list(minibatches)
 
     def sample(self, minibatch: MiniBatch) -> MiniBatch:
         """Sample the layers of a minibatch, padded, in place of its stage."""
-        padded: MiniBatch = self._layers(minibatch, lambda _, *sampled: self.answer([minibatch], [sampled])[0])
-        return padded
+        return self._layers(minibatch, self.answer)
 
     def _pad_seeds(self, minibatch: MiniBatch, padded: Padded) -> None:
         """Fill up what a minibatch has per seed: to as many as the last layer has columns, links to fixed numbers."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import accumulate, repeat
+from itertools import repeat
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.pipeline import Padded
 from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.engines import Engine
@@ -26,8 +26,9 @@ from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple, etype_tuple_to
 from manyhop_dgl.graphbolt.stages.functional import compact_csc_format, unique_and_compact_csc_formats
 from manyhop_dgl.graphbolt.typing import Nodes
 from manyhop_dgl.samplers.seeding import next_key
+from manyhop_dgl.samplers.tensors import columns_of, nodes_by_hop
 
-Answer = Callable[[MiniBatch, Topology, SampledSubgraph], Any]
+Answer = Callable[[Sequence[MiniBatch], Topology, Sequence[SampledSubgraph]], list[MiniBatch]]
 
 
 def fanout_tensors(fanouts: object) -> list[Tensor]:
@@ -109,55 +110,66 @@ class AllLayers:
         return NodeRequest(key=next_key(), seeds=topology.seeds(minibatch._seed_nodes))
 
     def answer(
-        self, minibatch: MiniBatch, topology: Topology, sample: SampledSubgraph, padded: Padded | None = None
-    ) -> MiniBatch:
-        """Put what was sampled into the minibatch, or this after padding."""
-        by_type = topology.by_type(sample) if padded is None else padded.sample
+        self,
+        minibatches: Sequence[MiniBatch],
+        topology: Topology,
+        samples: Sequence[SampledSubgraph],
+        padded: Sequence[Padded] | None = None,
+    ) -> list[MiniBatch]:
+        """Put what was sampled into minibatches, or this after padding."""
+        by_type = [topology.by_type(one) for one in samples] if padded is None else [one.sample for one in padded]
         layers = layers_of(by_type, with_ids=topology.has_original_edge_ids)
-        if padded is not None:
-            mark_padding(layers, padded)
-            minibatch.node_mask, minibatch.padding = layers[0].row_mask, padded
-        minibatch.input_nodes, minibatch.sampled_subgraphs = layers[0].original_row_node_ids, layers
-        return minibatch
+        for i, (minibatch, own) in enumerate(zip(minibatches, layers, strict=True)):
+            if padded is not None:
+                mark_padding(own, padded[i])
+                minibatch.node_mask, minibatch.padding = own[0].row_mask, padded[i]
+            minibatch.input_nodes, minibatch.sampled_subgraphs = own[0].original_row_node_ids, own
+        return list(minibatches)
 
-    def __call__(self, minibatch: MiniBatch, answer: Answer | None = None) -> Any:
-        """Sample for a minibatch, and return what ``answer`` makes of the sample; default: :meth:`answer`."""
+    def __call__(self, minibatch: MiniBatch, answer: Answer | None = None) -> MiniBatch:
+        """Sample for a minibatch, which ``answer`` puts the sample into; default: :meth:`answer`."""
         topology, spec = self.current()
         seeds = minibatch._seed_nodes
         some = next(iter(seeds.values())) if isinstance(seeds, dict) else seeds
         known = self._engine
         if known is None or known[0] is not topology or known[1] != some.device:
             known = self._engine = topology, some.device, topology.sampler(spec, some.device)
-        return (answer or self.answer)(minibatch, topology, known[2].sample(self.request(minibatch, topology)))
+        sample = known[2].sample(self.request(minibatch, topology))
+        return (answer or self.answer)([minibatch], topology, [sample])[0]
 
 
-def layers_of(sample: SampledSubgraph, *, with_ids: bool) -> list[SampledSubgraphImpl]:
-    """The layers of a sample whose hops ask for all nodes so far, the input layer first.
+def layers_of(samples: Sequence[SampledSubgraph], *, with_ids: bool) -> list[list[SampledSubgraphImpl]]:
+    """Return the layers of samples whose hops ask for all nodes so far, the input layer first.
 
     Args:
-        sample: from seeds to inputs; its tensors are not copied.
+        samples: from seeds to inputs, on one device; their tensors are not copied.
         with_ids: whether edges have ids.
     """
-    nodes, edges = sample.num_sampled_nodes, sample.num_sampled_edges
-    assert nodes is not None
+    num_nodes = [nodes_by_hop(sample) for sample in samples]
+    indptrs = iter(columns_of(samples, num_nodes))
+    return [_layers(*one, indptrs, with_ids) for one in zip(samples, num_nodes, strict=True)]
+
+
+def _layers(
+    sample: SampledSubgraph, num_nodes: list[dict[NodeType, int]], indptrs: Iterator[Tensor], with_ids: bool
+) -> list[SampledSubgraphImpl]:
+    edges = sample.num_sampled_edges
     assert edges is not None
     hetero = tuple(sample.node) != (HOMOGENEOUS_NODE,)
-    hops: dict[EdgeType, tuple[str, Iterator[tuple[Any, ...]]]] = {}
+    hops: dict[str, Iterator[tuple[Any, ...]]] = {}
     for edge_type, sizes in edges.items():
-        parts = (sample.col[edge_type], sample.row[edge_type], sample.edge_id[edge_type] if with_ids else None)
-        by_hop = [repeat(None) if part is None else part.split_with_sizes(sizes) for part in parts]
-        hops[edge_type] = _name(edge_type), zip(*by_hop, strict=False)
-    counts = {ntype: accumulate(of_hops) for ntype, of_hops in nodes.items()}
-    columns = {ntype: sample.node[ntype][: next(total)] for ntype, total in counts.items()}
+        parts = sample.row[edge_type], sample.edge_id[edge_type] if with_ids else None
+        rows, ids = [repeat(None) if part is None else part.unsafe_split_with_sizes(sizes) for part in parts]
+        hops[_name(edge_type)] = zip([next(indptrs) for _ in sizes], rows, ids, strict=False)
+    columns, *others = [{t: sample.node[t][:n] for t, n in ends.items()} for ends in num_nodes]
     layers: list[SampledSubgraphImpl] = []
-    for _ in range(len(next(iter(nodes.values()))) - 1):
-        rows = {ntype: sample.node[ntype][: next(total)] for ntype, total in counts.items()}
-        csc, ids = {}, {}
-        for edge_type, (name, hop) in hops.items():
-            col, row, ids[name] = next(hop)
-            csc[name] = CSCFormatBase.trusted(_indptr(col, columns[edge_type[2]].numel()), row)
-        layers.insert(0, _layer(csc, columns, rows, ids if with_ids else None, hetero))
-        columns = rows
+    for nodes in others:
+        csc, ids_of = {}, {}
+        for name, hop in hops.items():
+            indptr, row, ids_of[name] = next(hop)
+            csc[name] = CSCFormatBase.trusted(indptr, row)
+        layers.insert(0, _layer(csc, columns, nodes, ids_of if with_ids else None, hetero))
+        columns = nodes
     return layers
 
 
@@ -172,7 +184,7 @@ def without_edges(sample: SampledSubgraph, edges: Excluded) -> SampledSubgraph:
     keep = {t: torch.ones_like(row, dtype=torch.bool) for t, row in sample.row.items()}
     counts = {t: list(hops) for t, hops in sample.num_sampled_edges.items()}
     begins = dict.fromkeys(counts, 0)
-    for hop, layer in enumerate(reversed(layers_of(sample, with_ids=False))):
+    for hop, layer in enumerate(reversed(layers_of([sample], with_ids=False)[0])):
         for edge_type, drop in layer.edges_to_exclude(edges).items():
             t = HOMOGENEOUS_EDGE if edge_type is None else etype_str_to_tuple(edge_type)
             keep[t][begins[t] + drop] = False
@@ -220,12 +232,6 @@ def _layer(
 
 
 _name = cache(etype_tuple_to_str)
-
-
-def _indptr(col: Tensor, num_columns: int) -> Tensor:
-    """``[num_columns + 1] int64``: where each column begins among the ascending ``col``."""
-    indptr: Tensor = torch._convert_indices_from_coo_to_csr(col, num_columns)
-    return indptr
 
 
 def layer_by_layer(

@@ -1,0 +1,54 @@
+"""Measures what Python does for a batch of loaders on a GPU, objects of PyG and DGL and all: on a CPU, without any
+kernel and without CUDA's calls (``host_part.py``). The loaders take turns.
+
+PYTHONPATH=tests python tests/measure_python_part.py
+"""
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"  # the CPU stands for the GPU
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import time
+from statistics import median
+
+import torch
+from host_part import dgl_loader_without_kernels, graphbolt_loader_without_kernels, loader_without_kernels
+
+BATCHES, EPOCHS, TURNS = 128, 20, 3
+LOADERS = {
+    "PyG": lambda: loader_without_kernels(BATCHES),
+    "DGL, tensors": lambda: dgl_loader_without_kernels(BATCHES, output="tensors"),
+    "DGL, blocks": lambda: dgl_loader_without_kernels(BATCHES),
+    "DGL, blocks of which all is read": lambda: dgl_loader_without_kernels(BATCHES),
+    "GraphBolt": lambda: graphbolt_loader_without_kernels(BATCHES),
+}
+
+
+def read(batch):
+    """Have all parts of the blocks made."""
+    for block in batch[2]:
+        _ = block._graph, block._node_frames, block._edge_frames
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    times = {name: [] for name in LOADERS}
+    for _ in range(TURNS):
+        for name, make in LOADERS.items():
+            with make() as loader:
+                for _ in loader:
+                    pass
+                for _ in range(EPOCHS):
+                    begin, count = time.thread_time(), 0
+                    for batch in loader:
+                        count += 1
+                        if name.endswith("read"):
+                            read(batch)
+                    times[name].append(1e6 * (time.thread_time() - begin) / count)
+    for name, us in times.items():
+        print(f"{name}: {median(us):.1f} us per batch (least {min(us):.1f})")
+
+
+if __name__ == "__main__":
+    main()
