@@ -104,12 +104,18 @@ class Batches:
     def values(self, batch: Batch) -> list[Collection[object]]:
         """Return the values of the attributes of a batch of PyG's, or the batch."""
         stores = [batch._store] if type(batch) is Data else batch.stores if type(batch) is HeteroData else None
-        # Other attributes are such as the edges that were sampled, beside their reverses.
-        if stores is None or not all(store.__dict__.keys() <= _USUAL_ATTRIBUTES for store in stores):
+        if stores is None:
             return [[batch]]
-        found: list[Collection[object]] = [store._mapping.values() for store in stores]
-        ahead = [value for values in found for value in values if type(value) is RowsAhead]
-        return [*found, *(one.tensors() for one in ahead)]
+        found: list[Collection[object]] = []
+        for store in stores:  # once per batch: no calls
+            if not store.__dict__.keys() <= _USUAL_ATTRIBUTES:
+                return [[batch]]  # such as the edges that were sampled, beside their reverses
+            values = store._mapping.values()
+            found.append(values)
+            for value in values:
+                if type(value) is RowsAhead:
+                    found.append(value.tensors())
+        return found
 
     def empty(self, device: torch.device) -> Sample:
         """Return a sample without nodes and edges, in PyG's terms."""

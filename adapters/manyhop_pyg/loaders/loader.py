@@ -29,7 +29,7 @@ from manyhop.sampling import BatchKey
 from manyhop_pyg.batch.assemble import finish_trainable, label_data, label_types
 from manyhop_pyg.batch.join import join
 from manyhop_pyg.batch.joining import Joining, placed_columns
-from manyhop_pyg.batch.plan import PlanCache, has_embeddings
+from manyhop_pyg.batch.plan import DataPlan, PlanCache
 from manyhop_pyg.loaders.batches import Batches, can_pin
 from manyhop_pyg.loaders.check import check_torch_arguments
 from manyhop_pyg.loaders.columns import columns_of
@@ -355,10 +355,12 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         times = [time.perf_counter()]
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
-        data, out, nbytes = join(self.joining() if joining is None else joining, out, times)
+        if joining is None:
+            joining = self.joining()
+        data, out, nbytes = join(joining, out, times)
         turn = current_turn()
         self.finish_batch(data, out, turn)
-        if turn is None and has_embeddings(self.data):
+        if turn is None and type(joining.placed) is DataPlan and joining.placed.embeddings:
             finish_trainable(data)
         if self.transform is not None:
             data = self.transform(data)
