@@ -35,19 +35,20 @@ class Step:
         num_layers: as many as the batches have hops.
         hidden: channels between layers.
         ddp: train under DDP, also where there is one rank.
-        captured: replay steps, and aggregate by segments.
+        captured: replay steps, aggregate by segments, and compute only rows that seeds depend on.
     """
 
     def __init__(self, job: Job, ranks: Ranks, num_layers: int, hidden: int, *, ddp: bool, captured: bool) -> None:
         torch.manual_seed(0)
         model = GraphSAGE(job.num_features, hidden, num_layers, CLASSES).to(ranks.device)
         if captured:
-            manyhop_pyg.accelerate(model)
+            manyhop_pyg.accelerate(model, trim=True)
         if ddp:
             model = DistributedDataParallel(model, device_ids=[ranks.device] if ranks.on_gpu else None, **_DDP)
         self._model = model
         self._optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=ranks.on_gpu or None)
         self._autocast = torch.autocast(ranks.device.type, torch.bfloat16, enabled=job.half)
+        self._trims = captured  # by itself, and to fewer rows than PyG by the counts of a batch
         self._run = manyhop_pyg.capture(self._step) if captured else self._step
 
     def __call__(self, batch: Data) -> None:
@@ -57,19 +58,15 @@ class Step:
     def _step(self, batch: Data) -> None:
         size = batch.batch_size
         with self._autocast:
-            out = self._model(
-                batch.x,
-                batch.edge_index,
-                num_sampled_nodes_per_hop=_counts(batch, "num_sampled_nodes"),
-                num_sampled_edges_per_hop=_counts(batch, "num_sampled_edges"),
-            )[:size]
+            per_hop = {} if self._trims else _per_hop(batch)
+            out = self._model(batch.x, batch.edge_index, **per_hop)[:size]
             loss = torch.nn.functional.cross_entropy(out, batch.y[:size].view(-1).long())
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # of torch
         self._optimizer.step()
 
 
-def _counts(batch: Data, name: str) -> list[int] | None:
-    """Nodes or edges of each hop; PyG's sampler through torch-sparse does not tell."""
-    per_hop = batch.get(name)
-    return per_hop.tolist() if isinstance(per_hop, torch.Tensor) else per_hop
+def _per_hop(batch: Data) -> dict[str, list[int] | None]:
+    """Nodes and edges of each hop, by which PyG's model trims; its sampler through torch-sparse reports none."""
+    counts = {f"{name}_per_hop": batch.get(name) for name in ("num_sampled_nodes", "num_sampled_edges")}
+    return {name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in counts.items()}
