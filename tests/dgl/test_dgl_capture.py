@@ -48,6 +48,7 @@ LAYERS = {
     "sage": lambda n, m: nn.SAGEConv(n, m, "mean"),
     "gat": lambda n, m: Mean(nn.GATConv(n, m, 2, allow_zero_in_degree=True)),
     "gcn": lambda n, m: nn.GraphConv(n, m, norm="right", allow_zero_in_degree=True),
+    "gcn, both": lambda n, m: nn.GraphConv(n, m, allow_zero_in_degree=True),
 }
 
 

@@ -9,7 +9,7 @@ from torch_graphs import block, on_torch
 import manyhop_dgl
 from manyhop_dgl.torch_graphs.where import graphs_of_cpu_too
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning", "ignore:.*lru_cache:UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore")  # of dynamo, about what it traces
 LAYERS = {
     "SAGEConv": (lambda: dnn.SAGEConv(6, 4, "mean"), 2),
     "GATConv": (lambda: dnn.GATConv(6, 4, 3, allow_zero_in_degree=True), 2),
@@ -51,7 +51,6 @@ def test_graph_breaks(name):
     check(name, on_torch(block()), torch.rand(60, 6), LAYERS[name][1])
 
 
-@pytest.mark.filterwarnings("ignore")  # of dynamo, about the functions it traces
 @pytest.mark.parametrize("name", LAYERS)
 def test_blocks_of_which_nothing_is_made_yet(name):
     layer, most = LAYERS[name]

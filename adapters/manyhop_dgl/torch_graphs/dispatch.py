@@ -90,6 +90,13 @@ def follow_graph(module: ModuleType) -> None:
     _shorten(graph, "_set_n_repr", "methods.set_nodes")
     _shorten(graph, "_set_e_repr", "methods.set_edges")
     _replace(graph, "local_scope", "methods.LocalScope", lambda g: _is_on_torch(g._graph))
+    is_all, every = sys.modules["dgl.base"].is_all, sys.modules["dgl.base"].ALL
+    _replace(
+        graph, "in_degrees", "methods.in_degrees", lambda g, v=every, etype=None: _is_on_torch(g._graph) and is_all(v)
+    )
+    _replace(
+        graph, "out_degrees", "methods.out_degrees", lambda g, u=every, etype=None: _is_on_torch(g._graph) and is_all(u)
+    )
 
 
 def follow_layer(module: ModuleType, *, name: str, place: str) -> None:

@@ -1,7 +1,8 @@
 """Methods of ``DGLGraph`` that layers call in each step, for graphs on torch tensors.
 
 DGL's own go through views, frames and checks, which takes the host longer than the GPU takes for the step. Those here
-have the same effect on the frames. They return False, without an effect, where DGL's own have to run or to raise.
+have the same effect on the frames. They return False, without an effect, where DGL's own have to run or to raise; those
+for degrees are called for all nodes only.
 """
 
 from __future__ import annotations
@@ -90,6 +91,18 @@ def set_nodes(g: dgl.DGLGraph, ntid: int, u: object, data: object) -> bool:
 def set_edges(g: dgl.DGLGraph, etid: int, edges: object, data: object) -> bool:
     """Set features of all edges of a type."""
     return is_all(edges) and _set_all(g._edge_frames[etid], g._graph, g._graph.num_edges(etid), data)
+
+
+def in_degrees(g: dgl.DGLGraph, v: object = ALL, etype: object = None) -> Tensor:
+    """Return the number of edges into each node, without DGL's checks of ids, which wait for the GPU."""
+    degrees: Tensor = g._graph.relations[g.get_etype_id(etype)].csc.degrees
+    return degrees.clone()
+
+
+def out_degrees(g: dgl.DGLGraph, u: object = ALL, etype: object = None) -> Tensor:
+    """Return the number of edges out of each node, as :func:`in_degrees` does."""
+    degrees: Tensor = g._graph.relations[g.get_etype_id(etype)].csr.degrees
+    return degrees.clone()
 
 
 def _set_all(frame: Frame, gidx: TorchGraphIndex, num_rows: int, data: object) -> bool:
