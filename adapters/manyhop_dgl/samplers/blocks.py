@@ -96,7 +96,7 @@ class _Parts:
             for t, mask in (tensors.masks or {}).items():
                 for frames in (sources, targets):
                     frame = frames[types.index(t)]
-                    frame._columns["node_mask"] = make_column(mask[: frame._num_rows])
+                    frame._columns["node_mask"] = make_column(mask[: frame.num_rows])
         return sources + targets
 
     def _edge_frames(self, at: int) -> list[Frame]:
