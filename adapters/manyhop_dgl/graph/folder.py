@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from manyhop import files
-from manyhop.errors import FeatureError
 from manyhop.features import CacheSize
 from manyhop.files import Rows, StoredGraph
 from manyhop.files.stored_graph import tensor_of
@@ -18,7 +17,7 @@ from manyhop.graph import EdgeInput, build_graph
 from manyhop.loading import folders
 from manyhop.stores import StorePlace, check_place
 from manyhop_dgl.graph.data import GraphData
-from manyhop_dgl.graph.frames import Frame
+from manyhop_dgl.graph.frames import Frame, whole
 from manyhop_dgl.graph.home import Home
 from manyhop_dgl.graph.structure import Tables
 
@@ -69,14 +68,14 @@ def save_folder(graph: GraphData, folder: str | PathLike[str], *, crc32: bool) -
 
     Raises:
         InputError: a folder with files in it.
-        FeatureError: data that is spread over nodes.
+        FeatureError: data that is spread over nodes or GPUs, or trainable.
     """
     return files.save_graph(
         folder,
         graph.tables.graph.num_nodes,
         {t: graph.tables.edge_list(t) for t in graph.canonical_etypes},
-        node_tensors={t: _whole(frame) for t, frame in graph.node_frames.items()},
-        edge_tensors={t: _whole(frame) for t, frame in graph.edge_frames.items()},
+        node_tensors={t: _tensors(frame) for t, frame in graph.node_frames.items()},
+        edge_tensors={t: _tensors(frame) for t, frame in graph.edge_frames.items()},
         homogeneous=graph.tables.graph.is_homogeneous,
         crc32=crc32,
     )
@@ -92,8 +91,5 @@ def _fill(frame: Frame, named: Mapping[str, Rows], tensors: Mapping[int, Tensor]
             frame.hold(name, held)
 
 
-def _whole(frame: Frame) -> dict[str, Tensor]:
-    for name, value in frame.items():
-        if not isinstance(value, Tensor):
-            raise FeatureError(f"Expected '{name}' as a tensor of this node, got a {type(value).__name__}. Remove it.")
-    return dict(frame)
+def _tensors(frame: Frame) -> dict[str, Tensor]:
+    return {name: whole(name, value) for name, value in frame.items()}

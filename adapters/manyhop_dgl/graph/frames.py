@@ -177,3 +177,15 @@ class TypedData(MutableMapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr(dict(self))
+
+
+def whole(name: str, value: object) -> Tensor:
+    """Return data that has to be a tensor of this node.
+
+    Raises:
+        FeatureError: its rows are spread over nodes or GPUs, or it is an embedding.
+    """
+    if isinstance(value, Tensor):
+        return value
+    rows = "trainable" if isinstance(value, Embedding) else "spread over nodes or GPUs"
+    raise FeatureError(f"Expected '{name}' as a tensor of this node; its rows are {rows}. Remove it from the graph.")

@@ -260,7 +260,7 @@ class Graph(_Widths, GraphData):
         """Return a ``DGLGraph`` with the same edges, ids and data; needs memory for its edges.
 
         Raises:
-            FeatureError: data that is spread over nodes.
+            FeatureError: data that is spread over nodes or GPUs, or trainable.
             MissingExtraError: DGL is not installed.
         """
         return to_dgl(self)
@@ -276,7 +276,7 @@ class Graph(_Widths, GraphData):
 
         Raises:
             InputError: a folder with files in it.
-            FeatureError: data that is spread over nodes.
+            FeatureError: data that is spread over nodes or GPUs, or trainable.
         """
         save_folder(self, folder, crc32=crc32)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
-from manyhop.errors import FeatureError, MissingExtraError
+from manyhop.errors import MissingExtraError
 from manyhop_dgl.graph.data import GraphData
+from manyhop_dgl.graph.frames import whole
 
 if TYPE_CHECKING:
     from dgl import DGLGraph
@@ -18,7 +18,7 @@ def to_dgl(graph: GraphData) -> DGLGraph:
     """A ``DGLGraph`` with the same edges, ids and data.
 
     Raises:
-        FeatureError: data that is spread over nodes.
+        FeatureError: data that is spread over nodes or GPUs, or trainable.
         MissingExtraError: DGL is not installed.
     """
     try:
@@ -35,14 +35,8 @@ def to_dgl(graph: GraphData) -> DGLGraph:
     g = dgl.heterograph(edges, num_nodes_dict=dict(tables.num_nodes), idtype=idtype)
     for node_type, nodes in graph.node_frames.items():
         for name, value in nodes.items():
-            g.nodes[node_type].data[name] = _whole(name, value)
+            g.nodes[node_type].data[name] = whole(name, value)
     for edge_type, columns in graph.edge_frames.items():
         for name, value in columns.items():
-            g.edges[edge_type].data[name] = _whole(name, value)
+            g.edges[edge_type].data[name] = whole(name, value)
     return g
-
-
-def _whole(name: str, value: object) -> Tensor:
-    if isinstance(value, Tensor):
-        return value
-    raise FeatureError(f"Expected '{name}' as a tensor of this node, got a {type(value).__name__}. Remove it.")
