@@ -93,16 +93,12 @@ def ask_for_too_much():
     WholeMemory((10,), torch.uint8)  # what CUDA and NCCL take of the GPUs, they have
     free = torch.cuda.mem_get_info()[0]
     held = torch.empty(free - (1 << 30), dtype=torch.uint8, device="cuda") if world.rank == 1 else None
-    try:
+    with pytest.raises(CapacityError) as full:
         WholeMemory((world.world_size << 31,), torch.uint8, name="the features")
-    except CapacityError as error:
-        told = str(error)
     del held
-    try:
+    with pytest.raises(RankError) as different:
         WholeMemory((10 + world.rank,), torch.uint8, name="y")
-    except RankError as error:
-        return told, str(error)
-    return told, ""
+    return str(full.value), str(different.value)
 
 
 def test_all_ranks_hear_of_a_gpu_that_is_full(run_on_gpus):
@@ -118,20 +114,18 @@ def come_to_a_full_gpu():
     free = torch.cuda.mem_get_info()[0]
     held = torch.empty(free - (200 << 20), dtype=torch.uint8, device="cuda") if world.rank == 1 else None
     dist.all_reduce(torch.ones(1))
-    try:
+    with pytest.raises(CapacityError) as raised:
         WholeMemory((10,), torch.uint8, name="y")
-    except CapacityError as error:
-        told = str(error)
     dist.all_reduce(torch.ones(1))
     del held
     memory = WholeMemory((10,), torch.uint8, name="y")
     memory.copy_from(torch.arange(10).byte())
-    return told, memory.whole.tolist()
+    return str(raised.value), memory.whole.tolist()
 
 
 def test_a_gpu_without_room_for_other_ranks_is_named(run_on_gpus):
-    for told, values in run_on_gpus(come_to_a_full_gpu):
-        assert "y: rank 0 cannot start CUDA on GPU 1" in told
+    for full, values in run_on_gpus(come_to_a_full_gpu):
+        assert "y: rank 0 cannot start CUDA on GPU 1" in full
         assert values == list(range(10))
 
 
