@@ -84,6 +84,22 @@ def test_in_the_batch(data, amount, disjoint):
             assert torch.equal(batch.dst_neg_index[:, a], batch.dst_pos_index.roll(-a - 1))
 
 
+@pytest.mark.parametrize("amount", [None, 1, 20])
+def test_in_the_padded_batch(data, amount):
+    """The last one has 10 seed edges."""
+    given = GivenNegatives("in_batch", amount)
+    plain, padded = (list(make(data, given, batch_size=29, pad=pad)) for pad in (None, "auto"))
+    width = amount or 28
+    for one, other in zip(plain, padded, strict=True):
+        n, few = one.dst_neg_index.shape
+        negatives = other.dst_neg_index
+        assert negatives.shape == (29, width)
+        real = other.seed_mask.view(-1, 1) & (torch.arange(width) < few)
+        assert torch.equal(other.node_mask[negatives], real)
+        assert torch.equal(other.n_id[negatives[:n, :few]], one.n_id[one.dst_neg_index])
+    assert [few for _, few in [one.dst_neg_index.shape for one in (plain[0], plain[-1])]] == [width, min(width, 9)]
+
+
 @pytest.mark.parametrize("negatives", [GivenNegatives(table()), GivenNegatives(hard, 2), GivenNegatives("in_batch")])
 def test_threads_and_restart(data, negatives):
     expected, loader = list(make(data, negatives)), make(data, negatives, num_workers=2)
@@ -137,7 +153,6 @@ def test_wrong_negatives(call, message):
         (GivenNegatives(table(3, 9)), {}, "for the 300 seed edges, one row for each, got 9 rows"),
         (GivenNegatives(table() + 60), {}, r"Expected negatives in \[0, 60\)"),
         (GivenNegatives(table()), {"exclude_true_negatives": True}, "given ones are taken as they are"),
-        (GivenNegatives("in_batch"), {"pad": "auto"}, "got 'in_batch'"),
         (GivenNegatives("in_batch"), {"time_attr": "time", "edge_label_time": torch.arange(300)}, "another seed edge"),
         (GivenNegatives(table()), {"edge_label": torch.arange(300)}, "'edge_label' needs to be undefined"),
     ],

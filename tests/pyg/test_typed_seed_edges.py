@@ -120,6 +120,18 @@ def test_negatives_in_the_batch(hetero):
                 assert torch.equal(store.dst_neg_index[:, 0], store.dst_pos_index.roll(-1))
 
 
+def test_negatives_in_the_padded_batch(hetero):
+    given = GivenNegatives("in_batch", 2)
+    plain, padded = make(hetero, neg_sampling=given), make(hetero, neg_sampling=given, pad="auto")
+    for one, other in zip(plain, padded, strict=True):
+        for t in seeds(hetero):
+            n, few = one[t].dst_neg_index.shape
+            negatives, mask = other[t].dst_neg_index, other[t[2]].node_mask
+            assert negatives.shape == (len(other[t].seed_mask), 2)
+            assert mask[negatives].sum() == n * few
+            assert torch.equal(other[t[2]].n_id[negatives[:n, :few]], one[t[2]].n_id[one[t].dst_neg_index])
+
+
 @pytest.mark.parametrize("disjoint", [False, True])
 def test_negatives_of_their_own_for_each_type(hetero, disjoint):
     table = of_types()[WRITES].dst

@@ -105,7 +105,6 @@ def check_link_sampler(
     neg_sampling: NegativeSampling | None,
     *,
     exclude_true: bool,
-    pad: str | None,
 ) -> None:
     """Raise InputError where seed edges, times and negatives do not fit the sampler."""
     if not isinstance(sampler, NeighborSampler):
@@ -121,7 +120,7 @@ def check_link_sampler(
             raise InputError(f"GivenNegatives need a manyhop_pyg.NeighborSampler, got a {type(sampler).__name__}.")
         return
     if isinstance(inputs, TypedEdgeInput):
-        _check_typed_edges(sampler, inputs, neg_sampling, exclude_true=exclude_true, pad=pad)
+        _check_typed_edges(sampler, inputs, neg_sampling, exclude_true=exclude_true)
         return
     if isinstance(neg_sampling, TypedNegatives):
         raise InputError("Expected neg_sampling without types for seed edges of one type, got a dict. Pass its value.")
@@ -134,14 +133,11 @@ def check_link_sampler(
         )
     if inputs.time is not None:
         sampler.requests.time_limits(inputs.time)
-    if isinstance(neg_sampling, GivenNegatives) and neg_sampling.in_batch:
-        if inputs.time is not None:
-            raise InputError(
-                "Negatives in the batch would be seen at the time of another seed edge. Expected GivenNegatives with a "
-                "tensor or a function in a temporal loader, got 'in_batch'."
-            )
-        if pad is not None:
-            raise InputError(f"Expected negatives of one number per seed edge with pad={pad!r}, got 'in_batch'.")
+    if isinstance(neg_sampling, GivenNegatives) and neg_sampling.in_batch and inputs.time is not None:
+        raise InputError(
+            "Negatives in the batch would be seen at the time of another seed edge. Expected GivenNegatives with a "
+            "tensor or a function in a temporal loader, got 'in_batch'."
+        )
 
 
 def _check_typed_edges(
@@ -150,7 +146,6 @@ def _check_typed_edges(
     neg_sampling: NegativeSampling | None,
     *,
     exclude_true: bool,
-    pad: str | None,
 ) -> None:
     """Raise InputError where seed edges of several types do not fit the sampler, or come with what is for one type."""
     types = list(inputs.input_type)
@@ -172,7 +167,7 @@ def _check_typed_edges(
         )
     for edge_type, part in inputs.parts.items():
         of_type = negatives_of(neg_sampling, edge_type)
-        check_link_sampler(sampler, part, of_type, exclude_true=exclude_true, pad=pad)
+        check_link_sampler(sampler, part, of_type, exclude_true=exclude_true)
 
 
 def store_size(data: PyGData, sampler: BaseSampler) -> StoreSize:

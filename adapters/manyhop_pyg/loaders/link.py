@@ -135,9 +135,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         self.input_id = input_id
         self.exclude_true_negatives = exclude_true_negatives
         self.input_data = edge_input(data, edge_label_index, edge_label, edge_label_time, input_id, self.neg_sampling)
-        check_link_sampler(
-            link_sampler, self.input_data, self.neg_sampling, exclude_true=exclude_true_negatives, pad=pad
-        )
+        check_link_sampler(link_sampler, self.input_data, self.neg_sampling, exclude_true=exclude_true_negatives)
         self.exclude_seed_edges = exclude_seed_edges
         self.reverse_eids = reverse_eids
         self.reverse_etypes = reverse_etypes

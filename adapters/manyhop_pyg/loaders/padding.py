@@ -32,6 +32,7 @@ from manyhop_pyg.batch.plan import DataPlan
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.data.remote import is_edge_attribute
+from manyhop_pyg.samplers.given_negatives import GivenNegatives
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.typed_negatives import negatives_of
@@ -175,6 +176,9 @@ class Padding:
         elif not _is_of_nodes(metadata):
             spare = [self._spare(padded, input_type, int(k > 0)) for k in range(3)]
             ends = [lengthened(end, size, fill) for end, fill in zip(others[:3], spare, strict=True)]
+            missing = self._most_in_batch(input_type) - (ends[2].size(1) if ends[2].dim() == 2 else 1)
+            if missing > 0:  # a smaller batch has fewer other seed edges
+                ends[2] = torch.cat([ends[2], ends[2].new_full((size, missing), spare[2])], dim=1)
             del others[:3]
         others = [None if value is None else lengthened(value, size, 0) for value in others]
         if _is_of_nodes(metadata) and padded.sample.num_sampled_nodes is not None:
@@ -205,6 +209,14 @@ class Padding:
         negatives = negatives_of(self._neg_sampling, edge_type)
         amount = negatives.amount if negatives is not None and negatives.is_binary() else 0
         return self._batch_size + math.ceil(self._batch_size * amount)
+
+    def _most_in_batch(self, edge_type: EdgeType | None) -> int:
+        """Negatives of a seed edge of a full batch, where they are other seed edges' destinations; else 0."""
+        negatives = negatives_of(self._neg_sampling, edge_type)
+        if not isinstance(negatives, GivenNegatives) or not negatives.in_batch:
+            return 0
+        most = self._batch_size - 1
+        return most if negatives.amount is None else min(negatives.amount, most)
 
     @staticmethod
     def _by_type(column: Tensor, counts: dict[NodeType, int], sizes: dict[NodeType, int]) -> Tensor:

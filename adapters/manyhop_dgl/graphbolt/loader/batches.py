@@ -71,10 +71,8 @@ class Batches:
             runs = [Run(chain.ahead[0].first_call, chain.grouped.after)]
         self._is_current = chain.sampler is not None and len(runs) == 1  # the engine has named what is drawn
         streams = None if gpu is None else gpu.streams
-        self._sample_layers = None if padding is None else padding.sample
-        self._ahead = TimedRuns(
-            runs, self._gather, stats, streams, on_gpu=self._in_groups, sample_layers=self._sample_layers
-        )
+        self._replaced = None if padding is None else padding.replaced
+        self._ahead = TimedRuns(runs, self._gather, stats, streams, on_gpu=self._in_groups, replaced=self._replaced)
         self._rest = TimedRuns(chain.rest, self._gather, stats)
         self.hands_out = bool(chain.rest) and num_workers == 0
         self._runs_rest = bool(chain.rest) and not self.hands_out
@@ -137,7 +135,7 @@ class Batches:
             made = self.complete(self._source.begin(gpu.sampling, [Keyed(key, item)], [key])()[0])
             made = self.hand_out(made) if isinstance(made, Keyed) else made
         else:
-            runs = TimedRuns(self._chain.ahead, self._gather, self._stats, sample_layers=self._sample_layers)
+            runs = TimedRuns(self._chain.ahead, self._gather, self._stats, replaced=self._replaced)
             made = runs(item, key, 0)
             if made is not DROPPED:
                 _settle(made)
@@ -178,7 +176,9 @@ class Batches:
         """Return minibatches with their layers. The samples stay as they are: they may be needed once more."""
         assert self._chain.grouped is not None
         items = [copy.copy(sample.item) for sample in samples]
-        sampled = items, samples[0].topology, [one.sample for one in samples]  # a launch is of one topology
+        topology = samples[0].topology  # a launch is of one
+        assert topology is not None
+        sampled = items, topology, [one.sample for one in samples]
         if self._padding is None:
             return self._chain.grouped.layers.answer(*sampled)
         self._padding.answer(*sampled)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 
 from manyhop.errors import InputError
 from manyhop.loading import own_gpu
+from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_dgl.graphbolt.items.sampler import ItemSampler
 from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
 from manyhop_dgl.graphbolt.stages.layers import AllLayers
@@ -43,14 +44,34 @@ class Run:
 
 @dataclass(frozen=True)
 class Sampling:
-    """The stages of a chain whose layers are sampled by one stage: on a GPU, for groups of minibatches."""
+    """The stages of a chain that samples."""
+
+    stage: Pipe
+    """After which a minibatch has its layers."""
 
     before: Sequence[Pipe]
-    """The stages before sampling."""
+    """The stages before that one."""
 
-    layers: AllLayers
     after: Sequence[Pipe]
     """The stages after it, up to the last one of this package."""
+
+    @property
+    def graph(self) -> object:
+        """What is sampled; ``None``: a sampler of the user's does not say."""
+        begun = getattr(getattr(self.stage, "datapipe", None), "transformer", None)
+        return begun.args[0] if isinstance(begun, partial) else getattr(self.stage, "graph", None)
+
+
+@dataclass(frozen=True)
+class AllAtOnce(Sampling):
+    """The same where one call samples all layers: on a GPU, for groups of minibatches."""
+
+    layers: AllLayers
+
+    @property
+    def graph(self) -> FusedCSCSamplingGraph:
+        """What is sampled."""
+        return self.layers.graph
 
     @property
     def moves_first(self) -> bool:
@@ -95,20 +116,23 @@ class Chain:
 
     @cached_property
     def sampling(self) -> Sampling | None:
-        """The stage that samples all layers, and those around it; ``None``: there is none."""
+        """The stage that samples, and those around it; ``None``: there is none."""
         stages = self.ahead[0].stages if self.ahead else ()
         for i, stage in enumerate(stages):
             layers = getattr(stage, "transformer", None)
             if isinstance(layers, AllLayers):
-                return Sampling(stages[:i], layers, stages[i + 1 :])
+                return AllAtOnce(stage, stages[:i], stages[i + 1 :], layers)
+            if isinstance(stage, SubgraphSampler):
+                return Sampling(stage, stages[:i], stages[i + 1 :])
         return None
 
     @property
-    def grouped(self) -> Sampling | None:
+    def grouped(self) -> AllAtOnce | None:
         """How minibatches are sampled in groups, on a GPU; ``None``: they are not."""
         sampling = self.sampling
-        on_gpu = sampling is not None and len(self.ahead) == 1 and any(map(to_gpu, sampling.before))
-        return sampling if on_gpu else None
+        if not isinstance(sampling, AllAtOnce) or len(self.ahead) != 1:
+            return None
+        return sampling if any(map(to_gpu, sampling.before)) else None
 
     @property
     def moves(self) -> bool:

@@ -71,7 +71,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             ``None``: ``"pinned-cuda"`` for a graph in pinned memory, else ``"auto"``: as sizes and free memory suggest.
             ``logging.getLogger("manyhop")`` explains the choice.
         pad: ``"auto"``: pad the minibatches to fixed sizes, for CUDA graphs and ``torch.compile``; needs a chain with
-            one ``sample_neighbor`` or ``sample_layer_neighbor``. Nodes and edges are filled up layer by layer, their
+            one stage that samples. Nodes and edges are filled up layer by layer, their
             features with zeros and their ids with 0; padding edges join padding nodes only. ``minibatch.node_mask`` and
             ``seed_mask``, and ``row_mask`` and ``edge_mask`` of each layer, ``bool``, tell what is no padding; blocks
             have ``"node_mask"`` and ``"edge_mask"``. Seed nodes and labels have as many rows as the last layer has

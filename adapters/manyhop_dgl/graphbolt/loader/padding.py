@@ -13,17 +13,27 @@ from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading.padding import FixedSizes, Pad, check_pad_option, lengthened, mask_of
 from manyhop.pipeline import Counts, Padded, PadSizes
 from manyhop.sampling import SampledSubgraph
-from manyhop_dgl.graphbolt.graph.fused_csc import FusedCSC
 from manyhop_dgl.graphbolt.graph.topology import Topology
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple, seed_type_str_to_ntypes
-from manyhop_dgl.graphbolt.loader.chain import Chain, Sampling
+from manyhop_dgl.graphbolt.loader.chain import AllAtOnce, Chain, Sampling
 from manyhop_dgl.graphbolt.loader.source import Sampled
 from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
+from manyhop_dgl.graphbolt.stages.layers import layers_of, mark_padding, put_layers, sample_of
 from manyhop_dgl.graphbolt.stages.sampling import SubgraphSampler
-from manyhop_dgl.graphbolt.stages.stage import CopyTo, SeedEdgesExcluder, is_ours
+from manyhop_dgl.graphbolt.stages.stage import CopyTo, SeedEdgesExcluder, is_ours, step
+from manyhop_dgl.graphbolt.typing import Pipe
 
-_IDS = ("_own_seeds", "_own_seed_nodes", "node_pairs", "negative_srcs", "negative_dsts", "labels", "indexes")
+_IDS = (
+    "_own_seeds",
+    "_own_seed_nodes",
+    "node_pairs",
+    "negative_srcs",
+    "negative_dsts",
+    "labels",
+    "indexes",
+    "timestamp",
+)
 _POSITIONS = ("compacted_seeds", "compacted_node_pairs", "compacted_negative_srcs", "compacted_negative_dsts")
 _MARGIN = 0.1
 _KEEP_SIZES = (FeatureFetcher, CopyTo, SubgraphSampler)  # of which a pipe is the end
@@ -39,8 +49,8 @@ def check_pad(pad: Pad | None, chain: Chain) -> None:
         return
     if chain.sampler is None or chain.sampling is None:
         raise InputError(
-            "Expected a chain of an ItemSampler over indexable items and of sample_neighbor or sample_layer_neighbor, "
-            "which samples all layers at once, with pad='auto'. Leave pad out."
+            "Expected a chain of an ItemSampler over indexable items and of a stage that samples, with pad='auto'. "
+            "Leave pad out."
         )
     excluder = excluder_of(chain.sampling)
     for stage in (*chain.sampling.after, *(one for run in chain.ahead[1:] for one in run.stages)):
@@ -70,17 +80,19 @@ class Padding:
     def __init__(
         self, sampling: Sampling, samples: Sequence[Sampled], batch_size: int, device: torch.device | None
     ) -> None:
-        self._layers = layers = sampling.layers
+        self._layers = sampling.layers if isinstance(sampling, AllAtOnce) else None
+        self._stage = sampling.stage
         self._excluder = excluder_of(sampling)
         seeds_of = [_seeds(one.item) for one in samples]
         kind, first = next(iter(seeds_of[0].items()))
         alone = len(seeds_of[0]) == 1  # all full minibatches have as many seeds then
-        counts = [Counts.of(one.topology.by_type(one.sample)) for one in samples]
+        by_type = [one.sample if one.topology is None else one.topology.by_type(one.sample) for one in samples]
+        counts = [Counts.of(one) for one in by_type]
         seeds: dict[NodeType, int] | None = None
         if alone and first.are_nodes:
             seeds = {t: batch_size if t == (kind or HOMOGENEOUS_NODE) else 0 for t in counts[0].nodes}
         self._fixed = FixedSizes(
-            counts, empty=_empty_types(layers.graph), seeds=seeds, num_trees=batch_size, device=device
+            counts, empty=_empty_types(sampling.graph), seeds=seeds, num_trees=batch_size, device=device
         )
         self.sizes: PadSizes = self._fixed.sizes
         most = Sizes()
@@ -93,17 +105,32 @@ class Padding:
     ) -> list[MiniBatch]:
         """Put what was sampled for minibatches into them, padded; on a GPU, all of them by one kernel."""
         by_type = [topology.by_type(sample) for sample in samples]
+        return self._answer(minibatches, by_type, with_ids=topology.has_original_edge_ids)
+
+    def _answer(
+        self, minibatches: Sequence[MiniBatch], by_type: Sequence[SampledSubgraph], *, with_ids: bool
+    ) -> list[MiniBatch]:
         if self._excluder is not None:
             by_type = [self._excluder.before_padding(*both) for both in zip(minibatches, by_type, strict=True)]
         padded = self._fixed.pad(by_type)
-        self._layers.answer(minibatches, topology, samples, padded)
-        for minibatch, one in zip(minibatches, padded, strict=True):
+        layers = layers_of([one.sample for one in padded], with_ids=with_ids)
+        put_layers(minibatches, layers)
+        for minibatch, own, one in zip(minibatches, layers, padded, strict=True):
+            mark_padding(minibatch, own, one)
             self._pad_seeds(minibatch, one)
         return list(minibatches)
 
-    def sample(self, minibatch: MiniBatch) -> MiniBatch:
-        """Sample the layers of a minibatch, padded, in place of its stage."""
-        return self._layers(minibatch, self.answer)
+    @property
+    def replaced(self) -> tuple[Pipe, Callable[[Any], Any]]:
+        """The stage that samples, and what samples, padded, in its place."""
+        return self._stage, self._sample
+
+    def _sample(self, minibatch: MiniBatch) -> MiniBatch:
+        if self._layers is not None:
+            return self._layers(minibatch, self.answer)
+        sampled: Any = step(self._stage, minibatch)
+        sample = sample_of(sampled.sampled_subgraphs)
+        return self._answer([sampled], [sample], with_ids=None not in sample.edge_id.values())[0]
 
     def _pad_seeds(self, minibatch: MiniBatch, padded: Padded) -> None:
         """Fill up what a minibatch has per seed: to as many as the last layer has columns, links to fixed numbers."""
@@ -187,8 +214,8 @@ def _filled(values: Tensor, size: int, fills: Sequence[int]) -> Tensor:
     return torch.stack(columns, dim=1)
 
 
-def _empty_types(graph: FusedCSC) -> list[NodeType | EdgeType]:
-    """Return the types that a graph has no nodes, or edges, of."""
-    nodes, edges = graph.num_nodes, graph.num_edges
+def _empty_types(graph: object) -> list[NodeType | EdgeType]:
+    """Return the types that a graph has no nodes, or edges, of; of a graph of the user's, as far as it says so."""
+    nodes, edges = getattr(graph, "num_nodes", None), getattr(graph, "num_edges", None)
     found: list[NodeType | EdgeType] = [t for t, n in nodes.items() if n == 0] if isinstance(nodes, dict) else []
     return found + ([etype_str_to_tuple(t) for t, n in edges.items() if n == 0] if isinstance(edges, dict) else [])

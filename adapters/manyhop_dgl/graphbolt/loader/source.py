@@ -20,9 +20,9 @@ from manyhop.sampling.engines import Engine, placed_engine
 from manyhop_dgl.graphbolt.graph.topology import Topology, check_on_gpu
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.items.sampler import minibatcher_default
-from manyhop_dgl.graphbolt.loader.chain import Chain
+from manyhop_dgl.graphbolt.loader.chain import AllAtOnce, Chain, Sampling
 from manyhop_dgl.graphbolt.loader.stats import num_seeds
-from manyhop_dgl.graphbolt.stages.layers import AllLayers
+from manyhop_dgl.graphbolt.stages.layers import AllLayers, are_nested, sample_of
 from manyhop_dgl.graphbolt.stages.stage import step
 
 
@@ -38,7 +38,9 @@ class Sampled(NamedTuple):
 
     key: BatchKey
     item: MiniBatch
-    topology: Topology
+    topology: Topology | None
+    """What the sample is of; ``None``: layers were sampled one by one, and the sample is by type."""
+
     sample: SampledSubgraph
     calls: int
     """Draws that were made."""
@@ -158,7 +160,7 @@ class Source:
 
     def _ask(self, topology: Topology, given: object, key: BatchKey) -> _Asked:
         sampler, sampling = self._chain.sampler, self._chain.sampling
-        assert sampling is not None
+        assert isinstance(sampling, AllAtOnce)
         item: Any
         if isinstance(given, Keyed):
             key, item = self._adopted(given)
@@ -167,11 +169,15 @@ class Source:
             assert sampler is not None
             item = sampler.dressed(given, key)
         count = num_seeds(item)
-        with (draws := BatchContext(key, None, self._chain.ahead[0].first_call)):
+        with self._draws(key) as draws:
             for stage in sampling.before:
                 item = step(stage, item)
             request = sampling.layers.request(item, topology)
         return _Asked(key, item, request, draws.calls, count)
+
+    def _draws(self, key: BatchKey) -> BatchContext:
+        """Return the context in which the stages of a batch draw, from the first one on."""
+        return BatchContext(key, None, self._chain.ahead[0].first_call)
 
     def sample(self, positions: object) -> Any:
         """Sample around the items at some positions."""
@@ -181,10 +187,27 @@ class Source:
         if gpu is not None and gpu.sampling is not None:
             return self.begin(gpu.sampling, inputs, [key])()[0]
         assert sampling is not None
+        if not isinstance(sampling, AllAtOnce):
+            return self._sample_by_layers(sampling, inputs[0], key)
         topology, spec = sampling.layers.current()
         asked = self._ask(topology, inputs[0], key)
         engine = topology.sampler(spec, next(iter(asked.request.seeds.values())).device)
         return Sampled(key, asked.item, topology, engine.sample(asked.request), asked.calls, asked.num_seeds)
+
+    def _sample_by_layers(self, sampling: Sampling, given: object, key: BatchKey) -> Sampled:
+        """Run the stages up to the one that samples layer by layer."""
+        assert self._chain.sampler is not None
+        item: Any = self._chain.sampler.dressed(given, key)
+        count = num_seeds(item)
+        with self._draws(key) as draws:
+            for stage in (*sampling.before, sampling.stage):
+                item = step(stage, item)
+        if not are_nested(item.sampled_subgraphs):
+            raise InputError(
+                "Expected layers whose rows begin with their columns, and are the columns of the layer before, to pad "
+                f"them, got others from a {type(sampling.stage).__name__}. Leave pad out."
+            )
+        return Sampled(key, item, None, sample_of(item.sampled_subgraphs), draws.calls, count)
 
     def _adopted(self, given: Keyed) -> Keyed:
         """Return an item that was made elsewhere, for the stream of this thread."""

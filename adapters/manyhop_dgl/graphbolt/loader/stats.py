@@ -18,7 +18,6 @@ from manyhop_dgl.graphbolt.features.feature import Gather
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.loader.chain import Run, to_gpu
 from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
-from manyhop_dgl.graphbolt.stages.layers import AllLayers
 from manyhop_dgl.graphbolt.stages.negative import NegativeSampler
 from manyhop_dgl.graphbolt.stages.sampling import SubgraphSampler
 from manyhop_dgl.graphbolt.stages.stage import CopyTo, Stage, Step, drawing, is_of_this_package, is_ours, step
@@ -39,7 +38,7 @@ class TimedRuns:
         stats: of the loader.
         streams: of the loader; ``None``: it has no GPU.
         on_gpu: whether minibatches are on the GPU already.
-        sample_layers: what is done in place of the stage that samples all layers; ``None``: that.
+        replaced: a stage, and what is done in its place; ``None``: nothing is.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class TimedRuns:
         streams: Streams | None = None,
         *,
         on_gpu: bool = False,
-        sample_layers: Step | None = None,
+        replaced: tuple[Pipe, Step] | None = None,
     ) -> None:
         self._stats = stats
         self._runs: list[tuple[int, list[_Part]]] = []
@@ -59,7 +58,7 @@ class TimedRuns:
             for name, some in groupby(run.stages, _stage_name):
                 part = list(some)
                 on_its_clock = streams if on_gpu and name != "assemble" else None
-                parts.append((name, [_step_of(stage, gather, sample_layers) for stage in part], on_its_clock))
+                parts.append((name, [_step_of(stage, gather, replaced) for stage in part], on_its_clock))
                 on_gpu = on_gpu or any(map(to_gpu, part))
             self._runs.append((run.first_call, parts))
 
@@ -93,10 +92,10 @@ class TimedRuns:
         return item
 
 
-def _step_of(stage: object, gather: Gather, sample_layers: Step | None) -> Step:
+def _step_of(stage: Pipe, gather: Gather, replaced: tuple[Pipe, Step] | None) -> Step:
     """Return what a stage does to an item."""
-    if sample_layers is not None and isinstance(getattr(stage, "transformer", None), AllLayers):
-        return sample_layers
+    if replaced is not None and stage is replaced[0]:
+        return replaced[1]
     if isinstance(stage, FeatureFetcher) and is_of_this_package(stage):
         return partial(_fetch, stage, gather)
     return stage.step if isinstance(stage, Stage) else partial(step, stage)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest, SampledSubgra
 from manyhop.sampling.engines import Engine
 from manyhop_dgl.graphbolt.graph.exclude import Excluded
 from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
-from manyhop_dgl.graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl
+from manyhop_dgl.graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl, columns_of_edges
 from manyhop_dgl.graphbolt.graph.subgraph import SampledSubgraph as OneLayer
 from manyhop_dgl.graphbolt.graph.topology import Topology, fanout_list
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
@@ -110,20 +110,11 @@ class AllLayers:
         return NodeRequest(key=next_key(), seeds=topology.seeds(minibatch._seed_nodes))
 
     def answer(
-        self,
-        minibatches: Sequence[MiniBatch],
-        topology: Topology,
-        samples: Sequence[SampledSubgraph],
-        padded: Sequence[Padded] | None = None,
+        self, minibatches: Sequence[MiniBatch], topology: Topology, samples: Sequence[SampledSubgraph]
     ) -> list[MiniBatch]:
-        """Put what was sampled into minibatches, or this after padding."""
-        by_type = [topology.by_type(one) for one in samples] if padded is None else [one.sample for one in padded]
-        layers = layers_of(by_type, with_ids=topology.has_original_edge_ids)
-        for i, (minibatch, own) in enumerate(zip(minibatches, layers, strict=True)):
-            if padded is not None:
-                mark_padding(own, padded[i])
-                minibatch.node_mask, minibatch.padding = own[0].row_mask, padded[i]
-            minibatch.input_nodes, minibatch.sampled_subgraphs = own[0].original_row_node_ids, own
+        """Put what was sampled into minibatches."""
+        by_type = [topology.by_type(one) for one in samples]
+        put_layers(minibatches, layers_of(by_type, with_ids=topology.has_original_edge_ids))
         return list(minibatches)
 
     def __call__(self, minibatch: MiniBatch, answer: Answer | None = None) -> MiniBatch:
@@ -136,6 +127,12 @@ class AllLayers:
             known = self._engine = topology, some.device, topology.sampler(spec, some.device)
         sample = known[2].sample(self.request(minibatch, topology))
         return (answer or self.answer)([minibatch], topology, [sample])[0]
+
+
+def put_layers(minibatches: Sequence[MiniBatch], layers: Sequence[list[SampledSubgraphImpl]]) -> None:
+    """Let each minibatch have its layers."""
+    for minibatch, own in zip(minibatches, layers, strict=True):
+        minibatch.input_nodes, minibatch.sampled_subgraphs = own[0].original_row_node_ids, own
 
 
 def layers_of(samples: Sequence[SampledSubgraph], *, with_ids: bool) -> list[list[SampledSubgraphImpl]]:
@@ -173,6 +170,71 @@ def _layers(
     return layers
 
 
+def sample_of(layers: Sequence[OneLayer]) -> SampledSubgraph:
+    """Return the sample that :func:`layers_of` cuts into these layers, by type.
+
+    Args:
+        layers: the input layer first. Rows of a layer begin with its columns, and are the columns of the one before.
+
+    Raises:
+        InputError: layers without nodes of rows and columns, or of other types than the seeds' layer.
+    """
+    nodes = [_by_type(one.original_column_node_ids) for one in reversed(layers)]
+    nodes.append(_by_type(layers[0].original_row_node_ids if layers else None))
+    hops = [_edges_by_type(one) for one in reversed(layers)]
+    edge_types, node_types = list(hops[0]), list(nodes[0])
+    if not all(list(hop) == edge_types for hop in hops) or not all(list(some) == node_types for some in nodes):
+        raise InputError(
+            "Expected layers with original_row_node_ids, original_column_node_ids and the same types in the same order,"
+            " got others. Leave pad out."
+        )
+    ends = [{t: ids.numel() for t, ids in some.items()} for some in nodes]
+    added = [ends[0], *({t: n - before[t] for t, n in own.items()} for before, own in pairwise(ends))]
+    row, col, edge_id = dict[EdgeType, Tensor](), dict[EdgeType, Tensor](), dict[EdgeType, Tensor | None]()
+    for t in edge_types:
+        csc, ids = zip(*[hop[t] for hop in hops], strict=True)
+        row[t] = torch.cat([one.indices for one in csc]).long()
+        col[t] = torch.cat([columns_of_edges(one) for one in csc]).long()
+        edge_id[t] = None if any(some is None for some in ids) else torch.cat(ids).long()
+    return SampledSubgraph(
+        node={t: ids.long() for t, ids in nodes[-1].items()},
+        row=row,
+        col=col,
+        edge_id=edge_id,
+        tree=None,
+        num_sampled_nodes={t: [some[t] for some in added] for t in node_types},
+        num_sampled_edges={t: [hop[t][0].indices.numel() for hop in hops] for t in edge_types},
+    )
+
+
+def are_nested(layers: Sequence[OneLayer]) -> bool:
+    """Whether the rows of each layer begin with its columns, and are the columns of the layer before."""
+    nodes = [_by_type(layers[-1].original_column_node_ids)]
+    for layer in reversed(layers):
+        columns, rows = _by_type(layer.original_column_node_ids), _by_type(layer.original_row_node_ids)
+        if not all(
+            torch.equal(columns[t], ids) and torch.equal(rows[t][: ids.numel()], ids) for t, ids in nodes[-1].items()
+        ):
+            return False
+        nodes.append(rows)
+    return True
+
+
+def _by_type(nodes: Nodes | None) -> Mapping[NodeType, Tensor]:
+    return nodes if isinstance(nodes, Mapping) else {} if nodes is None else {HOMOGENEOUS_NODE: nodes}
+
+
+def _edges_by_type(layer: OneLayer) -> dict[EdgeType, tuple[CSCFormatBase, Tensor | None]]:
+    """The edges of a layer, and their ids."""
+    csc, ids = layer.sampled_csc, layer.original_edge_ids
+    if isinstance(csc, Mapping):
+        return {
+            etype_str_to_tuple(name): (one, ids[name] if isinstance(ids, Mapping) else None)
+            for name, one in csc.items()
+        }
+    return {HOMOGENEOUS_EDGE: (csc, ids if isinstance(ids, Tensor) else None)}
+
+
 def without_edges(sample: SampledSubgraph, edges: Excluded) -> SampledSubgraph:
     """Return a sample as :func:`layers_of` takes it without some edges in any layer; nodes stay.
 
@@ -204,8 +266,8 @@ def without_edges(sample: SampledSubgraph, edges: Excluded) -> SampledSubgraph:
     )
 
 
-def mark_padding(layers: Sequence[SampledSubgraphImpl], padded: Padded) -> None:
-    """Set the masks of layers: which rows and edges are no padding."""
+def mark_padding(minibatch: MiniBatch, layers: Sequence[SampledSubgraphImpl], padded: Padded) -> None:
+    """Set the masks of a minibatch and its layers: which rows and edges are no padding."""
     edges = {_name(t): mask.split_with_sizes(list(padded.sizes.edges[t])) for t, mask in padded.edge_mask.items()}
     for hop, layer in enumerate(reversed(layers)):
         rows = layer.original_row_node_ids
@@ -216,6 +278,7 @@ def mark_padding(layers: Sequence[SampledSubgraphImpl], padded: Padded) -> None:
             assert rows is not None
             layer.row_mask = padded.node_mask[HOMOGENEOUS_NODE][: rows.numel()]
             layer.edge_mask = edges[_name(HOMOGENEOUS_EDGE)][hop]
+    minibatch.node_mask, minibatch.padding = layers[0].row_mask, padded
 
 
 def _layer(
