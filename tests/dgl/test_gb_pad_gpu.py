@@ -49,9 +49,9 @@ def test_one_minibatch_of_given_seeds(pad):
         assert again.input_nodes.is_cuda
 
 
-@pytest.mark.parametrize("form", ["minibatch", "blocks", "pyg"])
+@pytest.mark.parametrize("form", ["minibatch", "blocks", "pyg", "with times"])
 def test_captured_losses_are_those_of_the_eager_run(form):
-    graph, results = random_graph(), []
+    graph, results = random_graph(time=torch.arange(400)), []
     for captured in (False, True):
         torch.manual_seed(0)
         first, second = (dgl.nn.SAGEConv(3, n, "mean").cuda() for n in (3, 4))
@@ -74,9 +74,13 @@ def test_captured_losses_are_those_of_the_eager_run(form):
             return loss
 
         step = manyhop_dgl.capture(step) if captured else step
-        pipe = batches(("seeds", "labels"), (torch.arange(50), torch.arange(50) % 4), batch_size=16, seed=5)
-        pipe = pipe.copy_to("cuda").sample_neighbor(graph, [3, 2]).fetch_feature(STORE, ["x"])
-        loader = gb.DataLoader(pipe, pad="auto")
+        items = torch.arange(50), torch.arange(50) % 4, torch.arange(50) * 8
+        pipe = batches(("seeds", "labels", "timestamp"), items, batch_size=16, seed=5).copy_to("cuda")
+        if form == "with times":
+            pipe = pipe.temporal_sample_neighbor(graph, [3, 2], edge_timestamp_attr_name="time")
+        else:
+            pipe = pipe.sample_neighbor(graph, [3, 2])
+        loader = gb.DataLoader(pipe.fetch_feature(STORE, ["x"]), pad="auto")
         made = (unpacked(one) if form == "blocks" else one for _ in range(5) for one in loader)
         results.append([step(batch).item() for batch in made])
     assert step.replayed >= 16

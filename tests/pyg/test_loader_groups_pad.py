@@ -7,7 +7,7 @@ from grouped import compare
 from torch_geometric.sampler import NegativeSampling
 
 from manyhop.pipeline import BatchPlan
-from manyhop_pyg import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
+from manyhop_pyg import FeatureStore, GivenNegatives, GraphStore, LinkNeighborLoader, NeighborLoader
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,7 @@ from manyhop_pyg import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLo
         ("hetero", {"input_nodes": "paper"}),
         ("links", {"neg_sampling": "binary"}),
         ("links", {"neg_sampling": NegativeSampling("triplet", 2)}),
+        ("links", {"neg_sampling": GivenNegatives("in_batch", 20)}),
     ],
 )
 def test_padding(request, kind, options, kernels_everywhere, on_gpu):

@@ -9,7 +9,7 @@ from torch_geometric.nn import GraphSAGE
 from torch_geometric.sampler import NegativeSampling
 
 from manyhop.pipeline.streams import tensors_in
-from manyhop_pyg import LinkNeighborLoader, NeighborLoader
+from manyhop_pyg import GivenNegatives, LinkNeighborLoader, NeighborLoader
 
 pytestmark = [
     pytest.mark.gpu,
@@ -60,7 +60,11 @@ def test_typed_nodes(hetero):
     compare(lambda device: NeighborLoader(hetero, [3, 2], "paper", device=device, **options))
 
 
-@pytest.mark.parametrize("negatives", ["binary", NegativeSampling("triplet", 2)], ids=["binary", "triplet"])
+@pytest.mark.parametrize(
+    "negatives",
+    ["binary", NegativeSampling("triplet", 2), GivenNegatives("in_batch")],
+    ids=["binary", "triplet", "in the batch"],
+)
 def test_links(data, negatives):
     options = {"batch_size": 16, "shuffle": True, "seed": 1, "pad": "auto", "neg_sampling": negatives}
     compare(lambda device: LinkNeighborLoader(data, [3, 2], device=device, **options))
