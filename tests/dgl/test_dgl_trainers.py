@@ -17,11 +17,24 @@ def loaders():
     yield gb.DataLoader(items), "DistributedItemSampler"
 
 
+class Accelerator:
+    """As far as loaders of one rank ask for it."""
+
+    even_batches, split_batches, use_stateful_dataloader = True, False, False
+
+
+# As Accelerate's method reads the attribute.
+PREPARED = {"__name__": "accelerate.accelerator"}
+exec("def prepare_data_loader(self, loader):\n    return getattr(loader, '_is_accelerate_prepared', False)", PREPARED)
+
+
 def test_a_loader_of_one_rank_is_prepared_and_one_of_several_is_told_how_to_share(monkeypatch):
     for loader, way in loaders():
         assert loader._is_accelerate_prepared
         assert len(list(loader)) == loader.stats().metrics()["manyhop/batches"] == 2
+        assert PREPARED["prepare_data_loader"](Accelerator(), loader)
         with monkeypatch.context() as environ:
             environ.setenv("WORLD_SIZE", "2")
-            with pytest.raises(InputError, match=way):
-                _ = loader._is_accelerate_prepared
+            assert loader._is_accelerate_prepared  # others may look
+            with pytest.raises(InputError, match=f"in Accelerator.*{way}"):
+                PREPARED["prepare_data_loader"](Accelerator(), loader)

@@ -6,6 +6,7 @@ import pytest
 from grouped import compare
 from torch_geometric.sampler import NegativeSampling
 
+import manyhop
 from manyhop.pipeline import BatchPlan
 from manyhop_pyg import FeatureStore, GivenNegatives, GraphStore, LinkNeighborLoader, NeighborLoader
 
@@ -56,3 +57,22 @@ def test_sizes_of_padding_are_found_without_kernels_for_the_cpu(data, monkeypatc
     on_gpu()
     monkeypatch.setattr(BatchPlan, "indices", None)  # which are compiled
     assert make()._padding.sizes == sizes
+
+
+def test_batches_that_are_filled_up_with_the_first_seeds(data, kernels_everywhere, on_gpu):
+    """As Accelerate has it; the GPU looks up the seeds of all other batches itself."""
+    pytest.importorskip("triton", minversion="3.5", reason="GPU kernels need triton 3.5 or later")
+
+    def make() -> Any:
+        loader = NeighborLoader(data, [3, 2], batch_size=16, shuffle=True, seed=1)
+        loader._share("a test", "fill")
+        return loader
+
+    def switch(on: bool) -> None:
+        on_gpu(on)
+        kernels_everywhere(on)
+
+    batches = list(compare(switch, make, epochs=1))
+    manyhop.shutdown()  # of the one rank
+    assert [batch.is_padding.sum().item() for batch in batches] == [0, 0, 0, 4]
+    assert batches[-1].input_id[12:].tolist() == batches[0].input_id[:4].tolist()

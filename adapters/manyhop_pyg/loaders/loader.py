@@ -19,7 +19,7 @@ from manyhop import cuda
 from manyhop.arguments import callables, flag, positions
 from manyhop.errors import InputError
 from manyhop.graph import grouped_on
-from manyhop.loading import EpochLoader, check_engine, check_options, current_turn, next_key
+from manyhop.loading import check_engine, check_options, current_turn, next_key
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import probe
@@ -40,6 +40,7 @@ from manyhop_pyg.loaders.inputs import input_of
 from manyhop_pyg.loaders.lockstep import check_sharded, make_lockstep, sharded_store
 from manyhop_pyg.loaders.options import LoaderOptions
 from manyhop_pyg.loaders.padding import Padding, check_pad
+from manyhop_pyg.loaders.prepared import SharedWhenPrepared
 from manyhop_pyg.loaders.seeds import Seeds, columns_of_nodes, nodes_of_seeds
 from manyhop_pyg.samplers.host import prepare
 from manyhop_pyg.typing import Attributes, Batch, Bounds, Inputs, Positions, PyGData, Sample, StoreSize, Transform
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 _settling = threading.Lock()
 
 
-class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
+class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
     """A torch ``DataLoader`` whose batches are made by threads of this process, in keyed order.
 
     ``num_workers=N`` is N threads that make batches ahead; 0 makes them in the caller. Neither the order of the batches
@@ -109,6 +110,10 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         # Positions are no torch Dataset, but all that a DataLoader asks of one.
         DataLoader.__init__(self, SeedPositions(num_items), collate_fn=self.collate_fn, **kwargs)  # type: ignore[arg-type]
         del self.__dict__["collate_fn"]  # it is a method; the attribute would be a reference cycle
+        self._get_ready(num_items, options.seed, shuffle=shuffle, own_order=own_order)
+
+    def _get_ready(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
+        """Be ready for the first batch. Ranks that share batches call it together."""
         self._plans = PlanCache()
         self._gpu = None
         self._bounds: Bounds = {}
@@ -116,7 +121,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         self._padding: Padding | None = None
         shared_by = find_device(check_device(self.device, self._mode), self.data) if self.distributed else None
         with grouped_on(Seeds(self).graph, shared_by):  # ranks compare the edges
-            self._set_up_epochs(num_items, options.seed, shuffle=shuffle, own_order=own_order)
+            self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=own_order)
             self._find_gpu()
         self._find_padding()
         if self._ranks is not None:
@@ -388,7 +393,8 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         if self.distributed:
             ids = out.metadata[0]
             marks = torch.zeros(ids.numel(), dtype=torch.bool, device=ids.device) if marks is None else marks
-            marks = marks.fill_(True) if turn is not None and turn.is_padding else marks
+            if turn is not None and (first := self._num_first(turn, ids.numel())) < ids.numel():
+                marks[first:] = True
             if len(seeds) == 1:
                 seeds[0]["is_padding"] = marks
             else:

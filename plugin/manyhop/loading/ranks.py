@@ -11,7 +11,7 @@ import manyhop
 from manyhop import World, control
 from manyhop.features import Traffic
 from manyhop.loading.iterator import EpochIterator
-from manyhop.pipeline import Crew, Deal, ItemParts, LoaderState, Lockstep, Stats, Steps, Uneven, end_crews
+from manyhop.pipeline import Crew, Deal, Dealing, ItemParts, LoaderState, Lockstep, Stats, Steps, end_crews
 from manyhop.watch import Iteration, Watch, announce_end
 
 MakeLockstep: TypeAlias = Callable[[str, float], Lockstep | None]
@@ -30,7 +30,7 @@ class Ranks:
         timeout: seconds to wait for each other.
     """
 
-    def __init__(self, title: str, world: World, uneven: Uneven, timeout: float) -> None:
+    def __init__(self, title: str, world: World, uneven: Dealing, timeout: float) -> None:
         self.title, self.world, self.uneven, self.timeout = title, world, uneven, timeout
         self._watch: Watch | None = None
         self._lockstep: Lockstep | None = None
@@ -140,7 +140,7 @@ def join_ranks(
     seed: int | None,
     draw: Callable[[], int],
     *,
-    uneven: Uneven,
+    uneven: Dealing,
     timeout: float,
 ) -> tuple[Ranks, int]:
     """Compare a loader with those of the other ranks, which all have to come here. Returns its ranks and its seed.

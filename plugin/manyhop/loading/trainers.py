@@ -1,19 +1,21 @@
 """What Accelerate, Lightning and Ray Train ask of a loader before they would split its batches over ranks.
 
 They make loaders of torch's out of the dataset and the ``collate_fn`` of a loader, with samplers of their own. Ranks
-that share batches have shared them already, so these loaders stay as they are.
+that share batches have shared them already, so these loaders stay as they are. Where Accelerate or Ray Train prepares a
+loader whose ranks do not share batches, they begin to.
 """
 
 from __future__ import annotations
 
-import sys
+import inspect
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, overload
 
 from torch.utils.data import DistributedSampler
 
 from manyhop.errors import InputError
+from manyhop.pipeline import Dealing
 from manyhop.world import World, current_size
 
 
@@ -21,32 +23,64 @@ class PreparedLoader:
     """The part of a loader that Accelerate calls, in ``Accelerator.prepare``, and while gradients are accumulated."""
 
     distributed: bool
+    uneven: Any
+    batch_size: int | None
+    drop_last: bool
+    _num_items: int
     _progress: Any
     _shares_by = "distributed=True"
     """How a loader is made whose ranks share its batches; named in errors."""
 
     _in_accelerate = False
-    remainder = -1
-    """Read by Accelerate: seeds of the last batch that ``gather_for_metrics`` keeps; -1: all, see ``is_padding``."""
+    use_stateful_dataloader = False
+    """Read by Accelerate: whether ``save_state()`` and ``load_state()`` have the loader's state, too."""
+
+    _has_row_per_seed = True
+    """Whether what a model computes for a batch usually has a row for each seed, and no others."""
 
     @property
     def _is_accelerate_prepared(self) -> bool:
-        """Whether Accelerate is to leave the loader as it is: always.
+        """Whether Accelerate is to leave the loader as it is: always. Its ranks share the batches from then on.
 
         Raises:
-            InputError: there are several ranks, which do not share the batches.
+            InputError: there are several ranks, which cannot share the batches.
         """
-        if current_size() > 1 and not self.distributed:
-            raise InputError(
-                "Expected a loader whose ranks share its batches in Accelerator.prepare(), got one of this rank alone. "
-                f"Make it with {self._shares_by}, on all ranks."
-            )
-        self._in_accelerate = "accelerate.state" in sys.modules  # others may look at all attributes
+        names = names_of_reader("accelerate.", "prepare_data_loader")
+        if names is not None:  # others may look at all attributes
+            accelerator, self._in_accelerate = names["self"], True
+            self.use_stateful_dataloader = bool(accelerator.use_stateful_dataloader)
+            if current_size() > 1 and not self.distributed:
+                uneven: Dealing = "drop" if self.drop_last else "fill" if accelerator.even_batches else "keep"
+                self._share("Accelerator.prepare()", uneven, current_size() if accelerator.split_batches else 1)
         return True
 
     @_is_accelerate_prepared.setter
     def _is_accelerate_prepared(self, value: bool) -> None:
         """Accelerate sets it, too."""
+
+    def _share(self, where: str, uneven: Dealing, parts: int = 1) -> None:
+        """Let the ranks share the batches, which each has had alone. All ranks call it.
+
+        Args:
+            where: who asks for it; named in errors.
+            uneven: what happens where the ranks cannot share the batches evenly.
+            parts: into how many batches each batch is cut.
+
+        Raises:
+            InputError: they cannot be shared.
+            RankError: ranks have other loaders, or do not come in time.
+        """
+        raise InputError(
+            f"Expected a loader whose ranks share its batches in {where}, got one of this rank alone. Make it with "
+            f"{self._shares_by}, on all ranks."
+        )
+
+    @property
+    def remainder(self) -> int:
+        """Read by Accelerate: seeds of the last batches of all ranks that ``gather_for_metrics`` keeps; -1: all."""
+        if self.uneven != "fill" or not self._has_row_per_seed or self.batch_size is None:
+            return -1
+        return self._num_items % (self.batch_size * current_size())
 
     @property
     def end_of_dataloader(self) -> bool:
@@ -62,6 +96,21 @@ class PreparedLoader:
         state = GradientState()
         state._add_dataloader(self)
         weakref.finalize(iterator, state._remove_dataloader, self).atexit = False
+
+
+def names_of_reader(package: str, function: str) -> Mapping[str, Any] | None:
+    """Return the variables of the function that reads a property, whose getter calls this; ``None``: it is another.
+
+    Args:
+        package: the beginning of the name of its module.
+        function: its name.
+    """
+    frame = inspect.currentframe()
+    for _ in range(2):
+        frame = None if frame is None else frame.f_back
+    if frame is None or frame.f_code.co_name != function:
+        return None
+    return frame.f_locals if str(frame.f_globals.get("__name__")).startswith(package) else None
 
 
 class SharedSampler(DistributedSampler[int]):
@@ -117,6 +166,6 @@ class SeedPositions(Sequence[int]):
 def _refuse(used: str) -> NoReturn:
     raise InputError(
         f"Expected manyhop's loader to be iterated, got another one made of {used}, as Ray Train's "
-        "prepare_data_loader() and Accelerate's skip_first_batches() do. Pass distributed=True to the loader to share "
-        "its batches among ranks, and load_state_dict() to resume it."
+        "prepare_data_loader() and Accelerate's skip_first_batches() may do. Pass distributed=True to the loader, "
+        "without a sampler, to share its batches among ranks, and load_state_dict() to resume it."
     )

@@ -6,7 +6,7 @@ from manyhop.pipeline.padding import Padded, PaddedRows, Padder, clear_rows
 from manyhop.pipeline.parts import ItemParts, check_num_parts, parts_of
 from manyhop.pipeline.pipeline import Pipeline
 from manyhop.pipeline.plan import BatchPlan, permute
-from manyhop.pipeline.ranks import Deal, Turn, Uneven
+from manyhop.pipeline.ranks import Deal, Dealing, Turn, Uneven
 from manyhop.pipeline.state import LoaderState
 from manyhop.pipeline.stats import Interval, Stage, Stats, StatsReport
 from manyhop.pipeline.streams import OnStream, Streams, tensors_in
@@ -20,6 +20,7 @@ __all__ = [
     "Counts",
     "Crew",
     "Deal",
+    "Dealing",
     "Groups",
     "Interval",
     "ItemParts",

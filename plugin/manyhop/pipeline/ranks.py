@@ -12,6 +12,9 @@ from manyhop.pipeline.parts import ItemParts, seats
 Uneven: TypeAlias = Literal["pad", "drop", "error"]
 """What happens where ranks cannot share the batches evenly: batches are repeated, left out, or an error is raised."""
 
+Dealing: TypeAlias = Uneven | Literal["fill", "keep"]
+"""The same, and what libraries do that prepare loaders: fill the last round with the first items, or keep it uneven."""
+
 
 class Turn(NamedTuple):
     """One batch of one rank."""
@@ -31,7 +34,8 @@ class Deal:
     """Deals the global batches ``first .. num_batches - 1`` of an epoch out to ranks, round by round.
 
     Rank ``r`` of ``W`` gets batches ``first + r``, ``first + r + W``, and so on; all ranks get the same number. Where
-    the last round is not full, ``"pad"`` fills it with batches of the epoch from batch 0 on, ``"drop"`` leaves it out.
+    the last round is not full, ``"pad"`` fills it with batches of the epoch from batch 0 on, ``"drop"`` leaves it out,
+    ``"fill"`` goes on with batches that a plan that ``wraps`` has, and with ``"keep"`` only the first ranks have one.
     With ``parts``, the ranks get the same batches in each round, but a full round is dealt out by the parts of its
     batches: to ranks to which they are local, as far as possible.
 
@@ -51,7 +55,7 @@ class Deal:
     first: int = 0
     """Global batches that were dealt out before (above 0 after a restart in mid-epoch)."""
 
-    uneven: Uneven = "pad"
+    uneven: Dealing = "pad"
     """What happens where the last round is not full."""
 
     parts: ItemParts | None = None
@@ -64,7 +68,7 @@ class Deal:
             raise InputError(
                 f"Expected to begin at 0 to {self.num_batches} batches, got {self.first}. There are no more."
             )
-        if self.uneven not in get_args(Uneven):
+        if self.uneven not in ("fill", "keep", *get_args(Uneven)):
             raise InputError(
                 f"Expected uneven to be one of {get_args(Uneven)}, got {self.uneven!r}. Choose one of them."
             )
@@ -78,6 +82,8 @@ class Deal:
     def __len__(self) -> int:
         """Number of rounds: how many batches each rank gets."""
         left = self.num_batches - self.first
+        if self.uneven == "keep":
+            return max(0, -(-(left - self.rank) // self.world_size))
         return left // self.world_size if self.uneven == "drop" else -(-left // self.world_size)
 
     def __iter__(self) -> Iterator[Turn]:
@@ -92,7 +98,7 @@ class Deal:
             homes = self.parts.homes(begin, begin + self.world_size)
             seat = seats(homes, self.parts.num_parts).index(self.rank)
         place = begin + seat
-        return Turn(round, place % self.num_batches, place >= self.num_batches)
+        return Turn(round, place if self.uneven == "fill" else place % self.num_batches, place >= self.num_batches)
 
     def after(self, rounds: int) -> int:
         """Global batches of the epoch that are done after some rounds, those before ``first`` included."""

@@ -402,22 +402,14 @@ class DistributedItemSampler(ItemSampler):
 
     def deal(self, first: int = 0) -> Deal:
         """Return which batches of an epoch are this rank's, after the ``first`` ones of all ranks."""
-        kind = Deal if self._drop_uneven_inputs else _UnevenDeal
-        return kind(
+        return Deal(
             num_batches=self.num_batches,
             world_size=self.world_size,
             rank=self.rank,
             first=first,
-            uneven="drop",
+            uneven="drop" if self._drop_uneven_inputs else "keep",
             parts=self._plan.parts,
         )
-
-
-class _UnevenDeal(Deal):
-    """Deals out all batches: in the last round, not all ranks may have one."""
-
-    def __len__(self) -> int:
-        return max(0, -(-(self.num_batches - self.first - self.rank) // self.world_size))
 
 
 def _piece_key(plan: BatchPlan, epoch: int, piece: int) -> np.uint64:

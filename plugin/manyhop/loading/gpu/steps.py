@@ -37,8 +37,9 @@ def steps_on_gpu(
         group = None
         if merges:
             with streams.on_stream():
-                if lookup is not None and plan is not None:
-                    inputs = lookup.of(plan, epoch.number, [item[1] for _, item in batches])
+                numbers = [item[1] for _, item in batches]
+                if lookup is not None and plan is not None and not any(map(plan.is_filled, numbers)):
+                    inputs = lookup.of(plan, epoch.number, numbers)
                 else:
                     inputs = seeds.inputs([epoch.to_index(item[1]) for _, item in batches])
                 keys = [BatchKey(epoch.seed, epoch.number, batch) for batch, _ in batches]
