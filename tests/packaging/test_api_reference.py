@@ -41,3 +41,20 @@ def test_every_public_name_is_described(sources, package):
     found = {name: module[name].final_target if module[name].is_alias else module[name] for name in names}
     missing = {name for name, target in found.items() if not target.docstring}
     assert missing <= {"__version__"}
+
+
+def test_names_in_the_guides_are_shown():
+    text = "\n".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    names = set(re.findall(r"\b(manyhop(?:_pyg|_dgl)?(?:\.[a-z_0-9]+)*)\.([A-Z]\w*|[a-z]\w*)(?=[`(])", text))
+    shown = {
+        page: re.findall(r"\w+", members[1]) if (members := re.search(r"members: \[(.*)\]", options)) else None
+        for page, options in pages().items()
+    }
+    missing = {
+        f"{module}.{name}"
+        for module, name in names
+        if f"{module}.{name}" not in shown
+        and (module not in shown or (shown[module] is not None and name not in shown[module]))
+    }
+    assert names
+    assert missing == set()
