@@ -9,6 +9,7 @@ from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import GCNConv, GINConv, GraphConv, MessagePassing, SAGEConv
 from torch_geometric.nn.aggr import MaxAggregation, MeanAggregation, SumAggregation
+from torch_geometric.nn.models.basic_gnn import TrimToLayer
 
 from manyhop.aggregation import Edges, Reduction, aggregate, is_sorted
 from manyhop.errors import InputError
@@ -66,6 +67,10 @@ class PassEdges:
             edges = self._known[key] = Edges(edge_index, ordered=ordered, beside=True)
         return edges
 
+    def trims(self, edge_index: Any) -> bool:
+        """Whether the model that is called trims its layers, on these edges."""
+        return self._trim is not None and not torch.compiler.is_compiling() and self._trim.trims(edge_index)
+
     def trimmed(self, layer: MessagePassing, edge_index: Any) -> tuple[Needed | None, Any]:
         """Return what a call of a layer needs, and the edges that it needs; ``None`` and all edges without trimming."""
         if self._trim is None:
@@ -79,6 +84,18 @@ class PassEdges:
         self.of(edge_index)  # whose order serves the first edges, too
         plain = edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
         return needed, plain[:, : needed.num_edges]
+
+
+class TrimByNeed(TrimToLayer):  # type: ignore[misc]  # PyG is untyped
+    """What PyG's models trim by, if they are given counts per hop: leaves a batch as it is where layers trim more."""
+
+    segment_edges: PassEdges
+
+    def forward(self, layer: int, nodes: Any, edges: Any, x: Any, edge_index: Any, edge_attr: Any = None) -> Any:
+        """Return rows, edges and what they have, for a layer."""
+        if self.segment_edges.trims(edge_index):
+            return x, edge_index, edge_attr
+        return super().forward(layer, nodes, edges, x, edge_index, edge_attr)
 
 
 def is_plain(layer: MessagePassing, edge_index: Any) -> bool:

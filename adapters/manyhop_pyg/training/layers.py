@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+import torch
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, MessagePassing, SAGEConv
 from torch_geometric.nn.aggr import SumAggregation
+from torch_geometric.nn.models.basic_gnn import TrimToLayer
 
 from manyhop_pyg.training.attention import SegmentGATConv, SegmentGATv2Conv
 from manyhop_pyg.training.convs import (
@@ -15,6 +17,7 @@ from manyhop_pyg.training.convs import (
     SegmentGINConv,
     SegmentGraphConv,
     SegmentSAGEConv,
+    TrimByNeed,
 )
 
 _CLASSES: Final[dict[type, type]] = {
@@ -52,3 +55,17 @@ def replace(layer: MessagePassing, edges: PassEdges) -> None:
     """Let a layer without obstacles aggregate by segments."""
     layer.__class__ = _CLASSES[type(layer)]
     layer.segment_edges = edges
+
+
+def replace_trims(model: torch.nn.Module, edges: PassEdges) -> None:
+    """Let models of PyG that are given counts per hop leave it to their layers what they need.
+
+    Not where a ``GCNConv`` normalizes: it counts the edges that PyG leaves.
+    """
+    modules = list(model.modules())
+    if any(isinstance(module, GCNConv) and module.normalize for module in modules):
+        return
+    for module in modules:
+        if type(module) is TrimToLayer:
+            module.__class__ = TrimByNeed
+            module.segment_edges = edges  # type: ignore[assignment]  # of its new class
