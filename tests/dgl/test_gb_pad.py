@@ -317,6 +317,17 @@ def test_one_minibatch_of_given_seeds():
     assert many.seeds[many.seed_mask].tolist() == list(range(60))
 
 
+def test_one_minibatch_of_given_seeds_and_times():
+    loader = gb.DataLoader(timed_nodes(), pad="auto")
+    for one in loader:
+        given = gb.MiniBatch(seeds=one.seeds[one.seed_mask], labels=one.labels[one.seed_mask])
+        given.timestamp = one.timestamp[one.seed_mask]
+        again = loader.batch(given, key=one.key)
+        assert shape_of(again) == shape_of(one)
+        assert torch.equal(again.input_nodes, one.input_nodes)
+        assert torch.equal(again.node_features["x"], one.node_features["x"])
+
+
 def test_sizes_do_not_depend_on_the_seed():
     first = [shape_of(one) for one in gb.DataLoader(nodes(), pad="auto")]
     pipe = nodes()

@@ -120,8 +120,9 @@ def test_what_is_not_shared(launcher):
 
 
 def others():
-    """Loaders whose rows are not those of their seeds, or whose seeds are sorted by type."""
+    """Loaders whose rows are not those of their seeds, whose seeds are sorted by type, or whose sizes are fixed."""
     from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
 
     from manyhop_pyg import GraphSAINTRandomWalkSampler, LinkNeighborLoader, NeighborLoader
 
@@ -136,10 +137,17 @@ def others():
     for loader in accelerator.prepare(links, walks):
         for _ in loader:
             remainders.append(accelerator.gradient_state.remainder)
-    return seeds, set(remainders)
+    halves = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
+    padded, shapes = halves.prepare(NeighborLoader(graph(), [2], batch_size=16, pad="auto")), set()
+    for batch in padded:
+        shapes.add((tuple(batch.x.shape), tuple(batch.edge_index.shape), len(batch.seed_mask), batch.batch_size))
+    return seeds, set(remainders), shapes
 
 
 def test_other_kinds_of_loaders(launcher):
     (first, *one), (second, *other) = launcher.run(others)
     assert sorted(first + second) == [(t, i) for t, n in (("author", 29), ("paper", NUM_SEEDS)) for i in range(n)]
-    assert one == other == [{-1}]
+    assert one == other
+    assert one[0] == {-1}
+    ((_, _, *sizes),) = one[1]
+    assert sizes == [8, 8]
