@@ -17,7 +17,6 @@ from torch import Tensor
 from manyhop.arguments import real
 from manyhop.embedding import Embedding, Rule
 from manyhop.embedding.exchange import GradientExchange
-from manyhop.embedding.gradients import Gradients
 from manyhop.embedding.owners import Owners
 from manyhop.embedding.place import Table
 from manyhop.embedding.rules import Kind
@@ -140,8 +139,7 @@ class Optimizer(torch.optim.Optimizer):
         owners, gradients = embedding.owners, embedding.take_gradients()
         exchange, scale = self._exchanges[embedding.place.device], 1 / owners.world.world_size
         if not owners.world.is_alone:
-            received = exchange.send(gradients, owners, embedding.width)
-            gradients = None if received is None else Gradients.of(*received, num_rows=embedding.num_rows)
+            gradients = exchange.send(gradients, owners, embedding.width)
         if gradients is None:
             return
         group["step"] += 1

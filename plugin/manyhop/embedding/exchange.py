@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -39,7 +39,7 @@ class GradientExchange:
             world.at_shutdown(self.close)
         self._bounds: dict[Owners, Tensor] = {}
 
-    def send(self, gradients: Gradients | None, owners: Owners, width: int) -> tuple[Tensor, Tensor] | None:
+    def send(self, gradients: Gradients | None, owners: Owners, width: int) -> Gradients | None:
         """Sum gradients, send sums, and receive those of the rows that this rank owns. All ranks call it.
 
         Args:
@@ -48,12 +48,13 @@ class GradientExchange:
             width: numbers of a row.
 
         Returns:
-            ``[count] int64`` and ``[count, width] float32``: rows and sums of all ranks, one after the other; ``None``:
-            there was no ``backward`` on any rank.
+            The sums of all ranks, those of a row in the order of ranks; ``None``: there was no ``backward`` on any.
 
         Raises:
             RankError: another rank is gone or late.
         """
+        import torch.distributed as dist
+
         held = self._none(width) if gradients is None else gradients
         with self._failing():
             if owners not in self._bounds:
@@ -63,19 +64,48 @@ class GradientExchange:
             active = torch.full_like(routes[:, 0], int(gradients is not None))
             sent = torch.stack([routes[:, 1] - routes[:, 0], active], 1)
             received = torch.empty_like(sent)
-            self._all_to_all(received, sent, None, None)
+            dist.all_to_all_single(received, sent, group=self._group)
             counts = _OnHost(torch.cat([routes, received], 1))
             ids, sums = sum_by_row(held, before)  # while the counts are on their way
             begins, ends, expected, actives = counts.columns()
             if not any(actives):
                 return None
             spans = list(zip(begins, ends, strict=True))
+            got_ids, ids_arrive = self._route(ids, spans, expected)
+            got_sums, sums_arrive = self._route(sums, spans, expected)
+            ids_arrive()
+            found = Gradients.of(got_ids, got_sums, num_rows=owners.num_rows)  # sorts while sums are on their way
+            sums_arrive()
+        return found
+
+    def _route(
+        self, values: Tensor, spans: list[tuple[int, int]], expected: list[int]
+    ) -> tuple[Tensor, Callable[[], object]]:
+        """Send spans of values to all ranks, and receive theirs.
+
+        Args:
+            values: ``[rows, ...]``.
+            spans: per rank: begin and end of the rows that it gets.
+            expected: per rank: how many rows come from it.
+
+        Returns:
+            What comes from all ranks, one after the other; to be used when the function has been called: on a GPU, the
+            current stream then waits.
+        """
+        import torch.distributed as dist
+
+        received = values.new_empty(sum(expected), *values.shape[1:])
+        if self._device.type == "cpu":  # gloo has no collective for lists of tensors
             sizes = [end - begin for begin, end in spans]
-            got_ids = torch.empty(sum(expected), dtype=torch.int64, device=self._device)
-            got_sums = torch.empty(sum(expected), width, device=self._device)
-            self._all_to_all(got_ids, _routed(ids, spans), expected, sizes)
-            self._all_to_all(got_sums, _routed(sums, spans), expected, sizes)
-        return got_ids, got_sums
+            dist.all_to_all_single(received, _joined(values, spans), expected, sizes, group=self._group)
+            return received, lambda: None
+        sent, got = [values[begin:end] for begin, end in spans], list(torch.split(received, expected))
+        rank = self._world.rank
+        own, place = sent[rank], got[rank]
+        sent[rank] = got[rank] = received[:0]
+        work = dist.all_to_all(got, sent, group=self._group, async_op=True)
+        place.copy_(own)  # while the others are on their way
+        return received, work.wait
 
     def _none(self, width: int) -> Gradients:
         ids = torch.empty(0, dtype=torch.int64, device=self._device)
@@ -96,11 +126,6 @@ class GradientExchange:
         if group is not None:
             with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # the default group is gone already
                 dist.destroy_process_group(group)
-
-    def _all_to_all(self, received: Tensor, sent: Tensor, expected: list[int] | None, sizes: list[int] | None) -> None:
-        import torch.distributed as dist
-
-        dist.all_to_all_single(received, sent, expected, sizes, group=self._group)
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -138,7 +163,7 @@ class _OnHost:
         return columns
 
 
-def _routed(values: Tensor, spans: list[tuple[int, int]]) -> Tensor:
+def _joined(values: Tensor, spans: list[tuple[int, int]]) -> Tensor:
     """Return what goes to each rank, one after the other: a view, where all goes once and in this order."""
     if all(end == begin for (_, end), (begin, _) in itertools.pairwise(spans)):
         return values[spans[0][0] : spans[-1][1]]
