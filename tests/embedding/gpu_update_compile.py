@@ -21,20 +21,22 @@ INTEGERS = (
     "state_b",
     "stamps",
     "stamp",
+    "span",
+    "inside_span",
     "groups",
     "hot_weight",
     "hot_a",
     "hot_b",
 )
-CONSTANTS = ("KIND", "WIDE_GRADS", "WIDE_WEIGHT", "WIDTH", "LANES", "ROWS", "COLUMNS", "HOT")
+CONSTANTS = ("KIND", "WIDE_IDS", "WIDE_GRADS", "WIDE_WEIGHT", "WIDTH", "LANES", "ROWS", "COLUMNS", "HOT")
 VARIANTS = [
-    (Kind.STORE, True, True, 300, 4, 4, 256, False),
-    (Kind.SGD, False, False, 3, 1, 64, 16, False),
-    (Kind.ADAM, True, True, 128, 4, 8, 128, False),
-    (Kind.ADAM, True, True, 128, 4, 8, 128, True),
-    (Kind.ADAM, False, False, 128, 4, 8, 128, False),
-    (Kind.ADAGRAD, True, False, 256, 1, 4, 256, True),
-    (Kind.RMSPROP, True, True, 32, 4, 32, 32, False),
+    (Kind.STORE, True, True, True, 300, 4, 4, 256, False),
+    (Kind.SGD, True, False, False, 3, 1, 64, 16, False),
+    (Kind.ADAM, False, True, True, 128, 4, 8, 128, False),
+    (Kind.ADAM, False, True, True, 128, 4, 8, 128, True),
+    (Kind.ADAM, False, False, False, 128, 4, 8, 128, False),
+    (Kind.ADAGRAD, False, True, False, 256, 1, 4, 256, True),
+    (Kind.RMSPROP, False, True, True, 32, 4, 32, 32, False),
 ]
 
 
@@ -45,12 +47,12 @@ def compiled(function, types, values):
 
 if __name__ == "__main__":
     for wide in (True, False):
-        values = {"WIDE_GRADS": wide, "WIDTH": 128, "LANES": 4, "ROWS": 8, "COLUMNS": 128}
+        values = {"WIDE_IDS": not wide, "WIDE_GRADS": wide, "WIDTH": 128, "LANES": 4, "ROWS": 8, "COLUMNS": 128}
         assert compiled(sum_pieces, dict.fromkeys(INTEGERS[:5], "i64"), values).asm["cubin"]
     types = dict.fromkeys(INTEGERS, "i64") | {"numbers": ("i64",) * NUMBERS.value}
     for kind, *others in VARIANTS:
         found = compiled(update_rows, types, dict(zip(CONSTANTS, (int(kind), *others), strict=True)))
-        code, wide_grads, lanes = found.asm["ptx"], others[0], others[3]
+        code, wide_grads, lanes = found.asm["ptx"], others[1], others[4]
         assert found.asm["cubin"]
         vectors = sum(f"ld.global.{words}" in code for words in ("v4.b32", "v2.b32"))
         assert bool(vectors) == (lanes == 4), (kind, *others)

@@ -7,7 +7,7 @@ from embedding_training import OURS
 from manyhop.embedding.gradients import Gradients
 from manyhop.embedding.hot import Hot
 from manyhop.embedding.rules import Kind, Rule, Stamps
-from manyhop.embedding.updating import rows_before, sum_by_row, update
+from manyhop.embedding.updating import rows_before, sum_apart, sum_by_row, update
 from manyhop.features import HotRows
 
 pytest.importorskip("triton")
@@ -71,6 +71,23 @@ def test_sums_are_those_of_the_cpu_bit_for_bit(count, repeats):
     exact = torch.zeros(sums.shape, dtype=torch.float64)
     exact.index_add_(0, place, gradients.values[gradients.order].double())
     torch.testing.assert_close(sums.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize(("begin", "end"), [(0, 0), (0, 130), (130, 390), (390, 500)])
+def test_sums_of_a_span_later(dtype, begin, end):
+    """The same bits as in one go, and nothing is written elsewhere."""
+    ids = (torch.arange(500) // 130).to(dtype)
+    gradients = Gradients(ids, torch.randperm(500), torch.randn(500, 24))
+    before, apart = rows_before(gradients), torch.tensor([begin, end])
+    rows, sums = sum_by_row(gradients, before)
+    rows_found, others = sum_by_row(gradients, before, apart)
+    assert rows_found.dtype == dtype
+    assert torch.equal(rows_found[:4], rows[:4])
+    first, last = int(before[begin]), int(before[end])
+    found = torch.full((last - first, 24), float("nan"))
+    sum_apart(gradients, before, apart, first, found)
+    assert torch.equal(torch.cat([others[:first], found, others[last:4]]), sums[:4])
 
 
 @pytest.mark.parametrize("copies", [1, 40, 200])

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from manyhop import world
 from manyhop.control import DEFAULT_TIMEOUT
-from manyhop.embedding.gradients import Gradients
+from manyhop.embedding.gradients import Gradients, ids_dtype
 from manyhop.embedding.owners import Owners
-from manyhop.embedding.updating import rows_before, sum_by_row
+from manyhop.embedding.updating import rows_before, sum_apart, sum_by_row
 from manyhop.errors import RankError
+
+_INACTIVE = -1  # sent instead of a number of rows: there was no backward
 
 
 class GradientExchange:
@@ -37,6 +39,7 @@ class GradientExchange:
             backend = "nccl" if device.type == "cuda" else "gloo"
             self._group = dist.new_group(backend=backend, timeout=timedelta(seconds=timeout or DEFAULT_TIMEOUT))
             world.at_shutdown(self.close)
+            self._numbers, self._nothing = _OnHost(3 * self._world.world_size, device), torch.zeros(1, device=device)
         self._bounds: dict[Owners, Tensor] = {}
 
     def send(self, gradients: Gradients | None, owners: Owners, width: int) -> Gradients | None:
@@ -53,33 +56,62 @@ class GradientExchange:
         Raises:
             RankError: another rank is gone or late.
         """
-        import torch.distributed as dist
-
-        held = self._none(width) if gradients is None else gradients
+        dtype, rank = ids_dtype(self._device, owners.num_rows), self._world.rank
+        held = self._none(width, dtype) if gradients is None else gradients
         with self._failing():
             if owners not in self._bounds:
-                self._bounds[owners] = owners.bounds(self._device)
+                self._bounds[owners] = owners.bounds(dtype, self._device)
             before = rows_before(held)
-            routes = before[torch.searchsorted(held.ids, self._bounds[owners])]
-            active = torch.full_like(routes[:, 0], int(gradients is not None))
-            sent = torch.stack([routes[:, 1] - routes[:, 0], active], 1)
-            received = torch.empty_like(sent)
-            dist.all_to_all_single(received, sent, group=self._group)
-            counts = _OnHost(torch.cat([routes, received], 1))
-            ids, sums = sum_by_row(held, before)  # while the counts are on their way
-            begins, ends, expected, actives = counts.columns()
-            if not any(actives):
+            at = torch.searchsorted(held.ids, self._bounds[owners])
+            self._exchange_counts(before, at, is_active=gradients is not None)
+            # What only this rank needs is summed when the rest is on its way.
+            apart = at[rank] if self._device.type == "cuda" and owners.num_copies == 1 else None
+            ids, sums = sum_by_row(held, before, apart)
+            spans, expected = self._counts()
+            if max(expected) == _INACTIVE:
                 return None
-            spans = list(zip(begins, ends, strict=True))
-            got_ids, ids_arrive = self._route(ids, spans, expected)
-            got_sums, sums_arrive = self._route(sums, spans, expected)
+            expected = [max(count, 0) for count in expected]
+
+            def own_sums(place: Tensor) -> None:
+                if apart is None:
+                    place.copy_(sums[slice(*spans[rank])])
+                else:
+                    sum_apart(held, before, apart, spans[rank][0], place)
+
+            got_ids, ids_arrive = self._route(ids, spans, expected, lambda place: place.copy_(ids[slice(*spans[rank])]))
+            got_sums, sums_arrive = self._route(sums, spans, expected, own_sums)
             ids_arrive()
             found = Gradients.of(got_ids, got_sums, num_rows=owners.num_rows)  # sorts while sums are on their way
             sums_arrive()
         return found
 
+    def _exchange_counts(self, before: Tensor, at: Tensor, *, is_active: bool) -> None:
+        """Begin to read where the sums for each rank are, and how many come from it.
+
+        Args:
+            before: of :func:`manyhop.embedding.updating.rows_before`.
+            at: ``[world_size, 2] int64``: where the gradients for each rank begin and end.
+            is_active: whether there was a ``backward`` on this rank.
+        """
+        import torch.distributed as dist
+
+        routes, received = self._numbers.values[: at.numel()], self._numbers.values[at.numel() :]
+        torch.index_select(before, 0, at.view(-1), out=routes)
+        sent = routes[1::2] - routes[::2] if is_active else torch.full_like(received, _INACTIVE)
+        dist.all_to_all_single(received, sent, group=self._group)
+        self._numbers.send()
+
+    def _counts(self) -> tuple[list[tuple[int, int]], list[int]]:
+        """Return begin and end of the sums for each rank, and how many come from it, or ``_INACTIVE``."""
+        numbers, size = self._numbers.read(), self._world.world_size
+        return list(zip(numbers[: 2 * size : 2], numbers[1 : 2 * size : 2], strict=True)), numbers[2 * size :]
+
     def _route(
-        self, values: Tensor, spans: list[tuple[int, int]], expected: list[int]
+        self,
+        values: Tensor,
+        spans: list[tuple[int, int]],
+        expected: list[int],
+        write_own: Callable[[Tensor], object],
     ) -> tuple[Tensor, Callable[[], object]]:
         """Send spans of values to all ranks, and receive theirs.
 
@@ -87,9 +119,10 @@ class GradientExchange:
             values: ``[rows, ...]``.
             spans: per rank: begin and end of the rows that it gets.
             expected: per rank: how many rows come from it.
+            write_own: of a GPU, writes this rank's own part to its place while the others are on their way.
 
         Returns:
-            What comes from all ranks, one after the other; to be used when the function has been called: on a GPU, the
+            What comes from all ranks, one after the other, and a function to call before it is read: on a GPU, the
             current stream then waits.
         """
         import torch.distributed as dist
@@ -100,23 +133,22 @@ class GradientExchange:
             dist.all_to_all_single(received, _joined(values, spans), expected, sizes, group=self._group)
             return received, lambda: None
         sent, got = [values[begin:end] for begin, end in spans], list(torch.split(received, expected))
-        rank = self._world.rank
-        own, place = sent[rank], got[rank]
+        place, rank = got[self._world.rank], self._world.rank
         sent[rank] = got[rank] = received[:0]
         work = dist.all_to_all(got, sent, group=self._group, async_op=True)
-        place.copy_(own)  # while the others are on their way
+        write_own(place)
         return received, work.wait
 
-    def _none(self, width: int) -> Gradients:
-        ids = torch.empty(0, dtype=torch.int64, device=self._device)
-        return Gradients(ids, ids, torch.empty(0, width, device=self._device))
+    def _none(self, width: int, dtype: torch.dtype) -> Gradients:
+        ids = torch.empty(0, dtype=dtype, device=self._device)
+        return Gradients(ids, ids.long(), torch.empty(0, width, device=self._device))
 
     def wait(self) -> None:
         """Wait until all ranks have come here: on a GPU, its stream waits. All ranks call it."""
         import torch.distributed as dist
 
         with self._failing():
-            dist.all_reduce(torch.zeros(1, device=self._device), group=self._group)
+            dist.all_reduce(self._nothing, group=self._group)
 
     def close(self) -> None:
         """Give the connections back."""
@@ -141,26 +173,32 @@ class GradientExchange:
 
 
 class _OnHost:
-    """A small matrix of integers on its way to the host.
+    """Integers on their way to the host: memory for all steps, each of which waits for them.
 
     Args:
-        matrix: ``[rows, columns] int64``.
+        count: how many.
+        device: where they are.
     """
 
-    def __init__(self, matrix: Tensor) -> None:
-        self._matrix, self._arrived = matrix, None
-        if matrix.is_cuda:
-            self._matrix = torch.empty(matrix.shape, dtype=matrix.dtype, pin_memory=True)
-            self._matrix.copy_(matrix, non_blocking=True)
+    def __init__(self, count: int, device: torch.device) -> None:
+        self.values = torch.empty(count, dtype=torch.int64, device=device)
+        self._there, self._arrived = self.values, None
+        if device.type == "cuda":
+            self._there = torch.empty(count, dtype=torch.int64, pin_memory=True)
             self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def send(self) -> None:
+        """Copy them when they are there."""
+        if self._arrived is not None:
+            self._there.copy_(self.values, non_blocking=True)
             self._arrived.record()
 
-    def columns(self) -> list[list[int]]:
-        """Return the columns, when they are there."""
+    def read(self) -> list[int]:
+        """Return them, when they have come."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        columns: list[list[int]] = self._matrix.t().tolist()
-        return columns
+        values: list[int] = self._there.tolist()
+        return values
 
 
 def _joined(values: Tensor, spans: list[tuple[int, int]]) -> Tensor:

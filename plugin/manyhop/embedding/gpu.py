@@ -14,7 +14,7 @@ from manyhop.embedding.gradients import Gradients
 from manyhop.embedding.hot import Hot
 from manyhop.embedding.kernels.refresh import refresh_rows
 from manyhop.embedding.kernels.update import NUMBERS, sum_pieces, update_rows
-from manyhop.embedding.rules import PIECE, Rule, Stamps
+from manyhop.embedding.rules import PIECE, Rule, Span, Stamps
 from manyhop.system.triton_launch import Kernel
 
 _TILE = 1024  # numbers of a program
@@ -34,39 +34,42 @@ def update_on_gpu(
     scale: float,
     stamps: Stamps | None = None,
     hot: Sequence[Hot] = (),
+    span: Span | None = None,
 ) -> None:
     """Do what :func:`manyhop.embedding.updating.update` does, on the current stream of the gradients' GPU."""
     values, width = gradients.values, gradients.values.shape[1]
     count, device = len(gradients.ids), values.device
-    if count == 0:
+    if count == 0 or len(weight) == 0:
         return
     if device.type == "cuda" and torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
-            return update_on_gpu(rule, gradients, weight, states, first=first, scale=scale, stamps=stamps, hot=hot)
+            return update_on_gpu(
+                rule, gradients, weight, states, first=first, scale=scale, stamps=stamps, hot=hot, span=span
+            )
     columns = min(_MOST_COLUMNS, 1 << max(4, (width - 1).bit_length()))
     rows, blocks = _TILE // columns, -(-width // columns)
     wide_grads, wide_weight = values.dtype == torch.float32, weight.dtype == torch.float32
     lanes = (
         _LANES if all(_in_lanes(each, width) for each in (values, weight, *states, *(one.rows for one in hot))) else 1
     )
-    tile = (width, lanes, rows, columns)
+    wide_ids, tile = gradients.ids.dtype == torch.int64, (width, lanes, rows, columns)
     read = gradients.ids.data_ptr(), gradients.order.data_ptr(), count, values.data_ptr()
     num_pieces = -(-count // PIECE)
     pieces = torch.empty(num_pieces, width, dtype=torch.float32, device=device)
     if num_pieces > 1:
-        sums = _kernel(sum_pieces, (0,) * 5, (wide_grads, *tile))
+        sums = _kernel(sum_pieces, (0,) * 5, (wide_ids, wide_grads, *tile))
         sums(device, -(-num_pieces // rows) * blocks, *read, pieces.data_ptr())
     numbers = tuple(_bits(number) for number in (scale, rule.h0, rule.h1, rule.h2, rule.h3))
     a, b = ([state.data_ptr() for state in states] + [0, 0])[:2]
     stamped = (0, 0) if stamps is None else (stamps.of_rows.data_ptr(), stamps.value)
     at_hot = [hot[0].rows_set.groups.data_ptr(), *(each.rows.data_ptr() for each in hot)] if hot else []
     at_hot = (at_hot + [0] * 4)[:4]
-    updates = _kernel(
-        update_rows, (0,) * 15 + (NUMBERS.value,), (int(rule.kind), wide_grads, wide_weight, *tile, bool(hot))
-    )
+    spanned = (0, 0) if span is None else (span.ends.data_ptr(), int(span.inside))
+    constants = (int(rule.kind), wide_ids, wide_grads, wide_weight, *tile, bool(hot))
+    updates = _kernel(update_rows, (0,) * 17 + (NUMBERS.value,), constants)
     updates(
         device, -(-count // rows) * blocks,
-        *read, pieces.data_ptr(), weight.data_ptr(), first, a, b, *stamped, *at_hot, numbers,
+        *read, pieces.data_ptr(), weight.data_ptr(), first, a, b, *stamped, *spanned, *at_hot, numbers,
     )  # fmt: skip
 
 

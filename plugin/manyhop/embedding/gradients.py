@@ -13,7 +13,7 @@ class Gradients:
     """Gradients of rows, some of the same row, in ascending order of their rows."""
 
     ids: Tensor
-    """``[count] int64``: row numbers, ascending."""
+    """``[count]`` int64, on a GPU also int32: row numbers, ascending."""
 
     order: Tensor
     """``[count] int64``: the gradient of each, in the order that gradients of the same row are added."""
@@ -26,7 +26,7 @@ class Gradients:
         """Sort gradients by row; those of the same row keep their order.
 
         Args:
-            ids: ``[count] int64`` in ``[0, num_rows)``.
+            ids: ``[count]`` int64 or int32 in ``[0, num_rows)``.
             values: ``[count, width]`` float32 or bfloat16.
             num_rows: of the table.
         """
@@ -34,14 +34,19 @@ class Gradients:
         return Gradients(*found, values.contiguous())
 
 
+def ids_dtype(device: torch.device, num_rows: int) -> torch.dtype:
+    """Return the dtype of sorted ids: a GPU sorts by digits, of which int32 has fewer."""
+    return torch.int32 if device.type == "cuda" and num_rows < 1 << 31 else torch.int64
+
+
 def _sorted_on_cpu(ids: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
     """Return ids in ascending order, and their positions before, in a quarter of the time of torch."""
     if max(num_rows, len(ids)) > 1 << 32:
-        found = torch.sort(ids, stable=True)
+        found = torch.sort(ids.long(), stable=True)
         return found.values, found.indices
     from manyhop.embedding.cpu_kernels import sort_rows
 
-    ids, count = ids.contiguous(), len(ids)
+    ids, count = ids.long().contiguous(), len(ids)
     rows, order = torch.empty(count, dtype=torch.int64), torch.empty(count, dtype=torch.int64)
     scratch = torch.empty(2, count, dtype=torch.int64)
     sort_rows(ids.data_ptr(), count, num_rows, rows.data_ptr(), order.data_ptr(), scratch.data_ptr())
@@ -50,6 +55,5 @@ def _sorted_on_cpu(ids: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
 
 def _sorted_on_gpu(ids: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
     """Return ids in ascending order, and their positions before."""
-    narrow = ids.int() if num_rows <= 1 << 31 else ids  # a GPU sorts by digits, too
-    found = torch.sort(narrow, stable=True)
-    return found.values.long(), found.indices
+    found = torch.sort(ids.to(ids_dtype(ids.device, num_rows)), stable=True)
+    return found.values, found.indices

@@ -212,7 +212,7 @@ class Embedding(nn.Module):
     def add_gradients(self, forward: int, ids: Tensor, grads: Tensor) -> None:
         """Keep the gradients of a forward: ``[count]`` ids and ``[count, width]``."""
         device = self.place.device
-        self._pending.append((forward, ids.to(device, torch.int64), grads.to(device, self.dtype).contiguous()))
+        self._pending.append((forward, ids.to(device), grads.to(device, self.dtype).contiguous()))
 
     def gather_numbered(self, flat: Tensor, rows: Tensor | None) -> tuple[int, Tensor]:
         """Return the number of a forward, and its rows ``[count, width]``, if these are not there already."""

@@ -24,6 +24,11 @@ class Owners:
     world: World
     copies: Copies
 
+    @property
+    def num_copies(self) -> int:
+        """How many ranks update the same row."""
+        return {"rank": self.world.world_size, "node": self.world.num_nodes}.get(self.copies, 1)
+
     def rows_of(self, rank: int) -> range:
         """The rows that a rank owns."""
         if self.copies == "rank":
@@ -47,7 +52,7 @@ class Owners:
             return rank == 0
         return self.copies != "node" or self.world.nodes[rank] == 0
 
-    def bounds(self, device: torch.device) -> Tensor:
-        """Return ``[world_size, 2] int64``: the first row of each rank, and the one after its last."""
+    def bounds(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return ``[world_size, 2]``: the first row of each rank, and the one after its last."""
         ranges = [self.rows_of(rank) for rank in range(self.world.world_size)]
-        return torch.tensor([[rows.start, rows.stop] for rows in ranges], dtype=torch.int64, device=device)
+        return torch.tensor([[rows.start, rows.stop] for rows in ranges], dtype=dtype, device=device)

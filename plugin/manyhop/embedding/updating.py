@@ -9,7 +9,7 @@ from torch import Tensor
 
 from manyhop.embedding.gradients import Gradients
 from manyhop.embedding.hot import Hot
-from manyhop.embedding.rules import Kind, Rule, Stamps
+from manyhop.embedding.rules import Kind, Rule, Span, Stamps
 from manyhop.system.threads import executor
 
 _ROWS_OF_A_THREAD = 1024  # fewer are not worth handing to another thread
@@ -18,29 +18,45 @@ _ROWS_OF_A_THREAD = 1024  # fewer are not worth handing to another thread
 def rows_before(gradients: Gradients) -> Tensor:
     """Return ``[count + 1] int64``: how many different rows come before each position, and in all."""
     ids = gradients.ids
-    before = torch.zeros(len(ids) + 1, dtype=torch.int64, device=ids.device)
-    before[1:2] = 1
-    torch.cumsum(ids[1:] != ids[:-1], 0, out=before[2:])
-    before[2:] += 1
-    return before
+    leads = torch.zeros(len(ids) + 1, dtype=torch.int64, device=ids.device)
+    leads[1:2] = 1
+    torch.ne(ids[1:], ids[:-1], out=leads[2:])
+    return leads.cumsum_(0)
 
 
-def sum_by_row(gradients: Gradients, before: Tensor) -> tuple[Tensor, Tensor]:
+def sum_by_row(gradients: Gradients, before: Tensor, apart: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Sum the gradients of each row, without waiting for a GPU.
 
     Args:
         gradients: in ascending order of their rows.
         before: of :func:`rows_before`.
+        apart: of a GPU, ``[2] int64``: begin and end of positions for :func:`sum_apart`, none of whose rows has others.
 
     Returns:
-        ``[count] int64``: rows, ascending, each once, and ``[count, width] float32``: their sums. Both are undefined
-        from ``before[-1]`` on.
+        ``[count]``: rows, ascending, each once, and ``[count, width] float32``: their sums. Both are undefined from
+        ``before[-1]`` on, and sums of the positions ``apart``.
     """
-    values, place = gradients.values, before[1:] - 1
-    rows = torch.empty_like(gradients.ids).scatter_(0, place, gradients.ids)
+    values = gradients.values
+    rows = gradients.ids.new_empty(len(before)).scatter_(0, before[1:], gradients.ids)[1:]
     sums = torch.empty(len(rows), values.shape[1], dtype=torch.float32, device=values.device)
-    update(Rule(Kind.STORE), Gradients(place, gradients.order, values), sums, (), first=0, scale=1.0)
+    others = None if apart is None else Span(apart, inside=False)
+    placed = Gradients(before[1:], gradients.order, values)
+    update(Rule(Kind.STORE), placed, sums, (), first=1, scale=1.0, span=others)
     return rows, sums
+
+
+def sum_apart(gradients: Gradients, before: Tensor, apart: Tensor, first: int, out: Tensor) -> None:
+    """Write the sums that :func:`sum_by_row` has left out to ``out [count, width] float32``.
+
+    Args:
+        gradients: as there.
+        before: as there.
+        apart: as there.
+        first: how many rows come before those at ``apart``.
+        out: where sums go.
+    """
+    placed = Gradients(before[1:], gradients.order, gradients.values)
+    update(Rule(Kind.STORE), placed, out, (), first=1 + first, scale=1.0, span=Span(apart, inside=True))
 
 
 def update(
@@ -53,6 +69,7 @@ def update(
     scale: float,
     stamps: Stamps | None = None,
     hot: Sequence[Hot] = (),
+    span: Span | None = None,
 ) -> None:
     """Apply the sum of the gradients of each row.
 
@@ -66,11 +83,12 @@ def update(
         scale: what sums are multiplied by.
         stamps: marks the rows that are updated.
         hot: rows of ``weight`` and of each state that reside elsewhere, the same of all; of one GPU.
+        span: the gradients that are applied, on a GPU; ``None``: all.
     """
-    if gradients.values.is_cuda or hot:
+    if gradients.values.is_cuda or hot or span is not None:
         from manyhop.embedding.gpu import update_on_gpu  # imports triton
 
-        update_on_gpu(rule, gradients, weight, states, first=first, scale=scale, stamps=stamps, hot=hot)
+        update_on_gpu(rule, gradients, weight, states, first=first, scale=scale, stamps=stamps, hot=hot, span=span)
     else:
         _update_on_cpu(rule, gradients, weight, states, first=first, scale=scale, stamps=stamps)
 

@@ -32,6 +32,8 @@ NUMBERS = tl.constexpr(5)  # float32 of a launch: scale, h0 to h3
         "state_b",
         "stamps",
         "stamp",
+        "span",
+        "inside_span",
         "numbers",
     ]
 )
@@ -47,12 +49,15 @@ def update_rows(
     state_b,
     stamps,
     stamp,
+    span,
+    inside_span,
     groups,
     hot_weight,
     hot_a,
     hot_b,
     numbers,
     KIND: tl.constexpr,
+    WIDE_IDS: tl.constexpr,
     WIDE_GRADS: tl.constexpr,
     WIDE_WEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -63,18 +68,22 @@ def update_rows(
 ):
     """Update some columns of the rows that begin at ``ROWS`` positions of the ascending ids.
 
-    All others as in ``manyhop.embedding.cpu_kernels.update_rows``. pieces: what ``sum_pieces`` has written. numbers:
-    the bits of ``NUMBERS`` float32. groups: with HOT, of ``manyhop.features.HotRows``, which are at hot_weight, hot_a
-    and hot_b instead. LANES: numbers that are read at once, aligned in every row. Sums have the same order in every
-    launch.
+    All others as in ``manyhop.embedding.cpu_kernels.update_rows``. ids: int64 (WIDE_IDS) or int32. pieces: what
+    ``sum_pieces`` has written. span: unless 0, address of two int64: begin and end of the positions that are taken
+    (inside_span 1) or left out (0). numbers: the bits of ``NUMBERS`` float32. groups: with HOT, of
+    ``manyhop.features.HotRows``, which are at hot_weight, hot_a and hot_b instead. LANES: numbers that are read at
+    once, aligned in every row. Sums have the same order in every launch.
     """
     blocks: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0).to(tl.int64)
     i = (program // blocks) * ROWS + tl.arange(0, ROWS)
     column = (program % blocks) * COLUMNS + tl.arange(0, COLUMNS)
-    id_of = ids.to(tl.pointer_type(tl.int64))
+    id_of = _ids_at(ids, WIDE_IDS)
     inside = i < count
-    row = tl.load(id_of + i, mask=inside, other=0)
+    if span != 0:
+        begin, end = tl.load(span.to(tl.pointer_type(tl.int64))), tl.load(span.to(tl.pointer_type(tl.int64)) + 1)
+        inside = inside & (((i >= begin) & (i < end)) == (inside_span != 0))
+    row = tl.load(id_of + i, mask=inside, other=0).to(tl.int64)
     leads = inside & (tl.load(id_of + i - 1, mask=inside & (i > 0), other=-1) != row)
     repeats = _has_more(id_of, i + 1, count, row, leads)
     place = row - first
@@ -137,6 +146,7 @@ def sum_pieces(
     count,
     grads,
     pieces,
+    WIDE_IDS: tl.constexpr,
     WIDE_GRADS: tl.constexpr,
     WIDTH: tl.constexpr,
     LANES: tl.constexpr,
@@ -152,9 +162,9 @@ def sum_pieces(
     number = (program // blocks) * ROWS + tl.arange(0, ROWS)
     column = (program % blocks) * COLUMNS + tl.arange(0, COLUMNS)
     i = number * _PIECE
-    id_of = ids.to(tl.pointer_type(tl.int64))
+    id_of = _ids_at(ids, WIDE_IDS)
     inside = (i > 0) & (i < count)
-    row = tl.load(id_of + i, mask=inside, other=0)
+    row = tl.load(id_of + i, mask=inside, other=0).to(tl.int64)
     continues = inside & (tl.load(id_of + i - 1, mask=inside, other=0) == row)
     if tl.max(continues.to(tl.int32), 0) > 0:
         total = _gradients(order, grads, i, column, continues, WIDE_GRADS, WIDTH, LANES)
@@ -203,6 +213,12 @@ def _add_pieces(total, id_of, pieces, i, count, row, rows, column, WIDTH: tl.con
         more = _has_more(id_of, number * _PIECE, count, row, more)
         going = tl.max(more.to(tl.int32), 0)
     return total
+
+
+@triton.jit
+def _ids_at(ids, WIDE_IDS: tl.constexpr):
+    """Return the pointer to ids, int64 or int32."""
+    return ids.to(tl.pointer_type(tl.int64 if WIDE_IDS else tl.int32))
 
 
 @triton.jit
