@@ -95,7 +95,7 @@ class Optimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients since the last step."""
         for embedding in self.embeddings:
-            embedding.take_gradients()
+            embedding.forget_gradients()
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the states of all rows, numbers of steps and hyperparameters to a new folder. All ranks call it.

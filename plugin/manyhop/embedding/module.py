@@ -202,6 +202,15 @@ class Embedding(nn.Module):
             self._checks.ask(wait=True)  # while the GPU sorts
         return found
 
+    def forget_gradients(self) -> None:
+        """Forget the gradients since the last call of :meth:`take_gradients`, without waiting for a GPU.
+
+        Raises:
+            FeatureError: ids that are known to be out of range.
+        """
+        self._pending = []
+        self._checks.ask()
+
     def _sorted(self, pending: list[tuple[int, Tensor, Tensor]]) -> Gradients:
         pending.sort(key=lambda one: one[0])
         _, ids, grads = pending[0]
