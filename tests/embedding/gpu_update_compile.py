@@ -6,6 +6,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from manyhop.embedding.kernels.refresh import refresh_rows
+from manyhop.embedding.kernels.routes import count_rows, find_routes, merge_runs, number_rows
 from manyhop.embedding.kernels.update import NUMBERS, sum_pieces, update_rows
 from manyhop.embedding.rules import Kind
 
@@ -62,3 +63,13 @@ if __name__ == "__main__":
     for wide in (True, False):
         values = {"WIDE_IDS": wide, "WORDS": 256, "ROWS": 32, "HOT": not wide}
         assert compiled(refresh_rows, dict.fromkeys(integers, "i64"), values).asm["cubin"]
+    for wide in (True, False):
+        for function, integers in (
+            (count_rows, ("ids", "count", "counts")),
+            (number_rows, ("ids", "count", "counts", "before", "rows")),
+        ):
+            assert compiled(function, dict.fromkeys(integers, "i64"), {"WIDE_IDS": wide, "BLOCK": 1024}).asm["cubin"]
+        integers = ("ids", "count", "before", "bounds", "ranks", "active", "at", "routes", "sent")
+        assert compiled(find_routes, dict.fromkeys(integers, "i64"), {"WIDE_IDS": wide, "LANES": 2}).asm["cubin"]
+        types = dict.fromkeys(("ids", "rows", "order"), "i64") | {"begins": ("i64",) * 3}
+        assert compiled(merge_runs, types, {"WIDE_IDS": wide, "RUNS": 2, "BLOCK": 1024}).asm["cubin"]

@@ -7,7 +7,7 @@ from embedding_training import NUM_ROWS, OURS, WIDTH, batch, loss_of, train, tra
 import manyhop
 from manyhop import optim
 from manyhop.embedding.gradients import Gradients
-from manyhop.embedding.updating import rows_before, sum_by_row
+from manyhop.embedding.updating import distinct_rows, sum_by_row
 from manyhop.errors import CapacityError, FeatureError, InputError
 
 
@@ -161,14 +161,16 @@ def test_sums_by_row():
     ids = torch.tensor([9, 1, 9, 4, 9, 1])
     values = torch.randn(6, 5)
     gradients = Gradients.of(ids, values, num_rows=10)
-    before = rows_before(gradients)
+    before, rows = distinct_rows(gradients)
     assert before.tolist() == [0, 1, 1, 2, 3, 3, 3]
-    rows, sums = (found[:3] for found in sum_by_row(gradients, before))
-    assert rows.tolist() == [1, 4, 9]
+    sums = sum_by_row(gradients, before)[:3]
+    assert rows[:3].tolist() == [1, 4, 9]
     assert torch.equal(sums, torch.stack([values[1] + values[5], values[3], values[0] + values[2] + values[4]]))
     nothing = Gradients.of(ids[:0], values[:0], num_rows=10)
-    assert rows_before(nothing).tolist() == [0]
-    assert [found.shape for found in sum_by_row(nothing, rows_before(nothing))] == [(0,), (0, 5)]
+    before, rows = distinct_rows(nothing)
+    assert before.tolist() == [0]
+    assert rows.shape == (0,)
+    assert sum_by_row(nothing, before).shape == (0, 5)
 
 
 def test_the_table_is_no_parameter():

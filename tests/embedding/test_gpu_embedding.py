@@ -7,11 +7,12 @@ from embedding_training import OURS
 from manyhop.embedding.gradients import Gradients
 from manyhop.embedding.hot import Hot
 from manyhop.embedding.rules import Kind, Rule, Stamps
-from manyhop.embedding.updating import rows_before, sum_apart, sum_by_row, update
+from manyhop.embedding.updating import distinct_rows, sum_apart, sum_by_row, update
 from manyhop.features import HotRows
 
 pytest.importorskip("triton")
 from manyhop.embedding.gpu import refresh_on_gpu, update_on_gpu
+from manyhop.embedding.gpu_routes import merge_on_gpu, number_on_gpu, routes_on_gpu
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled where there is a GPU")
 
@@ -62,8 +63,8 @@ def test_sums_are_those_of_the_cpu_bit_for_bit(count, repeats):
     """Also of rows that have gradients in several pieces."""
     ids = torch.arange(count) // repeats
     gradients = Gradients.of(ids[torch.randperm(count)], torch.randn(count, 24), num_rows=count)
-    before = rows_before(gradients)
-    sums = sum_by_row(gradients, before)[1][: before[-1]]
+    before, _ = distinct_rows(gradients)
+    sums = sum_by_row(gradients, before)[: before[-1]]
     got = torch.full_like(sums, float("nan"))
     place = torch.unique_consecutive(gradients.ids, return_inverse=True)[1]
     update_on_gpu(Rule(Kind.STORE), Gradients(place, gradients.order, gradients.values), got, (), first=0, scale=1.0)
@@ -79,15 +80,40 @@ def test_sums_of_a_span_later(dtype, begin, end):
     """The same bits as in one go, and nothing is written elsewhere."""
     ids = (torch.arange(500) // 130).to(dtype)
     gradients = Gradients(ids, torch.randperm(500), torch.randn(500, 24))
-    before, apart = rows_before(gradients), torch.tensor([begin, end])
-    rows, sums = sum_by_row(gradients, before)
-    rows_found, others = sum_by_row(gradients, before, apart)
-    assert rows_found.dtype == dtype
-    assert torch.equal(rows_found[:4], rows[:4])
+    (before, _), apart = distinct_rows(gradients), torch.tensor([begin, end])
+    sums, others = sum_by_row(gradients, before), sum_by_row(gradients, before, apart)
     first, last = int(before[begin]), int(before[end])
     found = torch.full((last - first, 24), float("nan"))
     sum_apart(gradients, before, apart, first, found)
     assert torch.equal(torch.cat([others[:first], found, others[last:4]]), sums[:4])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize("count", [1, 1024, 3000])
+def test_rows_and_routes_as_on_the_cpu(dtype, count):
+    ids = torch.sort(torch.randint(0, count // 2 + 1, (count,))).values.to(dtype)
+    before, rows = number_on_gpu(ids)
+    expected, expected_rows = distinct_rows(Gradients(ids, ids, torch.empty(count, 1)))
+    assert torch.equal(before, expected)
+    assert torch.equal(rows[: before[-1]], expected_rows[: before[-1]])
+    bounds = torch.tensor([[0, count // 3], [count // 3, count // 2], [count // 2, count]], dtype=dtype)
+    at, routes, sent = (torch.empty(shape, dtype=torch.int64) for shape in ((3, 2), 6, 3))
+    routes_on_gpu(ids, before, bounds, at, routes, sent, is_active=True)
+    assert torch.equal(at, torch.searchsorted(ids, bounds))
+    assert torch.equal(routes.view(3, 2), before[at])
+    assert torch.equal(sent, routes[1::2] - routes[::2])
+    routes_on_gpu(ids, before, bounds, at, routes, sent, is_active=False)
+    assert sent.tolist() == [-1, -1, -1]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize("sizes", [(0,), (7,), (3, 0, 5), (1000, 1, 2000, 0, 900)], ids=str)
+def test_runs_are_merged_as_they_are_sorted(dtype, sizes):
+    ids = torch.cat([torch.sort(torch.randint(0, 900, (size,))).values for size in sizes]).to(dtype)
+    expected = torch.sort(ids, stable=True)
+    rows, order = merge_on_gpu(ids, sizes)
+    assert torch.equal(rows, expected.values)
+    assert torch.equal(order, expected.indices)
 
 
 @pytest.mark.parametrize("copies", [1, 40, 200])

@@ -65,7 +65,7 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
 
 def _head(options: argparse.Namespace, argv: list[str], has_gpu: bool, gpus: int) -> str:
     """Return where and how the tables were measured."""
-    limit = f"The update moves {in_units(_PASSES * _ROW_BYTES * options.ids)}; its limit is the speed of a copy"
+    moved = in_units(_PASSES * _ROW_BYTES * options.ids)
     lines = [
         "# Updates of embeddings",
         "",
@@ -75,8 +75,10 @@ def _head(options: argparse.Namespace, argv: list[str], has_gpu: bool, gpus: int
         f"{options.ids:,} distinct random rows of {_ROW_BYTES} bytes (float32) of a table of {options.rows:,}"
         f"{'' if gpus == 1 else ', for each rank'}; Adam.",
         f"On the CPU, {options.threads} threads." if gpus == 1 else "Ranks draw their rows independently.",
-        f"{limit} of a long tensor in the same run"
-        + ("." if gpus == 1 else ",\nand of an all-to-all of the gradients before it."),
+        f"The update moves {moved}: gradients are read, rows and two moments read and written. Its limit is the speed",
+        "of a copy of a long tensor in the same run"
+        + (";" if gpus == 1 else ", and of an all-to-all of the gradients before it;")
+        + " ids, and sorting them, are not in it.",
         f"Medians of {options.rounds} rounds in turns (least and most), of the slowest rank, per call; calls: how many "
         "before the\nGPU is waited for.",
     ]

@@ -15,7 +15,7 @@ from manyhop import world
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.embedding.gradients import Gradients, ids_dtype
 from manyhop.embedding.owners import Owners
-from manyhop.embedding.updating import rows_before, sum_apart, sum_by_row
+from manyhop.embedding.updating import distinct_rows, sum_apart, sum_by_row
 from manyhop.errors import RankError
 
 _INACTIVE = -1  # sent instead of a number of rows: there was no backward
@@ -39,7 +39,9 @@ class GradientExchange:
             backend = "nccl" if device.type == "cuda" else "gloo"
             self._group = dist.new_group(backend=backend, timeout=timedelta(seconds=timeout or DEFAULT_TIMEOUT))
             world.at_shutdown(self.close)
-            self._numbers, self._nothing = _OnHost(3 * self._world.world_size, device), torch.zeros(1, device=device)
+            size = self._world.world_size
+            self._numbers, self._nothing = _OnHost(3 * size, device), torch.zeros(1, device=device)
+            self._at, self._sent = (torch.empty(shape, dtype=torch.int64, device=device) for shape in ((size, 2), size))
         self._bounds: dict[Owners, Tensor] = {}
 
     def send(self, gradients: Gradients | None, owners: Owners, width: int) -> Gradients | None:
@@ -58,15 +60,14 @@ class GradientExchange:
         """
         dtype, rank = ids_dtype(self._device, owners.num_rows), self._world.rank
         held = self._none(width, dtype) if gradients is None else gradients
-        with self._failing():
+        with self._failing(), self._on_device():
             if owners not in self._bounds:
                 self._bounds[owners] = owners.bounds(dtype, self._device)
-            before = rows_before(held)
-            at = torch.searchsorted(held.ids, self._bounds[owners])
-            self._exchange_counts(before, at, is_active=gradients is not None)
+            before, ids = distinct_rows(held)
+            self._exchange_counts(held, before, self._bounds[owners], is_active=gradients is not None)
             # What only this rank needs is summed when the rest is on its way.
-            apart = at[rank] if self._device.type == "cuda" and owners.num_copies == 1 else None
-            ids, sums = sum_by_row(held, before, apart)
+            apart = self._at[rank] if self._device.type == "cuda" and owners.num_copies == 1 else None
+            sums = sum_by_row(held, before, apart)
             spans, expected = self._counts()
             if max(expected) == _INACTIVE:
                 return None
@@ -81,24 +82,32 @@ class GradientExchange:
             got_ids, ids_arrive = self._route(ids, spans, expected, lambda place: place.copy_(ids[slice(*spans[rank])]))
             got_sums, sums_arrive = self._route(sums, spans, expected, own_sums)
             ids_arrive()
-            found = Gradients.of(got_ids, got_sums, num_rows=owners.num_rows)  # sorts while sums are on their way
+            # Beside the exchange of sums.
+            found = Gradients.merged(got_ids, got_sums, expected, num_rows=owners.num_rows)
             sums_arrive()
         return found
 
-    def _exchange_counts(self, before: Tensor, at: Tensor, *, is_active: bool) -> None:
+    def _exchange_counts(self, held: Gradients, before: Tensor, bounds: Tensor, *, is_active: bool) -> None:
         """Begin to read where the sums for each rank are, and how many come from it.
 
         Args:
-            before: of :func:`manyhop.embedding.updating.rows_before`.
-            at: ``[world_size, 2] int64``: where the gradients for each rank begin and end.
+            held: in ascending order of their rows.
+            before: of :func:`manyhop.embedding.updating.distinct_rows`.
+            bounds: of :meth:`manyhop.embedding.owners.Owners.bounds`.
             is_active: whether there was a ``backward`` on this rank.
         """
         import torch.distributed as dist
 
-        routes, received = self._numbers.values[: at.numel()], self._numbers.values[at.numel() :]
-        torch.index_select(before, 0, at.view(-1), out=routes)
-        sent = routes[1::2] - routes[::2] if is_active else torch.full_like(received, _INACTIVE)
-        dist.all_to_all_single(received, sent, group=self._group)
+        routes, received = self._numbers.values[: bounds.numel()], self._numbers.values[bounds.numel() :]
+        if held.ids.is_cuda:
+            from manyhop.embedding.gpu_routes import routes_on_gpu  # imports triton
+
+            routes_on_gpu(held.ids, before, bounds, self._at, routes, self._sent, is_active=is_active)
+        else:
+            torch.searchsorted(held.ids, bounds, out=self._at)
+            torch.index_select(before, 0, self._at.view(-1), out=routes)
+            self._sent.copy_(routes[1::2] - routes[::2] if is_active else torch.full_like(received, _INACTIVE))
+        dist.all_to_all_single(received, self._sent, group=self._group)
         self._numbers.send()
 
     def _counts(self) -> tuple[list[tuple[int, int]], list[int]]:
@@ -158,6 +167,10 @@ class GradientExchange:
         if group is not None:
             with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # the default group is gone already
                 dist.destroy_process_group(group)
+
+    def _on_device(self) -> contextlib.AbstractContextManager[object]:
+        """Let this rank's GPU be the current one."""
+        return torch.cuda.device(self._device) if self._device.type == "cuda" else contextlib.nullcontext()
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:

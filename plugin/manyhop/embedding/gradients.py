@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +33,16 @@ class Gradients:
         """
         found = _sorted_on_cpu(ids, num_rows) if ids.device.type == "cpu" else _sorted_on_gpu(ids, num_rows)
         return Gradients(*found, values.contiguous())
+
+    @staticmethod
+    def merged(ids: Tensor, values: Tensor, sizes: Sequence[int], *, num_rows: int) -> Gradients:
+        """Do what :meth:`of` does for runs of ``sizes`` gradients, each in ascending order of its rows."""
+        if ids.is_cuda:
+            from manyhop.embedding.gpu_routes import MOST_RUNS, merge_on_gpu  # imports triton
+
+            if len(sizes) <= MOST_RUNS:
+                return Gradients(*merge_on_gpu(ids, sizes), values)
+        return Gradients.of(ids, values, num_rows=num_rows)
 
 
 def ids_dtype(device: torch.device, num_rows: int) -> torch.dtype:

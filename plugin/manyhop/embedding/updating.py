@@ -15,34 +15,39 @@ from manyhop.system.threads import executor
 _ROWS_OF_A_THREAD = 1024  # fewer are not worth handing to another thread
 
 
-def rows_before(gradients: Gradients) -> Tensor:
-    """Return ``[count + 1] int64``: how many different rows come before each position, and in all."""
+def distinct_rows(gradients: Gradients) -> tuple[Tensor, Tensor]:
+    """Return ``[count + 1] int64``: how many different rows come before each position, and in all; and ``[count]``:
+    these rows, ascending, undefined from their number on.
+    """
     ids = gradients.ids
-    leads = torch.zeros(len(ids) + 1, dtype=torch.int64, device=ids.device)
-    leads[1:2] = 1
-    torch.ne(ids[1:], ids[:-1], out=leads[2:])
-    return leads.cumsum_(0)
+    if ids.is_cuda:
+        from manyhop.embedding.gpu_routes import number_on_gpu  # imports triton
+
+        return number_on_gpu(ids)
+    before = torch.zeros(len(ids) + 1, dtype=torch.int64)
+    before[1:2] = 1
+    torch.ne(ids[1:], ids[:-1], out=before[2:])
+    before.cumsum_(0)
+    return before, ids.new_empty(len(before)).scatter_(0, before[1:], ids)[1:]
 
 
-def sum_by_row(gradients: Gradients, before: Tensor, apart: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def sum_by_row(gradients: Gradients, before: Tensor, apart: Tensor | None = None) -> Tensor:
     """Sum the gradients of each row, without waiting for a GPU.
 
     Args:
         gradients: in ascending order of their rows.
-        before: of :func:`rows_before`.
+        before: of :func:`distinct_rows`.
         apart: of a GPU, ``[2] int64``: begin and end of positions for :func:`sum_apart`, none of whose rows has others.
 
     Returns:
-        ``[count]``: rows, ascending, each once, and ``[count, width] float32``: their sums. Both are undefined from
-        ``before[-1]`` on, and sums of the positions ``apart``.
+        ``[count, width] float32``, undefined from ``before[-1]`` on, and for the positions ``apart``.
     """
     values = gradients.values
-    rows = gradients.ids.new_empty(len(before)).scatter_(0, before[1:], gradients.ids)[1:]
-    sums = torch.empty(len(rows), values.shape[1], dtype=torch.float32, device=values.device)
+    sums = torch.empty(len(values), values.shape[1], dtype=torch.float32, device=values.device)
     others = None if apart is None else Span(apart, inside=False)
     placed = Gradients(before[1:], gradients.order, values)
     update(Rule(Kind.STORE), placed, sums, (), first=1, scale=1.0, span=others)
-    return rows, sums
+    return sums
 
 
 def sum_apart(gradients: Gradients, before: Tensor, apart: Tensor, first: int, out: Tensor) -> None:
