@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from manyhop import files
-from manyhop.costs import H200, read_machine
+from manyhop.costs import H100, H200, read_machine
 from manyhop_bench.cli import main
 from manyhop_bench.gpu.record import load
 from manyhop_bench.machine.calibrate import calibrate
@@ -17,7 +17,7 @@ from manyhop_bench.machine.compare import compare, summary, table
 
 DOCS = Path(__file__).parents[2] / "docs"
 METIS = find_spec("pymetis")
-RECORDS = [DOCS / "benchmarks" / name for name in ("gpu.json", "gpu-four.json")]
+RECORDS = [DOCS / "benchmarks" / name for name in ("gpu.json", "gpu-four.json", "gpu-h100.json")]
 
 
 def test_the_tables_of_the_page():
@@ -26,7 +26,7 @@ def test_the_tables_of_the_page():
     within = total = 0
     for path in RECORDS:
         runs = load(path.read_text())
-        machine, _ = calibrate(runs, H200)
+        machine, _ = calibrate(runs, H100 if "h100" in path.name else H200)
         compared = [one for run in runs for one in compare(run, machine)]
         assert "\n".join(table(compared)) in page
         within += sum(abs(one.error) <= 0.15 for one in compared)
@@ -38,9 +38,10 @@ def test_records(capsys, tmp_path):
     assert main(["machine", "--saved", *map(str, RECORDS), "--output", str(tmp_path / "four.json")]) == 0
     out = capsys.readouterr().out
     assert "## gpu.json" in out
-    assert "| batch_s | 7.762e-05 |" in out
-    assert "Not in the record, so as given: memory, products, half_products, autocast_layer_s." in out
-    assert read_machine(tmp_path / "four.json").gpu.batch_s > 3e-4  # the last one's
+    assert "| batch_s | 6.612e-05 |" in out
+    assert "as given: memory, products, half_products, captured_layer_s, autocast_layer_s." in out
+    assert read_machine(tmp_path / "four.json").name == "H100"  # the last one's
+    assert read_machine(tmp_path / "four.json").gpu.batch_s < 4e-5
 
 
 def test_other_records(tmp_path, capsys):

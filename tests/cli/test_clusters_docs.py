@@ -48,7 +48,7 @@ def test_the_answer(capsys):
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]} {row[1]} {row[2]}")
 def test_epochs(row, capsys):
-    name, size, place, gpu, node, loader, step, bound, epoch, cold = row
+    name, size, place, gpu, node, loader, step, bound, epoch, cold, captured = row
     nodes, gpus = size.split(" x ")
     mode = " --placement distributed" if place == "distributed" else ""
     out = run(
@@ -62,6 +62,7 @@ def test_epochs(row, capsys):
     assert f"Loader: {loader} ms per batch" in out
     assert f"loading included: {step} ms, bound by {bound}." in out
     assert f": {epoch}.\n" in out
+    assert f"captured and trimmed steps: {captured} (" in out
     assert (f"without them an epoch takes {cold}\n" in out) == bool(cold)
 
 

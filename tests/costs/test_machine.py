@@ -6,7 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from manyhop.costs import H100, H200, CPUCosts, CuGraphCosts, Machine, read_machine, write_machine
+from manyhop.costs import (
+    H100,
+    H200,
+    CPUCosts,
+    CuGraphCosts,
+    Machine,
+    Workload,
+    expected_sizes,
+    graph_sage,
+    read_machine,
+    write_machine,
+)
 from manyhop.errors import InputError
 from manyhop_bench.gpu.record import load
 from manyhop_bench.machine.calibrate import calibrate
@@ -60,12 +71,27 @@ def test_constants_that_are_not_there():
 def test_an_h200_is_what_the_records_say():
     """Every constant but two: of papers100M's size is the other record, products and memory are not in any."""
     machine, kept = calibrate(load((BENCHMARKS / "gpu.json").read_text()), H200)
-    assert kept == ["memory", "products", "half_products", "autocast_layer_s"]
+    assert kept == ["memory", "products", "half_products", "captured_layer_s", "autocast_layer_s"]
     for name, value in dataclasses.asdict(machine.gpu).items():
         assert getattr(H200.gpu, name) == pytest.approx(value, rel=2e-3), name
     four, _ = calibrate(load((BENCHMARKS / "gpu-four.json").read_text()), H200)
     assert H200.gpu.autocast_layer_s == pytest.approx(four.gpu.autocast_layer_s, rel=0.02)
     assert H200.gpu.products == pytest.approx(2 * 45_000 * 256**2 / 0.145e-3, rel=2e-3)
+
+
+def test_an_h100_is_what_its_record_says():
+    machine, kept = calibrate(load((BENCHMARKS / "gpu-h100.json").read_text()), H100)
+    assert {"memory", "products", "half_products", "captured_layer_s", "ddp_s"} <= set(kept)
+    for name, value in dataclasses.asdict(machine.gpu).items():
+        assert getattr(H100.gpu, name) == pytest.approx(value, rel=2e-3), name
+
+
+def test_captured_layers_are_those_of_a_step_of_papers100m():
+    work = Workload(
+        sizes=expected_sizes(111_059_956, 1_615_685_872, (15, 10, 5), 1024), batch_size=1024, num_seeds=1024,
+        row_bytes=256, features=128, half=True, captured=True,
+    )  # fmt: skip
+    assert graph_sage(work, H100.gpu).gpu == pytest.approx(0.62e-3, rel=0.02)
 
 
 def test_cugraph_from_loaders_of_two_sizes():
@@ -79,9 +105,10 @@ def test_cugraph_from_loaders_of_two_sizes():
     )
     alone = dataclasses.replace(few, gpus=1, setting="cuGraph", seconds=[1.0])
     machine, _ = calibrate([dataclasses.replace(run, rows=[*run.rows, alone, few, many])], H200)
-    gpu, found = machine.gpu, machine.cugraph
+    gpu, found, batches = machine.gpu, machine.cugraph, base.extra["batches"]
     assert found.gpus == 2
-    assert found.edge_s == pytest.approx(5e-9)
-    assert found.batch_s == pytest.approx(5e-4 - gpu.batch_s * gpu.shared_host)
+    assert found.edge_s == pytest.approx(5e-9 * batches / (batches - 1))
+    further = (1e-3 * batches - gpu.epoch_s * gpu.shared_host) / (batches - 1)
+    assert found.batch_s == pytest.approx(further - 1e5 * found.edge_s - gpu.batch_s * gpu.shared_host)
     one_size, _ = calibrate([dataclasses.replace(run, rows=[*run.rows, few])], H200)
     assert one_size.cugraph is None

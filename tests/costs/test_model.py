@@ -28,8 +28,9 @@ ROWS = 100 * 400  # bytes of a batch
 CPU = CPUCosts(batch_s=2.0, edge_s=0.5, copy=ROWS / 8)
 GPU = GPUCosts(
     memory=1, copy=ROWS / 0.93, reads=1000.0, pcie=ROWS / 6, peer=ROWS / 4, products=1e9, half_products=1e10,
-    launch_s=16.0, hop_s=8.0, peer_hop_s=80.0, edge_reads=100.0, layer_s=0.0, batch_s=3.0, step_layer_s=0.5,
-    autocast_layer_s=0.25, ddp_s=0.125, exchange_s=7.0, shared_host=2.0,
+    launch_s=16.0, hop_s=8.0, peer_hop_s=80.0, edge_reads=100.0, layer_s=0.0, captured_layer_s=4.0, epoch_s=9.0,
+    batch_s=3.0, padded_batch_s=0.75, spread_batch_s=0.5, step_layer_s=0.5, autocast_layer_s=0.25, ddp_s=0.125,
+    exchange_s=7.0, shared_host=2.0,
 )  # fmt: skip
 MACHINE = Machine(name="", gpu=GPU, network=ROWS / 10, message_s=0.01)
 SAMPLE = (16 + 2 * 8) / MERGED + 90 * 100 / 1000
@@ -45,7 +46,8 @@ def test_places_of_features():
     sharded = loading(gpus_per_node=4, features="sharded")
     assert sharded["nvlink"] == pytest.approx(4 * 3 / 4)
     assert sharded["gpu"] == pytest.approx(SAMPLE + 3)  # the gather waits for the links
-    assert sharded["host"] == 6  # several ranks share the host
+    assert sharded["host"] == 2 * (3 + 0.5)  # several ranks share the host
+    assert loading(features="sharded") == loading()
     pinned = loading(features="pinned", cache=0.2)
     assert pinned["pcie"] == pytest.approx(6 / 2)
     spread = loading(num_nodes=2, gpus_per_node=2, features="distributed")
@@ -85,9 +87,12 @@ def test_steps_and_epochs():
     assert times.step_s == SAMPLE + 1 + 1.0
     assert times.bound == "gpu"
     assert times.steps == 100
-    assert times.epoch_s == pytest.approx(100 * times.step_s)
+    assert times.start_s == 9
+    assert times.epoch_s == pytest.approx(9 + 100 * times.step_s)
+    assert times.loader_epoch_s == pytest.approx(9 + 99 * times.loader_s)
     several = predict(WORK, Cluster(num_nodes=3, gpus_per_node=2), MACHINE)
     assert several.steps == 17  # the last one is not full
+    assert several.start_s == 2 * 9
     assert several.all_reduce_s == pytest.approx(2 * 3 * 0.01)  # messages only: the step is the user's
     assert several.training["gpu"] == pytest.approx(SAMPLE + 2 + 2 * 3 * 0.01)
 
@@ -107,8 +112,23 @@ def test_the_step_of_a_graph_sage():
     assert host == pytest.approx(2 * (3 + 1 + 0.125))
 
 
+def test_the_step_of_a_graph_sage_that_is_captured_and_trimmed():
+    """It computes rows that the next layers need, of padded batches, and the host only loads."""
+    work = dataclasses.replace(WORK, step_s=None, hidden=50, classes=7, captured=True)
+    step = graph_sage(work, GPU)
+    products = 2 * 4 * 44 * 100 * 50 + 3 * 4 * 11 * 50 * 7
+    first = 100 * (99 + 44) / 2 + 44 * 50 * 4.5
+    second = 50 * ((33 + 11) / 2 + (33 + 44) / 2 + 2 * 44 + 11) + 11 * 7 * 4.5
+    moved = 4 * (first + second) + 110 * 400
+    assert step.gpu == pytest.approx(2 * 4.0 + products / 1e9 + moved / GPU.copy)
+    assert step.host == 0
+    assert step.gradient_bytes == graph_sage(dataclasses.replace(work, captured=False), GPU).gradient_bytes
+    times = predict(work, Cluster(), MACHINE)
+    assert times.training["host"] == times.loading["host"] == 3 + 0.75
+
+
 def test_a_step_that_was_captured():
-    """docs/benchmarks-gpu.md: 2.29 ms on an H100 with loading, bound by the GPU. Nothing was fitted to it."""
+    """docs/benchmarks-gpu.md: 2.29 ms on an H100 with loading, untrimmed, bound by the GPU. Nothing was fitted."""
     work = Workload(
         sizes=expected_sizes(1 << 20, 1 << 24, (15, 10, 5), 1024), batch_size=1024, num_seeds=1024, row_bytes=512,
         features=128, classes=64,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
-from manyhop.costs import MERGED, CuGraphCosts, GPUCosts, Machine, Workload, expected_sizes, graph_sage
+from manyhop.costs import H200, MACHINES, MERGED, CuGraphCosts, GPUCosts, Machine, Workload, expected_sizes, graph_sage
 from manyhop.errors import InputError
 from manyhop_bench.gpu.job import Row
 from manyhop_bench.gpu.limits import COPY, PCIE, PEER, READS
@@ -53,12 +53,18 @@ class Measured:
             features=self.features,
             hidden=_hidden(row),
             half=self.bits == 16,
+            captured=is_captured(row),
         )
 
 
 def fanouts_of(row: Row) -> tuple[int, ...]:
     """Return the fanouts in the name of a workload."""
     return tuple(int(text) for text in row.workload[1 : row.workload.index("]")].split(","))
+
+
+def base_of(gpu: str) -> Machine:
+    """Return the built-in machine with a kind of GPU, for constants that are not measured; of others an H200."""
+    return next((machine for name, machine in MACHINES.items() if name in gpu), H200)
 
 
 def calibrate(runs: Sequence[Run], base: Machine) -> tuple[Machine, list[str]]:
@@ -115,11 +121,18 @@ def _sampling(rows: Sequence[Row], measured: Measured, known: GPUCosts) -> Found
 
 def _host(rows: Sequence[Row], measured: Measured, known: GPUCosts) -> Found:
     """The smallest batches and steps on one GPU, which wait for the host."""
-    one = [row for row in rows if row.gpus == 1 and row.setting == ""]
-    loaders = [row for row in one if row.part == "loader"]
-    if loaders:
-        yield "batch_s", min(loaders, key=lambda row: row.edges).median_s
-    step = _smallest_step(one)
+    one = [row for row in rows if row.gpus == 1]
+    plain, padded = (_smallest_batch(one, setting) for setting in ("", "padded"))
+    if plain is not None:
+        yield "epoch_s", plain.extra["first_s"]
+        yield "batch_s", _further_s(plain)
+        if padded is not None:
+            yield "padded_batch_s", max(_further_s(padded) - _further_s(plain), 0.0)
+    captured = _smallest_step([row for row in one if row.setting == "captured"])
+    if captured is not None and measured.bits == 32:
+        rest = graph_sage(measured.workload(captured), dataclasses.replace(known, captured_layer_s=0.0)).gpu
+        yield "captured_layer_s", max(captured.extra["step_gpu_s"] - rest, 0.0) / len(fanouts_of(captured))
+    step = _smallest_step([row for row in one if row.setting == ""])
     if step is None:
         return
     layers = len(fanouts_of(step))
@@ -134,7 +147,7 @@ def _host(rows: Sequence[Row], measured: Measured, known: GPUCosts) -> Found:
 
 
 def _ranks(rows: Sequence[Row], measured: Measured, known: GPUCosts) -> Found:
-    """Steps under DDP without loading: of one rank, and of several on a host."""
+    """Steps under DDP without loading, and the smallest batches: of one rank, and of several on a host."""
     plain = _smallest_step([row for row in rows if row.gpus == 1 and row.setting == ""])
     if plain is None or measured.bits == 16:
         return
@@ -143,9 +156,21 @@ def _ranks(rows: Sequence[Row], measured: Measured, known: GPUCosts) -> Found:
     if one is not None:
         alone = one.extra["step_s"]
         yield "ddp_s", max(alone - plain.extra["step_s"], 0.0)
-    several = [row for row in rows if row.gpus > 1 and row.part == "epoch" and row.workload == plain.workload]
-    if several:
-        yield "shared_host", max(mean(row.extra["step_s"] for row in several) / alone, 1.0)
+    several = [row for row in rows if row.gpus > 1 and not is_captured(row) and not samples_by_cugraph(row)]
+    steps = [row.extra["step_s"] / alone for row in several if row.part == "epoch" and row.workload == plain.workload]
+    of_one = {row.workload: row.median_s for row in rows if row.part == "loader" and row.gpus == 1 and not row.setting}
+    loaders = [
+        row.median_s / of_one[row.workload]
+        for row in several
+        if row.part == "loader" and row.setting == "replica" and row.workload in of_one
+    ]
+    shared = known.shared_host
+    if steps or loaders:
+        shared = max(mean(mean(ratios) for ratios in (steps, loaders) if ratios), 1.0)
+        yield "shared_host", shared
+    batch, spread = (_smallest_batch(several, setting) for setting in ("replica", "sharded"))
+    if batch is not None and spread is not None:
+        yield "spread_batch_s", max(_further_s(spread) - _further_s(batch), 0.0) / shared
 
 
 def _exchange(rows: Sequence[Row], measured: Measured, known: GPUCosts) -> Found:
@@ -167,14 +192,34 @@ def _cugraph(rows: Sequence[Row], known: GPUCosts) -> CuGraphCosts | None:
     if len(of) < 2:
         return None
     few, many = of[0], of[-1]
-    edge_s = max(many.median_s - few.median_s, 0.0) / (many.edges - few.edges)
-    loader_s = known.batch_s * (known.shared_host if gpus > 1 else 1.0)
-    return CuGraphCosts(gpus=gpus, batch_s=max(few.median_s - few.edges * edge_s - loader_s, 0.0), edge_s=edge_s)
+    shared = known.shared_host if gpus > 1 else 1.0
+    seconds_few, seconds_many = (_further_s(row, known.epoch_s * shared) for row in (few, many))
+    edge_s = max(seconds_many - seconds_few, 0.0) / (many.edges - few.edges)
+    batch_s = max(seconds_few - few.edges * edge_s - known.batch_s * shared, 0.0)
+    return CuGraphCosts(gpus=gpus, batch_s=batch_s, edge_s=edge_s)
 
 
 def samples_by_cugraph(row: Row) -> bool:
     """Return whether cuGraph samples the batches of a row."""
     return row.setting.endswith("cuGraph")
+
+
+def is_captured(row: Row) -> bool:
+    """Return whether the steps of a row are captured, and trimmed."""
+    return row.setting.endswith("captured")
+
+
+def _smallest_batch(rows: Sequence[Row], setting: str) -> Row | None:
+    """Return the loader of the batches with fewest edges, on fewest GPUs."""
+    of = [row for row in rows if row.part == "loader" and row.setting == setting]
+    return min(of, key=lambda row: (row.gpus, row.edges), default=None)
+
+
+def _further_s(row: Row, first_s: float | None = None) -> float:
+    """Return the seconds of a batch of an epoch after the first one, which takes ``first_s``, or what was measured."""
+    batches = row.extra["batches"]
+    first = row.extra["first_s"] if first_s is None else first_s
+    return max(row.median_s * batches - first, 0.0) / max(batches - 1, 1)
 
 
 def _smallest_step(rows: Sequence[Row]) -> Row | None:

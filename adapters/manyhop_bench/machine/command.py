@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from manyhop.costs import H200, MACHINES, CPUCosts, CuGraphCosts, GPUCosts, Machine, write_machine
+from manyhop.costs import H200, CPUCosts, CuGraphCosts, GPUCosts, Machine, write_machine
 from manyhop.errors import MissingExtraError
 from manyhop.system import triton_compiler
 from manyhop_bench.common.machine import describe
 from manyhop_bench.gpu.record import Run, load
-from manyhop_bench.machine.calibrate import calibrate
+from manyhop_bench.machine.calibrate import base_of, calibrate
 from manyhop_bench.machine.compare import compare, summary, table
 
 
@@ -27,7 +27,7 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
     if options.saved:
         for path in options.saved:
             runs = load(path.read_text())
-            machine, kept = calibrate(runs, H200)
+            machine, kept = calibrate(runs, base_of(" ".join(value for run in runs for _, value in run.header)))
             lines += [f"## {path.name}", "", *_report(machine, kept, runs)]
     else:
         machine, found = _measure(options)
@@ -54,7 +54,7 @@ def _measure(options: argparse.Namespace) -> tuple[Machine, list[str]]:
     if not (torch.cuda.is_available() and triton_compiler.usable()):
         return Machine(name="this machine", cpu=cpu), [*lines, "", "Of a GPU: none was found."]
     name = torch.cuda.get_device_name()
-    base = next((known for key, known in MACHINES.items() if key in name), H200)
+    base = base_of(name)
     measured: dict[str, Any] = {
         "memory": torch.cuda.mem_get_info()[1],
         "products": products_per_s(torch.device("cuda"), torch.float32),

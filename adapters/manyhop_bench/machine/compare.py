@@ -33,12 +33,15 @@ class Compared:
 
 
 def compare(run: Run, machine: Machine) -> Iterator[Compared]:
-    """Return predictions for manyhop's loaders and epochs; not for padding, nor for threads, which are not modelled."""
+    """Return predictions for manyhop's loaders and epochs, but not for threads, which are not modelled."""
     measured = Measured.of(run)
     seen: list[list[float]] = []  # on one GPU, both scalings are one measurement
     for row in (*run.of("loader"), *run.of("epoch")):
         by_cugraph = samples_by_cugraph(row)
-        features = row.setting.removesuffix("cuGraph").rstrip(", ").replace("DDP", "") or "replica"
+        features = row.setting
+        for how in ("cuGraph", "DDP", "captured"):
+            features = features.removesuffix(how).rstrip(", ")
+        features = features or "replica"
         if by_cugraph and machine.cugraph is None:
             continue
         if row.name != "manyhop" or features not in ("replica", "sharded") or row.seconds in seen:
@@ -57,7 +60,7 @@ def compare(run: Run, machine: Machine) -> Iterator[Compared]:
         yield Compared(
             row=row,
             features=row.setting or "replica",
-            predicted=times.loader_s if loads else times.step_s,
+            predicted=(times.loader_epoch_s if loads else times.epoch_s) / times.steps,
             bound=max(amounts, key=lambda resource: amounts[resource]),
         )
 

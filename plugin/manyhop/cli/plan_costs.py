@@ -129,14 +129,19 @@ def gpu_lines(args: argparse.Namespace, placement: GPUPlacement, hardware: Hardw
         f"Loader: {1e3 * times.loader_s:.3g} ms per batch and GPU. Step ({model}), loading included: "
         f"{1e3 * times.step_s:.3g} ms, bound by {times.bound}.",
         f"Epoch: {workload.num_seeds:,} seeds in {_count(times.steps, 'step')} on {world}: {_duration(times.epoch_s)}.",
+        *_captured(workload, cluster, machine),
     ]
     for mode in _ALTERNATIVES:
         try:
             other = _cluster(decide(mode), hardware)
         except (CapacityError, InputError, MissingExtraError):
             continue  # does not fit, or is none here
-        if other != cluster and (other.topology != "distributed" or machine.cugraph is not None):
-            lines.append(f"With --placement {mode}: {_duration(predict(workload, other, machine).epoch_s)}.")
+        if other == cluster:
+            continue
+        found = f"no times: {machine.name!r} has no constants of cuGraph, which samples then"
+        if other.topology != "distributed" or machine.cugraph is not None:
+            found = _duration(predict(workload, other, machine).epoch_s)
+        lines.append(f"With --placement {mode}: {found}.")
     return [*lines, *_assumptions(workload, cluster, machine)]
 
 
@@ -224,10 +229,23 @@ def _resources(times: Times) -> list[str]:
     ]
 
 
+def _captured(workload: Workload, cluster: Cluster, machine: Machine) -> list[str]:
+    """Return what a captured step of the GraphSAGE takes."""
+    if workload.step_s is not None:
+        return []
+    times = predict(replace(workload, captured=True), cluster, machine)
+    return [
+        f"With captured and trimmed steps: {_duration(times.epoch_s)} ({1e3 * times.step_s:.3g} ms each, bound by "
+        f"{times.bound})."
+    ]
+
+
 def _assumptions(workload: Workload, cluster: Cluster, machine: Machine) -> list[str]:
     """Return what the figures rest on, beside the constants."""
     lines = ["", "Assumed:"]
     lines.append("- resources work at the same time, so the busiest one decides; ranks are equally fast")
+    start_s = predict(workload, cluster, machine).start_s
+    lines.append(f"- an epoch begins with {1e3 * start_s:.3g} ms until its first batch")
     if cluster.cache:
         rate = workload.sizes.hit_rate(cluster.cache)
         without = predict(workload, replace(cluster, cache=0.0), machine)

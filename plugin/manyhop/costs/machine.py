@@ -56,8 +56,16 @@ class GPUCosts:
     """Random reads that a sampled edge is worth."""
     layer_s: float
     """GPU seconds of the small kernels of a layer, forward, backward and optimizer."""
+    captured_layer_s: float
+    """The same, where the step is captured."""
+    epoch_s: float
+    """Host seconds until an epoch has its first batch."""
     batch_s: float
-    """Host seconds of a loader per batch."""
+    """Host seconds of a loader per further batch."""
+    padded_batch_s: float
+    """The same, added where batches are padded."""
+    spread_batch_s: float
+    """The same, added where rows are gathered from several GPUs."""
     step_layer_s: float
     """Host seconds per layer of an eager training step."""
     autocast_layer_s: float
@@ -154,6 +162,7 @@ class Machine:
 
 # Measured: docs/benchmarks/gpu.json by `manyhop bench machine --saved`, but for
 # - products: docs/benchmarks-gpu.md, "Training steps" (45,000 x 256 by 256 x 256 in 0.145 ms);
+# - captured_layer_s: the same, papers100M's size on one H100, captured and trimmed: 0.62 ms for the GPU;
 # - autocast_layer_s: docs/benchmarks/gpu-four.json, papers100M's size on one GPU beside float32.
 # Assumed: half_products, 40 % of the 989 TFLOP/s of NVIDIA's H200 data sheet; network, 80 % of one adapter of 400 Gb/s
 # per GPU (DGX H100/H200 user guide); message_s, a guess.
@@ -172,22 +181,40 @@ H200 = Machine(
         peer_hop_s=2.63e-6,
         edge_reads=4.494,
         layer_s=0.1936e-3,
-        batch_s=77.62e-6,
+        captured_layer_s=0.152e-3,
+        epoch_s=1.539e-3,
+        batch_s=66.12e-6,
+        padded_batch_s=50.57e-6,
+        spread_batch_s=0.0,
         step_layer_s=0.8855e-3,
         autocast_layer_s=0.26e-3,
         ddp_s=0.1655e-3,
         exchange_s=0.1821e-3,
-        shared_host=1.313,
+        shared_host=1.3596,
     ),
 )
 assert H200.gpu is not None
 
-# Data sheet: 80 GB and 3.35 TB/s where an H200 has 4.8 TB/s. Random reads are taken to follow; the cores, the links and
-# the host are those of an H200.
+# Measured: docs/benchmarks/gpu-h100.json, of later code; and products, by `manyhop bench machine` in the same run. What
+# is not in that record is as above.
 H100 = Machine(
     name="H100",
     gpu=dataclasses.replace(
-        H200.gpu, memory=80_000_000_000, copy=H200.gpu.copy * 3.35 / 4.8, reads=H200.gpu.reads * 3.35 / 4.8
+        H200.gpu,
+        memory=80_000_000_000,
+        copy=1.442e12,
+        reads=30.6e9,
+        pcie=50.15e9,
+        peer=326.2e9,
+        products=39.07e12,
+        half_products=273.1e12,
+        layer_s=0.08803e-3,
+        epoch_s=1.839e-3,
+        batch_s=36.0e-6,
+        padded_batch_s=17.38e-6,
+        spread_batch_s=13.13e-6,
+        step_layer_s=0.8962e-3,
+        shared_host=1.496,
     ),
 )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from manyhop.costs.machine import CPUCosts, GPUCosts, Machine
 from manyhop.costs.sizes import BatchSizes
 from manyhop.errors import InputError
+from manyhop.pipeline.block_sizes import MARGIN
 from manyhop.placement import GPUPlace
 
 MERGED = 16
@@ -40,6 +41,9 @@ class Workload:
     """Its outputs."""
     half: bool = False
     """Whether it computes in bfloat16, under autocast."""
+    captured: bool = False
+    """Whether its step is a CUDA graph on padded batches, and each layer computes only rows that the next ones need:
+    ``capture`` and ``accelerate(trim=True)``."""
     step_s: float | None = None
     """Seconds of the user's own training step without loading, on one GPU; replaces that of the GraphSAGE."""
 
@@ -99,13 +103,20 @@ class Times:
     """Resource -> seconds per step, loading included; the GPU's with the sum of gradients."""
     all_reduce_s: float
     """Seconds per step in which gradients are summed, after the last of them is there."""
+    start_s: float
+    """Seconds until an epoch has its first batch."""
     steps: int
     """Steps of an epoch."""
 
     @property
     def loader_s(self) -> float:
-        """Seconds per batch where nothing is done with batches."""
+        """Seconds per batch where nothing is done with batches, after the first one."""
         return max(self.loading.values())
+
+    @property
+    def loader_epoch_s(self) -> float:
+        """Seconds of an epoch where nothing is done with batches."""
+        return self.start_s + (self.steps - 1) * self.loader_s
 
     @property
     def step_s(self) -> float:
@@ -115,7 +126,7 @@ class Times:
     @property
     def epoch_s(self) -> float:
         """Seconds of an epoch."""
-        return self.steps * self.step_s
+        return self.start_s + self.steps * self.step_s
 
     @property
     def bound(self) -> str:
@@ -142,6 +153,7 @@ def predict(workload: Workload, cluster: Cluster, machine: Machine) -> Times:
         loading=loading,
         training=training,
         all_reduce_s=all_reduce_s,
+        start_s=gpu.epoch_s * shared,
         steps=-(-workload.num_seeds // (workload.batch_size * cluster.world_size)),
     )
 
@@ -156,21 +168,30 @@ def graph_sage(workload: Workload, gpu: GPUCosts) -> Step:
 
     A layer multiplies the rows of its nodes and their means by two weights, forward, and twice that backward (of the
     first layer once: nobody needs the gradient of features). Products run at a fixed rate; gathers, ``index_add`` and
-    pointwise kernels move copies of rows.
+    pointwise kernels move copies of rows. A captured step computes no rows that no later layer needs, and aggregates by
+    segments, which read a row per edge and write one per node; a batch is copied to where the graph reads it.
     """
     sizes, layers = workload.sizes, len(workload.sizes.fanouts)
     rate, width = (gpu.half_products, 2) if workload.half else (gpu.products, 4)
-    seconds, weights = layers * gpu.layer_s, 0.0
+    padded = 1 + MARGIN if workload.captured else 1.0
+    seconds, weights = layers * (gpu.captured_layer_s if workload.captured else gpu.layer_s), 0.0
     for layer in range(layers):
         first, last = layer == 0, layer == layers - 1
         c_in = workload.features if first else workload.hidden
         c_out = workload.classes if last else workload.hidden
-        nodes, edges = sum(sizes.nodes[: layers + 1 - layer]), sum(sizes.edges[: layers - layer])
+        edges, sources = padded * sum(sizes.edges[: layers - layer]), padded * sum(sizes.nodes[: layers + 1 - layer])
+        if workload.captured:
+            nodes = padded * sum(sizes.nodes[: layers - layer])
+            forward, backward = (edges + nodes) / 2, (edges + sources) / 2 + 2 * sources + nodes
+        else:
+            nodes, forward, backward = sources, edges * _FORWARD, edges * _BACKWARD
         product = 4 * nodes * c_in * c_out
-        passes = _FORWARD + (0 if first else _BACKWARD)
-        moved = width * (edges * c_in * passes + nodes * c_out * _POINTWISE)
+        moved = width * (c_in * (forward if first else forward + backward) + nodes * c_out * _POINTWISE)
         seconds += (2 if first else 3) * product / rate + moved / gpu.copy
         weights += 2 * c_in * c_out
+    if workload.captured:
+        seconds += padded * sizes.num_nodes * workload.row_bytes / gpu.copy
+        return Step(gpu=seconds, host=0.0, gradient_bytes=4 * weights)
     host = layers * (gpu.step_layer_s + (gpu.autocast_layer_s if workload.half else 0))
     return Step(gpu=seconds, host=host, gradient_bytes=4 * weights)
 
@@ -188,9 +209,10 @@ def _loading(workload: Workload, cluster: Cluster, machine: Machine, gpu: GPUCos
     missed = rows * (1 - sizes.hit_rate(cluster.cache))
     world, local = cluster.world_size, cluster.gpus_per_node
     used = dict.fromkeys(("nvlink", "pcie", "network"), 0.0)
-    host = gpu.batch_s
+    host = gpu.batch_s + (gpu.padded_batch_s if workload.captured else 0.0)
     if place == "sharded":
         used["nvlink"] = missed * (local - 1) / local / gpu.peer
+        host += gpu.spread_batch_s if local > 1 else 0.0
     elif place == "pinned":
         used["pcie"] = missed / gpu.pcie
     elif place == "distributed":
