@@ -24,7 +24,7 @@ def main(placement):
     seeds, label = rank[torch.randperm(nodes, generator=draw)[: steps * 1024]], torch.arange(nodes) % 16
     runs = {name: Run(name, placement, ends, seeds, label) for name in ("by the forward", "with the batch")}
     seconds = {name: [] for name in runs}
-    for number in range(8):
+    for number in range(7):
         for name, run in runs.items():
             settle()
             begin = time.perf_counter()

@@ -136,12 +136,8 @@ def gpu_lines(args: argparse.Namespace, placement: GPUPlacement, hardware: Hardw
             other = _cluster(decide(mode), hardware)
         except (CapacityError, InputError, MissingExtraError):
             continue  # does not fit, or is none here
-        if other == cluster:
-            continue
-        found = f"no times: {machine.name!r} has no constants of cuGraph, which samples then"
-        if other.topology != "distributed" or machine.cugraph is not None:
-            found = _duration(predict(workload, other, machine).epoch_s)
-        lines.append(f"With --placement {mode}: {found}.")
+        if other != cluster and (other.topology != "distributed" or machine.cugraph is not None):
+            lines.append(f"With --placement {mode}: {_duration(predict(workload, other, machine).epoch_s)}.")
     return [*lines, *_assumptions(workload, cluster, machine)]
 
 
