@@ -36,16 +36,12 @@ def join_store(joining: Joining, outs: Sequence[SamplerOutput], perm: Permutatio
     """
     assert perm is None or isinstance(perm, Tensor)
     (feature_store, _), gpu, custom_cls = joining.data, joining.gpu, joining.custom_cls
-    num_nodes, num_edges = joining.store_size
-
-    def of_edges(name: str, length: int | None) -> bool:
-        return num_nodes is not None and num_edges is not None and is_edge_attribute(name, length, num_nodes, num_edges)
-
+    num_nodes, _ = joining.store_size
     batches: list[Data] = []
     e_ids = [edge_ids(out.edge, perm) for out in outs]
     for out in outs:
         if custom_cls is None:
-            batch, into = _blank()
+            batch, into = blank_data()
             into["edge_index"], into["num_nodes"] = joined(out.row, out.col), out.node.numel()
         else:
             batch = custom_cls()
@@ -54,7 +50,9 @@ def join_store(joining: Joining, outs: Sequence[SamplerOutput], perm: Permutatio
     placed = joining.placed
     if isinstance(placed, PlacedStore):
         asked: list[Asked] = []
-        columns = [(column, source, of_edges(column.name, len(column.tensor))) for column, source in placed.pairs()]
+        columns = [
+            (column, source, is_of_edges(joining, column.name, len(column.tensor))) for column, source in placed.pairs()
+        ]
         for batch, out, e_id in zip(batches, outs, e_ids, strict=True):
             into = batch._store._mapping
             for column, source, on_edges in columns:
@@ -70,7 +68,8 @@ def join_store(joining: Joining, outs: Sequence[SamplerOutput], perm: Permutatio
             for attr in feature_store.get_all_tensor_attrs():
                 attr = whole(attr, homogeneous=True)
                 size = feature_store.get_tensor_size(attr) if num_nodes is not None else None
-                attr.index = e_id if of_edges(attr.attr_name, size[0] if size else None) else out.node
+                of_edges = is_of_edges(joining, attr.attr_name, size[0] if size else None)
+                attr.index = e_id if of_edges else out.node
                 if attr.index is not None:
                     wanted.append(attr)
             rows = _fetch(feature_store, wanted, gpu)
@@ -83,6 +82,12 @@ def join_store(joining: Joining, outs: Sequence[SamplerOutput], perm: Permutatio
         if e_id is not None:
             into.setdefault("e_id", e_id)
     return batches, nbytes
+
+
+def is_of_edges(joining: Joining, name: str, length: int | None) -> bool:
+    """Return whether a tensor of so many rows, in a store without types, has one per edge."""
+    num_nodes, num_edges = joining.store_size
+    return num_nodes is not None and num_edges is not None and is_edge_attribute(name, length, num_nodes, num_edges)
 
 
 def join_hetero_store(
@@ -138,7 +143,7 @@ def _ids_of(
 _DATA = Data()
 
 
-def _blank() -> tuple[Data, Attributes]:
+def blank_data() -> tuple[Data, Attributes]:
     """``Data()`` in a tenth of its time, and what holds its attributes."""
     batch, store = object.__new__(Data), object.__new__(type(_DATA._store))
     into: Attributes = {}

@@ -26,7 +26,7 @@ def wrap_edges(plan: DataPlan, batch: Batch, out: Sample, sampler: BaseSampler, 
         sampler: made the sample.
         transformed: whether the user has changed the sample.
     """
-    order = None if transformed else _order(sampler)
+    order = None if transformed else order_of(sampler)
     undirected = order is not None and sampler.subgraph_type == SubgraphType.bidirectional and not sampler.is_hetero
     for edge_type in plan.edge_index_types:
         if isinstance(out, SamplerOutput):
@@ -51,7 +51,7 @@ def mark_edges(batches: Sequence[Batch], outs: Sequence[Sample], sampler: BaseSa
         sampler: made the samples.
         transformed: whether the user has changed the samples.
     """
-    if transformed or _order(sampler) != "col":
+    if transformed or order_of(sampler) != "col":
         return
     for batch, out in zip(batches, outs, strict=True):
         stores = batch.__dict__.get("_edge_store_dict")  # a look costs less than a call
@@ -68,7 +68,7 @@ def mark_edges(batches: Sequence[Batch], outs: Sequence[Sample], sampler: BaseSa
                 mark_sorted(edge_index, hops)
 
 
-def _order(sampler: BaseSampler) -> str | None:
+def order_of(sampler: BaseSampler) -> str | None:
     """The sort order of sampled edges; ``None``: it is not known."""
     if not isinstance(sampler, NeighborSampler) or has_own_sample(sampler):
         return None

@@ -11,10 +11,12 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from torch_geometric.data import Data, HeteroData
 
 from manyhop.embedding import RowsAhead
+from manyhop.loading.adapter import Joined
 from manyhop.loading.gpu.samples import empty_sample
 from manyhop.pipeline import Turn
 from manyhop_pyg.batch.assemble import finish_trainable
 from manyhop_pyg.batch.join import join_all
+from manyhop_pyg.batch.launched import LaunchedSample, counts_of, join_launched, outs_of
 from manyhop_pyg.batch.plan import has_embeddings
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.loaders.view import LoaderView
@@ -77,17 +79,23 @@ class Batches:
         value = self._loader.collate_fn(positions)
         return _pinned(value) if self._pins and self.in_thread else value
 
-    def complete(self, sample: Sample) -> Batch:
+    def complete(self, sample: Sample | LaunchedSample) -> Batch:
         """Call ``filter_fn``."""
-        batch = self._loader.filter_fn(sample)
+        (out,) = outs_of([sample])
+        batch = self._loader.filter_fn(out)
         return _pinned(batch) if self._pins else batch
 
-    def join(self, samples: Sequence[Sample], turns: Sequence[Turn] | None) -> tuple[list[Batch], int]:
+    def join(self, samples: Sequence[Sample | LaunchedSample], turns: Sequence[Turn] | None) -> Joined[Batch]:
         """Join samples with the features of the data, by one gather."""
         loader = self._loader
-        batches, outs, nbytes = join_all(loader.joining(), samples, [])
+        joining = loader.joining()
+        if turns is not None and type(samples[0]) is LaunchedSample:
+            found = join_launched(joining, samples, turns, distributed=loader.distributed)
+            if found is not None:
+                return found
+        batches, outs, nbytes = join_all(joining, outs_of(samples), [])
         if turns is None:
-            return batches, nbytes
+            return Joined(batches, nbytes)
         marks: list[Tensor | None] = [None] * len(outs)
         if loader.distributed and len(outs) > 1:  # one kernel for all; unsafe: changes of one do not count for others
             sizes = [out.metadata[0].numel() for out in outs]
@@ -95,11 +103,14 @@ class Batches:
             marks = list(together.unsafe_split_with_sizes(sizes))
         for batch, out, turn, mark in zip(batches, outs, turns, marks, strict=True):
             loader.finish_batch(batch, out, turn, mark)
-        return batches, nbytes
+        return Joined(batches, nbytes)
 
-    def count(self, samples: Sequence[Sample]) -> None:
+    def count(self, samples: Sequence[Sample | LaunchedSample]) -> None:
         """Add seeds, nodes and edges to the statistics."""
-        self._loader.count_samples(samples)
+        if samples and type(samples[0]) is LaunchedSample:
+            self._loader.count(*counts_of(samples))
+        else:
+            self._loader.count_samples(samples)
 
     def values(self, batch: Batch) -> list[Collection[object]]:
         """Return the values of the attributes of a batch of PyG's, or the batch."""

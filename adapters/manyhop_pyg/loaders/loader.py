@@ -263,6 +263,10 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
         """Begin to sample around the inputs of several batches."""
         raise NotImplementedError
 
+    def begin_group(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
+        """Begin to sample a group of batches of an epoch, which are joined with their features together."""
+        return self.begin_on_gpu(sampling, inputs, keys)
+
     def _sample_on_gpu(self, index: Inputs) -> Sample | None:
         """What the sampler gives for one batch, on the GPU; ``None`` where it has to be asked itself."""
         if self._gpu is None or self._gpu.sampling is None:
@@ -341,11 +345,15 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
 
     def count_samples(self, outs: Sequence[Sample]) -> None:
         """Add seeds, nodes and edges to the statistics."""
-        self._stats.count(
-            seeds=sum([out.metadata[0].numel() for out in outs]),
-            nodes=sum([_total(out.node) for out in outs]),
-            edges=sum([_total(out.row) for out in outs]),
+        self.count(
+            sum([out.metadata[0].numel() for out in outs]),
+            sum([_total(out.node) for out in outs]),
+            sum([_total(out.row) for out in outs]),
         )
+
+    def count(self, seeds: int, nodes: int, edges: int) -> None:
+        """Add numbers of batches to the statistics."""
+        self._stats.count(seeds=seeds, nodes=nodes, edges=edges)
 
     def has_own_collate(self) -> bool:
         """Whether ``collate_fn`` is not the one above."""

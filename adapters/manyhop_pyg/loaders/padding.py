@@ -104,11 +104,11 @@ class Padding:
         self._topology = topology
         user = self._topology.user_edge_type if self._topology.hetero else {HOMOGENEOUS_EDGE: HOMOGENEOUS_EDGE}
         self._user, self._own = user, {name: t for t, name in user.items()}
-        self._batch_size, self._input_type = batch_size, inputs.input_type
+        self.batch_size, self._input_type = batch_size, inputs.input_type
         samples = [_to_sample(out, self._topology) for out in outs]
         hops = samples[0].num_sampled_nodes is not None
         seeds = (
-            {self._topology.node_type(self._input_type): self._batch_size}
+            {self._topology.node_type(self._input_type): self.batch_size}
             if _is_of_nodes(outs[0].metadata) and hops
             else None
         )
@@ -120,15 +120,16 @@ class Padding:
             device=device,
         )
         self.sizes: PadSizes = self._fixed.sizes
+        self.pad_launched = self._fixed.pad_launched
         self._num_labels = max(out.metadata[1].size(1) if _is_binary(out.metadata) else 0 for out in outs)
         self._neg_sampling = neg_sampling
 
     def pad(self, outs: Sequence[Sample], stats: Stats) -> list[Sample]:
         """Samples in PyG's terms, padded; ``stats`` count those of an epoch's batches."""
         sizes = [out.metadata[0].numel() for out in outs]
-        if max(sizes) > self._batch_size:
+        if max(sizes) > self.batch_size:
             raise InputError(
-                f"Expected up to batch_size={self._batch_size} seeds with pad='auto', got {max(sizes)}. Make a loader "
+                f"Expected up to batch_size={self.batch_size} seeds with pad='auto', got {max(sizes)}. Make a loader "
                 "with the larger batch_size."
             )
         samples = [_to_sample(out, self._topology) for out in outs]
@@ -165,7 +166,7 @@ class Padding:
             num_labels: seed edges and binary negatives of a full batch.
         """
         input_id, *others = metadata
-        n, size = input_id.numel(), self._batch_size
+        n, size = input_id.numel(), self.batch_size
         ends: list[Tensor] = []
         if _is_binary(metadata):  # one entry per seed edge and per negative
             index, *others = others
@@ -185,13 +186,13 @@ class Padding:
             seed_mask = padded.node_mask[self._topology.node_type(input_type)][:size]
         else:
             seed_mask = mask_of(n, size, input_id.device)
-        return (lengthened(input_id, self._batch_size, 0), *ends, *others), seed_mask
+        return (lengthened(input_id, self.batch_size, 0), *ends, *others), seed_mask
 
     def _pad_typed_seeds(self, metadata: Metadata, padded: Padded) -> tuple[Metadata, list[Tensor]]:
         """The same for seeds of several types: ``batch_size`` of each, as far as there are so many nodes."""
         *columns, counts = metadata
         most = {t: padded.sizes.nodes[self._topology.node_type(t)][0] for t in counts}
-        sizes = {t: min(self._batch_size, n) for t, n in most.items()}
+        sizes = {t: min(self.batch_size, n) for t, n in most.items()}
         longer = [None if column is None else self._by_type(column, counts, sizes) for column in columns]
         masks = [mask_of(n, size, columns[0].device) for n, size in zip(counts.values(), sizes.values(), strict=True)]
         return (*longer, sizes), masks
@@ -202,13 +203,13 @@ class Padding:
         both = {t: self._pad_metadata(of, padded, t, self._most_labels(t)) for t, of in about.items()}
         longer = {t: of for t, (of, _) in both.items()}
         ids = torch.cat([of[0] for of in longer.values()])
-        return (ids, longer, dict.fromkeys(counts, self._batch_size)), [mask for _, mask in both.values()]
+        return (ids, longer, dict.fromkeys(counts, self.batch_size)), [mask for _, mask in both.values()]
 
     def _most_labels(self, edge_type: EdgeType) -> int:
         """Seed edges, and binary negatives, of a batch whose seed edges are all of this type."""
         negatives = negatives_of(self._neg_sampling, edge_type)
         amount = negatives.amount if negatives is not None and negatives.is_binary() else 0
-        return self._batch_size + math.ceil(self._batch_size * amount)
+        return self.batch_size + math.ceil(self.batch_size * amount)
 
     def _most_in_batch(self, edge_type: EdgeType | None) -> int:
         """Negatives of a seed edge of a full batch, where they are other seed edges' destinations; else 0."""

@@ -65,14 +65,14 @@ class PadSizes(Counts):
         return {e: list(blocks) for e, blocks in self.edges.items()}
 
     @cached_property
-    def _most(self) -> tuple[list[tuple[NodeType, Blocks]], list[tuple[EdgeType, Blocks]]]:
-        """The largest counts, of nodes and of edges."""
+    def most(self) -> tuple[list[tuple[NodeType, Blocks]], list[tuple[EdgeType, Blocks]]]:
+        """The largest counts that fit, of nodes and of edges."""
         nodes = [(t, tuple([size and size - SPARE for size in blocks])) for t, blocks in self.nodes.items()]
         return nodes, list(self.edges.items())
 
     def holds(self, counts: Counts) -> bool:
         """Whether a sample with these counts fits."""
-        nodes, edges = self._most
+        nodes, edges = self.most
         return all(
             [all([n <= m for n, m in zip(counts.nodes[t], most, strict=True)]) for t, most in nodes]
             + [all([n <= m for n, m in zip(counts.edges[e], most, strict=True)]) for e, most in edges]

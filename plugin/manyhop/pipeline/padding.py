@@ -12,7 +12,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,10 @@ from manyhop.graph import EdgeType, NodeType
 from manyhop.pipeline.block_sizes import SPARE, Blocks, Counts, Filled, PadSizes, padding_ends
 from manyhop.sampling import SampledSubgraph
 from manyhop.system import triton_compiler
+
+if TYPE_CHECKING:
+    from manyhop.pipeline.gpu import PaddedTogether
+    from manyhop.sampling.gpu.launch.results import Results
 
 
 @dataclass(slots=True, eq=False, kw_only=True)  # frozen ones take longer to make
@@ -86,6 +90,7 @@ class Padder:
     def __init__(self, sizes: PadSizes, device: torch.device, *, num_trees: int) -> None:
         self.sizes, self.device, self._num_trees = sizes, device, num_trees
         self._frames: dict[int, Any] = {}
+        self._launched: Any = None
         if triton_compiler.runs_on(device):
             _kernels().prepare_padding(device)
 
@@ -105,6 +110,19 @@ class Padder:
             Padded(sample=out, sizes=frame.sizes, counts=own, grown=times, node_mask=nodes, edge_mask=edges, jobs=jobs)
             for (out, nodes, edges, jobs), frame, own, times in zip(filled, frames, counts, grown, strict=True)
         ]
+
+    def pad_launched(self, launched: Results, first: int, num: int) -> PaddedTogether | None:
+        """Return some samples of a launch, padded together; ``None``: one does not fit into the first sizes.
+
+        Args:
+            launched: not weighted; all samples that the padder gets are of launches of the same sampler.
+            first: number of the first one.
+            num: how many.
+        """
+        if self._launched is None:
+            self._launched = _kernels().LaunchedFrame(self._frame(0), launched, self.device, self._num_trees)
+        padded: PaddedTogether | None = self._launched.pad(launched, first, num)
+        return padded
 
     def _frame(self, times: int) -> Any:
         """That of sizes which have grown so many times."""

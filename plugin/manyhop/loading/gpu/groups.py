@@ -80,15 +80,16 @@ class InFlightGroup(SampledGroup):
             self._state = State(gpu, self._adapter.columns)
             turns = self._turns[i : i + len(samples)]
             try:
-                batches, nbytes = assembler.join(samples, turns)
+                batches, nbytes, memory = assembler.join(samples, turns)
             except Exception:
                 if len(samples) == 1:
                     raise
                 del samples[1:]  # one of them raises: complete each alone
-                batches, nbytes = assembler.join(samples, turns[:1])
+                batches, nbytes, memory = assembler.join(samples, turns[:1])
             timed = gpu.is_timed(turns[0])
             ready = streams.mark(timed)
-        together, source = gpu.tensors_of(self._adapter, batches), (self._state, self)
+        together = gpu.tensors_of(self._adapter, batches) if memory is None else memory
+        source = self._state, self
         self._made = {
             k: OnStream(batch, ready, timed and k == i, together, source) for k, batch in enumerate(batches, i)
         }

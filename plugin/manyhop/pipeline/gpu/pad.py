@@ -190,11 +190,10 @@ def fill(
         made.append((padded, {t: next(mask_of) for t in node}, {e: next(mask_of) for e in row}))
         at += 8 * cut.num_ids
         mask_at += cut.num_masks
-    jobs, staging = _staging((sum([len(frame.jobs) for frame in frames]), frames[0].jobs.shape[1]), device)
+    jobs, staging = host_table((sum([len(frame.jobs) for frame in frames]), frames[0].jobs.shape[1]), device)
     np.concatenate([frame.jobs for frame in frames], out=jobs)
     jobs[:, _IN : _BEGINS + num_blocks + 1] = np.array(added, dtype=np.int64).reshape(len(jobs), -1)
-    programs = min(max([frame.tiles for frame in frames]), _MOST_PROGRAMS)
-    table = _launch(_pad(), device, staging, programs, num_blocks, programs, num_trees)
+    table = enqueue_padding(staging, frames, device, num_trees)
     filled: list[Filled] = []
     begin, number = table.data_ptr(), table.get_device()
     for parts, frame in zip(made, frames, strict=True):
@@ -227,14 +226,33 @@ def clear(tensors: Sequence[tuple[Tensor, int]], num_blocks: int) -> None:
     """
     parts = [(value.data_ptr(), value.nbytes // value.size(0), job) for value, job in tensors if value.numel()]
     if parts:
-        device, most = tensors[0][0].device, max([value.nbytes for value, _ in tensors])
-        table, staging = _staging((len(parts), 3), device)
-        table[:] = parts
-        programs = min(-(-most // _BYTES_OF_PROGRAM), _MOST_PROGRAMS)
-        _launch(_clear(), device, staging, programs, num_blocks, programs)
+        enqueue_clearing(parts, max([value.nbytes for value, _ in tensors]), num_blocks, tensors[0][0].device)
 
 
-def _staging(shape: tuple[int, int], device: torch.device) -> tuple[npt.NDArray[np.int64], Tensor]:
+def enqueue_padding(table: Tensor, frames: Sequence[GPUFrame], device: torch.device, num_trees: int) -> Tensor:
+    """Enqueue the kernel that pads, for a table of jobs in memory of :func:`host_table`; return it on the GPU."""
+    programs = min(max([frame.tiles for frame in frames]), _MOST_PROGRAMS)
+    return _launch(_pad(), device, table, programs, frames[0].num_blocks, programs, num_trees)
+
+
+def enqueue_clearing(parts: Sequence[tuple[int, int, int]], most: int, num_blocks: int, device: torch.device) -> None:
+    """Enqueue the kernel that clears the rows of padding.
+
+    Args:
+        parts: for each tensor its address, the bytes of a row, and the address of the job of its rows.
+        most: bytes of the largest tensor.
+        num_blocks: of these jobs.
+        device: the GPU.
+    """
+    if not parts:
+        return
+    table, staging = host_table((len(parts), 3), device)
+    table[:] = parts
+    programs = min(-(-most // _BYTES_OF_PROGRAM), _MOST_PROGRAMS)
+    _launch(_clear(), device, staging, programs, num_blocks, programs)
+
+
+def host_table(shape: tuple[int, int], device: torch.device) -> tuple[npt.NDArray[np.int64], Tensor]:
     """Memory of the host for a table that a GPU will get: as an array, as a tensor."""
     staging = torch.empty(shape, dtype=torch.int64, pin_memory=device.type == "cuda")
     return staging.numpy(), staging

@@ -18,6 +18,7 @@ from manyhop.sampling.gpu.induced import Inducer, drop_excluded
 from manyhop.sampling.gpu.launch.capacity import Shape
 from manyhop.sampling.gpu.launch.plan import Plan
 from manyhop.sampling.gpu.launch.pool import Launch, Pool
+from manyhop.sampling.gpu.launch.results import Results
 from manyhop.sampling.gpu.launch.seeds import SeedGroup
 from manyhop.sampling.gpu.launch.sequence import KernelSequence
 from manyhop.sampling.gpu.transfer import kernel_device, run_on
@@ -172,12 +173,22 @@ class Pending:
             InputError: a seed is not a node of the graph.
             CapacityError: a batch is too large.
         """
-        if not self._launches:
-            raise InputError("These batches have been finished already. Call begin() for the next ones.")
         return run_on(self._stream, self._complete)
 
+    def finish_whole(self) -> Results | list[SampledSubgraph]:
+        """Finish as :meth:`finish` does, but leave the samples as they reside where one launch has written all of them.
+
+        Raises:
+            InputError: a seed is not a node of the graph.
+            CapacityError: a batch is too large.
+        """
+        if self._sampler._inducer is not None or self._sampler.spec.reverse is not None:
+            return run_on(self._stream, self._complete)
+        return run_on(self._stream, self._launched)
+
     def _complete(self) -> list[SampledSubgraph]:
-        samples, sampler = self._finish(), self._sampler
+        found, sampler = self._launched(), self._sampler
+        samples = found if isinstance(found, list) else found.cut()
         if sampler._inducer is not None:
             samples = _in_given_trees(samples, self._requests)
             return drop_excluded(sampler._inducer.replace_edges(samples), self._requests)
@@ -185,17 +196,20 @@ class Pending:
             return add_reverses(samples, sampler.spec.reverse)
         return samples
 
-    def _finish(self) -> list[SampledSubgraph]:
+    def _launched(self) -> Results | list[SampledSubgraph]:
         launches, self._launches = self._launches, []
+        if not launches:
+            raise InputError("These batches have been finished already. Call begin() for the next ones.")
         try:
             if len(launches) == 1:
                 return launches[0].finish()
-            return [sample for launch in launches for sample in launch.finish()]
+            return [sample for launch in launches for sample in launch.finish().cut()]
         except CapacityError:
             if len(self._requests) == 1:
                 raise
         # Batches one by one: their sizes are known by now.
-        return [sample for request in self._requests for sample in Pending(self._sampler, [request])._finish()]
+        singly = [Pending(self._sampler, [request])._launched() for request in self._requests]
+        return [sample for found in singly for sample in (found if isinstance(found, list) else found.cut())]
 
 
 def _in_given_trees(samples: list[SampledSubgraph], requests: Sequence[NodeRequest]) -> list[SampledSubgraph]:

@@ -9,7 +9,7 @@ import torch
 
 from manyhop.errors import CapacityError
 from manyhop.sampling.check import check_request
-from manyhop.sampling.contract import NodeRequest, SampledSubgraph
+from manyhop.sampling.contract import NodeRequest
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.launch.capacity import Capacity, Shape, first_guess, worst_case
 from manyhop.sampling.gpu.launch.descriptor import write_descriptor
@@ -130,7 +130,7 @@ class Launch:
         workspace.launch(None if self._results is None else self._results.addresses)
         self._workspace = workspace
 
-    def finish(self) -> list[SampledSubgraph]:
+    def finish(self) -> Results:
         """Return the samples (directional), written on the same stream; waits for their sizes.
 
         Raises:
@@ -160,11 +160,11 @@ class Launch:
                 results = Results(workspace.layout, sizes, num, self._pool.plan.device)
                 workspace.finish(results.addresses)
             self._pool.observe(workspace, report)
-            samples = results.cut(report)
+            results.report = report
             if workspace.plan.weighs:
-                for sample, segments in zip(samples, workspace.extent.segment_of, strict=False):
-                    sample.__dict__["edge_weight"] = workspace.kernels.edge_weights(segments, report.num_edges)
-            return samples
+                segments = workspace.extent.segment_of[: len(self._requests)]
+                results.weights = [workspace.kernels.edge_weights(own, report.num_edges) for own in segments]
+            return results
         finally:
             self._pool.learn(workspace, failed=False)
             self.release_workspace()

@@ -1,0 +1,139 @@
+"""Batches of fixed sizes that are made together, of samples of a launch: those of the CPU, bit for bit."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from gpu_stand_ins import CPU, Positions, pyg_works_on, stand_for_gpu
+from grouped import compare
+from torch_geometric import EdgeIndex
+from torch_geometric.data import Data
+
+pytest.importorskip("triton", minversion="3.5", reason="GPU kernels need triton 3.5 or later")
+import manyhop.pipeline.gpu
+from manyhop.loading import padding
+from manyhop.pipeline import block_sizes
+from manyhop.pipeline.streams import tensors_in
+from manyhop_pyg import FeatureStore, GraphStore, NeighborLoader
+from manyhop_pyg.loaders import batches
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a CPU stands for the GPU")
+
+
+class Launches:
+    """Loaders take the way of GPUs, with kernels that are interpreted, where it is called with ``True``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, kernels_everywhere: Callable[[bool], None]) -> None:
+        self._patch, self._everywhere = monkeypatch, kernels_everywhere
+        self.joined: list[int] = []
+        """Batches that were made together, of each call; 0 where they were made one by one."""
+        really = batches.join_launched
+
+        def join(joining: Any, samples: Any, turns: Any, *, distributed: bool) -> Any:
+            found = really(joining, samples, turns, distributed=distributed)
+            self.joined.append(0 if found is None else len(found.batches))
+            return found
+
+        stand_for_gpu(monkeypatch.setattr)
+        monkeypatch.setattr(manyhop.pipeline.gpu, "GPUPositions", Positions)
+        monkeypatch.setattr(batches, "join_launched", join)
+
+    def __call__(self, on: bool = True) -> None:
+        pyg_works_on(self._patch.setattr, CPU if on else None)
+        self._everywhere(on)
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch, kernels_everywhere: Callable[[bool], None]) -> Launches:
+    return Launches(monkeypatch, kernels_everywhere)
+
+
+def loader_of(source: Any, *args: Any, **options: Any) -> NeighborLoader:
+    return NeighborLoader(source, [3, 2], *args, **({"batch_size": 8, "seed": 1, "pad": "auto"} | options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shuffle": True},
+        {"disjoint": True},
+        {"distributed": True},
+        {"num_workers": 1},
+        {"drop_last": True},
+        {"transform": lambda batch: batch},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_data(data: Data, launches: Launches, options: dict[str, Any]) -> None:
+    data.e_id = torch.arange(300)
+    compare(launches, functools.partial(loader_of, data, **options), epochs=1)
+    assert sum(launches.joined) == (7 if "drop_last" in options else 8)
+    assert 0 not in launches.joined
+
+
+def test_stores(data: Data, launches: Launches) -> None:
+    features, graph = FeatureStore(), GraphStore()
+    features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
+    features.put_tensor(data.edge_attr, group_name=None, attr_name="edge_attr", index=None)
+    graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
+    compare(launches, functools.partial(loader_of, (features, graph)), epochs=1)
+    assert sum(launches.joined) == 8
+
+
+def test_types(hetero: Any, launches: Launches) -> None:
+    compare(launches, functools.partial(loader_of, hetero, "paper"), epochs=1)
+    assert sum(launches.joined) == 5
+
+
+def test_batches_that_do_not_fit(data: Data, launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+    really = padding.pad_sizes
+    monkeypatch.setattr(block_sizes, "MULTIPLE", 1)
+    monkeypatch.setattr(
+        padding, "pad_sizes", lambda counts, **others: really(sorted(counts, key=str)[:4], margin=0.0, **others)
+    )
+    loader = compare(launches, functools.partial(loader_of, data, shuffle=True), epochs=1)
+    assert loader.stats().pad_fit_rate < 1
+    assert 0 in launches.joined
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.update({"batch": torch.arange(60)}),
+        lambda data: data.update({"edge_index": data.edge_index.int()}),
+        lambda data: data.update({"edge_index": EdgeIndex(data.edge_index, sparse_size=(60, 60))}),
+        lambda data: data.update({"x": data.x.requires_grad_()}),
+    ],
+    ids=["attribute of batches", "int32", "EdgeIndex", "gradients"],
+)
+def test_what_is_made_one_by_one(data: Data, launches: Launches, change: Callable[[Data], Any]) -> None:
+    changed = change(data) or data
+    compare(launches, functools.partial(loader_of, changed), epochs=1)
+    assert sum(launches.joined) == 0
+
+
+def test_batches_are_independent(data: Data, launches: Launches) -> None:
+    launches()
+    expected, first, *others = list(loader_of(data, shuffle=True)), *loader_of(data, shuffle=True)
+    assert sum(launches.joined) == 16
+    assert list(first.keys()) == list(expected[0].keys())
+    versions = [value._version for batch in others for value in tensors_in(batch)]
+    for value in tensors_in(first):
+        value.zero_()
+    first.num_sampled_nodes.clear()
+    assert versions == [value._version for batch in others for value in tensors_in(batch)]
+    for batch, own in zip(others, expected[1:], strict=True):
+        assert all(torch.equal(own[key], value) for key, value in batch if isinstance(value, torch.Tensor))
+        assert batch.num_sampled_nodes == own.num_sampled_nodes
+
+
+def test_rows_that_change_are_gathered_again(data: Data, launches: Launches) -> None:
+    launches()
+    loader, seen = loader_of(data), []
+    for batch in loader:
+        assert torch.equal(batch.x[batch.node_mask], data.x[batch.n_id[batch.node_mask]])
+        seen.append(batch)
+        data.x.add_(1)
+    assert len(seen) == 8
