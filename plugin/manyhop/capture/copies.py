@@ -35,26 +35,22 @@ class Copy:
     def __init__(self, targets: Sequence[tuple[int, Tensor]], device: torch.device) -> None:
         self._numbers = [i for i, _ in targets]
         self._device, self._programs = device, 0
-        self._rest: list[tuple[int, int, int]] = []
+        self._calls: list[int] = []
         for _, target in targets:
-            self._rest.append((target.data_ptr(), target.nbytes, self._programs))
+            self._calls += (0, target.data_ptr(), target.nbytes, self._programs)
             self._programs += -(-target.nbytes // TILE.value)
         size = next(n for n in _COUNTS if n >= len(targets))
-        self._padding = (0, 0, 0, _NEVER) * (size - len(targets))
+        self._calls += (0, 0, 0, _NEVER) * (size - len(targets))
         self._kernel = _kernel(size)
         self._kernel.prepare(device)
 
     def __call__(self, tensors: Sequence[Tensor]) -> None:
         """Copy the tensors of a batch, on the current stream."""
-        calls: list[int] = []
-        alive: list[Tensor] = []  # until the kernel is enqueued
-        for i, rest in zip(self._numbers, self._rest, strict=True):
-            source = tensors[i]
-            if not source.is_contiguous():
-                source = source.contiguous()
-                alive.append(source)
-            calls += (source.data_ptr(), *rest)
-        calls += self._padding
+        sources = [tensors[i] for i in self._numbers]
+        if not all([source.is_contiguous() for source in sources]):
+            sources = [source.contiguous() for source in sources]  # which live until the kernel is enqueued
+        calls = self._calls.copy()
+        calls[: FIELDS.value * len(sources) : FIELDS.value] = [source.data_ptr() for source in sources]
         if self._device.type == "cuda" and torch.cuda.current_device() != self._device.index:
             with torch.cuda.device(self._device):
                 self._kernel(self._device, self._programs, tuple(calls))

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Hashable, Iterator
 from contextlib import ExitStack, contextmanager
+from operator import is_
 from typing import Any, Final
 
 import torch
@@ -34,6 +35,8 @@ class StepState:
         self._rates: list[_Rate] = []
         self._parameters: dict[int, torch.nn.Parameter] = {}
         self._replicas: dict[int, Replica] = {}
+        self._known: list[object] = []
+        self._settings: Hashable = ()  # as long as these are the values of all groups
         self.refusal: str | None = None
         """Why the step cannot be recorded, as far as its modules show."""
         self.generation = 0
@@ -103,15 +106,24 @@ class StepState:
 
     def key(self) -> Hashable:
         """Return the settings that a graph repeats."""
+        values: list[object] = []
+        for optimizer in self._optimizers.values():
+            for group in optimizer.param_groups:
+                values += group.values()
+                values.append(len(group["params"]))
+        if len(values) != len(self._known) or not all(map(is_, values, self._known)):
+            self._known, self._settings = values, tuple(self._settings_now())
+        return self.generation, self._settings
+
+    def _settings_now(self) -> list[Hashable]:
         rated = {id(rate.group) for rate in self._rates}
-        settings = [
+        return [
             (len(value) if name == "params" else value if value.__hash__ else id(value))
             for optimizer in self._optimizers.values()
             for group in optimizer.param_groups
             for name, value in group.items()
             if name != "initial_lr" and not (name == "lr" and id(group) in rated)
         ]
-        return self.generation, *settings
 
     def _add_module(self, module: torch.nn.Module) -> None:
         wrapper = getattr(module, "_orig_mod", module)  # of a compiled module

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final, Generic, Protocol, TypeVar
 
 import torch
@@ -26,6 +27,7 @@ R = TypeVar("R")
 _WARM_UP: Final = 3
 """Eager steps before the first recording: libraries and optimizers allocate what they keep."""
 _MOST_GRAPHS: Final = 32
+_FORM: Final = attrgetter("shape", "dtype")
 _NOT_THE_USERS: Final = frozenset({"torch", "torch_geometric", "dgl", "triton"}) | sys.stdlib_module_names
 
 
@@ -109,7 +111,7 @@ class CapturedStep(Generic[B, R]):
         if self._state.generation != self._generation:  # optimizers have other tensors than those that graphs write
             self._generation = self._state.generation
             self._sizes.clear()
-        key = (*[(t.shape, t.dtype) for t in tensors], constants, self._state.key())
+        key = (*map(_FORM, tensors), constants, self._state.key())
         size = self._sizes.get(key)
         if size is None or self.eager < _WARM_UP:
             self._layout.check(batch)
