@@ -17,6 +17,7 @@ from manyhop.loading import padding
 from manyhop.pipeline import block_sizes
 from manyhop.pipeline.streams import tensors_in
 from manyhop_pyg import FeatureStore, GraphStore, NeighborLoader
+from manyhop_pyg.batch.launched import join_launched
 from manyhop_pyg.loaders import batches
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a CPU stands for the GPU")
@@ -29,10 +30,12 @@ class Launches:
         self._patch, self._everywhere = monkeypatch, kernels_everywhere
         self.joined: list[int] = []
         """Batches that were made together, of each call; 0 where they were made one by one."""
-        really = batches.join_launched
+        self.calls: list[Any] = []
+        """Their arguments."""
 
         def join(joining: Any, samples: Any, turns: Any, *, distributed: bool) -> Any:
-            found = really(joining, samples, turns, distributed=distributed)
+            self.calls.append((joining, samples, turns))
+            found = join_launched(joining, samples, turns, distributed=distributed)
             self.joined.append(0 if found is None else len(found.batches))
             return found
 
@@ -137,3 +140,13 @@ def test_rows_that_change_are_gathered_again(data: Data, launches: Launches) -> 
         seen.append(batch)
         data.x.add_(1)
     assert len(seen) == 8
+
+
+def test_samples_that_do_not_follow_each_other(data: Data, launches: Launches) -> None:
+    launches()
+    for _ in loader_of(data):
+        pass
+    joining, samples, turns = launches.calls[0]
+    assert len(samples) == 8
+    assert join_launched(joining, samples[2:4], turns[2:4], distributed=False) is not None
+    assert join_launched(joining, [samples[2], samples[1]], turns[1:3], distributed=False) is None

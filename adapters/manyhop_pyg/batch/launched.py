@@ -97,7 +97,7 @@ def join_launched(
 
     Args:
         joining: what they are joined with, on a GPU and with padding.
-        samples: of one launch.
+        samples: one or more.
         turns: which batches these are.
         distributed: whether batches tell which of them are repetitions.
     """
@@ -106,7 +106,9 @@ def join_launched(
     assert padding is not None
     num, size = len(samples), padding.batch_size
     metadata = group.metadata[first : first + num]
-    if stores is None or max([about[0].numel() for about in metadata]) > size:
+    if stores is None or any([own is not group or i != first + k for k, (own, i) in enumerate(samples)]):
+        return None  # as after a change of rows, when the first one is sampled again
+    if max([about[0].numel() for about in metadata]) > size:
         return None
     padded = padding.pad_launched(group.samples, first, num, gpu.device)
     if padded is None or {*padded.node, *padded.edge_index} != stores.slots.keys():

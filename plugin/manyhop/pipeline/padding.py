@@ -90,7 +90,7 @@ class Padder:
     def __init__(self, sizes: PadSizes, device: torch.device, *, num_trees: int) -> None:
         self.sizes, self.device, self._num_trees = sizes, device, num_trees
         self._frames: dict[int, Any] = {}
-        self._launched: Any = None
+        self._launched: dict[bool, Any] = {}  # of disjoint samples, and of others
         if triton_compiler.runs_on(device):
             _kernels().prepare_padding(device)
 
@@ -115,13 +115,16 @@ class Padder:
         """Return some samples of a launch, padded together; ``None``: one does not fit into the first sizes.
 
         Args:
-            launched: not weighted; all samples that the padder gets are of launches of the same sampler.
+            launched: without weights of edges; all that the padder gets are of the same graph.
             first: number of the first one.
             num: how many.
         """
-        if self._launched is None:
-            self._launched = _kernels().LaunchedFrame(self._frame(0), launched, self.device, self._num_trees)
-        padded: PaddedTogether | None = self._launched.pad(launched, first, num)
+        disjoint = launched.layout.per_node == 2
+        frame = self._launched.get(disjoint)
+        if frame is None:
+            made = _kernels().LaunchedFrame(self._frame(0), launched, self.device, self._num_trees)
+            frame = self._launched.setdefault(disjoint, made)
+        padded: PaddedTogether | None = frame.pad(launched, first, num)
         return padded
 
     def _frame(self, times: int) -> Any:

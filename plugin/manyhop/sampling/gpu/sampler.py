@@ -182,9 +182,9 @@ class Pending:
             InputError: a seed is not a node of the graph.
             CapacityError: a batch is too large.
         """
-        if self._sampler._inducer is not None or self._sampler.spec.reverse is not None:
-            return run_on(self._stream, self._complete)
-        return run_on(self._stream, self._launched)
+        sampler = self._sampler
+        is_plain = sampler._inducer is None and sampler.spec.reverse is None and not sampler._plan.weighs
+        return run_on(self._stream, self._launched if is_plain else self._complete)
 
     def _complete(self) -> list[SampledSubgraph]:
         found, sampler = self._launched(), self._sampler
