@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from manyhop.pipeline.gpu import PaddedTogether
     from manyhop.sampling.gpu.launch.results import Results
 
-_GATHERED = 4  # batches whose rows share memory, which is kept as long as some of them
+_GATHERED = 4  # batches whose rows are asked for together, and share memory
 _REMOVED = {"batch", "seed_time"}  # attributes of the user's that batches do not have
 
 

@@ -27,7 +27,7 @@ _NEVER = 1 << 62  # the first program of a request that is not there
 _LONGEST_ROW = 1 << 30  # bytes
 _SMALL_ROW = 64  # bytes: all that are gathered from a source at once share memory ...
 _SHARING = 4  # ... longer ones that of so many requests ...
-_SHARED_BYTES = 256 << 20  # ... of up to so much: it is kept alive as long as some of them
+_SHARED_BYTES = 64 << 20  # ... of up to so much: it is kept alive as long as some of them, or of their batches
 
 
 @dataclass(frozen=True)
