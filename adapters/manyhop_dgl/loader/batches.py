@@ -118,11 +118,9 @@ class Batches:
         """Return all tensors of a batch."""
         value: BlockTensors | EdgeTensors = batch.batch
         tensors = value.sample if isinstance(value, EdgeTensors) else value
-        found = [*tensors.node.values(), *rows_of(value)]
-        block = tensors.blocks[0]  # those of the others are of the same memory
-        for by_type in (block.columns, block.sources, block.ids, block.weights, block.masks, tensors.masks):
-            if by_type is not None:
-                found += by_type.values()
+        found = [*tensors.node.values(), *tensors.hops.tensors(), *rows_of(value)]
+        if tensors.masks is not None:
+            found += tensors.masks.values()
         if tensors.padding is not None and tensors.padding.jobs is not None:
             found.append(tensors.padding.jobs.table)  # which is read again where rows are gathered again
         if isinstance(value, EdgeTensors):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -12,27 +12,39 @@ from manyhop_dgl.loader.storages import graphs_in
 from manyhop_dgl.samplers.tensors import BlockTensors
 
 
-def counts_of(batch: object, indices: object) -> dict[str, int]:
-    """Return seeds, nodes and edges of a batch, without padding, as ``Stats.count`` takes them.
+def counts_of(batches: Sequence[object], indices: object = None) -> dict[str, int]:
+    """Return seeds, nodes and edges of batches, without padding, as ``Stats.count`` takes them.
 
     Args:
-        batch: a sample, or what a sampler returned.
+        batches: samples, or what a sampler returned.
         indices: seeds of the latter.
     """
+    seeds = nodes = edges = 0
+    others: list[dict[str, int]] = []
+    for batch in batches:
+        if isinstance(batch, BlockTensors) and batch.padding is None:
+            hops = batch.hops
+            seeds += sum(hops.num_nodes[0].values())
+            nodes += sum(hops.num_nodes[-1].values())
+            for of_hops in hops.num_edges.values():
+                edges += sum(of_hops)
+        else:
+            others.append(_counts_of(batch, indices))
+    total = {"seeds": seeds, "nodes": nodes, "edges": edges}
+    for counts in others:
+        for name, number in counts.items():
+            total[name] = total.get(name, 0) + number
+    return total
+
+
+def _counts_of(batch: object, indices: object) -> dict[str, int]:
     if isinstance(batch, BlockTensors):
-        if batch.padding is not None:
-            return _without_padding(batch, batch.padding)
-        nodes, edges = 0, 0
-        for ids in batch.node.values():
-            nodes += ids.shape[0]
-        for block in batch.blocks:
-            for ids in block.ids.values():
-                edges += ids.shape[0]
-        return {"seeds": sum(batch.num_seeds.values()), "nodes": nodes, "edges": edges}
+        assert batch.padding is not None
+        return _without_padding(batch, batch.padding)
     if isinstance(batch, EdgeTensors):
         if batch.sample.padding is not None:
             return _without_padding(batch, batch.sample.padding)
-        return counts_of(batch.sample, None) | {"seeds": _total(batch.ids)}
+        return counts_of([batch.sample]) | {"seeds": _total(batch.ids)}
     graphs = graphs_in(batch[-1] if isinstance(batch, tuple) and batch and isinstance(batch[-1], list) else batch)
     given = batch[0] if isinstance(batch, tuple) and batch and not graphs_in(batch[0]) else None
     return {

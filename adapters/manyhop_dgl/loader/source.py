@@ -198,11 +198,7 @@ class Source:
 
     def count(self, batches: Sequence[object], indices: object = None) -> None:
         """Add what is in batches to the statistics; ``indices`` are seeds of what a user's sampler returned."""
-        total: dict[str, int] = {}
-        for batch in batches:
-            for name, number in counts_of(batch, indices).items():
-                total[name] = total.get(name, 0) + number
-        self._stats.count(**total)
+        self._stats.count(**counts_of(batches, indices))
 
     def _sample_padded(self, seeds: Indices) -> Sample:
         """Sample around some seeds on the CPU, padded."""

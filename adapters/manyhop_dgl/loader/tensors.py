@@ -65,7 +65,10 @@ class TensorPrefetcher(Prefetching):
         return self._read([filled], data, gather)
 
     def _read(self, batches: Sequence[Filled], data: Data, gather: Gather) -> int:
-        columns = list(zip(data.entries, data.values, strict=True))
+        columns: list[Any] = [
+            (*entry, source, isinstance(source, Embedding))
+            for entry, source in zip(data.entries, data.values, strict=True)
+        ]
         requests: list[RowRequest] = []
         places: list[tuple[dict[Any, Any], Any]] = []
         begun: list[tuple[RowRequest, Assign]] = []
@@ -73,19 +76,19 @@ class TensorPrefetcher(Prefetching):
             batch: Batch = filled.batch
             filled.ahead.clear()
             tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
-            for (part, name, kind, at, title, bound), source in columns:
+            for part, name, kind, at, title, bound, source, is_trained in columns:
                 of_one_type = self._one_node_type
-                wanted: list[tuple[Tensor, dict[str, Any]]]
+                wanted: Sequence[tuple[Tensor, dict[str, Any]]]
                 if part == "nodes":
-                    wanted = [(tensors.node[kind], tensors.node_features)]
+                    wanted = ((tensors.node[kind], tensors.node_features),)
                 elif part == "outputs":
-                    wanted = [(tensors.node[kind][: tensors.num_seeds[kind]], tensors.output_features)]
+                    wanted = ((tensors.node[kind][: tensors.num_seeds[kind]], tensors.output_features),)
                 else:
                     of_one_type = self._one_edge_type
                     wanted = _of_edges(batch, at) if part == "edges" else _of_seeds(batch, kind)
                 for index, rows in wanted:
-                    place = (rows, name) if of_one_type else (rows.setdefault(name, {}), kind)
-                    if isinstance(source, Embedding):
+                    place: Any = (rows, name) if of_one_type else (rows.setdefault(name, {}), kind)
+                    if is_trained:
                         if tensors.padding is not None:
                             raise InputError(
                                 f"Expected no embedding to be prefetched with pad='auto', got {title}: padding nodes "
@@ -101,8 +104,9 @@ class TensorPrefetcher(Prefetching):
         values = gather([*requests, *[request for request, _ in begun]])
         for (into, key), value in zip(places, values, strict=False):
             into[key] = value
-        for (_, assign), value in zip(begun, values[len(places) :], strict=True):
-            assign(value)
+        if begun:
+            for (_, assign), value in zip(begun, values[len(places) :], strict=True):
+                assign(value)
         self._clear([filled.batch for filled in batches])
         return bytes_of(values)
 
@@ -184,8 +188,14 @@ def rows_of(batch: Batch) -> list[Tensor]:
     parts: list[Mapping[str, Any]] = [tensors.node_features, tensors.output_features, *tensors.edge_features]
     if isinstance(batch, EdgeTensors):
         parts.append(batch.edge_features)
-    found = [value for rows in parts for value in rows.values()]
-    return [tensor for value in found for tensor in ([value] if isinstance(value, Tensor) else value.values())]
+    found: list[Tensor] = []
+    for rows in parts:
+        for value in rows.values():
+            if isinstance(value, Tensor):
+                found.append(value)
+            else:
+                found += value.values()
+    return found
 
 
 def _without_rows(batch: Batch) -> Batch:

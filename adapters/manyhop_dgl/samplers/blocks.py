@@ -55,10 +55,10 @@ def make_blocks(
         frames: of the graph, by :func:`lazy_frames`; ``None``: the blocks have ids alone.
         rows_of: the edge types of the graph: the blocks have the rows and masks of ``tensors``, too.
     """
-    kind = block_kind(tuple(tensors.node), tuple(tensors.blocks[0].columns))
+    kind = block_kind(tuple(tensors.node), tuple(tensors.hops.num_edges))
     parts = _Parts(tensors, frames, rows_of)
     lazy = parts.relation is not index_of_dgl
-    return [kind.block(*parts.makers(i), lazy=lazy) for i in range(len(tensors.blocks))]
+    return [kind.block(*parts.makers(i), lazy=lazy) for i in range(len(tensors.hops.num_nodes) - 1)]
 
 
 class _Parts:
@@ -84,14 +84,14 @@ class _Parts:
 
     def _node_frames(self, at: int) -> list[Frame]:
         tensors, (of_nodes, _) = self._tensors, self._frames
-        block = tensors.blocks[at]
-        sources = frames_of_ids(dgl.NID, self._ids(block.num_src), of_nodes)
-        targets = frames_of_ids(dgl.NID, self._ids(block.num_dst), of_nodes)
+        num_src, num_dst = tensors.hops.num_nodes[-1 - at], tensors.hops.num_nodes[-2 - at]
+        sources = frames_of_ids(dgl.NID, self._ids(num_src), of_nodes)
+        targets = frames_of_ids(dgl.NID, self._ids(num_dst), of_nodes)
         if self._rows_of is not None:
             types = list(tensors.node)
             if at == 0:
                 put_rows(sources, types, tensors.node_features)
-            if at == len(tensors.blocks) - 1:
+            if at == len(tensors.hops.num_nodes) - 2:
                 put_rows(targets, types, tensors.output_features)
             for t, mask in (tensors.masks or {}).items():
                 for frames in (sources, targets):
@@ -101,7 +101,7 @@ class _Parts:
 
     def _edge_frames(self, at: int) -> list[Frame]:
         tensors, (_, of_edges) = self._tensors, self._frames
-        block, types = tensors.blocks[at], list(tensors.blocks[at].columns)
+        block, types = tensors.blocks[at], list(tensors.hops.num_edges)
         frames = frames_of_ids(dgl.EID, list(block.ids.values()), of_edges)
         for t, weight in (block.weights or {}).items():
             frames[types.index(t)]._columns[_WEIGHTS] = make_column(weight)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate, pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +79,77 @@ class BlockEdges:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Hops:
+    """The edges of all hops of a batch, the seeds' first: what its blocks are cut from when they are read."""
+
+    num_nodes: list[dict[NodeType, int]]
+    """``[num_hops + 1]``: the seeds, then the nodes up to each hop."""
+
+    num_edges: dict[EdgeType, list[int]]
+    """``[num_hops]``: edges of each hop."""
+
+    columns: Tensor
+    """Per edge type and hop ``[num_dst + 1]``: where each destination's edges begin."""
+
+    sources: dict[EdgeType, Tensor]
+    """``[num_edges]``: the source of each edge, an index into the nodes of the batch."""
+
+    ids: dict[EdgeType, Tensor]
+    """``[num_edges]``: the graph's id of each edge."""
+
+    weights: dict[EdgeType, Tensor] | None = None
+    """``[num_edges] float32``; ``None``: the sampler gives no weights."""
+
+    masks: dict[EdgeType, Tensor] | None = None
+    """``[num_edges] bool``: which edges are no padding; ``None`` without padding."""
+
+    def cut(self) -> list[BlockEdges]:
+        """Return the blocks, the input layer first: views."""
+        new = object.__new__
+        blocks: list[BlockEdges] = []  # the seeds' first
+        for dst, src in pairwise(self.num_nodes):
+            block = new(BlockEdges)
+            block.__dict__.update(  # fills a frozen dataclass in a third of the time of its __init__
+                num_src=src, num_dst=dst, columns={}, sources={}, ids={}, weights=None, masks=None
+            )
+            blocks.append(block)
+        # Unlike views from split(), these tensors do not share a version counter: users may change them one by one.
+        sizes = [block.num_dst[t[2]] + 1 for t in self.num_edges for block in blocks]
+        columns = iter(self.columns.unsafe_split_with_sizes(sizes))
+        for t, counts in self.num_edges.items():
+            rows, ids = self.sources[t].unsafe_split_with_sizes(counts), self.ids[t].unsafe_split_with_sizes(counts)
+            for block, row, edge_id in zip(blocks, rows, ids, strict=True):
+                block.columns[t], block.sources[t], block.ids[t] = next(columns), row, edge_id
+        for name, whole in (("weights", self.weights), ("masks", self.masks)):
+            if whole is not None:
+                parts = {t: values.unsafe_split_with_sizes(self.num_edges[t]) for t, values in whole.items()}
+                for hop, block in enumerate(blocks):
+                    block.__dict__[name] = {t: of_type[hop] for t, of_type in parts.items()}
+        blocks.reverse()
+        return blocks
+
+    def tensors(self) -> list[Tensor]:
+        """Return all tensors, uncut."""
+        found = [self.columns, *self.sources.values(), *self.ids.values()]
+        for by_type in (self.weights, self.masks):
+            if by_type is not None:
+                found += by_type.values()
+        return found
+
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> Hops:
+        """Return the same on another device."""
+        moved = partial(_moved, device=device, non_blocking=non_blocking)
+        return replace(
+            self,
+            columns=self.columns.to(device, non_blocking=non_blocking),
+            sources=moved(self.sources),
+            ids=moved(self.ids),
+            weights=None if self.weights is None else moved(self.weights),
+            masks=None if self.masks is None else moved(self.masks),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class BlockTensors:
     """A batch: the blocks of all layers, the input layer first. Ids are of the graph's dtype, on the sampler's device.
 
@@ -91,8 +163,8 @@ class BlockTensors:
     num_seeds: dict[NodeType, int]
     """Seeds per node type."""
 
-    blocks: list[BlockEdges]
-    """One per layer, the input layer first."""
+    hops: Hops
+    """The edges that ``blocks`` are cut from."""
 
     node_features: dict[str, Tensor | dict[NodeType, Tensor]] = field(default_factory=dict)
     """Name -> ``[num_nodes, ...]``: rows of the input nodes, where asked for."""
@@ -115,13 +187,19 @@ class BlockTensors:
         return None if self.masks is None else only(self.masks)
 
     @property
+    def blocks(self) -> list[BlockEdges]:
+        """One per layer, the input layer first."""
+        made: list[BlockEdges] | None = self.__dict__.get("_blocks")
+        return self.__dict__.setdefault("_blocks", self.hops.cut()) if made is None else made  # the same in all threads
+
+    @property
     def counts(self) -> Counts:
         """Nodes of each hop, the seeds first, and edges of each hop."""
-        hops = self.blocks[::-1]
-        nodes = {t: [n, *(block.num_src[t] for block in hops)] for t, n in self.num_seeds.items()}
+        hops = self.hops
+        nodes = {t: [ends[t] for ends in hops.num_nodes] for t in self.num_seeds}
         return Counts(
             nodes={t: (ends[0], *(b - a for a, b in pairwise(ends))) for t, ends in nodes.items()},
-            edges={t: tuple(block.ids[t].numel() for block in hops) for t in hops[0].ids} if hops else {},
+            edges={t: tuple(numbers) for t, numbers in hops.num_edges.items()},
         )
 
     @property
@@ -137,9 +215,7 @@ class BlockTensors:
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> BlockTensors:
         """The same on another device."""
         there = torch.device(device)
-
-        def moved(tensors: Mapping[T, Tensor]) -> dict[T, Tensor]:
-            return {t: tensor.to(there, non_blocking=non_blocking) for t, tensor in tensors.items()}
+        moved = partial(_moved, device=there, non_blocking=non_blocking)
 
         def moved_rows(rows: dict[str, Tensor | dict[T, Tensor]]) -> dict[str, Tensor | dict[T, Tensor]]:
             return {
@@ -147,26 +223,19 @@ class BlockTensors:
                 for k, v in rows.items()
             }
 
-        blocks = [
-            replace(
-                block,
-                columns=moved(block.columns),
-                sources=moved(block.sources),
-                ids=moved(block.ids),
-                weights=None if block.weights is None else moved(block.weights),
-                masks=None if block.masks is None else moved(block.masks),
-            )
-            for block in self.blocks
-        ]
         return replace(
             self,
             node=moved(self.node),
-            blocks=blocks,
+            hops=self.hops.to(there, non_blocking=non_blocking),
             node_features=moved_rows(self.node_features),
             output_features=moved_rows(self.output_features),
             edge_features=[moved_rows(rows) for rows in self.edge_features],
             masks=None if self.masks is None else moved(self.masks),
         )
+
+
+def _moved(tensors: Mapping[T, Tensor], device: torch.device, *, non_blocking: bool) -> dict[T, Tensor]:
+    return {t: tensor.to(device, non_blocking=non_blocking) for t, tensor in tensors.items()}
 
 
 def only(by_type: dict[T, Tensor], among: int | None = None) -> Tensor | dict[T, Tensor]:
@@ -201,17 +270,14 @@ def cut_all(
         blocks = cut_all([one.sample for one in padded], dtype=dtype, empty=empty)
         return [_with_masks(*both) for both in zip(blocks, padded, strict=True)]
     num_nodes = [nodes_by_hop(sample) for sample in samples]
-    columns = iter(columns_of(samples, num_nodes, dtype, empty))
-    return [_cut(sample, nodes, columns, dtype) for sample, nodes in zip(samples, num_nodes, strict=True)]
+    columns, sizes = _columns(samples, num_nodes, dtype, empty)
+    parts = columns.unsafe_split_with_sizes(sizes)  # as in Hops.cut
+    return [_cut(*one, dtype) for one in zip(samples, num_nodes, parts, strict=True)]
 
 
 def _with_masks(tensors: BlockTensors, padded: Padded) -> BlockTensors:
-    by_hop = {t: mask.split_with_sizes(list(padded.sizes.edges[t])) for t, mask in padded.edge_mask.items()}
-    blocks = [
-        replace(block, masks={t: parts[hop] for t, parts in by_hop.items()})
-        for hop, block in zip(reversed(range(len(tensors.blocks))), tensors.blocks, strict=True)
-    ]
-    return replace(tensors, blocks=blocks, masks=padded.node_mask, padding=padded)
+    hops = replace(tensors.hops, masks=padded.edge_mask)
+    return replace(tensors, hops=hops, masks=padded.node_mask, padding=padded)
 
 
 def nodes_by_hop(sample: SampledSubgraph) -> list[dict[NodeType, int]]:
@@ -225,49 +291,32 @@ def nodes_by_hop(sample: SampledSubgraph) -> list[dict[NodeType, int]]:
 
 
 def _cut(
-    sample: SampledSubgraph, num_nodes: list[dict[NodeType, int]], columns: Iterator[Tensor], dtype: torch.dtype
+    sample: SampledSubgraph, num_nodes: list[dict[NodeType, int]], columns: Tensor, dtype: torch.dtype
 ) -> BlockTensors:
-    assert sample.num_sampled_edges is not None
-    weights, new = sample.edge_weight, object.__new__
-    hops: list[BlockEdges] = []  # the seeds' first
-    for dst, src in pairwise(num_nodes):
-        block = new(BlockEdges)
-        block.__dict__.update(  # fills a frozen dataclass in a third of the time of its __init__
-            num_src=src,
-            num_dst=dst,
-            columns={},
-            sources={},
-            ids={},
-            weights=None if weights is None else {},
-            masks=None,
-        )
-        hops.append(block)
-    for t, counts in sample.num_sampled_edges.items():
-        rows, ids = _by_hop(sample.row[t], counts, dtype), _by_hop(sample.edge_id[t], counts, dtype)
-        for block, row, edge_id in zip(hops, rows, ids, strict=True):
-            block.columns[t], block.sources[t], block.ids[t] = next(columns), row, edge_id
-        if weights is not None and t in weights:
-            for block, weight in zip(hops, _by_hop(weights[t], counts), strict=True):
-                assert block.weights is not None
-                block.weights[t] = weight
-    made = new(BlockTensors)
+    node, row = sample.node, sample.row
+    ids: Any = sample.edge_id  # of all types: no reverses of edges were added
+    if dtype != torch.int64:
+        node, row, ids = _cast(node, dtype), _cast(row, dtype), _cast(ids, dtype)
+    new = object.__new__
+    hops, made = new(Hops), new(BlockTensors)
+    hops.__dict__.update(  # fills a frozen dataclass in a third of the time of its __init__
+        num_nodes=num_nodes,
+        num_edges=sample.num_sampled_edges,
+        columns=columns,
+        sources=row,
+        ids=ids,
+        weights=sample.edge_weight,
+        masks=None,
+    )
     made.__dict__.update(
-        node=_cast(sample.node, dtype), num_seeds=num_nodes[0], blocks=hops[::-1], node_features={},
-        output_features={}, edge_features=[], masks=None, padding=None,
+        node=node, num_seeds=num_nodes[0], hops=hops, node_features={}, output_features={}, edge_features=[],
+        masks=None, padding=None,
     )  # fmt: skip
     return made
 
 
-def _by_hop(values: Tensor | None, counts: list[int], dtype: torch.dtype | None = None) -> Sequence[Tensor]:
-    assert values is not None
-    if dtype is not None and dtype != values.dtype:
-        values = values.to(dtype)
-    # Unlike views from split(), these tensors do not share a version counter: users may change them one by one.
-    return values.unsafe_split_with_sizes(counts)
-
-
 def _cast(tensors: Mapping[T, Tensor], dtype: torch.dtype) -> dict[T, Tensor]:
-    return {t: tensor if tensor.dtype == dtype else tensor.to(dtype) for t, tensor in tensors.items()}
+    return {t: tensor.to(dtype) for t, tensor in tensors.items()}
 
 
 def columns_of(
@@ -287,27 +336,37 @@ def columns_of(
     Returns:
         Per sample, edge type and hop: ``[num_dst + 1]``.
     """
+    memory, _ = _columns(samples, num_nodes, dtype, empty)
+    edges = [sample.num_sampled_edges or {} for sample in samples]
+    sizes = [ends[t[2]] + 1 for of, nodes in zip(edges, num_nodes, strict=True) for t in of for ends in nodes[:-1]]
+    return memory.unsafe_split_with_sizes(sizes)
+
+
+def _columns(
+    samples: Sequence[SampledSubgraph], num_nodes: Sequence[list[dict[NodeType, int]]], dtype: torch.dtype, empty: Empty
+) -> tuple[Tensor, list[int]]:
+    """Return the results of :func:`columns_of` one behind the other, and how many entries each sample has of them."""
     device = next(iter(samples[0].node.values())).device
     sizes: list[int] = []
     flat: list[int] = []
     offset = 0
     for sample, nodes in zip(samples, num_nodes, strict=True):
         assert sample.num_sampled_edges is not None
+        before = offset
         for t, counts in sample.num_sampled_edges.items():
             begin, kind = sample.col[t].data_ptr(), t[2]
             for count, ends in zip(counts, nodes, strict=False):
                 num_dst = ends[kind]
-                sizes.append(num_dst + 1)
-                flat += (begin, count, num_dst, offset)
+                flat += (begin, count, num_dst, 8 * offset)
                 begin += 8 * count
-                offset += 8 * (num_dst + 1)
-    total = offset // 8
+                offset += num_dst + 1
+        sizes.append(offset - before)
     on_cpu = device.type == "cpu"
-    memory = empty((total,), torch.int64) if on_cpu else torch.empty(total, dtype=torch.int64, device=device)
+    memory = empty((offset,), torch.int64) if on_cpu else torch.empty(offset, dtype=torch.int64, device=device)
     table = np.array(flat, np.int64).reshape(-1, 4)
     table[:, 3] += memory.data_ptr()
     _fill(table, device)
-    return _by_hop(memory, sizes, dtype)
+    return memory if memory.dtype == dtype else memory.to(dtype), sizes
 
 
 def _fill(table: npt.NDArray[np.int64], device: torch.device) -> None:
