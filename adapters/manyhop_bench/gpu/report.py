@@ -154,14 +154,15 @@ def _stores(run: Run) -> Table:
     rows = []
     for row in run.of("stores"):
         cells = [row.workload, str(row.gpus), row.setting, f"{row.median_s * 1e3:.3f}", f"{row.edges:.0f}"]
-        cells += [f"{row.extra['rows']:.0f}", f"{row.median_s / row.extra['rows'] * 1e9:.2f}"]
+        cells += [f"{row.extra['rows']:.0f}", f"{row.median_s / row.extra['rows'] * 1e9:.2f}", _spread(row)]
         rows.append([*cells, *(f"{row.extra[name] / 2**30:.2f} GiB" for name in ("one_bytes", "more_bytes"))])
-    columns = ("workload", "GPUs", "rows, loader", "ms per batch", "edges", "rows", "ns per row", "first loader takes")
-    return "Loaders over the same rows in a store", (*columns, "two further ones take"), rows
+    columns = ("workload", "GPUs", "rows, loader", "ms per batch", "edges", "rows", "ns per row", "PyG / DGL, per row")
+    more = ("first loader takes", "two further ones take")
+    return "Loaders over the same rows in a store", (*columns, *more), rows
 
 
 def _spread(row: Row) -> str:
-    """Median and quartiles, over rounds, of the time with loading over that without."""
+    """Median and quartiles of ratios over rounds; of training, with loading over without."""
     if "ratio" not in row.extra:
         return ""
     middle, low, high = (f"{row.extra[name]:.3f}" for name in ("ratio", "ratio_low", "ratio_high"))

@@ -1,5 +1,7 @@
 """Loaders of PyG and of DGL over the same rows in the places of GPUs: their times, and what further loaders take.
 
+DGL's hops sample neighbours of all nodes so far, PyG's of the new ones, so that batches of the same fanouts have more
+edges and rows: times are compared per row. Both consumers read what a layer does: rows, and the edges of each layer.
 Imports PyG and DGL, so the worker imports it late.
 """
 
@@ -10,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +26,7 @@ from manyhop_bench.gpu.timing import PeakMemory, Ranks, tidy
 
 _BATCHES = 64  # of an epoch and GPU, at most
 _LOADERS = 3
+_EPOCHS = 5  # of each round: they take milliseconds
 
 Place = Literal["device", "sharded", "distributed"]
 
@@ -62,6 +66,7 @@ def _measure(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: 
     fanout = job.fanouts[0]
     seeds = draw_seeds(graph.num_nodes, min(_BATCHES, job.epoch_batches) * ranks.size, job.batch_size, ranks.device)
     seconds: dict[str, list[float]] = {name: [] for name in ways}
+    per_row: dict[str, list[float]] = {name: [] for name in ways}
     counts, extra = {name: _Count() for name in ways}, {name: dict[str, float]() for name in ways}
 
     def epoch(name: str, loader: Iterable[Any]) -> None:
@@ -76,10 +81,13 @@ def _measure(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: 
         loaders[name] = way.make(fanout, seeds)
         epoch(name, loaders[name])
         extra[name]["one_bytes"] = _used(ranks, memory) - before
-    for _ in range(job.rounds):
-        for name, loader in loaders.items():
-            took = ranks.seconds(lambda name=name, loader=loader: epoch(name, loader))  # type: ignore[misc]
+    for k in range(_EPOCHS * job.rounds):
+        for name in list(ways)[:: -1 if k % 2 else 1]:  # each follows itself as often as the other
+            took = ranks.seconds(lambda name=name: epoch(name, loaders[name]))  # type: ignore[misc]
             seconds[name].append(took / counts[name].batches)
+            per_row[name].append(took / ranks.mean(counts[name].rows))
+    ratios = np.quantile(np.divide(per_row["PyG"], per_row["DGL"]), (0.25, 0.5, 0.75)).tolist()
+    extra["PyG"].update(zip(("ratio_low", "ratio", "ratio_high"), ratios, strict=True))
     for name, way in ways.items():
         before = _used(ranks, memory)
         for _ in range(_LOADERS - 1):
@@ -137,7 +145,7 @@ def _ways(job: Job, ranks: Ranks, graph: GPUGraph, place: Place) -> dict[str, _W
 
     def count_dgl(batch: Any, count: _Count) -> None:
         count.batches += 1
-        count.edges += sum(block.indices.shape[0] for block in batch.blocks)
+        count.edges += sum(block.indices.shape[0] for block in batch.blocks if block.indptr.shape[0] > 0)
         count.rows += batch.node_features["x"].shape[0]
 
     return {"PyG": _Way(make_pyg, count_pyg), "DGL": _Way(make_dgl, count_dgl)}
