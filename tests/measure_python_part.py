@@ -15,10 +15,13 @@ from statistics import median
 import torch
 from host_part import dgl_loader_without_kernels, graphbolt_loader_without_kernels, loader_without_kernels
 
+from manyhop_dgl import BlockTensors
+
 BATCHES, EPOCHS, TURNS = 128, 20, 3
 LOADERS = {
     "PyG": lambda: loader_without_kernels(BATCHES),
     "DGL, tensors": lambda: dgl_loader_without_kernels(BATCHES, output="tensors"),
+    "DGL, tensors of which all is read": lambda: dgl_loader_without_kernels(BATCHES, output="tensors"),
     "DGL, blocks": lambda: dgl_loader_without_kernels(BATCHES),
     "DGL, blocks of which all is read": lambda: dgl_loader_without_kernels(BATCHES),
     "GraphBolt": lambda: graphbolt_loader_without_kernels(BATCHES),
@@ -27,6 +30,9 @@ LOADERS = {
 
 def read(batch):
     """Have all parts of the blocks made."""
+    if isinstance(batch, BlockTensors):
+        _ = batch.blocks
+        return
     for block in batch[2]:
         _ = block._graph, block._node_frames, block._edge_frames
 

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reaso
 LENGTH = WARM_UP + BATCHES + 16
 
 
-@pytest.mark.parametrize(("options", "budget"), [({}, 72), ({"output": "tensors"}, 55)])
+@pytest.mark.parametrize(("options", "budget"), [({}, 68.5), ({"output": "tensors"}, 51.5)])
 def test_a_further_batch_of_nodes(options, budget):
     with dgl_loader_without_kernels(LENGTH, **options) as loader:
         check_calls(loader, budget)
@@ -23,9 +23,9 @@ def test_tensors_take_no_more_calls_than_batches_of_pyg():
         assert count_calls(loader).total() <= most
 
 
-@pytest.mark.parametrize(("options", "budget"), [({}, 5.6), ({"output": "tensors"}, 4.6)])
+@pytest.mark.parametrize(("options", "budget"), [({}, 3.6), ({"output": "tensors"}, 2.6)])
 def test_operators_of_torch(options, budget):
-    """Beside what a launch and a gather take, a batch divides sources and ids by hop, and takes the seeds' rows."""
+    """Beside what a launch and a gather take, a batch takes the seeds' ids; its edges are cut when they are read."""
     with dgl_loader_without_kernels(LENGTH, **options) as loader:
         operators = count_operators(loader)
     assert operators.total() <= budget * LENGTH, operators

@@ -1,5 +1,7 @@
 """Blocks as tensors: what DGL's blocks hold, without DGL's objects; on a GPU the same."""
 
+import copy
+import pickle
 import subprocess
 import sys
 
@@ -151,6 +153,24 @@ def test_columns_of_a_gpu(monkeypatch):
     monkeypatch.setattr(indptr, "_MOST_TILES", 1)
     found = cut_all(samples) + cut_all(samples, pad=pad)
     assert all(same_tensors(*both) for both in zip(found, wanted, strict=True))
+
+
+def test_blocks_are_cut_once():
+    g = typed_graph()
+    sample = manyhop_dgl.sample_tensors(g, {"user": torch.arange(6)}, [2, 3], key=KEY)
+    copied, pickled = copy.deepcopy(sample), pickle.loads(pickle.dumps(sample))
+    assert "_blocks" not in vars(sample)
+    assert sample.blocks is sample.blocks
+    follows = ("user", "follows", "user")
+    whole = torch.cat([block.sources[follows] for block in reversed(sample.blocks)])
+    assert torch.equal(whole, sample.hops.sources[follows])
+    sample.blocks[0].sources[follows] += 1  # which is no change of the other block's
+    assert sample.blocks[1].sources[follows]._version == 0
+    sample.blocks[0].sources[follows] -= 1
+    assert same_tensors(copied, sample)
+    assert same_tensors(pickled, sample)
+    assert sample.counts.edges[follows] == tuple(len(block.ids[follows]) for block in reversed(sample.blocks))
+    assert sum(sample.counts.nodes["user"]) == len(sample.node["user"])
 
 
 def test_means_over_neighbours_by_torch_alone():
