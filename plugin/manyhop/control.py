@@ -189,7 +189,7 @@ def attempt(title: str, action: Callable[[], T], *, timeout: float, what: str = 
     if failed:
         own = [rank for rank in failed if not every[rank]["blames another rank"]]
         wrong = tuple(own or failed)
-        raise RankError(f"{what or title}: {ranks_said(wrong)} failed: {every[wrong[0]]['problem']}", ranks=wrong)
+        raise RankError(f"{what or title}: {rank_names(wrong)} failed: {every[wrong[0]]['problem']}", ranks=wrong)
     _require_same(title, [{"call": facts["what"]} for facts in every])
     return cast(T, result)
 
@@ -223,11 +223,11 @@ def _difference(title: str, name: str, values: list[Any]) -> RankError:
         by_value.setdefault(json.dumps(value), []).append(rank)
     usual = max(by_value.values(), key=len)  # the first of the largest groups
     odd = tuple(rank for rank in range(len(values)) if rank not in usual)
-    got = "; ".join(f"{value} on {ranks_said(ranks)}" for value, ranks in by_value.items())
+    got = "; ".join(f"{value} on {rank_names(ranks)}" for value, ranks in by_value.items())
     return RankError(f"{title}: expected the same {name} on all ranks, got {got}. Pass the same everywhere.", ranks=odd)
 
 
-def ranks_said(ranks: Sequence[int]) -> str:
+def rank_names(ranks: Sequence[int]) -> str:
     """Ranks in words: "rank 3", "ranks 0, 2 and 5"."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
@@ -238,7 +238,7 @@ def _not_there(title: str, ranks: tuple[int, ...], timeout: float) -> RankError:
     if not ranks:
         return RankError(f"{title}: all ranks came, but the last one ended before it answered. Look for its error.")
     return RankError(
-        f"{title}: {ranks_said(ranks)} did not come within {timeout:g} s. Every rank has to make this call; look "
+        f"{title}: {rank_names(ranks)} did not come within {timeout:g} s. Every rank has to make this call; look "
         "whether one failed or waits elsewhere.",
         ranks=ranks,
     )

@@ -171,12 +171,12 @@ def judge_gpus(gpus: list[str], counts: list[int]) -> str | None:
     """
     without = [rank for rank, gpu in enumerate(gpus) if not gpu]
     if without:
-        return f"Expected a GPU for every rank, got none for {control.ranks_said(without)}. Use a machine with GPUs."
+        return f"Expected a GPU for every rank, got none for {control.rank_names(without)}. Use a machine with GPUs."
     for gpu in gpus:
         same = [rank for rank, other in enumerate(gpus) if other == gpu]
         if len(same) > 1:
             return (
-                f"Expected a GPU of its own for every rank, got the same one for {control.ranks_said(same)}, which "
+                f"Expected a GPU of its own for every rank, got the same one for {control.rank_names(same)}, which "
                 f"see {counts[same[0]]}. Start as many ranks on a node as it has GPUs (torchrun --nproc-per-node); "
                 "where you make the process group yourself, call torch.cuda.set_device(local_rank) before."
             )

@@ -28,7 +28,7 @@ def command_for(extras: str, origin: dict[str, Any] | None, source: Path) -> str
 
     Args:
         extras: names, with commas between them.
-        origin: what ``direct_url.json`` of the installation says (PEP 610); ``None``: there is none.
+        origin: the content of ``direct_url.json`` of the installation (PEP 610); ``None``: there is none.
         source: the folder that is a clone if manyhop is imported from one without being installed.
     """
     url = "" if origin is None else str(origin.get("url", ""))

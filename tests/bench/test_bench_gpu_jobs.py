@@ -70,7 +70,7 @@ def test_a_process_that_hangs_is_ended(tmp_path):
 
 @pytest.mark.parametrize("visible", [None, "4,5,6"])
 def test_jobs_at_the_same_time_have_gpus_of_their_own(visible, tmp_path, monkeypatch):
-    """Three jobs of one GPU on three GPUs: all are there at once, with different GPUs, and one that fails is told."""
+    """Three jobs of one GPU on three GPUs: all are there at once, with different GPUs, and one that fails is reported."""
     met, seen = threading.Barrier(3, timeout=60), []
 
     def fake_launch(job, timeout, gpus):
@@ -87,13 +87,13 @@ def test_jobs_at_the_same_time_have_gpus_of_their_own(visible, tmp_path, monkeyp
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     names = ("manyhop", "torch", "WholeGraph")
     jobs = [dataclasses.replace(JOB, contender=n, parts=("gather",), results=str(tmp_path / n)) for n in names]
-    told = []
-    options = {"timeout": 60, "num_gpus": 3, "progress": told.append}
+    lines = []
+    options = {"timeout": 60, "num_gpus": 3, "progress": lines.append}
     results = list(run_jobs(jobs, deadline=math.inf, at_once=3, **options))
     assert sorted(seen) == [[gpu] for gpu in (visible or "0,1,2").split(",")]
     assert {row.name for rows, _ in results for row in rows} == {"manyhop", "WholeGraph"}
     lost = [line for _, missing in results for line in missing]
     assert lost == [Missing(name="torch", reason="ended with status -6", part="gather")]
-    assert len(told) == 3
+    assert len(lines) == 3
     late = list(run_jobs(jobs[:1], deadline=time.monotonic() - 1, at_once=1, **options))
     assert late == [([], [Missing(name="manyhop", reason="there was no time left", part="gather")])]

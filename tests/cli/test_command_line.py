@@ -108,7 +108,7 @@ def test_a_wrong_argument_shows_the_usage_of_its_verb(argv, capsys):
 @pytest.mark.parametrize(
     "argv", [["plan", "no/graph"], ["plan", "no.npy"], ["convert", "no.pt", "out"], ["convert", "no.csv", "out"]]
 )
-def test_a_path_that_is_not_there_is_said_to_be_missing(argv, capsys, tmp_path, monkeypatch):
+def test_a_path_that_is_not_there_is_reported_as_missing(argv, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(argv) == 1
     assert f"manyhop {argv[0]}: {argv[1]}: there is no such file or folder." in capsys.readouterr().err

@@ -39,9 +39,9 @@ def test_all_of_a_graph_is_numbered_anew(tmp_path, capsys):
         files.write(tmp_path / f"{name}.npy", part)
         options += ["--partition", f"{name}={tmp_path / f'{name}.npy'}"]
     assert convert(tmp_path / "d.pt", tmp_path / "g", "--crc32", *options) == 0
-    said = capsys.readouterr().err
-    assert "'pairs' is not known to hold nodes" in said
-    assert "equal slices" in said
+    error = capsys.readouterr().err
+    assert "'pairs' is not known to hold nodes" in error
+    assert "equal slices" in error
     graph, opened = files.open_graph(tmp_path / "g"), manyhop_pyg.open(tmp_path / "g")
     graph.verify()
     source = {name: torch.from_numpy(np.load(nodes.ids)) for name, nodes in graph.nodes.items()}

@@ -20,10 +20,10 @@ def pretend(monkeypatch):
     """Pretend that a distribution has another version, or (None) is not installed."""
 
     def pretend(version, *distributions):
-        def told(names):
+        def version_of(names):
             return version if set(names) & set(distributions) else installed_version(names)
 
-        monkeypatch.setattr(report, "installed_version", told)
+        monkeypatch.setattr(report, "installed_version", version_of)
 
     return pretend
 

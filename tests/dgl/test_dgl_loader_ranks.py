@@ -125,12 +125,12 @@ def with_data(name, at):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("edges", ["edges"] * 4), ("x", ["data 'x' of _N"] * 4), ("w", ["data 'w' of", "weights"] * 2)]
+    ("name", "named"), [("edges", ["edges"] * 4), ("x", ["data 'x' of _N"] * 4), ("w", ["data 'w' of", "weights"] * 2)]
 )
-def test_edges_weights_and_features_that_differ_are_named(launcher, name, said):
+def test_edges_weights_and_features_that_differ_are_named(launcher, name, named):
     for messages in launcher.run(with_data, name, 100):
         assert len(messages) == 4
-        for message, expected in zip(messages, said, strict=True):
+        for message, expected in zip(messages, named, strict=True):
             assert f"expected the same {expected}" in message
 
 

@@ -262,11 +262,11 @@ def test_a_size_by_the_memory_that_is_available(tmp_path, monkeypatch):
     store.put_tensor(files.open(tmp_path / "x.npy"), group_name=None, attr_name="x", index=None)
     ((_, x),) = store.named_tensors()
     assert file_cache(x).capacity == 1000  # of half of it, one of two ranks
-    said = hot_files.in_words([file_cache(x)])
-    assert said.startswith(
+    text = hot_files.in_words([file_cache(x)])
+    assert text.startswith(
         "128.9 KiB of 515.6 KiB of rows in files are kept in memory (half of the 609.4 KiB that were"
     )
-    assert said.endswith("divided by 2 ranks)")
+    assert text.endswith("divided by 2 ranks)")
     store.put_tensor(files.open(tmp_path / "z.npy"), group_name=None, attr_name="z", index=None)
     kept = file_cache(x)
     store.named_tensors()

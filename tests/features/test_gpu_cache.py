@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def cached(source: Tensor, ids: list[int]) -> CachedRows:
-    """A cache whose rows can be told from those of the source."""
+    """A cache whose rows differ from those of the source."""
     kept = torch.tensor(ids, dtype=torch.int64)
     return CachedRows(source, HotRows.of(kept, len(source)), source[kept] + 1000)
 

@@ -11,7 +11,7 @@ from manyhop.features.exchange.gpu.peers import _NCCL, Peers
 
 
 class Calls:
-    """NCCL, which notes what it is told; one of its functions may fail."""
+    """NCCL, which notes its calls; one of its functions may fail."""
 
     def __init__(self, failing: str = "") -> None:
         self.made: list[tuple[object, ...]] = []
@@ -45,7 +45,7 @@ def test_each_rank_gets_its_part_and_sends_one():
 
 
 @pytest.mark.parametrize("failing", ["begin", "send", "end"])
-def test_a_failure_is_told_after_the_last_call(failing):
+def test_a_failure_is_raised_after_the_last_call(failing):
     calls, words = Calls(failing), torch.zeros(4, dtype=torch.int64)
     with pytest.raises(RuntimeError, match="NCCL: code 5"):
         peers(calls)._call_nccl(words, words, [0, 2, 2], [0, 2, 2], 3)

@@ -154,7 +154,7 @@ def test_a_bound_is_believed_only_as_far_as_there_are_rows() -> None:
         gathered(RowRequest(source, torch.tensor([3, 10]), bound=11))
 
 
-def test_checks_are_told_and_raise_when_asked() -> None:
+def test_checks_collect_and_raise_when_asked() -> None:
     checks, source = Checks(), torch.randn(10, 4)
     good, bad = torch.tensor([1]), torch.tensor([1, 10])
     gathered((source, good), checks=checks)

@@ -67,10 +67,10 @@ def test_too_little_memory_on_one_gpu_is_named():
     division = Division((4 * GIB, 4), torch.float16, 4, "continuous", "cuda")
     world, need = manyhop.World(0, (0, 0, 0, 0)), division.bytes_of_ranks()
     assert judge(division, world, need, [9 * GIB] * 4, "x") is None
-    told = judge(division, world, need, [9 * GIB, 9 * GIB, 8 * GIB, 9 * GIB], "x")
-    assert told.startswith("x (torch.float16 [4294967296, 4], 32.0 GiB, continuous over 4 ranks, cuda) needs 8.0 GiB")
-    assert "on the GPU of rank 2, where 8.0 GiB are free" in told
-    assert "location='cpu'" in told
+    reason = judge(division, world, need, [9 * GIB, 9 * GIB, 8 * GIB, 9 * GIB], "x")
+    assert reason.startswith("x (torch.float16 [4294967296, 4], 32.0 GiB, continuous over 4 ranks, cuda) needs 8.0 GiB")
+    assert "on the GPU of rank 2, where 8.0 GiB are free" in reason
+    assert "location='cpu'" in reason
 
 
 def test_ranks_of_a_host_need_memory_together():
@@ -95,7 +95,7 @@ def test_a_gpu_without_room_for_cuda_is_named(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
     monkeypatch.setattr(torch.cuda, "mem_get_info", touch)
-    others = {"gpu": [0, None, 2, 3], "told": ["", None, "", ""]}
+    others = {"gpu": [0, None, 2, 3], "reason": ["", None, "", ""]}
 
     def exchange(title, facts, *, timeout):
         ((name, mine),) = facts.items()
@@ -107,7 +107,7 @@ def test_a_gpu_without_room_for_cuda_is_named(monkeypatch):
         require_contexts([0, 1, 2], name="x", timeout=1)
     full = False
     require_contexts([0, 1, 2], name="x", timeout=1)
-    others["told"][3] = "on GPU 7"
+    others["reason"][3] = "on GPU 7"
     with pytest.raises(CapacityError, match="rank 3"):
         require_contexts([0, 1, 2], name="x", timeout=1)
     assert touched == [0, 1, 2] * 3

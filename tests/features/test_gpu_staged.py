@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 
 
 def cached(ids: list[int], *sources: Tensor) -> list[CachedRows]:
-    """Caches whose rows can be told from those of the sources."""
+    """Caches whose rows differ from those of the sources."""
     kept = torch.tensor(ids, dtype=torch.int64)
     hot = HotRows.of(kept, len(sources[0]))
     return [CachedRows(source, hot, source[kept] + 1) for source in sources]

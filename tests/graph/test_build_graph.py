@@ -171,7 +171,7 @@ def test_unknown_node_types_are_refused():
         build_graph(N, {}, node_time={"c": torch.tensor([0])})
 
 
-def test_a_graph_that_does_not_fit_says_so(host_memory):
+def test_a_graph_that_does_not_fit_raises(host_memory):
     host_memory(50)
     with pytest.raises(CapacityError, match=r"4 edges\) needs about .* GiB are free"):
         build(row=torch.tensor([4, 0, 3, 1]), col=torch.tensor([2, 0, 2, 0]))

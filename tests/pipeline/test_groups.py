@@ -149,7 +149,7 @@ def test_the_caller_completes_some_batches_in_a_row() -> None:
         next(pipeline)
 
 
-def test_what_was_waited_for_is_told_without_being_asked_for_each_batch() -> None:
+def test_waits_are_counted_without_a_call_for_each_batch() -> None:
     stats = Stats()
     pipeline = Pipeline(range(3), lambda batch, item: item, stats=stats)
     next(pipeline)

@@ -36,7 +36,7 @@ def advice(
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("advice", "expected"),
     [
         (advice(9, waited=9, step=3), "sampling is the bottleneck (100% of making a batch): num_workers=4"),
         (advice(6, 3, waited=9, step=3), "sampling is the bottleneck (67% of making a batch): num_workers=4"),
@@ -68,8 +68,8 @@ def advice(
         (advice(9, waited=9, step=1, batches=1), "too few batches to judge"),
     ],
 )
-def test_advice(said: str, expected: str) -> None:
-    assert said == expected
+def test_advice(advice: str, expected: str) -> None:
+    assert advice == expected
 
 
 def made_up() -> Stats:

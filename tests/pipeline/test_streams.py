@@ -125,13 +125,13 @@ class Wire:
         return [line for line in self.log if "marks" not in line]
 
 
-def test_streams_of_the_caller_are_told_of_memory_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_recorded_once_on_a_stream_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     wire = Wire(monkeypatch)
     row = [wire.memory(name) for name in ("x1", "x2", "ids")]
     assert wire.receive("a", "row 1", row, ["x1", "ids"]) == ["a waits for row 1", "x1 on a", "x2 on a", "ids on a"]
     assert row == []  # which keeps nothing alive
     assert wire.receive("a", "row 1", row, ["x2", "ids"]) == []
-    other = wire.receive("b", "row 1", row, ["x3", "ids"])  # which has been told nothing
+    other = wire.receive("b", "row 1", row, ["x3", "ids"])  # on which nothing has been recorded
     assert other == ["b waits for row 1", "x3 on b", "ids on b"]
     assert wire.receive("b", "row 1", row, ["x4", "ids"]) == ["x4 on b", "ids on b"]
     assert wire.receive("a", "row 1", row, ["x5", "ids"]) == ["a waits for row 1"]
@@ -141,16 +141,16 @@ def test_streams_of_the_caller_are_told_of_memory_once(monkeypatch: pytest.Monke
 
 def test_the_caller_waits_for_old_steps_several_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     wire = Wire(monkeypatch)
-    told = []
+    recorded = []
     rows = ["row 1", "row 2"]
     for i in range(20):
         wire.log.clear()
         wire.streams.settle()
         waited = list(wire.log)
         wire.receive("a", rows[i // 10], None, [])
-        told.append([*waited, *(line.replace("a marks", "mark") for line in wire.log if "marks" in line)])
+        recorded.append([*waited, *(line.replace("a marks", "mark") for line in wire.log if "marks" in line)])
     events = [f"event {n}" for n in (2, 3, 4)]  # which are recorded again when they are over
-    expected: list[list[str]] = [[] for _ in told]
+    expected: list[list[str]] = [[] for _ in recorded]
     expected[0] = [f"mark {events[0]}"]  # a new row; of its batches, every fourth
     expected[4] = [f"mark {events[1]}"]
     expected[5] = [f"wait for {events[0]}"]
@@ -162,4 +162,4 @@ def test_the_caller_waits_for_old_steps_several_at_a_time(monkeypatch: pytest.Mo
     expected[15] = [f"wait for {events[1]}"]
     expected[18] = [f"mark {events[1]}"]
     expected[19] = [f"wait for {events[0]}"]
-    assert told == expected
+    assert recorded == expected

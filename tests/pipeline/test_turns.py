@@ -66,7 +66,7 @@ def test_a_second_thread_in_the_same_turn_is_refused_once_the_first_is_through()
     assert [type(each) for each in seen] == [int, InputError]
 
 
-def test_closing_wakes_those_who_wait_and_says_what_did_not_happen():
+def test_closing_wakes_those_who_wait_and_returns_what_did_not_happen():
     left, seen = [], []
     turns = Turns(5, left.append)
     go(turns, 0, seen).join(60)

@@ -94,7 +94,7 @@ def test_segments_grow_unless_it_is_too_late(monkeypatch):
     assert environ == {}
 
 
-def test_too_late_is_said_once_in_the_log(monkeypatch, caplog):
+def test_too_late_is_logged_once(monkeypatch, caplog):
     for name in allocator.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "platform", "linux")

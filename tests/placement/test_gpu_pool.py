@@ -80,21 +80,21 @@ def test_without_rmm(monkeypatch):
         manyhop.use_torch_memory()
 
 
-def test_rmm_and_cupy_are_told(monkeypatch):
-    told = []
+def test_rmm_and_cupy_take_the_pool(monkeypatch):
+    calls = []
     modules = {name: types.ModuleType(name) for name in ("rmm", "rmm.allocators", "rmm.allocators.cupy", "cupy")}
     for name, module in modules.items():
         module.__spec__ = ModuleSpec(name, None)
         monkeypatch.setitem(sys.modules, name, module)
     modules["rmm"].mr = types.SimpleNamespace(
         CallbackMemoryResource=lambda allocate, deallocate: (allocate.__name__, deallocate.__name__),
-        set_per_device_resource=lambda device, resource: told.append((device, resource)),
+        set_per_device_resource=lambda device, resource: calls.append((device, resource)),
     )
     modules["rmm.allocators.cupy"].rmm_cupy_allocator = "rmm"
-    modules["cupy"].cuda = types.SimpleNamespace(set_allocator=told.append)
+    modules["cupy"].cuda = types.SimpleNamespace(set_allocator=calls.append)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     manyhop.use_torch_memory()
-    assert told == [(3, ("allocate", "deallocate")), "rmm"]
+    assert calls == [(3, ("allocate", "deallocate")), "rmm"]
 
 
 @pytest.mark.gpu

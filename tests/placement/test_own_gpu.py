@@ -1,4 +1,4 @@
-"""Which GPU is a process's own, and what is said where two ranks have the same."""
+"""Which GPU is a process's own, and the messages where two ranks have the same."""
 
 import os
 from types import SimpleNamespace

@@ -55,7 +55,7 @@ def plan(folder: Path, gpu_memory: int, memory: int, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("where", ["mapped", "process"])
 @pytest.mark.parametrize("memory", [370_000, 420_000, 10_000_000])
 @pytest.mark.parametrize("gpu_memory", [14_000, 150_000, 300_000, 400_000, 10_000_000])
-def test_a_loader_decides_what_the_plan_says(
+def test_a_loader_decides_as_the_plan(
     folder: Path,
     where: Any,
     memory: int,
@@ -76,13 +76,13 @@ def test_a_loader_decides_what_the_plan_says(
     }
     monkeypatch.setattr(cuda, "facts", lambda device: dict(facts))
     decided = memory_of(data)
-    said = plan(folder, gpu_memory, memory, capsys)
-    assert places(decided) == said
+    planned = plan(folder, gpu_memory, memory, capsys)
+    assert places(decided) == planned
     assert {c.item.name: c.item.nbytes for c in decided.placement.features} == {"x": SIZES["x"], "y": SIZES["y"]}
     assert decided.placement.topology.item.nbytes == SIZES["topology"]
     assert {c.item.can_map for c in decided.placement.features} == {where == "mapped"}
     if gpu_memory == 14_000 and memory < 10_000_000:
-        assert "host" in said.values()
+        assert "host" in planned.values()
 
 
 def test_memory_in_files(folder: Path, tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_auto_goes_by_free_memory(tmp_path, monkeypatch, host_memory):
         assert set(rows_read) == expected
 
 
-def test_auto_says_what_would_help(tmp_path, host_memory):
+def test_auto_names_what_would_help(tmp_path, host_memory):
     parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     manyhop_pyg.save(Data(x=torch.zeros(1000), edge_index=torch.zeros(2, 1, dtype=torch.int64)), tmp_path / "g")
     parquet.write_table(arrow.table({"x": [0.0] * 1000}), tmp_path / "g" / "x.parquet")

@@ -140,12 +140,12 @@ def test_memories(data, placement, workers):
     )
 
 
-def test_a_loader_says_where_it_reads(data, caplog):
+def test_a_loader_logs_where_it_reads(data, caplog):
     with caplog.at_level("INFO", "manyhop"):
         NeighborLoader(data, [3, 2], batch_size=8, device="cuda")
-    (said,) = [message for message in caplog.messages if "topology" in message]
-    assert said.startswith("NeighborLoader on cuda:0:\n")
-    assert "\nx: device. " in said
+    (line,) = [message for message in caplog.messages if "topology" in message]
+    assert line.startswith("NeighborLoader on cuda:0:\n")
+    assert "\nx: device. " in line
 
 
 def test_graphs_of_seeds(data):

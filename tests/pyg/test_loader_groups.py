@@ -79,12 +79,12 @@ def test_all_kinds_of_sampling(data, on_gpu, options, workers):
     compare(on_gpu, lambda: NeighborLoader(data, [3, 2], seed=1, num_workers=workers, **options))
 
 
-def test_a_loader_says_where_it_reads(data, on_gpu, caplog):
+def test_a_loader_logs_where_it_reads(data, on_gpu, caplog):
     on_gpu()
     with caplog.at_level("INFO", "manyhop"):
         NeighborLoader(data, [3, 2], batch_size=8)
-    (said,) = caplog.messages
-    assert said.startswith("NeighborLoader on cpu:\n")
+    (message,) = caplog.messages
+    assert message.startswith("NeighborLoader on cpu:\n")
 
 
 def test_graphs_of_seeds(data, on_gpu):

@@ -39,7 +39,7 @@ class Result:
 
     Attributes:
         outcomes: by name of the test: passed, failed, skipped or not run. A script has one.
-        messages: what failed tests said, in a line.
+        messages: of failed tests, in a line.
         note: about all of it.
         seconds: wall time.
     """

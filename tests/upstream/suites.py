@@ -202,7 +202,7 @@ def _job(project: str, repo: Path, path: str, tests: bool) -> Job:
 def version(repo: Path) -> str:
     """Tag of a checkout, or its commit; its folder's name if it is none."""
     for command in (("describe", "--tags", "--exact-match"), ("rev-parse", "--short", "HEAD")):
-        said = subprocess.run(["git", "-C", str(repo), *command], capture_output=True, text=True)
-        if said.returncode == 0:
-            return said.stdout.strip()
+        done = subprocess.run(["git", "-C", str(repo), *command], capture_output=True, text=True)
+        if done.returncode == 0:
+            return done.stdout.strip()
     return repo.name

@@ -1,4 +1,4 @@
-"""What a record of measurements has to say about where it was taken."""
+"""Where a record of measurements was taken."""
 
 from __future__ import annotations
 

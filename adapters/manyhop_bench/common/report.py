@@ -35,7 +35,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Everything that one run has to say."""
+    """The results of one run."""
 
     title: str
     header: Sequence[tuple[str, str]]

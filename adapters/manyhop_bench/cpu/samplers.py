@@ -20,7 +20,7 @@ SampleBatch: TypeAlias = Callable[[int], int]
 """Samples the batch of a number and returns how many edges it has."""
 
 MakeSampler: TypeAlias = Callable[[Task], SampleBatch]
-"""Makes the sampler of a task for one thread, or raises NotImplementedError saying what the sampler lacks."""
+"""Makes the sampler of a task for one thread, or raises NotImplementedError with what the sampler lacks."""
 
 
 def contenders(

@@ -37,7 +37,7 @@ def run(size: Size, argv: list[str], device: str = "cuda", workers: int = 8) -> 
     """
     began = time.perf_counter()
 
-    def say(*lines: str) -> None:
+    def report(*lines: str) -> None:
         print(
             *(f"{time.perf_counter() - began:.0f} s: {line}" for line in lines), sep="\n", file=sys.stderr, flush=True
         )
@@ -54,17 +54,17 @@ def run(size: Size, argv: list[str], device: str = "cuda", workers: int = 8) -> 
         )
         for fanouts in (FANOUTS, _TWO_LAYERS)
     )
-    say("the graph is there")
-    steps = measure(training.steps([of_two, of_three]), _STEPS * size.rounds, 0.0, progress=say)
-    say(*map(_line, steps))
-    loading = measure(training.loaders(of_three), size.rounds, 0.0, progress=say)
-    say(*map(_line, loading))
+    report("the graph is there")
+    steps = measure(training.steps([of_two, of_three]), _STEPS * size.rounds, 0.0, progress=report)
+    report(*map(_line, steps))
+    loading = measure(training.loaders(of_three), size.rounds, 0.0, progress=report)
+    report(*map(_line, loading))
     tables, absent = [_steps(steps)], []
     if torch.cuda.device_count() >= 2:
         found = []
         for ranks in (1, 2):
             found.append(_under_ddp(size, ranks))
-            say(f"epochs under DDP: {found[-1]}")
+            report(f"epochs under DDP: {found[-1]}")
         tables.append(epochs(found))
     else:
         absent.append(Absent(name="DDP, features sharded by WholeGraph", reason="needs two GPUs"))

@@ -23,7 +23,7 @@ from manyhop_dgl import DataLoader, NeighborSampler
 
 
 def main() -> None:
-    """Measure as the command line says."""
+    """Measure what the command line names."""
     parser = argparse.ArgumentParser()
     for name in ("scale", "num-edges", "rounds", "batches", "batch-size"):
         parser.add_argument(f"--{name}", type=int, required=True)

@@ -174,7 +174,7 @@ def run(
 def _jobs(
     template: Job, contenders: Sequence[str], parts: Sequence[str], gpus: int, folder: str
 ) -> tuple[list[Job], list[Missing]]:
-    """What is run with so many GPUs, and who cannot; loaders first, as they tell most."""
+    """What is run with so many GPUs, and who cannot; loaders first, as they matter most."""
     jobs: list[Job] = []
     missing: list[Missing] = []
     groups = [("loader", "epoch"), ("sampling",), ("gather",)]

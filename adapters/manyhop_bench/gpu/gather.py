@@ -109,7 +109,7 @@ def draw_ids(rows: int, count: int, skewed: bool, draw: torch.Generator, device:
     ids = torch.zeros(count, dtype=torch.int64, device=device)
     for _ in range((rows - 1).bit_length()):
         ids.mul_(2).add_(torch.rand(count, generator=draw, device=device) >= 0.76)
-    return ids * 2654435761 % rows  # ids of nodes say nothing about how often they are asked for
+    return ids * 2654435761 % rows  # ids do not depend on how often nodes are asked for
 
 
 def fill_rows(part: Tensor, first: int) -> None:

@@ -1,7 +1,7 @@
 """R-MAT graphs for ``manyhop bench gpu``, made where they are used: on the GPU.
 
 Every edge chooses one quarter of the adjacency matrix after the other, with the usual chances of 0.57, 0.19, 0.19 and
-0.05; ids are then permuted, so that a node's id says nothing about its degree. All processes make the same graph.
+0.05; ids are then permuted, so that ids do not depend on degrees. All processes make the same graph.
 """
 
 from __future__ import annotations

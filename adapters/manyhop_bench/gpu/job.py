@@ -1,4 +1,4 @@
-"""What a process of ``manyhop bench gpu`` is told to measure, and what it writes down."""
+"""What a process of ``manyhop bench gpu`` measures, and what it writes down."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Sink:
                 file.write(row.to_json() + "\n")
 
     def missing(self, part: str, reason: str, workload: str = "") -> None:
-        """Say why the contender was not measured."""
+        """Note why the contender was not measured."""
         job = self._job
         self.add(Missing(name=job.contender, reason=reason, part=part, workload=workload, gpus=job.gpus))
 

@@ -1,4 +1,4 @@
-"""Starts the processes of a job, waits for them, and says what became of them."""
+"""Starts the processes of a job, waits for them, and returns how they ended."""
 
 from __future__ import annotations
 

@@ -55,9 +55,9 @@ def join(runs: Sequence[Run]) -> list[Run]:
     """Runs over the same graph, with the same GPUs and versions, as one."""
     same: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
-        said = dict(run.header)
-        gpu = said.get("GPU", "").partition(";")[0].partition(" x ")[2]
-        same.setdefault((run.title, gpu, said.get("Versions", "")), []).append(run)
+        titles = dict(run.header)
+        gpu = titles.get("GPU", "").partition(";")[0].partition(" x ")[2]
+        same.setdefault((run.title, gpu, titles.get("Versions", "")), []).append(run)
     joined = []
     for some in same.values():
         header = [(label, value) for run in some for label, value in run.header]

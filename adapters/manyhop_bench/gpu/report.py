@@ -68,8 +68,8 @@ def _limits(run: Run) -> Table:
     rows = []
     for (limit, gpus), values in measured.items():  # joined runs have each measured them
         low, high = (f"{value:.1f}" for value in (min(values), max(values)))
-        said = low if low == high else f"{low}-{high}"
-        rows.append([limit, str(gpus), f"{said} {'G/s' if limit == READS else 'GB/s'}"])
+        text = low if low == high else f"{low}-{high}"
+        rows.append([limit, str(gpus), f"{text} {'G/s' if limit == READS else 'GB/s'}"])
     return "Limits", ("limit", "GPUs", "of each GPU"), rows
 
 
@@ -100,9 +100,9 @@ def _gather(run: Run) -> Table:
     rows = []
     for row in run.of("gather"):
         size, limit = row.extra["bytes"], run.limit_s(row)
-        said = "" if limit is None else f"{size / limit / 1e9:.0f} GB/s ({limit / row.median_s:.0%})"
+        text = "" if limit is None else f"{size / limit / 1e9:.0f} GB/s ({limit / row.median_s:.0%})"
         speed = f"{size / row.median_s / 1e9:.1f}"
-        rows.append([row.workload, str(row.gpus), row.name, row.setting, speed, said, _ratio(run, row), _gib(row)])
+        rows.append([row.workload, str(row.gpus), row.name, row.setting, speed, text, _ratio(run, row), _gib(row)])
     return "Gather, GB/s of gathered rows on each GPU", columns, rows
 
 
@@ -179,9 +179,9 @@ def _scaling(run: Run) -> Table:
         one = [r for r in one if r not in ddp and (row.part != "sampling" or r.setting == row.setting)]
         if not one:
             continue
-        said = [f"{_efficiency(base[0], row):.2f}" if base else "" for base in (one, ddp)]
+        text = [f"{_efficiency(base[0], row):.2f}" if base else "" for base in (one, ddp)]
         kind = "strong" if row.workload.endswith("strong") else "weak"
-        rows.append([row.part, row.workload, row.name, row.setting, str(row.gpus), kind, *said])
+        rows.append([row.part, row.workload, row.name, row.setting, str(row.gpus), kind, *text])
     columns = ("part", "workload", "by", "setting", "GPUs", "scaling", "efficiency", "against DDP on one GPU")
     return "Scaling, against one GPU", columns, rows
 

@@ -32,7 +32,7 @@ def run_jobs(
         deadline: when all have to have ended, in ``time.monotonic``'s seconds.
         num_gpus: GPUs that there are.
         at_once: how many may run at the same time, each on GPUs of its own.
-        progress: is told what has ended.
+        progress: called with a line for each job that has ended.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(num_gpus)))).split(",")
     free = list(visible)
@@ -51,8 +51,8 @@ def run_jobs(
         results = Path(job.results)
         rows, missing = read_results(results.read_text() if results.exists() else "")
         if failure is not None:
-            told = {line.part for line in rows} | {line.part for line in missing}
-            rest = [part for part in job.parts if part not in told] or [job.parts[-1]]
+            reported = {line.part for line in rows} | {line.part for line in missing}
+            rest = [part for part in job.parts if part not in reported] or [job.parts[-1]]
             missing += [Missing(name=job.contender, reason=failure, part=part, gpus=job.gpus) for part in rest]
         progress(f"{job.contender}, {job.gpus} GPU{'s' if job.gpus > 1 else ''}: {', '.join(job.parts)}")
         return rows, missing

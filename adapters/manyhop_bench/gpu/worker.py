@@ -1,6 +1,6 @@
 """One process of ``manyhop bench gpu``: ``python -m manyhop_bench.gpu.worker JOB``, JOB in JSON.
 
-On several GPUs there is one for each, told apart by RANK and WORLD_SIZE (but one for all GPUs that measures limits).
+On several GPUs there is one for each, identified by RANK and WORLD_SIZE (but one for all GPUs that measures limits).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from manyhop_bench.gpu.timing import PeakMemory, Ranks, tidy
 
 
 def main() -> int:
-    """Measure what the command line says."""
+    """Measure what the command line names."""
     job = Job.from_json(sys.argv[1])
     warnings.simplefilter("ignore")  # of the peers
     run(job, rank=int(os.environ.get("RANK", "0")))

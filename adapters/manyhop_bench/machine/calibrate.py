@@ -68,7 +68,7 @@ def base_of(gpu: str) -> Machine:
 
 
 def calibrate(runs: Sequence[Run], base: Machine) -> tuple[Machine, list[str]]:
-    """Return a machine with the constants that runs on it tell, and the names of those that stay as in ``base``."""
+    """Return a machine with the constants found by runs on it, and the names of those that stay as in ``base``."""
     known = base.gpu_costs()
     found: dict[str, Any] = {}
     for run in runs:

@@ -167,8 +167,8 @@ def _networks(separate: bool) -> Iterator[list[list[str]]]:
         for command in commands:
             done = subprocess.run(["ip", *command.split()], check=False, capture_output=True, text=True)
             if done.returncode != 0:
-                said = done.stderr.strip()
-                raise SystemExit(f"manyhop bench exchange: --namespaces: 'ip {command}' failed: {said} (it needs root)")
+                why = done.stderr.strip()
+                raise SystemExit(f"manyhop bench exchange: --namespaces: 'ip {command}' failed: {why} (it needs root)")
         yield [["ip", "netns", "exec", name] for name in names]
     finally:
         for name in names:

@@ -31,21 +31,21 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
         "| graph | ranks | order of the nodes | seeds | rows per batch | of other ranks | MB received per batch |",
         "|---|---|---|---|---|---|---|",
     ]
-    said: list[str] = []
+    messages: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:
         for folder in [communities(Path(scratch) / "communities", options.nodes), *options.folders]:
             graph, name = open_graph(folder), Path(folder).name
             sampler = _sampler(graph, options.fanouts)
             for ranks in options.ranks:
                 began = time.perf_counter()
-                found = metis_order(graph, ranks, said.append)
-                said[-1] = f"- {name}, {time.perf_counter() - began:.1f} s: {said[-1]}"
+                found = metis_order(graph, ranks, messages.append)
+                messages[-1] = f"- {name}, {time.perf_counter() - began:.1f} s: {messages[-1]}"
                 for title, order in (("as it is", {}), ("random", random_order(graph)), ("METIS", found)):
                     for seeds in ("any", "own"):
                         rows, others = _count(sampler, owners_of(graph, order, ranks), seeds == "own", options)
                         figures = f"{rows:,.0f} | {others / rows:.1%} | {others * ROW_BYTES / 1e6:.2f}"
                         lines.append(f"| {name} | {ranks} | {title} | {seeds} | {figures} |")
-    text = "\n".join([*lines, "", *said]) + "\n"
+    text = "\n".join([*lines, "", *messages]) + "\n"
     print(text, end="")
     if options.output is not None:
         options.output.mkdir(parents=True, exist_ok=True)

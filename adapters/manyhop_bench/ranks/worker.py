@@ -29,7 +29,7 @@ _CLASSES = 50
 
 
 def main() -> None:
-    """Measure as the command line says."""
+    """Measure what the command line names."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--loader", choices=("manyhop", "torch-sparse"), required=True)
     for name in ("nodes", "edges", "features", "seeds", "batch-size", "workers", "epochs"):

@@ -97,7 +97,7 @@ def accuracies(
 
 
 def _training(size: PlantedSize, data: Data, way: Way, seed: int = 0) -> Training:
-    """A GraphSAGE as in PyG's example for Reddit, which is not told the counts per hop."""
+    """A GraphSAGE as in PyG's example for Reddit, without the counts per hop."""
     torch.manual_seed(seed)
     model = GraphSAGE(size.features, size.channels, len(size.fanouts), size.classes, dropout=0.5).to(data.x.device)
     if way.accelerated:

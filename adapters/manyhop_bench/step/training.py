@@ -89,7 +89,7 @@ class Training:
         model: of layers of PyG's.
         batches: of a loader.
         captured: replay steps.
-        trims: each layer computes only what the next ones need, since it is told the counts per hop.
+        trims: each layer computes only what the next ones need, by the counts per hop.
         lr: of Adam.
         tf32: products round their factors to TF32.
     """

@@ -38,9 +38,9 @@ class GraphData(Queries):
         """Take over the edges of a new graph, whose frames are empty."""
         self.topology_place = None if home is None else home.topology
         self.tables, self.types = tables, Types(tables.graph.node_types, tables.graph.edge_types)
-        self.node_frames = {t: Frame(n, self.types.said(t, "nodes"), home) for t, n in tables.graph.num_nodes.items()}
+        self.node_frames = {t: Frame(n, self.types.title(t, "nodes"), home) for t, n in tables.graph.num_nodes.items()}
         self.edge_frames = {
-            t: Frame(tables.graph.num_edges(t), self.types.said(t, "edges"), home) for t in tables.graph.edge_types
+            t: Frame(tables.graph.num_edges(t), self.types.title(t, "edges"), home) for t in tables.graph.edge_types
         }
 
     @property

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class _Widths:
-    """A class of its own: inside of one that has a method ``int``, annotations could not say ``int``."""
+    """A class of its own: inside of one that has a method ``int``, annotations could not name ``int``."""
 
     if TYPE_CHECKING:
 

@@ -1,4 +1,4 @@
-"""Node and edge types by the names that DGL lets one say them with."""
+"""Node and edge types by the names that DGL accepts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Types:
             raise InputError(f"Unknown edge type {name!r}. The graph has: {known}.")
         return found[0]
 
-    def said(self, kind: NodeType | EdgeType, ends: str) -> str:
+    def title(self, kind: NodeType | EdgeType, ends: str) -> str:
         """Whose data something is, for errors."""
         alone = len(self.ntypes) == 1 and len(self.canonical_etypes) == 1
         return f"the {ends}" if alone else f"the {ends} of type {kind!r}"

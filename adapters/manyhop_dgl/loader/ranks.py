@@ -71,7 +71,7 @@ def shape_of(loader: LoaderView) -> dict[str, object]:
 
 
 def _arguments(sampler: BlockSampler | KeyedNegatives) -> dict[str, object]:
-    """Attributes of a sampler that say how it samples, and those of the samplers in it."""
+    """Attributes of a sampler that determine how it samples, and those of the samplers in it."""
     if isinstance(sampler, EngineSampler):
         return dict(vars(sampler.arguments()))
     found: dict[str, object] = {}

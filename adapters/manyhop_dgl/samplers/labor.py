@@ -31,7 +31,7 @@ class LaborSampler(EngineSampler):
         edge_dir: as for :class:`NeighborSampler`.
         prob: name of edge data: neighbours are picked in proportion to it.
         importance_sampling: rounds in which probabilities are made to favour neighbours that many nodes share (0: they
-            are uniform, or as ``prob`` says); -1: until that does not help any more. Sampling on a GPU takes 0 only.
+            are uniform, or given by ``prob``); -1: until that does not help any more. Sampling on a GPU takes 0 only.
         layer_dependency: all layers have the same random numbers: fewer nodes, at a slightly higher variance.
         batch_dependency: over how many batches the random numbers change, so that batches in a row share nodes; 1: new
             ones in each batch; 0: always the same.
@@ -80,7 +80,7 @@ class LaborSampler(EngineSampler):
         self.arguments()
 
     def arguments(self) -> LaborArguments:
-        """How neighbours are sampled, as the attributes say now."""
+        """How neighbours are sampled, by the current attributes."""
         return LaborArguments(
             freeze_fanouts(self.fanouts),
             self.edge_dir,

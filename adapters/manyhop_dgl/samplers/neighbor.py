@@ -60,7 +60,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         self.plans = Plans()
 
     def arguments(self) -> Arguments:
-        """How neighbours are sampled, as the attributes say now."""
+        """How neighbours are sampled, by the current attributes."""
         raise NotImplementedError
 
     def next_key(self) -> BatchKey:
@@ -235,7 +235,7 @@ class NeighborSampler(EngineSampler):
         self.fused = flag("fused", fused)
 
     def arguments(self) -> Arguments:
-        """How neighbours are sampled, as the attributes say now."""
+        """How neighbours are sampled, by the current attributes."""
         return Arguments(
             freeze_fanouts(self.fanouts), self.edge_dir, self.prob, self.mask, flag("replace", self.replace)
         )

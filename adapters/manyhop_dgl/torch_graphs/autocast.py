@@ -12,7 +12,7 @@ from manyhop_dgl.torch_graphs.where import on_torch
 
 
 def cast(*args: Any) -> tuple[Any, ...]:
-    """Cast tensors of floating point as autocast says, float64 excepted: ``_cast_if_autocast_enabled`` of DGL."""
+    """Cast tensors of floating point to autocast's dtype, float64 excepted: ``_cast_if_autocast_enabled`` of DGL."""
     first = args[0] if isinstance(args[0], Tensor) else next(arg for arg in args if isinstance(arg, Tensor))
     device = first.device.type
     if not torch.is_autocast_enabled(device):

@@ -166,7 +166,7 @@ def _gather(joining: Joining, asked: list[Asked]) -> int:
 
 
 def _bytes_of(rows: list[object]) -> int:
-    """The bytes of those that tell."""
+    """The bytes of rows that have ``nbytes``."""
     return sum([getattr(value, "nbytes", 0) for value in rows])
 
 

@@ -54,7 +54,7 @@ class Joining(NamedTuple):
     gpu: GPURuntime | None
     padding: Pads | None
     placed: DataPlan | PlacedStore | None
-    """What rows are read from; ``None``: only the store can tell."""
+    """What rows are read from; ``None``: known to the store alone."""
     bounds: Bounds
     store_size: StoreSize
     copy_threads: int | None
@@ -63,7 +63,7 @@ class Joining(NamedTuple):
 
 
 def placed_columns(data: PyGData, gpu: GPURuntime | None, plans: PlanCache) -> DataPlan | PlacedStore | None:
-    """Return what the rows of batches are read from, as the data is now; ``None``: only its store can tell."""
+    """Return what the rows of batches are read from, as the data is now; ``None``: known to its store alone."""
     placed: DataPlan | PlacedStore | None = None
     if isinstance(data, Data | HeteroData):
         placed = plans.of(data) if gpu is None else gpu.columns(DataColumns(data))

@@ -11,7 +11,7 @@ _known: Any = WeakTensorKeyDictionary()  # of torch, without types
 
 
 def remember(edge_index: Tensor, row: Tensor, colptr: Tensor) -> None:
-    """Say that ``edge_index [2, num_edges]`` is in order of destination, with these compressed columns."""
+    """Note that ``edge_index [2, num_edges]`` is in order of destination, with these compressed columns."""
     _known[edge_index] = (edge_index._version, row, colptr)
 
 

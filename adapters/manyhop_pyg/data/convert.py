@@ -308,8 +308,8 @@ def _times(raw: RawGraph, name: str | None) -> tuple[dict[NodeType, Tensor], dic
                 f"Expected a time attribute of nodes or of edges, got '{name}' with {n} entries in a graph of as many "
                 f"nodes as edges. Say in its name whose times they are: 'node_{name}' or 'edge_{name}'."
             )
-    expected = [(_said(k, raw), t, raw.num_nodes[k]) for k, t in nodes.items()]
-    expected += [(_said(k, raw), t, raw.edges[k]["row"].numel()) for k, t in edges.items()]
+    expected = [(_title(k, raw), t, raw.num_nodes[k]) for k, t in nodes.items()]
+    expected += [(_title(k, raw), t, raw.edges[k]["row"].numel()) for k, t in edges.items()]
     for what, time, n in expected:
         if time.shape != (n,) or time.dtype == torch.bool or time.is_complex():
             raise GraphError(
@@ -323,7 +323,7 @@ def _weights(raw: RawGraph, name: str | None) -> dict[EdgeType, Tensor]:
         return {}
     nodes, edges = raw.get(name)
     if not raw.hetero and nodes and not edges and raw.num_nodes[HOMOGENEOUS_NODE] == _num_edges(raw):
-        edges = {HOMOGENEOUS_EDGE: nodes[HOMOGENEOUS_NODE]}  # as many nodes as edges: the name does not tell
+        edges = {HOMOGENEOUS_EDGE: nodes[HOMOGENEOUS_NODE]}  # as many nodes as edges: the name is ambiguous
     if not edges:
         got = f"only one of nodes ({list(nodes)})" if nodes and raw.hetero else "one of nodes" if nodes else "none"
         raise GraphError(f"Expected an edge weight attribute '{name}', got {got}. Pass the name of an edge attribute.")
@@ -331,7 +331,7 @@ def _weights(raw: RawGraph, name: str | None) -> dict[EdgeType, Tensor]:
         n = raw.edges[edge_type]["row"].numel()
         if weight.shape != (n,):
             raise GraphError(
-                f"Expected weights '{name}' of {_said(edge_type, raw)} of shape [{n}], got {_kind(weight)}."
+                f"Expected weights '{name}' of {_title(edge_type, raw)} of shape [{n}], got {_kind(weight)}."
             )
     return {t: w.cpu() for t, w in edges.items()}
 
@@ -340,7 +340,7 @@ def _num_edges(raw: RawGraph) -> int:
     return sum(e["row"].numel() for e in raw.edges.values())
 
 
-def _said(kind: NodeType | EdgeType, raw: RawGraph) -> str:
+def _title(kind: NodeType | EdgeType, raw: RawGraph) -> str:
     if not raw.hetero:
         return "the nodes" if isinstance(kind, str) else "the edges"
     return f"type {kind!r}"

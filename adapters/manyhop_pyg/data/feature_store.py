@@ -152,7 +152,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         self._place_of_others: GPURows | NodeRows | None = None
         self.cache = 0.05 if cache is None or cache == "auto" else cache
         self._cache_of_files: CacheSize = cache or 0 if placement == "mapped" else 0
-        self._says_cache = cache is not None
+        self._cache_is_given = cache is not None
         self._is_cache_filled = False
         self._tensors: dict[Key, Any] = {}
         self.known_columns: list[StoreColumn] | None = None
@@ -175,7 +175,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
     def _put_tensor(self, tensor: object, attr: TensorAttr) -> bool:
         self.known_columns = None
         key = self._key(attr)
-        name = _said(attr)
+        name = _title(attr)
         there = as_it_is(tensor) if _is_whole(attr.index) else None
         if there is None and isinstance(tensor, Rows):
             there = self._read(tensor, name)
@@ -223,7 +223,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         requests: dict[int, RowRequest] = {}
         single: list[int] = []
         for i, attr in enumerate(attrs):
-            tensor, name = self._find(attr), _said(attr)
+            tensor, name = self._find(attr), _title(attr)
             spread = isinstance(tensor, ShardedRows | DistributedRows)
             if _is_whole(attr.index) and not spread:
                 results.append(tensor)
@@ -255,7 +255,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         """Everything that the store holds, in the order of insertion."""
         if self.known_columns is None:
             self.known_columns = [
-                StoreColumn(attr.group_name, attr.attr_name, self._tensors[key], _said(attr))
+                StoreColumn(attr.group_name, attr.attr_name, self._tensors[key], _title(attr))
                 for key, attr in self._attrs.items()
             ]
             if self._cache_of_files:
@@ -266,7 +266,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         """Hold a tensor that is here already, as it is; or rows of files, spread over the nodes: all ranks call it."""
         attr = self._tensor_attr_cls(group_name, attr_name)
         key = self._key(attr)
-        self._keep(key, self._read(tensor, _said(attr)) if isinstance(tensor, Rows) else tensor, attr)
+        self._keep(key, self._read(tensor, _title(attr)) if isinstance(tensor, Rows) else tensor, attr)
 
     def moved(self, placement: StorePlace, device: torch.device | str | None) -> FeatureStore:
         """Return a store whose dense tensors of two or more dimensions are in another place, and the others where they
@@ -276,7 +276,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         for key, attr in self._attrs.items():
             tensor = self._tensors[key]
             moves = type(tensor) is Tensor and tensor.layout is torch.strided and tensor.dim() > 1
-            out._keep(key, out._place.put(tensor, None, _said(attr)) if moves else tensor, attr)
+            out._keep(key, out._place.put(tensor, None, _title(attr)) if moves else tensor, attr)
         return out
 
     def _read(self, rows: Rows, name: str) -> object:
@@ -315,7 +315,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
     def kept_rows(self) -> dict[str, int] | None:
         """How many rows of other nodes a GPU keeps, of each tensor by name; ``None``: as its memory allows."""
         spread = {title: tensor for title, tensor in self.named_tensors() if isinstance(tensor, ShardedRows)}
-        if not self._says_cache or not spread:
+        if not self._cache_is_given or not spread:
             return None
         total = sum(len(rows) * rows.row_bytes for rows in spread.values())
         share = self.cache if isinstance(self.cache, float) else min(1.0, self.cache / max(1, total))
@@ -337,7 +337,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         if tensor is None:
             return None
         if not _is_whole(attr.index) and isinstance(tensor, ShardedRows | DistributedRows):
-            index = _rows(attr.index, len(tensor), _said(attr))
+            index = _rows(attr.index, len(tensor), _title(attr))
             return tuple(torch.empty(len(tensor), 0)[index].shape[:-1]) + tensor.shape[1:]
         if not _is_whole(attr.index):
             tensor = self._get_tensor(attr)
@@ -350,8 +350,8 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
     def _find(self, attr: TensorAttr) -> Any:
         tensor = self._tensors.get(self._key(attr))
         if tensor is None:
-            known = ", ".join(_said(a) for a in self.get_all_tensor_attrs()) or "nothing"
-            raise UnknownTensorError(f"The store does not hold {_said(attr)}. It holds: {known}.")
+            known = ", ".join(_title(a) for a in self.get_all_tensor_attrs()) or "nothing"
+            raise UnknownTensorError(f"The store does not hold {_title(attr)}. It holds: {known}.")
         return tensor
 
     def _key(self, attr: TensorAttr) -> Key:
@@ -435,7 +435,7 @@ def _rows(index: object, num_rows: int | None, name: str) -> Tensor | slice | in
     return index if index.dtype in (torch.int32, torch.int64) else index.long()
 
 
-def _said(attr: TensorAttr) -> str:
+def _title(attr: TensorAttr) -> str:
     return repr(attr.attr_name) if attr.group_name is None else f"{attr.attr_name!r} of {attr.group_name!r}"
 
 

@@ -34,7 +34,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
     then put the same edge types in the same order, as ``"coo"``, and every rank puts a part of the edges (maybe none):
     those of rank 0 come first, then those of rank 1, and so on.
 
-    The other places say where GPUs read the topology that loaders make of the edges; it is there once for all loaders,
+    GPUs read the topology that loaders make of the edges from the other places; it is there once for all loaders,
     as long as the store is: ``"device"``: a copy on each GPU. ``"pinned"``: page-locked host memory. ``"sharded"``: a
     part on each GPU of a node (WholeGraph); all ranks make the first loader together, with ``distributed=True``.
     ``"auto"``: where the first loader decides. The edges themselves stay in this process.
@@ -99,7 +99,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
                 before, now = _num_edges(held, other), _num_edges(edges, edge_attr)
                 if before != now:
                     raise GraphError(
-                        f"Expected the layouts of {_said(edge_type)} to hold the same edges, got {before} in "
+                        f"Expected the layouts of {_title(edge_type)} to hold the same edges, got {before} in "
                         f"{other.layout.value} and {now} in {layout.value}. Remove the old ones first."
                     )
         self._forget_converted(edge_type)
@@ -108,7 +108,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
 
     def _together(self, part: object, attr: EdgeAttr, node_rows: NodeRows) -> tuple[Tensor, Tensor]:
         """All edges, of which every rank puts a part."""
-        name = f"{attr.layout.value} edges of {_said(attr.edge_type)}"
+        name = f"{attr.layout.value} edges of {_title(attr.edge_type)}"
         if attr.layout != EdgeLayout.COO:
             raise GraphError(
                 f"Expected parts of edges as 'coo', got the {name}. Put (row, col), or share whole tables."
@@ -118,11 +118,11 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
 
     def _count_parts(self, edges: tuple[Tensor, Tensor], attr: EdgeAttr) -> Tensor:
         """Return the id of the first edge that this rank has put, and the number of edges of all ranks."""
-        name = f"{attr.layout.value} edges of {_said(attr.edge_type)}"
+        name = f"{attr.layout.value} edges of {_title(attr.edge_type)}"
         if attr.layout != EdgeLayout.COO or None in _size(attr.size, name):
             raise GraphError(
                 f"Expected parts of edges as 'coo', with size=(num_src, num_dst), got the {name} of size {attr.size}. "
-                "Put (row, col), and say how many nodes there are."
+                "Put (row, col), and give the number of nodes."
             )
         world = manyhop.init(timeout=self._timeout)
         title, count = f"parts of the {name}", edges[0].numel()
@@ -159,7 +159,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
 
 def _checked(edge_index: object, attr: EdgeAttr) -> tuple[Tensor, Tensor]:
     """Both tensors of a layout, after a look at every entry."""
-    name, layout = f"{attr.layout.value} edges of {_said(attr.edge_type)}", attr.layout
+    name, layout = f"{attr.layout.value} edges of {_title(attr.edge_type)}", attr.layout
     if attr.edge_type is not None and not _is_edge_type(attr.edge_type):
         raise GraphError(
             f"Expected an edge type as ('src', 'rel', 'dst'), or None in a graph without types, got {attr.edge_type!r}."
@@ -236,5 +236,5 @@ def _is_edge_type(value: object) -> bool:
     return isinstance(value, tuple) and len(value) == 3 and all(isinstance(part, str) for part in value)
 
 
-def _said(edge_type: EdgeType | None) -> str:
+def _title(edge_type: EdgeType | None) -> str:
     return "the graph" if edge_type is None else repr(edge_type)

@@ -39,7 +39,7 @@ def read_stores(
     if not by_type:
         raise GraphError("Expected a graph store that holds edges, got one without any. Put an edge_index into it.")
     edges: dict[EdgeType, dict[str, Tensor]] = {}
-    found: dict[NodeType, list[int]] = {}  # numbers of nodes that the layouts tell
+    found: dict[NodeType, list[int]] = {}  # numbers of nodes by layout
     dtypes = set()
     for edge_type, attrs in by_type.items():
         if hetero and edge_type is None:

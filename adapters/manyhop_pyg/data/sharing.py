@@ -70,7 +70,7 @@ def share(
     """
     if isinstance(load, _KINDS) or (isinstance(load, tuple) and all(isinstance(part, _KINDS) for part in load)):
         data = cast(T, load)
-        return _placed(memory.share(lambda: data, what=_said(data), timeout=timeout), placement, device)
+        return _placed(memory.share(lambda: data, what=_title(data), timeout=timeout), placement, device)
     if not callable(load):
         raise InputError(
             f"Expected a function that loads the data, Data, HeteroData or (FeatureStore, GraphStore), got "
@@ -122,7 +122,7 @@ def _has_rows(store: BaseStorage, name: str, value: Tensor) -> bool:
     )
 
 
-def _said(data: object) -> str:
+def _title(data: object) -> str:
     """What should be the same on all ranks: kinds, and shapes where they are known."""
     return repr(data) if isinstance(data, BaseData) else " and ".join(type(part).__name__ for part in _parts(data))
 

@@ -16,7 +16,7 @@ from manyhop_pyg.loaders.view import LoaderView
 from manyhop_pyg.typing import PyGData
 
 _MOST_BATCHES = 64  # sampled to fill a cache
-_VISITS_PER_ROW = 8  # of the cache: enough to tell rows that are asked for often from others
+_VISITS_PER_ROW = 8  # of the cache: enough to separate frequent rows from others
 
 
 def sharded_store(data: PyGData) -> FeatureStore | None:

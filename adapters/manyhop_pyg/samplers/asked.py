@@ -69,7 +69,7 @@ class _Asked:
     Args:
         sampler: what is asked.
         time: ``[num_pos]``: times of the seed edges, as given.
-        time_key: the same as time keys, which is how the engine is told the times of seeds.
+        time_key: the same as time keys, by which the engine finds the times of seeds.
     """
 
     def __init__(self, sampler: AskedSampler, time: Tensor | None, time_key: Tensor | None) -> None:

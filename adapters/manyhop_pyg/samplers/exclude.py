@@ -103,7 +103,7 @@ def make_exclusion(
     reverse_eids: ReverseIds | None,
     reverse_etypes: Mapping[EdgeType, EdgeType] | None,
 ) -> Exclusion | None:
-    """Return what a loader's arguments say; ``None``: nothing is excluded.
+    """Return what a loader's arguments exclude; ``None``: nothing.
 
     Raises:
         InputError: arguments that contradict each other, or do not fit the sampler.

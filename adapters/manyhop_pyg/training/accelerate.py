@@ -39,7 +39,7 @@ def accelerate(model: torch.nn.Module, *, trim: bool = False) -> Accelerated:
     the following ones may be missing: use none of them. The first call of the model computes all rows, and counts the
     layers. A model that is called on other edges than those of a batch of ``NeighborLoader`` or ``LinkNeighborLoader``
     computes all rows, and so do layers that are called one by one, outside of the model. In training, a line of the log
-    (``manyhop``) says so.
+    (``manyhop``) reports it.
 
     Args:
         model: is changed in place.

@@ -144,7 +144,7 @@ def _read(source: Source, scratch: Path, memory: int | None) -> StoredGraph:
 
 
 def _order(graph: StoredGraph, partition: Sequence[str], raw: Mapping[Path, Rows]) -> Order:
-    """Numbers of the nodes by what --partition says."""
+    """Numbers of the nodes by the values of --partition."""
     if len(partition) == 1 and partition[0].isdigit():
         return metis_order(graph, int(partition[0]), _report)
     given: dict[NodeType, Rows] = {}
@@ -231,7 +231,7 @@ def _open(text: str, raw: Mapping[Path, Rows]) -> Rows:
 
 
 def _raw(args: argparse.Namespace) -> dict[Path, Rows]:
-    """Raw files by what --raw says of them."""
+    """Raw files by the values of --raw."""
     found: dict[Path, Rows] = {}
     for text in args.raw or []:
         path, _, kind = text.rpartition("=")

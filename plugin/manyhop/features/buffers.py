@@ -68,7 +68,7 @@ class BufferPool:
         if base is None:
             base = np.empty(size + _ALIGN, np.uint8)  # asks for huge pages, which torch.empty does not
             base = base[-base.ctypes.data % _ALIGN :][:size]
-        # torch keeps this very array alive as long as the storage, and nobody else has it: we are told when it dies.
+        # torch alone keeps this very array alive, as long as the storage: a finaliser runs when it dies.
         kind = _numpy_dtype(dtype)
         window = np.ndarray((nbytes,), np.uint8, base) if kind is None else np.ndarray(shape, kind, base)
         lease = _Lease(window, _give_back)

@@ -397,8 +397,8 @@ class EpochLoader(Resumable, PreparedLoader):
                 asked = 0  # those that the GPU lacked, which it has counted
             self._stats.count(other_rows=asked, cached_rows=found)
         kept = hot_files.in_words(cache for _, cache in of_files)
-        said = ["" if self.placement is None else self.placement.summary(), kept]
-        return replace(self._stats.report(since), placement="; ".join(filter(None, said)))
+        parts = ["" if self.placement is None else self.placement.summary(), kept]
+        return replace(self._stats.report(since), placement="; ".join(filter(None, parts)))
 
     def timeline(self, path: str | PathLike[str]) -> None:
         """Save a picture of the last batches of this rank: ``.svg``, ``.png`` or ``.json`` (for ui.perfetto.dev).

@@ -18,7 +18,7 @@ def run_as_main(package: str, library: str, install: Callable[[], None], file: s
         package: the adapter's name.
         library: the library's name, for the help.
         install: called before the script runs.
-        file: the adapter's ``__main__``, of which tracebacks say nothing.
+        file: the adapter's ``__main__``, which tracebacks leave out.
     """
     usage = (
         f"usage: python -m {package} SCRIPT [ARGS...]\n       python -m {package} -m MODULE [ARGS...]\n"

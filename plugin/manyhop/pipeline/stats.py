@@ -238,7 +238,7 @@ class Stats:
         self._add((batch, "wait", "user", start, end))
 
     def take_handed(self) -> None:
-        """Add what :attr:`handed` was told."""
+        """Add what :attr:`handed` has collected."""
         with contextlib.suppress(IndexError):  # until there are no more
             while True:
                 last, step_start, batch, start, end = self._handed.popleft()

@@ -89,7 +89,7 @@ class LaborSpec:
 
     method: Literal["poisson", "exact"] = "poisson"
     """``poisson``: each neighbour by itself, a varying number of them (DGL's LaborSampler). ``exact``: sequential
-    Poisson sampling, as many as the fanout says (GraphBolt's LayerNeighborSampler)."""
+    Poisson sampling, as many as the fanout (GraphBolt's LayerNeighborSampler)."""
 
     importance: int = 0
     """Only for ``poisson``: rounds in which the probabilities are made to favour neighbours that many nodes share

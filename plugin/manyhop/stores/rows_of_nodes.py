@@ -160,7 +160,7 @@ def begin_of(tensor: Any, index: Any, name: str, what: str, timeout: float, *, o
         raise FeatureError(problem)
     wrong = tuple(rank for rank, facts in enumerate(every) if facts["problem"])
     if wrong:
-        raise RankError(f"{what}: {control.ranks_said(wrong)} failed: {every[wrong[0]]['problem']}", ranks=wrong)
+        raise RankError(f"{what}: {control.rank_names(wrong)} failed: {every[wrong[0]]['problem']}", ranks=wrong)
     if len({facts["part"] for facts in every}) > 1:
         raise FeatureError(
             f"Expected {name} either whole on all ranks or in parts on all ranks, got parts, index=slice(begin, "

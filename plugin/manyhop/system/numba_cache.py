@@ -1,4 +1,4 @@
-"""Compiled CPU kernels on disk: what they are valid for, how helpers become part of them, what is said meanwhile.
+"""Compiled CPU kernels on disk: what they are valid for, how helpers become part of them, messages meanwhile.
 
 Importing this module imports numba.
 """

@@ -72,7 +72,7 @@ def without(function: F, *helpers: Callable[..., Any]) -> F:
 
 
 def prepare(*kernels: Callable[..., Any]) -> None:
-    """Load kernels, or compile them, saying how far it is; threads and processes to come find them ready."""
+    """Load kernels, or compile them, with a line of progress; threads and processes to come find them ready."""
     todo = [cast(Any, k) for k in kernels if not cast(Any, k).overloads]
     progress.expect(sum(not k.is_cached() for k in todo))
     for k in todo:

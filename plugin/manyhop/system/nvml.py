@@ -1,4 +1,4 @@
-"""What the driver says about the machine's GPUs through its management library. Takes no memory on a GPU.
+"""What the driver reports about the machine's GPUs through its management library. Takes no memory on a GPU.
 
 Called through ctypes, as nvidia-ml-py does: `manyhop doctor` and `manyhop plan` have to see the GPUs of an installation
 that lacks every extra, and torch does not depend on nvidia-ml-py.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _OK = 0
-_P2P_READ = 0  # the first of the kinds of peer access that the library tells apart
+_P2P_READ = 0  # the first of the library's kinds of peer access
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class GPU:
     free: int
     """Bytes that no process has."""
     pcie: str | None
-    """The fastest link to the host, such as ``"PCIe 5 x16"``; ``None`` where the driver does not say."""
+    """The fastest link to the host, such as ``"PCIe 5 x16"``; ``None`` where the driver does not report it."""
     peers: tuple[str, ...]
     """``uuid`` of the other GPUs whose memory it can read."""
     capability: tuple[int, int] = (0, 0)
@@ -38,7 +38,7 @@ class GPU:
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """What the driver says."""
+    """What the driver reports."""
 
     version: str
     gpus: tuple[GPU, ...]

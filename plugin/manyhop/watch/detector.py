@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from manyhop.control import ranks_said
+from manyhop.control import rank_names
 from manyhop.watch.heartbeat import End, Heartbeat, LoopStatus
 
 
@@ -141,7 +141,7 @@ class FaultDetector:
             return None
         rank, end = chosen[0]
         ranks = tuple(rank for rank, _ in chosen)
-        others = f" ({ranks_said(ranks)} did so.)" if len(ranks) > 1 else ""
+        others = f" ({rank_names(ranks)} did so.)" if len(ranks) > 1 else ""
         after = f"after {_batches(end.received)} of epoch {end.epoch}"
         texts = {
             "failed": f"rank {rank} failed {after}: {end.text}",
@@ -167,7 +167,7 @@ class FaultDetector:
             return None
         seconds = min(self.silent[rank] for rank in ranks)
         text = (
-            f"{ranks_said(ranks)} gave no sign of life for {seconds:.1f} s: killed, stopped, or cut off. "
+            f"{rank_names(ranks)} gave no sign of life for {seconds:.1f} s: killed, stopped, or cut off. "
             f"Last known: {self.known(number, ranks[0])}."
         )
         return Fault("silent", tuple(ranks), text)
@@ -176,7 +176,7 @@ class FaultDetector:
         if not ranks:
             return None
         text = (
-            f"{ranks_said(ranks)} did not come to the next batch for {seconds:g} s, while others need it. Last known: "
+            f"{rank_names(ranks)} did not come to the next batch for {seconds:g} s, while others need it. Last known: "
             f"{self.known(number, ranks[0])}."
         )
         return Fault("idle", tuple(ranks), text)

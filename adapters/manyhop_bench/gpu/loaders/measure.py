@@ -23,7 +23,7 @@ _ONLY = {"padded": "loader", "DDP": "epoch", "captured": "epoch"}
 
 
 def loaders(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Sink) -> None:
-    """Measure the job's contender: loading (``"loader"``) and training (``"epoch"``), as the job says."""
+    """Measure the job's contender: loading (``"loader"``) and training (``"epoch"``), as the job defines them."""
     for placement in job.placements:
         only = _ONLY.get(placement.partition(", ")[2])
         parts = [part for part in ("loader", "epoch") if part in job.parts and only in (None, part)]

@@ -33,7 +33,7 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # 
         recursive: partition by recursive bisection.
         save_dir: folder where the partition is kept, and read from if it is there; ``None``: nowhere.
         filename: of the partition in that folder.
-        log: say on stderr when partitioning begins and ends.
+        log: report on stderr when partitioning begins and ends.
         keep_inter_cluster_edges: whether ``cluster_data[i]`` has edges to other clusters.
         sparse_format: ``"csr"``: edges by source; ``"csc"``: by destination.
         cluster: ``[num_nodes]`` the cluster of each node, from 0 to ``num_parts - 1``; ``None``: METIS partitions.

@@ -24,7 +24,7 @@ class NodeSetLoader(NodeLoader):
         kwargs: what the user passes, for :class:`NodeLoader`.
 
     Raises:
-        InputError: arguments that say which nodes a batch has.
+        InputError: arguments that define the nodes of a batch.
     """
 
     def __init__(self, data: Data, sampler: NodeSetSampler, num_sets: int, kwargs: dict[str, Any]) -> None:

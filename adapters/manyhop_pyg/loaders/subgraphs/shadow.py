@@ -30,7 +30,7 @@ class _EgoLoader(NodeLoader):
         kwargs: what the user passes, for :class:`NodeLoader`.
 
     Raises:
-        InputError: arguments that say in another way which nodes a batch has.
+        InputError: other arguments that define the nodes of a batch.
     """
 
     def __init__(self, data: Data, sampler: NeighborSampler, node_idx: Tensor | None, kwargs: dict[str, Any]) -> None:

@@ -84,7 +84,7 @@ def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tup
         if ranks:
             text = _text(headers[ranks[0]])
             what = f"failed: {text}" if text else f"left the loop of epoch {tag[0]} after {tag[1]} batches"
-            error = ExchangeEndedError(f"{name}: {control.ranks_said(ranks)} {what}", ranks=ranks)
+            error = ExchangeEndedError(f"{name}: {control.rank_names(ranks)} {what}", ranks=ranks)
             error.without_reason = not text
             raise error
     different = [r for r, head in enumerate(heads) if head[:4] != heads[rank][:4]]
@@ -97,7 +97,7 @@ def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tup
         )
         raise RankError(
             f"{name}: expected all ranks at exchange {tag[1]} of epoch {tag[0]} with the same tensors, but "
-            f"{control.ranks_said([different[0]])} {what}. Ranks that share batches have to take the same number.",
+            f"{control.rank_names([different[0]])} {what}. Ranks that share batches have to take the same number.",
             ranks=tuple(different),
         )
     return [(words, parts) for *_, words, parts in heads]
@@ -141,7 +141,7 @@ def absent(key: str, world: World) -> tuple[int, ...]:
 def lost(name: str, key: str, tag: Tag, world: World, error: RuntimeError) -> ExchangeLostError:
     """Return the error of a connection that fails, or of no answer; ``key`` names the exchange in the store."""
     missing = absent(f"{key}/{tag[0]}/{tag[1]}", world)
-    who = f"{control.ranks_said(missing)} did not come, or ended" if missing else "a rank ended or is late"
+    who = f"{control.rank_names(missing)} did not come, or ended" if missing else "a rank ended or is late"
     cause = str(error).splitlines()[0] if str(error) else repr(error)
     return ExchangeLostError(f"{name}: exchange {tag[1]} of epoch {tag[0]}: {who} ({cause}).", ranks=missing)
 

@@ -102,7 +102,7 @@ def _agree_on_parts(part: Tensor, begin: int, what: str, timeout: float) -> list
     for p in sorted((p for p in parts if p), key=lambda p: p.start):
         if p.start != end:
             raise FeatureError(
-                f"Expected the parts of {what} to follow each other, got {control.ranks_said([parts.index(p)])} with "
+                f"Expected the parts of {what} to follow each other, got {control.rank_names([parts.index(p)])} with "
                 f"rows {p.start} to {p.stop} where row {end} comes next. Give every row to one rank."
             )
         end = p.stop

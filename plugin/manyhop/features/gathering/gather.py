@@ -49,7 +49,7 @@ def gather(
         pool: where CPU memory comes from and goes back to; ``None``: fresh memory.
         threads: how many threads copy; rows from other nodes are copied by the caller.
         exchange: ``exchange(requests, pool)`` gathers rows from other nodes, or GPUs.
-        checks: told of row numbers that a GPU checks; ``None``: wait for the GPU here, unless all have a ``bound``.
+        checks: collects row numbers that a GPU checks; ``None``: wait for the GPU here, unless all have a ``bound``.
 
     Returns:
         One result per request, in order: tensors ``[count, ...]`` for tensors and numpy arrays, else whatever indexing

@@ -26,19 +26,19 @@ def gather_on_gpu(
         requests: with checked indices.
         device: where the indices lie; a CPU where triton interprets its kernels.
         threads: how many threads copy rows that the GPU cannot read.
-        checks: told of row numbers that the kernel checks; ``None``: wait for it here.
+        checks: collects row numbers that the kernel checks; ``None``: wait for it here.
     """
     if device.type == "cuda" and torch._C._cuda_getDevice() != device.index:
         with torch.cuda.device(device):
             return gather_on_gpu(requests, device, threads=threads, checks=checks)
     plan = PLANS.of(requests, device)
     results: list[Any] = [None] * len(requests)
-    told = checks
+    collected = checks
     for launch in plan.launches:
         suspect = launch(requests, results)
         if suspect is not None:  # noted at once: its flag has to outlive the kernel, whatever fails below
-            told = Checks() if told is None else told
-            told.add(suspect)
+            collected = Checks() if collected is None else collected
+            collected.add(suspect)
     if plan.staged:
         gather_staged(requests, plan.staged, results, device, threads)
     for i in plan.others:
@@ -47,6 +47,6 @@ def gather_on_gpu(
             request = replace(request, source=request.source.source)
         rows = index_by_itself(request, request.index)
         results[i] = rows.to(device) if isinstance(rows, Tensor) else rows
-    if checks is None and told is not None:
-        told.ask(wait=True)
+    if checks is None and collected is not None:
+        collected.ask(wait=True)
     return results

@@ -35,7 +35,7 @@ CacheSize: TypeAlias = float | int | Literal["auto"]
 """A share of the rows of each tensor; bytes for all tensors; what the memory of the node allows."""
 
 VISITS_PER_ROW = 8
-"""Rows asked for, of each that is kept: enough to tell rows that are asked for often from others."""
+"""Rows asked for, of each that is kept: enough to separate frequent rows from others."""
 
 _SMALLEST_ROW = 64  # bytes; a page of shorter ones has so many rows that the system's own cache does as well
 _AT_ONCE = 2048  # rows that the system is asked to read ahead of copying
@@ -52,7 +52,7 @@ class FileCache:
         layout: where the rows of the tensor are, one after the other.
         kept: the rows that are kept.
         version: of the tensor; a tensor that was written to differs from its file.
-        why: says where the capacity comes from; empty: the user has said so.
+        why: where the capacity comes from; empty: from the user.
         mapping: what has to be kept for the layout to be valid, beside the tensor.
     """
 
@@ -137,7 +137,7 @@ class FileCache:
 
     @property
     def knows_enough(self) -> bool:
-        """Whether as many rows were asked for as tell rows that are asked for often, or the first ones are chosen."""
+        """Whether enough rows were asked for to find the frequent ones, or the first ones are chosen."""
         return self._kept.number > 0 or self._kept.asked >= VISITS_PER_ROW * self.capacity
 
     @property

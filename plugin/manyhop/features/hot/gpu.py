@@ -61,7 +61,7 @@ class GPUVisits:
                 visits = torch.zeros(num_rows, dtype=torch.int32, device=self._device)
                 group = self._groups[tuple(map(id, sources))] = _Group(sources, row_bytes, visits)
             ids = torch.unique(together[0].index.to(self._device).long())
-            ids = ids[(ids >= 0) & (ids < num_rows)]  # others are told of when batches ask for them
+            ids = ids[(ids >= 0) & (ids < num_rows)]  # others raise when batches ask for them
             if isinstance(sources[0], DistributedRows):
                 mine = sources[0].shards.rows_of(sources[0].world.rank)
                 ids = ids[(ids < mine.start) | (ids >= mine.stop)]

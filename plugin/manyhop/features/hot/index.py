@@ -13,7 +13,7 @@ class HotIndex:
     """A set of row numbers, which counts them: row ``i`` is number ``before[i // 64]`` plus the ones below its bit."""
 
     bits: Tensor
-    """``[ceil(num_rows / 64)] int64``: bit ``i % 64`` of entry ``i // 64`` says whether row ``i`` is in the set."""
+    """``[ceil(num_rows / 64)] int64``: bit ``i % 64`` of entry ``i // 64`` is set if row ``i`` is in the set."""
 
     before: Tensor
     """``[ceil(num_rows / 64)] int64``: how many of the set are below row ``64 * entry``."""

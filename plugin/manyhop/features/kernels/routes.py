@@ -135,7 +135,7 @@ def place(
     with
     ``status``, or ``failed`` if ``bad`` is not 0, then ``epoch``, ``number``, ``signature``, 0 and ``parts``, unless
     ``status`` is 0: they have been written then. Of the first header, for the others alike: lengths: address of the
-    word that says how many rows its rank is asked for; needs: of that for the most that any rank is asked for; ids: of
+    word for the number of rows asked of its rank; needs: of that for the most that any rank is asked for; ids: of
     ``[room]``, as ``rows``: what fits of them.
     """
     block = tl.program_id(0)

@@ -16,7 +16,7 @@ class HotRows:
     """A set of row numbers on a GPU, which counts them: a bit per row of the table, and a count per 64 of them."""
 
     groups: Tensor
-    """``[ceil(num_rows / 64), 2] int64``: bit ``i % 64`` of ``groups[i // 64, 0]`` says whether row ``i`` is in the
+    """``[ceil(num_rows / 64), 2] int64``: bit ``i % 64`` of ``groups[i // 64, 0]`` is set if row ``i`` is in the
     set, ``groups[i // 64, 1]`` how many of the set are below row ``64 * (i // 64)``."""
 
     count: int

@@ -33,9 +33,9 @@ def require_room(division: Division, ranks: Sequence[int], world: World, *, name
     need = division.bytes_of_ranks()[ranks.index(world.rank)]
     facts = {"need": need, "free": _free_bytes(division, need)}
     every = control.exchange(f"room for {name}", facts, timeout=timeout)
-    told = judge(division, world, [fact["need"] for fact in every], [fact["free"] for fact in every], name)
-    if told is not None:
-        raise CapacityError(told)
+    reason = judge(division, world, [fact["need"] for fact in every], [fact["free"] for fact in every], name)
+    if reason is not None:
+        raise CapacityError(reason)
 
 
 def require_communicator(title: str, *, timeout: float) -> None:
@@ -50,7 +50,7 @@ def require_communicator(title: str, *, timeout: float) -> None:
         free = min(every[rank]["free"] for rank in lacking)
         raise CapacityError(
             f"{title} needs {in_units(_COMMUNICATOR)} to connect the GPUs, but {in_units(free)} are free on that of "
-            f"{control.ranks_said(lacking)}. Free memory there, or make WholeMemory before GPUs are filled."
+            f"{control.rank_names(lacking)}. Free memory there, or make WholeMemory before GPUs are filled."
         )
 
 
@@ -67,21 +67,21 @@ def require_contexts(ranks: Sequence[int], *, name: str, timeout: float) -> None
     Raises:
         CapacityError: naming the GPU and what can be done.
     """
-    here, told = torch.cuda.current_device(), ""
+    here, reason = torch.cuda.current_device(), ""
     torch.cuda.empty_cache()  # what torch keeps for later allocations may be what others lack
     every = control.exchange(f"GPUs for {name}", {"gpu": here}, timeout=timeout)
     for gpu in sorted({every[rank]["gpu"] for rank in ranks}):
         try:
             torch.cuda.mem_get_info(gpu)
         except RuntimeError as error:
-            told = told or f"on GPU {gpu} ({str(error).splitlines()[0]})"
+            reason = reason or f"on GPU {gpu} ({str(error).splitlines()[0]})"
     torch.cuda.set_device(here)  # also after an error
-    every = control.exchange(f"CUDA for {name}", {"told": told}, timeout=timeout)
-    failed = {rank: fact["told"] for rank, fact in enumerate(every) if fact["told"]}
+    every = control.exchange(f"CUDA for {name}", {"reason": reason}, timeout=timeout)
+    failed = {rank: fact["reason"] for rank, fact in enumerate(every) if fact["reason"]}
     if failed:
-        rank, told = next(iter(failed.items()))
+        rank, reason = next(iter(failed.items()))
         raise CapacityError(
-            f"{name}: rank {rank} cannot start CUDA {told}. Each rank takes some hundred MB of every GPU of the node "
+            f"{name}: rank {rank} cannot start CUDA {reason}. Each rank takes some hundred MB of every GPU of the node "
             "whose memory it reads. Free memory there, make loaders and WholeMemory before the GPUs are filled, or use "
             "kind='distributed' (placement='distributed')."
         )
@@ -101,7 +101,7 @@ def judge(division: Division, world: World, need: Sequence[int], free: Sequence[
         places = [(f"on the GPU of rank {rank}", [rank]) for rank in range(world.world_size)]
     else:
         places = [
-            (f"on the host of {control.ranks_said(world.ranks_of(node))}", list(world.ranks_of(node)))
+            (f"on the host of {control.rank_names(world.ranks_of(node))}", list(world.ranks_of(node)))
             for node in range(world.num_nodes)
         ]
     for place, ranks in places:

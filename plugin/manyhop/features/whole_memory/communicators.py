@@ -121,7 +121,7 @@ def _close() -> None:
     _communicators.clear()
     failing = getattr(sys, "last_exc", getattr(sys, "last_value", None)) is not None
     with contextlib.suppress(RankError):
-        # Twice: a rank that has given up waiting does not come again. One that fails tells the others, and goes.
+        # Twice: a rank that has given up waiting does not come again. One that fails notifies the others, and goes.
         for timeout in (0.0,) if failing else _GRACE_SECONDS:
             every = control.exchange("the end of WholeMemory", {"failing": failing}, timeout=timeout)
             if any(fact["failing"] for fact in every):

@@ -44,7 +44,7 @@ def read_rows(rows: Rows, wanted: range, target: Tensor, *, threads: int | None,
 
 
 def copy_overlap(source: Tensor, rows: range, target: Tensor, wanted: range) -> None:
-    """Copy the rows that both have; ``rows`` and ``wanted`` say which rows of the whole tensor each of them is."""
+    """Copy the rows that both have; ``rows`` and ``wanted`` are their numbers in the whole tensor."""
     both = _overlap(rows, wanted)
     there = target[both.start - wanted.start : both.stop - wanted.start]
     there.copy_(source[both.start - rows.start : both.stop - rows.start])

@@ -63,7 +63,7 @@ class WholeMemory:
         name: str = "a tensor",
         timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
-        Division(tuple(shape), dtype, 1, kind, location)  # what is wrong on all ranks is said without the others
+        Division(tuple(shape), dtype, 1, kind, location)  # raises what is wrong on all ranks without a collective call
         self._name, self._timeout = name, timeout
         wanted: Scope = scope or ("all" if kind == "distributed" else "node")
         self._communicator = communicator(wanted, timeout=timeout)
@@ -251,7 +251,7 @@ class WholeMemory:
         if not self._communicator.handle.support_type_location(*self._type_and_location()):
             raise InputError(
                 f"{self._name}: WholeGraph cannot make {self.division.kind} memory ({self.division.location}) over "
-                f"{control.ranks_said(self._ranks)}: their GPUs cannot read each other's memory, or they are on "
+                f"{control.rank_names(self._ranks)}: their GPUs cannot read each other's memory, or they are on "
                 "several nodes. Use kind='distributed'."
             )
 
@@ -300,9 +300,9 @@ class WholeMemory:
                 break
             end = part.stop
         if end != self.shape[0]:
-            said = ", ".join(f"{part.start} to {part.stop}" for part in parts)
+            got = ", ".join(f"{part.start} to {part.stop}" for part in parts)
             raise FeatureError(
-                f"Expected the parts of {self._name} to be its {self.shape[0]} rows, each once, got rows {said}."
+                f"Expected the parts of {self._name} to be its {self.shape[0]} rows, each once, got rows {got}."
             )
 
 
@@ -311,6 +311,6 @@ class _Lease:
 
 
 class _TypeString(str):
-    """The type that a view of WholeGraph's memory says to have, which keeps the memory."""
+    """The type of a view of WholeGraph's memory, which keeps the memory."""
 
     lease: _Lease

@@ -138,7 +138,7 @@ def fill(
         num_trees: the tree of padding nodes.
 
     Raises:
-        InputError: a sample has more or fewer nodes or edges than its counts say.
+        InputError: the nodes or edges of a sample differ from its counts.
     """
     cuts = [frame.cut(sample) for frame, sample in zip(frames, samples, strict=True)]
     ids = torch.empty(sum([cut.num_ids for cut in cuts]), dtype=torch.int64, device=device)

@@ -92,7 +92,7 @@ class CPUSampler:
         return self.spec.replace
 
     def _bound_fanouts(self) -> None:
-        """Memory goes by fanouts, and some say 10^9 for all neighbours: the largest degree is the same."""
+        """Memory goes by fanouts, which may be 10^9 for all neighbours: the largest degree is the same."""
         for i, edge_type in enumerate(self.graph.edge_types):
             if self._fanouts[:, i].max(initial=0) > _HUGE_FANOUT:
                 most = int(np.diff(self.graph.csc[edge_type].colptr.numpy()).max(initial=_HUGE_FANOUT))

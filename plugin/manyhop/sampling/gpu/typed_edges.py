@@ -37,8 +37,8 @@ class PendingTypedEdges:
 
     Args:
         samplers: one per edge type, over the same engine, on one device.
-        batches: for each batch one request per edge type, with the same key; the first says which edges the sample must
-            not have.
+        batches: for each batch one request per edge type, with the same key; the first names the edges that the sample
+            must not have.
 
     Raises:
         InputError: a request does not fit the graph or its sampler, or there is no negative to draw.

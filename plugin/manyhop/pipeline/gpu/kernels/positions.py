@@ -38,7 +38,7 @@ def look_up(
     SHUFFLE: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Write the items of up to ``MOST`` batches, and what ``NUM`` tables say of them.
+    """Write the items of up to ``MOST`` batches, and their entries in ``NUM`` tables.
 
     outs: addresses of ``[MOST, size] int64``: for the items, then for each table. tables: addresses of ``[n] int64``.
     batches: their numbers. tiles: programs of a batch. size: items of a batch,

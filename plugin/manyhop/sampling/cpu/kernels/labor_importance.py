@@ -24,7 +24,7 @@ _UNIT = 2.0**30
 
 @helper
 def _number_neighbors(edges: Edges, found: Found, labor: Labor, t: int, n: int) -> int:
-    """Number the distinct neighbours of all columns, and say which each entry has; returns how many they are."""
+    """Number the distinct neighbours of all columns, and write that of each entry; returns how many they are."""
     start, degree = u64(found[t].start, n), u32(found[t].degree, n)
     first, entry = i64(labor.entry_begin, n), u32(labor.entry, 1 << 62)
     row32, row64, wide = u32(edges[t].row, 1 << 62), u64(edges[t].row, 1 << 62), edges[t].row_wide > 0

@@ -36,7 +36,7 @@ def plant(
     The descriptor is in host memory: a read takes one or two microseconds, and reads of many programs are serialized.
 
     Args:
-        out: memory for results as the host tells it; the last kernel reads it from ``seeds.result_addresses``.
+        out: memory for results, given by the host; the last kernel reads it from ``seeds.result_addresses``.
         guessed: number of seeds to read before it is known whether they follow the descriptor.
         NEXT: type_ranges are segments: count the frontier of the first hop here.
     """
