@@ -252,10 +252,12 @@ def test_edges_become_batches(tiny_run):
 
 def test_loaders_of_both_frameworks_read_the_same_rows(tiny_run):
     pytest.importorskip("torch_geometric")
+    pytest.importorskip("manyhop_dgl")  # first, so that DGL can be imported
     pytest.importorskip("dgl")
     pyg, dgl = sorted(tiny_run.of("stores"), key=lambda row: row.setting != "device, PyG")
     assert (pyg.setting, dgl.setting) == ("device, PyG", "device, DGL")
-    assert 0 < pyg.edges <= dgl.edges
+    assert pyg.edges > 0
+    assert dgl.extra["rows"] == pytest.approx(pyg.extra["rows"], rel=0.3)
     assert 0 < pyg.extra["rows"] <= 16 * (1 + 3 + 3 * 2)
     low, ratio, high = (pyg.extra[name] for name in ("ratio_low", "ratio", "ratio_high"))
     assert min(pyg.seconds) / max(dgl.seconds) / 4 < low <= ratio <= high

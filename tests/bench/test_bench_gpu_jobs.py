@@ -70,7 +70,7 @@ def test_a_process_that_hangs_is_ended(tmp_path):
 
 @pytest.mark.parametrize("visible", [None, "4,5,6"])
 def test_jobs_at_the_same_time_have_gpus_of_their_own(visible, tmp_path, monkeypatch):
-    """Three jobs of one GPU on three GPUs: all are there at once, with different GPUs, and one that fails is reported."""
+    """Three jobs of one GPU on three GPUs: all are there at once, with different GPUs; one that fails is noted."""
     met, seen = threading.Barrier(3, timeout=60), []
 
     def fake_launch(job, timeout, gpus):

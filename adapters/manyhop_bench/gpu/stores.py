@@ -1,7 +1,7 @@
 """Loaders of PyG and of DGL over the same rows in the places of GPUs: their times, and what further loaders take.
 
-DGL's hops sample neighbours of all nodes so far, PyG's of the new ones, so that batches of the same fanouts have more
-edges and rows: times are compared per row. Both consumers read what a layer does: rows, and the edges of each layer.
+DGL's hops sample neighbours of all nodes so far, PyG's of the new ones: to compare like with like, DGL's batches have
+fewer seeds, so that they have as many rows. Both consumers read what a layer does: rows, and the edges of each layer.
 Imports PyG and DGL, so the worker imports it late.
 """
 
@@ -64,7 +64,8 @@ def stores(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Si
 def _measure(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Sink, place: Place) -> None:
     ways = _ways(job, ranks, graph, place)
     fanout = job.fanouts[0]
-    seeds = draw_seeds(graph.num_nodes, min(_BATCHES, job.epoch_batches) * ranks.size, job.batch_size, ranks.device)
+    num_batches = min(_BATCHES, job.epoch_batches) * ranks.size
+    seeds = dict.fromkeys(ways, draw_seeds(graph.num_nodes, num_batches, job.batch_size, ranks.device))
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     per_row: dict[str, list[float]] = {name: [] for name in ways}
     counts, extra = {name: _Count() for name in ways}, {name: dict[str, float]() for name in ways}
@@ -78,9 +79,13 @@ def _measure(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: 
     loaders: dict[str, Iterable[Any]] = {}
     for name, way in ways.items():  # the first one compiles
         before = _used(ranks, memory)
-        loaders[name] = way.make(fanout, seeds)
+        loaders[name] = way.make(fanout, seeds[name])
         epoch(name, loaders[name])
         extra[name]["one_bytes"] = _used(ranks, memory) - before
+    pyg, dgl = (ranks.mean(counts[name].rows / counts[name].batches) for name in ("PyG", "DGL"))
+    seeds["DGL"] = draw_seeds(graph.num_nodes, num_batches, max(1, round(job.batch_size * pyg / dgl)), ranks.device)
+    loaders["DGL"] = ways["DGL"].make(fanout, seeds["DGL"])
+    epoch("DGL", loaders["DGL"])
     for k in range(_EPOCHS * job.rounds):
         for name in list(ways)[:: -1 if k % 2 else 1]:  # each follows itself as often as the other
             took = ranks.seconds(lambda name=name: epoch(name, loaders[name]))  # type: ignore[misc]
@@ -91,7 +96,7 @@ def _measure(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: 
     for name, way in ways.items():
         before = _used(ranks, memory)
         for _ in range(_LOADERS - 1):
-            kept.append(way.make(fanout, seeds))
+            kept.append(way.make(fanout, seeds[name]))
             epoch(name, kept[-1])
         extra[name]["more_bytes"] = _used(ranks, memory) - before
     for name, count in counts.items():
@@ -125,18 +130,18 @@ def _ways(job: Job, ranks: Ranks, graph: GPUGraph, place: Place) -> dict[str, _W
     edges.put_edge_index((row, col), edge_type=None, layout="coo", size=size)
     g = manyhop_dgl.Graph((row, col), graph.num_nodes)
     g.ndata["x"] = x
-    common: dict[str, Any] = {"batch_size": job.batch_size, "shuffle": True, "device": ranks.device}
+    common: dict[str, Any] = {"shuffle": True, "device": ranks.device}
     if place == "distributed":  # exchanges take a thread
         common["num_workers"] = 1
 
     def make_pyg(fanout: tuple[int, ...], seeds: Tensor) -> Iterable[Any]:
-        nodes = seeds.flatten().cpu()
-        return manyhop_pyg.NeighborLoader((features, edges), list(fanout), nodes, distributed=together, **common)
+        options = {"batch_size": seeds.shape[1], "distributed": together, **common}
+        return manyhop_pyg.NeighborLoader((features, edges), list(fanout), seeds.flatten().cpu(), **options)
 
     def make_dgl(fanout: tuple[int, ...], seeds: Tensor) -> Iterable[Any]:
         sampler = manyhop_dgl.NeighborSampler(list(fanout)[::-1], prefetch_node_feats=["x"])
-        nodes = seeds.flatten().cpu()
-        return manyhop_dgl.DataLoader(g, nodes, sampler, output="tensors", use_ddp=together, **common)
+        options = {"batch_size": seeds.shape[1], "use_ddp": together, "output": "tensors", **common}
+        return manyhop_dgl.DataLoader(g, seeds.flatten().cpu(), sampler, **options)
 
     def count_pyg(batch: Any, count: _Count) -> None:
         count.batches += 1
