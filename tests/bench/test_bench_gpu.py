@@ -321,7 +321,7 @@ def test_numbers_of_gpus_have_to_be_there(capsys, monkeypatch):
         (["--papers", "--only", "epoch", "--gpus", "2", "--side-by-side"], command.PAPERS, ["epoch"], [2], True),
     ],
 )
-def test_command_measures_what_it_is_told(argv, template, parts, gpus, side_by_side, made_up, monkeypatch, capsys):
+def test_command_measures_what_it_names(argv, template, parts, gpus, side_by_side, made_up, monkeypatch, capsys):
     asked = []
 
     def fake_run(*args, side_by_side, budget, progress, keep):
@@ -336,6 +336,6 @@ def test_command_measures_what_it_is_told(argv, template, parts, gpus, side_by_s
     assert main(["gpu", *argv]) == 0
     everybody = ["manyhop", "WholeGraph", "pylibcugraph", "torch", "cuGraph-PyG", "PyG"]
     assert asked == [(template, parts, everybody, gpus, 300, argv, side_by_side, math.inf)]
-    told = capsys.readouterr()
-    assert told.out == as_text([made_up])
-    assert "something has ended" in told.err
+    printed = capsys.readouterr()
+    assert printed.out == as_text([made_up])
+    assert "something has ended" in printed.err

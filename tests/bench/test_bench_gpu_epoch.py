@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 
 class _Scripted(Ranks):
-    """Runs what it is to measure, and says what it has been told to say."""
+    """Runs what it is to measure, and returns given seconds."""
 
     def seconds(self, run):
         run()

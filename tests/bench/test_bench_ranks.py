@@ -18,6 +18,6 @@ def test_one_small_round(capsys, tmp_path):
     assert "torch-sparse" in saved
 
 
-def test_what_does_not_fit_is_said_before(capsys):
+def test_what_does_not_fit_is_reported_before(capsys):
     assert main(["ranks", "--nodes", "1000000000000"]) == 1
     assert "smaller --nodes" in capsys.readouterr().err

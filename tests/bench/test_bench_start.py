@@ -33,7 +33,7 @@ def test_a_process_measures_three_steps():
     assert steps[:, 1].sum() > 0.01  # seconds
 
 
-def test_a_process_that_fails_says_why(monkeypatch):
+def test_a_process_that_fails_raises_why(monkeypatch):
     answer = subprocess.CompletedProcess([], 1, "", "Traceback\nImportError: 'NeighborSampler' requires 'pyg-lib'\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: answer)
     with pytest.raises(InputError, match=re.escape("ended with: ImportError: 'NeighborSampler' requires 'pyg-lib'")):

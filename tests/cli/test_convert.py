@@ -46,10 +46,10 @@ def source_ids(path):
 def test_csv_with_texts(tmp_path, capsys):
     (tmp_path / "e.csv").write_text("from,to,w,note\nzoë,ann,1.5,x\nann,bob,2.5,y\nbob,ann,0.5,z\n", encoding="utf-8")
     assert convert(tmp_path / "e.csv", tmp_path / "g", "--edge-columns", "w", "--crc32") == 0
-    said = capsys.readouterr()
-    assert "columns that are left out: note" in said.err
-    assert "Ids are mapped to 0 ... 2" in said.err
-    assert "3 nodes, 3 edges" in said.out
+    printed = capsys.readouterr()
+    assert "columns that are left out: note" in printed.err
+    assert "Ids are mapped to 0 ... 2" in printed.err
+    assert "3 nodes, 3 edges" in printed.out
     assert edges_of(tmp_path / "g") == [("ann", "bob", 2.5), ("bob", "ann", 0.5), ("zoë", "ann", 1.5)]
     files.open_graph(tmp_path / "g").verify()
     data = manyhop_pyg.open(tmp_path / "g")

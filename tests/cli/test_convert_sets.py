@@ -143,9 +143,9 @@ def test_igb(tmp_path, capsys):
     np.arange(4, dtype=np.float32).tofile(folder / "paper" / "node_label_19.npy")
     save(folder / "paper" / "node_label_2K.npy", np.arange(4, 8))
     assert convert(tmp_path / "tiny", tmp_path / "g") == 0
-    said = capsys.readouterr().err
-    assert "raw float32" in said
-    assert "no split" in said
+    error = capsys.readouterr().err
+    assert "raw float32" in error
+    assert "no split" in error
     data = manyhop_pyg.open(tmp_path / "g")
     assert data.x.equal(torch.from_numpy(features))
     assert (data.y.tolist(), data.node_label_2K.tolist()) == ([0, 1, 2, 3], [4, 5, 6, 7])

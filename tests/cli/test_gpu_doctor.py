@@ -35,12 +35,12 @@ def machine(gpus=1, **more):
     return Facts(**{**facts, **more})
 
 
-def said(facts):
+def texts(facts):
     return {finding.topic: (finding.state, finding.text) for finding in doctor_gpu.findings(facts)}
 
 
 def test_one_gpu_all_well():
-    lines = said(machine())
+    lines = texts(machine())
     assert {state for state, _ in lines.values()} == {"ok"}
     assert lines["GPUs"][1] == "NVIDIA H200 (9.0); CUDA 13.0; driver 580.1"
     assert lines["GPU memory"][1] == "0: 139.0 GiB of 140.0 GiB free, PCIe 5 x16"
@@ -50,16 +50,16 @@ def test_one_gpu_all_well():
 
 
 def test_four_gpus():
-    lines = said(machine(4))
+    lines = texts(machine(4))
     assert lines["GPUs"][1].startswith("4 x NVIDIA H200 (9.0)")
     assert lines["peer access"] == ("ok", "all 4 GPUs read each other's memory")
     assert lines["NCCL"] == ("ok", "2.28.9")
-    lines = said(machine(4, peers=False, nccl=None))
+    lines = texts(machine(4, peers=False, nccl=None))
     assert lines["peer access"][0] == lines["NCCL"][0] == "missing"
 
 
 def test_no_gpu():
-    lines = said(Facts(torch="2.13.0", triton="3.8.0"))
+    lines = texts(Facts(torch="2.13.0", triton="3.8.0"))
     assert lines["GPUs"] == ("missing", "none here; manyhop samples on the CPU")
     assert lines["triton"] == ("ok", "3.8.0 (not needed without a GPU)")
     assert lines["pylibwholegraph"] == ("missing", "not installed (not needed without a GPU)")
@@ -74,7 +74,7 @@ def test_no_gpu():
 )
 def test_gpus_that_torch_cannot_use(change, advice, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    state, text = said(machine(2, names=(), compiled=None, **change))["GPUs"]
+    state, text = texts(machine(2, names=(), compiled=None, **change))["GPUs"]
     assert state == "missing"
     assert text.startswith("2 x NVIDIA H200, but ")
     assert advice in text
@@ -82,11 +82,11 @@ def test_gpus_that_torch_cannot_use(change, advice, monkeypatch):
 
 def test_gpus_that_are_hidden(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert "CUDA_VISIBLE_DEVICES hides them" in said(machine(names=(), compiled=None))["GPUs"][1]
+    assert "CUDA_VISIBLE_DEVICES hides them" in texts(machine(names=(), compiled=None))["GPUs"][1]
 
 
 def test_what_is_missing_names_the_extra_of_this_cuda():
-    lines = said(machine(triton=None, wholegraph=None, rmm=None, compiled=None, cuda="12.8"))
+    lines = texts(machine(triton=None, wholegraph=None, rmm=None, compiled=None, cuda="12.8"))
     for topic in ("triton", "pylibwholegraph", "rmm"):
         assert lines[topic][0] == "missing"
         assert pip_install("cu12") in lines[topic][1]
@@ -94,25 +94,25 @@ def test_what_is_missing_names_the_extra_of_this_cuda():
 
 
 def test_wrong_versions_are_broken():
-    lines = said(machine(triton="3.4.0", wholegraph="26.2.1"))
+    lines = texts(machine(triton="3.4.0", wholegraph="26.2.1"))
     assert lines["triton"][0] == lines["pylibwholegraph"][0] == "broken"
     assert "manyhop needs 26.8 or later; pip install" in lines["pylibwholegraph"][1]
     assert "manyhop needs 3.5 or later; install a torch that brings a newer one" in lines["triton"][1]
 
 
 def test_cugraph_without_dask():
-    state, text = said(machine(raft_dask=None))["cuGraph"]
+    state, text = texts(machine(raft_dask=None))["cuGraph"]
     assert state == "missing"
     assert "raft-dask is not installed" in text
     assert "pip install --no-deps raft-dask-cu13" in text
-    assert "pip install pylibcugraph-cu12" in said(machine(cugraph=None, cuda="12.8"))["cuGraph"][1]
-    state, text = said(machine(raft_dask="26.8.0"))["cuGraph"]
+    assert "pip install pylibcugraph-cu12" in texts(machine(cugraph=None, cuda="12.8"))["cuGraph"][1]
+    state, text = texts(machine(raft_dask="26.8.0"))["cuGraph"]
     assert (state, "have to be of one release" in text) == ("broken", True)
-    assert said(machine(cugraph_error="ImportError: libucp.so.0"))["cuGraph"][0] == "broken"
+    assert texts(machine(cugraph_error="ImportError: libucp.so.0"))["cuGraph"][0] == "broken"
 
 
 def test_a_wholegraph_for_another_cuda():
-    state, text = said(machine(wholegraph_error="ImportError: libcudart.so.12: cannot open"))["pylibwholegraph"]
+    state, text = texts(machine(wholegraph_error="ImportError: libcudart.so.12: cannot open"))["pylibwholegraph"]
     assert state == "broken"
     assert "libcudart.so.12" in text
     assert "the one for CUDA 13.0, that of torch? " + pip_install("cu13") in text
@@ -122,21 +122,21 @@ def test_a_wholegraph_for_another_cuda():
 
 def test_kernels_that_do_not_compile():
     error = RuntimeError("Failed to find C compiler. Please specify via CC environment variable.\nmore")
-    state, text = said(machine(compiled=error))["GPU kernels"]
+    state, text = texts(machine(compiled=error))["GPU kernels"]
     assert state == "broken"
     assert "Failed to find C compiler" in text
     assert "install a C compiler, such as gcc" in text
     assert "more" not in text
-    assert said(machine(compiled=ValueError()))["GPU kernels"][0] == "broken"
+    assert texts(machine(compiled=ValueError()))["GPU kernels"][0] == "broken"
     unwritable = Compiled(seconds=1.0, folder="/read-only", kept=0, writable=False)
-    assert "every process compiles anew; set TRITON_CACHE_DIR" in said(machine(compiled=unwritable))["GPU kernels"][1]
+    assert "every process compiles anew; set TRITON_CACHE_DIR" in texts(machine(compiled=unwritable))["GPU kernels"][1]
 
 
 def test_settings_of_the_allocator():
-    state, text = said(machine(settings={}))["GPU allocator"]
+    state, text = texts(machine(settings={}))["GPU allocator"]
     assert state == "missing"
     assert "set PYTORCH_ALLOC_CONF=expandable_segments:True" in text
-    state, text = said(machine(settings={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}))["GPU allocator"]
+    state, text = texts(machine(settings={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}))["GPU allocator"]
     assert state == "ok"
     assert "as you set it; with expandable_segments:True in it" in text
 

@@ -81,11 +81,11 @@ def test_commands(folder, command, capsys):
     if argv[0] == "convert":
         shutil.rmtree("graph")
     assert main(argv) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     if argv[0] == "convert":
         assert files.open_graph("graph").edges
     else:
-        assert "placement" in said
+        assert "placement" in output
 
 
 @pytest.mark.parametrize("program", blocks("python"))

@@ -68,7 +68,7 @@ def test_constants_that_are_not_there():
         H200.cugraph_costs()
 
 
-def test_an_h200_is_what_the_records_say():
+def test_an_h200_is_that_of_the_records():
     """Every constant but two: of papers100M's size is the other record, products and memory are not in any."""
     machine, kept = calibrate(load((BENCHMARKS / "gpu.json").read_text()), H200)
     assert kept == ["memory", "products", "half_products", "captured_layer_s", "autocast_layer_s"]

@@ -58,7 +58,7 @@ REFUSED = [
 
 
 @needs_dgl
-def test_what_is_unavailable_says_so():
+def test_what_is_unavailable_raises():
     out = run(f"""
         import manyhop_dgl
         import dgl

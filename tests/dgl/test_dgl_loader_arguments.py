@@ -1,4 +1,4 @@
-"""Arguments of a loader: what is refused, and how errors in batches are told."""
+"""Arguments of a loader: what is refused, and the errors of batches."""
 
 import os
 

@@ -335,7 +335,7 @@ def test_where_data_go(monkeypatch, kind, use_uva):
     assert read_from(other) is other
 
 
-def test_the_user_says_which_rows_a_gpu_keeps():
+def test_the_user_chooses_the_rows_that_a_gpu_keeps():
     g = graph("ours")
     sampler = NeighborSampler([3], prefetch_node_feats=["x"], seed=1)
     made = DataLoader(g, torch.arange(20), sampler)

@@ -138,8 +138,8 @@ def test_a_process_that_has_imported_nothing_else_yet():
 
 def test_dgl_that_was_imported_before(monkeypatch):
     """``dgl.seed`` may have been taken by others already: what it calls is replaced."""
-    told = []
-    module = SimpleNamespace(_CAPI_SetSeed=told.append)
+    calls = []
+    module = SimpleNamespace(_CAPI_SetSeed=calls.append)
     monkeypatch.setattr(sys, "meta_path", [])
     monkeypatch.setitem(sys.modules, "dgl.random", module)
     monkeypatch.setattr(activation.multiprocessing.spawn, "get_preparation_data", None)
@@ -148,7 +148,7 @@ def test_dgl_that_was_imported_before(monkeypatch):
     first = seeding_.draw()
     torch.manual_seed(3)
     assert first == int(torch.empty((), dtype=torch.int64).random_())
-    assert told == [3]
+    assert calls == [3]
 
 
 def test_a_restart_in_an_epoch_with_a_drawn_seed():

@@ -28,7 +28,7 @@ PREPARED = {"__name__": "accelerate.accelerator"}
 exec("def prepare_data_loader(self, loader):\n    return getattr(loader, '_is_accelerate_prepared', False)", PREPARED)
 
 
-def test_a_loader_of_one_rank_is_prepared_and_one_of_several_is_told_how_to_share(monkeypatch):
+def test_a_loader_of_one_rank_is_prepared_and_one_of_several_raises_how_to_share(monkeypatch):
     for loader, way in loaders():
         assert loader._is_accelerate_prepared
         assert len(list(loader)) == loader.stats().metrics()["manyhop/batches"] == 2

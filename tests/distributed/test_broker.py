@@ -220,7 +220,7 @@ def test_who_comes_while_the_service_ends_starts_another(brokers: Brokers) -> No
     assert late.get().builds
 
 
-def test_what_was_said_before_the_end_of_the_service_is_passed_on(brokers: Brokers) -> None:
+def test_messages_before_the_end_of_the_service_are_passed_on(brokers: Brokers) -> None:
     for i in range(20):
         a, b = brokers(0), brokers(1)
         first = ask(a, f"{i}")

@@ -150,4 +150,4 @@ def other_types():
 
 
 def test_ranks_that_make_other_graphs(launcher):
-    assert all("hates" in said or "rates" in said for said in launcher.run(other_types))
+    assert all("hates" in text or "rates" in text for text in launcher.run(other_types))

@@ -190,12 +190,12 @@ def be_out_of_step(tag, name):
 
 
 @pytest.mark.parametrize(
-    ("tag", "name", "said"), [((0, 8), "x", "is at exchange 8 of epoch 0"), ((0, 7), "y", "asks for other tensors")]
+    ("tag", "name", "text"), [((0, 8), "x", "is at exchange 8 of epoch 0"), ((0, 7), "y", "asks for other tensors")]
 )
-def test_ranks_out_of_step_get_an_error(launcher, tag, name, said):
+def test_ranks_out_of_step_get_an_error(launcher, tag, name, text):
     seen = launcher.run(be_out_of_step, tag, name, node_of=[0, 1])
     assert [s[0] for s in seen] == ["RankError"] * 2
-    assert f"rank 1 {said}" in seen[0][1]
+    assert f"rank 1 {text}" in seen[0][1]
 
 
 def lose_a_rank():

@@ -159,7 +159,7 @@ def keep_too_many_rows():
     return raised(exchange.keep, [([shard(torch.zeros(300, 2), manyhop.init())], torch.tensor([3, 200]))])
 
 
-def test_a_rank_without_memory_for_its_cache_tells_the_others(launcher):
+def test_a_rank_without_memory_for_its_cache_notifies_the_others(launcher):
     first, second = launcher.run(keep_too_many_rows, env=ENV)
     assert (first[0], first[2]) == ("ExchangeEndedError", (1,))
     assert "rank 1 failed: CapacityError: a cache needs more" in first[1]
@@ -177,9 +177,9 @@ def share_an_index_on_one_rank():
 
 
 def test_ranks_share_indices_between_tensors_in_the_same_way(launcher):
-    for told in launcher.run(share_an_index_on_one_rank, env=ENV):
-        assert told[0] == "RankError"
-        assert "asks for other tensors, or by other indices" in told[1]
+    for message in launcher.run(share_an_index_on_one_rank, env=ENV):
+        assert message[0] == "RankError"
+        assert "asks for other tensors, or by other indices" in message[1]
 
 
 def ask_for_nothing():
@@ -242,18 +242,18 @@ def leave_or_fail(failure):
     exchange.gather([request], (0, 0))
     if world.rank == 1:
         exchange.end((0, 1), failure)
-        told = None
+        message = None
     else:
-        told = raised(exchange.gather, [request], (0, 1))
+        message = raised(exchange.gather, [request], (0, 1))
     exchange.begin()
     exchange.gather([request], (1, 0))
-    return told
+    return message
 
 
-@pytest.mark.parametrize(("failure", "said"), [("", "left the loop of epoch 0 after 1 batches"), ("oh", "failed: oh")])
-def test_leaving_is_told_and_the_next_epoch_goes_on(launcher, failure, said):
+@pytest.mark.parametrize(("failure", "text"), [("", "left the loop of epoch 0 after 1 batches"), ("oh", "failed: oh")])
+def test_leaving_is_announced_and_the_next_epoch_goes_on(launcher, failure, text):
     first, _ = launcher.run(leave_or_fail, failure, env=ENV)
-    assert f"rank 1 {said}" in first[1]
+    assert f"rank 1 {text}" in first[1]
     assert first[2] == (1,)
 
 
@@ -264,7 +264,7 @@ def ask_out_of_step():
     return raised(exchange.gather, [request], (0, world.rank)), raised(exchange.gather, [request], (0, 2))
 
 
-def test_ranks_out_of_step_are_told(launcher):
+def test_ranks_out_of_step_raise(launcher):
     for first, again in launcher.run(ask_out_of_step, env=ENV):
         assert "at exchange" in first[1]
         assert first[:2] == again[:2]

@@ -76,6 +76,6 @@ def test_without_wholegraph_manyhop_is_measured_alone(launcher, tmp_path):
 
 
 def test_wrong_rows_are_no_figures(launcher, tmp_path):
-    told = launcher.run(measure, str(tmp_path / "r"), True, False, (40,), (64,), env=ENV)
-    assert told == ["the rows that came are not those that were asked for"] * 2
+    messages = launcher.run(measure, str(tmp_path / "r"), True, False, (40,), (64,), env=ENV)
+    assert messages == ["the rows that came are not those that were asked for"] * 2
     assert not (tmp_path / "r").exists()

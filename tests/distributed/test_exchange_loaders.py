@@ -192,15 +192,15 @@ def step_wrongly(what, timeout=10.0, workers=0):
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("what", "text"),
     [("raise", "KeyError: 'my step is broken'"), ("break", "left its loop after 3 batches of epoch 0")],
 )
-def test_the_others_hear_why_a_rank_has_left(launcher, what, said):
+def test_the_others_hear_why_a_rank_has_left(launcher, what, text):
     other, culprit = launcher.start(step_wrongly, what, node_of=[0, 1]).wait()
     assert culprit.exit_code == (what == "raise")
     assert other.error.startswith("RankError: ")
     assert "rank 1" in other.error
-    assert said in other.error
+    assert text in other.error
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -91,7 +91,7 @@ def put_wrongly(what):
 
 
 @pytest.mark.parametrize(
-    ("what", "kinds", "said"),
+    ("what", "kinds", "text"),
     [
         ("gap", ["FeatureError", "FeatureError"], "rank 1 with rows 5 to 9 where row 4 comes next"),
         ("dtype", ["RankError", "RankError"], "expected the same dtype on all ranks"),
@@ -101,10 +101,10 @@ def put_wrongly(what):
         ("csc", ["GraphError", "GraphError"], "Expected parts of edges as 'coo'"),
     ],
 )
-def test_what_does_not_fit_together_is_an_error_on_all_ranks(launcher, what, kinds, said):
+def test_what_does_not_fit_together_is_an_error_on_all_ranks(launcher, what, kinds, text):
     seen = launcher.run(put_wrongly, what, node_of=[0, 1])
     assert [s[0] for s in seen] == kinds
-    assert all(said in s[1] for s in seen)
+    assert all(text in s[1] for s in seen)
 
 
 def join_edges():

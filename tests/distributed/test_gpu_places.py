@@ -173,12 +173,12 @@ def edges_in_their_place(place):
     edges = manyhop_pyg.GraphStore(placement=place)
     edges.put_edge_index(tuple(given["edges"]), edge_type=None, layout="coo", size=(NUM_NODES, NUM_NODES))
     options = {"seed": 1, "batch_size": 50, "input_nodes": torch.arange(NUM_NODES)}
-    told = ""
+    message = ""
     if place == "sharded":
         try:
             manyhop_pyg.NeighborLoader((store, edges), [4], **options)
         except InputError as error:
-            told = str(error)
+            message = str(error)
     results, places, made = [], set(), []
     for _ in range(2):  # the store keeps the topology of a loader that is gone
         loader = manyhop_pyg.NeighborLoader((store, edges), [4, 3], distributed=True, rank_timeout=20.0, **options)
@@ -191,16 +191,16 @@ def edges_in_their_place(place):
         alone = manyhop_pyg.NeighborLoader((store, edges), [4], **options)
         results.append(right(alone, given))
         places.add(alone.placement.topology.place)
-    return results, places, made, told
+    return results, places, made, message
 
 
 @pytest.mark.parametrize("place", ["pinned", "device", "sharded", "auto"])
 def test_a_topology_in_every_place(launcher, place):
-    for results, places, made, told in launcher.run(edges_in_their_place, place, world_size=2, env=ENV):
+    for results, places, made, message in launcher.run(edges_in_their_place, place, world_size=2, env=ENV):
         assert all(results)
         assert places == {"device" if place == "auto" else place}
         assert made == ([1, 1] if place == "sharded" else [0, 0])
-        assert ("that all ranks have sharded" in told) == (place == "sharded")
+        assert ("that all ranks have sharded" in message) == (place == "sharded")
 
 
 def share_and_open(place, device, folder):

@@ -151,12 +151,12 @@ def decide_by_open(folder, free):
 
 
 @pytest.mark.parametrize("free", [20_000, 14_000, 10_000])
-def test_open_does_what_the_plan_says(launcher, tmp_path, capsys, free):
+def test_open_does_as_planned(launcher, tmp_path, capsys, free):
     manyhop_pyg.save(plain(), tmp_path / "g")
     assert cli.main(["plan", str(tmp_path / "g"), "--ranks", "2", "--nodes", "2", "--memory", str(free)]) == 0
-    said = dict(line.split(". ")[0].split(": ") for line in capsys.readouterr().out.splitlines() if ": " in line)
+    planned = dict(line.split(". ")[0].split(": ") for line in capsys.readouterr().out.splitlines() if ": " in line)
     for places in launcher.run(decide_by_open, str(tmp_path / "g"), free, node_of=TWO):
-        assert {name.removeprefix("features "): place for name, place in places.items()}.items() <= said.items()
+        assert {name.removeprefix("features "): place for name, place in places.items()}.items() <= planned.items()
         assert "sharded" in places.values()
 
 

@@ -137,8 +137,8 @@ def differ():
 def test_the_first_difference_is_named_on_every_rank(launcher):
     for messages in launcher.run(differ):
         for name in DIFFERENCES:
-            said = name.split(" (")[0]
-            assert f"expected the same {said} on all ranks, got" in messages.get(name, "nothing"), name
+            title = name.split(" (")[0]
+            assert f"expected the same {title} on all ranks, got" in messages.get(name, "nothing"), name
             assert "rank 0" in messages[name]
             assert "rank 1" in messages[name]
 
@@ -233,7 +233,7 @@ def test_copies_share_batches_too(launcher):
     assert [b for pair in zip(first, second, strict=True) for b in pair] == one_process("homogeneous")[0]
 
 
-def test_lightning_is_told_to_leave_the_batches_alone():
+def test_lightning_leaves_the_batches_alone():
     pytest.importorskip("pytorch_lightning")
     from pytorch_lightning.utilities.data import _update_dataloader
     from torch.utils.data.distributed import DistributedSampler

@@ -107,7 +107,7 @@ def wrong_weights():
     return refused(manyhop_pyg.NeighborSampler, data, [2], weight_attr="edge_weight")[:2]
 
 
-def test_a_wrong_graph_is_said_on_every_rank_in_its_own_words(launcher):
+def test_a_wrong_graph_is_an_error_on_every_rank_in_its_own_words(launcher):
     first, second = launcher.run(wrong_weights)
     assert first == second
     assert first[0] == GraphError.__name__

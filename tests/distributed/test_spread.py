@@ -58,7 +58,7 @@ def test_three_loaders_take_the_memory_of_one(launcher, placement):
         assert all_right == [True] * 3
         assert one == three >= NUM_NODES * (12 * 4 + 8) // 2
         assert made == 2  # x, y
-        assert all("GPUs of" in said and " already" in said for said in places)
+        assert all("GPUs of" in place and " already" in place for place in places)
 
 
 def sharded_topology():
@@ -97,11 +97,11 @@ def evaluate_alone():
     binding = whole_graph_stand_in.install()
     data = make_data()
     world = manyhop.init()
-    told = []
+    errors = []
     try:
         loader(data, placement="sharded", distributed=False, rank_timeout=None)
     except InputError as error:
-        told.append(str(error))
+        errors.append(str(error))
     train = loader(data, placement="sharded")
     found = []
     if world.rank == 0:  # the other ranks do nothing meanwhile
@@ -111,16 +111,16 @@ def evaluate_alone():
         try:
             loader(data, placement="distributed", distributed=False, rank_timeout=None)
         except InputError as error:
-            told.append(str(error))
-    return found, told, binding.made, right(train, data)
+            errors.append(str(error))
+    return found, errors, binding.made, right(train, data)
 
 
 def test_one_rank_evaluates_over_what_is_sharded(launcher):
     first, second = launcher.run(evaluate_alone, world_size=2, env=ENV)
     assert first[0] == [True, "sharded"] * 2
-    for _, told, made, train in (first, second):
+    for _, errors, made, train in (first, second):
         assert (made, train) == (2, True)
-        assert "got 'x', which is not. Make a loader" in told[0] or "got x, which is not. Make a loader" in told[0]
+        assert "got 'x', which is not. Make a loader" in errors[0] or "got x, which is not. Make a loader" in errors[0]
     assert "have to make the loader together" in first[1][1]
 
 

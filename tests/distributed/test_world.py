@@ -64,7 +64,7 @@ def test_timeout_is_positive():
 
 @pytest.fixture
 def second_of_two(monkeypatch):
-    """A port that ranks started by SLURM or mpirun are told; this process is rank 1."""
+    """A port that ranks started by SLURM or mpirun find; this process is rank 1."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         for name, value in zip(w._TORCHRUN, (1, 2, "127.0.0.1", server.getsockname()[1]), strict=True):

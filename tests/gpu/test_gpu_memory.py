@@ -92,7 +92,7 @@ def test_other_libraries_take_views_through_dlpack():
 
 @pytest.mark.parametrize("location", ["cuda", "cpu"])
 @pytest.mark.parametrize("kind", ["continuous", "chunked", "distributed"])
-def test_too_little_memory_is_said_before(kind, location):
+def test_too_little_memory_raises_before(kind, location):
     with pytest.raises(CapacityError, match=r"x \(torch.uint8 \[1099511627776\], 1.0 TiB.* are free"):
         WholeMemory((1 << 40,), torch.uint8, kind=kind, location=location, name="x")
 

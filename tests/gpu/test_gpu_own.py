@@ -33,8 +33,8 @@ def load(rank, port, to_own, queue):
     own = next(model.parameters()).device
     on_own = {tensor.device for batch in batches for tensor in (batch.x, batch.edge_index)} == {own}
     elsewhere = sum(torch.cuda.memory_allocated(k) for k in range(torch.cuda.device_count()) if k != own.index)
-    said = [str(warning.message) for warning in caught if "same GPU" in str(warning.message)]
-    queue.put((rank, on_own, elsewhere, len(said)))
+    messages = [str(warning.message) for warning in caught if "same GPU" in str(warning.message)]
+    queue.put((rank, on_own, elsewhere, len(messages)))
     dist.destroy_process_group()
 
 
@@ -51,7 +51,7 @@ def test_batches_go_to_the_gpu_of_the_model():
     assert spawn(to_own=True) == [(0, True, 0, 0), (1, True, 0, 0)]
 
 
-def test_ranks_that_share_a_gpu_are_told_once():
-    told = spawn(to_own=False)
-    assert [row[:3] for row in told] == [(0, True, 0), (1, True, 0)]
-    assert sum(row[3] for row in told) == 1
+def test_ranks_that_share_a_gpu_are_warned_once():
+    found = spawn(to_own=False)
+    assert [row[:3] for row in found] == [(0, True, 0), (1, True, 0)]
+    assert sum(row[3] for row in found) == 1

@@ -181,12 +181,12 @@ def test_a_loader_whose_ranks_exchange_rows_loads_no_kernel_for_cpus(run_on_gpus
 def go_wrong():
     world = manyhop.init()
     exchange = GPUExchange("a test")
-    rows, told = shard(torch.zeros(10, 1), world), []
+    rows, found = shard(torch.zeros(10, 1), world), []
     try:
         ids = torch.tensor([0, 9, 10 if world.rank == 1 else 3], device="cuda")
         exchange.gather([RowRequest(rows, ids, name="x")], (0, 0))
     except (FeatureError, RankError) as error:
-        told.append(str(error))
+        found.append(str(error))
     exchange.begin()
     if world.rank == 0:
         exchange.end((1, 0))
@@ -194,10 +194,10 @@ def go_wrong():
         try:
             exchange.gather([RowRequest(rows, ids[:2])], (1, 0))
         except RankError as error:
-            told.append(str(error))
+            found.append(str(error))
     exchange.begin()
-    told.append(exchange.gather([RowRequest(rows, ids[:2])], (2, 0))[0].numel())
-    return told
+    found.append(exchange.gather([RowRequest(rows, ids[:2])], (2, 0))[0].numel())
+    return found
 
 
 def test_ranks_hear_of_each_others_errors_and_go_on(run_on_gpus):
@@ -215,18 +215,18 @@ def come_late():
     if world.rank == 1:
         time.sleep(6)
         return "", 0, 0
-    begin, told = time.monotonic(), ""
+    begin, message = time.monotonic(), ""
     try:
         exchange.gather([RowRequest(rows, ids)], (0, 0))
     except RankError as error:
-        told = str(error)
+        message = str(error)
     free = torch.ones(3, device="cuda").sum().item()  # nothing waits on the GPU any more
-    return told, time.monotonic() - begin, free
+    return message, time.monotonic() - begin, free
 
 
 def test_a_late_rank_is_named_and_the_gpu_is_free_again(run_on_gpus):
-    told, seconds, free = run_on_gpus(come_late)[0]
-    assert "exchange 0 of epoch 0: rank 1 did not come" in told
+    message, seconds, free = run_on_gpus(come_late)[0]
+    assert "exchange 0 of epoch 0: rank 1 did not come" in message
     assert seconds < 6
     assert free == 3
 

@@ -243,7 +243,7 @@ def test_typed_links(hetero, index, message):
         LinkNeighborLoader(hetero, [2], index)
 
 
-def test_samplers_say_what_they_need(data):
+def test_samplers_name_what_they_need(data):
     sampler = NeighborSampler(data, [2], time_attr="edge_time")
     with pytest.raises(InputError, match="pass input_time"):
         NodeLoader(data, sampler)

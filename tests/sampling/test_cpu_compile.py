@@ -70,10 +70,10 @@ def run(tmp_path):
 
 
 @pytest.mark.slow
-def test_compiles_once_and_says_so(run):
-    printed, said = run()
+def test_compiles_once_and_logs_it(run):
+    printed, log = run()
     assert printed == "42 42 42 42"
-    assert said == "manyhop: compiling CPU kernels 1/1 (double), once on this machine\n"
+    assert log == "manyhop: compiling CPU kernels 1/1 (double), once on this machine\n"
     assert run() == ("42 42 42 42", "")
 
 
@@ -86,7 +86,7 @@ def test_one_process_compiles_while_others_wait(run, tmp_path):
     processes = [subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **pipes) for _ in range(2)]
     outputs = [process.communicate() for process in processes]
     assert [printed for printed, _ in outputs] == ["42 42 42 42\n"] * 2
-    assert sorted(bool(said) for _, said in outputs) == [False, True]
+    assert sorted(bool(log) for _, log in outputs) == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_changed_modules_compile_again(run, tmp_path, file, old, new):
     """A kernel is stale when any module has changed that its own imports, in turn: helpers and constants."""
     run()
     (tmp_path / file).write_text((tmp_path / file).read_text().replace(old, new))
-    printed, said = run()
+    printed, log = run()
     assert printed == "63 63 63 63"
-    assert "compiling" in said
+    assert "compiling" in log
 
 
 def test_without_any_place_for_a_cache(run):
@@ -108,9 +108,9 @@ def nowhere(*args):
     raise RuntimeError("cannot cache function: no locator available")
 numba_kernels.Cache = nowhere
 """
-    printed, said = run(broken)
+    printed, log = run(broken)
     assert printed == "42 42 42 42"
-    assert said.count("compiling") == 1
+    assert log.count("compiling") == 1
 
 
 PROCESSES = """
@@ -260,10 +260,10 @@ def test_what_is_prepared_is_counted(monkeypatch, capsys):
     monkeypatch.setattr(numba_kernels, "Cache", numba_cache.NoCache)
     monkeypatch.setattr(numba_cache.NoCache, "__init__", lambda self, *_: setattr(self, "_name", "add"))
     numba_kernels.prepare(*kernels)
-    said = capsys.readouterr().err
-    assert "kernels 1/2 (add) ..." in said
-    assert "kernels 2/2 (add) ..." in said
-    assert said.endswith("\r\033[K")
+    log = capsys.readouterr().err
+    assert "kernels 1/2 (add) ..." in log
+    assert "kernels 2/2 (add) ..." in log
+    assert log.endswith("\r\033[K")
     assert [k(1) for k in kernels] == [2, 3]
     numba_kernels.prepare(*kernels)
     assert capsys.readouterr().err == ""

@@ -203,7 +203,7 @@ def test_too_many_nodes(monkeypatch):
 
 
 def test_picks_that_do_not_fit_in_memory(host_memory):
-    """It is said before memory is taken, which the system may promise and not have."""
+    """It raises before memory is taken, which the system may promise and not have."""
     host_memory(1 << 30)
     graph = larger_graph()
     request = NodeRequest(key=BatchKey(0, 0, 0), seeds={HOMOGENEOUS_NODE: torch.tensor([7, 7])})

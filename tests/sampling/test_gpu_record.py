@@ -27,8 +27,8 @@ def test_kernels_are_enqueued_one_by_one(monkeypatch, caplog):
     for work in (*works, works[0]):
         work.launch(None)
     assert enqueued == ["a", "b", "a"]
-    (said,) = caplog.messages
-    assert said.startswith("CUDA could not begin to record: ERROR (801). Kernels are launched one by one")
+    (message,) = caplog.messages
+    assert message.startswith("CUDA could not begin to record: ERROR (801). Kernels are launched one by one")
 
 
 def test_too_little_memory_is_an_error_all_the_same(monkeypatch):

@@ -161,7 +161,7 @@ def test_room_is_learned(monkeypatch):
 
 
 def test_room_of_later_hops_is_never_smaller():
-    """What is told of the hops after one that did not fit is too little; all hops share the memory of the last one."""
+    """Reports of the hops after one that did not fit are too small; all hops share the memory of the last one."""
     now = capacity.Capacity(np.array([[10], [500], [600]]), np.array([[0], [500], [600]]))
     bound = capacity.Capacity(np.full((3, 1), 1 << 20), np.full((3, 1), 1 << 20))
     larger = now.grown(np.array([[10], [9000], [800]]), np.array([[0], [9000], [9]]), bound)

@@ -155,7 +155,7 @@ class TestWhatLaborIs:
         assert neighbors(got, 0) == neighbors(got, 2) != neighbors(got, 1)
 
     @pytest.mark.parametrize("weighted", [False, True])
-    def test_exact_takes_as_many_as_the_fanout_says(self, backend, weighted):
+    def test_exact_takes_as_many_as_the_fanout(self, backend, weighted):
         got = sample(backend, two_stars(), method="exact", weighted=weighted)
         assert got.num_sampled_edges == {HOMOGENEOUS_EDGE: [16]}
         assert got.edge_weight is None

@@ -204,6 +204,6 @@ def test_scripts_find_stand_ins_and_manyhop(tmp_path, what):
     assert output.splitlines()[-1] == SHOWN[what]
 
 
-def test_the_command_says_how_it_is_used():
+def test_the_command_prints_how_it_is_used():
     command = [sys.executable, str(HERE / "run.py"), "--help"]
     assert "--dgl" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
