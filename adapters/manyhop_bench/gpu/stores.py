@@ -1,7 +1,8 @@
 """Loaders of PyG and of DGL over the same rows in the places of GPUs: their times, and what further loaders take.
 
 DGL's hops sample neighbours of all nodes so far, PyG's of the new ones: to compare like with like, DGL's batches have
-fewer seeds, so that they have as many rows. Both consumers read what a layer does: rows, and the edges of each layer.
+fewer seeds, so that they have as many rows. Consumers read rows and the edges of each layer: DGL's those of the blocks,
+PyG's the first ones of all, as layers do that are trimmed.
 Imports PyG and DGL, so the worker imports it late.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -85,7 +87,9 @@ def _measure(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: 
     pyg, dgl = (ranks.mean(counts[name].rows / counts[name].batches) for name in ("PyG", "DGL"))
     seeds["DGL"] = draw_seeds(graph.num_nodes, num_batches, max(1, round(job.batch_size * pyg / dgl)), ranks.device)
     loaders["DGL"] = ways["DGL"].make(fanout, seeds["DGL"])
-    epoch("DGL", loaders["DGL"])
+    for _ in range(_EPOCHS):  # until torch holds the memory that they need
+        for name, loader in loaders.items():
+            epoch(name, loader)
     for k in range(_EPOCHS * job.rounds):
         for name in list(ways)[:: -1 if k % 2 else 1]:  # each follows itself as often as the other
             took = ranks.seconds(lambda name=name: epoch(name, loaders[name]))  # type: ignore[misc]
@@ -145,12 +149,15 @@ def _ways(job: Job, ranks: Ranks, graph: GPUGraph, place: Place) -> dict[str, _W
 
     def count_pyg(batch: Any, count: _Count) -> None:
         count.batches += 1
-        count.edges += batch.edge_index.shape[1]
+        edge_index = batch.edge_index
+        layers = [edge_index.narrow(1, 0, end) for end in accumulate(batch.num_sampled_edges)]
+        count.edges += layers[-1].shape[1]
         count.rows += batch.x.shape[0]
 
     def count_dgl(batch: Any, count: _Count) -> None:
         count.batches += 1
-        count.edges += sum(block.indices.shape[0] for block in batch.blocks if block.indptr.shape[0] > 0)
+        layers = [(block.indptr, block.indices) for block in batch.blocks]
+        count.edges += sum(sources.shape[0] for _, sources in layers)
         count.rows += batch.node_features["x"].shape[0]
 
     return {"PyG": _Way(make_pyg, count_pyg), "DGL": _Way(make_dgl, count_dgl)}
