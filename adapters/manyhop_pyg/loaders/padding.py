@@ -216,7 +216,7 @@ class Padding:
         negatives = negatives_of(self._neg_sampling, edge_type)
         if not isinstance(negatives, GivenNegatives) or not negatives.in_batch:
             return 0
-        most = self._batch_size - 1
+        most = self.batch_size - 1
         return most if negatives.amount is None else min(negatives.amount, most)
 
     @staticmethod
