@@ -1,0 +1,125 @@
+"""Loaders over one graph with its topology in each place, and two loaders that share calls of cuGraph.
+
+``torchrun --nproc-per-node 2 docs/benchmarks/topologies.py``, or ``python`` for one GPU. The graph is that of
+``manyhop bench gpu --quick``; rows are on each GPU.
+"""
+
+import argparse
+import statistics
+import time
+
+import torch
+
+import manyhop
+from manyhop.sampling.cugraph.engine import CuGraphSampler
+from manyhop.sampling.cugraph.scheduler import Scheduler
+from manyhop_bench.gpu.graphs import draw_features, draw_seeds, rmat
+from manyhop_bench.gpu.timing import Ranks
+from manyhop_pyg import FeatureStore, GraphStore, NeighborLoader
+
+FANOUTS, BATCH, ROUNDS = ([15, 10, 5], [10, 10]), 1024, 3
+PLACES = {
+    "on each GPU": ("device", {}),
+    "sharded over the GPUs": ("sharded", {}),
+    "pinned": ("pinned", {}),
+    "cuGraph": ("process", {"engine": "cugraph"}),
+    "host, sampled by the CPU": ("process", {"placement": "cpu-cuda", "num_workers": 4}),
+}
+
+
+def stores(graph, place):
+    features, edges = FeatureStore(), GraphStore(placement=place)
+    size, device = (graph.num_nodes, graph.num_nodes), graph.row.device
+    edges.put_edge_index((graph.row.cpu(), graph.colptr.cpu()), edge_type=None, layout="csc", size=size)
+    x = draw_features(graph.num_nodes, 128, torch.float32, device)
+    features.put_tensor(x, group_name=None, attr_name="x", index=None)
+    return features, edges
+
+
+def loader(data, fanout, seeds, options):
+    return NeighborLoader(
+        data,
+        fanout,
+        input_nodes=seeds.flatten().cpu(),
+        batch_size=BATCH,
+        shuffle=True,
+        device="cuda",
+        distributed=True,
+        **options,
+    )
+
+
+def median_ms(ranks, epoch):
+    epoch()
+    return 1e3 * statistics.median(ranks.seconds(epoch) for _ in range(ROUNDS))
+
+
+def run_through(*loaders):
+    for one in loaders:
+        for _ in one:
+            pass
+
+
+def validate_meanwhile(train, validate):
+    """One batch of the second loader after every two of the first."""
+    other = iter(validate)
+    for i, _ in enumerate(train):
+        if i % 2:
+            next(other)
+    run_through(other)
+
+
+def compare_places(ranks, graph, say, batches):
+    for name, (place, options) in PLACES.items():
+        if place == "sharded" and ranks.size == 1:
+            continue
+        data = stores(graph, place)
+        few = batches if "CPU" not in name else batches // 8
+        seeds = draw_seeds(graph.num_nodes, few * ranks.size, BATCH, graph.row.device)
+        for fanout in FANOUTS:
+            one = loader(data, fanout, seeds, options)
+            ms = median_ms(ranks, lambda one=one: run_through(one)) / few
+            say(f"topology {one.placement.topology.place} ({name}), {fanout}: {ms:.3f} ms per batch")
+
+
+def compare_calls(ranks, graph, say, train, validate):
+    data, alone, call, calls = stores(graph, "process"), Scheduler._same_caller, CuGraphSampler.call, []
+    CuGraphSampler.call = lambda self, works: calls.append(len(works)) or call(self, works)
+    for fanout in FANOUTS:
+        seeds = draw_seeds(graph.num_nodes, (train + validate) * ranks.size, BATCH, graph.row.device)
+        cut = train * ranks.size
+        both = [loader(data, fanout, part, {"engine": "cugraph"}) for part in (seeds[:cut], seeds[cut:])]
+        for name, epoch, shares in (
+            ("one after the other", run_through, True),
+            ("in turns", validate_meanwhile, True),
+            ("in turns, each request a call of its own", validate_meanwhile, False),
+        ):
+            Scheduler._same_caller = alone if shares else lambda self, needed: []
+            ms = median_ms(ranks, lambda epoch=epoch, both=both: epoch(*both))
+            del calls[:]
+            epoch(*both)
+            say(f"{train} and {validate} batches, {fanout}, {name}: {ms:.1f} ms, {len(calls)} calls")
+        Scheduler._same_caller = alone
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--nodes", type=int, default=1 << 20)
+    parser.add_argument("--edges", type=int, default=1 << 24)
+    parser.add_argument("--batches", type=int, default=128, help="of an epoch and rank")
+    args = parser.parse_args()
+    began, world = time.monotonic(), manyhop.init()
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    ranks = Ranks(world.rank, world.world_size, device)
+    graph = rmat(args.nodes, args.edges, device)
+
+    def say(text):
+        if ranks.rank == 0:
+            print(f"{time.monotonic() - began:5.1f} s  {text}", flush=True)
+
+    compare_calls(ranks, graph, say, 2 * args.batches, args.batches)
+    compare_places(ranks, graph, say, args.batches)
+
+
+if __name__ == "__main__":
+    main()
