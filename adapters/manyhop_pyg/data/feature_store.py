@@ -104,8 +104,9 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
     ranks of their GPUs with ``device="cuda"``. But for ``"process"`` and ``"mapped"``, all ranks put the same tensors
     in the same order: either each puts the whole tensor (what its node does not hold is not copied), or each puts a
     part, ``put_tensor(part, group_name=..., attr_name=..., index=slice(begin, end))``; the parts of all ranks together
-    are all rows, each once. Rows go to where they are held. Dense tensors and arrays can be put so (into host memory,
-    those in CPU memory), and are only replaced as a whole.
+    are all rows, each once. A rank without rows puts ``torch.empty(0)`` with ``slice(0, 0)``, whatever the shape and
+    dtype. Rows go to where they are held. Dense tensors and arrays can be put so (into host memory, those in CPU
+    memory), and are only replaced as a whole.
 
     Where a tensor is spread over several nodes, or distributed over GPUs, ``get_tensor`` and ``multi_get_tensor`` have
     to be called by all ranks together, each with an index of its own (maybe an empty one); ``multi_get_tensor`` makes

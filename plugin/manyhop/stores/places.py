@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop import control, world
+from manyhop import world
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import BufferPool, DistributedRows, RowRequest, ShardedRows, is_pinnable, pin
 from manyhop.files import Rows
 from manyhop.placement import GPUPlace
 from manyhop.stores.copies import as_tensor
-from manyhop.stores.rows_of_nodes import Fill, NodeRows, begin_of
+from manyhop.stores.rows_of_nodes import Fill, NodeRows, begin_of, part_of_rows
 from manyhop.stores.spread import SPREAD_PLACES, hold
 from manyhop.world import World
 
@@ -183,9 +183,8 @@ class GPURows:
             memory = self._memory(part.shape, part.dtype, name)
             memory.copy_from(part)
         else:
-            facts = {"end": begin + len(part)}
-            every = control.exchange(f"end of {what}", facts, timeout=self._timeout)
-            memory = self._memory((max(facts["end"] for facts in every), *part.shape[1:]), part.dtype, name)
+            part, num_rows = part_of_rows(part, begin, what, self._timeout)
+            memory = self._memory((num_rows, *part.shape[1:]), part.dtype, name)
             memory.put(part, begin)
         return rows_of_memory(memory)
 

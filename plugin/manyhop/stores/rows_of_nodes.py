@@ -16,6 +16,7 @@ from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import FeatureError, RankError
 from manyhop.features import BufferPool, Exchange, RowRequest, ShardedRows, Shards, node_memory, spread
 from manyhop.files import Rows
+from manyhop.files.dtypes import dtype_name, dtype_of_name
 from manyhop.memory import share
 from manyhop.system.memory import require_memory
 from manyhop.world import World
@@ -51,9 +52,7 @@ class NodeRows:
         begin = begin_of(tensor, index, name, what, self._timeout)
         if begin is None:
             return self._put_whole(tensor, ours, name, what)
-        part = _as_tensor(tensor)
-        counts = control.exchange(f"end of {what}", {"end": begin + len(part)}, timeout=self._timeout)
-        num_rows = max(facts["end"] for facts in counts)
+        part, num_rows = part_of_rows(_as_tensor(tensor), begin, what, self._timeout)
         rows = spread(part, begin, self._wanted(num_rows, ours), self._connected(ours), what, self._timeout)
         return self._held(rows, num_rows, ours)
 
@@ -167,6 +166,30 @@ def begin_of(tensor: Any, index: Any, name: str, what: str, timeout: float, *, o
             "end), on some. Ranks without rows put an empty part."
         )
     return begin
+
+
+def part_of_rows(part: Tensor, begin: int, what: str, timeout: float) -> tuple[Tensor, int]:
+    """Return a rank's part of a tensor, and the number of all rows. All ranks call it.
+
+    A part without rows gets the shape and dtype of the others: its rank need not know them.
+
+    Args:
+        part: ``[count, ...]``: the rows from ``begin`` on.
+        begin: number of the first row of this part.
+        what: is done, for errors.
+        timeout: seconds to wait for other ranks.
+
+    Raises:
+        RankError: another rank failed or is late.
+    """
+    facts: dict[str, Any] = {"end": begin + len(part)}
+    if len(part):
+        facts |= {"dtype": dtype_name(part.dtype), "shape": list(part.shape[1:])}
+    every = control.exchange(f"end of {what}", facts, timeout=timeout)
+    like = next((other for other in every if "dtype" in other), None)
+    if len(part) == 0 and like is not None:
+        part = torch.empty(0, *like["shape"], dtype=dtype_of_name(like["dtype"], what), device=part.device)
+    return part, max(other["end"] for other in every)
 
 
 def _problem(tensor: Any, index: Any, name: str, *, on_gpu: bool) -> tuple[str, int | None]:
