@@ -20,9 +20,18 @@ from manyhop_pyg.samplers.typed_negatives import TypedNegatives, negatives_of
 from manyhop_pyg.samplers.typed_seeds import TypedNodeInput, seeds_of
 from manyhop_pyg.typing import Batch, PyGData, StoreSize
 
+_OF_CUGRAPH_PYG = {
+    "local_seeds_per_call": "loaders sample groups of batches ahead by themselves",
+    "compression": "batches are in the order of PyG's",
+    "temporal_comparison": "at all hops, times are at most that of the seed",
+}
+
 
 def check_torch_arguments(kwargs: dict[str, object]) -> None:
     """Take out what Lightning hands back, and refuse what would be ignored."""
+    for name, instead in _OF_CUGRAPH_PYG.items():
+        if name in kwargs:
+            raise InputError(f"Expected no {name}, which is an argument of cuGraph-PyG: {instead}. Leave it out.")
     dataset = kwargs.pop("dataset", None)
     if not isinstance(dataset, SeedPositions | None):
         raise InputError(
