@@ -1,4 +1,4 @@
-"""Loaders over one graph with its topology in each place, and two loaders that share calls of cuGraph.
+"""Loaders over one graph with its topology in each place; cuGraph's memory, and loaders that share its calls.
 
 ``torchrun --nproc-per-node 2 docs/benchmarks/topologies.py``, or ``python`` for one GPU. The graph is that of
 ``manyhop bench gpu --quick``; rows are on each GPU.
@@ -12,8 +12,9 @@ import torch
 
 import manyhop
 from manyhop.sampling.cugraph.engine import CuGraphSampler
+from manyhop.sampling.cugraph.graph import SpreadGraph
 from manyhop.sampling.cugraph.scheduler import Scheduler
-from manyhop_bench.gpu.graphs import draw_features, draw_seeds, rmat
+from manyhop_bench.gpu.graphs import GPUGraph, draw_features, draw_seeds, rmat
 from manyhop_bench.gpu.timing import Ranks
 from manyhop_pyg import FeatureStore, GraphStore, NeighborLoader
 
@@ -69,6 +70,17 @@ def validate_meanwhile(train, validate):
     run_through(other)
 
 
+def measure_build(ranks, graph, say):
+    host = GPUGraph(num_nodes=graph.num_nodes, colptr=graph.colptr.cpu(), row=graph.row.cpu()).engine
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    built = SpreadGraph(host, ranks.device, timeout=60)
+    peak, held = torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before
+    per_edge = ranks.size / graph.num_edges
+    say(f"cuGraph: {peak * per_edge:.1f} bytes per edge while the graph is built, {held * per_edge:.1f} afterwards")
+    del built
+
+
 def compare_places(ranks, graph, say, batches):
     for name, (place, options) in PLACES.items():
         if place == "sharded" and ranks.size == 1:
@@ -117,6 +129,8 @@ def main():
         if ranks.rank == 0:
             print(f"{time.monotonic() - began:5.1f} s  {text}", flush=True)
 
+    if ranks.on_gpu:
+        measure_build(ranks, graph, say)
     compare_calls(ranks, graph, say, 2 * args.batches, args.batches)
     compare_places(ranks, graph, say, args.batches)
 
