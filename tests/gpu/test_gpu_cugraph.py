@@ -1,7 +1,7 @@
-"""The cuGraph engine with cuGraph itself: on one GPU, and on two."""
+"""The cuGraph engine with cuGraph itself: on one GPU, and on two. Ranks start once: that takes longest."""
 
 import sys
-from itertools import chain
+import time
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,32 @@ pytestmark = [
 SIZES = [1, pytest.param(2, marks=[pytest.mark.multigpu])]
 if torch.cuda.device_count() < 2:
     SIZES = [1]
+
+
+def everything():
+    """What each function returned on this rank, by its name and argument."""
+    found = {}
+    for function, *arguments in (
+        (check_structure,),
+        (interleave,),
+        (load_parts,),
+        (frequencies, False),
+        (frequencies, True),
+        (temporal, "uniform"),
+        (temporal, "last"),
+        (train, False),
+        (train, True),
+    ):
+        began = time.monotonic()
+        found[function.__name__, *arguments] = function(*arguments)
+        print(f"{function.__name__}{tuple(arguments)}: {time.monotonic() - began:.1f} s", flush=True)
+    return found
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def found(request, gpu_launcher):
+    """What :func:`everything` returned, by rank."""
+    return gpu_launcher.run(everything, world_size=request.param, fresh=True)
 
 
 def sampler_of(graph, spec):
@@ -60,9 +86,8 @@ def check_structure():
     return sorted({name.partition(".")[0] for name in sys.modules} & {"dask", "distributed", "ucxx", "dask_cuda"})
 
 
-@pytest.mark.parametrize("world_size", SIZES)
-def test_structure_and_no_dask(run_on_gpus, world_size):
-    assert run_on_gpus(check_structure, world_size=world_size) == [[]] * world_size
+def test_structure_and_no_dask(found):
+    assert [rank["check_structure",] for rank in found] == [[]] * len(found)
 
 
 def homogeneous(num_nodes, num_edges, **columns):
@@ -94,15 +119,10 @@ def frequencies(weighted):
     return chi, int(used.sum()) - 20
 
 
-def both(function):
-    """What a function returns for two arguments, on each rank; starting ranks takes longest."""
-    first, second = {"frequencies": (False, True), "temporal": ("uniform", "last"), "train": (False, True)}[function]
-    return [globals()[function](first), globals()[function](second)]
-
-
-@pytest.mark.parametrize("world_size", SIZES)
-def test_frequencies_of_picks(run_on_gpus, world_size):
-    for chi, freedom in chain(*run_on_gpus(both, "frequencies", world_size=world_size)):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_frequencies_of_picks(found, weighted):
+    for rank in found:
+        chi, freedom = rank["frequencies", weighted]
         assert chi < freedom + 6 * np.sqrt(2 * freedom)
         assert chi > 0.2 * freedom
 
@@ -132,9 +152,9 @@ def temporal(strategy):
     )
 
 
-@pytest.mark.parametrize("world_size", SIZES)
-def test_times(run_on_gpus, world_size):
-    assert run_on_gpus(both, "temporal", world_size=world_size) == [[(True, True, True)] * 2] * world_size
+@pytest.mark.parametrize("strategy", ["uniform", "last"])
+def test_times(found, strategy):
+    assert [rank["temporal", strategy] for rank in found] == [(True, True, True)] * len(found)
 
 
 def train(distributed):
@@ -181,14 +201,14 @@ def load_parts():
     return all(checks), len(checks), loader.placement.topology.place
 
 
-@pytest.mark.parametrize("world_size", SIZES)
-def test_each_rank_has_a_part_of_the_edges(run_on_gpus, world_size):
-    assert run_on_gpus(load_parts, world_size=world_size) == [(True, 50 // world_size, "distributed")] * world_size
+def test_each_rank_has_a_part_of_the_edges(found):
+    assert [rank["load_parts",] for rank in found] == [(True, 50 // len(found), "distributed")] * len(found)
 
 
-@pytest.mark.parametrize("world_size", SIZES)
-def test_losses_fall_and_uneven_ranks_end(run_on_gpus, world_size):
-    for right, first, last, place in chain(*run_on_gpus(both, "train", world_size=world_size)):
+@pytest.mark.parametrize("distributed", [False, True])
+def test_losses_fall_and_uneven_ranks_end(found, distributed):
+    for rank in found:
+        right, first, last, place = rank["train", distributed]
         assert right
         assert last < 0.8 * first
         assert place == "distributed"
@@ -224,14 +244,15 @@ def interleave():
             right &= torch.equal(batch.x, batch.n_id.float())
     for iterator in (iter(loaders[0]), iter(loaders[1])):  # left by all ranks in mid-epoch
         right &= torch.equal(next(iterator).n_id[:100].cpu(), torch.arange(100))
+    CuGraphSampler.call = call
     return right, taken, calls
 
 
-@pytest.mark.parametrize("world_size", SIZES)
-def test_loaders_share_calls(run_on_gpus, world_size):
-    for rank, (right, taken, calls) in enumerate(run_on_gpus(interleave, world_size=world_size)):
+def test_loaders_share_calls(found):
+    for number, rank in enumerate(found):
+        right, taken, calls = rank["interleave",]
         assert right
-        assert taken == 30 + 5 * rank + 10 - 2 * rank + 9
+        assert taken == 30 + 5 * number + 10 - 2 * number + 9
         assert sum(calls) >= 8 + 2 + 3  # requests of four batches
         assert len(calls) <= 12, "each loader by itself would make 18"
         assert max(calls) > 2, "no loader has more than two requests at a time"
