@@ -14,7 +14,7 @@ import manyhop
 from manyhop.sampling.cugraph.engine import CuGraphSampler
 from manyhop.sampling.cugraph.graph import SpreadGraph
 from manyhop.sampling.cugraph.scheduler import Scheduler
-from manyhop_bench.gpu.graphs import GPUGraph, draw_features, draw_seeds, rmat
+from manyhop_bench.gpu.graphs import GPUGraph, draw_features, draw_labels, draw_seeds, rmat
 from manyhop_bench.gpu.timing import Ranks
 from manyhop_pyg import FeatureStore, GraphStore, NeighborLoader
 
@@ -32,8 +32,12 @@ def stores(graph, place):
     features, edges = FeatureStore(), GraphStore(placement=place)
     size, device = (graph.num_nodes, graph.num_nodes), graph.row.device
     edges.put_edge_index((graph.row.cpu(), graph.colptr.cpu()), edge_type=None, layout="csc", size=size)
-    x = draw_features(graph.num_nodes, 128, torch.float32, device)
-    features.put_tensor(x, group_name=None, attr_name="x", index=None)
+    rows = {
+        "x": draw_features(graph.num_nodes, 128, torch.float32, device),
+        "y": draw_labels(graph.num_nodes, 172, device),
+    }
+    for name, tensor in rows.items():
+        features.put_tensor(tensor, group_name=None, attr_name=name, index=None)
     return features, edges
 
 
@@ -86,7 +90,7 @@ def compare_places(ranks, graph, say, batches):
         if place == "sharded" and ranks.size == 1:
             continue
         data = stores(graph, place)
-        few = batches if "CPU" not in name else batches // 8
+        few = batches if "CPU" not in name else max(1, batches // 8)
         seeds = draw_seeds(graph.num_nodes, few * ranks.size, BATCH, graph.row.device)
         for fanout in FANOUTS:
             one = loader(data, fanout, seeds, options)
