@@ -69,8 +69,10 @@ def test_a_topology_that_fits_nowhere(capsys):
 FITS_NO_NODE = ["--num-nodes", "1e9", "--num-edges", "2e11", "--gpus", "8", "--nodes", "32"]
 
 
-def test_a_topology_that_no_node_holds(capsys):
-    out = plan(capsys, *FITS_NO_NODE, *TIMES, "--memory", "256GB")
+def test_a_topology_that_no_node_holds(capsys, tmp_path):
+    write_machine(replace(H200, cugraph=None), tmp_path / "plain.json")
+    times = [*TIMES[: TIMES.index("--machine")], "--calibration", str(tmp_path / "plain.json")]
+    out = plan(capsys, *FITS_NO_NODE, *times, "--memory", "256GB")
     assert "topology: distributed. 752.5 GiB do not fit" in out
     assert "all ranks then call cuGraph together" in out
     assert "Engine: cuGraph" in out
@@ -88,6 +90,18 @@ def test_times_of_cugraph_are_those_of_a_calibration(capsys, tmp_path):
     assert "Engine: cuGraph, which all ranks call together; topology: distributed." in outs[0]
     assert "takes as long as on 2 GPUs of one node, where it was measured" in outs[0]
     assert epoch(outs[1]) > epoch(outs[0]) > 0
+
+
+def test_cugraph_beside_what_is_faster(capsys):
+    """A topology that cuGraph could hold too: its time is there to compare, where the GPUs have room to build it."""
+    out = plan(capsys, *PAPERS, *TIMES, "--gpus", "8", "--seeds", "1.2e6", "--step", "0.001")
+    assert "topology: device." in out
+    number, unit = re.search(r"With engine='cugraph': at least ([\d.]+) (s|min)\.", out).groups()
+    assert unit == "s"
+    assert float(number) > 5 * epoch(out)
+    assert "engine='cugraph'" not in plan(capsys, *PAPERS, *TIMES, "--gpus", "1")
+    large = ["--num-nodes", "1e9", "--num-edges", "5e10", *TIMES, "--gpus", "8"]
+    assert "engine='cugraph'" not in plan(capsys, *large)
 
 
 @pytest.fixture

@@ -78,8 +78,10 @@ def calibrate(runs: Sequence[Run], base: Machine) -> tuple[Machine, list[str]]:
                 found.setdefault(name, value)
     gpu = dataclasses.replace(known, **found)
     kept = [field.name for field in dataclasses.fields(gpu) if field.name not in found]
-    cugraph = next((costs for run in runs if (costs := _cugraph(run.rows, gpu)) is not None), base.cugraph)
-    return dataclasses.replace(base, gpu=gpu, cugraph=cugraph), kept
+    cugraph = next((costs for run in runs if (costs := _cugraph(run.rows, gpu)) is not None), None)
+    if cugraph is None and base.cugraph is not None:
+        kept.append("cugraph")
+    return dataclasses.replace(base, gpu=gpu, cugraph=cugraph or base.cugraph), kept
 
 
 Found = Iterator[tuple[str, float]]

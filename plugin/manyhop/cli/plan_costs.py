@@ -138,7 +138,20 @@ def gpu_lines(args: argparse.Namespace, placement: GPUPlacement, hardware: Hardw
             continue  # does not fit, or is none here
         if other != cluster and (other.topology != "distributed" or machine.cugraph is not None):
             lines.append(f"With --placement {mode}: {_duration(predict(workload, other, machine).epoch_s)}.")
+    if machine.cugraph is not None and _has_room_for_cugraph(placement, hardware):
+        spread = replace(cluster, topology="distributed")
+        least = "at least " if hardware.world_size > machine.cugraph.gpus else ""  # calls take longer on more GPUs
+        lines.append(f"With engine='cugraph': {least}{_duration(predict(workload, spread, machine).epoch_s)}.")
     return [*lines, *_assumptions(workload, cluster, machine)]
+
+
+def _has_room_for_cugraph(placement: GPUPlacement, hardware: Hardware) -> bool:
+    """Return whether the GPUs could also build a topology in cuGraph that is elsewhere, in the place of hot rows."""
+    topology = placement.topology
+    if topology.place == "distributed" or hardware.world_size == 1 or topology.item.distributed_bytes is None:
+        return False
+    room = placement.gpu_usable - placement.gpu_bytes + sum(choice.cache_bytes for choice in placement.features)
+    return topology.item.distributed_bytes <= room * hardware.world_size
 
 
 def no_engine(topology: Item, decide_alone: Callable[[], object], error: CapacityError) -> CapacityError:

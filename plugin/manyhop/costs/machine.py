@@ -160,6 +160,10 @@ class Machine:
         return self.cpu
 
 
+# Measured: two H100, docs/benchmarks-gpu.md, "Graphs over all GPUs (cuGraph)". The host waits for calls: an H200 is
+# taken to be as fast.
+_CUGRAPH = CuGraphCosts(gpus=2, batch_s=0.078e-3, edge_s=10.5e-9)
+
 # Measured: docs/benchmarks/gpu.json by `manyhop bench machine --saved`, but for
 # - products: docs/benchmarks-gpu.md, "Training steps" (45,000 x 256 by 256 x 256 in 0.145 ms);
 # - captured_layer_s: the same, papers100M's size on one H100, captured and trimmed: 0.62 ms for the GPU;
@@ -192,6 +196,7 @@ H200 = Machine(
         exchange_s=0.1821e-3,
         shared_host=1.3596,
     ),
+    cugraph=_CUGRAPH,
 )
 assert H200.gpu is not None
 
@@ -199,6 +204,7 @@ assert H200.gpu is not None
 # is not in that record is as above.
 H100 = Machine(
     name="H100",
+    cugraph=_CUGRAPH,
     gpu=dataclasses.replace(
         H200.gpu,
         memory=80_000_000_000,
