@@ -5,17 +5,23 @@ import itertools
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gpu_stand_ins import Driver
+from gpu_stand_ins import CPU, Driver
 
+from manyhop import files
 from manyhop.errors import CapacityError, InputError
 from manyhop.features import is_pinned, pin, pinned_bytes, unpin
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, Graph, PlacedGraph, build_graph
+from manyhop.loading.gpu.pinning import HostMemory
 from manyhop.memory import pinned
+from manyhop.memory.mapped_files import reside_in_files
+from manyhop.stores.spread import TOPOLOGY
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="plays the part of CUDA")
 
@@ -155,3 +161,46 @@ def test_a_forked_child_pins_for_itself(driver: Driver) -> None:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert is_pinned(source)
+
+
+@pytest.fixture
+def mapped_graph(tmp_path: Path, pinned_from: Callable[[int], None]) -> Graph:
+    """A topology whose edges are a mapped file, large enough to be pinned."""
+    pinned_from(PAGE)
+    np.save(tmp_path / "row.npy", np.arange(4 * PAGE, dtype=np.int32) % 64)
+    edges = EdgeInput(row=files.open(tmp_path / "row.npy").mapped(), colptr=torch.arange(0, 4 * PAGE + 1, PAGE // 16))
+    return build_graph({HOMOGENEOUS_NODE: 64}, {HOMOGENEOUS_EDGE: edges})
+
+
+def test_a_topology_in_files_is_pinned_once_for_all_processes(driver: Driver, mapped_graph: Graph) -> None:
+    def host_memory() -> HostMemory:
+        return HostMemory([], mapped_graph, CPU, required=False)
+
+    before = host_memory()
+    assert (before.mapped, before.pinned, before.in_memory) == ({TOPOLOGY}, 0, 0)
+    driver.writable = False  # nobody may write to the pages of the file
+    placed = PlacedGraph.of(mapped_graph, CPU, "pinned")
+    row, source = placed.graph.csc[HOMOGENEOUS_EDGE].row, mapped_graph.csc[HOMOGENEOUS_EDGE].row
+    assert torch.equal(row, source)
+    assert (is_pinned(row), is_pinned(source)) == (True, False)
+    assert reside_in_files([row.data_ptr(), source.data_ptr()]) == [True, True]
+    of_another_loader = host_memory()
+    assert (of_another_loader.mapped, of_another_loader.pinned) == (set(), row.nbytes)
+    del placed, row
+    gc.collect()
+    assert not driver.pinned
+
+
+def test_edges_that_the_process_has_changed_are_pinned_where_they_are(driver: Driver, mapped_graph: Graph) -> None:
+    source = mapped_graph.csc[HOMOGENEOUS_EDGE].row
+    source[100] = 7
+    placed = PlacedGraph.of(mapped_graph, CPU, "pinned")
+    assert placed.graph.csc[HOMOGENEOUS_EDGE].row.data_ptr() == source.data_ptr()
+    assert is_pinned(source)
+
+
+def test_a_file_that_may_not_be_pinned_is_refused(driver: Driver, mapped_graph: Graph) -> None:
+    driver.limit = 0
+    with pytest.raises(CapacityError, match="CUDA error 2 from cudaHostRegister"):
+        PlacedGraph.of(mapped_graph, CPU, "pinned")
+    assert not driver.pinned

@@ -1,5 +1,6 @@
 """A topology in mapped files: read by the GPU where it fits, sampled by the CPU where it does not; the same batches."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,8 @@ from torch_geometric.data import Data
 
 import manyhop_pyg
 from manyhop import cuda
+from manyhop.graph import HOMOGENEOUS_EDGE, PlacedGraph
+from manyhop.memory.mapped_files import MappedFiles
 from manyhop_pyg import NeighborLoader
 
 pytestmark = [
@@ -32,10 +35,9 @@ def make_loader(folder, device, placement="mapped", **options):
     return NeighborLoader(manyhop_pyg.open(folder, placement=placement), [5, 5], seeds, device=device, **options)
 
 
-def anonymous_memory():
-    """Bytes of this process that are not pages of files."""
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) << 10 for line in file if line.startswith("RssAnon"))
+def is_copied(table):
+    """Whether this process has pages of a mapped file for itself."""
+    return MappedFiles().find(table.data_ptr(), table.nbytes) is None
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -50,13 +52,34 @@ def anonymous_memory():
 def test_batches(folder, monkeypatch, room, place, reason, workers):
     hardware = cuda.hardware
     monkeypatch.setattr(cuda, "hardware", lambda *args, **kwargs: replace(hardware(*args, **kwargs), **room))
-    before = anonymous_memory()
     loader = make_loader(folder, "cuda", num_workers=workers)
     assert loader.placement.topology.place == place
-    print(
-        f"{place}: {(anonymous_memory() - before) >> 20} MiB of anonymous memory for {4 * NUM_EDGES >> 20} MiB of edges"
-    )
     for batch, expected in zip(loader, make_loader(folder, "cpu", "process"), strict=True):
         assert all(torch.equal(batch[key].cpu(), expected[key]) for key in ("x", "n_id", "edge_index", "e_id"))
     assert reason in str(loader.placement)
     assert reason in str(loader.stats())
+    source = loader.node_sampler.topology.graph
+    assert not is_copied(source.csc[HOMOGENEOUS_EDGE].row)
+    if place == "pinned":
+        row = PlacedGraph.find(source, loader._gpu.device, "pinned").graph.csc[HOMOGENEOUS_EDGE].row
+        assert row.is_pinned()
+        assert not is_copied(row)
+
+
+def pin_with_another_rank(folder):
+    """Where a node's memory has room for the edges once, both ranks page-lock them."""
+    hardware, room = cuda.hardware, {"gpu_memory": 20_000_000, "host_memory": 50_000_000, "gpus_per_node": 2}
+    cuda.hardware = lambda *args, **kwargs: replace(hardware(*args, **kwargs), **room)
+    torch.cuda.set_device(int(os.environ["RANK"]) % torch.cuda.device_count())
+    loader = make_loader(folder, "cuda")
+    placed = PlacedGraph.find(loader.node_sampler.topology.graph, loader._gpu.device, "pinned")
+    row = placed.graph.csc[HOMOGENEOUS_EDGE].row
+    alike = [
+        torch.equal(batch.edge_index.cpu(), expected.edge_index)
+        for batch, expected in zip(loader, make_loader(folder, "cpu", "process"), strict=True)
+    ]
+    return all(alike), len(alike), loader.placement.topology.place, row.is_pinned(), is_copied(row)
+
+
+def test_ranks_of_a_node_page_lock_the_same_pages(folder, run_on_gpus):
+    assert run_on_gpus(pin_with_another_rank, folder) == [(True, 10, "pinned", True, False)] * 2

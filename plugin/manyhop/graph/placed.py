@@ -14,6 +14,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph.csc import CSC, Graph
+from manyhop.memory.mapped_files import MappedFiles
 from manyhop.memory.pinned import is_pinnable, pin
 from manyhop.placement import GPUPlace
 
@@ -41,7 +42,8 @@ class PlacedGraph:
             graph: the topology, in CPU memory.
             device: the GPU.
             where: ``device``: in memory of the GPU. ``pinned``: in memory of the host, pinned in place, but for column
-                pointers and small tables, which are on the GPU. ``sharded``: over the GPUs of the node, where all ranks
+                pointers and small tables, which are on the GPU; of files, the pages that the system keeps, which all
+                processes share. ``sharded``: over the GPUs of the node, where all ranks
                 have put it; ``distributed``: the same of the run, in cuGraph (``manyhop.stores.spread``).
 
         Raises:
@@ -103,13 +105,16 @@ _lock = threading.Lock()
 def place_graph(graph: Graph, device: torch.device, where: GPUPlace) -> Graph:
     """Return the topology where kernels of the GPU read it; see :meth:`PlacedGraph.of`."""
 
-    def in_place(table: Tensor) -> Tensor:
-        if not is_pinnable(table):
-            return table.to(device)
-        pin(table)
-        return table
-
     if where == "pinned":
+        files = MappedFiles()
+
+        def in_place(table: Tensor) -> Tensor:
+            if not is_pinnable(table):
+                return table.to(device)
+            there = files.pages_of(table)
+            pin(there)
+            return there
+
         return _moved(graph, device, in_place)
     return replace(graph, csc={edge_type: csc.on(device) for edge_type, csc in graph.csc.items()})
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import bisect
 import mmap
 import os
+import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.memory.segments import Bytes
@@ -54,19 +57,39 @@ class MappedFiles:
             found.path, found.offset + address - found.begin, nbytes, found.writes_through, _identity(state)
         )
 
+    def pages_of(self, table: Tensor) -> Tensor:
+        """Return a contiguous tensor whose memory is a file as the pages that the system keeps for all processes.
 
-def map_again(place: FilePlace) -> Bytes:
-    """``[nbytes] uint8``: the bytes of a file, mapped as they were elsewhere on this node.
+        Nobody may write to it, which torch does not know. To page-lock memory that this process may write to would copy
+        the file. Other tensors are returned as they are.
+
+        Raises:
+            InputError: the file has just changed.
+        """
+        place = self.find(table.data_ptr(), table.nbytes)
+        if place is None:
+            return table
+        memory = map_again(place, read_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch has no read-only tensors
+            return torch.from_numpy(memory).view(table.dtype).view(table.shape)
+
+
+def map_again(place: FilePlace, *, read_only: bool = False) -> Bytes:
+    """``[nbytes] uint8``: the bytes of a file, mapped as they were elsewhere on this node, or for reading only.
 
     Raises:
         InputError: the file is not what it was.
     """
     begin = place.offset - place.offset % mmap.ALLOCATIONGRANULARITY
     length = place.offset + place.nbytes - begin
-    with open(place.path, "r+b" if place.writes_through else "rb") as file:
+    writes = place.writes_through and not read_only
+    with open(place.path, "r+b" if writes else "rb") as file:
         if _identity(os.fstat(file.fileno())) != place.identity:
             raise InputError(f"The file {place.path} has changed since another rank mapped it. Share its data again.")
-        if place.writes_through:
+        if read_only:
+            mapping = mmap.mmap(file.fileno(), length, prot=mmap.PROT_READ, offset=begin)
+        elif writes:
             mapping = mmap.mmap(file.fileno(), length, offset=begin)
         else:
             # torch has no read-only memory: writing makes a copy of the page. No memory is set aside for that.

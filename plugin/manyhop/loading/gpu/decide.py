@@ -91,7 +91,6 @@ def decide_memory(
         nbytes=nbytes,
         can_map=TOPOLOGY in mapped,
         in_memory=TOPOLOGY not in mapped,
-        pinned_by_each=TOPOLOGY in mapped,
         can_shard=nbytes > 0,
         pointer_bytes=0 if graph is None else graph.pointer_bytes,
         can_distribute=can_distribute,

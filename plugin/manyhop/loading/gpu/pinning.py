@@ -42,7 +42,9 @@ class HostMemory:
         self._placed: PlacedGraph | None = None  # is kept, so that the sampler finds it
         tables: dict[str, Sequence[Table]] = {name: [value] for name, value in named if _address(value)}
         if graph is not None and graph.is_made:
-            tables[TOPOLOGY] = [table for table in _edges(graph) if _address(table)]
+            placed = PlacedGraph.find(graph, device, "pinned")  # for another loader
+            edges = _edges(graph if placed is None else placed.graph)
+            tables[TOPOLOGY] = [table for table in edges if _address(table)]
         every = [(name, table) for name, of_name in tables.items() for table in of_name]
         on_disk = reside_in_files([_address(table) for _, table in every])
         locked = [is_pinnable(table) and is_pinned(table) for _, table in every]
