@@ -1,7 +1,10 @@
 """Rows that a loader's GPU keeps, of files and of memory that is read over a bus or from other GPUs: how often they are
 found."""
 
+import os
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ from torch_geometric.data import Data
 import manyhop
 import manyhop_pyg
 from manyhop import cuda
+from manyhop.features import file_cache
 from manyhop.graph import HOMOGENEOUS_EDGE
 from manyhop_pyg import NeighborLoader
 
@@ -66,6 +70,45 @@ def test_of_rows_in_files(tmp_path, monkeypatch, cache, workers):
     assert x.place == "host"
     assert x.cache_bytes > 0
     assert 0.1 < loader.stats().cache_hit_rate < 1
+
+
+def wait_for(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def read_with_another_rank(folder):
+    """Epochs over a rank's own seeds: the file's rows are kept once for both ranks, and the GPU keeps some, too."""
+    hardware, room = cuda.hardware, {"gpu_memory": 40_000_000, "pinnable": 0}
+    cuda.hardware = lambda *args, **kwargs: replace(hardware(*args, **kwargs), **room)
+    rank = int(os.environ["RANK"])
+    torch.cuda.set_device(rank % torch.cuda.device_count())
+    data, x = manyhop_pyg.open(f"{folder}/graph", placement="mapped", cache=0.1), torch.load(f"{folder}/x.pt")
+    options = {"input_nodes": torch.arange(rank, NUM_NODES, 16), "batch_size": 512, "shuffle": True, "seed": 2}
+    loader, cache, alike = NeighborLoader(data, [5, 5], device="cuda", **options), file_cache(data.x), []
+    for _ in range(3):
+        alike += [torch.equal(batch.x.cpu(), x[batch.n_id.cpu()]) for batch in loader]
+        wait_for(lambda: cache._kept.number > 0 and not cache.is_renewing)
+    Path(folder, f"read {rank}").touch()
+    wait_for(lambda: len(list(Path(folder).glob("read *"))) == 2)  # the memory lives as long as a rank uses it
+    kept = cache._kept._segment.id, cache.take_counts()[1], loader.placement.features[0].cache_bytes
+    return all(alike), len(alike), *kept, str(loader.stats())
+
+
+def test_of_rows_in_files_that_ranks_of_a_node_keep_together(run_on_gpus, tmp_path):
+    data, _ = make_loader(None, device="cpu")
+    manyhop_pyg.save(data, tmp_path / "graph")
+    torch.save(data.x, tmp_path / "x.pt")
+    seen = run_on_gpus(read_with_another_rank, str(tmp_path))
+    assert len({segment for _, _, segment, *_ in seen}) == 1
+    for alike, batches, _, found, on_gpu, report in seen:
+        assert alike
+        assert batches == 3 * 9
+        assert found > 0
+        assert on_gpu > 0
+        assert "of rows in files are kept in memory for all ranks of the node" in report
 
 
 @pytest.mark.multigpu
