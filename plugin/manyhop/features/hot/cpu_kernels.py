@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
 from typing import Any
 
 import numpy as np
-from numba.core import types
 
 from manyhop.system.numba_kernels import fence, helper, i32, i64, kernel, u8, u64
 
-_PAGE = mmap.PAGESIZE
-_RANDOM, _WILL_NEED = getattr(mmap, "MADV_RANDOM", 1), getattr(mmap, "MADV_WILLNEED", 3)
 _MOST_VISITS = 255
-
-_advise: Any = types.ExternalFunction("madvise", types.int32(types.uint64, types.uint64, types.int32))
 
 
 @helper
@@ -118,33 +112,6 @@ def find_rows(
             end -= 1
             row[end], at[end] = id, i
     return kept
-
-
-@kernel("void(int64, int64)")
-def read_no_more_than_asked(source: int, num_bytes: int) -> None:
-    """Have the system read no pages of mapped memory but those that are asked for.
-
-    Otherwise a fault reads megabytes around it, in whose place rows go that were asked for, and are not copied yet.
-    """
-    begin = source // _PAGE * _PAGE
-    _advise(np.uint64(begin), np.uint64(source + num_bytes - begin), np.int32(_RANDOM))
-
-
-@kernel("void(int64, int64, int64, int64)")
-def ask_for_rows(source: int, row_bytes: int, rows: int, count: int) -> None:
-    """Have the system read rows of a mapped file, all at the same time, without waiting for them.
-
-    Args:
-        source: address of row 0.
-        row_bytes: bytes of a row.
-        rows: address of ``[count]`` row numbers.
-        count: how many.
-    """
-    row = i64(rows, count)
-    for i in range(count):
-        begin = (source + row[i] * row_bytes) // _PAGE * _PAGE
-        end = source + (row[i] + 1) * row_bytes
-        _advise(np.uint64(begin), np.uint64(end - begin), np.int32(_WILL_NEED))
 
 
 @kernel("int64(int64, int64, int64, int64, int64)")

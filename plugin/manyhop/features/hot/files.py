@@ -57,7 +57,7 @@ class FileCache:
     """
 
     def __init__(self, layout: RowLayout, kept: KeptRows, version: int, why: str = "", mapping: Any = None) -> None:
-        from manyhop.features.hot.cpu_kernels import read_no_more_than_asked
+        from manyhop.system.paging import read_no_more_than_asked
 
         read_no_more_than_asked(layout.address, layout.num_rows * layout.row_bytes)
         self.capacity, self.version, self.why = kept.capacity, version, why
@@ -74,7 +74,7 @@ class FileCache:
             FeatureError: a row number is out of range.
         """
         from manyhop.features.exchange.cpu_kernels import move_rows
-        from manyhop.features.hot.cpu_kernels import ask_for_rows
+        from manyhop.system.paging import ask_for_rows
 
         layout, kept, index = self._layout, self._kept, request.index.contiguous()
         count, width = index.numel(), layout.row_bytes
@@ -172,7 +172,7 @@ class FileCache:
 
     def _change_to(self, chosen: Tensor) -> None:
         """Keep these rows (``[count] int64``, ascending) in the place of others."""
-        from manyhop.features.hot.cpu_kernels import ask_for_rows
+        from manyhop.system.paging import ask_for_rows
 
         kept, layout = self._kept, self._layout
         old, old_slots = kept.latest()
