@@ -313,12 +313,16 @@ def _add_disk(targets: Verbs) -> None:
         _run_disk,
         help="rows of a file that is larger than memory",
         description="Measure rows read from a mapped file that is larger than the memory of a process, with a cache of "
-        "hot rows, beside numpy.memmap; with --gpu, rows that go to a GPU, which keeps hot rows, too. The limit is a "
-        "control group, or, without the right to make one, one for pages of the file; the record says which.",
+        "hot rows, beside numpy.memmap; with --gpu, rows that go to a GPU, which keeps hot rows, too; with --ranks, "
+        "one cache for all ranks of a node beside a smaller one for each. The limit is a control group, or, without "
+        "the right to make one, one for pages of the file; the record says which.",
     )
     parser.add_argument("--gpu", action="store_true", help="measure rows that go to a GPU")
     parser.add_argument(
-        "--memory", type=parse_bytes, default=1 << 30, metavar="BYTES", help="limit of each process (default: 1GiB)"
+        "--ranks", type=at_least_one, default=1, metavar="N", help="processes that read at the same time (default: 1)"
+    )
+    parser.add_argument(
+        "--memory", type=parse_bytes, default=1 << 30, metavar="BYTES", help="limit of all of them (default: 1GiB)"
     )
     parser.add_argument("--times", type=at_least_one, default=4, metavar="N", help="file, in limits (default: 4)")
     parser.add_argument("--seconds", type=float, default=15.0, metavar="S", help="that each reader reads (default: 15)")

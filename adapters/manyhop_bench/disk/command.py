@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +23,9 @@ from manyhop.system.units import in_units
 from manyhop_bench.common.graphs import homogeneous
 from manyhop_bench.common.machine import describe
 from manyhop_bench.disk.memory_limit import memory_limit
-from manyhop_bench.disk.worker import CACHED, HOT, MAPPED, NUMPY, RANDOM
+from manyhop_bench.disk.worker import CACHED, HOT, MAPPED, NUMPY, PRIVATE, RANDOM, SHARED
 
+_PIPE = subprocess.PIPE
 _WIDTH = 128  # int32: rows of 512 bytes
 _DEGREE = 10
 _FANOUT, _BATCH_SIZE, _COUNTED, _BATCHES = (10, 10), 1024, 64, 128
@@ -31,10 +35,17 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
     """Measure what the arguments of ``manyhop bench disk`` specify; print, save."""
     if options.gpu and not torch.cuda.is_available():
         raise InputError("Expected a CUDA device for --gpu, found none. Leave it out to measure host memory.")
+    if options.gpu and options.ranks > 1:
+        raise InputError(f"Expected one rank with --gpu, got --ranks {options.ranks}. Leave out one of them.")
     num_rows = options.times * options.memory // (4 * _WIDTH)
     if num_rows < 10 * _BATCH_SIZE:
         raise InputError(f"Expected a file of at least {10 * _BATCH_SIZE} rows, got {num_rows}. Raise --memory.")
     with tempfile.TemporaryDirectory(dir=options.folder) as name, memory_limit(options.memory) as processes:
+        if processes is None and options.ranks > 1:
+            raise InputError(
+                "Expected the right to make a control group, which bounds the memory of all ranks together, got none. "
+                "Run this as root, or without --ranks."
+            )
         folder = Path(name)
         with writing(folder / "x.npy", 4 * _WIDTH * num_rows):
             _write_rows(folder / "x.npy", num_rows)
@@ -49,17 +60,26 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
             "pages": options.memory if processes is None else None,
             "warm_up": options.seconds,
             "seconds": options.seconds,
+            "ranks": options.ranks,
         }
         found: dict[str, list[dict[str, float]]] = {}
         for _ in range(options.rounds):
-            for reader in (NUMPY, RANDOM, *((CACHED, HOT) if options.gpu else (MAPPED, CACHED))):
-                found.setdefault(reader, []).append(_measure(job | {"name": reader}))
+            for reader in _readers(options):
+                found.setdefault(reader, []).append(_measure(job | {"name": reader}, options.ranks))
     text = _table(options, argv, num_rows, processes is not None, found)
     print(text, end="")
     if options.output is not None:
         options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / ("disk-gpu.md" if options.gpu else "disk.md")).write_text(text)
+        name = "disk-gpu.md" if options.gpu else "disk.md" if options.ranks == 1 else "disk-ranks.md"
+        (options.output / name).write_text(text)
     return 0
+
+
+def _readers(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return what is measured; speeds are compared with that of the first."""
+    if options.ranks > 1:
+        return RANDOM, PRIVATE, SHARED
+    return (NUMPY, RANDOM, CACHED, HOT) if options.gpu else (NUMPY, RANDOM, MAPPED, CACHED)
 
 
 def _write_rows(path: Path, num_rows: int) -> None:
@@ -89,15 +109,45 @@ def _write_ids(path: Path, num_rows: int) -> int:
     return sum(map(len, batches[:_COUNTED]))
 
 
-def _measure(job: dict[str, object]) -> dict[str, float]:
-    """What one process finds."""
+def _measure(job: dict[str, Any], ranks: int) -> dict[str, float]:
+    """Return what processes find that read at the same time: rows of all of them, the mean share of rows found."""
     command = [sys.executable, "-m", "manyhop_bench.disk.worker"]
-    done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"signal {-done.returncode}: out of memory?"])[-1]
-        raise InputError(f"Expected {job['name']} to read rows; its process ended with: {last}")
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return figures
+    if job["name"] == PRIVATE:
+        job = job | {"cache": job["cache"] // ranks}
+    processes = []
+    for rank in range(ranks):
+        env = os.environ | (_launched(rank, ranks) if job["name"] == SHARED else {})
+        process = subprocess.Popen(command, env=env, text=True, stdin=_PIPE, stdout=_PIPE, stderr=_PIPE)
+        processes.append(process)
+        _tell(process, json.dumps(job | {"rank": rank}))
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()  # it has filled its cache, or has ended
+    for process in processes:
+        _tell(process, "read")
+    every: list[dict[str, float]] = []
+    ends = [process.communicate() for process in processes]
+    for process, (out, errors) in zip(processes, ends, strict=True):
+        if process.returncode:
+            last = (errors.strip().splitlines() or [f"signal {-process.returncode}: out of memory?"])[-1]
+            raise InputError(f"Expected {job['name']} to read rows; its process ended with: {last}")
+        every.append(json.loads(out.splitlines()[-1]))
+    speeds, hits, fills = zip(*((one["rows_per_s"], one["hit_rate"], one["fill_s"]) for one in every), strict=True)
+    return {"rows_per_s": sum(speeds), "hit_rate": sum(hits) / ranks, "fill_s": max(fills)}
+
+
+def _tell(process: subprocess.Popen[str], line: str) -> None:
+    with contextlib.suppress(BrokenPipeError):  # it has ended, which its exit status says
+        print(line, file=process.stdin, flush=True)
+
+
+def _launched(rank: int, ranks: int) -> dict[str, str]:
+    """Return the variables of ranks that were started together; nobody listens at the port, which names them."""
+    of_rank = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    return {name: str(value) for name, value in of_rank.items()} | {
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(os.getpid()),
+    }
 
 
 def _table(
@@ -113,8 +163,12 @@ def _table(
         else "no rights to make a control group: all pages of the file are dropped when they and the memory of the "
         "process exceed the limit"
     )
-    limit = f"{in_units(options.memory)} per process, page cache included ({how})"
+    several = options.ranks > 1
+    whose = f"for {options.ranks} processes together" if several else "per process"
+    limit = f"{in_units(options.memory)} {whose}, page cache included ({how})"
     cache = f"{in_units(options.memory // 2)}, half of the limit"
+    if several:
+        cache = f"{cache}: one for all ranks, or a part of it for each"
     if options.gpu:
         cache = f"{cache}, in host memory, and of as much on the GPU"
     lines = ["# Rows of a file that is larger than memory", ""]
@@ -125,17 +179,19 @@ def _table(
         f"A file of {num_rows:,} rows of {4 * _WIDTH} bytes ({in_units(4 * _WIDTH * num_rows)}); a cache of {cache}.",
         *(["All rows go to the GPU; those of numpy through pinned memory."] if options.gpu else []),
         f"Rows are those of batches {list(_FANOUT)} of {_BATCH_SIZE:,} seeds on a power-law graph, seeds from a tenth",
-        f"of the nodes; the cache is filled by {_COUNTED} other batches. Each reader has a process of its own, with",
+        f"of the nodes; the cache is filled by {_COUNTED} other batches. Each reader has "
+        f"{f'{options.ranks} processes' if several else 'a process'} of its own, with",
         f"{options.seconds:g} s before the {options.seconds:g} s that count; medians of {options.rounds} rounds.",
+        *(["Each process reads its part of the batches; rows/s are those of all."] if several else []),
         "",
-        "| reader | rows/s | as numpy.memmap | found in the cache | s to fill it |",
+        f"| reader | rows/s | as {_readers(options)[0]} | found in the cache | s to fill it |",
         "|---|---|---|---|---|",
     ]
-    base = float(np.median([each["rows_per_s"] for each in found[NUMPY]]))
+    base = float(np.median([each["rows_per_s"] for each in found[_readers(options)[0]]]))
     for reader, rounds in found.items():
         speeds = [each["rows_per_s"] for each in rounds]
         hits, fill = (float(np.median([each[key] for each in rounds])) for key in ("hit_rate", "fill_s"))
-        cache = f"{hits:.0%} | {fill:.1f}" if reader in (CACHED, HOT) else "- | -"
+        cache = f"{hits:.0%} | {fill:.1f}" if reader in (CACHED, HOT, PRIVATE, SHARED) else "- | -"
         lines.append(
             f"| {reader} | {np.median(speeds):,.0f} ({min(speeds):,.0f}-{max(speeds):,.0f}) | "
             f"{np.median(speeds) / base:.1f} x | {cache} |"

@@ -1,4 +1,7 @@
-"""One way to read rows, in a process of its own: ``python -m manyhop_bench.disk.worker``, with a job on stdin."""
+"""One way to read rows, in a process of its own: ``python -m manyhop_bench.disk.worker``, with a job on stdin.
+
+The first line of stdin is the job; the second one, after the answer "filled", has the process read rows.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 if __name__ == "__main__":
-    job: dict[str, Any] = json.load(sys.stdin)
+    job: dict[str, Any] = json.loads(sys.stdin.readline())
     if job["processes"] is not None:  # before anything else takes memory
         with open(job["processes"], "w") as file:
             file.write(str(os.getpid()))
@@ -26,6 +29,7 @@ Read = Callable[[Ids], Any]
 
 NUMPY, RANDOM, MAPPED, CACHED = "numpy.memmap", "numpy.memmap, MADV_RANDOM", "manyhop, mapped", "manyhop, cache"
 HOT = "manyhop, cache, hot rows on the GPU"
+PRIVATE, SHARED = "manyhop, a cache for each rank", "manyhop, one cache for all ranks"
 _COUNTED_AT_ONCE = 1 << 16
 _AT_ONCE = 2048  # rows of a request: a batch would take minutes where they are read one after the other
 
@@ -35,24 +39,33 @@ def measure(job: dict[str, Any]) -> dict[str, float]:
 
     Args:
         job: ``name`` of the reader, ``file``, ``ids`` (a file), ``cache`` (bytes), ``warm_up`` and ``seconds``;
-            ``gpu``: whether rows go to a GPU; ``pages``: the limit of memory, where it is not the system's.
+            ``gpu``: whether rows go to a GPU; ``pages``: the limit of memory, where it is not the system's; ``rank``
+            of ``ranks`` that read at the same time, each its part of the ids.
 
     Returns:
         ``rows_per_s``; of the cache ``hit_rate`` and ``fill_s``, the time until the first rows were kept.
     """
-    ids: Ids = np.load(job["ids"])
+    ids: Ids = np.load(job["ids"], mmap_mode="r")
     _drop_pages(job["file"])
     read, fill, finish = (_on_gpu if job["gpu"] else _on_cpu)(job)
     if job["pages"] is not None:
         PageLimit(job["file"], job["pages"])
     begin = time.perf_counter()
-    fill(ids[: job["counted"]])
+    fill(_part(ids[: job["counted"]], job))
     filled = time.perf_counter() - begin
-    ids = ids[job["counted"] :]  # others than those by which the cache was filled
+    print("filled", flush=True)
+    sys.stdin.readline()  # comes when all ranks have filled their caches
+    ids = _part(ids[job["counted"] :], job)  # others than those by which the cache was filled
     position = _read_for(job["warm_up"], read, ids, 0)[0]
     finish()
     position, rows, seconds = _read_for(job["seconds"], read, ids, position)
     return {"rows_per_s": rows / seconds, "hit_rate": finish(), "fill_s": filled}
+
+
+def _part(ids: Ids, job: dict[str, Any]) -> Ids:
+    """Return the ids of this rank."""
+    part: Ids = np.array_split(ids, job["ranks"])[job["rank"]]
+    return part.copy()
 
 
 def _read_for(seconds: float, read: Read, ids: Ids, position: int) -> tuple[int, int, float]:
