@@ -1,5 +1,6 @@
 """The benchmark of files larger than memory."""
 
+import contextlib
 import mmap
 import re
 import time
@@ -30,6 +31,33 @@ def test_one_small_round_without_rights(no_limit, capsys, tmp_path):
     assert all(int(speed.replace(",", "")) > 0 for _, speed in rows)
     (hits,) = re.findall(r"manyhop, cache .* (\d+)% \|", saved)
     assert 0 < int(hits) <= 100
+
+
+def test_ranks_with_one_cache_and_with_their_own(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(command, "memory_limit", lambda nbytes: contextlib.nullcontext(tmp_path / "processes"))
+    arguments = ["--ranks", "2", "--memory", "6MiB", "--seconds", "0.3", "--rounds", "1", "--output", str(tmp_path)]
+    assert main(["disk", *arguments]) == 0
+    saved = (tmp_path / "disk-ranks.md").read_text()
+    assert saved == capsys.readouterr().out
+    assert "memory limit: 6.0 MiB for 2 processes together" in saved
+    assert "3.0 MiB, half of the limit: one for all ranks, or a part of it for each." in saved
+    found = re.findall(r"\| ([^|]+) \| ([\d,]+) \(.* x \| (\d+%|-) \|", saved)
+    assert [name for name, *_ in found] == [command.RANDOM, command.PRIVATE, command.SHARED]
+    assert all(int(speed.replace(",", "")) > 0 for _, speed, _ in found)
+    _, private, shared = (int(hits.rstrip("%").replace("-", "0")) for *_, hits in found)
+    assert 0 < private < shared <= 100
+
+
+def test_ranks_need_a_control_group(no_limit, capsys):
+    assert main(["disk", "--ranks", "2", "--memory", "6MiB"]) == 1
+    assert "Run this as root, or without --ranks" in capsys.readouterr().err
+
+
+def test_a_process_that_ends_is_an_error(no_limit, monkeypatch, capsys):
+    monkeypatch.setattr(command, "_write_ids", lambda path, num_rows: 0)
+    assert main(["disk", "--memory", "6MiB"]) == 1
+    found = capsys.readouterr().err
+    assert "Expected numpy.memmap to read rows; its process ended with: FileNotFoundError" in found
 
 
 def test_a_file_that_is_too_small(capsys):
