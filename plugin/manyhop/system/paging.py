@@ -14,8 +14,6 @@ from numba.core import types
 
 from manyhop.system.numba_kernels import helper, i64, kernel
 
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # spreads numbers of pages
-
 _PAGE = mmap.PAGESIZE
 _RANDOM, _WILL_NEED = getattr(mmap, "MADV_RANDOM", 1), getattr(mmap, "MADV_WILLNEED", 3)
 
@@ -50,26 +48,18 @@ def ask_for_rows(source: int, row_bytes: int, rows: int, count: int) -> None:
 
 
 @helper
-def ask_for_numbers(
-    source: np.uint64,
-    num_bytes: int,
-    positions: npt.NDArray[np.uint64],
-    asked: npt.NDArray[np.uint64],
-) -> None:
-    """Have the system read single numbers of a mapped file, but for those on pages that were asked for lately.
-
-    Threads may share ``asked``: whether a page is asked for once more matters little.
+def ask_for_numbers(source: np.uint64, num_bytes: int, positions: npt.NDArray[np.uint64]) -> None:
+    """Have the system read single numbers of a mapped file, of a page that comes several times in a row once.
 
     Args:
         source: address of number 0, a multiple of ``num_bytes``.
         num_bytes: bytes of each.
         positions: ``[count]``: which ones.
-        asked: ``[a power of two]``: addresses of pages, zeros before the first call.
     """
-    page, mask = np.uint64(_PAGE), np.uint64(asked.size - 1)
+    page = np.uint64(_PAGE)
+    before = np.uint64(0)
     for x in range(positions.size):
-        number = (source + np.uint64(num_bytes) * positions[x]) // page
-        slot = (number * _GAMMA >> np.uint64(32)) & mask
-        if asked[slot] != number:
-            asked[slot] = number
-            _advise(number * page, page, np.int32(_WILL_NEED))
+        begin = (source + np.uint64(num_bytes) * positions[x]) // page * page
+        if begin != before:
+            _advise(begin, page, np.int32(_WILL_NEED))
+            before = begin

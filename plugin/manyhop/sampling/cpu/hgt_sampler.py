@@ -13,7 +13,7 @@ from manyhop.graph import Graph
 from manyhop.sampling.check import check_hgt_spec, check_request
 from manyhop.sampling.contract import HGTSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.cpu.output import Empty, describe_edges, empty, induced_edges, node_columns, nodes_per_hop
-from manyhop.sampling.cpu.paging import describe_pages, pages_of_edges
+from manyhop.sampling.cpu.paging import pages_edges
 from manyhop.sampling.cpu.workspace import Workspace
 from manyhop.system.ranges import ranged
 
@@ -77,8 +77,7 @@ class CPUHGTSampler:
         self._kernels, self._rehash, self._choose_edges = hgt, hop_kernels.rehash_type, hgt_edges.choose_edges
         graph = self.graph
         self._edges = describe_edges(graph)
-        self._pages = pages_of_edges(graph)
-        describe_pages(self._edges, self._pages)
+        self._edges["pages"] = pages_edges(graph)
         self._num_nodes = [graph.num_nodes[t] for t in graph.node_types]
         limit = self.spec.max_neighbors
         self._fanout = np.full(len(self._edges), -1 if limit is None else limit, np.int64)

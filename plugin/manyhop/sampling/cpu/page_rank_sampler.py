@@ -12,7 +12,7 @@ from manyhop.graph import Graph
 from manyhop.sampling.check import check_page_rank_nodes, check_page_rank_spec
 from manyhop.sampling.contract import PageRankNeighbors, PageRankSpec
 from manyhop.sampling.cpu.output import describe_edges
-from manyhop.sampling.cpu.paging import pages_of_edges
+from manyhop.sampling.cpu.paging import pages_edges
 from manyhop.system.progress import Progress
 
 _PIECE = 64
@@ -36,7 +36,7 @@ class CPUPageRankSampler:
     def __init__(self, graph: Graph, spec: PageRankSpec) -> None:
         check_page_rank_spec(graph, spec)
         self.graph, self.spec = graph, spec
-        pages_of_edges(graph)
+        pages_edges(graph)
 
     def sample(self, nodes: Tensor, *, num_threads: int = 1, bar: Progress | None = None) -> PageRankNeighbors:
         """Find the neighbours of ``nodes [num_nodes] int64``.

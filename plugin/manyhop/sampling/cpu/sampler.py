@@ -26,7 +26,7 @@ from manyhop.sampling.cpu.output import (
     node_columns,
     nodes_per_hop,
 )
-from manyhop.sampling.cpu.paging import describe_pages, pages_of_edges
+from manyhop.sampling.cpu.paging import pages_edges
 from manyhop.sampling.cpu.workspace import Workspace
 from manyhop.system.ranges import ranged
 
@@ -72,8 +72,7 @@ class CPUSampler:
         prepare(self._sample_plain, hop.rehash_type, hop.copy_arrays)
         graph, spec = self.graph, self.spec
         self._edges = describe_edges(graph, temporal=spec.temporal is not None)
-        self._pages = pages_of_edges(graph)
-        describe_pages(self._edges, self._pages)
+        self._edges["pages"] = pages_edges(graph)
         self._types = [(t, graph.node_types.index(t[0]), graph.node_types.index(t[2])) for t in graph.edge_types]
         fanouts = [spec.fanouts[t] for t in graph.edge_types]
         self._num_hops = len(fanouts[0]) if fanouts else 0

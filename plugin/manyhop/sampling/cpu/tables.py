@@ -35,8 +35,7 @@ class StoredEdges(Protocol):
     num_edges: int
     code: int  # uint16 codes of the times, and int64 bounds: see graph._time_codes; 0 where times do not matter
     bound: int
-    pages: int  # uint64 [num_pages] pages of colptr and row asked for lately; 0 unless they are in files beyond memory
-    num_pages: int
+    pages: int  # whether colptr and row are in files that do not fit in memory
 
 
 class BatchNodes(Protocol):

@@ -9,7 +9,7 @@ from manyhop.graph import Graph
 from manyhop.sampling.check import UNBIASED, check_walk_request, check_walk_spec
 from manyhop.sampling.contract import WalkRequest, Walks, WalkSpec
 from manyhop.sampling.cpu.output import describe_edges
-from manyhop.sampling.cpu.paging import pages_of_edges
+from manyhop.sampling.cpu.paging import pages_edges
 from manyhop.sampling.lookup import EdgeLookup
 from manyhop.sampling.random import Use, make_key
 
@@ -32,7 +32,7 @@ class CPUWalkSampler:
     def __init__(self, graph: Graph, spec: WalkSpec) -> None:
         check_walk_spec(graph, spec)
         self.graph, self.spec = graph, spec
-        pages_of_edges(graph)
+        pages_edges(graph)
         self._steps = np.array([graph.edge_types.index(t) for t in spec.steps], np.int64)
         self._stop = np.array(spec.stop or (), np.float64)
         self._bias = np.array([spec.weighted, 1 / spec.p, 1 / spec.q], np.float64)

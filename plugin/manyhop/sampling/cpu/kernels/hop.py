@@ -127,9 +127,8 @@ def fetch_neighbors(edges: Edges, mode: Mode, t: int, n: int) -> None:
     for x in range(AHEAD):  # for the prefetches
         position[n + x] = position[n - 1]
     row = np.uint64(edges[t].row)
-    if edges[t].pages != 0:
-        num_bytes, pages = 8 if edges[t].row_wide > 0 else 4, u64(edges[t].pages, edges[t].num_pages)
-        ask_for_numbers(row, num_bytes, position[:n], pages)
+    if edges[t].pages > 0:
+        ask_for_numbers(row, 8 if edges[t].row_wide > 0 else 4, position[:n])
     if edges[t].row_wide > 0:
         row64 = u64(edges[t].row, 1 << 62)
         for x in range(n):

@@ -50,8 +50,8 @@ def measure_columns_of(edges: Edges, nodes: Nodes, found: Found, t: int) -> None
     c = 0
     while c < n:
         end = min(c + CHUNK, n)
-        if edges[t].pages != 0:
-            ask_for_numbers(base, 8, node[c:end], u64(edges[t].pages, edges[t].num_pages))
+        if edges[t].pages > 0:
+            ask_for_numbers(base, 8, node[c:end])
         for i in range(c, end):
             prefetch(base + _EIGHT * node[min(i + AHEAD, n - 1)])
             v = node[i]
