@@ -47,6 +47,28 @@ def test_what_the_options_change(folder, capsys):
     assert "pass placement='auto', with which all fits" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("machine", "place", "reason"),
+    [
+        (["--gpus", "1", "--gpu-memory", "1MiB", "--memory", "100KiB"], "device", "fit on the GPU."),
+        (["--gpus", "1", "--gpu-memory", "100KiB", "--memory", "1MiB"], "pinned", "where the GPU reads"),
+        (["--gpus", "1", "--gpu-memory", "100KiB", "--memory", "100KiB"], "host", "the CPU samples them"),
+        (
+            ["--gpus", "8", "--nodes", "64", "--gpu-memory", "100KiB", "--memory", "100KiB"],
+            "distributed",
+            "call cuGraph",
+        ),
+    ],
+)
+def test_who_samples_a_topology_in_files(tmp_path, capsys, machine, place, reason):
+    edges = {("a", "to", "a"): tuple(torch.randint(0, 1000, (2, 50_000)))}
+    files.save_graph(tmp_path / "g", {"a": 1000}, edges)
+    out = plan(capsys, str(tmp_path / "g"), *machine, "--no-peers")
+    (line,) = (line for line in out.splitlines() if line.startswith("topology: "))
+    assert line.startswith(f"topology: {place}. 203.1 KiB")
+    assert reason in line
+
+
 def test_gpus_that_are_here(folder, capsys, monkeypatch):
     gpus = tuple(
         GPU(index=k, uuid=f"GPU-{k}", name="a", total=300 << 10, free=free << 10, pcie=None, peers=())

@@ -14,6 +14,7 @@ from torch_geometric.data import Data
 
 import manyhop_pyg
 from manyhop import cuda
+from manyhop.cli import main
 from manyhop.features import file_cache
 from manyhop.features.hot import files as hot_files
 from manyhop.memory.mapped_files import reside_in_files
@@ -104,7 +105,7 @@ def test_what_the_gpu_lacks_is_found_in_the_cache_of_files(
 
 
 def test_a_topology_that_fits_nowhere_stays_in_its_file_and_the_cpu_samples(
-    folder: Path, small_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    folder: Path, small_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = list(make_loader(folder))
     small_gpu()
@@ -118,6 +119,9 @@ def test_a_topology_that_fits_nowhere_stays_in_its_file_and_the_cpu_samples(
     for report in (str(loader.placement), str(loader.stats())):
         assert "they stay in their file; the CPU samples them and sends the samples" in report
     assert loader._gpu.sampling is None
+    assert main(["plan", str(folder), "--gpus", "1", "--gpu-memory", "40KiB", "--memory", "40KiB"]) == 0
+    (line,) = (line for line in str(loader.placement).splitlines() if line.startswith("topology: "))
+    assert line in capsys.readouterr().out.splitlines()
 
 
 def test_rows_that_change_are_read_anew(folder: Path, small_gpu: Callable[..., None]) -> None:
