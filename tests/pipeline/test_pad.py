@@ -97,7 +97,7 @@ def convolve(sample, x, num_hops):
 @pytest.mark.parametrize("options", [{}, {"disjoint": True}, {"replace": True}])
 def test_models_that_trim_their_layers_compute_the_same(graph, options):
     batches = list(samples(graph, **options))
-    sizes = pad_sizes([Counts.of(s) for s in batches], margin=0.5)
+    sizes = pad_sizes([Counts.of(s) for s in batches])
     padder = Padder(sizes, CPU, num_trees=8)
     generator = torch.Generator().manual_seed(0)
     x = {t: torch.rand(max(n, 1), 4, generator=generator, dtype=torch.float64) for t, n in NUM_NODES.items()}
@@ -114,10 +114,10 @@ def counts(nodes, edges=()):
 
 
 def test_sizes_hold_the_probes_with_a_margin():
-    sizes = pad_sizes([counts((8, 100), (500,)), counts((10, 90), (640,))], margin=0.1)
+    sizes = pad_sizes([counts((8, 100), (500,)), counts((10, 90), (640,))])
     assert sizes.nodes == {"a": (64, 192)}
     assert sizes.edges == {("a", "x", "a"): (704,)}
-    assert pad_sizes([counts((64, 128))], seeds={"a": 32}, margin=0).nodes == {"a": (64, 192)}
+    assert pad_sizes([counts((64, 128))], seeds={"a": 32}).nodes == {"a": (64, 192)}
     assert pad_sizes([counts((64, 0), (10,))]).nodes == {"a": (128, 64)}  # a node for padding edges
 
 
@@ -140,7 +140,7 @@ def test_blocks_that_were_empty_grow_too():
 
 def test_a_sample_that_is_too_large_is_padded_to_larger_sizes(graph):
     small, large = (next(samples(graph, replace=again)) for again in (False, True))
-    sizes = pad_sizes([Counts.of(small)], margin=0)
+    sizes = pad_sizes([Counts.of(small)])
     edges = {e: tuple(n // 2 for n in blocks) for e, blocks in Counts.of(small).edges.items()}
     padder = Padder(replace(sizes, edges=edges), CPU, num_trees=8)
     first, second = padder([small, large])
@@ -152,5 +152,19 @@ def test_a_sample_that_is_too_large_is_padded_to_larger_sizes(graph):
 def test_wrong_arguments():
     with pytest.raises(InputError, match="at least one batch"):
         pad_sizes([])
-    with pytest.raises(InputError, match="margin of at least 0"):
-        pad_sizes([counts((1,))], margin=-0.1)
+
+
+@pytest.mark.parametrize(
+    ("counted", "held"),
+    [
+        ([10_000] * 16, 10_100),  # at least a hundredth
+        ([10_000] * 15 + [10_100], 10_500),  # four times the difference between the largest and the median
+        ([10_000] * 15 + [20_000], 22_000),  # at most a tenth
+        ([10_000] * 15, 11_000),  # few batches
+        ([10_000] * 15 + [1], 10_100),  # the last one may be smaller
+    ],
+)
+def test_margins_depend_on_how_much_counts_differ(counted, held):
+    sizes = pad_sizes([counts((8, n), (n,)) for n in counted])
+    assert sizes.edges == {("a", "x", "a"): (-(-held // 64) * 64,)}
+    assert sizes.nodes["a"][1] == -(-(held + 32) // 64) * 64

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.loading.adapter import SeedSource
 from manyhop.loading.keys import BatchContext
 from manyhop.pipeline import BatchPlan, Counts, Padded, Padder, PadSizes, pad_sizes
+from manyhop.pipeline.block_sizes import PROBES
 from manyhop.sampling import BatchKey, SampledSubgraph
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 SampleT = TypeVar("SampleT")
 Pad: TypeAlias = Literal["auto"]
-_PROBES: Final = 16
 
 
 def check_pad_option(pad: Pad | None) -> None:
@@ -100,7 +100,7 @@ def probe(plan: BatchPlan, seeds: SeedSource[SampleT], gpu: GPURuntime | None) -
         gpu: does so instead where it samples; ``None``: there is none.
     """
     last = (plan.num_items - 1) // plan.batch_size  # may be smaller; in a small graph fewer seeds per hop add more
-    batches = sorted({round(i * last / (_PROBES - 1)) for i in range(_PROBES)})
+    batches = sorted({round(i * last / (PROBES - 1)) for i in range(PROBES)})
     found: list[SampleT] = []
     if gpu is None or gpu.sampling is None:
         for batch in batches:

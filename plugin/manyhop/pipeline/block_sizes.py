@@ -5,10 +5,11 @@ For blocks, and what padding is, see `padding`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
+from statistics import median
 from typing import Any, Final, TypeAlias
 
 from torch import Tensor
@@ -19,7 +20,13 @@ from manyhop.sampling import SampledSubgraph
 
 Blocks = tuple[int, ...]
 
+PROBES: Final = 16
+"""Batches from which sizes are found, where there are as many."""
 MARGIN: Final = 0.1
+"""The most that is added to the largest count, as a part of it; as much is added where there are fewer batches."""
+LEAST_MARGIN: Final = 0.01
+SPREADS: Final = 4
+"""What is added otherwise: as many times what the largest count has more than the median."""
 MULTIPLE: Final = 64
 GROWTH: Final = 1.25
 SPARE: Final = 32
@@ -110,35 +117,30 @@ def pad_sizes(
     *,
     seeds: Mapping[NodeType, int] | None = None,
     empty: Collection[NodeType | EdgeType] = (),
-    margin: float = MARGIN,
 ) -> PadSizes:
     """Sizes for all batches of a loader, from some of them.
 
-    A size is the largest count of the probes and a margin, as a multiple of ``MULTIPLE``. Counts of batches of one size
-    differ by a few percent, so that a margin of a tenth is rarely exceeded; for what happens then, see
-    :meth:`PadSizes.times_to_fit`.
+    A size is the largest count of the probes and a margin, as a multiple of ``MULTIPLE``. The less the counts differ,
+    the smaller is the margin, so that it is rarely exceeded; for what happens then, see :meth:`PadSizes.times_to_fit`.
 
     Args:
         probes: counts of some batches, of full size.
         seeds: node type -> largest number of seeds of a batch, where it is known: no margin is needed then.
         empty: node types, and edge types between others, of which the graph has none.
-        margin: what is added, as a part of the largest count.
 
     Raises:
-        InputError: there are no probes, or the margin is negative.
+        InputError: there are no probes.
     """
     if not probes:
         raise InputError("Expected the counts of at least one batch to find sizes for padding, got none.")
-    if margin < 0:
-        raise InputError(f"Expected a margin of at least 0, got {margin}.")
 
-    def most(blocks: Sequence[Blocks]) -> list[int]:
-        return [max(counts) for counts in zip(*blocks, strict=True)]
+    def held(blocks: Iterable[Blocks]) -> list[float]:
+        return [_with_margin(counts) for counts in zip(*blocks, strict=True)]
 
-    nodes = {t: most([p.nodes[t] for p in probes]) for t in probes[0].nodes}
-    edges = {e: most([p.edges[e] for p in probes]) for e in probes[0].edges}
-    node_sizes = {t: [_rounded(n * (1 + margin) + SPARE) if n else 0 for n in counts] for t, counts in nodes.items()}
-    edge_sizes = {e: tuple(_rounded(n * (1 + margin)) for n in counts) for e, counts in edges.items()}
+    nodes = {t: held(p.nodes[t] for p in probes) for t in probes[0].nodes}
+    edges = {e: held(p.edges[e] for p in probes) for e in probes[0].edges}
+    node_sizes = {t: [_rounded(n + SPARE) if n else 0 for n in counts] for t, counts in nodes.items()}
+    edge_sizes = {e: tuple(map(_rounded, counts)) for e, counts in edges.items()}
     for t, n in (seeds or {}).items():
         node_sizes[t][0] = _rounded(n + SPARE) if n else 0
     for e, hops in edge_sizes.items():
@@ -155,6 +157,12 @@ def pad_sizes(
 def padding_ends(t: EdgeType, hop: int, num_blocks: int) -> tuple[tuple[NodeType, int], tuple[NodeType, int]]:
     """Return the block of nodes that the edges of a hop may add to, and the one of its frontier."""
     return (t[0], min(hop + 1, num_blocks - 1)), (t[2], hop)
+
+
+def _with_margin(counts: Sequence[int]) -> float:
+    most = max(counts)
+    spread = SPREADS * (most - median(counts)) if len(counts) >= PROBES else MARGIN * most
+    return most + min(max(spread, LEAST_MARGIN * most), MARGIN * most)
 
 
 def _rounded(n: float) -> int:
