@@ -8,6 +8,7 @@ from manyhop_bench.step.planted import LEARNT
 
 def test_tables(monkeypatch, capsys, tmp_path):
     from manyhop_bench.step import command
+    from manyhop_bench.step import training as of_training
 
     layer = command.LayerSize(num_dst=40, num_src=90, num_edges=120, channels=8)
     training = command.TrainingSize(
@@ -21,11 +22,15 @@ def test_tables(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(command, "LAYER", layer)
     monkeypatch.setattr(command, "TRAINING", training)
     monkeypatch.setattr(command, "_MIN_TURN", 0.0)
+    monkeypatch.setattr(of_training, "TURN", 5)
     assert main(["step", "--rounds", "1", "--output", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     for name in ("SAGE layer, TF32 products | PyG", "SAGE layer, bfloat16 | manyhop", "| capture(), accelerate() |"):
         assert name in text
     assert "| GATv2 layer, float32 | manyhop |" in text
+    assert "| GCN layer of all nodes, float32 | PyG |" in text
+    for name in ("torch.compile", "capture(), torch.compile", "the same without loading"):
+        assert f"| GraphSAGE | {name} |" in text
     for name in ("eager", "accelerate(trim=True)", "capture(), accelerate()", "capture(), accelerate(trim=True), TF32"):
         assert f"| planted classes | {name} |" in text
     learnt = [

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.nn import GATConv, GATv2Conv, MessagePassing, SAGEConv
+from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, MessagePassing, SAGEConv
 
 from manyhop.aggregation import mark_sorted
 from manyhop_bench.common.measure import MANYHOP, Contender
@@ -33,12 +33,14 @@ def layers(size: LayerSize, device: torch.device) -> list[Contender]:
     """Both layers of each kind and precision, captured, where there is a GPU."""
     edge_index, per_head = _edges(size, device), size.channels // size.heads
     # Without self loops, whose number PyG counts on the host: its layer could not be captured.
+    gcn: dict[str, Any] = {"out_channels": size.channels, "add_self_loops": False}
     attention: dict[str, Any] = {"heads": size.heads, "add_self_loops": False}
     found = []
     for name, make, dtype, tf32 in (
         ("SAGE layer, float32", partial(SAGEConv, out_channels=size.channels), torch.float32, False),
         ("SAGE layer, TF32 products", partial(SAGEConv, out_channels=size.channels), torch.float32, True),
         ("SAGE layer, bfloat16", partial(SAGEConv, out_channels=size.channels), torch.bfloat16, False),
+        ("GCN layer of all nodes, float32", partial(GCNConv, **gcn), torch.float32, False),
         ("GAT layer, float32", partial(GATConv, out_channels=per_head, **attention), torch.float32, False),
         ("GATv2 layer, float32", partial(GATv2Conv, out_channels=per_head, **attention), torch.float32, False),
     ):
@@ -70,7 +72,8 @@ class _BothWays:
     ) -> None:
         mark_sorted(edge_index)
         self._conv, self._x, self._edge_index, self._num_dst = conv, x, edge_index, num_dst
-        self._seed = torch.randn(num_dst, channels, device=x.device, dtype=x.dtype)
+        self._whole = isinstance(conv, GCNConv)  # which takes sources and destinations as one tensor
+        self._seed = torch.randn(x.size(0) if self._whole else num_dst, channels, device=x.device, dtype=x.dtype)
         self._replay = self._captured(tf32) if x.is_cuda else self._run
 
     def __call__(self, num_batches: int) -> int:
@@ -83,7 +86,8 @@ class _BothWays:
     def _run(self) -> None:
         self._x.grad = None
         self._conv.zero_grad()
-        self._conv((self._x, self._x[: self._num_dst]), self._edge_index).backward(self._seed)
+        x = self._x if self._whole else (self._x, self._x[: self._num_dst])
+        self._conv(x, self._edge_index).backward(self._seed)
 
     def _captured(self, tf32: bool) -> Callable[[], None]:
         torch.backends.cuda.matmul.allow_tf32 = tf32

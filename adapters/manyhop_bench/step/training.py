@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import islice
+from typing import Any, Final, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,33 @@ from manyhop_bench.gpu.graphs import rmat
 from manyhop_pyg import NeighborLoader, accelerate, capture
 
 CLASSES = 64
+KEPT = 16  # batches of steps without loading
+TURN = 32  # steps; the first turn, which does not count, compiles and records
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How a model is trained."""
+
+    captured: bool = False
+    compiled: bool = False
+    accelerated: bool = False
+    trims: bool = False
+    """By ``accelerate``, which computes fewer rows than PyG by the counts of a batch."""
+    kept: bool = False
+    """On batches that are there already."""
+
+
+WAYS: Final = {
+    "eager": Way(),
+    "eager, accelerate()": Way(accelerated=True),
+    "torch.compile": Way(compiled=True),
+    "capture()": Way(captured=True),
+    "capture(), torch.compile": Way(captured=True, compiled=True),
+    "capture(), accelerate()": Way(captured=True, accelerated=True),
+    "capture(), accelerate(trim=True)": Way(captured=True, accelerated=True, trims=True),
+    "the same without loading": Way(captured=True, accelerated=True, trims=True, kept=True),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +71,18 @@ def steps(size: TrainingSize, device: torch.device) -> list[Contender]:
         edge_index=torch.stack([graph.row.long(), col]),
     )
     trained = []
-    for name, captured, accelerated in (
-        ("eager", False, False),
-        ("eager, accelerate()", False, True),
-        ("capture()", True, False),
-        ("capture(), accelerate()", True, True),
-    ):
-        model = GraphSAGE(size.features, size.channels, len(size.fanouts), CLASSES).to(device)
-        if accelerated:
-            accelerate(model)
-        batches = loader(size, data, device, "auto" if captured else None)
-        run = Training(model, batches, captured=captured, trims=True)
-        trained.append(Contender(workload="GraphSAGE", name=name, threads=1, run=run))
+    for name, way in WAYS.items():
+        model: torch.nn.Module = GraphSAGE(size.features, size.channels, len(size.fanouts), CLASSES).to(device)
+        if way.accelerated:
+            accelerate(model, trim=way.trims)
+        if way.compiled:
+            backend = "inductor" if device.type == "cuda" else "eager"
+            model = cast(torch.nn.Module, torch.compile(model, backend=backend))
+        batches: Iterable[Any] = loader(size, data, device, "auto" if way.captured or way.compiled else None)
+        if way.kept:
+            batches = list(islice(batches, KEPT))
+        run = Training(model, batches, captured=way.captured, trims=not way.trims)
+        trained.append(Contender(workload="GraphSAGE", name=name, threads=1, run=run, turn=TURN))
     copies = _Copy(loader(size, data, device, "auto"))
     return [*trained, Contender(workload="copy of a batch", name="capture()", threads=1, run=copies)]
 
@@ -96,7 +124,7 @@ class Training:
 
     def __init__(
         self,
-        model: GraphSAGE,
+        model: torch.nn.Module,
         batches: Iterable[Any],
         *,
         captured: bool,
