@@ -86,6 +86,20 @@ def test_equals_torch(device, reduce, dtype, channels, weighted, index, ordered,
         torch.testing.assert_close(value.double(), right, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("num_dst", [1, 31, 33, 1100])
+def test_hubs_among_other_destinations(device, num_dst):
+    """Windows of their edges find them, also where destinations without edges are at the same place."""
+    degrees = torch.randint(0, 2, (num_dst,))
+    for at in (0, num_dst // 2, num_dst - 1):
+        degrees[at] = 97 + at % 7
+    col = torch.repeat_interleave(degrees)
+    edge_index = torch.stack([torch.randint(0, NUM_SRC, col.shape), col]).to(device)
+    x = rows(device, 3, torch.float32)
+    ours, expected = both(x, edge_index, None, limit=col.numel(), num_dst=num_dst, reduce="sum", ordered=True)
+    for value, right in zip(ours, expected, strict=True):
+        torch.testing.assert_close(value.double(), right, rtol=1e-5, atol=1e-4)
+
+
 def test_only_weights_learn(device):
     edge_index, x = edges_of(device), torch.randn(NUM_SRC, 5, device=device)
     weights = [torch.linspace(0, 1, NUM_EDGES, device=device, requires_grad=True) for _ in range(2)]
