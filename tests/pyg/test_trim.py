@@ -29,7 +29,7 @@ from torch_geometric.nn import (
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from manyhop_pyg import LinkNeighborLoader, NeighborLoader, accelerate
-from manyhop_pyg.training import convs
+from manyhop_pyg.training import convs, trim
 
 pytestmark = pytest.mark.filterwarnings("ignore:The usage of `scatter:UserWarning")  # PyG's, on GPUs
 
@@ -378,6 +378,18 @@ def test_ddp(data, tmp_path):
                 torch.testing.assert_close(out[: batch.batch_size], expected[: batch.batch_size])
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("num_src", [7, 5])
+@pytest.mark.parametrize("used", ["both", "sources", "destinations"])
+def test_gradients_of_sources_and_destinations_are_added(num_src, used):
+    x = torch.arange(14.0).view(7, 2).requires_grad_()
+    grads = []
+    for rows in (trim.Needed(7, num_src, 3, 0).nodes(x), (x[:num_src], x[:3])):
+        source, target = (part.square() for part in rows)
+        loss = {"both": 2 * source.sum() + target.sum(), "sources": source.sum(), "destinations": target.sum()}[used]
+        grads += torch.autograd.grad(loss, x)
+    assert torch.equal(*grads)
 
 
 def test_copies(data):

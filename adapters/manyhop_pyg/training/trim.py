@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -44,6 +44,9 @@ class Needed(NamedTuple):
             InputError: there are fewer rows.
         """
         src, dst = (x, x) if isinstance(x, Tensor) else x
+        if src is dst and torch.is_grad_enabled() and _checked(src, max(self.num_src, self.num_dst)).requires_grad:
+            ends = _Ends.apply(src, self.num_src, self.num_dst)  # type: ignore[no-untyped-call]  # of torch
+            return cast(tuple[Tensor, Tensor], ends)
         return _first(src, self.num_src), _first(dst, self.num_dst)
 
     def edges(self, value: Any, edge_index: Tensor) -> Any:
@@ -168,8 +171,42 @@ class Trim:
             logging.getLogger("manyhop").warning("Layers are not trimmed, since %s.", reason)
 
 
-def _first(x: Any, number: int) -> Tensor:
+class _Ends(torch.autograd.Function):
+    """The first rows of a tensor, as those of sources and as those of destinations.
+
+    torch would add the gradients of both as tensors of all rows. That of sources is new, made by the gradient of an
+    aggregation or a product, so that of destinations is added to its first rows in place.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.num_rows = x.size(0)
+        return x[:num_src], x[:num_dst]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, src: Tensor | None, dst: Tensor | None) -> tuple[Tensor | None, None, None]:
+        grad = src
+        if grad is None or grad.size(0) < ctx.num_rows:
+            like = dst if src is None else src
+            if like is None:
+                return None, None, None
+            grad = like.new_zeros(ctx.num_rows, like.size(1))
+            if src is not None:
+                grad[: src.size(0)] = src
+        if dst is not None:
+            grad[: dst.size(0)] += dst
+        return grad, None, None
+
+
+def _checked(x: Any, number: int) -> Tensor:
     if not isinstance(x, Tensor) or x.dim() != 2 or x.size(0) < number:
         got = list(x.shape) if isinstance(x, Tensor) else repr(x)
         raise InputError(f"Expected rows of at least {number} nodes to trim, got {got}. {_LEAVE_OUT}")
-    return x if x.size(0) == number else x[:number]
+    return x
+
+
+def _first(x: Any, number: int) -> Tensor:
+    rows = _checked(x, number)
+    return rows if rows.size(0) == number else rows[:number]
