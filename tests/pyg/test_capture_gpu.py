@@ -105,6 +105,25 @@ def test_200_steps_lose_what_eager_ones_do(data, options):
     torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected), rtol=2e-2, atol=2e-2)
 
 
+def test_adam_updates_by_one_kernel_unless_the_user_has_chosen_another_way(data):
+    batch = next(iter(NeighborLoader(data, [3], batch_size=8, pad="auto", device="cuda")))
+    for made, fused in (({}, True), ({"foreach": True}, None), ({"fused": False}, False)):
+        weight = torch.nn.Parameter(torch.ones(4, device="cuda"))
+        optimizer = torch.optim.AdamW([weight], **made)
+
+        def step(batch: Any, weight: Tensor = weight, optimizer: Any = optimizer) -> None:
+            optimizer.zero_grad()
+            (batch.x * weight).sum().backward()
+            optimizer.step()
+
+        run = capture(step)
+        for _ in range(6):
+            run(batch)
+        assert run.replayed == 3
+        assert optimizer.param_groups[0]["fused"] is fused
+        assert optimizer.param_groups[0]["capturable"]
+
+
 def test_autocast(data):
     expected, _ = train(data, captured=False, dtype=torch.bfloat16, epochs=5)
     losses, step = train(data, captured=True, dtype=torch.bfloat16, epochs=5, fast=True)

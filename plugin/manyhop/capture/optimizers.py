@@ -195,11 +195,22 @@ class _Rate:
 
 
 def _make_capturable(optimizer: Optimizer) -> None:
-    """Let counts of steps reside on the GPU."""
+    """Let counts of steps reside on the GPU; let Adam and AdamW update by one kernel unless the user has chosen how."""
     for group in optimizer.param_groups:
-        if group.get("capturable") is False and all(p.is_cuda for p in group["params"]):
+        parameters = group["params"]
+        if not all(p.is_cuda for p in parameters):
+            continue
+        if (
+            isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW)
+            and group["fused"] is None
+            and group["foreach"] is None
+            and not group["differentiable"]
+            and all(type(p) is torch.nn.Parameter and p.is_floating_point() for p in parameters)
+        ):
+            group["fused"] = True
+        if group.get("capturable") is False:
             group["capturable"] = True
-            for parameter in group["params"]:
+            for parameter in parameters:
                 count = optimizer.state.get(parameter, {}).get("step")
                 if isinstance(count, Tensor) and count.device != parameter.device:
                     optimizer.state[parameter]["step"] = count.to(parameter.device)
