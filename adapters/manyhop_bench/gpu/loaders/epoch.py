@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -67,6 +68,7 @@ def _measure(
         steps(kept[:_QUEUED])  # captured ones record sizes that are new
     on_gpu = ranks.gpu_seconds(partial(steps, kept[:_QUEUED])) / _QUEUED
     del kept
+    gc.collect()  # else Python may look through all that was imported in the middle of an epoch: a quarter of a second
     epochs: list[float] = []
     pairs: list[tuple[float, float]] = []
     for _ in range(job.epochs):
