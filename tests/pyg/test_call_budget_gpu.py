@@ -16,7 +16,7 @@ def test_a_further_batch_of_nodes():
 
 def test_a_further_batch_of_fixed_size():
     with loader_without_kernels(WARM_UP + BATCHES + 16, pad="auto") as loader:
-        check_calls(loader, 43)
+        check_calls(loader, 44)
 
 
 def test_a_batch_of_given_seeds():

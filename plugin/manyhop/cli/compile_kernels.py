@@ -20,6 +20,7 @@ MODULES = (
     "manyhop.sampling.cpu.kernels.page_rank",
     "manyhop.sampling.cpu.kernels.permute",
     "manyhop.sampling.cpu.kernels.walks",
+    "manyhop.system.paging",
 )
 
 

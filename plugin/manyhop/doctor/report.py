@@ -137,6 +137,7 @@ KERNEL_FOLDERS = (
     "features/hot",
     "graph",
     "sampling/cpu/kernels",
+    "system",
 )
 
 
