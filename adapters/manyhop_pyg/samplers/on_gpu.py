@@ -53,7 +53,8 @@ class GPUSampling:
         self._placed = PlacedGraph.of(sampler.topology.graph, device, where)
         self._topology = replace(sampler.topology, graph=self._placed.graph)
         self._lock = threading.Lock()
-        self._numbers = Numbers(device)
+        self.numbers = Numbers(device)
+        """Numbers of seeds that have none."""
         self._spec: Spec | None = None
         self._follow(sampler)
 
@@ -83,6 +84,10 @@ class GPUSampling:
                 self._edges = SeedEdges(self._topology, make_edges)
                 self._spec = spec
             return self._engine, self._edges
+
+    def engine(self, sampler: OwnSampler) -> Engine:
+        """Return what samples as the sampler is to do now."""
+        return self._follow(sampler)[0]
 
     def begin_nodes(
         self,
@@ -129,7 +134,7 @@ class GPUSampling:
     def _about(self, inputs: Sequence[NodeSamplerInput]) -> list[Metadata]:
         """Return what batches call their seeds, as given, else 0, 1, ..., and the times of these."""
         if inputs[0].input_id is None:
-            return [(self._numbers.take(index.node.shape[0]), None) for index in inputs]
+            return [(self.numbers.take(index.node.shape[0]), None) for index in inputs]
         sent = iter(upload([part for index in inputs for part in (index.input_id, index.time)], self.device))
         return [node_metadata(index, input_id, time) for index, input_id, time in zip(inputs, sent, sent, strict=True)]
 

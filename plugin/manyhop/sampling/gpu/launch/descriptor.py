@@ -20,24 +20,23 @@ _TIME_MAX, _TIME_MIN = t.TIME_MAX.value, t.TIME_MIN.value
 
 def write_descriptor(workspace: Workspace, requests: Sequence[NodeRequest]) -> list[Tensor]:
     """Write the descriptor of a launch for its batches. Return the tensors that must outlive the launch."""
-    memory, stamp = workspace.begin_descriptor()
+    _, stamp = workspace.begin_descriptor()
     types, shape, host = workspace.plan.types, workspace.shape, workspace.host
     descriptor_size = host.descriptor_size
     descriptor = [stamp] + [0] * (descriptor_size - 1)
-    at, begin = descriptor_size, host.descriptor_address
+    address = host.seeds_address
     keep: list[Tensor] = []
     arrays: list[Tensor] = []  # on the host: copied behind the descriptor, all at once
 
     def put(values: Tensor) -> int:
-        nonlocal at
+        nonlocal address
         if values.is_cuda:
             values = values.to(workspace.plan.device, torch.int64).contiguous()
             keep.append(values)
             return values.data_ptr()
         arrays.append(values)
-        address: int = begin + 8 * at
-        at += values.shape[0]
-        return address
+        at, address = address, address + 8 * values.shape[0]
+        return at
 
     batch, type_ranges, first = _BATCHES, _BATCHES + shape.num_batches * _BATCH, 0
     for request in requests:
@@ -63,12 +62,12 @@ def write_descriptor(workspace: Workspace, requests: Sequence[NodeRequest]) -> l
         for at_segment, ids in _excluded(workspace, requests):
             descriptor[at_segment : at_segment + 2] = ids.data_ptr(), ids.numel()
             keep.append(ids)
-    memory[:descriptor_size] = descriptor
+    host.write_descriptor(*descriptor)
     if len(arrays) == 1:
         seeds = arrays[0].contiguous()
-        ctypes.memmove(begin + 8 * descriptor_size, seeds.data_ptr(), 8 * (at - descriptor_size))
+        ctypes.memmove(host.seeds_address, seeds.data_ptr(), address - host.seeds_address)
     elif arrays:
-        torch.cat(arrays, out=host.descriptor[descriptor_size:at])
+        torch.cat(arrays, out=host.descriptor[descriptor_size : (address - host.descriptor_address) // 8])
     return keep
 
 
