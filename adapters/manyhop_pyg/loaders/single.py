@@ -98,6 +98,7 @@ class SingleBatches:
         input_id = self._numbers.take(size)
         (sample,) = pending.finish()
         node, e_id = sample.node[HOMOGENEOUS_NODE], sample.edge_id[HOMOGENEOUS_EDGE]
+        assert e_id is not None
         requests = [RowRequest(value, node, dim, name, bound) for name, value, dim, bound in self._of_nodes]
         requests += [RowRequest(value, e_id, dim, name, bound) for name, value, dim, bound in self._of_edges]
         for request, rows in zip(requests, self._gpu.gather(requests), strict=True):

@@ -20,6 +20,7 @@ from manyhop.sampling.gpu.launch.capacity import Capacity, Shape
 from manyhop.sampling.gpu.launch.memory import tiles
 from manyhop.sampling.gpu.launch.plan import Plan
 from manyhop.sampling.gpu.launch.sequence import LAUNCH, PROGRAMS, KernelSequence
+from manyhop.sampling.gpu.launch.single import Single
 from manyhop.sampling.gpu.sampler import GPUSampler, Pending
 from manyhop.sampling.gpu.transfer import address
 
@@ -69,7 +70,7 @@ class GPULaborSampler:
         """Sample around ``request.seeds``."""
         return self._hops.sample(request)
 
-    def begin(self, requests: Sequence[NodeRequest]) -> Pending:
+    def begin(self, requests: Sequence[NodeRequest]) -> Pending | Single:
         """As :meth:`GPUSampler.begin`."""
         return self._hops.begin(requests)
 

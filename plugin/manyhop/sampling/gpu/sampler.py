@@ -61,7 +61,7 @@ class GPUSampler:
         self._lock = threading.Lock()
         self._pools: dict[Shape, Pool] = {}
         self._last: tuple[Any, Pool] | None = None
-        self._singles: dict[tuple[NodeType, int], SinglePlan | None] = {}
+        self._singles: dict[tuple[NodeType, int], SinglePlan] = {}
         self._plain = (
             spec.temporal is None
             and spec.reverse is None
@@ -154,12 +154,11 @@ class GPUSampler:
     def _plan_single(self, node_type: NodeType, num_seeds: int) -> SinglePlan | None:
         if num_seeds == 0 or self.graph.num_nodes.get(node_type, 0) == 0:
             return None
-        seeds = {node_type: torch.empty(num_seeds, dtype=torch.int64)}
-        plan = SinglePlan.of(self._pool([NodeRequest(key=BatchKey(0, 0, 0), seeds=seeds)]), node_type)
-        if plan is not None:
-            if len(self._singles) >= _MOST_SINGLES:
-                self._singles = {}
-            self._singles[node_type, num_seeds] = plan
+        required = tuple(num_seeds if name == node_type else 0 for name in self._plan.types)
+        pool = self._smallest(1, required, window=False, exclude=False, spare=1)
+        if len(self._singles) >= _MOST_SINGLES:
+            self._singles = {}
+        plan = self._singles[node_type, num_seeds] = SinglePlan.of(pool, node_type)
         return plan
 
     def _sample_any(self, request: NodeRequest) -> SampledSubgraph:
@@ -208,14 +207,17 @@ class GPUSampler:
         self._last = asked, pool
         return pool
 
-    def _smallest(self, num_batches: int, required: tuple[int, ...], *, window: bool, exclude: bool) -> Pool:
+    def _smallest(
+        self, num_batches: int, required: tuple[int, ...], *, window: bool, exclude: bool, spare: int = 4
+    ) -> Pool:
+        """Return the smallest pool that fits, of at most ``spare`` times as many batches."""
         own = tuple(-(-n // 64) * 64 for n in required)
         with self._lock:
             fitting = [
                 pool
                 for shape, pool in self._pools.items()
                 if (shape.window, shape.exclude) == (window, exclude)
-                and num_batches <= shape.num_batches <= 4 * num_batches
+                and num_batches <= shape.num_batches <= spare * num_batches
                 and all(
                     n <= limit <= max(least, 8 * n, 4 * sum(required))
                     for n, least, limit in zip(required, own, shape.seeds, strict=True)

@@ -35,7 +35,8 @@ def write_descriptor(workspace: Workspace, requests: Sequence[NodeRequest]) -> l
             keep.append(values)
             return values.data_ptr()
         arrays.append(values)
-        at, address = address, address + 8 * values.shape[0]
+        at: int = address
+        address += 8 * values.shape[0]
         return at
 
     batch, type_ranges, first = _BATCHES, _BATCHES + shape.num_batches * _BATCH, 0

@@ -35,10 +35,8 @@ class SinglePlan(NamedTuple):
     """Of the descriptor: what follows the address of the seeds."""
 
     @classmethod
-    def of(cls, pool: Pool, node_type: NodeType) -> SinglePlan | None:
-        """Return the plan for launches of a pool; ``None``: it is made for several batches."""
-        if pool.shape.num_batches != 1 or pool.shape.window or pool.shape.exclude:
-            return None
+    def of(cls, pool: Pool, node_type: NodeType) -> SinglePlan:
+        """Return the plan for launches of a pool, which is for one batch."""
         types = pool.plan.types
         before, after = types[node_type], len(types) - types[node_type]
         return cls(pool, (0,) * (before * _SEED_COLUMNS), (0,) * (after * _SEED_COLUMNS - 2))
@@ -93,6 +91,8 @@ class Single:
             raise InputError("This batch has been finished already. Call begin() for the next one.")
         report = workspace.wait()
         if any(report.failed):
+            if not report.failed[t.BAD_SEED.value]:
+                self._pool.learn(workspace, failed=True)
             self._release()
             request = NodeRequest(key=self._key, seeds={self._node_type: self._seeds})
             return [run_on(self._stream, self._otherwise, request)]
@@ -111,6 +111,7 @@ class Single:
         self._pool.release(workspace)
 
     def __del__(self) -> None:
-        if getattr(self, "_workspace", None) is not None:
-            self._workspace.wait()  # the next launch overwrites the descriptor, which this one may still read
+        workspace: Workspace | None = getattr(self, "_workspace", None)
+        if workspace is not None:
+            workspace.wait()  # the next launch overwrites the descriptor, which this one may still read
             self._release()
