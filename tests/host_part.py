@@ -11,6 +11,7 @@ import pytest
 import torch
 from gpu_stand_ins import CPU, pyg_works_on, stand_for_gpu
 from torch import Tensor
+from torch_geometric.data import Data
 
 import manyhop_pyg
 from manyhop.features.gathering import gpu_plan
@@ -76,18 +77,22 @@ def without_kernels() -> Iterator[pytest.MonkeyPatch]:
 
 
 @contextlib.contextmanager
-def loader_without_kernels(batches: int, **options: Any) -> Iterator[manyhop_pyg.NeighborLoader]:
-    """Make a loader of ``batches`` batches, which works inside the context."""
+def loader_without_kernels(
+    batches: int, *, of_data: bool = False, **options: Any
+) -> Iterator[manyhop_pyg.NeighborLoader]:
+    """Make a loader of ``batches`` batches, of stores or ``of_data``, which works inside the context."""
     features, graph = manyhop_pyg.FeatureStore(), manyhop_pyg.GraphStore()
     edge_index = torch.randint(0, NODES, (2, 4 * NODES))
     graph.put_edge_index(edge_index, edge_type=None, layout="coo", size=(NODES, NODES))
-    features.put_tensor(torch.randn(NODES, 17), group_name=None, attr_name="x", index=None)
-    features.put_tensor(torch.randint(0, 5, (NODES,)), group_name=None, attr_name="y", index=None)
+    x, y = torch.randn(NODES, 17), torch.randint(0, 5, (NODES,))
+    features.put_tensor(x, group_name=None, attr_name="x", index=None)
+    features.put_tensor(y, group_name=None, attr_name="y", index=None)
+    data = Data(x=x, y=y, edge_index=edge_index) if of_data else (features, graph)
     with without_kernels() as monkeypatch:
         pyg_works_on(monkeypatch.setattr, CPU)
         seeds = torch.randint(0, NODES, (batches * BATCH_SIZE,))
         fixed: dict[str, Any] = {"batch_size": BATCH_SIZE, "shuffle": True, "seed": 1, "device": "cpu"}
-        yield manyhop_pyg.NeighborLoader((features, graph), [15, 10, 5], input_nodes=seeds, **fixed, **options)
+        yield manyhop_pyg.NeighborLoader(data, [15, 10, 5], input_nodes=seeds, **fixed, **options)
 
 
 @contextlib.contextmanager

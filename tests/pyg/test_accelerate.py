@@ -306,3 +306,15 @@ def test_torch_compile(data, device):
     compiled = torch.compile(model, backend="aot_eager")
     for value, right in zip(run(compiled, batch.x, batch.edge_index), expected, strict=True):
         torch.testing.assert_close(value, right, rtol=2e-5, atol=2e-5)
+
+
+def test_in_inference_mode(data, device):
+    """Batches that are made in inference mode have tensors without versions."""
+    loader = NeighborLoader(data, [3, 2], batch_size=8, seed=1)
+    model = GraphSAGE(4, 8, 2, 3).to(device)
+    fast = copy.deepcopy(model)
+    assert accelerate(fast).reached
+    with torch.inference_mode():
+        for batch in (loader.batch([3, 4]), next(iter(loader))):
+            batch = batch.to(device)
+            assert torch.allclose(model(batch.x, batch.edge_index), fast(batch.x, batch.edge_index), atol=1e-5)

@@ -21,7 +21,9 @@ def test_a_further_batch_of_fixed_size():
 
 def test_a_batch_of_given_seeds():
     with loader_without_kernels(1) as loader:
-        check_calls(Served(loader), 124)
+        check_calls(Served(loader), 111)
+    with loader_without_kernels(1, of_data=True) as loader:
+        check_calls(Served(loader), 53)
 
 
 class Served:

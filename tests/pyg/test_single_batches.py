@@ -106,6 +106,15 @@ def test_a_batch_has_memory_of_its_own(data, loaders):
     assert [tensor._version for tensor in (gpu.batch([3]).n_id, gpu.batch([3]).x)] == [0, 0]
 
 
+def test_in_inference_mode(data, loaders):
+    cpu, gpu = loaders(data)
+    expected = cpu.batch([3, 4])
+    with torch.inference_mode():
+        check(cpu, gpu, [3, 4])
+        assert gpu.batch([3, 4]).x.is_inference()
+    assert same(expected, gpu.batch([3, 4]).cpu())
+
+
 def test_changes_are_noticed(data, loaders):
     cpu, gpu = loaders(data)
     both = cpu, gpu

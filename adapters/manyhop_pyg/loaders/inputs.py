@@ -352,6 +352,8 @@ def as_tensor(name: str, value: object) -> Tensor:
     if isinstance(value, Tensor):
         return plain(value)
     try:
+        if type(value) is list and value and type(value[0]) is int:
+            return torch.from_numpy(np.array(value))  # in half the time of torch
         return torch.as_tensor(np.asarray(value) if not isinstance(value, list) or value else torch.empty(0).long())
     except (TypeError, ValueError, RuntimeError):
         raise InputError(f"Expected {name} as a tensor, got {type(value).__name__}.") from None

@@ -177,12 +177,24 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         if not self._knows_device:
             self._settle_device()
         found = self._single
-        if found is False or (found is not None and found.fits(self)):
-            return found or None
+        if found is False:
+            return None
+        plain = self.transform_sampler_output is None and not self.has_own_filter() and not self.has_own_collate()
+        if found is not None and plain and found.fits(self.data, self.node_sampler):
+            return found
+        found = self._find_single() if plain else None
+        self._single = found or False
+        return found
+
+    def _find_single(self) -> SingleBatches | None:
+        if self._gpu is None or self.distributed or self.pad is not None:
+            return None
+        parts = ("begin_on_gpu", "joining", "finish_batch", "_complete", "_label", "_make_around")
+        if any(getattr(type(self), name) is not getattr(NodeLoader, name) for name in parts):
+            return None  # a subclass makes other batches
         from manyhop_pyg.loaders.single import SingleBatches
 
-        self._single = SingleBatches.of(self) or False
-        return self._single or None
+        return SingleBatches.of(self._gpu, self.data, self.node_sampler)
 
     def _single_batch(self, single: SingleBatches, seeds: object, key: tuple[int, int, int] | None) -> Batch:
         nodes = as_tensor("seeds", seeds)
@@ -193,13 +205,6 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
             with BatchContext(named, None, first_call=1):  # of a sampler: that of the seeds
                 batch = self.transform(batch)
         return batch
-
-    def makes_usual_batches(self) -> bool:
-        """Return whether neither a subclass nor the user has replaced a part of what makes a batch."""
-        own = ("begin_on_gpu", "finish_batch", "_label", "joining", "_make_around", "_complete")
-        if any(getattr(type(self), name) is not getattr(NodeLoader, name) for name in own):
-            return False
-        return self.transform_sampler_output is None and not self.has_own_filter() and not self.has_own_collate()
 
     def _seed_input(self) -> NodeSamplerInput:
         """The seeds of all batches."""

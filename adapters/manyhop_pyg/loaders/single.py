@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.sampler import BaseSampler
 from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.typing import TensorFrame
 
@@ -22,37 +23,36 @@ from manyhop.sampling.gpu.sampler import GPUSampler
 from manyhop_pyg.batch.plan import DataPlan
 from manyhop_pyg.loaders.columns import DataColumns
 from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
+from manyhop_pyg.typing import PyGData
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
-    from manyhop_pyg.loaders.node import NodeLoader
 
 
 class SingleBatches:
     """Makes batches around seed nodes. Safe to call from several threads.
 
     Args:
-        loader: a loader whose batches a GPU makes.
-        gpu: its runtime.
+        gpu: of the loader.
         placed: its data.
-        engine: samples.
+        sampler: its sampler.
+        engine: samples for it.
     """
 
-    def __init__(self, loader: NodeLoader, gpu: GPURuntime, placed: DataPlan, engine: GPUSampler) -> None:
-        self._gpu, self._placed, self._engine, self._sampler = gpu, placed, engine, loader.node_sampler
-        self._spec, self._numbers = self._sampler.spec, gpu.sampling.numbers
-        self._backward = self._sampler.topology.backward
+    def __init__(self, gpu: GPURuntime, placed: DataPlan, sampler: NeighborSampler, engine: GPUSampler) -> None:
+        self._gpu, self._placed, self._sampler, self._engine = gpu, placed, sampler, engine
+        self._spec, self._numbers = sampler.spec, gpu.sampling.numbers
+        self._backward = sampler.topology.backward
         self._store = store = placed.edges[HOMOGENEOUS_EDGE]
-        nodes, edges = loader._bounds.get(HOMOGENEOUS_NODE), loader._bounds.get(HOMOGENEOUS_EDGE)
+        nodes, edges = (sampler.topology.bounds.get(kind) for kind in (HOMOGENEOUS_NODE, HOMOGENEOUS_EDGE))
         self._of_nodes = [(key, value, dim, nodes) for key, value, dim in store.of_nodes]
         self._of_edges = [(key, value, dim, edges) for key, value, dim in store.of_edges]
         self._removed = [name for name in ("batch", "seed_time") if name in store.template]
 
     @classmethod
-    def of(cls, loader: NodeLoader) -> SingleBatches | None:
-        """Return those of a loader; ``None``: its batches have to be made in the usual way."""
-        gpu, sampler, data = loader._gpu, loader.node_sampler, loader.data
-        if gpu is None or gpu.sampling is None or gpu.collective or gpu.memory.exchanges or not isinstance(data, Data):
+    def of(cls, gpu: GPURuntime, data: PyGData, sampler: BaseSampler) -> SingleBatches | None:
+        """Return those of a loader's data and sampler; ``None``: batches have to be made in the usual way."""
+        if gpu.sampling is None or gpu.collective or gpu.memory.exchanges or not isinstance(data, Data):
             return None
         if type(sampler) is not NeighborSampler or has_own_sample(sampler):
             return None
@@ -61,25 +61,21 @@ class SingleBatches:
             return None
         if sampler.subgraph_type != SubgraphType.directional or not isinstance(engine, GPUSampler):
             return None
-        if loader.distributed or loader.pad is not None or not loader.makes_usual_batches():
-            return None
         placed = gpu.columns(DataColumns(data))
         store = placed.edges[HOMOGENEOUS_EDGE]
         if placed.embeddings or placed.edge_index_types or [key for key, _ in store.edges] != ["edge_index"]:
             return None
         if any(isinstance(column.value, TensorFrame) for column in (*store.of_nodes, *store.of_edges)):
             return None
-        return cls(loader, gpu, placed, engine)
+        return cls(gpu, placed, sampler, engine)
 
-    def fits(self, loader: NodeLoader) -> bool:
-        """Return whether the loader and its data are as they were. Asked for each batch."""
+    def fits(self, data: PyGData, sampler: BaseSampler) -> bool:
+        """Return whether a loader's data and sampler are as they were. Asked for each batch."""
         return (
-            loader.node_sampler is self._sampler
+            sampler is self._sampler
             and self._sampler.spec is self._spec
-            and loader.transform_sampler_output is None
-            and not loader.has_own_filter()
-            and not loader.has_own_collate()
-            and self._gpu.columns(DataColumns(loader.data)) is self._placed
+            and isinstance(data, Data)
+            and self._gpu.columns(DataColumns(data)) is self._placed
         )
 
     def make(self, seeds: Tensor, key: BatchKey) -> Data:

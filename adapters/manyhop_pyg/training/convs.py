@@ -57,7 +57,7 @@ class PassEdges:
             ordered = False
         else:
             ordered = is_sorted(edge_index)
-        if torch.compiler.is_compiling() or not self._running:
+        if torch.compiler.is_compiling() or not self._running or edge_index.is_inference():  # which has no version
             return Edges(edge_index, ordered=ordered)
         key = edge_index.data_ptr(), edge_index.stride(), edge_index.dtype, edge_index._version
         edges = self._known.get(key)

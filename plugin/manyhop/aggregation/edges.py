@@ -112,11 +112,14 @@ def _stream_beside(device: torch.device) -> torch.cuda.Stream:
 def mark_sorted(edge_index: Tensor, hops: Hops | None = None) -> None:
     """Note on a tensor that its edges are sorted by destination. A change of the tensor makes the note invalid.
 
+    Changes of inference tensors cannot be noticed, so these get no note.
+
     Args:
         edge_index: ``[2, num_edges]``.
         hops: what each hop added; ``None``: unknown.
     """
-    setattr(edge_index, _MARK, (id(edge_index), edge_index._version, hops))
+    if not edge_index.is_inference():
+        setattr(edge_index, _MARK, (id(edge_index), edge_index._version, hops))
 
 
 def is_sorted(edge_index: Tensor) -> bool:
