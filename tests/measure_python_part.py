@@ -1,5 +1,6 @@
 """Measures what Python does for a batch of loaders on a GPU, objects of PyG and DGL and all: on a CPU, without any
-kernel and without CUDA's calls (``host_part.py``). The loaders take turns.
+kernel and without CUDA's calls (``host_part.py``). The loaders take turns. Batches "one by one" are completed alone, as
+where ranks exchange rows; others several at a time.
 
 PYTHONPATH=tests python tests/measure_python_part.py
 """
@@ -10,16 +11,35 @@ os.environ["TRITON_INTERPRET"] = "1"  # the CPU stands for the GPU
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from statistics import median
+from typing import Any
+from unittest.mock import patch
 
 import torch
 from host_part import dgl_loader_without_kernels, graphbolt_loader_without_kernels, loader_without_kernels
 
+import manyhop_dgl.loader.batches
+import manyhop_pyg.loaders.batches
 from manyhop_dgl import BlockTensors
 
 BATCHES, EPOCHS, TURNS = 128, 20, 3
+
+
+@contextmanager
+def one_by_one(adapter: Any, made: AbstractContextManager[Any]) -> Iterator[Any]:
+    """A loader of an adapter that completes each batch alone."""
+    with patch.object(adapter.Batches, "joins", False), made as loader:
+        yield loader
+
+
 LOADERS = {
     "PyG": lambda: loader_without_kernels(BATCHES),
+    "PyG, one by one": lambda: one_by_one(manyhop_pyg.loaders.batches, loader_without_kernels(BATCHES)),
+    "DGL, tensors, one by one": lambda: one_by_one(
+        manyhop_dgl.loader.batches, dgl_loader_without_kernels(BATCHES, output="tensors")
+    ),
     "DGL, tensors": lambda: dgl_loader_without_kernels(BATCHES, output="tensors"),
     "DGL, tensors of which all is read": lambda: dgl_loader_without_kernels(BATCHES, output="tensors"),
     "DGL, blocks": lambda: dgl_loader_without_kernels(BATCHES),
