@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -17,13 +17,8 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.parallel import DistributedDataParallel
 
-from manyhop.capture.buffers import Copies
-
 Between: TypeAlias = Callable[[Callable[[], None]], None]
 """Calls a function of the host now; or, while a graph is recorded, between two graphs of each replay."""
-
-_ALIGNED: Final = 16
-"""Bytes at whose multiples tensors begin in the memory of a collective: copies are of words of so many then."""
 
 
 class Replica:
@@ -108,17 +103,16 @@ class Replica:
             chosen = [(t, ok) for t, ok in zip(tensors, there, strict=True) if t.dtype == dtype]
             key = dtype, tuple(t.shape for t, _ in chosen)
             flat = self._flat.get(key)
-            lengths = [-(-t.nbytes // _ALIGNED) * _ALIGNED // dtype.itemsize for t, _ in chosen]
             if flat is None:
-                flat = self._flat[key] = chosen[0][0].new_zeros(sum(lengths))
-            parts = torch.split(flat, lengths)
-            views = [part[: t.numel()].view_as(t) for part, (t, ok) in zip(parts, chosen, strict=True) if ok]
+                flat = self._flat[key] = chosen[0][0].new_zeros(sum(t.numel() for t, _ in chosen))
+            parts = torch.split(flat, [t.numel() for t, _ in chosen])
+            views = [part.view_as(t) for part, (t, ok) in zip(parts, chosen, strict=True) if ok]
             values = [t for t, ok in chosen if ok]
             if len(values) < len(chosen):
                 flat.zero_()
-            Copies(views, values)(values)
+            torch._foreach_copy_(views, values)
             self._between(lambda flat=flat: collective(flat))  # type: ignore[misc]  # of this round
-            Copies(values, views)(views)
+            torch._foreach_copy_(values, views)
 
 
 def obstacle(wrapper: DistributedDataParallel) -> str | None:
