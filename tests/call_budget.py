@@ -4,7 +4,7 @@ import gc
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -78,3 +78,13 @@ def check_calls(loader: Iterable[Any], budget: float) -> None:
     per_batch = calls.total() / BATCHES
     most = "\n".join(f"{count / BATCHES:8.2f}  {name}" for name, count in calls.most_common())
     assert per_batch <= budget * 1.02, f"{per_batch:.2f} calls per batch, the budget is {budget}:\n{most}"
+
+
+class Served:
+    """Batches of lists of seeds, one after the other, outside of any epoch."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.loader.batch([7, 40, 7], key=(1, 0, i)) for i in range(WARM_UP + BATCHES))

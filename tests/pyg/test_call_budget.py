@@ -1,6 +1,6 @@
 """What a batch that the CPU makes costs Python."""
 
-from call_budget import BATCHES, WARM_UP, check_calls
+from call_budget import BATCHES, WARM_UP, Served, check_calls
 from torch import arange
 
 from manyhop_pyg import LinkNeighborLoader, NeighborLoader
@@ -23,3 +23,7 @@ def test_a_batch_of_links(data):
         data, [3, 2], edge_label_index=links, neg_sampling="binary", batch_size=4, shuffle=True, seed=1
     )
     check_calls(loader, 230)
+
+
+def test_a_batch_of_given_seeds(data):
+    check_calls(Served(NeighborLoader(data, [3, 2], seed=1)), 140)

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from call_budget import BATCHES, WARM_UP, check_calls
+from call_budget import BATCHES, WARM_UP, Served, check_calls
 from host_part import loader_without_kernels
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="the CPU stands for the GPU")
@@ -24,13 +24,3 @@ def test_a_batch_of_given_seeds():
         check_calls(Served(loader), 111)
     with loader_without_kernels(1, of_data=True) as loader:
         check_calls(Served(loader), 53)
-
-
-class Served:
-    """Batches of lists of seeds, one after the other, outside of any epoch."""
-
-    def __init__(self, loader):
-        self.loader = loader
-
-    def __iter__(self):
-        return (self.loader.batch([7, 40, 7], key=(1, 0, i)) for i in range(WARM_UP + BATCHES))
