@@ -8,6 +8,7 @@ from test_gb_loader_groups import sizes as on_gpu  # noqa: F401
 import manyhop_dgl
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
+from manyhop.pipeline import Padder, tensors_in
 from manyhop_dgl.graphbolt.graph.subgraph import columns_of_edges
 
 GRAPH, TYPED = random_graph(), random_hetero_graph()
@@ -269,6 +270,34 @@ def test_only_padding_is_added(request, chain, groups):
     assert (stats.seeds, stats.nodes, stats.edges) == tuple(
         getattr(without.stats(), n) for n in ("seeds", "nodes", "edges")
     )
+
+
+def all_tensors(minibatches):
+    return [tensor for one in minibatches for tensor in tensors_in(one)]
+
+
+@pytest.mark.parametrize("chain", [timed_links, timed_types, links_left_out_by_layers])
+def test_kernels_pad_layers_that_were_sampled_one_by_one(chain, kernels_everywhere, monkeypatch):
+    """As the CPU does, of what the CPU has sampled."""
+    pytest.importorskip("triton", minversion="3.5", reason="GPU kernels need triton 3.5 or later")
+    from manyhop.pipeline import gpu
+
+    kernels_everywhere(False)
+    expected, own, filled = all_tensors(gb.DataLoader(chain(), pad="auto")), Padder.__call__, []
+
+    def by_kernels(padder, samples):
+        kernels_everywhere(True)
+        try:
+            return own(padder, samples)
+        finally:
+            kernels_everywhere(False)
+
+    monkeypatch.setattr(Padder, "__call__", by_kernels)
+    monkeypatch.setattr(gpu, "fill", lambda *args, fill=gpu.fill: filled.append(1) or fill(*args))
+    found = all_tensors(gb.DataLoader(chain(), pad="auto"))
+    assert filled
+    assert len(found) == len(expected)
+    assert all(torch.equal(*both) for both in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("chain", LEFT_OUT)
