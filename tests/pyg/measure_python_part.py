@@ -1,5 +1,6 @@
-"""Measures what Python does for a batch of a loader on a GPU, the PyG object and all, for one of fixed size, and for a
-replay of a captured step: on a CPU, without any kernel and without CUDA's calls (``host_part.py``).
+"""Measures what Python does for a batch of a loader on a GPU, the PyG object and all, for one of fixed size, for one of
+given seeds, and for a replay of a captured step: on a CPU, without any kernel and without CUDA's calls
+(``host_part.py``).
 
 PYTHONPATH=tests python tests/pyg/measure_python_part.py
 """
@@ -15,6 +16,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from call_budget import Served
 from host_part import NoKernel, loader_without_kernels
 from torch import Tensor
 from torch_geometric.nn import GraphSAGE
@@ -77,6 +79,10 @@ def main() -> None:
         for batch in kept:
             step(batch)
         measure("replay", kept, step)
+    with loader_without_kernels(1, of_data=True) as loader:
+        measure("batch of given seeds", Served(loader), lambda batch: None)
+        loader.transform_sampler_output = lambda out: out
+        measure("batch of given seeds with a function for its sample", Served(loader), lambda batch: None)
 
 
 if __name__ == "__main__":
