@@ -93,9 +93,8 @@ def test_types(hetero: Any, launches: Launches) -> None:
 def test_batches_that_do_not_fit(data: Data, launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
     really = padding.pad_sizes
     monkeypatch.setattr(block_sizes, "MULTIPLE", 1)
-    monkeypatch.setattr(
-        padding, "pad_sizes", lambda counts, **others: really(sorted(counts, key=str)[:4], margin=0.0, **others)
-    )
+    monkeypatch.setattr(block_sizes, "MARGIN", 0.0)
+    monkeypatch.setattr(padding, "pad_sizes", lambda counts, **others: really(sorted(counts, key=str)[:4], **others))
     loader = compare(launches, functools.partial(loader_of, data, shuffle=True), epochs=1)
     assert loader.stats().pad_fit_rate < 1
     assert 0 in launches.joined
