@@ -61,4 +61,5 @@ def test_blocks_of_which_nothing_is_made_yet(name):
     torch._dynamo.reset()
     assert "_graph" not in vars(lazy)
     explained = torch._dynamo.explain(layer())(lazy, torch.rand(len(sample.input_nodes), 6))
-    assert explained.graph_break_count <= most, explained.break_reasons
+    # Blocks are cut in a graph of their own.
+    assert explained.graph_break_count <= most + 1, explained.break_reasons
