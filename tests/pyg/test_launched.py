@@ -33,9 +33,9 @@ class Launches:
         self.calls: list[Any] = []
         """Their arguments."""
 
-        def join(joining: Any, samples: Any, turns: Any, *, distributed: bool) -> Any:
+        def join(joining: Any, samples: Any, turns: Any, num_first: Any) -> Any:
             self.calls.append((joining, samples, turns))
-            found = join_launched(joining, samples, turns, distributed=distributed)
+            found = join_launched(joining, samples, turns, num_first)
             self.joined.append(0 if found is None else len(found.batches))
             return found
 
@@ -83,6 +83,19 @@ def test_stores(data: Data, launches: Launches) -> None:
     graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
     compare(launches, functools.partial(loader_of, (features, graph)), epochs=1)
     assert sum(launches.joined) == 8
+
+
+def test_a_last_batch_that_is_filled(data: Data, launches: Launches) -> None:
+    """As Accelerate's ``even_batches`` has it: seeds that come once more are marked. The host looks up the seeds."""
+
+    def prepared() -> NeighborLoader:
+        loader = loader_of(data, input_nodes=torch.arange(45), shuffle=True)
+        loader._share("a test", "fill")
+        return loader
+
+    loader = compare(launches, prepared, epochs=1)
+    assert not any(launches.joined)
+    assert [batch.is_padding.sum().item() for batch in loader] == [0, 0, 0, 0, 0, 3]
 
 
 def test_types(hetero: Any, launches: Launches) -> None:
@@ -147,5 +160,5 @@ def test_samples_that_do_not_follow_each_other(data: Data, launches: Launches) -
         pass
     joining, samples, turns = launches.calls[0]
     assert len(samples) == 8
-    assert join_launched(joining, samples[2:4], turns[2:4], distributed=False) is not None
-    assert join_launched(joining, [samples[2], samples[1]], turns[1:3], distributed=False) is None
+    assert join_launched(joining, samples[2:4], turns[2:4], None) is not None
+    assert join_launched(joining, [samples[2], samples[1]], turns[1:3], None) is None

@@ -91,7 +91,10 @@ def counts_of(samples: Sequence[LaunchedSample]) -> tuple[int, int, int]:
 
 
 def join_launched(
-    joining: Joining, samples: Sequence[LaunchedSample], turns: Sequence[Turn], *, distributed: bool
+    joining: Joining,
+    samples: Sequence[LaunchedSample],
+    turns: Sequence[Turn],
+    num_first: Callable[[Turn, int], int] | None,
 ) -> Joined[Batch] | None:
     """Return the batches of samples that follow each other in a launch; ``None``: they have to be made one by one.
 
@@ -99,7 +102,7 @@ def join_launched(
         joining: what they are joined with, on a GPU and with padding.
         samples: one or more.
         turns: which batches these are.
-        distributed: whether batches tell which of them are repetitions.
+        num_first: turn, seeds -> how many of these are no repetitions; ``None``: ranks do not share batches.
     """
     gpu, padding, stores, (group, first) = joining.gpu, joining.padding, _stores_of(joining), samples[0]
     assert gpu is not None
@@ -127,10 +130,10 @@ def join_launched(
     memory += input_ids
     fields.add(seeds, "input_id", input_ids)
     fields.add(seeds, "batch_size", repeat(size))
-    if distributed:
+    if num_first is not None:
         marks = torch.zeros(num * size, dtype=torch.bool, device=gpu.device)
         memory.append(marks)
-        fields.add(seeds, "is_padding", _repetitions(marks, metadata, turns, size))
+        fields.add(seeds, "is_padding", _repetitions(marks, metadata, turns, num_first))
     for t, mask in padded.node_mask.items():
         fields.add(t, "node_mask", fields.parts(t, mask))
     for e, mask in padded.edge_mask.items():
@@ -253,11 +256,14 @@ def _is_plain(rows: object) -> bool:
     return type(rows) is Tensor and rows.layout is torch.strided and rows.is_contiguous() and not rows.requires_grad
 
 
-def _repetitions(marks: Tensor, metadata: Sequence[Metadata], turns: Sequence[Turn], size: int) -> Sequence[Tensor]:
+def _repetitions(
+    marks: Tensor, metadata: Sequence[Metadata], turns: Sequence[Turn], num_first: Callable[[Turn, int], int]
+) -> Sequence[Tensor]:
     """Return which seeds of each batch are padding or repetitions; ``marks``: memory for it, all ``False``."""
+    size = marks.numel() // len(turns)
     parts = marks.unsafe_split_with_sizes([size] * len(turns))
     for part, about, turn in zip(parts, metadata, turns, strict=True):
-        first = 0 if turn.is_padding else about[0].numel()
+        first = num_first(turn, about[0].numel())
         if first < size:
             part[first:] = True
     return parts

@@ -90,7 +90,7 @@ class Batches:
         loader = self._loader
         joining = loader.joining()
         if turns is not None and type(samples[0]) is LaunchedSample:
-            found = join_launched(joining, samples, turns, distributed=loader.distributed)
+            found = join_launched(joining, samples, turns, loader.num_first if loader.distributed else None)
             if found is not None:
                 return found
         batches, outs, nbytes = join_all(joining, outs_of(samples), [])

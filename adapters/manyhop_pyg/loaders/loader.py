@@ -401,7 +401,7 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
         if self.distributed:
             ids = out.metadata[0]
             marks = torch.zeros(ids.numel(), dtype=torch.bool, device=ids.device) if marks is None else marks
-            if turn is not None and (first := self._num_first(turn, ids.numel())) < ids.numel():
+            if turn is not None and (first := self.num_first(turn, ids.numel())) < ids.numel():
                 marks[first:] = True
             if len(seeds) == 1:
                 seeds[0]["is_padding"] = marks

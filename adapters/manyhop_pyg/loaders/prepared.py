@@ -72,7 +72,7 @@ class SharedWhenPrepared(EpochLoader):
     def sampler(self, value: Any) -> None:
         self.__dict__["sampler"] = value
 
-    def _num_first(self, turn: Turn, num_seeds: int) -> int:
+    def num_first(self, turn: Turn, num_seeds: int) -> int:
         """How many seeds of a batch are no repetitions; these come first."""
         if self.uneven == "fill" and self.batch_size is not None:
             return min(max(self._num_items - turn.batch * self.batch_size, 0), num_seeds)
