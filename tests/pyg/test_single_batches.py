@@ -141,6 +141,17 @@ def test_changes_are_noticed(data, loaders):
     assert is_single(gpu)
 
 
+def test_a_loader_whose_ranks_share_batches_later(data, loaders):
+    """As after Accelerate has prepared it."""
+    cpu, gpu = loaders(data)
+    check(cpu, gpu, [5, 9])
+    assert is_single(gpu)
+    for loader in (cpu, gpu):
+        loader._share("a test", "pad")
+    check(cpu, gpu, [5, 9])
+    assert gpu.batch([5, 9]).is_padding.tolist() == [False, False]
+
+
 def test_keys_of_samplers_in_a_transform(data, loaders):
     cpu, gpu = loaders(data)
     keys: list[BatchKey] = []

@@ -179,7 +179,8 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         found = self._single
         if found is False:
             return None
-        plain = self.transform_sampler_output is None and not self.has_own_filter() and not self.has_own_collate()
+        plain = self.transform_sampler_output is None and not self.distributed  # since Accelerate has prepared it
+        plain = plain and not self.has_own_filter() and not self.has_own_collate()
         if found is not None and plain and found.fits(self.data, self.node_sampler):
             return found
         found = self._find_single() if plain else None
@@ -187,7 +188,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         return found
 
     def _find_single(self) -> SingleBatches | None:
-        if self._gpu is None or self.distributed or self.pad is not None:
+        if self._gpu is None or self.pad is not None:
             return None
         parts = ("begin_on_gpu", "joining", "finish_batch", "_complete", "_label", "_make_around")
         if any(getattr(type(self), name) is not getattr(NodeLoader, name) for name in parts):
