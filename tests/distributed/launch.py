@@ -217,9 +217,9 @@ def _read_when_there(path: Path) -> str:
     return path.read_text()
 
 
-def _write(path: Path, text: str) -> None:
-    """Readers see all of it or nothing."""
-    path.with_suffix(path.suffix + "new").write_text(text)
+def _write(path: Path, content: bytes) -> None:
+    """Readers see all of it or nothing, also if this process is killed meanwhile."""
+    path.with_suffix(path.suffix + "new").write_bytes(content)
     path.with_suffix(path.suffix + "new").rename(path)
 
 
@@ -243,10 +243,10 @@ def _run_job(job: dict[str, Any]) -> None:
         if pid == 0:
             _run_rank(job, rank, how)
         ranks[pid] = rank
-        _write(folder / f"pid.{rank}", str(pid))
+        _write(folder / f"pid.{rank}", str(pid).encode())
     while ranks:
         pid, status = os.wait()
-        _write(folder / f"exit.{ranks.pop(pid)}", str(os.waitstatus_to_exitcode(status)))
+        _write(folder / f"exit.{ranks.pop(pid)}", str(os.waitstatus_to_exitcode(status)).encode())
     os._exit(0)
 
 
@@ -275,7 +275,7 @@ def _run_rank(job: dict[str, Any], rank: int, how: dict[str, Any]) -> None:
         sys.modules[spec.name] = module
         spec.loader.exec_module(module)
         value = getattr(module, job["name"])(*pickle.loads((folder / "args").read_bytes()))
-        (folder / f"value.{rank}").write_bytes(pickle.dumps(value))
+        _write(folder / f"value.{rank}", pickle.dumps(value))
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else end.code is not None
     except BaseException as error:

@@ -157,15 +157,10 @@ def _shorten(graph: type, name: str, place: str) -> None:
     setattr(graph, name, functools.update_wrapper(either, own))
 
 
-_found: dict[str, _Function] = {}
-
-
+@functools.cache
 def _ours(place: str) -> _Function:
-    # No functools.cache: torch.compile would trace the import at each call.
-    function = _found.get(place)
-    if function is None:
-        module, _, name = place.partition(".")
-        function = _found[place] = getattr(import_module(f"{__package__}.{module}"), name)
+    module, _, name = place.partition(".")
+    function: _Function = getattr(import_module(f"{__package__}.{module}"), name)
     return function
 
 
