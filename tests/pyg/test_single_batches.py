@@ -6,6 +6,7 @@ Without CUDA, kernels run in triton's interpreter, and the CPU stands for the GP
 import os
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from manyhop.loading import next_key
 from manyhop.loading.gpu import runtime
 from manyhop.sampling import BatchKey
 from manyhop.sampling.gpu import sampler as gpu_sampler
+from manyhop.sampling.gpu.launch import single
 from manyhop_pyg import NeighborLoader, NeighborSampler, NodeLoader
 
 HAS_GPU = torch.cuda.is_available()
@@ -139,6 +141,21 @@ def test_changes_are_noticed(data, loaders):
         loader.transform = Constant()
     check(cpu, gpu, [5, 9])
     assert is_single(gpu)
+
+
+def test_no_memory_for_seeds(data, loaders, monkeypatch):
+    """The batch takes the usual way; nobody else gets what it had begun with twice."""
+    cpu, gpu = loaders(data)
+    check(cpu, gpu, [5, 9])
+    (pool,) = {plan.pool for (_, size), plan in gpu._single._engine._singles.items() if size == 2}
+
+    def fail(*_: Any) -> None:
+        raise torch.OutOfMemoryError("of a test")
+
+    monkeypatch.setattr(single, "ctypes", SimpleNamespace(memmove=fail))
+    check(cpu, gpu, [5, 9])
+    assert pool._free
+    assert len({*map(id, pool._free)}) == len(pool._free)
 
 
 def test_a_loader_whose_ranks_share_batches_later(data, loaders):

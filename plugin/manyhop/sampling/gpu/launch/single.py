@@ -68,7 +68,7 @@ class Single:
         otherwise: Callable[[NodeRequest], SampledSubgraph],
     ) -> None:
         self._node_type, self._key, self._pool, self._memory = node_type, key, plan.pool, memory
-        self._workspace: Workspace | None = workspace
+        self._workspace: Workspace | None = None  # the caller's until it is launched
         self._stream, self._otherwise, host = workspace.stream, otherwise, workspace.host
         if seeds.is_cuda:
             seeds = seeds.to(workspace.plan.device).contiguous()
@@ -83,6 +83,7 @@ class Single:
         _, stamp = workspace.begin_descriptor()
         host.write_descriptor(stamp, seed, epoch, number, 0, *plan.before, seeds.shape[0], address, *plan.after)
         workspace.launch([memory.data_ptr()])
+        self._workspace = workspace
 
     def finish(self) -> list[SampledSubgraph]:
         """Return the sample, as :meth:`manyhop.sampling.gpu.sampler.Pending.finish` does."""
@@ -111,7 +112,7 @@ class Single:
         self._pool.release(workspace)
 
     def __del__(self) -> None:
-        workspace: Workspace | None = getattr(self, "_workspace", None)
+        workspace = self._workspace
         if workspace is not None:
             workspace.wait()  # the next launch overwrites the descriptor, which this one may still read
             self._release()
