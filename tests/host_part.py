@@ -96,6 +96,15 @@ def loader_without_kernels(
 
 
 @contextlib.contextmanager
+def one_by_one(adapter: Any, made: contextlib.AbstractContextManager[Any]) -> Iterator[Any]:
+    """A loader of an adapter (its module of ``Batches``) that completes batches one by one, as ranks exchange rows."""
+    with pytest.MonkeyPatch.context() as monkeypatch, made as loader:
+        monkeypatch.setattr(adapter.Batches, "joins", False)
+        monkeypatch.setattr(loader, "distributed", True)
+        yield loader
+
+
+@contextlib.contextmanager
 def dgl_loader_without_kernels(batches: int, **options: Any) -> Iterator[Any]:
     """Make a loader of DGL's kind of ``batches`` batches, which works inside the context."""
     import manyhop_dgl  # first, so that DGL can be imported

@@ -11,27 +11,16 @@ os.environ["TRITON_INTERPRET"] = "1"  # the CPU stands for the GPU
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
 from statistics import median
-from typing import Any
-from unittest.mock import patch
 
 import torch
-from host_part import dgl_loader_without_kernels, graphbolt_loader_without_kernels, loader_without_kernels
+from host_part import dgl_loader_without_kernels, graphbolt_loader_without_kernels, loader_without_kernels, one_by_one
 
 import manyhop_dgl.loader.batches
 import manyhop_pyg.loaders.batches
 from manyhop_dgl import BlockTensors
 
 BATCHES, EPOCHS, TURNS = 128, 20, 3
-
-
-@contextmanager
-def one_by_one(adapter: Any, made: AbstractContextManager[Any]) -> Iterator[Any]:
-    """A loader of an adapter that completes each batch alone."""
-    with patch.object(adapter.Batches, "joins", False), made as loader:
-        yield loader
 
 
 LOADERS = {

@@ -3,8 +3,10 @@
 import os
 
 import pytest
-from call_budget import BATCHES, WARM_UP, check_calls, count_calls, count_operators
-from host_part import dgl_loader_without_kernels, graphbolt_loader_without_kernels, loader_without_kernels
+from call_budget import BATCHES, WARM_UP, check_calls, check_exchanging, count_calls, count_operators
+from host_part import dgl_loader_without_kernels, graphbolt_loader_without_kernels, loader_without_kernels, one_by_one
+
+import manyhop_dgl.loader.batches
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="the CPU stands for the GPU")
 LENGTH = WARM_UP + BATCHES + 16
@@ -14,6 +16,11 @@ LENGTH = WARM_UP + BATCHES + 16
 def test_a_further_batch_of_nodes(options, budget):
     with dgl_loader_without_kernels(LENGTH, **options) as loader:
         check_calls(loader, budget)
+
+
+def test_the_thread_that_exchanges_rows():
+    with one_by_one(manyhop_dgl.loader.batches, dgl_loader_without_kernels(LENGTH, output="tensors")) as loader:
+        check_exchanging(loader, LENGTH)
 
 
 def test_tensors_take_no_more_calls_than_batches_of_pyg():

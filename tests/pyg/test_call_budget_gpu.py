@@ -3,8 +3,10 @@
 import os
 
 import pytest
-from call_budget import BATCHES, WARM_UP, Served, check_calls
-from host_part import loader_without_kernels
+from call_budget import BATCHES, WARM_UP, Served, check_calls, check_exchanging
+from host_part import loader_without_kernels, one_by_one
+
+import manyhop_pyg.loaders.batches
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="the CPU stands for the GPU")
 
@@ -17,6 +19,14 @@ def test_a_further_batch_of_nodes():
 def test_a_further_batch_of_fixed_size():
     with loader_without_kernels(WARM_UP + BATCHES + 16, pad="auto") as loader:
         check_calls(loader, 44)
+
+
+def test_the_thread_that_exchanges_rows():
+    length = WARM_UP + BATCHES + 16
+    with one_by_one(manyhop_pyg.loaders.batches, loader_without_kernels(length)) as loader:
+        check_exchanging(loader, length)
+    with one_by_one(manyhop_pyg.loaders.batches, loader_without_kernels(length, of_data=True)) as loader:
+        check_exchanging(loader, length, calls=81.5)
 
 
 def test_a_batch_of_given_seeds():

@@ -76,3 +76,5 @@ def test_batches_that_are_filled_up_with_the_first_seeds(data, kernels_everywher
     manyhop.shutdown()  # of the one rank
     assert [batch.is_padding.sum().item() for batch in batches] == [0, 0, 0, 4]
     assert batches[-1].input_id[12:].tolist() == batches[0].input_id[:4].tolist()
+    batches[0].is_padding.fill_(True)
+    assert not batches[1].is_padding.any(), "marks are made for many batches at once, but each has its own"

@@ -128,9 +128,12 @@ def finish_trainable(batch: object) -> None:
 def label_data(batch: Data, out: SamplerOutput) -> None:
     """Set the other attributes of a sample. Comes after ``rows``: the data may have the same names."""
     into = batch._store._mapping
-    put(into, "batch", out.batch)
-    put(into, "num_sampled_nodes", out.num_sampled_nodes)
-    put(into, "num_sampled_edges", out.num_sampled_edges)
+    put(
+        into,
+        batch=out.batch,
+        num_sampled_nodes=out.num_sampled_nodes,
+        num_sampled_edges=out.num_sampled_edges,
+    )
     if out.orig_row is not None and out.orig_col is not None:
         batch._orig_edge_index = torch.stack([out.orig_row, out.orig_col])
 
@@ -177,7 +180,7 @@ def label_types(batch: HeteroData, out: HeteroSamplerOutput) -> None:
     """Set the other attributes of a sample for each node type and each edge type."""
     for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
         for kind, value in (getattr(out, name) or {}).items():
-            put(_mapping(batch, kind), name, value)
+            put(_mapping(batch, kind), **{name: value})
     if out.orig_row is not None and out.orig_col is not None:
         for edge_type, row in out.orig_row.items():
             batch[edge_type]._orig_edge_index = torch.stack([row, out.orig_col[edge_type]])
@@ -191,12 +194,13 @@ def _mapping(batch: HeteroData, kind: NodeType | EdgeType) -> Attributes:
     return mapping
 
 
-def put(into: Attributes, key: str, value: object) -> None:
-    """Set an attribute as PyG's storages do: ``None`` deletes it."""
-    if value is None:
-        into.pop(key, None)
-    else:
-        into[key] = value
+def put(into: Attributes, **values: object) -> None:
+    """Set attributes as PyG's storages do: ``None`` deletes one."""
+    for key, value in values.items():
+        if value is None:
+            into.pop(key, None)
+        else:
+            into[key] = value
 
 
 def _put_edges(

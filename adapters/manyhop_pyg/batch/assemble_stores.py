@@ -17,7 +17,7 @@ from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop_pyg.batch.assemble import edge_ids, set_ids
 from manyhop_pyg.batch.output import joined
 from manyhop_pyg.data.feature_store import StoreColumn
-from manyhop_pyg.data.remote import is_edge_attribute, whole
+from manyhop_pyg.data.remote import is_of_edges, whole
 from manyhop_pyg.loaders.columns import PlacedStore
 from manyhop_pyg.typing import Attributes, Permutation
 
@@ -50,9 +50,7 @@ def join_store(joining: Joining, outs: Sequence[SamplerOutput], perm: Permutatio
     placed = joining.placed
     if isinstance(placed, PlacedStore):
         asked: list[Asked] = []
-        columns = [
-            (column, source, is_of_edges(joining, column.name, len(column.tensor))) for column, source in placed.pairs()
-        ]
+        columns = placed.without_types(joining.store_size)
         for batch, out, e_id in zip(batches, outs, e_ids, strict=True):
             into = batch._store._mapping
             for column, source, on_edges in columns:
@@ -68,7 +66,7 @@ def join_store(joining: Joining, outs: Sequence[SamplerOutput], perm: Permutatio
             for attr in feature_store.get_all_tensor_attrs():
                 attr = whole(attr, homogeneous=True)
                 size = feature_store.get_tensor_size(attr) if num_nodes is not None else None
-                of_edges = is_of_edges(joining, attr.attr_name, size[0] if size else None)
+                of_edges = is_of_edges(joining.store_size, attr.attr_name, size[0] if size else None)
                 attr.index = e_id if of_edges else out.node
                 if attr.index is not None:
                     wanted.append(attr)
@@ -84,19 +82,13 @@ def join_store(joining: Joining, outs: Sequence[SamplerOutput], perm: Permutatio
     return batches, nbytes
 
 
-def is_of_edges(joining: Joining, name: str, length: int | None) -> bool:
-    """Return whether a tensor of so many rows, in a store without types, has one per edge."""
-    num_nodes, num_edges = joining.store_size
-    return num_nodes is not None and num_edges is not None and is_edge_attribute(name, length, num_nodes, num_edges)
-
-
 def join_hetero_store(
     joining: Joining, outs: Sequence[HeteroSamplerOutput], perm: Permutation
 ) -> tuple[list[HeteroData], int]:
     """Return batches of stores with types, and the bytes of their features."""
     assert perm is None or isinstance(perm, Mapping)
     (feature_store, graph_store), gpu, custom_cls = joining.data, joining.gpu, joining.custom_cls
-    pairs = joining.placed.pairs() if isinstance(joining.placed, PlacedStore) else None
+    pairs = joining.placed.pairs if isinstance(joining.placed, PlacedStore) else None
     batches: list[HeteroData] = []
     asked: list[Asked] = []
     nbytes = 0

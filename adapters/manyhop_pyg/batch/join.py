@@ -20,17 +20,11 @@ from manyhop_pyg.batch.upload import take_over
 from manyhop_pyg.typing import Batch, Sample
 
 
-def join(joining: Joining, out: Sample, times: list[float]) -> tuple[Batch, Sample, int]:
-    """The batch without labels, the sample where the batch is, and the bytes of the features.
+def join(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[list[Batch], list[Sample], int]:
+    """Return batches without labels, the samples where the batches are, and the bytes of the features.
 
-    ``times`` gets when gathering began and when it ended.
+    A GPU gathers the rows of all of them at once. ``times`` gets when gathering began and when it ended.
     """
-    (batch,), (out,), nbytes = join_all(joining, [out], times)
-    return batch, out, nbytes
-
-
-def join_all(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[list[Batch], list[Sample], int]:
-    """The same for several batches; a GPU gathers the rows of all of them at once."""
     gpu, padding, perm = joining.gpu, joining.padding, joining.sampler.edge_permutation
     for out in outs:
         if not isinstance(out, SamplerOutput | HeteroSamplerOutput):

@@ -22,7 +22,7 @@ from manyhop.loading.adapter import Joined
 from manyhop.loading.padding import lengthened
 from manyhop.pipeline import Turn
 from manyhop.sampling import SampledSubgraph
-from manyhop_pyg.batch.assemble_stores import blank_data, is_of_edges
+from manyhop_pyg.batch.assemble_stores import blank_data
 from manyhop_pyg.batch.edge_index import order_of
 from manyhop_pyg.batch.joining import Joining
 from manyhop_pyg.batch.plan import DataPlan, StorePlan
@@ -350,10 +350,10 @@ def _stores_of_store(joining: Joining, placed: PlacedStore) -> _Stores | None:
             0,
             column.name,
             source,
-            HOMOGENEOUS_EDGE if is_of_edges(joining, column.name, len(column.tensor)) else HOMOGENEOUS_NODE,
+            HOMOGENEOUS_EDGE if is_of_edges else HOMOGENEOUS_NODE,
             column.title,
         )
-        for column, source in placed.pairs()
+        for column, source, is_of_edges in placed.without_types(joining.store_size)
     ]
     slots: dict[NodeType | EdgeType, int] = {HOMOGENEOUS_NODE: 0, HOMOGENEOUS_EDGE: 0}
     taken: list[Collection[str]] = [[column.key for column in columns]]

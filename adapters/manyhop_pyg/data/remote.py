@@ -13,6 +13,7 @@ from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
 from manyhop.errors import GraphError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop_pyg.typing import StoreSize
 
 Stores = tuple[FeatureStore, GraphStore]
 Attributes = tuple[dict[NodeType, Tensor], dict[EdgeType, Tensor]]
@@ -118,7 +119,7 @@ def _attributes(
             of_edges[attr.group_name] = value
         elif hetero:
             nodes[attr.group_name] = value
-        elif is_edge_attribute(name, value.size(0), num_nodes[HOMOGENEOUS_NODE], num_edges):
+        elif is_of_edges((num_nodes[HOMOGENEOUS_NODE], num_edges), name, value.size(0)):
             of_edges[HOMOGENEOUS_EDGE] = value
         else:
             nodes[HOMOGENEOUS_NODE] = value
@@ -149,8 +150,11 @@ def read_edge_index(graph_store: GraphStore, edge_type: EdgeType) -> Tensor:
     return torch.stack([row, col])
 
 
-def is_edge_attribute(name: str, length: int | None, num_nodes: int, num_edges: int) -> bool:
+def is_of_edges(size: StoreSize, name: str, length: int | None) -> bool:
     """Whether an attribute of a homogeneous store belongs to the edges: by its length, else by its name, as in Data."""
+    num_nodes, num_edges = size
+    if num_nodes is None or num_edges is None:
+        return False
     if length == num_edges and length != num_nodes:
         return True
     return length == num_edges and "edge" in name

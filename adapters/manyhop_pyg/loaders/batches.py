@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch_geometric.data import Data, HeteroData
 
@@ -15,7 +14,7 @@ from manyhop.loading.adapter import Joined
 from manyhop.loading.gpu.samples import empty_sample
 from manyhop.pipeline import Turn
 from manyhop_pyg.batch.assemble import finish_trainable
-from manyhop_pyg.batch.join import join_all
+from manyhop_pyg.batch.join import join
 from manyhop_pyg.batch.launched import LaunchedSample, counts_of, join_launched, outs_of
 from manyhop_pyg.batch.plan import has_embeddings
 from manyhop_pyg.data.feature_store import FeatureStore
@@ -93,16 +92,11 @@ class Batches:
             found = join_launched(joining, samples, turns, loader.num_first if loader.distributed else None)
             if found is not None:
                 return found
-        batches, outs, nbytes = join_all(joining, outs_of(samples), [])
+        batches, outs, nbytes = join(joining, outs_of(samples), [])
         if turns is None:
             return Joined(batches, nbytes)
-        marks: list[Tensor | None] = [None] * len(outs)
-        if loader.distributed and len(outs) > 1:  # one kernel for all; unsafe: changes of one do not count for others
-            sizes = [out.metadata[0].numel() for out in outs]
-            together = torch.zeros(sum(sizes), dtype=torch.bool, device=outs[0].metadata[0].device)
-            marks = list(together.unsafe_split_with_sizes(sizes))
-        for batch, out, turn, mark in zip(batches, outs, turns, marks, strict=True):
-            loader.finish_batch(batch, out, turn, mark)
+        for batch, out, turn in zip(batches, outs, turns, strict=True):
+            loader.finish_batch(batch, out, turn)
         return Joined(batches, nbytes)
 
     def count(self, samples: Sequence[Sample | LaunchedSample]) -> None:

@@ -10,7 +10,8 @@ from torch_geometric.data import Data, FeatureStore, HeteroData
 from manyhop_pyg.batch.plan import DataPlan
 from manyhop_pyg.data.feature_store import FeatureStore as OwnStore
 from manyhop_pyg.data.feature_store import StoreColumn
-from manyhop_pyg.typing import Batch, PyGData
+from manyhop_pyg.data.remote import is_of_edges
+from manyhop_pyg.typing import Batch, PyGData, StoreSize
 
 
 class DataColumns:
@@ -47,10 +48,17 @@ class PlacedStore:
 
     def __init__(self, columns: list[StoreColumn], sources: list[object]) -> None:
         self.columns, self.sources = columns, sources
+        self.pairs = list(zip(columns, sources, strict=True))
+        """Each column with what its rows are read from."""
+        self._by_size: dict[StoreSize, list[tuple[StoreColumn, object, bool]]] = {}
 
-    def pairs(self) -> list[tuple[StoreColumn, object]]:
-        """Return each column with what its rows are read from."""
-        return list(zip(self.columns, self.sources, strict=True))
+    def without_types(self, size: StoreSize) -> list[tuple[StoreColumn, object, bool]]:
+        """Return the same of a store without types, and whether it has a row per edge of a graph of this size."""
+        found = self._by_size.get(size)
+        if found is None:
+            found = [(*pair, is_of_edges(size, pair[0].name, len(pair[0].tensor))) for pair in self.pairs]
+            self._by_size[size] = found
+        return found
 
     def shared_objects(self) -> frozenset[int]:
         """Return nothing: batches share no object with a store."""

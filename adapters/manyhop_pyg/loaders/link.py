@@ -265,21 +265,15 @@ def _label_edges(
     metadata: Metadata, src: Attributes, dst: Attributes, edges: Attributes, *, triplets: bool
 ) -> Attributes:
     """Set what a batch has of its seed edges: attributes of sources, destinations and edges. Returns the last."""
-    put(edges, "input_id", metadata[0])
     if not triplets:
-        put(edges, "edge_label_index", metadata[1])
-        put(edges, "edge_label", metadata[2])
-        put(edges, "edge_label_time", metadata[3])
+        input_id, index, label, time = metadata[:4]
+        put(edges, input_id=input_id, edge_label_index=index, edge_label=label, edge_label_time=time)
         return edges
-    _, src_index, dst_pos_index, dst_neg_index, seed_time = metadata[:5]
-    put(src, "src_index", src_index)
-    put(dst, "dst_pos_index", dst_pos_index)
-    put(dst, "dst_neg_index", dst_neg_index)
-    put(src, "seed_time", seed_time)
-    put(dst, "seed_time", seed_time)
-    # The base data may have attributes of these names, which would be wrong here.
-    put(edges, "edge_label_index", None)
-    put(edges, "edge_label_time", None)
+    input_id, src_index, dst_pos_index, dst_neg_index, seed_time = metadata[:5]
+    # The base data may have attributes of the latter names, which would be wrong here.
+    put(edges, input_id=input_id, edge_label_index=None, edge_label_time=None)
+    put(src, src_index=src_index, seed_time=seed_time)
+    put(dst, dst_pos_index=dst_pos_index, dst_neg_index=dst_neg_index, seed_time=seed_time)
     return edges
 
 

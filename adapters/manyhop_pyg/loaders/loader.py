@@ -347,8 +347,8 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
         """Add seeds, nodes and edges to the statistics."""
         self.count(
             sum([out.metadata[0].numel() for out in outs]),
-            sum([_total(out.node) for out in outs]),
-            sum([_total(out.row) for out in outs]),
+            _total([out.node for out in outs]),
+            _total([out.row for out in outs]),
         )
 
     def count(self, seeds: int, nodes: int, edges: int) -> None:
@@ -370,7 +370,7 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
             out = self.transform_sampler_output(out)
         if joining is None:
             joining = self.joining()
-        data, out, nbytes = join(joining, out, times)
+        (data,), (out,), nbytes = join(joining, [out], times)
         turn = current_turn()
         self.finish_batch(data, out, turn)
         if turn is None and type(joining.placed) is DataPlan and joining.placed.embeddings:
@@ -388,20 +388,17 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
             self._stats.count(gathered_bytes=nbytes)
         return data
 
-    def finish_batch(self, batch: Batch, out: Sample, turn: Turn | None, marks: torch.Tensor | None = None) -> None:
-        """Set what else is known of a batch that is joined with features.
-
-        ``marks [num_inputs] bool``: memory of the batch's own, all ``False``, for what is to be marked.
-        """
+    def finish_batch(self, batch: Batch, out: Sample, turn: Turn | None) -> None:
+        """Set what else is known of a batch that is joined with features."""
         if isinstance(out, SamplerOutput):
             label_data(batch, out)
         else:
             label_types(batch, out)
         seeds = self._label(batch, out)
         if self.distributed:
-            ids = out.metadata[0]
-            marks = torch.zeros(ids.numel(), dtype=torch.bool, device=ids.device) if marks is None else marks
-            if turn is not None and (first := self.num_first(turn, ids.numel())) < ids.numel():
+            n = out.metadata[0].numel()
+            marks = torch.zeros(n, dtype=torch.bool) if self._gpu is None else self._gpu.marks.take(n)
+            if turn is not None and (first := self.num_first(turn, n)) < n:
                 marks[first:] = True
             if len(seeds) == 1:
                 seeds[0]["is_padding"] = marks
@@ -420,6 +417,6 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
         return super().__getstate__() | {"_plans": PlanCache(), "_knows_device": False, "_single": None}
 
 
-def _total(values: Tensor | dict[str, Tensor]) -> int:
-    """Entries of a tensor, or of all tensors in a dictionary."""
-    return sum(v.numel() for v in values.values()) if isinstance(values, dict) else values.numel()
+def _total(values: Sequence[Tensor | dict[str, Tensor]]) -> int:
+    """Entries of tensors, and of all tensors in dictionaries."""
+    return sum([v.numel() for one in values for v in (one.values() if isinstance(one, dict) else (one,))])

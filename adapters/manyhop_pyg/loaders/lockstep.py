@@ -69,4 +69,4 @@ def _sample_first(loader: LoaderView, plan: BatchPlan, visits: Visits, enough: i
             out = loader.sample_inputs(loader.input_data[index])
             if loader.transform_sampler_output is not None:
                 out = loader.transform_sampler_output(out)
-            join(loader.joining(), out, [])
+            join(loader.joining(), [out], [])

@@ -240,9 +240,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
 
 
 def _label_seeds(into: Attributes, input_id: Tensor, seed_time: Tensor | None) -> Attributes:
-    put(into, "input_id", input_id)
-    put(into, "seed_time", seed_time)
-    put(into, "batch_size", input_id.numel())
+    put(into, input_id=input_id, seed_time=seed_time, batch_size=input_id.numel())
     return into
 
 

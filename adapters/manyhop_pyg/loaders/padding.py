@@ -31,7 +31,7 @@ from manyhop_pyg.batch.plan import Column as PlannedColumn
 from manyhop_pyg.batch.plan import DataPlan
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.data.feature_store import FeatureStore
-from manyhop_pyg.data.remote import is_edge_attribute
+from manyhop_pyg.data.remote import is_of_edges
 from manyhop_pyg.samplers.given_negatives import GivenNegatives
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
@@ -322,7 +322,7 @@ def _columns(plan: DataPlan) -> list[Column]:
 
 def _columns_of_stores(joining: Joining, topology: Topology) -> list[Column]:
     """The same of a pair of stores."""
-    (features, _), (num_nodes, num_edges) = joining.data, joining.store_size
+    features, _ = joining.data
     if type(features) is FeatureStore:
         held = [(column.group, column.name, len(column.tensor)) for column in features.columns()]
     else:
@@ -330,9 +330,7 @@ def _columns_of_stores(joining: Joining, topology: Topology) -> list[Column]:
         held = [(attr.group_name, attr.attr_name, (features.get_tensor_size(attr) or [None])[0]) for attr in attrs]
     if topology.hetero:
         return [(kind, name, 0) for kind, name, _ in held if kind is not None]
-    assert num_nodes is not None
-    assert num_edges is not None
-    of_edges = [is_edge_attribute(name, length, num_nodes, num_edges) for _, name, length in held]
+    of_edges = [is_of_edges(joining.store_size, name, length) for _, name, length in held]
     kinds = [HOMOGENEOUS_EDGE if on_edges else HOMOGENEOUS_NODE for on_edges in of_edges]
     return [(kind, name, 0) for kind, (_, name, _) in zip(kinds, held, strict=True)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from torch import Tensor
 from torch_geometric.sampler import BaseSampler
 
 from manyhop.pipeline import Turn
@@ -48,7 +47,7 @@ class LoaderView(Protocol):
 
     def joining(self) -> Joining: ...
 
-    def finish_batch(self, batch: Batch, out: Sample, turn: Turn | None, marks: Tensor | None = None) -> None: ...
+    def finish_batch(self, batch: Batch, out: Sample, turn: Turn | None) -> None: ...
 
     def num_first(self, turn: Turn, num_seeds: int) -> int: ...
 

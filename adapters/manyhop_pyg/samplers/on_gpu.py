@@ -14,7 +14,7 @@ from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampl
 from torch_geometric.sampler.base import SubgraphType
 
 from manyhop.graph import Graph, PlacedGraph
-from manyhop.loading.gpu.numbers import Numbers
+from manyhop.loading.gpu.stock import Stock
 from manyhop.loading.gpu.upload import upload
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey, HGTSpec, SampledSubgraph
@@ -53,7 +53,7 @@ class GPUSampling:
         self._placed = PlacedGraph.of(sampler.topology.graph, device, where)
         self._topology = replace(sampler.topology, graph=self._placed.graph)
         self._lock = threading.Lock()
-        self.numbers = Numbers(device)
+        self.numbers = Stock(device, torch.arange)
         """Numbers of seeds that have none."""
         self._spec: Spec | None = None
         self._follow(sampler)

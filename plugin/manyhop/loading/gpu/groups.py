@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from manyhop.loading.adapter import Adapter
@@ -41,7 +41,7 @@ class InFlightGroup(SampledGroup):
         self._streams.took(1, "sample", self._batches[0], start, self._streams.mark())
         self._made: dict[int, OnStream[Any]] = {}
         self._state: State
-        self._counted = 0
+        self._uncounted = set(range(len(keys)))
 
     def is_ready(self, i: int) -> bool:
         """Return whether batch ``i`` was completed together with an earlier one."""
@@ -93,8 +93,6 @@ class InFlightGroup(SampledGroup):
         self._made = {
             k: OnStream(batch, ready, timed and k == i, together, source) for k, batch in enumerate(batches, i)
         }
-        assembler.count(samples[max(0, self._counted - i) :])
-        self._counted = max(self._counted, i + len(samples))
         gpu.learn_size(nbytes // len(samples))
         self._streams.stats.count(gathered_bytes=nbytes)
         self._streams.stats.record(turns[0].batch, "assemble", began, time.perf_counter())
@@ -104,7 +102,16 @@ class InFlightGroup(SampledGroup):
         start = self._streams.mark()
         samples = self._finish()
         self._streams.took(1, "sample", self._batches[0], start, self._streams.mark())
+        self._count(range(len(self)), samples)
         return samples
 
     def _sample_alone(self, i: int) -> Any:
-        return self._sample(slice(i, i + 1))()[0]
+        samples = self._sample(slice(i, i + 1))()
+        self._count([i], samples)
+        return samples[0]
+
+    def _count(self, numbers: Iterable[int], samples: Sequence[Any]) -> None:
+        """Add samples of batches of the group to the statistics, unless they are in there, or not to be handed out."""
+        if self._turns is not None and self._uncounted.issuperset(numbers):
+            self._uncounted.difference_update(numbers)
+            self._adapter.assembler.count(samples)

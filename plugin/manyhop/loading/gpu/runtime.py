@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -19,6 +20,7 @@ from manyhop.loading.adapter import Adapter, Columns, LoaderView, Placed
 from manyhop.loading.gpu.decide import decide_memory, reads_all
 from manyhop.loading.gpu.memory import Sources
 from manyhop.loading.gpu.samples import BACKLOG, BACKLOG_TOGETHER, MOST_ALONE, MOST_TOGETHER, group_size
+from manyhop.loading.gpu.stock import Stock
 from manyhop.loading.keys import current_turn
 from manyhop.loading.which_gpu import on_gpu, warn_if_shared
 from manyhop.pipeline import OnStream, Streams, Turn, current_exchange, tensors_in
@@ -83,6 +85,8 @@ class GPURuntime:
         by_part = loader.plan is not None and loader.plan.parts is not None  # which the host looks up
         self.lookup = None if self.sampling is None or by_part else adapter.seeds.lookup(device)
         self.checks = Checks()
+        self.marks = Stock(device, partial(torch.zeros, dtype=torch.bool))
+        """Marks of the seeds of batches, all ``False``."""
         self._pool = loader.buffers
         self._reads_all = adapter.columns.complete and reads_all(named, device, self.memory.placement)
         self._intercept: Gather | None = None
@@ -167,8 +171,8 @@ class GPURuntime:
 
     def end_gather(self, start: Any, batches: int) -> None:
         """Record the end of a gather that covered ``batches`` batches."""
-        turn = current_turn()
-        if start is not None and turn is not None:
+        turn = None if start is None else current_turn()
+        if turn is not None:
             times = max(1, self.group_size // batches)
             self.streams.took(times, "gather", turn.batch, start, self.streams.mark())
 

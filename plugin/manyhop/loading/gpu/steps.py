@@ -73,7 +73,6 @@ def steps_on_gpu(
                 value = assembler.make(epoch.to_index(index))
             else:
                 value = group.take(i)
-                assembler.count([value])
                 if in_thread:
                     value = assembler.complete(value)
             return streams.hand_over(value if in_thread else (turn, value), timed=gpu.is_timed(turn))

@@ -1,28 +1,31 @@
-"""Numbers of seeds on a GPU, for batches outside of epochs."""
+"""Small tensors on a GPU that many batches need alike, such as marks of their seeds."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 _AT_ONCE = 64
-_MOST = 1 << 16  # numbers made at once
+_MOST = 1 << 16  # entries made at once
 _KINDS = 64
 
 
-class Numbers:
-    """Tensors ``0, 1, ...``, many made at once: a launch for each would be a large part of a small batch. Thread-safe.
+class Stock:
+    """Equal tensors, many made at once: a launch for each would be a large part of what a batch costs. Thread-safe.
 
     Args:
         device: the GPU.
+        one: ``one(n, device=device)`` makes one of them, ``[n]``, such as ``torch.arange``.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, one: Callable[..., Tensor]) -> None:
+        self._device, self._one = device, one
         self._spare: dict[tuple[int, int], list[Tensor]] = {}  # by length, and by the stream that made them
 
     def take(self, n: int) -> Tensor:
-        """Return ``[n] int64`` of nobody else, on the current stream."""
+        """Return ``[n]`` of nobody else, on the current stream."""
         on_gpu = self._device.type == "cuda"
         key = n, torch._C._cuda_getCurrentRawStream(self._device.index) if on_gpu else 0
         spare = self._spare.get(key)
@@ -40,6 +43,6 @@ class Numbers:
     def _make(self, n: int) -> list[Tensor]:
         copies = max(1, min(_AT_ONCE, _MOST // max(n, 1)))
         with torch.inference_mode(False):  # the next batch may be outside of it
-            together = torch.arange(n, device=self._device).repeat(copies)
+            together = self._one(n, device=self._device).repeat(copies)
             # Unlike those of split(), they are no views: a change of one does not count as a change of all.
             return list(together.unsafe_split_with_sizes([n] * copies))
