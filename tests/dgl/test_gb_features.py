@@ -34,6 +34,20 @@ def test_rows_that_do_not_lie_in_a_row_are_copied_once():
     assert torch.equal(feature.read(torch.tensor([1])), ROWS.t()[[1]])
 
 
+def test_memory_of_other_libraries_is_read_in_its_place():
+    class Other:
+        def __dlpack__(self, **_):
+            return ROWS.__dlpack__()
+
+        def __dlpack_device__(self):
+            return ROWS.__dlpack_device__()
+
+    for value in (Other(), ROWS.__dlpack__()):
+        assert gb.TorchBasedFeature(value).read().data_ptr() == ROWS.data_ptr()
+        with pytest.raises(FeatureError, match="greater than 1"):
+            gb.TorchBasedFeature(ROWS[0].__dlpack__())
+
+
 def test_updates():
     feature = gb.TorchBasedFeature(ROWS.clone())
     feature.update(torch.ones(2, 3), torch.tensor([1, 6]))

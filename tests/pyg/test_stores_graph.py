@@ -9,7 +9,7 @@ import torch
 from torch_geometric.data import EdgeAttr
 from torch_geometric.data.graph_store import EdgeLayout
 
-from manyhop.errors import GraphError
+from manyhop.errors import GraphError, InputError
 from manyhop_pyg import GraphStore
 
 TO = ("a", "to", "b")
@@ -170,3 +170,8 @@ def test_copies_and_pickles(store):
     for other in (pickle.loads(pickle.dumps(store)), copy.deepcopy(store)):
         assert same(other[TO, "coo"], (ROW, COL))
         assert other.get_all_edge_attrs() == store.get_all_edge_attrs()
+
+
+def test_places_of_edges():
+    with pytest.raises(InputError, match=r"'distributed'\], got 'mapped'. Edges of a folder stay in its files"):
+        GraphStore(placement="mapped")

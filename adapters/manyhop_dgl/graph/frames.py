@@ -129,7 +129,9 @@ class Frame(MutableMapping[str, Any]):
                 )
             return
         if not isinstance(value, Tensor | ShardedRows | DistributedRows):
-            raise FeatureError(f"Expected '{name}' of {self._what} as a tensor, got a {type(value).__name__}.")
+            raise FeatureError(
+                f"Expected '{name}' of {self._what} as a tensor, got a {type(value).__name__}. Convert it."
+            )
         if isinstance(value, Tensor) and value.layout is not torch.strided:
             raise FeatureError(f"Expected '{name}' of {self._what} as a dense tensor, got {value.layout}.")
         if isinstance(value, Tensor) and value.device.type != "cpu" and not is_held(value):

@@ -61,8 +61,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
         rank_timeout: float | None = None,
     ) -> None:
         spread = placement == "distributed"
-        if placement != "distributed":
-            check_graph_place(placement)
+        check_graph_place(placement, spreads=True)
         if rank_timeout is not None and (placement not in ("shared", "distributed") or not rank_timeout > 0):
             raise InputError(
                 "Expected rank_timeout only with placement='shared' or 'distributed', in seconds, more than 0, got "

@@ -9,6 +9,9 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
+from typing import get_args
+
+from manyhop.placement import GPUMode
 
 
 def run_as_main(package: str, library: str, install: Callable[[], None], file: str) -> None:
@@ -32,6 +35,9 @@ def run_as_main(package: str, library: str, install: Callable[[], None], file: s
         )
         return
     if len(args) > 1 and args[0] == "--placement":
+        if args[1] not in get_args(GPUMode):
+            sys.stderr.write(f"Expected --placement to be one of {list(get_args(GPUMode))}, got {args[1]!r}.\n")
+            sys.exit(2)
         os.environ["MANYHOP_PLACEMENT"] = args[1]  # also for processes that the script starts
         args = args[2:]
     as_module = bool(args) and args[0] == "-m"

@@ -37,10 +37,15 @@ GraphPlace = Literal["process", "shared", "pinned", "device", "sharded", "auto"]
 Held = Tensor | ShardedRows | DistributedRows
 
 
-def check_graph_place(place: Any) -> None:
-    """Raise InputError for a graph's ``placement`` that is none, or needs a GPU where there is none."""
-    if not isinstance(place, str) or place not in get_args(GraphPlace):
-        raise InputError(f"Expected placement to be one of {list(get_args(GraphPlace))}, got {place!r}.")
+def check_graph_place(place: Any, *, spreads: bool = False) -> None:
+    """Raise InputError for a graph's ``placement`` that is none, or needs a GPU where there is none.
+
+    ``spreads``: whether the edges may be spread over all ranks, ``"distributed"``.
+    """
+    places = [*get_args(GraphPlace), *(["distributed"] if spreads else [])]
+    if not isinstance(place, str) or place not in places:
+        hint = " Edges of a folder stay in its files: open it with placement='mapped'." if place == "mapped" else ""
+        raise InputError(f"Expected placement to be one of {places}, got {place!r}.{hint}")
     if place in ("device", "pinned", "sharded"):
         check_place(place, "cuda", None)
 

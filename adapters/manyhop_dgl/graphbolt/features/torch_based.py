@@ -16,7 +16,7 @@ from manyhop.errors import FeatureError, InputError
 from manyhop.features import RowRequest, gather, is_pinned
 from manyhop.files import Rows
 from manyhop.memory.mapped_files import reside_in_files
-from manyhop.stores import StorePlace, check_place, rows_in
+from manyhop.stores import StorePlace, as_it_is, check_place, rows_in
 from manyhop_dgl.graphbolt.datasets.files import read_feature, read_tensor
 from manyhop_dgl.graphbolt.datasets.metadata import OnDiskFeatureData
 from manyhop_dgl.graphbolt.features.feature import BasicFeatureStore, Feature, row_numbers
@@ -31,7 +31,8 @@ class TorchBasedFeature(Feature):
 
     Args:
         torch_feature: ``[count, ...]``, of at least two dimensions: in memory, pinned, on a GPU, or mapped from a file;
-            or ``manyhop.files.open(...)``, of which each rank reads only the rows that it is to hold.
+            or ``manyhop.files.open(...)``, of which each rank reads only the rows that it is to hold. ``WholeMemory``
+            in which each rank reads all rows, and what offers DLPack, are kept as they are, whatever ``placement`` is.
         metadata: what else is known of it.
         placement: where the rows go: ``"process"`` leaves a tensor where it is, and reads files; ``"mapped"`` leaves
             rows in their file; ``"shared"``: once per node; for GPUs ``"pinned"``, ``"device"``, or ``"sharded"`` with
@@ -46,14 +47,18 @@ class TorchBasedFeature(Feature):
 
     def __init__(
         self,
-        torch_feature: Tensor | Rows,
+        torch_feature: object,
         metadata: dict[str, Any] | None = None,
         *,
         placement: StorePlace = "process",
         device: torch.device | str | None = None,
     ) -> None:
-        rows = torch_feature if isinstance(torch_feature, Rows) else _rows(torch_feature)
-        self._tensor = _placed(rows, placement, device)
+        there = None if isinstance(torch_feature, Tensor) else as_it_is(torch_feature)
+        if there is not None:
+            self._tensor = _rows(there)
+        else:
+            rows = torch_feature if isinstance(torch_feature, Rows) else _rows(torch_feature)
+            self._tensor = _placed(rows, placement, device)
         self._metadata = metadata
 
     def read(self, ids: Tensor | None = None) -> Tensor:
