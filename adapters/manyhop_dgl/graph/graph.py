@@ -56,9 +56,11 @@ class Graph(_Widths, GraphData):
 
     **Several ranks.** With ``placement="shared"``, every node (machine) holds edges and data once, in memory that its
     ranks share; with ``"sharded"``, data of two or more dimensions is spread over the nodes, each node holding a part
-    of the rows. All ranks then make the graph and set its data in the same order. Each gives a part of the edges (maybe
-    none): those of rank 0 come first, then those of rank 1, and so on. ``g.ndata["feat"] = tensor`` sets a tensor that
-    all ranks have whole, :meth:`put_rows` one of which each has some rows.
+    of the rows. With these and with all other places but ``"process"`` and ``"mapped"``, all ranks make the graph and
+    set its data in the same order. Each gives a part of the edges (maybe none): those of rank 0 come first, then those
+    of rank 1, and so on; edges that all ranks give would be there once for each. :func:`share` places a graph that each
+    rank could load. ``g.ndata["feat"] = tensor`` sets a tensor that all ranks have whole, :meth:`put_rows` one of which
+    each has some rows.
 
     Args:
         edges: canonical edge type ``(src, relation, dst)`` -> ``(sources, destinations)``, each ``[num_edges]`` int64
