@@ -26,6 +26,7 @@ from manyhop.graph import Graph
 from manyhop_bench.cluster.partitioned import requests_of_own_seeds
 from manyhop_bench.common.graphs import homogeneous
 from manyhop_bench.common.machine import describe
+from manyhop_bench.common.report import print_and_save
 from manyhop_bench.ranks.simulated import communities
 
 _FEATURES = 128  # float32
@@ -78,11 +79,7 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
         lines += _partitioned(options)
     except MissingExtraError as error:
         lines += ["", f"A graph that METIS cuts was not simulated: {error}"]
-    text = "\n".join(lines) + "\n"
-    print(text, end="")
-    if options.output is not None:
-        options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "cluster.md").write_text(text)
+    print_and_save("\n".join(lines) + "\n", options.output, "cluster.md")
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -44,6 +45,14 @@ class Record:
     base_workload: str
     """The workload with which the others' cost per sampled edge is compared."""
     tables: Sequence[Table] = ()
+
+
+def print_and_save(text: str, folder: Path | None, name: str) -> None:
+    """Print markdown, and save it as ``folder / name``; ``None``: no file is wanted."""
+    print(text, end="", flush=True)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
 
 
 def as_text(record: Record) -> str:

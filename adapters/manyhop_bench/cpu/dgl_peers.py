@@ -7,8 +7,7 @@ compares times per edge. Their threads are OpenMP threads inside one batch: with
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,6 +15,7 @@ import torch
 
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
 from manyhop_bench.common.measure import Absent, BatchRunner, Contender
+from manyhop_bench.common.openmp import in_dgl_threads
 from manyhop_bench.cpu.tasks import LoaderTask, Task
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def dgl_samplers(
         graph = _dgl_graph(modules["DGL"], task)
         sampler = modules["DGL"].dataloading.NeighborSampler(list(reversed(task.fanout)))  # outermost hop first
         for n in threads:
-            run = _limited(modules["DGL"], n, _sample_blocks(task, graph, sampler))
+            run = in_dgl_threads(modules["DGL"], n, _sample_blocks(task, graph, sampler))
             found.append(Contender(workload=task.name, name="DGL", threads=n, run=run))
     return found, absent
 
@@ -59,7 +59,7 @@ def dgl_loaders(
             continue
         loader, count = make(modules[name], task)
         for n in threads:
-            run = _limited(modules["DGL"], n, _epoch(loader, count))
+            run = in_dgl_threads(modules["DGL"], n, _epoch(loader, count))
             found.append(Contender(workload=task.name, name=name, threads=n, run=run, turn=task.num_batches))
     return found, absent
 
@@ -133,23 +133,3 @@ def _epoch(loader: Iterable[object], count: Count) -> BatchRunner:
             return sum(count(batch) for batch in loader)
 
     return run
-
-
-def _limited(dgl: ModuleType, threads: int, run: BatchRunner) -> BatchRunner:
-    def limited(num_batches: int) -> int:
-        with _num_threads(dgl, threads):
-            return run(num_batches)
-
-    return limited
-
-
-@contextmanager
-def _num_threads(dgl: ModuleType, threads: int) -> Iterator[None]:
-    """DGL's and torch's OpenMP threads, back to one afterwards."""
-    try:
-        torch.set_num_threads(threads)
-        dgl.utils.set_num_threads(threads)
-        yield
-    finally:
-        torch.set_num_threads(1)
-        dgl.utils.set_num_threads(1)

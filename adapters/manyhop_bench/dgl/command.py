@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import dgl
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from manyhop_bench.common.machine import describe
 from manyhop_bench.common.measure import MANYHOP, BatchRunner, Contender, Timing, measure
+from manyhop_bench.common.openmp import in_dgl_threads
 from manyhop_bench.common.plot import as_svg
 from manyhop_bench.common.report import Record, Section, as_markdown, as_text
 from manyhop_bench.dgl import gpu
@@ -91,7 +91,7 @@ def _samplers(
     for n in threads:
         mine, other = _on_threads(n, g, items, ours(FANOUTS)), _in_turn(g, items, theirs(FANOUTS))
         found.append(Contender(workload=workload, name=MANYHOP, threads=n, run=mine))
-        found.append(Contender(workload=workload, name="DGL", threads=n, run=_with_openmp(n, other)))
+        found.append(Contender(workload=workload, name="DGL", threads=n, run=in_dgl_threads(dgl, n, other)))
     return found
 
 
@@ -147,7 +147,7 @@ def _loaders(g: dgl.DGLGraph, seeds: Tensor, threads: list[int], names: list[str
         workers = dgl.dataloading.DataLoader(g, seeds, sampler, num_workers=n, persistent_workers=True, **options)
         for name, run in (
             (MANYHOP, _epoch(ours, names)),
-            ("DGL", _with_openmp(n, _epoch(theirs, names))),
+            ("DGL", in_dgl_threads(dgl, n, _epoch(theirs, names))),
             ("DGL, workers", _epoch(workers, names)),
         ):
             found.append(Contender(workload=_MAIN, name=name, threads=n, run=run, turn=num_batches))
@@ -168,23 +168,3 @@ def _epoch(loader: Iterable[Any], names: list[str]) -> BatchRunner:
 
 def _num_edges(batch: Any) -> int:
     return sum(block.num_edges() for block in batch[-1])
-
-
-def _with_openmp(n: int, run: BatchRunner) -> BatchRunner:
-    def limited(num_batches: int) -> int:
-        with _openmp(n):
-            return run(num_batches)
-
-    return limited
-
-
-@contextmanager
-def _openmp(n: int) -> Iterator[None]:
-    """DGL's and torch's threads inside one call, back to one afterwards."""
-    try:
-        torch.set_num_threads(n)
-        dgl.utils.set_num_threads(n)
-        yield
-    finally:
-        torch.set_num_threads(1)
-        dgl.utils.set_num_threads(1)

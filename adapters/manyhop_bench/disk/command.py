@@ -22,6 +22,7 @@ from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
 from manyhop.system.units import in_units
 from manyhop_bench.common.graphs import homogeneous
 from manyhop_bench.common.machine import describe
+from manyhop_bench.common.report import print_and_save
 from manyhop_bench.disk.memory_limit import memory_limit
 from manyhop_bench.disk.worker import CACHED, HOT, MAPPED, NUMPY, PRIVATE, RANDOM, SHARED
 
@@ -67,11 +68,8 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
             for reader in _readers(options):
                 found.setdefault(reader, []).append(_measure(job | {"name": reader}, options.ranks))
     text = _table(options, argv, num_rows, processes is not None, found)
-    print(text, end="")
-    if options.output is not None:
-        options.output.mkdir(parents=True, exist_ok=True)
-        name = "disk-gpu.md" if options.gpu else "disk.md" if options.ranks == 1 else "disk-ranks.md"
-        (options.output / name).write_text(text)
+    name = "disk-gpu.md" if options.gpu else "disk.md" if options.ranks == 1 else "disk-ranks.md"
+    print_and_save(text, options.output, name)
     return 0
 
 
@@ -119,12 +117,12 @@ def _measure(job: dict[str, Any], ranks: int) -> dict[str, float]:
         env = os.environ | (_launched(rank, ranks) if job["name"] == SHARED else {})
         process = subprocess.Popen(command, env=env, text=True, stdin=_PIPE, stdout=_PIPE, stderr=_PIPE)
         processes.append(process)
-        _tell(process, json.dumps(job | {"rank": rank}))
+        _send(process, json.dumps(job | {"rank": rank}))
     for process in processes:
         assert process.stdout is not None
         process.stdout.readline()  # it has filled its cache, or has ended
     for process in processes:
-        _tell(process, "read")
+        _send(process, "read")
     every: list[dict[str, float]] = []
     ends = [process.communicate() for process in processes]
     for process, (out, errors) in zip(processes, ends, strict=True):
@@ -136,7 +134,7 @@ def _measure(job: dict[str, Any], ranks: int) -> dict[str, float]:
     return {"rows_per_s": sum(speeds), "hit_rate": sum(hits) / ranks, "fill_s": max(fills)}
 
 
-def _tell(process: subprocess.Popen[str], line: str) -> None:
+def _send(process: subprocess.Popen[str], line: str) -> None:
     with contextlib.suppress(BrokenPipeError):  # it has ended, which its exit status says
         print(line, file=process.stdin, flush=True)
 

@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,6 +18,7 @@ from manyhop.errors import InputError
 from manyhop.system import triton_compiler
 from manyhop.system.units import in_units
 from manyhop_bench.common.machine import describe
+from manyhop_bench.common.report import print_and_save
 from manyhop_bench.embeddings.contenders import LEARNING_RATE, Contender, contenders
 from manyhop_bench.gpu.job import reason_of
 from manyhop_bench.gpu.timing import Ranks, tidy
@@ -57,9 +57,7 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
         ]
         text = _head(options, argv, has_gpu, ours.world_size) + "".join(sections)
         if ours.rank == 0:
-            print(text, end="", flush=True)
-            if options.output is not None:
-                _save(text, options.output)
+            print_and_save(text, options.output, "embeddings.md")
     return 0
 
 
@@ -83,11 +81,6 @@ def _head(options: argparse.Namespace, argv: list[str], has_gpu: bool, gpus: int
         "before the\nGPU is waited for.",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _save(text: str, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "embeddings.md").write_text(text)
 
 
 def _section(ranks: Ranks, options: argparse.Namespace, closing: ExitStack) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from manyhop.errors import MissingExtraError
 from manyhop.system.memory import require_memory
 from manyhop_bench.common.machine import describe, import_peers
+from manyhop_bench.common.report import print_and_save
 
 _PEERS = {"torch-sparse": "torch_sparse"}
 _COLUMNS = ("loader", "ranks", "loading an epoch, s", "training an epoch, s", "memory of all ranks, GiB")
@@ -47,10 +48,7 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
             one.memory.append(result["memory"])
     lines = _lines(measured, argv)
     lines += [f"Not measured: {peer.name}: {peer.reason}" for peer in absent]
-    print("\n".join(lines))
-    if options.output is not None:
-        options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "ranks.md").write_text("\n".join(lines) + "\n")
+    print_and_save("\n".join(lines) + "\n", options.output, "ranks.md")
     return 0
 
 

@@ -19,6 +19,7 @@ from manyhop.graph import Graph, NodeType
 from manyhop.sampling import BatchKey, LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.engines import Engine, engine_for
 from manyhop_bench.common.machine import describe
+from manyhop_bench.common.report import print_and_save
 from manyhop_bench.ranks.simulated import Ints, communities, owners_of, random_order, seeds_of
 
 _DEPENDENCIES = (1, 16, 256)
@@ -67,11 +68,7 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
         "|---|---|---|---|---|",
         *dependent,
     ]
-    text = "\n".join(lines) + "\n"
-    print(text, end="")
-    if options.output is not None:
-        options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "cooperative.md").write_text(text)
+    print_and_save("\n".join(lines) + "\n", options.output, "cooperative.md")
     return 0
 
 

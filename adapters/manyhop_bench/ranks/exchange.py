@@ -17,6 +17,7 @@ import numpy as np
 from manyhop.errors import InputError
 from manyhop.system.memory import require_memory
 from manyhop_bench.common.machine import describe
+from manyhop_bench.common.report import print_and_save
 
 _COLUMNS = ("rows, in memory of", "sent to each rank, MB", "manyhop, GB/s", "all-to-all, GB/s", "manyhop / all-to-all")
 
@@ -71,10 +72,7 @@ def _be_rank(options: argparse.Namespace, argv: list[str]) -> int:
             "|" + "---|" * len(_COLUMNS),
             *rows,
         ]
-        print("\n".join(lines))
-        if options.output is not None:
-            options.output.mkdir(parents=True, exist_ok=True)
-            (options.output / "exchange.md").write_text("\n".join(lines) + "\n")
+        print_and_save("\n".join(lines) + "\n", options.output, "exchange.md")
     manyhop.shutdown()
     return 0
 

@@ -13,6 +13,7 @@ from manyhop.files.convert.partition import metis_order
 from manyhop.graph import NodeType
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
 from manyhop_bench.common.machine import describe
+from manyhop_bench.common.report import print_and_save
 from manyhop_bench.ranks.simulated import ROW_BYTES, Ints, communities, owners_of, random_order, seeds_of
 
 
@@ -45,11 +46,7 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
                         rows, others = _count(sampler, owners_of(graph, order, ranks), seeds == "own", options)
                         figures = f"{rows:,.0f} | {others / rows:.1%} | {others * ROW_BYTES / 1e6:.2f}"
                         lines.append(f"| {name} | {ranks} | {title} | {seeds} | {figures} |")
-    text = "\n".join([*lines, "", *messages]) + "\n"
-    print(text, end="")
-    if options.output is not None:
-        options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "partition.md").write_text(text)
+    print_and_save("\n".join([*lines, "", *messages]) + "\n", options.output, "partition.md")
     return 0
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from manyhop.errors import InputError
 from manyhop_bench.common.machine import describe
+from manyhop_bench.common.report import print_and_save
 
 _COLUMNS = ("loader", "compiled kernels", "import", "construction", "first batch", "all", "all, wall clock")
 
@@ -47,11 +48,7 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
         _line("manyhop", "none yet", cold),
         *(_line(library, "on disk" if library == "manyhop" else "-", rows) for library, rows in turns.items()),
     ]
-    text = "\n".join(lines) + "\n"
-    print(text, end="")
-    if options.output is not None:
-        options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "start.md").write_text(text)
+    print_and_save("\n".join(lines) + "\n", options.output, "start.md")
     return 0
 
 
