@@ -149,12 +149,12 @@ def test_looking_here():
     assert all(finding.state != "broken" for finding in doctor_gpu.findings(facts))
 
 
-def test_what_cuda_shows():
+# The names up to the first that is none, as CUDA does.
+@pytest.mark.parametrize(("names", "shown"), [("2,0", [2, 0]), ("GPU-1aa", [1]), ("1,7,0", [1]), ("", [])])
+def test_what_cuda_shows(names, shown, monkeypatch):
     gpus = tuple(gpu(k) for k in range(3))
-    assert nvml.visible(gpus, "2,0") == (gpus[2], gpus[0])
-    assert nvml.visible(gpus, "GPU-1aa") == (gpus[1],)
-    assert nvml.visible(gpus, "1,7,0") == (gpus[1],)  # as CUDA does, up to the first that is none
-    assert nvml.visible(gpus, "") == ()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+    assert nvml.visible(gpus) == tuple(gpus[k] for k in shown)
 
 
 def test_the_probe():

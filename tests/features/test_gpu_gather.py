@@ -167,7 +167,7 @@ def test_checks_collect_and_raise_when_asked() -> None:
 
 
 def test_plans_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_plan.PLANS, "most", 2)
+    monkeypatch.setattr(gpu_plan, "_MOST_PLANS", 2)
     sources = [torch.randn(10, k + 1) for k in range(4)]
     index = torch.randint(0, 10, (6,))
     for source in sources * 2:

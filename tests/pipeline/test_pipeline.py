@@ -272,21 +272,10 @@ def test_timeout_names_the_batch() -> None:
     assert list(pipeline) == []
 
 
-def test_delivered_counts_what_the_user_has_and_not_what_is_ahead() -> None:
-    with Pipeline(range(30), square, num_workers=2, prefetch=3) as pipeline:
-        assert pipeline.delivered == 0
-        for i in range(10):
-            assert next(pipeline) == (i, i * i)
-            assert pipeline.delivered == i + 1
-
-
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_resume_delivers_each_batch_exactly_once(num_workers: int) -> None:
-    got = []
-    first = Pipeline(range(20), square, num_workers=num_workers)
-    for _ in range(7):
-        got.append(next(first))
-    done = first.delivered
+    first, done = Pipeline(range(20), square, num_workers=num_workers), 7
+    got = [next(first) for _ in range(done)]
     first.close()
     got += list(Pipeline(range(done, 20), square, num_workers=num_workers, batch_of=lambda i: done + i))
     assert got == [(i, i * i) for i in range(20)]
@@ -356,5 +345,4 @@ def test_an_error_while_finishing_names_the_batch(num_workers: int) -> None:
     assert [next(pipeline)[0] for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ZeroDivisionError, match="batch 3 of epoch 2"):
         next(pipeline)
-    assert pipeline.delivered == 3
     assert list(pipeline) == []

@@ -319,24 +319,17 @@ def _cast(tensors: Mapping[T, Tensor], dtype: torch.dtype) -> dict[T, Tensor]:
     return {t: tensor.to(dtype) for t, tensor in tensors.items()}
 
 
-def columns_of(
-    samples: Sequence[SampledSubgraph],
-    num_nodes: Sequence[list[dict[NodeType, int]]],
-    dtype: torch.dtype = torch.int64,
-    empty: Empty = empty,
-) -> Sequence[Tensor]:
+def columns_of(samples: Sequence[SampledSubgraph], num_nodes: Sequence[list[dict[NodeType, int]]]) -> Sequence[Tensor]:
     """Find where each node's edges begin in a hop, for several samples on one device by one kernel.
 
     Args:
         samples: of a spec with ``expand="all"``.
         num_nodes: of each, by :func:`nodes_by_hop`.
-        dtype: of the results.
-        empty: makes their memory, on a CPU.
 
     Returns:
-        Per sample, edge type and hop: ``[num_dst + 1]``.
+        Per sample, edge type and hop: ``[num_dst + 1] int64``.
     """
-    memory, _ = _columns(samples, num_nodes, dtype, empty)
+    memory, _ = _columns(samples, num_nodes, torch.int64, empty)
     edges = [sample.num_sampled_edges or {} for sample in samples]
     sizes = [ends[t[2]] + 1 for of, nodes in zip(edges, num_nodes, strict=True) for t in of for ends in nodes[:-1]]
     return memory.unsafe_split_with_sizes(sizes)

@@ -88,7 +88,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         self.lock = threading.RLock()
         self._replay = replay
         self._items: Iterator[Item] | None = iter(items)
-        self._taken = self._delivered = 0
+        self._taken = 0
         self._batch_of = batch_of or (lambda i: i)
         self._last_batch = 0
         self._timeout = timeout or None
@@ -116,11 +116,6 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         if closing is not None:
             weakref.finalize(self, closing).atexit = False
         self._fill()
-
-    @property
-    def delivered(self) -> int:
-        """Number of batches handed out: those made ahead do not count."""
-        return self._delivered
 
     @property
     def snapshot(self) -> Any:
@@ -162,7 +157,6 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             if task is None:
                 raise StopIteration
             raise _as_seen_by_caller(task, self.epoch, self._replay)
-        self._delivered += 1
         self._last_batch = task.batch
         self._snapshot = task.snapshot
         if self._stats is not None:

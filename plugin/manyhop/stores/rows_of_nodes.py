@@ -51,9 +51,9 @@ class NodeRows:
         ours, what = world.init(timeout=self._timeout), f"{self._title}, {name}"
         begin = begin_of(tensor, index, name, what, self._timeout)
         if begin is None:
-            return self._put_whole(tensor, ours, name, what)
+            return self._put_whole(tensor, ours, what)
         part, num_rows = part_of_rows(_as_tensor(tensor), begin, what, self._timeout)
-        rows = spread(part, begin, self._wanted(num_rows, ours), self._connected(ours), what, self._timeout)
+        rows = spread(part, begin, self._wanted(num_rows, ours), self._connected(), what, self._timeout)
         return self._held(rows, num_rows, ours)
 
     def read(self, rows: Rows, name: str) -> Tensor | ShardedRows:
@@ -85,7 +85,7 @@ class NodeRows:
         """
         ours, what = world.init(timeout=self._timeout), f"{self._title}, {name}"
         control.agree(what, {"dtype": str(dtype), "shape": list(shape)}, timeout=DEFAULT_TIMEOUT)
-        self._connected(ours)
+        self._connected()
         mine = self._wanted(shape[0], ours)[ours.node]
         part = Shards(len(mine), ours.local_world_size).rows_of(ours.local_rank)
 
@@ -109,19 +109,19 @@ class NodeRows:
         every = control.exchange(f"lengths of {what}", {"length": len(part)}, timeout=self._timeout)
         begin = sum(facts["length"] for facts in every[: ours.rank])
         wanted = self._wanted(sum(facts["length"] for facts in every), ours)
-        return spread(part, begin, wanted, self._connected(ours), what, self._timeout)
+        return spread(part, begin, wanted, self._connected(), what, self._timeout)
 
     def exchange(self, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
         """Gather rows outside of a loader. All ranks call it."""
         assert self._exchange is not None
         return self._exchange.gather(requests, (0, next(self._asked)), pool=pool)
 
-    def _put_whole(self, tensor: Any, ours: World, name: str, what: str) -> Tensor | ShardedRows:
+    def _put_whole(self, tensor: Any, ours: World, what: str) -> Tensor | ShardedRows:
         facts = {"dtype": str(tensor.dtype), "shape": list(tensor.shape)}
         control.agree(what, facts, timeout=self._timeout)
         wanted = self._wanted(len(tensor), ours)[ours.node]
         rows = share(lambda: _as_tensor(tensor[wanted.start : wanted.stop]).contiguous(), what=what)
-        self._connected(ours)
+        self._connected()
         return self._held(rows, len(tensor), ours)
 
     def _held(self, rows: Tensor, num_rows: int, ours: World) -> Tensor | ShardedRows:
@@ -131,7 +131,7 @@ class NodeRows:
         shards = Shards(num_rows, ours.num_nodes if self._sharded else 1)
         return [shards.rows_of(node if self._sharded else 0) for node in range(ours.num_nodes)]
 
-    def _connected(self, ours: World) -> Exchange:
+    def _connected(self) -> Exchange:
         if self._exchange is None:
             self._exchange = Exchange(self._title, timeout=self._timeout)
             world.at_shutdown(self._exchange.close)

@@ -76,12 +76,12 @@ def driver() -> Driver | None:
         library.nvmlShutdown()
 
 
-def visible(gpus: tuple[GPU, ...], chosen: str | None = None) -> tuple[GPU, ...]:
-    """Those of ``gpus`` that CUDA shows this process: all, or what ``CUDA_VISIBLE_DEVICES`` (or ``chosen``) names.
+def visible(gpus: tuple[GPU, ...]) -> tuple[GPU, ...]:
+    """Those of ``gpus`` that CUDA shows this process: all, or what ``CUDA_VISIBLE_DEVICES`` names.
 
     As CUDA does, stops at the first name that is none.
     """
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES") if chosen is None else chosen
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return gpus
     found: list[GPU] = []

@@ -28,6 +28,7 @@ _LONGEST_ROW = 1 << 30  # bytes
 _SMALL_ROW = 64  # bytes: all that are gathered from a source at once share memory ...
 _SHARING = 4  # ... longer ones that of so many requests ...
 _SHARED_BYTES = 64 << 20  # ... of up to so much: it is kept alive as long as some of them, or of their batches
+_MOST_PLANS = 256  # that are kept
 
 
 @dataclass(frozen=True)
@@ -186,14 +187,9 @@ class Plan:
 
 
 class Plans:
-    """Plans of earlier gathers; safe to use from several threads.
+    """Plans of earlier gathers, ``_MOST_PLANS`` at most; safe to use from several threads."""
 
-    Args:
-        most: number of plans that are kept.
-    """
-
-    def __init__(self, most: int = 256) -> None:
-        self.most = most
+    def __init__(self) -> None:
         self.held: dict[Any, Plan] = {}
         self._forgotten: dict[Any, Plan] = {}
 
@@ -203,7 +199,7 @@ class Plans:
         plan = self.held.get(key)
         if plan is None or not plan.fits(requests):
             self._drop_dead()
-            if key in self.held or len(self.held) >= self.most:
+            if key in self.held or len(self.held) >= _MOST_PLANS:
                 self._forget()
             plan = self.held[key] = Plan(requests, device)
         return plan

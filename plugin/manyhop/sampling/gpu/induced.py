@@ -69,14 +69,13 @@ class Inducer:
     Args:
         graph: the topology, where kernels can read it.
         device: where nodes and results reside.
-        disjoint: which kernels to compile now; the others are compiled on first use.
         limit: cut longer columns to a choice of this many entries, as HGT sampling does.
 
     Raises:
         GraphError: the device cannot read the graph's memory.
     """
 
-    def __init__(self, graph: Graph, device: torch.device, *, disjoint: bool = False, limit: int | None = None) -> None:
+    def __init__(self, graph: Graph, device: torch.device, *, limit: int | None = None) -> None:
         self.graph = graph
         self.limit = limit
         self.device = device
@@ -102,7 +101,7 @@ class Inducer:
         ]
         if device.type == "cuda" and limit is None:
             one = {t: torch.zeros(min(n, 1), dtype=torch.int64, device=device) for t, n in graph.num_nodes.items()}
-            self.begin([one], [one] if disjoint else None).finish()
+            self.begin([one]).finish()  # compiles its kernels
 
     def begin(
         self,

@@ -23,7 +23,6 @@ END_COLUMNS = tl.constexpr(6)
 # ... and the lookup of edges.
 EDGES_BEGIN = tl.constexpr(12)
 EDGES_DESTINATION = tl.constexpr(13)
-ABOUT_COLUMNS = tl.constexpr(14)
 
 # Columns of `descriptor`: addresses of the output, and of `rows`.
 OUT = tl.constexpr(0)  # endpoints
