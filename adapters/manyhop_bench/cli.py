@@ -315,7 +315,7 @@ def _add_disk(targets: Verbs) -> None:
         description="Measure rows read from a mapped file that is larger than the memory of a process, with a cache of "
         "hot rows, beside numpy.memmap; with --gpu, rows that go to a GPU, which keeps hot rows, too; with --ranks, "
         "one cache for all ranks of a node beside a smaller one for each. The limit is a control group, or, without "
-        "the right to make one, one for pages of the file; the record says which.",
+        "the right to make one, one for pages of the file; the record names it.",
     )
     parser.add_argument("--gpu", action="store_true", help="measure rows that go to a GPU")
     parser.add_argument(

@@ -66,7 +66,7 @@ class FactExchange:
         if not self._appears(outcome, timeout):
             missing = tuple(absent(self.store, keys))
             if missing or not self._appears(outcome, _ANSWER_S):
-                raise _not_there(title, missing, timeout)
+                raise _missing_ranks(title, missing, timeout)
 
     def _appears(self, key: str, seconds: float) -> bool:
         return appears(self.store, key, self.world_size, seconds)
@@ -234,7 +234,7 @@ def rank_names(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
-def _not_there(title: str, ranks: tuple[int, ...], timeout: float) -> RankError:
+def _missing_ranks(title: str, ranks: tuple[int, ...], timeout: float) -> RankError:
     if not ranks:
         return RankError(f"{title}: all ranks came, but the last one ended before it answered. Look for its error.")
     return RankError(

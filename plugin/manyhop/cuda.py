@@ -156,13 +156,13 @@ def check_gpus(ours: world.World, title: str, *, timeout: float) -> torch.device
     there = torch.cuda.is_available()
     uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if there else ""
     every = control.exchange(f"GPUs for {title}", {"gpu": uuid, "count": torch.cuda.device_count()}, timeout=timeout)
-    problem = judge_gpus([fact["gpu"] for fact in every], [fact["count"] for fact in every])
+    problem = gpu_problem([fact["gpu"] for fact in every], [fact["count"] for fact in every])
     if problem is not None:
         raise InputError(f"{title}: {problem}")
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def judge_gpus(gpus: list[str], counts: list[int]) -> str | None:
+def gpu_problem(gpus: list[str], counts: list[int]) -> str | None:
     """What is wrong with the GPUs of the ranks, in words; ``None`` where each has one of its own.
 
     Args:

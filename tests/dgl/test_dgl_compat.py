@@ -72,9 +72,9 @@ def test_what_is_unavailable_raises():
                 print("no error")
         assert not hasattr(dgl.graphbolt, "__wrapped__")  # what tools look for in every module
     """)
-    for (statement, error, says), line in zip(REFUSED * 2, out.splitlines(), strict=True):
+    for (statement, error, message), line in zip(REFUSED * 2, out.splitlines(), strict=True):
         assert line.startswith(error), statement
-        assert says in line, statement
+        assert message in line, statement
 
 
 @needs_dgl

@@ -249,7 +249,7 @@ def test_a_graph_without_edges(num_nodes, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "says"),
+    ("make", "error", "message"),
     [
         (lambda: Graph({("a", "b"): ([0], [1])}), InputError, "source type, relation, destination type"),
         (lambda: Graph(([0, 1], [1])), GraphError, r"\[2\] and \[1\]"),
@@ -268,8 +268,8 @@ def test_a_graph_without_edges(num_nodes, tmp_path):
         (lambda: manyhop_dgl.share(3), InputError, "function that loads a graph"),
     ],
 )
-def test_graphs_that_make_no_sense(make, error, says):
-    with pytest.raises(error, match=says):
+def test_graphs_that_make_no_sense(make, error, message):
+    with pytest.raises(error, match=message):
         make()
 
 
@@ -281,7 +281,7 @@ def set_film(value):
 
 
 @pytest.mark.parametrize(
-    ("do", "error", "says"),
+    ("do", "error", "message"),
     [
         (
             set_film(torch.ones(6)),
@@ -316,9 +316,9 @@ def set_film(value):
         (lambda g: g._secret, AttributeError, "no attribute '_secret'"),
     ],
 )
-def test_uses_that_make_no_sense(do, error, says):
+def test_uses_that_make_no_sense(do, error, message):
     _, g = both()
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         do(g)
 
 

@@ -193,7 +193,7 @@ def test_a_process_forked_while_a_thread_builds():
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "message"),
     [
         (torch.rand(39), r"\[40\] or \[40, 1\], got torch.float32 of shape \[39\]"),
         (torch.rand(40, 2), r"\[40\] or \[40, 1\]"),
@@ -203,10 +203,10 @@ def test_a_process_forked_while_a_thread_builds():
         (torch.zeros(40, dtype=torch.complex64), "real weights"),
     ],
 )
-def test_weights_that_make_no_sense(data, says):
+def test_weights_that_make_no_sense(data, message):
     g = dgl.rand_graph(10, 40)
     g._edge_frames[0]._columns["w"] = dgl.frame.Column(data)  # DGL itself would refuse some
-    with pytest.raises(GraphError, match=says):
+    with pytest.raises(GraphError, match=message):
         topology_of(g, prob="w")
 
 

@@ -34,7 +34,7 @@ def sets_of(dataset):
     return [(task.train_set, task.validation_set, task.test_set) for task in dataset.tasks]
 
 
-def test_what_a_description_may_not_say(tmp_path):
+def test_descriptions_that_are_refused_by_their_content(tmp_path):
     _, good = write_homogeneous(tmp_path)
 
     def check(error, message, **changes):

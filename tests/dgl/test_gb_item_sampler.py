@@ -208,10 +208,10 @@ def test_ranks_have_as_many_batches_as_in_graphbolt(ranks, shuffle, drop_last, d
 
 
 def test_ranks_without_a_seed_agree(ranks, monkeypatch):
-    told = []
+    compared = []
 
     def exchange(title, facts, *, timeout):
-        told.append((title, facts))
+        compared.append((title, facts))
         return [facts | {"seed": 42}, facts]
 
     monkeypatch.setattr(sampler_, "init", lambda **options: None)
@@ -219,7 +219,7 @@ def test_ranks_without_a_seed_agree(ranks, monkeypatch):
     monkeypatch.setattr(sampler_.control, "exchange", exchange)
     sampler = ranks(2, 4, seed=None, shuffle=True)
     assert sampler.seed == 42
-    assert told[0][1]["number of items"] == 15
+    assert compared[0][1]["number of items"] == 15
     assert items_of(sampler) == items_of(ranks(2, 4, seed=42, shuffle=True))
 
 

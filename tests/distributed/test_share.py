@@ -172,7 +172,7 @@ def fail_on_one_node():
     return refused(manyhop_pyg.share, load), refused(manyhop_pyg.share, [make_data, make_hetero][world.node])
 
 
-def test_other_nodes_hear_of_an_error(launcher):
+def test_other_nodes_get_an_error(launcher):
     seen = launcher.run(fail_on_one_node, world_size=3, node_of=[0, 0, 1])
     assert seen[2][0] == ("FileNotFoundError", "no such folder", None)
     for (kind, text, ranks), _ in seen[:2]:

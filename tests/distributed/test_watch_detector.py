@@ -86,7 +86,7 @@ def test_whoever_does_nothing_is_suspected_when_a_collective_failed():
     assert fault.has_deeper_reason
 
 
-def test_a_rank_that_was_never_heard_is_silent():
+def test_a_rank_without_any_heartbeat_is_silent():
     detector = FaultDetector(0, 2, 0)
     for _ in range(12):
         detector.update([Heartbeat(loops={0: LoopStatus(1, 0, 5, "step")}), None], 1.0)
@@ -144,9 +144,9 @@ def test_a_lost_store_matters_unless_its_holder_was_done():
     for holder, culprits in ((2, (2,)), (None, ())):
         ranks = Ranks(store_holder=holder)
         ranks.pass_time(1)
-        ranks.detector.since_heard = 11.0
+        ranks.detector.store_silence = 11.0
         assert (ranks.fault().kind, ranks.fault().ranks) == ("store", culprits)
-        ranks.detector.since_heard, ranks.detector.lost = 0.0, "broken pipe"
+        ranks.detector.store_silence, ranks.detector.lost = 0.0, "broken pipe"
         assert (ranks.fault().kind, ranks.fault().ranks) == ("store", culprits)
     ranks = Ranks(store_holder=2)
     ranks.at[2], ranks.program_ends[2] = LoopStatus(1, 0, 5, "out"), ""

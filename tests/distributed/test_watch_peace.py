@@ -78,12 +78,12 @@ def leave_unnoticed():
             control.exchange("rank 0 is through", {}, timeout=200.0)
             break
     if rank == 1:
-        control.exchange("rank 0 has heard", {}, timeout=200.0)
+        control.exchange("rank 0 has read it", {}, timeout=200.0)
         return None
     control.exchange("rank 0 is through", {}, timeout=200.0)
     while (heartbeat := monitor.of_run()._detector.heartbeats[1]) is None or not heartbeat.loops[0].ends:
         time.sleep(0.01)
-    control.exchange("rank 0 has heard", {}, timeout=200.0)
+    control.exchange("rank 0 has read it", {}, timeout=200.0)
     try:
         iter(loader)
     except RankError as error:
@@ -207,8 +207,8 @@ def test_programs_end_as_python_ends_them(how, codes):
 def test_a_process_alone_has_no_watch():
     watch = Watch("Loader", timeout=1.0)
     iteration = watch.begin(0)
-    iteration.wants()
-    iteration.got()
+    iteration.requested()
+    iteration.received()
     iteration.ended()
     manyhop.shutdown()
 

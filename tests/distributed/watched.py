@@ -29,7 +29,7 @@ class Batches:
         if self._next == self._batches:
             self._iteration.ended()
             raise StopIteration
-        self._iteration.wants()
+        self._iteration.requested()
         if self._next == 0:
             time.sleep(self._first_takes)
         if self._next == self._fail_at:
@@ -37,7 +37,7 @@ class Batches:
             self._iteration.failed(error)
             raise error
         self._next += 1
-        self._iteration.got()
+        self._iteration.received()
         return self._next - 1
 
     def __del__(self):

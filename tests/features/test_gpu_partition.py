@@ -5,9 +5,9 @@ import torch
 
 import manyhop
 from manyhop import control
-from manyhop.cuda import judge_gpus
+from manyhop.cuda import gpu_problem
 from manyhop.errors import CapacityError, FeatureError, InputError, MissingExtraError
-from manyhop.features.whole_memory.capacity import judge, require_communicator, require_contexts
+from manyhop.features.whole_memory.capacity import require_communicator, require_contexts, shortage
 from manyhop.features.whole_memory.communicators import binding
 from manyhop.features.whole_memory.partition import KINDS, Division
 from manyhop.features.whole_memory.topology import as_bytes, lay_out, tables_of, with_tables
@@ -66,8 +66,8 @@ def test_unknown_kinds_and_locations_are_refused():
 def test_too_little_memory_on_one_gpu_is_named():
     division = Division((4 * GIB, 4), torch.float16, 4, "continuous", "cuda")
     world, need = manyhop.World(0, (0, 0, 0, 0)), division.bytes_of_ranks()
-    assert judge(division, world, need, [9 * GIB] * 4, "x") is None
-    reason = judge(division, world, need, [9 * GIB, 9 * GIB, 8 * GIB, 9 * GIB], "x")
+    assert shortage(division, world, need, [9 * GIB] * 4, "x") is None
+    reason = shortage(division, world, need, [9 * GIB, 9 * GIB, 8 * GIB, 9 * GIB], "x")
     assert reason.startswith("x (torch.float16 [4294967296, 4], 32.0 GiB, continuous over 4 ranks, cuda) needs 8.0 GiB")
     assert "on the GPU of rank 2, where 8.0 GiB are free" in reason
     assert "location='cpu'" in reason
@@ -77,10 +77,10 @@ def test_ranks_of_a_host_need_memory_together():
     division = Division((8 * GIB,), torch.uint8, 4, "distributed", "cpu")
     need = division.bytes_of_ranks()
     one, two = manyhop.World(0, (0, 0, 0, 0)), manyhop.World(0, (0, 0, 1, 1))
-    assert "on the host of ranks 0, 1, 2 and 3, where 7.0 GiB" in judge(division, one, need, [7 * GIB] * 4, "x")
-    assert judge(division, two, need, [7 * GIB] * 4, "x") is None
-    assert "ranks 2 and 3" in judge(division, two, need, [7 * GIB, 7 * GIB, 3 * GIB, 3 * GIB], "x")
-    assert judge(division, two, need, [None] * 4, "x") is None
+    assert "on the host of ranks 0, 1, 2 and 3, where 7.0 GiB" in shortage(division, one, need, [7 * GIB] * 4, "x")
+    assert shortage(division, two, need, [7 * GIB] * 4, "x") is None
+    assert "ranks 2 and 3" in shortage(division, two, need, [7 * GIB, 7 * GIB, 3 * GIB, 3 * GIB], "x")
+    assert shortage(division, two, need, [None] * 4, "x") is None
 
 
 def test_a_gpu_without_room_for_cuda_is_named(monkeypatch):
@@ -133,9 +133,9 @@ def test_a_gpu_without_room_for_a_communicator_is_named(monkeypatch):
 
 
 def test_every_rank_needs_a_gpu_of_its_own():
-    assert judge_gpus(["a", "b"], [2, 2]) is None
-    assert "got none for rank 1" in judge_gpus(["a", ""], [1, 0])
-    assert "same one for ranks 0 and 2, which see 2" in judge_gpus(["a", "b", "a"], [2, 2, 2])
+    assert gpu_problem(["a", "b"], [2, 2]) is None
+    assert "got none for rank 1" in gpu_problem(["a", ""], [1, 0])
+    assert "same one for ranks 0 and 2, which see 2" in gpu_problem(["a", "b", "a"], [2, 2, 2])
 
 
 def test_the_extra_that_brings_wholegraph_is_named(monkeypatch):

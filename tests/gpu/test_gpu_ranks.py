@@ -101,7 +101,7 @@ def ask_for_too_much():
     return str(full.value), str(different.value)
 
 
-def test_all_ranks_hear_of_a_gpu_that_is_full(run_on_gpus):
+def test_all_ranks_get_the_error_of_a_gpu_that_is_full(run_on_gpus):
     for full, different in run_on_gpus(ask_for_too_much):
         assert "the features (torch.uint8 [4294967296], 4.0 GiB" in full
         assert "on the GPU of rank 1" in full
@@ -200,7 +200,7 @@ def go_wrong():
     return found
 
 
-def test_ranks_hear_of_each_others_errors_and_go_on(run_on_gpus):
+def test_ranks_get_each_others_errors_and_go_on(run_on_gpus):
     first, second = run_on_gpus(go_wrong)
     assert "rank 1 failed: FeatureError" in first[0]
     assert "got 10 (at position 2)" in second[0]

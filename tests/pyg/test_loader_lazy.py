@@ -92,7 +92,7 @@ def test_a_loader_that_finds_no_gpu_in_use_makes_it_before_its_first_batch(data,
 def test_a_loader_whose_gpu_does_not_sample_makes_it_in_its_constructor(data, on_gpu, made, monkeypatch):
     memory = runtime.decide_memory()
     monkeypatch.setattr(memory, "topology", "host")
-    monkeypatch.setattr(join, "take_over", lambda out, perm, device: (out, perm))
+    monkeypatch.setattr(join, "uploaded", lambda out, perm, device: (out, perm))
     on_gpu()
     loader = NeighborLoader(data, [2], batch_size=20, seed=1)
     assert made == ["CPUSampler"]

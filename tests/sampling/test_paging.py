@@ -15,7 +15,7 @@ from manyhop.sampling import BatchKey, CPUSampler, HGTSpec, NeighborSpec, NodeRe
 from manyhop.sampling.cpu import paging
 from manyhop.sampling.cpu.hgt_sampler import CPUHGTSampler
 from manyhop.system.numba_kernels import kernel
-from manyhop.system.paging import ask_for_numbers, read_no_more_than_asked
+from manyhop.system.paging import advise_random, prefetch_numbers
 
 NUM_NODES = 5000
 PAGE = mmap.PAGESIZE
@@ -100,7 +100,7 @@ def test_what_fits_in_memory_is_read_ahead(paths, monkeypatch, mapped, free):
 
 @kernel("void(uint64, int64, uint64[::1])")
 def ask(source, num_bytes, positions):
-    ask_for_numbers(source, num_bytes, positions)
+    prefetch_numbers(source, num_bytes, positions)
 
 
 def resident(table):
@@ -118,7 +118,7 @@ def test_pages_that_are_asked_for_come_alone(tmp_path):
     np.arange(100 * PAGE // 4, dtype=np.int32).tofile(path)
     (tmp_path / "x.bin.json").write_text(f'{{"shape": [{100 * PAGE // 4}], "dtype": "int32"}}')
     table = files.open(str(path)).mapped()
-    read_no_more_than_asked(table.data_ptr(), table.nbytes)
+    advise_random(table.data_ptr(), table.nbytes)
     with open(path, "rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -135,7 +135,7 @@ def _measure(job: dict[str, Any], ranks: int) -> dict[str, float]:
 
 
 def _send(process: subprocess.Popen[str], line: str) -> None:
-    with contextlib.suppress(BrokenPipeError):  # it has ended, which its exit status says
+    with contextlib.suppress(BrokenPipeError):  # it has ended, which its exit status shows
         print(line, file=process.stdin, flush=True)
 
 

@@ -27,8 +27,8 @@ _reasons: dict[str, str] = {}  # why dgl.graphbolt is not available, once it has
 def unavailable() -> dict[str, str]:
     """Return the modules of DGL that cannot work with this torch, each with the reason; empty if all of them can.
 
-    ``dgl.graphbolt`` is the candidate. Once it has been imported, this is known; before, it is said whether DGL has a
-    library for this torch.
+    ``dgl.graphbolt`` is the candidate. Once it has been imported, this is known; before, the answer is whether DGL has
+    a library for this torch.
     """
     if importlib.util.find_spec("dgl") is None:
         return {"dgl": f"DGL is not installed: {pip_install('dgl')}"}

@@ -109,7 +109,11 @@ class Queries:
         return int(degrees[ids]) if single else degrees[ids].to(self.idtype)
 
     def has_edges_between(self, u: object, v: object, etype: str | EdgeType | None = None) -> Any:
-        """``[n] bool``: whether there is an edge from ``u[i]`` to ``v[i]``; one truth value for single nodes."""
+        """``[n] bool``: whether there is an edge from ``u[i]`` to ``v[i]``; one truth value for single nodes.
+
+        Raises:
+            InputError: nodes that do not exist; numbers of sources and destinations that differ, of which none is 1.
+        """
         edge_type = self.types.edge_type(etype)
         num_nodes = self.tables.graph.num_nodes
         src, one_src = as_ids(u, num_nodes[edge_type[0]], f"nodes of type {edge_type[0]!r}")
@@ -121,7 +125,11 @@ class Queries:
         return bool(found) if one_src and one_dst else found
 
     def formats(self, formats: str | list[str] | None = None) -> Any:
-        """Which sparse formats there are; given some, the graph itself: its tables are CSC, and made as needed."""
+        """Which sparse formats there are; given some, the graph itself: its tables are CSC, and made as needed.
+
+        Raises:
+            InputError: a format other than ``"coo"``, ``"csr"`` and ``"csc"``.
+        """
         if formats is None:
             return {"created": ["csc"], "not created": ["coo", "csr"]}
         given = [formats] if isinstance(formats, str) else list(formats)

@@ -105,7 +105,7 @@ def check_torch_arguments(kwargs: dict[str, Any], own: type) -> None:
     for name in ("dataset", "sampler", "batch_sampler", "collate_fn"):
         if kwargs.get(name) is not None:
             raise InputError(
-                f"Got {name}, which a loader of graphs has no use for: indices say what is in the batches, "
+                f"Got {name}, which a loader of graphs has no use for: the indices define the batches, "
                 "graph_sampler what is made of them."
             )
         kwargs.pop(name, None)

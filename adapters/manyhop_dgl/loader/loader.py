@@ -46,7 +46,7 @@ from manyhop_dgl.samplers.arguments import check_sampler
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.seeding import draw
 
-_finding = threading.Lock()
+_finding_gpu = threading.Lock()
 
 
 class Collate:
@@ -95,7 +95,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         gpu_cache: for a GPU only: ``{"node": {name: rows}, "edge": {name: rows}}``, how many rows of data in pinned
             memory the GPU keeps: those that batches want most often. Default: as its memory allows.
         placement: for a GPU only: where edges and data reside, ``"cuda-cuda"``, ``"pinned-cuda"``, ``"cpu-cuda"``,
-            ``"sharded"``, ``"distributed"`` or ``"auto"``, as for PyG's loaders; ``None``: as ``use_uva`` says, else as
+            ``"sharded"``, ``"distributed"`` or ``"auto"``, as for PyG's loaders; ``None``: by ``use_uva``, else as
             sizes and free memory suggest. Not together with ``use_uva=True``.
         engine: ``"cugraph"``: the edges are spread over the GPUs of all ranks, and pylibcugraph samples them, as for
             PyG's loaders. Needs manyhop's samplers of neighbours, which exclude no edges.
@@ -351,7 +351,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         seeds = with_graph(as_seeds(indices), self.graph)
         if not isinstance(seeds, Seeds):
             raise InputError(f"Expected indices as a tensor, or tensors by type, got a {type(indices).__name__}.")
-        with _finding:
+        with _finding_gpu:
             self._find_gpu()
         return self._make_alone(key, partial(self._batch_around, seeds.indices))
 

@@ -16,7 +16,7 @@ from manyhop_pyg.batch.assemble_stores import join_hetero_store, join_store
 from manyhop_pyg.batch.edge_index import mark_edges, wrap_edges
 from manyhop_pyg.batch.joining import Joining
 from manyhop_pyg.batch.plan import DataPlan
-from manyhop_pyg.batch.upload import take_over
+from manyhop_pyg.batch.upload import uploaded
 from manyhop_pyg.typing import Batch, Sample
 
 
@@ -30,7 +30,7 @@ def join(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[
         if not isinstance(out, SamplerOutput | HeteroSamplerOutput):
             raise TypeError(f"'{joining.loader}' found invalid type: '{type(out)}'")
     if gpu is not None:
-        taken = [take_over(out, perm, gpu.device) for out in outs]
+        taken = [uploaded(out, perm, gpu.device) for out in outs]
         outs, perm = [out for out, _ in taken], taken[0][1]
     if padding is not None:
         outs = padding.pad(outs, joining.stats)

@@ -14,7 +14,7 @@ from manyhop_pyg.batch.assemble import edge_ids
 from manyhop_pyg.typing import Permutation, Sample
 
 
-def take_over(out: Sample, perm: Permutation, device: torch.device) -> tuple[Sample, Permutation]:
+def uploaded(out: Sample, perm: Permutation, device: torch.device) -> tuple[Sample, Permutation]:
     """Return a sample that the CPU has made on the device, and what its edges are permuted by; others as they were."""
     node = out.node
     some = next(iter(node.values()), None) if isinstance(node, dict) else node

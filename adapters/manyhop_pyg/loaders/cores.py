@@ -47,7 +47,11 @@ class CoreControl:
 
     @contextmanager
     def enable_multithreading(self, worker_threads: int | None = None) -> Iterator[None]:
-        """Let each thread of the loader gather features with several threads: by default all cores, shared evenly."""
+        """Let each thread of the loader gather features with several threads: by default all cores, shared evenly.
+
+        Raises:
+            InputError: the loader has no threads, or each would get none or more than there are.
+        """
         if self.num_workers == 0:
             raise InputError("Expected num_workers of at least 1 for 'enable_multithreading', got 0.")
         cores = torch.get_num_threads()

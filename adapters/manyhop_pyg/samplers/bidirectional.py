@@ -91,7 +91,11 @@ class BidirectionalNeighborSampler(_PyGs):  # type: ignore[misc]  # PyG is untyp
     def sample_from_edges(
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
     ) -> SamplerOutput:
-        """Sample around the endpoints of seed edges."""
+        """Sample around the endpoints of seed edges.
+
+        Raises:
+            InputError: negatives are to be drawn.
+        """
         if neg_sampling is not None:
             raise InputError(f"Expected no neg_sampling for {type(self).__name__}, got some. Use NeighborSampler.")
         return super().sample_from_edges(inputs)

@@ -100,7 +100,11 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         return out
 
     def node_request(self, index: NodeSamplerInput, key: BatchKey) -> NodeRequest:
-        """What the engine is asked for seed nodes."""
+        """Return the engine's request for seed nodes.
+
+        Raises:
+            InputError: seeds with times, or of a type that the graph does not have.
+        """
         if index.time is not None:
             raise InputError(NO_TIMES)
         seeds, _ = seeds_of(index)
@@ -115,7 +119,7 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         return out
 
     def sample_from_edges(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> NoReturn:
-        """HGT sampling starts from nodes of one type."""
+        """Raise InputError: HGT sampling starts from nodes."""
         raise InputError("HGT sampling starts from nodes, not from edges: use LinkNeighborLoader for links.")
 
     def __getstate__(self) -> dict[str, object]:

@@ -25,8 +25,8 @@ from manyhop.sampling import BatchKey, EdgeSampler, NodeRequest, SampledSubgraph
 from manyhop.sampling.seed_edges import sample_together
 from manyhop_pyg.batch.output import to_sampler_output
 from manyhop_pyg.data.convert import Topology, build_topology, claim_place, read_data
-from manyhop_pyg.samplers.asked import ask_around_edges, ask_around_nodes
 from manyhop_pyg.samplers.host import host_engine
+from manyhop_pyg.samplers.overridden import call_around_edges, call_around_nodes
 from manyhop_pyg.samplers.requests import SeedRequests, check_window
 from manyhop_pyg.samplers.seed_edges import SeedEdges, edge_metadata
 from manyhop_pyg.samplers.spec import as_num_neighbors, make_spec
@@ -133,13 +133,13 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     def sample_from_nodes(self, index: NodeSamplerInput) -> Sample:
         """Sample around seed nodes; ``metadata`` of the result is ``(input_id, time)``."""
         if has_own_sample(self):
-            return ask_around_nodes(self, index)
+            return call_around_nodes(self, index)
         out = self.node_output(self.engine.sample(self.node_request(index, next_key())))
         out.metadata = node_metadata(index, index.input_id, index.time)
         return out
 
     def node_request(self, index: NodeSamplerInput, key: BatchKey) -> NodeRequest:
-        """What the engine is asked for seed nodes."""
+        """Return the engine's request for seed nodes."""
         return self.requests.of_nodes(*seeds_of(index), key)
 
     def sample_from_edges(
@@ -161,6 +161,9 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         Returns:
             A sample with ``metadata``: ``(input_id, edge_label_index, edge_label, time)``, for triplets
             ``(input_id, src_index, dst_pos_index, dst_neg_index, time)``.
+
+        Raises:
+            InputError: seeds or negatives that do not fit the graph, or what a ``_sample`` of a subclass does not do.
         """
         if isinstance(index, TypedEdgeInput):
             if has_own_sample(self):
@@ -177,7 +180,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
                 raise InputError(
                     f"{type(self).__name__} has a _sample of its own, which excludes no edges. Leave exclude out."
                 )
-            return ask_around_edges(self, sampler, request, index, neg_sampling)
+            return call_around_edges(self, sampler, request, index, neg_sampling)
         sampled = sampler.sample(request)
         out = self.node_output(edges.relabelled(sampled))
         out.metadata = edge_metadata(sampled, neg_sampling, index.input_id, index.label, index.time)

@@ -71,7 +71,7 @@ class BufferPool:
         # torch alone keeps this very array alive, as long as the storage: a finaliser runs when it dies.
         kind = _numpy_dtype(dtype)
         window = np.ndarray((nbytes,), np.uint8, base) if kind is None else np.ndarray(shape, kind, base)
-        lease = _Lease(window, _give_back)
+        lease = _Lease(window, _release)
         lease.base, lease.size, lease.pool = base, size, weakref.ref(self)
         self._leases[id(lease)] = lease
         tensor = torch.from_numpy(window)
@@ -100,7 +100,7 @@ class BufferPool:
             size = _size_class(size + 1)
         return None
 
-    def take_back(self, lease: _Lease) -> None:
+    def release(self, lease: _Lease) -> None:
         """Reuse the memory of a lease that has ended, unless the pool does not have it any more."""
         if self._leases.pop(id(lease), None) is None:
             return
@@ -154,10 +154,10 @@ class PinnedPool(BufferPool):
         return PinnedPool, ()
 
 
-def _give_back(lease: Any) -> None:
+def _release(lease: Any) -> None:
     pool = lease.pool()
     if pool is not None:
-        pool.take_back(lease)
+        pool.release(lease)
 
 
 @functools.cache

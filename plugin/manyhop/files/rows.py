@@ -153,7 +153,11 @@ class Rows:
         _in_threads([partial(check, part) for part in self._parts], threads, bar)
 
     def flat(self) -> Rows:
-        """The same numbers as one long row after row: ``[prod(shape)]``. Of files that can be mapped only."""
+        """The same numbers as one long row after row: ``[prod(shape)]``.
+
+        Raises:
+            InputError: they are not in one file that can be mapped.
+        """
         part = self._parts[0]
         if not self.can_map or not isinstance(part, FilePart):
             raise InputError(f"Expected one file that can be mapped, got {self!r}.")

@@ -31,7 +31,7 @@ def warm_up_caches(adapter: Adapter[Any, Any], plan: BatchPlan, caches: Sequence
     # Ranks of a node that share the caches begin at different batches, which may be those of all ranks.
     begin = len(plan) * world.current_rank() // world.current_size()
     for number in range(min(len(plan), _MOST_BATCHES)):
-        if all(cache.knows_enough for cache in caches):
+        if all(cache.has_enough_counts for cache in caches):
             return
         batch = (begin + number) % len(plan)
         with BatchContext(BatchKey(0, 0, batch), Turn(0, batch)), only_counting():

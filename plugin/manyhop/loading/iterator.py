@@ -177,7 +177,7 @@ class EpochIterator(Iterator[Any]):
         moved()
         try:
             if watched is not None and progress.received != progress.rounds:
-                watched.wants()
+                watched.requested()
             value = next(self._pipeline)
         except StopIteration:
             if self._gpu is not None:
@@ -201,7 +201,7 @@ class EpochIterator(Iterator[Any]):
         if self._samples:
             progress.sampler = self._pipeline.snapshot
         if watched is not None:
-            watched.got()
+            watched.received()
         return value
 
     def close(self) -> None:

@@ -128,7 +128,7 @@ class _Threads:
             self._crews.add(iterator.crew)
 
     def end(self) -> None:
-        announce_end()  # before exchanges end, which others may take part in only when they have heard of it
+        announce_end()  # before exchanges end, which others take part in once they have read it
         for iterator in list(self._iterators):
             iterator.end()
         end_crews(self._crews)

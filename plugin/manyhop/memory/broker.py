@@ -225,7 +225,7 @@ class _Service:
         try:
             message, fds = receive(peer.connection)
         except (OSError, EOFError, ValueError):
-            self._lose(peer)
+            self._drop_peer(peer)
             return
         if message["do"] == "ask":
             peer.key, peer.rank = message["key"], message["rank"]
@@ -278,7 +278,7 @@ class _Service:
         del self._things[key]
         channel.close_all(thing.fds)
 
-    def _lose(self, peer: _Peer) -> None:
+    def _drop_peer(self, peer: _Peer) -> None:
         """Nobody is at the other end of a connection any more."""
         if peer.connection.fileno() < 0:
             return
@@ -303,7 +303,7 @@ class _Service:
         try:
             send(peer.connection, message, fds)
         except OSError:
-            self._lose(peer)
+            self._drop_peer(peer)
 
 
 def _too_late(what: str, timeout: float, builder: int) -> RankError:

@@ -68,17 +68,17 @@ class Steps:
     def batch(self, number: int) -> Iterator[None]:
         """The body makes batch ``number`` of this rank, from 0, or a part of it, and may gather rows.
 
-        If it fails before, the other ranks hear of it when they come to this batch.
+        If it fails before, the other ranks get the error when they come to this batch.
         """
-        before = _here.exchange
-        _here.exchange = lambda requests, pool: self._gather(number, requests, pool)
+        before = _current.exchange
+        _current.exchange = lambda requests, pool: self._gather(number, requests, pool)
         try:
             yield
         except Exception as error:
             self._fail(number, error)
             raise
         finally:
-            _here.exchange = before
+            _current.exchange = before
 
     def close(self) -> None:
         """The rest of the epoch is not wanted. A finaliser may call it, in any thread; further calls do nothing."""
@@ -117,26 +117,26 @@ class Steps:
             return
 
 
-class _Here(threading.local):
+class _Current(threading.local):
     exchange: Exchanging | None = None
 
 
-_here = _Here()
+_current = _Current()
 
 
 def current_exchange() -> Exchanging | None:
     """How the batch that this thread is making gets rows from other nodes; ``None`` outside of such a batch."""
-    return _here.exchange
+    return _current.exchange
 
 
 @contextmanager
 def exchanging(exchange: Exchanging) -> Iterator[None]:
     """In the body, in this thread, rows of other nodes are asked of ``exchange``."""
-    before, _here.exchange = _here.exchange, exchange
+    before, _current.exchange = _current.exchange, exchange
     try:
         yield
     finally:
-        _here.exchange = before
+        _current.exchange = before
 
 
 def _close(lockstep: Lockstep | None) -> None:

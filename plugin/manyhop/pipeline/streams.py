@@ -83,17 +83,17 @@ class Streams:
         """Wait until the GPU has done all enqueued work, of any stream."""
         torch.cuda.synchronize(self.device)
 
-    def on_stream(self) -> _Here:
+    def on_stream(self) -> _OnStream:
         """A context manager: in the body, this thread works on its own stream."""
         mine = self._mine
-        here: _Here | None = getattr(mine, "here", None)
-        if here is None:
-            here = mine.here = _Here(self._stream())
+        context: _OnStream | None = getattr(mine, "context", None)
+        if context is None:
+            context = mine.context = _OnStream(self._stream())
             mine.since = None
         if mine.since is not self._since:
             mine.since = self._since
-            here.stream.wait_event(mine.since)
-        return here
+            context.stream.wait_event(mine.since)
+        return context
 
     def _stream(self) -> Stream:
         """A stream for this thread; memory that torch keeps for the stream of a thread that has ended is used again."""
@@ -234,7 +234,7 @@ class Streams:
         raise TypeError("streams belong to one process")
 
 
-class _Here:
+class _OnStream:
     """A context manager that makes a stream the current one. (torch's takes twenty times as long.)"""
 
     def __init__(self, stream: Stream) -> None:

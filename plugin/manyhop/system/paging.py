@@ -21,7 +21,7 @@ _advise: Any = types.ExternalFunction("madvise", types.int32(types.uint64, types
 
 
 @kernel("void(int64, int64)")
-def read_no_more_than_asked(source: int, num_bytes: int) -> None:
+def advise_random(source: int, num_bytes: int) -> None:
     """Have the system read no pages of mapped memory but those that are asked for.
 
     Otherwise a fault reads megabytes around it, in whose place others go that were asked for, and are not copied yet.
@@ -31,7 +31,7 @@ def read_no_more_than_asked(source: int, num_bytes: int) -> None:
 
 
 @kernel("void(int64, int64, int64, int64)")
-def ask_for_rows(source: int, row_bytes: int, rows: int, count: int) -> None:
+def prefetch_rows(source: int, row_bytes: int, rows: int, count: int) -> None:
     """Have the system read rows of a mapped file, all at the same time, without waiting for them.
 
     Args:
@@ -48,7 +48,7 @@ def ask_for_rows(source: int, row_bytes: int, rows: int, count: int) -> None:
 
 
 @helper
-def ask_for_numbers(source: np.uint64, num_bytes: int, positions: npt.NDArray[np.uint64]) -> None:
+def prefetch_numbers(source: np.uint64, num_bytes: int, positions: npt.NDArray[np.uint64]) -> None:
     """Have the system read single numbers of a mapped file, of a page that comes several times in a row once.
 
     Args:

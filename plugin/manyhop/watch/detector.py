@@ -42,14 +42,14 @@ class FaultDetector:
         self.silent = [0.0] * world_size
         """Seconds without a new heartbeat."""
         self._idle = [0.0] * world_size
-        self.since_heard = 0.0
+        self.store_silence = 0.0
         """Seconds since the store answered."""
         self.lost = ""
         """The error of the store, once it is gone."""
 
     def update(self, heartbeats: Sequence[Heartbeat | None], seconds: float) -> None:
         """Take the latest heartbeat of every rank, ``seconds`` after the ones before."""
-        self.since_heard = 0.0
+        self.store_silence = 0.0
         moved = []
         for rank, (old, new) in enumerate(zip(self.heartbeats, heartbeats, strict=True)):
             ticked = new is not None and (old is None or new.tick != old.tick or new.end is not None)
@@ -58,7 +58,7 @@ class FaultDetector:
         self._idle = [0.0 if m else idle + seconds for m, idle in zip(moved, self._idle, strict=True)]
         self.heartbeats = list(heartbeats)
 
-    def _that_know(self, number: int) -> list[tuple[int, Heartbeat]]:
+    def _in_loader(self, number: int) -> list[tuple[int, Heartbeat]]:
         return [(rank, beat) for rank, beat in enumerate(self.heartbeats) if beat is not None and number in beat.loops]
 
     def fault(
@@ -83,7 +83,7 @@ class FaultDetector:
                 others wait for it in collectives of the user, which have a timeout of their own.
             inside: whether this rank is in its loop; outside only ranks that are in theirs can be at fault.
         """
-        others = [(rank, beat) for rank, beat in self._that_know(number) if rank != self.rank]
+        others = [(rank, beat) for rank, beat in self._in_loader(number) if rank != self.rank]
         inside_too = [(rank, beat) for rank, beat in others if inside or beat.loops[number].inside]
         ends = [
             (rank, end)
@@ -109,7 +109,7 @@ class FaultDetector:
         ]
         return (
             self._ended("failed", ends)
-            or self._gone(number, gone)
+            or self._silent(number, gone)
             or self._ended("quit", ends)
             or (self._quit_between(number, quit_between) if inside else None)
             or self._ended("left", [(rank, end) for rank, end in ends if end.received <= received])
@@ -122,7 +122,7 @@ class FaultDetector:
         """Return the fault of ranks that left an iteration early, whose batches this rank has all received."""
         early = [
             (rank, end)
-            for rank, beat in self._that_know(number)
+            for rank, beat in self._in_loader(number)
             for end in beat.loops[number].ends
             if rank != self.rank and end.iteration == iteration and end.received < received
         ]
@@ -162,7 +162,7 @@ class FaultDetector:
         why = f": {beat.end}" if beat.end else ". Every rank has to go through the same number of epochs."
         return Fault("quit", tuple(r for r, _ in chosen), f"rank {rank} ended its program {when}{why}")
 
-    def _gone(self, number: int, ranks: Sequence[int]) -> Fault | None:
+    def _silent(self, number: int, ranks: Sequence[int]) -> Fault | None:
         if not ranks:
             return None
         seconds = min(self.silent[rank] for rank in ranks)
@@ -193,9 +193,9 @@ class FaultDetector:
         beat = None if holder is None else self.heartbeats[holder]
         if holder == self.rank or (beat is not None and beat.end == ""):
             return None  # it has done all its work and is gone: nobody watches any more
-        if not self.lost and self.since_heard <= silence:
+        if not self.lost and self.store_silence <= silence:
             return None
-        what = f"cannot be reached ({self.lost})" if self.lost else f"has not answered for {self.since_heard:.0f} s"
+        what = f"cannot be reached ({self.lost})" if self.lost else f"has not answered for {self.store_silence:.0f} s"
         who = "torchrun's agent" if holder is None else f"the process of rank {holder}"
         return Fault(
             "store",

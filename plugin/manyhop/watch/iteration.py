@@ -16,9 +16,9 @@ class Watch:
     """Watches the other ranks for one loader. All ranks make the watches of their loaders in the same order.
 
     A daemon thread per process publishes the states of its loops about once a second. As soon as it is known that
-    another rank cannot deliver its share, ``Iteration.wants`` raises. Where this rank waits in a collective for a rank
-    that is gone, nothing can be raised: then the process is ended, with a message on stderr and status 1. A rank that
-    is there may take as long as it wants, whatever others wait for.
+    another rank cannot deliver its share, ``Iteration.requested`` raises. Where this rank waits in a collective for a
+    rank that is gone, nothing can be raised: then the process is ended, with a message on stderr and status 1. A rank
+    that is there may take as long as it wants, whatever others wait for.
 
     Args:
         name: of the loader, for messages.
@@ -73,7 +73,7 @@ class Iteration:
         self._watch = watch  # a loader may be dropped while its iterator is in use
         self._loop, self._monitor, self._number = loop, monitor, loop.at[0]
 
-    def wants(self) -> None:
+    def requested(self) -> None:
         """The caller asks for a batch, and there is one more in this epoch.
 
         Raises:
@@ -87,7 +87,7 @@ class Iteration:
             if loop.trouble:
                 self.check()
 
-    def got(self) -> None:
+    def received(self) -> None:
         """The caller has its batch: its step begins."""
         loop = self._loop
         number, epoch, received, phase = loop.at

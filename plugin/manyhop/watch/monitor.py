@@ -111,7 +111,7 @@ class Monitor:
         self._loops = {**self._kept(), self._made: loop}
         self._made += 1
         if self._made == 1:
-            self._store.set(f"watch/{self.rank}", self._sign().encode())  # whoever dies now has been there
+            self._store.set(f"watch/{self.rank}", self._heartbeat().encode())  # whoever dies now has been there
             for thread in self._threads:
                 thread.start()
         return loop
@@ -187,7 +187,7 @@ class Monitor:
 
     def _exchange(self, seconds: float) -> None:
         self._tick += 1
-        self._store.set(f"watch/{self.rank}", self._sign().encode())
+        self._store.set(f"watch/{self.rank}", self._heartbeat().encode())
         if self._unseen:
             missing = control.absent(self._store, [f"watch/{rank}" for rank in self._unseen])
             self._unseen = [self._unseen[k] for k in missing]
@@ -201,7 +201,7 @@ class Monitor:
         for loop in self._loops.values():
             loop.trouble = self._fault(loop, float("inf")) is not None
 
-    def _sign(self) -> Heartbeat:
+    def _heartbeat(self) -> Heartbeat:
         loops = {number: loop.status() for number, loop in self._loops.items()}
         return Heartbeat(self._tick, _moves, self._waits, self._place, self._ending, loops)
 
@@ -218,8 +218,8 @@ class Monitor:
             seconds = min(now - last, 2 * self._interval)
             last = now
             with self._lock:
-                self._detector.since_heard += seconds
-                store_silent = self._detector.since_heard
+                self._detector.store_silence += seconds
+                store_silent = self._detector.store_silence
             idle = idle + seconds if moves == _moves else 0.0
             moves = _moves
             latest = max(self._loops.values(), key=lambda loop: (loop.at[3] != "out", loop.number))
@@ -235,11 +235,11 @@ class Monitor:
     def _end_if_hopeless(self, loop: Loop) -> None:
         """End the process if this rank waits for one that is gone: nothing can interrupt a collective."""
         phase = loop.at[3]
-        asks = self._waits or phase == "making"
+        needs_batch = self._waits or phase == "making"
         if phase == "out" and not self._waits:
             return
         # This rank may be about to leave after the same batch as one that has left, unless it waits or asks for more.
-        received = float("inf") if phase == "out" else loop.at[2] - (not asks)
+        received = float("inf") if phase == "out" else loop.at[2] - (not needs_batch)
         fault = self._fault(loop, received)
         if fault is None:
             return
@@ -266,7 +266,7 @@ class Monitor:
         error = _last_error()
         inside = [loop for loop in self._loops.values() if loop.at[3] != "out"]
         for loop in self._loops.values():
-            _give_reason(loop, error, loop in inside)
+            _note_reason(loop, error, loop in inside)
         reason = "" if error is None else described(error)
         self._ending = reason or ("in the middle of its loop" if inside else "")
         self.wake()
@@ -308,7 +308,7 @@ def _last_error() -> BaseException | None:
     return getattr(sys, "last_exc", getattr(sys, "last_value", None))
 
 
-def _give_reason(loop: Loop, error: BaseException | None, inside: bool) -> None:
+def _note_reason(loop: Loop, error: BaseException | None, inside: bool) -> None:
     """Note in an iteration that the program's end has cut off why that was; one that was just dropped is such, too."""
     kind = "followed" if error is not None and is_of_communication(error) else "quit"
     text = "" if error is None else described(error)

@@ -221,7 +221,7 @@ class TorchBasedFeatureStore(BasicFeatureStore):
 
     Args:
         feat_data: which; ``in_memory=False`` maps the file.
-        placement: where all of them go, as :class:`TorchBasedFeature` has it; ``"process"``: as ``in_memory`` says.
+        placement: where all of them go, as :class:`TorchBasedFeature` has it; ``"process"``: by ``in_memory``.
         device: this rank's GPU, for places of GPUs.
 
     Raises:

@@ -78,7 +78,11 @@ class FusedCSC:
         return {name: counts[k] for name, k in self.edge_type_to_id.items()}
 
     def node_ranges(self) -> dict[str, range]:
-        """Node type -> its ids in the fused CSC, by type id; ``"_N"`` where types have no names."""
+        """Node type -> its ids in the fused CSC, by type id; ``"_N"`` where types have no names.
+
+        Raises:
+            GraphError: ``node_type_offset`` does not rise from 0 to the number of nodes.
+        """
         if not self.is_heterogeneous:
             return {HOMOGENEOUS_NODE: range(self.total_num_nodes)}
         assert self.node_type_offset is not None

@@ -114,8 +114,8 @@ class Splitter:
         nodes = _Kinds(torch.searchsorted(starts, node, right=True) - 1, node_hops, len(self._node_types))
         edges = _Kinds(found[0].to(device, torch.int64), edge_hops, len(self._edge_types))
         counts = torch.cat([nodes.counts, edges.counts]).tolist()
-        nodes.told(counts[: len(nodes.counts)])
-        edges.told(counts[len(nodes.counts) :])
+        nodes.set_counts(counts[: len(nodes.counts)])
+        edges.set_counts(counts[len(nodes.counts) :])
         order = nodes.order
         local = torch.empty_like(node)
         begins = nodes.sizes.cumsum(0) - nodes.sizes
@@ -192,7 +192,7 @@ class _Kinds:
         self.counts = empty.scatter_add(0, hop * num_kinds + kind, torch.ones_like(kind))
         self.sizes = self.counts.view(-1, num_kinds).sum(0)
 
-    def told(self, counts: list[int]) -> None:
+    def set_counts(self, counts: list[int]) -> None:
         """What ``counts`` holds, now on the host."""
         self.by_hop = [counts[k :: self._num_kinds] for k in range(self._num_kinds)]
         self._sizes = [sum(hops) for hops in self.by_hop]

@@ -57,7 +57,7 @@ class Sampling:
 
     @property
     def graph(self) -> object:
-        """What is sampled; ``None``: a sampler of the user's does not say."""
+        """What is sampled; ``None``: unknown, for a sampler of the user's."""
         begun = getattr(getattr(self.stage, "datapipe", None), "transformer", None)
         return begun.args[0] if isinstance(begun, partial) else getattr(self.stage, "graph", None)
 

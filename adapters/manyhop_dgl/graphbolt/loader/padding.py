@@ -215,7 +215,7 @@ def _filled(values: Tensor, size: int, fills: Sequence[int]) -> Tensor:
 
 
 def _empty_types(graph: object) -> list[NodeType | EdgeType]:
-    """Return the types that a graph has no nodes, or edges, of; of a graph of the user's, as far as it says so."""
+    """Return the types that a graph has no nodes, or edges, of; of a graph of the user's, as far as it has counts."""
     nodes, edges = getattr(graph, "num_nodes", None), getattr(graph, "num_edges", None)
     found: list[NodeType | EdgeType] = [t for t, n in nodes.items() if n == 0] if isinstance(nodes, dict) else []
     return found + ([etype_str_to_tuple(t) for t, n in edges.items() if n == 0] if isinstance(edges, dict) else [])

@@ -264,7 +264,7 @@ def edges_to_exclude(
 
 
 def _check_mapping(mapping: dict[str, str] | None, edges: object, sampled: Collection[str]) -> None:
-    """Its edge types have to be there: by a slip of the pen, reverse edges would stay, and tell the answer."""
+    """Raise for edge types that are not there: misspelt, their reverse edges would stay, and leak the labels."""
     if not sampled or not isinstance(edges, dict):
         return
     for name, reverse in (mapping or {}).items():

@@ -47,9 +47,7 @@ class PPRLoader(NodeLoader):
     ) -> None:
         for name in ("input_time", "node_sampler"):
             if name in kwargs:
-                raise InputError(
-                    f"Expected no {name}: num_neighbors, alpha and eps say what a batch has. Leave it out."
-                )
+                raise InputError(f"Expected no {name}: num_neighbors, alpha and eps define the batches. Leave it out.")
         self.num_neighbors = integer("num_neighbors", num_neighbors, 1)
         self.alpha, self.eps = alpha, eps
         sampler = PageRankSampler(data, self.num_neighbors, alpha, eps)

@@ -42,9 +42,7 @@ class RandomNodeLoader(NodeLoader, torch_geometric.loader.RandomNodeLoader):  # 
             del kwargs["batch_size"]  # Lightning hands it back
         for name in ("batch_size", "input_nodes", "node_sampler", "seed_parts"):
             if name in kwargs:
-                raise InputError(
-                    f"Expected num_parts alone to say which nodes are in a batch, got {name}: leave it out."
-                )
+                raise InputError(f"Expected num_parts alone to define the batches, got {name}: leave it out.")
         super().__init__(
             data=data,
             node_sampler=sampler,

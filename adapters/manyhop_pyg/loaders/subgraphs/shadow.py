@@ -36,7 +36,7 @@ class _EgoLoader(NodeLoader):
     def __init__(self, data: Data, sampler: NeighborSampler, node_idx: Tensor | None, kwargs: dict[str, Any]) -> None:
         for name in ("input_nodes", "input_time", "node_sampler"):
             if name in kwargs:
-                raise InputError(f"Expected no {name}: node_idx says which graphs a batch has. Leave it out.")
+                raise InputError(f"Expected no {name}: node_idx defines the batches. Leave it out.")
         self.node_idx = node_idx
         check_features(data, None)
         y = data.get("y")

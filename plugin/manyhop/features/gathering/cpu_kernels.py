@@ -9,13 +9,13 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from manyhop.system.numba_kernels import helper, i32, i64, kernel, prefetch, prefetch8_far, prefetch8_near
+from manyhop.system.numba_kernels import fence, helper, i32, i64, kernel, prefetch, prefetch8_far, prefetch8_near
 
 _LINE = 64  # bytes of a cache line
-_BLOCK = 512  # bytes that are copied, and asked for, at once
-_ROWS_AHEAD = 16  # of rows longer than 16 bytes: asked for from memory
+_BLOCK = 512  # bytes that are copied, and prefetched, at once
+_ROWS_AHEAD = 16  # of rows longer than 16 bytes: prefetched from memory
 _ROWS_NEAR = 4  # .. and of long ones, from the L2 cache
-_MOST = 4096  # bytes of a row that are asked for; the hardware has noticed by then
+_MOST = 4096  # bytes of a row that are prefetched; the hardware has noticed by then
 _SMALL_AHEAD = 24
 _SMALL = 16
 _STREAM_BYTES = 4 << 20  # results from this size on go past the caches, which the sampler needs more
@@ -24,7 +24,7 @@ _STREAM_BYTES = 4 << 20  # results from this size on go past the caches, which t
 def _copy_of(num_bytes: int, *, stream: bool = False) -> Any:
     """An intrinsic that copies a fixed number of bytes, of any alignment, in as few instructions as the CPU has.
 
-    With ``stream`` they go past the caches; the target is a multiple of 64 then, and :func:`_settle` has to follow.
+    With ``stream`` they go past the caches; the target is a multiple of 64 then, and a :func:`fence` has to follow.
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -52,20 +52,9 @@ copy512, copy64, copy16, copy8, copy4, copy1 = (_copy_of(n) for n in (_BLOCK, 64
 _stream512, _stream64 = (_copy_of(n, stream=True) for n in (_BLOCK, _LINE))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _settle(typingctx: Any) -> Any:
-    """Stores past the caches are seen by other threads from here on."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.fence("seq_cst")
-        return context.get_dummy_value()
-
-    return types.void(), codegen
-
-
 @helper
-def _ask(row: Any, num_bytes: int) -> None:
-    """Ask for a row from memory; whole blocks come into the L2 cache, and :func:`_ask_near` asks for them again."""
+def _prefetch_far(row: Any, num_bytes: int) -> None:
+    """Prefetch a row from memory: whole blocks into the L2 cache, which :func:`_prefetch_near` prefetches again."""
     end = row + num_bytes
     while row + _BLOCK <= end:
         prefetch8_far(np.uint64(row))
@@ -77,7 +66,7 @@ def _ask(row: Any, num_bytes: int) -> None:
 
 
 @helper
-def _ask_near(row: Any, num_bytes: int) -> None:
+def _prefetch_near(row: Any, num_bytes: int) -> None:
     """Ask for the whole blocks of a row from the L2 cache, into the L1 cache."""
     end = row + num_bytes
     while row + _BLOCK <= end:
@@ -108,8 +97,8 @@ def gather_rows(
     if row_bytes <= _SMALL:
         for i in range(count):
             if i + _SMALL_AHEAD < count:
-                ahead = rows64[i + _SMALL_AHEAD] if wide else np.int64(rows32[i + _SMALL_AHEAD])
-                prefetch(np.uint64(source + ahead * stride))
+                most = rows64[i + _SMALL_AHEAD] if wide else np.int64(rows32[i + _SMALL_AHEAD])
+                prefetch(np.uint64(source + most * stride))
             row = rows64[i] if wide else np.int64(rows32[i])
             if np.uint64(row) >= limit:
                 return i
@@ -125,12 +114,16 @@ def gather_rows(
                     copy1(a + j, b + j)
         return -1
     stream = (row_bytes | target) % _LINE == 0 and count * row_bytes >= _STREAM_BYTES
-    asked = min(row_bytes, _MOST)
+    most = min(row_bytes, _MOST)
     for i in range(count):
         if i + _ROWS_AHEAD < count:
-            _ask(source + (rows64[i + _ROWS_AHEAD] if wide else np.int64(rows32[i + _ROWS_AHEAD])) * stride, asked)
+            _prefetch_far(
+                source + (rows64[i + _ROWS_AHEAD] if wide else np.int64(rows32[i + _ROWS_AHEAD])) * stride, most
+            )
         if i + _ROWS_NEAR < count:
-            _ask_near(source + (rows64[i + _ROWS_NEAR] if wide else np.int64(rows32[i + _ROWS_NEAR])) * stride, asked)
+            _prefetch_near(
+                source + (rows64[i + _ROWS_NEAR] if wide else np.int64(rows32[i + _ROWS_NEAR])) * stride, most
+            )
         row = rows64[i] if wide else np.int64(rows32[i])
         if np.uint64(row) >= limit:
             return i
@@ -156,5 +149,5 @@ def gather_rows(
             copy1(a + done, b + done)
             done += 1
     if stream:
-        _settle()
+        fence()  # stores past the caches are seen by other threads from here on
     return -1

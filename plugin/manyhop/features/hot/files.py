@@ -57,9 +57,9 @@ class FileCache:
     """
 
     def __init__(self, layout: RowLayout, kept: KeptRows, version: int, why: str = "", mapping: Any = None) -> None:
-        from manyhop.system.paging import read_no_more_than_asked
+        from manyhop.system.paging import advise_random
 
-        read_no_more_than_asked(layout.address, layout.num_rows * layout.row_bytes)
+        advise_random(layout.address, layout.num_rows * layout.row_bytes)
         self.capacity, self.version, self.why = kept.capacity, version, why
         self._layout, self._kept, self._mapping = layout, kept, mapping
         self._asked = self._found = 0
@@ -74,7 +74,7 @@ class FileCache:
             FeatureError: a row number is out of range.
         """
         from manyhop.features.exchange.cpu_kernels import move_rows
-        from manyhop.system.paging import ask_for_rows
+        from manyhop.system.paging import prefetch_rows
 
         layout, kept, index = self._layout, self._kept, request.index.contiguous()
         count, width = index.numel(), layout.row_bytes
@@ -89,13 +89,13 @@ class FileCache:
             with self._counting:
                 kept.ask(count)
             return out
-        ask_for_rows(layout.address, width, rows + 8 * hits, min(_AT_ONCE, count - hits))
+        prefetch_rows(layout.address, width, rows + 8 * hits, min(_AT_ONCE, count - hits))
         if not kept.copy(rows, positions, hits, out, number):  # replaced meanwhile: the file has them
             found[0, :hits] = index[found[1, :hits]]
             hits = 0
         for begin in range(hits, count, _AT_ONCE):
             end = min(begin + _AT_ONCE, count)
-            ask_for_rows(layout.address, width, rows + 8 * end, min(_AT_ONCE, count - end))
+            prefetch_rows(layout.address, width, rows + 8 * end, min(_AT_ONCE, count - end))
             move_rows(layout.address, rows + 8 * begin, out.data_ptr(), positions + 8 * begin, end - begin, width)
         if _current.counts_nothing:
             return out
@@ -136,7 +136,7 @@ class FileCache:
         return self._kept.is_shared
 
     @property
-    def knows_enough(self) -> bool:
+    def has_enough_counts(self) -> bool:
         """Whether enough rows were asked for to find the frequent ones, or the first ones are chosen."""
         return self._kept.number > 0 or self._kept.asked >= VISITS_PER_ROW * self.capacity
 
@@ -172,7 +172,7 @@ class FileCache:
 
     def _change_to(self, chosen: Tensor) -> None:
         """Keep these rows (``[count] int64``, ascending) in the place of others."""
-        from manyhop.system.paging import ask_for_rows
+        from manyhop.system.paging import prefetch_rows
 
         kept, layout = self._kept, self._layout
         old, old_slots = kept.latest()
@@ -193,7 +193,7 @@ class FileCache:
                 if not threading.main_thread().is_alive():  # the interpreter ends, and waits for this thread
                     return
                 rows = piece[k : k + _AT_ONCE]
-                ask_for_rows(layout.address, layout.row_bytes, rows.data_ptr(), len(rows))
+                prefetch_rows(layout.address, layout.row_bytes, rows.data_ptr(), len(rows))
                 kept.write(layout.address, rows, places[k : k + _AT_ONCE])
             ids, order = torch.sort(torch.cat([ids, piece]))
             slots = torch.cat([slots, places])[order]

@@ -33,7 +33,7 @@ def require_room(division: Division, ranks: Sequence[int], world: World, *, name
     need = division.bytes_of_ranks()[ranks.index(world.rank)]
     facts = {"need": need, "free": _free_bytes(division, need)}
     every = control.exchange(f"room for {name}", facts, timeout=timeout)
-    reason = judge(division, world, [fact["need"] for fact in every], [fact["free"] for fact in every], name)
+    reason = shortage(division, world, [fact["need"] for fact in every], [fact["free"] for fact in every], name)
     if reason is not None:
         raise CapacityError(reason)
 
@@ -87,7 +87,9 @@ def require_contexts(ranks: Sequence[int], *, name: str, timeout: float) -> None
         )
 
 
-def judge(division: Division, world: World, need: Sequence[int], free: Sequence[int | None], name: str) -> str | None:
+def shortage(
+    division: Division, world: World, need: Sequence[int], free: Sequence[int | None], name: str
+) -> str | None:
     """What is wrong, in words; ``None`` where there is room.
 
     Args:

@@ -22,7 +22,7 @@ from manyhop.features.whole_memory.capacity import require_communicator
 Scope = Literal["node", "all"]
 """Which ranks hold a tensor together: those of each node, or all."""
 
-_GRACE_SECONDS = (60.0, 5.0)  # that ranks may end after each other; that those may differ which have heard of all
+_GRACE_SECONDS = (60.0, 5.0)  # that ranks may end after each other; between ranks that have seen all others end
 
 
 @dataclass(eq=False)

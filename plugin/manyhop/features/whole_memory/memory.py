@@ -145,7 +145,11 @@ class WholeMemory:
 
     @cached_property
     def whole(self) -> Tensor:
-        """``[num_rows, ...]``: all rows, which a GPU reads as if they were its own. Of a continuous tensor."""
+        """``[num_rows, ...]``: all rows, which a GPU reads as if they were its own.
+
+        Raises:
+            InputError: the tensor is not continuous.
+        """
         if self.division.kind != "continuous":
             raise InputError(
                 f"Expected a continuous tensor for a view of the whole, got {self._name}, which is "
@@ -155,7 +159,11 @@ class WholeMemory:
         return self._shaped(flat, self.shape[0])
 
     def rows(self) -> DistributedRows:
-        """What :func:`manyhop.features.gather` takes: rows that ranks exchange. Of a tensor over all ranks."""
+        """Return what :func:`manyhop.features.gather` takes: rows that ranks exchange.
+
+        Raises:
+            InputError: the tensor is not over all ranks.
+        """
         if len(self._ranks) != self._world.world_size:
             raise InputError(f"Expected a tensor over all ranks to exchange rows, got {self._name}: use scope='all'.")
         return DistributedRows(self.local, self.shape[0], self._world)

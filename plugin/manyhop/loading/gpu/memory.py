@@ -45,7 +45,7 @@ class _Resident:
         self.reader = held.reader(rows)
 
     @property
-    def wants_hot_rows(self) -> bool:
+    def needs_hot_rows(self) -> bool:
         """Whether rows come from the host or other GPUs, and no loader has chosen hot rows."""
         return self.held.place != "device" and not _is_cached(self.reader)
 
@@ -115,7 +115,7 @@ class GPUMemory:
     @property
     def cache_bytes(self) -> int:
         """Bytes for hot rows of the tensors for which no loader has chosen any yet."""
-        there = {name for name, resident in self._residents.items() if not resident.wants_hot_rows}
+        there = {name for name, resident in self._residents.items() if not resident.needs_hot_rows}
         kept = self._kept_bytes
         if kept is None:
             kept = {choice.item.name: choice.cache_bytes for choice in self.placement.features}
@@ -178,7 +178,7 @@ class GPUMemory:
             return False
         for resident in self._residents.values():
             if source is resident.reader:
-                return resident.wants_hot_rows
+                return resident.needs_hot_rows
         if _ON_HOST.isdisjoint(self._places.values()) or not is_movable(source, self.device):
             return False
         return request.dim == 0 and row_layout(source, request.name) is not None

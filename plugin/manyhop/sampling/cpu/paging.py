@@ -21,8 +21,8 @@ def pages_edges(graph: Graph) -> bool:
     found = [table for table, in_file in zip(tables, in_files, strict=True) if in_file]
     if sum(table.nbytes for table in found) <= (1 - RESERVE) * free:
         return False
-    from manyhop.system.paging import read_no_more_than_asked
+    from manyhop.system.paging import advise_random
 
     for table in found:
-        read_no_more_than_asked(table.data_ptr(), table.nbytes)
+        advise_random(table.data_ptr(), table.nbytes)
     return True

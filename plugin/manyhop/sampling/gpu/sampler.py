@@ -98,6 +98,9 @@ class GPUSampler:
 
         Args:
             requests: the batches, with tensors on the CPU or on the device.
+
+        Raises:
+            InputError: there are none, or one does not fit the spec.
         """
         if not requests:
             raise InputError("Expected at least one request, got none.")

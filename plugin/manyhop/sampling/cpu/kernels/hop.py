@@ -37,7 +37,7 @@ from manyhop.sampling.cpu.tables import (
 )
 from manyhop.sampling.random import Use
 from manyhop.system.numba_kernels import helper, i64, int64, kernel, prefetch, u32, u64, uint64, void, without
-from manyhop.system.paging import ask_for_numbers
+from manyhop.system.paging import prefetch_numbers
 
 _NEIGHBOR = int(Use.NEIGHBOR)
 _FOUR, _EIGHT = np.uint64(4), np.uint64(8)
@@ -128,7 +128,7 @@ def fetch_neighbors(edges: Edges, mode: Mode, t: int, n: int) -> None:
         position[n + x] = position[n - 1]
     row = np.uint64(edges[t].row)
     if edges[t].pages > 0:
-        ask_for_numbers(row, 8 if edges[t].row_wide > 0 else 4, position[:n])
+        prefetch_numbers(row, 8 if edges[t].row_wide > 0 else 4, position[:n])
     if edges[t].row_wide > 0:
         row64 = u64(edges[t].row, 1 << 62)
         for x in range(n):

@@ -9,7 +9,7 @@ from manyhop.graph.time_codes import BUCKETS, WINDOW
 from manyhop.sampling.cpu.kernels.successive import count_positive
 from manyhop.sampling.cpu.tables import AHEAD, CHUNK, Edges, Found, Ints, Mode, Nodes
 from manyhop.system.numba_kernels import count_below, f64, helper, i64, prefetch, u16, u32, u64
-from manyhop.system.paging import ask_for_numbers
+from manyhop.system.paging import prefetch_numbers
 
 _ONE, _TWO, _EIGHT = np.uint64(1), np.uint64(2), np.uint64(8)
 _BUCKETS, _WINDOW = np.uint64(BUCKETS), np.uint64(WINDOW)
@@ -51,7 +51,7 @@ def measure_columns_of(edges: Edges, nodes: Nodes, found: Found, t: int) -> None
     while c < n:
         end = min(c + CHUNK, n)
         if edges[t].pages > 0:
-            ask_for_numbers(base, 8, node[c:end])
+            prefetch_numbers(base, 8, node[c:end])
         for i in range(c, end):
             prefetch(base + _EIGHT * node[min(i + AHEAD, n - 1)])
             v = node[i]

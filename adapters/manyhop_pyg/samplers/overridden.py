@@ -19,8 +19,8 @@ from manyhop_pyg.samplers.typed_seeds import node_metadata, seeds_of
 from manyhop_pyg.typing import Sample
 
 
-class AskedSampler(Protocol):
-    """What is asked: a ``NeighborSampler``."""
+class OverriddenSampler(Protocol):
+    """A ``NeighborSampler`` whose subclass overrides ``_sample``."""
 
     @property
     def is_hetero(self) -> bool: ...
@@ -30,17 +30,17 @@ class AskedSampler(Protocol):
     def with_reverses(self, out: Sample) -> Sample: ...
 
 
-def ask_around_nodes(sampler: AskedSampler, index: NodeSamplerInput) -> Sample:
+def call_around_nodes(sampler: OverriddenSampler, index: NodeSamplerInput) -> Sample:
     """What ``sampler`` gives for seed nodes, with ``metadata``."""
     seeds, times = seeds_of(index)
-    asked = (seeds, times or None) if sampler.is_hetero else (index.node, index.time)
-    out = sampler.with_reverses(sampler._sample(*asked))
+    arguments = (seeds, times or None) if sampler.is_hetero else (index.node, index.time)
+    out = sampler.with_reverses(sampler._sample(*arguments))
     out.metadata = node_metadata(index, index.input_id, index.time)
     return out
 
 
-def ask_around_edges(
-    sampler: AskedSampler,
+def call_around_edges(
+    sampler: OverriddenSampler,
     edge_sampler: EdgeSampler,
     request: EdgeRequest,
     index: EdgeSamplerInput,
@@ -51,11 +51,11 @@ def ask_around_edges(
         raise InputError(
             f"{type(sampler).__name__} has a _sample of its own, which gets one time per seed, got start and end."
         )
-    asked = _Asked(sampler, index.time, request.time_max)
+    engine = _UserEngine(sampler, index.time, request.time_max)
     edges = copy.copy(edge_sampler)
-    edges.sampler = asked
+    edges.sampler = engine
     sampled = edges.sample(request)
-    trees, out = SeedEdges.relabelled(sampled).tree, asked.out
+    trees, out = SeedEdges.relabelled(sampled).tree, engine.out
     if trees is not None:
         out.batch = trees if isinstance(out, HeteroSamplerOutput) else trees[HOMOGENEOUS_NODE]
     out = sampler.with_reverses(out)
@@ -63,21 +63,21 @@ def ask_around_edges(
     return out
 
 
-class _Asked:
+class _UserEngine:
     """Stands for the engine where the endpoints of seed edges are sampled.
 
     Args:
-        sampler: what is asked.
+        sampler: is called.
         time: ``[num_pos]``: times of the seed edges, as given.
         time_key: the same as time keys, by which the engine finds the times of seeds.
     """
 
-    def __init__(self, sampler: AskedSampler, time: Tensor | None, time_key: Tensor | None) -> None:
+    def __init__(self, sampler: OverriddenSampler, time: Tensor | None, time_key: Tensor | None) -> None:
         self._sampler, self._time, self._key = sampler, time, time_key
         self.out: Sample = None
 
     def sample(self, request: NodeRequest) -> Any:
-        """Ask; of what is returned, only ``tree`` is looked at."""
+        """Call the sampler; of what is returned, only ``tree`` is read."""
         hetero = self._sampler.is_hetero
         seed = dict(request.seeds) if hetero else request.seeds[HOMOGENEOUS_NODE]
         time: Tensor | dict[NodeType, Tensor] | None = None
