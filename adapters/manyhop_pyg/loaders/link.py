@@ -26,6 +26,7 @@ from manyhop_pyg.loaders.check import check_features, check_link_sampler, check_
 from manyhop_pyg.loaders.inputs import EdgeValues, edge_input, pairs_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
 from manyhop_pyg.loaders.options import LoaderOptions
+from manyhop_pyg.loaders.sampler_arguments import sampler_of_arguments
 from manyhop_pyg.samplers.exclude import ExcludeMode, ReverseIds, make_exclusion
 from manyhop_pyg.samplers.given_negatives import GivenNegatives, not_by_position
 from manyhop_pyg.samplers.neighbor import NeighborSampler
@@ -346,32 +347,21 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
                 f"{'set' if edge_label_time is not None else 'not set'} while 'time_attr' is "
                 f"{'set' if time_attr is not None else 'not set'}. Both are needed for temporal sampling."
             )
-        if neighbor_sampler is None:
-            neighbor_sampler = NeighborSampler(
-                data,
-                num_neighbors=num_neighbors,
-                replace=replace,
-                subgraph_type=subgraph_type,
-                disjoint=disjoint,
-                temporal_strategy=temporal_strategy,
-                time_attr=time_attr,
-                weight_attr=weight_attr,
-                is_sorted=is_sorted,
-                directed=directed,
-                time_window=time_window,
-            )
-        # Lightning makes a loader anew from attributes that are called as the arguments.
-        self.num_neighbors = num_neighbors
-        self.replace = replace
-        self.subgraph_type = subgraph_type
-        self.disjoint = disjoint
-        self.temporal_strategy = temporal_strategy
-        self.time_attr = time_attr
-        self.weight_attr = weight_attr
-        self.is_sorted = is_sorted
-        self.neighbor_sampler = neighbor_sampler
-        self.directed = directed
-        self.time_window = time_window
+        neighbor_sampler = sampler_of_arguments(
+            self,
+            data,
+            neighbor_sampler,
+            num_neighbors=num_neighbors,
+            replace=replace,
+            subgraph_type=subgraph_type,
+            disjoint=disjoint,
+            temporal_strategy=temporal_strategy,
+            time_attr=time_attr,
+            weight_attr=weight_attr,
+            is_sorted=is_sorted,
+            directed=directed,
+            time_window=time_window,
+        )
         super().__init__(
             data=data,
             link_sampler=neighbor_sampler,

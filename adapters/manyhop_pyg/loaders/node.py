@@ -25,6 +25,7 @@ from manyhop_pyg.loaders.check import check_features, check_sampler, check_seed_
 from manyhop_pyg.loaders.inputs import as_int64, as_tensor, check_kind, given_nodes, seed_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
 from manyhop_pyg.loaders.options import LoaderOptions
+from manyhop_pyg.loaders.sampler_arguments import sampler_of_arguments
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.typing import Attributes, Batch, Inputs, PyGData, Sample, Transform
 
@@ -306,32 +307,21 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
                 "Received conflicting 'input_time' and 'time_attr' arguments: 'input_time' is set while 'time_attr' is "
                 "not set. Name the attribute that holds the times of nodes or edges."
             )
-        if neighbor_sampler is None:
-            neighbor_sampler = NeighborSampler(
-                data,
-                num_neighbors=num_neighbors,
-                replace=replace,
-                subgraph_type=subgraph_type,
-                disjoint=disjoint,
-                temporal_strategy=temporal_strategy,
-                time_attr=time_attr,
-                weight_attr=weight_attr,
-                is_sorted=is_sorted,
-                directed=directed,
-                time_window=time_window,
-            )
-        # Lightning makes a loader anew from attributes that are called as the arguments.
-        self.num_neighbors = num_neighbors
-        self.replace = replace
-        self.subgraph_type = subgraph_type
-        self.disjoint = disjoint
-        self.temporal_strategy = temporal_strategy
-        self.time_attr = time_attr
-        self.weight_attr = weight_attr
-        self.is_sorted = is_sorted
-        self.neighbor_sampler = neighbor_sampler
-        self.directed = directed
-        self.time_window = time_window
+        neighbor_sampler = sampler_of_arguments(
+            self,
+            data,
+            neighbor_sampler,
+            num_neighbors=num_neighbors,
+            replace=replace,
+            subgraph_type=subgraph_type,
+            disjoint=disjoint,
+            temporal_strategy=temporal_strategy,
+            time_attr=time_attr,
+            weight_attr=weight_attr,
+            is_sorted=is_sorted,
+            directed=directed,
+            time_window=time_window,
+        )
         super().__init__(
             data=data,
             node_sampler=neighbor_sampler,
