@@ -14,7 +14,7 @@ import pytest
 from manyhop.cli import main
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.pipeline import Pipeline, Stats, merge_traces, save_timeline
-from manyhop.pipeline.stats import advise
+from manyhop.pipeline.advice import advise
 from manyhop.pipeline.timeline import _latest
 
 STEP = "your step is the bottleneck: the loader hides behind it"

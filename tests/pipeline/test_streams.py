@@ -8,7 +8,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from manyhop.pipeline import OnStream, Stats, Streams, streams
-from manyhop.pipeline.stats import advise
+from manyhop.pipeline.advice import advise
 from manyhop.pipeline.streams import tensors_in
 
 

@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
+from manyhop.system.threads import available_cores
 from manyhop_bench.common.measure import Absent
 
 PEERS: Mapping[str, str] = {
@@ -93,7 +94,7 @@ def describe(argv: list[str]) -> list[tuple[str, str]]:
     return [
         ("Date", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())),
         ("Command", shlex.join(["manyhop", "bench", *argv])),
-        ("CPU", f"{_cpu_model()}, {_num_cores()} cores; load average {load}"),
+        ("CPU", f"{_cpu_model()}, {available_cores()} cores; load average {load}"),
         ("Memory", f"{_total_memory() / 2**30:.0f} GiB"),
         ("System", platform.platform()),
         ("Versions", ", ".join(versions)),
@@ -108,10 +109,6 @@ def _cpu_model() -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _total_memory() -> int:

@@ -4,7 +4,8 @@ Nothing of ``dgl.graphbolt`` is imported: it needs a library that is built for f
 needed for ``MiniBatch.blocks`` and ``from_dglgraph`` only.
 """
 
-from manyhop_dgl.graphbolt.datasets.dataset import BuiltinDataset, Dataset, OnDiskDataset, OnDiskTask, Task
+from manyhop_dgl.graphbolt.datasets.builtin import BuiltinDataset
+from manyhop_dgl.graphbolt.datasets.dataset import Dataset, OnDiskDataset, OnDiskTask, Task
 from manyhop_dgl.graphbolt.datasets.legacy import LegacyDataset
 from manyhop_dgl.graphbolt.datasets.metadata import (
     OnDiskFeatureData,
@@ -40,6 +41,7 @@ from manyhop_dgl.graphbolt.graph.subgraph import (
     SampledSubgraphImpl,
 )
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
+from manyhop_dgl.graphbolt.items.minibatcher import minibatcher_default
 from manyhop_dgl.graphbolt.items.names import (
     CANONICAL_ETYPE_DELIMITER,
     ORIGINAL_EDGE_ID,
@@ -47,7 +49,7 @@ from manyhop_dgl.graphbolt.items.names import (
     etype_tuple_to_str,
     seed_type_str_to_ntypes,
 )
-from manyhop_dgl.graphbolt.items.sampler import DistributedItemSampler, ItemSampler, minibatcher_default
+from manyhop_dgl.graphbolt.items.sampler import DistributedItemSampler, ItemSampler
 from manyhop_dgl.graphbolt.items.sets import HeteroItemSet, ItemSet, ItemSetDict
 from manyhop_dgl.graphbolt.loader.loader import DataLoader
 from manyhop_dgl.graphbolt.stages.base import functional_datapipe

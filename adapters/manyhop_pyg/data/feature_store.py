@@ -28,6 +28,15 @@ from manyhop.files import Rows
 from manyhop.graph import EdgeType, NodeType
 from manyhop.pipeline import current_exchange
 from manyhop.stores import GPURows, NodeRows, StorePlace, as_it_is, check_place, rows_in
+from manyhop_pyg.data.tensor_attrs import (
+    ExactAttr,
+    is_edge_type,
+    is_whole,
+    kind_of,
+    num_rows_of,
+    row_index,
+    title_of,
+)
 
 Key = tuple[object, ...]
 Group: TypeAlias = NodeType | EdgeType | None
@@ -48,24 +57,6 @@ class UnknownTensorError(FeatureError, KeyError):
     """The store holds no such tensor. Also a ``KeyError``, which is what PyG's stores raise."""
 
     __str__ = Exception.__str__  # KeyError would quote the message
-
-
-class _Attr(TensorAttr):  # type: ignore[misc]  # PyG is untyped
-    """PyG's ``TensorAttr``, for which an array as index is set, too (PyG compares it with "unset", entry by entry)."""
-
-    @classmethod
-    def cast(cls, *args: object, **kwargs: object) -> TensorAttr:
-        attr = super().cast(*args, **kwargs)
-        return cls(attr.group_name, attr.attr_name, attr.index) if type(attr) is TensorAttr else attr
-
-    def is_set(self, key: str) -> bool:
-        return getattr(self, key) is not TensorAttr.index
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, TensorAttr):
-            return NotImplemented
-        fields = (field.name for field in dataclasses.fields(self))
-        return all(_same(getattr(self, name), getattr(other, name, None)) for name in fields)
 
 
 class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # PyG is untyped
@@ -147,7 +138,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         gpu = check_place(placement, device, rank_timeout)
         mapped = placement == "mapped"
         _check_cache(cache, elsewhere=mapped or (placement == "sharded" and gpu is None), mapped=mapped)
-        super().__init__(tensor_attr_cls or _Attr)
+        super().__init__(tensor_attr_cls or ExactAttr)
         self.placement = placement
         self._place = rows_in(placement, gpu, rank_timeout)
         self._place_of_others: GPURows | NodeRows | None = None
@@ -176,26 +167,26 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
     def _put_tensor(self, tensor: object, attr: TensorAttr) -> bool:
         self.known_columns = None
         key = self._key(attr)
-        name = _title(attr)
-        there = as_it_is(tensor) if _is_whole(attr.index) else None
+        name = title_of(attr)
+        there = as_it_is(tensor) if is_whole(attr.index) else None
         if there is None and isinstance(tensor, Rows):
             there = self._read(tensor, name)
         if there is not None:
             self._keep(key, there, attr)
             return True
-        if _num_rows(tensor) is None:
+        if num_rows_of(tensor) is None:
             raise FeatureError(
                 f"Expected {name} to be a tensor, an array or a TensorFrame with one row per node or edge, got "
-                f"{_kind(tensor)}. Convert it."
+                f"{kind_of(tensor)}. Convert it."
             )
         if self._place is not None:
             self._keep(key, self._place.put(tensor, attr.index, name), attr)
             return True
-        if _is_whole(attr.index):
+        if is_whole(attr.index):
             if self.placement == "mapped" and not isinstance(tensor, np.memmap):
                 raise FeatureError(
-                    f"Expected {name} in files, manyhop.files.open(...) or a numpy.memmap, got {_kind(tensor)}. Write "
-                    "it with manyhop.files.write, or use another placement."
+                    f"Expected {name} in files, manyhop.files.open(...) or a numpy.memmap, got {kind_of(tensor)}. "
+                    "Write it with manyhop.files.write, or use another placement."
                 )
             self._keep(key, tensor, attr)
             return True
@@ -206,8 +197,8 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
                 "first (index=None), then some of its rows."
             )
         if not isinstance(whole, Tensor | np.ndarray):
-            raise FeatureError(f"Rows of {name} cannot be replaced, as it is {_kind(whole)}. Put all of it.")
-        index = _rows(attr.index, len(whole), name)
+            raise FeatureError(f"Rows of {name} cannot be replaced, as it is {kind_of(whole)}. Put all of it.")
+        index = row_index(attr.index, len(whole), name)
         rows = torch.as_tensor(tensor) if isinstance(whole, Tensor) else np.asarray(tensor)
         expected = tuple(whole[index].shape)
         if tuple(rows.shape) != expected:
@@ -224,12 +215,12 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         requests: dict[int, RowRequest] = {}
         single: list[int] = []
         for i, attr in enumerate(attrs):
-            tensor, name = self._find(attr), _title(attr)
+            tensor, name = self._find(attr), title_of(attr)
             spread = isinstance(tensor, ShardedRows | DistributedRows)
-            if _is_whole(attr.index) and not spread:
+            if is_whole(attr.index) and not spread:
                 results.append(tensor)
                 continue
-            index = _rows(slice(None) if attr.index is None else attr.index, _num_rows(tensor), name)
+            index = row_index(slice(None) if attr.index is None else attr.index, num_rows_of(tensor), name)
             if spread and isinstance(index, slice):
                 index = torch.arange(len(tensor))[index]
             elif spread and isinstance(index, int):
@@ -256,7 +247,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         """Everything that the store holds, in the order of insertion."""
         if self.known_columns is None:
             self.known_columns = [
-                StoreColumn(attr.group_name, attr.attr_name, self._tensors[key], _title(attr))
+                StoreColumn(attr.group_name, attr.attr_name, self._tensors[key], title_of(attr))
                 for key, attr in self._attrs.items()
             ]
             if self._cache_of_files:
@@ -267,7 +258,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         """Hold a tensor that is here already, as it is; or rows of files, spread over the nodes: all ranks call it."""
         attr = self._tensor_attr_cls(group_name, attr_name)
         key = self._key(attr)
-        self._keep(key, self._read(tensor, _title(attr)) if isinstance(tensor, Rows) else tensor, attr)
+        self._keep(key, self._read(tensor, title_of(attr)) if isinstance(tensor, Rows) else tensor, attr)
 
     def moved(self, placement: StorePlace, device: torch.device | str | None) -> FeatureStore:
         """Return a store whose dense tensors of two or more dimensions are in another place, and the others where they
@@ -277,7 +268,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         for key, attr in self._attrs.items():
             tensor = self._tensors[key]
             moves = type(tensor) is Tensor and tensor.layout is torch.strided and tensor.dim() > 1
-            out._keep(key, out._place.put(tensor, None, _title(attr)) if moves else tensor, attr)
+            out._keep(key, out._place.put(tensor, None, title_of(attr)) if moves else tensor, attr)
         return out
 
     def _read(self, rows: Rows, name: str) -> object:
@@ -337,10 +328,10 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         tensor = self._tensors.get(self._key(attr))
         if tensor is None:
             return None
-        if not _is_whole(attr.index) and isinstance(tensor, ShardedRows | DistributedRows):
-            index = _rows(attr.index, len(tensor), _title(attr))
+        if not is_whole(attr.index) and isinstance(tensor, ShardedRows | DistributedRows):
+            index = row_index(attr.index, len(tensor), title_of(attr))
             return tuple(torch.empty(len(tensor), 0)[index].shape[:-1]) + tensor.shape[1:]
-        if not _is_whole(attr.index):
+        if not is_whole(attr.index):
             tensor = self._get_tensor(attr)
         return (
             tuple(tensor.shape)
@@ -351,13 +342,13 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
     def _find(self, attr: TensorAttr) -> Any:
         tensor = self._tensors.get(self._key(attr))
         if tensor is None:
-            known = ", ".join(_title(a) for a in self.get_all_tensor_attrs()) or "nothing"
-            raise UnknownTensorError(f"The store does not hold {_title(attr)}. It holds: {known}.")
+            known = ", ".join(title_of(a) for a in self.get_all_tensor_attrs()) or "nothing"
+            raise UnknownTensorError(f"The store does not hold {title_of(attr)}. It holds: {known}.")
         return tensor
 
     def _key(self, attr: TensorAttr) -> Key:
         group, name = attr.group_name, attr.attr_name
-        known = group is None or isinstance(group, str) or _is_edge_type(group)
+        known = group is None or isinstance(group, str) or is_edge_type(group)
         if not known or not isinstance(name, str) or isinstance(attr.index, str):
             raise FeatureError(
                 "Expected the group of a tensor as None, a node type or an edge type ('src', 'rel', 'dst'), and its "
@@ -385,62 +376,3 @@ def _check_cache(cache: CacheSize | None, *, elsewhere: bool, mapped: bool) -> N
         check_cache(cache)
     if cache == "auto" and not mapped:
         raise InputError("Expected cache='auto' only with placement='mapped', got it with 'sharded'. Pass a share.")
-
-
-def _same(a: object, b: object) -> bool:
-    if isinstance(a, Tensor | np.ndarray) or isinstance(b, Tensor | np.ndarray):
-        return a is b
-    return bool(a == b)
-
-
-def _is_edge_type(group: object) -> bool:
-    return isinstance(group, tuple) and len(group) == 3 and all(isinstance(part, str) for part in group)
-
-
-def _is_whole(index: object) -> bool:
-    return index is None or (isinstance(index, slice) and index == slice(None))
-
-
-def _num_rows(tensor: object) -> int | None:
-    """Rows of anything that has some; ``None`` for anything else."""
-    if isinstance(tensor, ShardedRows | DistributedRows):
-        return len(tensor)
-    if isinstance(tensor, Tensor | np.ndarray):
-        return int(tensor.shape[0]) if tensor.ndim > 0 else None
-    if isinstance(tensor, str | bytes | list | tuple | dict) or not hasattr(tensor, "__getitem__"):
-        return None
-    return len(tensor) if hasattr(tensor, "__len__") else None
-
-
-def _rows(index: object, num_rows: int | None, name: str) -> Tensor | slice | int:
-    """An index as row numbers ``[count] int64 or int32``, a slice forwards, or one row number."""
-    assert num_rows is not None
-    if isinstance(index, slice):
-        begin, end, step = index.indices(num_rows)
-        return slice(begin, end, step) if step > 0 else torch.arange(num_rows)[list(range(begin, end, step))]
-    if isinstance(index, int | np.integer) and not isinstance(index, bool):
-        if not 0 <= index < num_rows:
-            raise FeatureError(f"Expected a row of {name} in [0, {num_rows}), got {index}. Check the ids.")
-        return int(index)
-    if isinstance(index, np.ndarray):
-        index = torch.from_numpy(index)
-    if not isinstance(index, Tensor) or index.dim() != 1 or index.is_floating_point() or index.is_complex():
-        raise FeatureError(
-            f"Expected an index of {name} as None, a slice, an integer, or a tensor or array of shape [count] of row "
-            f"numbers, got {_kind(index)}."
-        )
-    if index.dtype == torch.bool:
-        if index.numel() != num_rows:
-            raise FeatureError(f"Expected a mask of {name} of shape [{num_rows}], got {list(index.shape)}.")
-        return index.nonzero().view(-1)
-    return index if index.dtype in (torch.int32, torch.int64) else index.long()
-
-
-def _title(attr: TensorAttr) -> str:
-    return repr(attr.attr_name) if attr.group_name is None else f"{attr.attr_name!r} of {attr.group_name!r}"
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, Tensor | np.ndarray):
-        return f"{value.dtype} of shape {list(value.shape)}"
-    return f"a {type(value).__name__}"

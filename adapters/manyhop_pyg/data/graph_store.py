@@ -17,6 +17,7 @@ from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType
 from manyhop.stores import GraphPlace, NodeRows, TopologyPlace, check_graph_place, place_for_topology
+from manyhop_pyg.data.tensor_attrs import is_edge_type
 
 Size = tuple[int | None, int | None]
 
@@ -159,7 +160,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
 def _checked(edge_index: object, attr: EdgeAttr) -> tuple[Tensor, Tensor]:
     """Both tensors of a layout, after a look at every entry."""
     name, layout = f"{attr.layout.value} edges of {_title(attr.edge_type)}", attr.layout
-    if attr.edge_type is not None and not _is_edge_type(attr.edge_type):
+    if attr.edge_type is not None and not is_edge_type(attr.edge_type):
         raise GraphError(
             f"Expected an edge type as ('src', 'rel', 'dst'), or None in a graph without types, got {attr.edge_type!r}."
         )
@@ -229,10 +230,6 @@ def _size(size: Any, name: str) -> Size:
 
 def _num_edges(edges: tuple[Tensor, Tensor], attr: EdgeAttr) -> int:
     return edges[1 if attr.layout == EdgeLayout.CSR else 0].numel()
-
-
-def _is_edge_type(value: object) -> bool:
-    return isinstance(value, tuple) and len(value) == 3 and all(isinstance(part, str) for part in value)
 
 
 def _title(edge_type: EdgeType | None) -> str:

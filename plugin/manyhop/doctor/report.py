@@ -15,6 +15,7 @@ from manyhop.doctor import gpu
 from manyhop.hints import pip_install
 from manyhop.system.finding import Diagnosis, State, Versions, installed_version, version_in
 from manyhop.system.memory import available_memory
+from manyhop.system.threads import available_cores
 
 _MARKS: dict[State, str] = {"ok": "ok", "missing": "--", "broken": "!!"}
 
@@ -121,8 +122,8 @@ def _other(topic: str, distributions: tuple[str, ...], present: str, absent: str
 
 
 def _cores() -> Diagnosis:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Diagnosis(topic="cores", state="ok", text=f"{usable} usable of {os.cpu_count()} ({platform.machine()})")
+    text = f"{available_cores()} usable of {os.cpu_count()} ({platform.machine()})"
+    return Diagnosis(topic="cores", state="ok", text=text)
 
 
 def _memory() -> Diagnosis:

@@ -1,4 +1,4 @@
-"""Threads for kernels that release the GIL."""
+"""Cores, and threads for kernels that release the GIL."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 
 _executors: dict[tuple[int, int], ThreadPoolExecutor] = {}
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def executor(threads: int) -> ThreadPoolExecutor:

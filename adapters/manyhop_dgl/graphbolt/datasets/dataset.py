@@ -357,63 +357,6 @@ class OnDiskDataset(Dataset):
         return tensor.to(torch.int32) if cast and data.name in _OF_NODES and not tensor.is_floating_point() else tensor
 
 
-class BuiltinDataset(OnDiskDataset):
-    """One of GraphBolt's ready-made datasets, in the folder ``root/name-seeds`` (as after DGL 2.1), else ``root/name``.
-
-    Nothing is downloaded.
-
-    Args:
-        name: of the dataset.
-        root: the folder that it is in.
-        placement: as of :class:`OnDiskDataset`.
-        device: as of :class:`OnDiskDataset`.
-
-    Raises:
-        InputError: it is not there.
-    """
-
-    _NAMES = (
-        "cora",
-        "igb-het-medium",
-        "igb-het-small",
-        "igb-het-tiny",
-        "igb-hom",
-        "igb-hom-large",
-        "igb-hom-medium",
-        "igb-hom-small",
-        "igb-hom-tiny",
-        "ogbl-citation2",
-        "ogb-lsc-mag240m",
-        "ogbn-arxiv",
-        "ogbn-mag",
-        "ogbn-papers100M",
-        "ogbn-products",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        root: str | Path = "datasets",
-        *,
-        placement: StorePlace = "process",
-        device: torch.device | str | None = None,
-    ) -> None:
-        own = name.removesuffix("-seeds")
-        folders = [Path(root) / f"{own}-seeds", *([] if name.endswith("-seeds") else [Path(root) / own])]
-        folder = next((path for path in folders if path.exists()), None)
-        if folder is None:
-            raise InputError(
-                f"Expected the dataset '{name}' in {' or '.join(map(str, folders))}, found none. "
-                + (
-                    f"This package downloads nothing. Download {own}-seeds.zip from DGL's page of GraphBolt datasets "
-                    f"(https://data.dgl.ai/dataset/graphbolt/{own}-seeds.zip) and unpack it into {Path(root)}."
-                    if own in self._NAMES
-                    else f"Available datasets are {list(self._NAMES)}; for your own, use OnDiskDataset(folder)."
-                )
-            )
-        super().__init__(folder, placement=placement, device=device)
-
-
 def all_nodes_of(graph: FusedCSCSamplingGraph | None) -> Items | None:
     """Return an item set of all nodes of a graph, named ``"seeds"``."""
     if graph is None:

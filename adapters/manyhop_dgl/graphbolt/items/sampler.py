@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,63 +18,13 @@ from manyhop.pipeline import BatchPlan, Deal, ItemParts, check_num_parts, parts_
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, fold, make_key
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
+from manyhop_dgl.graphbolt.items.minibatcher import Minibatcher, minibatcher_default
 from manyhop_dgl.graphbolt.items.seed_nodes import nodes_of
 from manyhop_dgl.graphbolt.items.sets import HeteroItemSet, ItemSet, batched, collated, own_item_set
 from manyhop_dgl.graphbolt.stages.base import DataPipe
 from manyhop_dgl.samplers.seeding import draw
 
 _EPOCHS = 64  # whose seeds are remembered, where each has its own: those that iterations may still be in, and more
-
-Minibatcher = Callable[[Any, tuple[str | None, ...] | None], Any]
-
-
-def minibatcher_default(batch: Any, names: tuple[str | None, ...] | None) -> Any:
-    """Make a :class:`MiniBatch` of the items of a batch, as attributes of their names.
-
-    Args:
-        batch: what an item set gives for several indices: a tensor, a tuple, or a dictionary of those by type.
-        names: one per element of an item, ``None`` for those to leave out; instead of a tuple, ``None``: the batch is
-            returned as it is, with a warning.
-
-    Raises:
-        InputError: ``node_pairs`` that are not ``[n, 2]``.
-    """
-    if names is None:
-        warnings.warn(
-            "Failed to map item list to `MiniBatch` as the names of items are not provided. Please provide a "
-            "customized `MiniBatcher`. The item list is returned as is.",
-            stacklevel=2,
-        )
-        return batch
-    minibatch: object = MiniBatch()
-    for i, name in enumerate(names):
-        if name is None:
-            continue
-        if len(names) == 1:
-            item = batch
-        elif isinstance(batch, Mapping):
-            item = {key: value[i] for key, value in batch.items()}
-        else:
-            item = batch[i]
-        if not hasattr(minibatch, name) and name != "timestamp":  # which temporal samplers read
-            warnings.warn(
-                f"Unknown item name '{name}' is detected and added into `MiniBatch`. You probably need to provide a "
-                "customized `MiniBatcher`.",
-                stacklevel=2,
-            )
-        if name == "node_pairs":
-            item = {key: _ends(value) for key, value in item.items()} if isinstance(item, Mapping) else _ends(item)
-        setattr(minibatch, name, item)
-    return minibatch
-
-
-def _ends(pairs: object) -> Any:
-    """``[n, 2]`` pairs -> sources and destinations."""
-    if not isinstance(pairs, torch.Tensor):
-        return pairs
-    if pairs.dim() != 2 or pairs.size(1) != 2:
-        raise InputError(f"Expected node_pairs of shape [n, 2], got {list(pairs.shape)}.")
-    return pairs[:, 0], pairs[:, 1]
 
 
 class ItemSampler(DataPipe):

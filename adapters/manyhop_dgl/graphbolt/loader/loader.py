@@ -27,7 +27,8 @@ from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
 from manyhop.world import current_rank
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
-from manyhop_dgl.graphbolt.items.sampler import DistributedItemSampler, ItemSampler, minibatcher_default
+from manyhop_dgl.graphbolt.items.minibatcher import minibatcher_default
+from manyhop_dgl.graphbolt.items.sampler import DistributedItemSampler, ItemSampler
 from manyhop_dgl.graphbolt.loader.batches import Batches
 from manyhop_dgl.graphbolt.loader.chain import Run, gpu_of, read_chain
 from manyhop_dgl.graphbolt.loader.columns import FeatureColumns
@@ -39,7 +40,7 @@ from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
 from manyhop_dgl.graphbolt.typing import Nodes, Pipe
 from manyhop_dgl.samplers.seeding import draw
 
-_finding = threading.Lock()
+_finding_gpu = threading.Lock()
 
 
 class DataLoader(EpochLoader, TorchDataLoader[object]):
@@ -49,7 +50,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
     to the last one of this package (sampling, fetching, copying): functions of the user that come after it run in the
     caller, as in GraphBolt. Order and content of the minibatches do not depend on ``num_workers``. On a GPU each thread
     has a stream, so that sampling, fetching and copying of different minibatches overlap, and all that with the
-    training step; where the GPU does everything, no thread is needed: the caller tells the GPU ahead what to do.
+    training step; where the GPU does everything, no thread is needed: the caller enqueues its work ahead.
 
     With a :class:`DistributedItemSampler` all ranks make the loader together, of the same graph, items and stages; if
     one of them fails or stops in an epoch, the others raise an error that names it.
@@ -73,7 +74,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         pad: ``"auto"``: pad the minibatches to fixed sizes, for CUDA graphs and ``torch.compile``; needs a chain with
             one stage that samples. Nodes and edges are filled up layer by layer, their
             features with zeros and their ids with 0; padding edges join padding nodes only. ``minibatch.node_mask`` and
-            ``seed_mask``, and ``row_mask`` and ``edge_mask`` of each layer, ``bool``, tell what is no padding; blocks
+            ``seed_mask``, and ``row_mask`` and ``edge_mask`` of each layer, ``bool``, mark what is no padding; blocks
             have ``"node_mask"`` and ``"edge_mask"``. Seed nodes and labels have as many rows as the last layer has
             columns. A minibatch that does not fit gets larger sizes, out of few (``stats().pad_fit_rate``).
 
@@ -312,7 +313,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
                 that ranks exchange in step.
         """
         item = given_minibatch(self._chain, seeds)
-        with _finding:
+        with _finding_gpu:
             self._find_gpu()
         return self._make_alone(key, partial(self._batches(Stats()).make_now, item))  # no figure of epochs
 
