@@ -77,6 +77,17 @@ def _renew_lock() -> None:
 in_forked_children(_renew_lock)
 
 
+def check_choice_of_edges(edge_dir: object, prob: object, mask: object) -> None:
+    """Raise InputError for an unknown direction, or weights and a mask together."""
+    if edge_dir not in ("in", "out"):
+        raise InputError(f"Expected edge_dir 'in' or 'out', got {edge_dir!r}.")
+    if prob is not None and mask is not None:
+        raise InputError(
+            f"Expected either prob or mask, got prob={prob!r} and mask={mask!r}. Multiply the weights with the mask: "
+            "edges of weight 0 are not sampled."
+        )
+
+
 def topology_of(
     g: GraphLike, *, edge_dir: EdgeDir = "in", prob: str | None = None, mask: str | None = None
 ) -> Topology:
@@ -96,13 +107,7 @@ def topology_of(
         GraphError: no edge type has such data; its length, dtype or values are wrong.
         InputError: another kind of graph; a block; a graph on a GPU; ``prob`` and ``mask`` together.
     """
-    if edge_dir not in ("in", "out"):
-        raise InputError(f"Expected edge_dir 'in' or 'out', got {edge_dir!r}.")
-    if prob is not None and mask is not None:
-        raise InputError(
-            f"Expected either prob or mask, got prob={prob!r} and mask={mask!r}. Multiply the weights with the mask: "
-            "edges of weight 0 are not sampled."
-        )
+    check_choice_of_edges(edge_dir, prob, mask)
     structure = structure_of(g)
     weights, masks = _edge_data(structure, prob, mask)
     found = [*weights.values(), *masks.values()]

@@ -10,6 +10,7 @@ from manyhop.arguments import flag
 from manyhop.errors import InputError
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graph.structure import EdgeDir
+from manyhop_dgl.graph.topology import check_choice_of_edges
 from manyhop_dgl.samplers.arguments import check_name, freeze_fanouts, integer
 from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.samplers.labor_arguments import LaborArguments
@@ -69,8 +70,7 @@ class LaborSampler(EngineSampler):
             seed=seed,
         )
         check_name(prob, "prob")
-        if edge_dir not in ("in", "out"):
-            raise InputError(f"Expected edge_dir 'in' or 'out', got {edge_dir!r}.")
+        check_choice_of_edges(edge_dir, prob, None)
         self.fanouts = fanouts
         self.edge_dir: EdgeDir = edge_dir
         self.prob = prob

@@ -13,11 +13,11 @@ from dgl.heterograph import DGLBlock
 from torch import Tensor
 
 from manyhop.arguments import flag
-from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import batch_key
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graph.structure import EdgeDir
+from manyhop_dgl.graph.topology import check_choice_of_edges
 from manyhop_dgl.samplers.arguments import (
     check_name,
     check_names,
@@ -217,15 +217,9 @@ class NeighborSampler(EngineSampler):
             output_device=output_device,
             seed=seed,
         )
-        if prob is not None and mask is not None:
-            raise InputError(
-                f"Expected either prob or mask, got prob={prob!r} and mask={mask!r}. Multiply the weights with the "
-                "mask: edges of weight 0 are not sampled."
-            )
         check_name(prob, "prob")
         check_name(mask, "mask")
-        if edge_dir not in ("in", "out"):
-            raise InputError(f"Expected edge_dir 'in' or 'out', got {edge_dir!r}.")
+        check_choice_of_edges(edge_dir, prob, mask)
         freeze_fanouts(fanouts)
         self.fanouts = fanouts
         self.edge_dir: EdgeDir = edge_dir

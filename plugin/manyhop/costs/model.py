@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from manyhop.arguments import at_least_one
 from manyhop.costs.machine import CPUCosts, GPUCosts, Machine
 from manyhop.costs.sizes import BatchSizes
 from manyhop.errors import InputError
@@ -48,10 +49,7 @@ class Workload:
     """Seconds of the user's own training step without loading, on one GPU; replaces that of the GraphSAGE."""
 
     def __post_init__(self) -> None:
-        numbers = {"batch_size": self.batch_size, "num_seeds": self.num_seeds, "hidden": self.hidden}
-        for name, value in numbers.items():
-            if value < 1:
-                raise InputError(f"Expected {name} to be at least 1, got {value}.")
+        at_least_one(batch_size=self.batch_size, num_seeds=self.num_seeds, hidden=self.hidden)
         if self.step_s is not None and not 0 < self.step_s < math.inf:
             raise InputError(f"Expected a step of more than 0 seconds, got {self.step_s}.")
 
@@ -70,9 +68,7 @@ class Cluster:
     """Threads of each rank that make batches where the CPU does."""
 
     def __post_init__(self) -> None:
-        for name in ("num_nodes", "gpus_per_node", "threads"):
-            if getattr(self, name) < 1:
-                raise InputError(f"Expected {name} to be at least 1, got {getattr(self, name)}.")
+        at_least_one(num_nodes=self.num_nodes, gpus_per_node=self.gpus_per_node, threads=self.threads)
         if not 0 <= self.cache <= 1:
             raise InputError(f"Expected cache to be a share of the rows, from 0 to 1, got {self.cache}.")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from manyhop.arguments import at_least_one
 from manyhop.errors import InputError
 
 Array = npt.NDArray[np.float64]
@@ -67,9 +68,7 @@ def expected_sizes(num_nodes: int, num_edges: int, fanouts: Sequence[int], batch
     Raises:
         InputError: numbers below 1, or more seeds than nodes.
     """
-    for name, value in (("num_nodes", num_nodes), ("num_edges", num_edges), ("batch_size", batch_size)):
-        if value < 1:
-            raise InputError(f"Expected {name} to be at least 1, got {value}.")
+    at_least_one(num_nodes=num_nodes, num_edges=num_edges, batch_size=batch_size)
     if not fanouts or min(fanouts) < 1:
         raise InputError(f"Expected fanouts of at least 1, one per hop, got {list(fanouts)}.")
     if batch_size > num_nodes:

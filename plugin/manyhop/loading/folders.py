@@ -9,6 +9,7 @@ from typing import Literal, TypeVar, get_args
 from torch import Tensor
 
 from manyhop import control, world
+from manyhop.arguments import one_of
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
 from manyhop.features import CacheSize, cache_files, check_cache
@@ -30,8 +31,7 @@ def open_placed(folder: str | PathLike[str], placement: Where) -> tuple[StoredGr
         InputError: no such folder; an unknown placement.
         RankError: another rank failed or does not come.
     """
-    if not isinstance(placement, str) or placement not in get_args(Where):
-        raise InputError(f"Expected placement to be one of {list(get_args(Where))}, got {placement!r}.")
+    one_of("placement", placement, get_args(Where))
     graph = on_all_ranks("opening a folder", placement, lambda: open_graph(folder))
     return graph, places(graph, placement)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from manyhop.arguments import at_least_one
 from manyhop.errors import InputError
 from manyhop.placement.item import RESERVE
 
@@ -40,11 +41,8 @@ class Hardware:
     """Whether all ranks make the loader together (``distributed=True``), which rows that are spread over them need."""
 
     def __post_init__(self) -> None:
-        numbers = {"gpu_memory": self.gpu_memory, "host_memory": self.host_memory}
-        numbers |= {"gpus_per_node": self.gpus_per_node, "num_nodes": self.num_nodes}
-        for name, value in numbers.items():
-            if value < 1:
-                raise InputError(f"Expected {name} to be at least 1, got {value}.")
+        at_least_one(gpu_memory=self.gpu_memory, host_memory=self.host_memory)
+        at_least_one(gpus_per_node=self.gpus_per_node, num_nodes=self.num_nodes)
         if self.pinnable is not None and self.pinnable < 0:
             raise InputError(f"Expected pinnable to be at least 0, or None, got {self.pinnable}.")
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from manyhop.errors import CapacityError, InputError
+from manyhop.arguments import at_least_one
+from manyhop.errors import CapacityError
 from manyhop.placement.item import RESERVE, Item, check_names, share_of
 from manyhop.system.units import in_units
 
@@ -75,9 +76,7 @@ def decide(
         CapacityError: not all fits; the message names what would help.
         InputError: numbers that make no sense.
     """
-    for name, value in (("memory", memory), ("ranks_per_node", ranks_per_node), ("num_nodes", num_nodes)):
-        if value < 1:
-            raise InputError(f"Expected {name} to be at least 1, got {value}.")
+    at_least_one(memory=memory, ranks_per_node=ranks_per_node, num_nodes=num_nodes)
     check_names(features)
     usable = int(memory * (1 - RESERVE))
     shards = num_nodes if can_shard else 1

@@ -193,6 +193,23 @@ def check_request(
                 raise InputError(f"Expected {name} of shape {tuple(seeds.shape)} for '{node_type}', got {got}.")
 
 
+def check_seed_edges(
+    graph: Graph,
+    edge_type: EdgeType,
+    request: EdgeRequest,
+    negatives: NegativeSpec | None,
+    *,
+    disjoint: bool,
+    in_range: bool = True,
+) -> None:
+    """Raise InputError where a batch of seed edges does not fit the sampler of a type; the range of ids is optional."""
+    check_edge_request(graph, request, negatives, in_range=in_range)
+    if request.edge_type != edge_type:
+        raise InputError(f"Expected seed edges of type {edge_type}, got {request.edge_type}.")
+    if request.time_max is not None and not disjoint:
+        raise InputError("Times of seed edges need one tree per endpoint: build the samplers with disjoint=True.")
+
+
 def check_edge_request(
     graph: Graph, request: EdgeRequest, negatives: NegativeSpec | None, *, in_range: bool = True
 ) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, Graph, NodeType
-from manyhop.sampling.check import check_edge_request, check_negatives
+from manyhop.sampling.check import check_negatives, check_seed_edges
 from manyhop.sampling.contract import EdgeRequest, NegativeSpec, NodeRequest, SampledEdges, SampledSubgraph, Sampler
 from manyhop.sampling.lookup import EdgeLookup, check_pairs
 from manyhop.sampling.negatives import NegativeTable, draw_destinations, draw_pairs, key_of_kind
@@ -106,11 +106,7 @@ class EdgeSampler:
         Raises:
             InputError: the request does not fit the graph or the sampler, or there is no negative to draw.
         """
-        check_edge_request(self.graph, request, self.negatives)
-        if request.edge_type != self.edge_type:
-            raise InputError(f"Expected seed edges of type {self.edge_type}, got {request.edge_type}.")
-        if request.time_max is not None and not self.disjoint:
-            raise InputError("Times of seed edges need one tree per endpoint: build the samplers with disjoint=True.")
+        check_seed_edges(self.graph, self.edge_type, request, self.negatives, disjoint=self.disjoint)
         key = key_of_kind(request.key, number)
         spec, src, dst = self.negatives, request.src, request.dst
         if spec is None or self._dst_table is None:
@@ -166,8 +162,7 @@ def sample_together(
             exclude=request.exclude,
         )
     )
-    if (subgraph.tree is not None) != disjoint:
-        raise InputError(f"Expected a sampler with disjoint={disjoint}, got one that differs.")
+    check_trees(subgraph, disjoint=disjoint)
     edges = [
         describe(
             sampler.negatives,
@@ -182,6 +177,12 @@ def sample_together(
     if not disjoint:
         return edges, None
     return edges, torch.cat([piece.seed_edges() for found in pieces.values() for piece in found])
+
+
+def check_trees(subgraph: SampledSubgraph, *, disjoint: bool) -> None:
+    """Raise InputError where a sampler of nodes keeps trees, or none, unlike the sampler of edges around it."""
+    if (subgraph.tree is not None) != disjoint:
+        raise InputError(f"Expected a sampler with disjoint={disjoint}, got one that differs.")
 
 
 def describe(

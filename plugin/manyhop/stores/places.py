@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from manyhop import world
+from manyhop.arguments import one_of
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import BufferPool, DistributedRows, RowRequest, ShardedRows, is_pinnable, pin
@@ -61,8 +62,7 @@ def check_place(place: Any, device: Any, timeout: float | None) -> torch.device 
     Raises:
         InputError: arguments that do not make sense, or no such GPU.
     """
-    if not isinstance(place, str) or place not in get_args(StorePlace):
-        raise InputError(f"Expected placement to be one of {list(get_args(StorePlace))}, got {place!r}.")
+    one_of("placement", place, get_args(StorePlace))
     if timeout is not None and place in ("process", "mapped"):
         raise InputError(f"Expected rank_timeout only where ranks share tensors, got {timeout!r}. Leave it out.")
     if timeout is not None and not timeout > 0:

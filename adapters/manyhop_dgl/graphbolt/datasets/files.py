@@ -46,6 +46,13 @@ def _is_inside(path: Path, folder: Path) -> bool:
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
+def existing(path: Path) -> Path:
+    """Return the path of a file of the dataset; raise InputError where there is no such file."""
+    if not path.is_file():
+        raise InputError(f"{path}: Expected this file of the dataset, found none. Check the path in metadata.yaml.")
+    return path
+
+
 def read_tensor(path: str | Path, fmt: str, *, in_memory: bool = True) -> Tensor:
     """Read a tensor from a file.
 
@@ -57,9 +64,7 @@ def read_tensor(path: str | Path, fmt: str, *, in_memory: bool = True) -> Tensor
     Raises:
         InputError: the file is missing, damaged, truncated, or of another kind.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"{path}: Expected this file of the dataset, found none. Check the path in metadata.yaml.")
+    path = existing(Path(path))
     if fmt == "torch":
         return _read_torch(path, in_memory)
     if fmt != "numpy":
@@ -124,9 +129,7 @@ def read_edges(path: str | Path, fmt: str) -> Tensor:
 
 
 def _read_csv(path: Path) -> Tensor:
-    if not path.is_file():
-        raise InputError(f"{path}: Expected this file of the dataset, found none. Check the path in metadata.yaml.")
-    if path.stat().st_size == 0:
+    if existing(path).stat().st_size == 0:
         return torch.empty(2, 0, dtype=torch.int64)
     table = Table(path=path, header=False, delimiter=",")
     parts: list[Any] = []

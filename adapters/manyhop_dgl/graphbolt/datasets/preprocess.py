@@ -18,7 +18,7 @@ from torch import Tensor
 from manyhop.arguments import path_of
 from manyhop.errors import GraphError, InputError, MissingExtraError
 from manyhop.system.units import in_units
-from manyhop_dgl.graphbolt.datasets.files import DatasetFolder, read_edges, read_tensor
+from manyhop_dgl.graphbolt.datasets.files import DatasetFolder, existing, read_edges, read_tensor
 from manyhop_dgl.graphbolt.datasets.forked import on_one_core_if_forked
 from manyhop_dgl.graphbolt.datasets.metadata import OnDiskFeatureData, feature_of
 from manyhop_dgl.graphbolt.datasets.steps import Steps
@@ -180,10 +180,7 @@ def _inputs(folder: DatasetFolder, graph: Mapping[str, Any]) -> dict[str, object
     entries = [*(graph.get("edges") or []), *(graph.get("feature_data") or [])]
     found: dict[str, object] = {"graph": repr(graph)}
     for entry in entries:
-        path = folder.file(_entry(entry, "path", "graph"))
-        if not path.is_file():
-            raise InputError(f"{path}: Expected this file of the dataset, found none. Check the path in metadata.yaml.")
-        stat = path.stat()
+        stat = existing(folder.file(_entry(entry, "path", "graph"))).stat()
         found[str(entry["path"])] = [stat.st_size, stat.st_mtime_ns]
     return found
 

@@ -170,16 +170,8 @@ class Sampling(FusedCSC):
             InputError: arguments that do not fit the graph.
             GraphError: an attribute is missing, or of a wrong dtype or length.
         """
-        return self._temporal(
-            "sample_neighbors",
-            nodes,
-            input_nodes_timestamp,
-            fanouts,
-            replace,
-            probs_name,
-            node_timestamp_attr_name,
-            edge_timestamp_attr_name,
-        )
+        names = (node_timestamp_attr_name, edge_timestamp_attr_name)
+        return self._temporal("sample_neighbors", names, nodes, input_nodes_timestamp, fanouts, replace, probs_name)
 
     def temporal_sample_layer_neighbors(
         self,
@@ -211,29 +203,23 @@ class Sampling(FusedCSC):
             InputError: arguments that do not fit the graph, or probabilities together with times.
             GraphError: an attribute is missing, or of a wrong dtype or length.
         """
+        names = (node_timestamp_attr_name, edge_timestamp_attr_name)
         return self._temporal(
-            "sample_layer_neighbors",
-            nodes,
-            input_nodes_timestamp,
-            fanouts,
-            replace,
-            probs_name,
-            node_timestamp_attr_name,
-            edge_timestamp_attr_name,
+            "sample_layer_neighbors", names, nodes, input_nodes_timestamp, fanouts, replace, probs_name
         )
 
     def _temporal(
         self,
         without_times: str,
+        names: tuple[str | None, str | None],
         nodes: Nodes,
         times: Nodes,
         fanouts: Fanout,
         replace: bool,
         probs_name: str | None,
-        node_time: str | None,
-        edge_time: str | None,
     ) -> SampledSubgraphImpl:
-        """Sample one layer with times; ``without_times`` names the method that does it without."""
+        """Sample one layer with the times of nodes and edges of these names; ``without_times``: the method without."""
+        node_time, edge_time = names
         if node_time is None and edge_time is None:
             sampled: SampledSubgraphImpl = getattr(self, without_times)(nodes, fanouts, replace, probs_name)
             return sampled

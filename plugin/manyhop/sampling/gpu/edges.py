@@ -10,7 +10,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, Graph, NodeType
-from manyhop.sampling.check import check_edge_request, check_negatives
+from manyhop.sampling.check import check_edge_request, check_negatives, check_seed_edges
 from manyhop.sampling.contract import (
     BatchKey,
     EdgeRequest,
@@ -27,6 +27,7 @@ from manyhop.sampling.gpu.kernels import negatives as kernels
 from manyhop.sampling.gpu.lookup import GPUEdgeLookup
 from manyhop.sampling.gpu.transfer import Readback, current_stream, kernel_device, on_stream
 from manyhop.sampling.negatives import NegativeTable, choose_destinations, choose_pairs, key_of_kind
+from manyhop.sampling.seed_edges import check_trees
 
 _TILE = 128
 _LONG_TILE = 1024
@@ -150,13 +151,9 @@ class GPUEdgeSampler:
         if not requests:
             raise InputError("Expected at least one request, got none.")
         for request in requests:
-            check_edge_request(self.graph, request, self.negatives, in_range=False)  # the kernel checks ranges
-            if request.edge_type != self.edge_type:
-                raise InputError(f"Expected seed edges of type {self.edge_type}, got {request.edge_type}.")
-            if request.time_max is not None and not self.disjoint:
-                raise InputError(
-                    "Times of seed edges need one tree per endpoint: build the samplers with disjoint=True."
-                )
+            check_seed_edges(  # ranges are checked by the kernel
+                self.graph, self.edge_type, request, self.negatives, disjoint=self.disjoint, in_range=False
+            )
         for name in ("time_max", "time_min"):
             if len({getattr(request, name) is None for request in requests}) > 1:
                 raise InputError(f"Expected {name} with all of the requests of one call, or with none.")
@@ -216,8 +213,7 @@ class PendingEdges:
 
     def _result(self, b: int, subgraph: SampledSubgraph) -> SampledEdges:
         sampler, layout, launch = self._sampler, self._ends.layout, self._ends.launch
-        if (subgraph.tree is not None) != sampler.disjoint:
-            raise InputError(f"Expected a sampler with disjoint={sampler.disjoint}, got one that differs.")
+        check_trees(subgraph, disjoint=sampler.disjoint)
         num_pos, num_src = layout.num_pos[b], layout.num_src[b]
         num_dst = num_pos if layout.triplet else layout.num_dst[b]
         src_at, dst_at = layout.ends(b)

@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop.errors import InputError
 from manyhop.graph import NodeType
 from manyhop.sampling.contract import EdgeRequest, NodeRequest, Pending, SampledEdges
 from manyhop.sampling.gpu.edges import Endpoints, GPUEdgeSampler
 from manyhop.sampling.gpu.transfer import Readback, current_stream, on_stream, upload
-from manyhop.sampling.seed_edges import describe
+from manyhop.sampling.seed_edges import check_trees, describe
 
 _PADDING = torch.iinfo(torch.int64).max
 
@@ -73,8 +72,7 @@ class PendingTypedEdges:
                 trees = upload([self._seed_edges(b) for b in range(len(subgraphs))], self._samplers[0].device)
             results = []
             for b, (subgraph, requests, tree) in enumerate(zip(subgraphs, self._batches, trees, strict=True)):
-                if (subgraph.tree is not None) != self._disjoint:
-                    raise InputError(f"Expected a sampler with disjoint={self._disjoint}, got one that differs.")
+                check_trees(subgraph, disjoint=self._disjoint)
                 edges = []
                 for i, (sampler, ends) in enumerate(zip(self._samplers, self._ends, strict=True)):
                     time, begin = ends.launch.out_max, ends.layout.ends(b)[0]
