@@ -12,7 +12,7 @@ from torch import Tensor
 
 from manyhop.errors import CapacityError, FeatureError, InputError
 from manyhop.features import Checks, GPUVisits, RowRequest, gather, is_pinned, keep_hot, pin, pinned_bytes, unpin
-from manyhop.features.gathering.gpu_plan import PLANS
+from manyhop.features.gathering import gpu_plan
 from manyhop.memory import share
 
 pytestmark = [
@@ -219,7 +219,7 @@ def test_rows_asked_for_many_times(width: int, bound: int | None) -> None:
 
 
 def test_threads_with_streams_of_their_own_while_plans_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PLANS, "most", 3)
+    monkeypatch.setattr(gpu_plan, "_MOST_PLANS", 3)
     shared = [torch.randn(20_000, 64, device="cuda"), torch.randn(20_000, 3).pin_memory()]
     torch.cuda.synchronize()
     wrong: list[str] = []
