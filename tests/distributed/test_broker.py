@@ -57,7 +57,7 @@ class Asking(threading.Thread):
     def __init__(self, broker: Broker, key: str = "key", timeout: float = 200, **how: Any) -> None:
         super().__init__(daemon=True)
         self._key = key
-        self._do = lambda: broker.ask(key, **({"what": "a test", "expected": 1} | how), timeout=timeout)
+        self._do = lambda: broker.request(key, **({"what": "a test", "expected": 1} | how), timeout=timeout)
         self.start()
 
     def run(self) -> None:
@@ -289,7 +289,7 @@ def test_a_folder_that_others_may_enter_is_refused(monkeypatch: pytest.MonkeyPat
     folder.mkdir()
     folder.chmod(stat.S_IRWXU | stat.S_IRWXG)
     with pytest.raises(PermissionError, match="nobody else may enter"):
-        Broker("x", 0).ask("key", what="a test", expected=1, timeout=5)
+        Broker("x", 0).request("key", what="a test", expected=1, timeout=5)
 
 
 def test_a_name_that_somebody_holds_without_listening_ends_in_an_error(brokers: Brokers) -> None:
@@ -297,7 +297,7 @@ def test_a_name_that_somebody_holds_without_listening_ends_in_an_error(brokers: 
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.bind(channel.address_of(broker._name))
         with pytest.raises(RankError, match="no service for shared memory can be started on this node"):
-            broker.ask("key", what="a test", expected=1, timeout=0.1)
+            broker.request("key", what="a test", expected=1, timeout=0.1)
     if not channel._ABSTRACT:
         os.unlink(channel.address_of(broker._name))
 

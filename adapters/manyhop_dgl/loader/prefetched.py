@@ -54,7 +54,7 @@ class Data(NamedTuple):
 class _State(NamedTuple):
     """What data were found by, and these: in one piece, as several threads read it."""
 
-    asked: object = None
+    requested: object = None
     there: Any = None
     data: Data = Data([], [], True)
 
@@ -79,23 +79,23 @@ class Prefetched:
             FeatureError: names by type that are not there.
             InputError: types that the graph does not have.
         """
-        asked, state = self._asked(), self._state
-        if state.asked == asked and self._is_same(state):
+        requested, state = self._requested(), self._state
+        if state.requested == requested and self._is_same(state):
             return state.data
         there = self.there()  # before what is found by it
         data, known = self.find(), state.data
         same = (data.entries, data.is_complete) == (known.entries, known.is_complete)
         if same and all(map(is_, data.values, known.values)):
             data = known  # only other data have changed
-        self._state = _State(tuple(map(_copied, asked)), there, data)
+        self._state = _State(tuple(map(_copied, requested)), there, data)
         return data
 
     def find(self) -> Data:
         """Return what :meth:`data` does, without keeping it."""
-        asked = self._asked()
-        found = [(entry, value) for entry in self._find(asked) if (value := self._value(entry)) is not None]
+        requested = self._requested()
+        found = [(entry, value) for entry in self._find(requested) if (value := self._value(entry)) is not None]
         names = {(entry.part, entry.name) for entry, _ in found}
-        wanted = {(part, name) for part, some in zip(_PARTS, asked, strict=True) for name in _names(some)}
+        wanted = {(part, name) for part, some in zip(_PARTS, requested, strict=True) for name in _names(some)}
         return Data([entry for entry, _ in found], [value for _, value in found], names == wanted)
 
     def all_data(self) -> Data:
@@ -107,7 +107,7 @@ class Prefetched:
         data = self.data()
         if not data.is_complete:
             self._check()
-            raise MissingDataError(f"Expected data {self._asked()}, got {[entry.title for entry in data.entries]}.")
+            raise MissingDataError(f"Expected data {self._requested()}, got {[entry.title for entry in data.entries]}.")
         return data
 
     def there(self) -> list[Any]:
@@ -139,19 +139,19 @@ class Prefetched:
 
     def _check(self) -> None:
         data = frames(self._graph)
-        for part, names in zip(_PARTS, self._asked(), strict=True):
+        for part, names in zip(_PARTS, self._requested(), strict=True):
             kinds: Any = data.nodes if part in _OF_NODES else data.edges
             wanted(names, kinds, "node" if part in _OF_NODES else "edge")
 
-    def _asked(self) -> tuple[Names, Names, Names, Names]:
+    def _requested(self) -> tuple[Names, Names, Names, Names]:
         """The names of each part."""
         nodes, sampler = self._nodes, self._sampler
         of_seeds = [] if nodes is sampler else sampler.prefetch_labels
         return nodes.prefetch_node_feats, nodes.prefetch_labels, nodes.prefetch_edge_feats, of_seeds
 
-    def _find(self, asked: Sequence[Names]) -> Iterator[Entry]:
+    def _find(self, requested: Sequence[Names]) -> Iterator[Entry]:
         graph, data = self._graph, frames(self._graph)
-        for part, names in zip(_PARTS, asked, strict=True):
+        for part, names in zip(_PARTS, requested, strict=True):
             what = "node" if part in _OF_NODES else "edge"
             kinds: Mapping[Any, Mapping[str, object]] = data.nodes if what == "node" else data.edges
             if not isinstance(names, Mapping):

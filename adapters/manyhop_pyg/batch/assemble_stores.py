@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
     from manyhop_pyg.batch.joining import Joining
 
-Asked: TypeAlias = tuple[StoreColumn, object, Tensor, NodeType | EdgeType, Attributes]
+ColumnRequest: TypeAlias = tuple[StoreColumn, object, Tensor, NodeType | EdgeType, Attributes]
 """A tensor of a store, what a GPU reads it from, the ids of the rows, their node or edge type, the batch's mapping."""
 
 
@@ -49,16 +49,16 @@ def join_store(joining: Joining, outs: Sequence[SamplerOutput], perm: Permutatio
         batches.append(batch)
     placed = joining.placed
     if isinstance(placed, PlacedStore):
-        asked: list[Asked] = []
+        requests: list[ColumnRequest] = []
         columns = placed.without_types(joining.store_size)
         for batch, out, e_id in zip(batches, outs, e_ids, strict=True):
             into = batch._store._mapping
             for column, source, on_edges in columns:
                 if not on_edges:
-                    asked.append((column, source, out.node, HOMOGENEOUS_NODE, into))
+                    requests.append((column, source, out.node, HOMOGENEOUS_NODE, into))
                 elif e_id is not None:
-                    asked.append((column, source, e_id, HOMOGENEOUS_EDGE, into))
-        nbytes = _gather(joining, asked)
+                    requests.append((column, source, e_id, HOMOGENEOUS_EDGE, into))
+        nbytes = _gather(joining, requests)
     else:
         nbytes = 0
         for batch, out, e_id in zip(batches, outs, e_ids, strict=True):
@@ -90,7 +90,7 @@ def join_hetero_store(
     (feature_store, graph_store), gpu, custom_cls = joining.data, joining.gpu, joining.custom_cls
     pairs = joining.placed.pairs if isinstance(joining.placed, PlacedStore) else None
     batches: list[HeteroData] = []
-    asked: list[Asked] = []
+    requests: list[ColumnRequest] = []
     nbytes = 0
     for out in outs:
         batch = HeteroData() if custom_cls is None else custom_cls()
@@ -102,7 +102,7 @@ def join_hetero_store(
             if edge_type in out.row and edge_type in out.col:
                 batch[edge_type].edge_index = joined(out.row[edge_type], out.col[edge_type])
         if pairs is not None:
-            asked += [
+            requests += [
                 (column, source, index, column.group, batch[column.group]._mapping)
                 for column, source in pairs
                 if column.group is not None and (index := _ids_of(column.group, out, perm)) is not None
@@ -117,7 +117,7 @@ def join_hetero_store(
             batch[attr.group_name][attr.attr_name] = value
         nbytes += _bytes_of(rows)
     if pairs is not None:
-        nbytes = _gather(joining, asked)
+        nbytes = _gather(joining, requests)
     for batch, out in zip(batches, outs, strict=True):
         set_ids(batch, out, perm)
     return batches, nbytes
@@ -145,14 +145,14 @@ def blank_data() -> tuple[Data, Attributes]:
     return batch, into
 
 
-def _gather(joining: Joining, asked: list[Asked]) -> int:
+def _gather(joining: Joining, requests: list[ColumnRequest]) -> int:
     """Put rows of a store of ours into batches on a GPU; return their bytes."""
     assert joining.gpu is not None
     bounds = joining.bounds
     rows = joining.gpu.gather(
-        [RowRequest(source, index, 0, column.title, bounds.get(kind)) for column, source, index, kind, _ in asked]
+        [RowRequest(source, index, 0, column.title, bounds.get(kind)) for column, source, index, kind, _ in requests]
     )
-    for (column, _, _, _, into), value in zip(asked, rows, strict=True):
+    for (column, _, _, _, into), value in zip(requests, rows, strict=True):
         into[column.name] = value
     return _bytes_of(rows)
 
@@ -171,9 +171,9 @@ def _fetch(feature_store: FeatureStore, wanted: list[TensorAttr], gpu: GPURuntim
 
 
 def _rows_on(device: torch.device, store: FeatureStore, wanted: list[TensorAttr]) -> list[object]:
-    """Return rows of a store of another kind, which is asked by ids on the CPU, on a device."""
-    asked = [copy.copy(attr) for attr in wanted]
-    for attr in asked:
+    """Return rows of a store of another kind, which is read by ids on the CPU, on a device."""
+    attrs = [copy.copy(attr) for attr in wanted]
+    for attr in attrs:
         attr.index = attr.index.cpu()
-    rows = store.multi_get_tensor(asked)
+    rows = store.multi_get_tensor(attrs)
     return [value.to(device) if isinstance(value, Tensor) else value for value in rows]

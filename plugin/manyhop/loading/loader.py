@@ -388,14 +388,14 @@ class EpochLoader(Resumable, PreparedLoader):
         """
         if self._gpu is not None:
             self._gpu.streams.take_times()
-            asked, found = self._gpu.memory.take_cache_counts()
-            self._stats.count(other_rows=asked, cached_rows=found)
+            requested, hits = self._gpu.memory.take_cache_counts()
+            self._stats.count(other_rows=requested, cached_rows=hits)
         of_files = self._file_caches()
         for value, cache in of_files:
-            asked, found = cache.take_counts()
+            requested, hits = cache.take_counts()
             if self._gpu is not None and self._gpu.memory.caches(value):
-                asked = 0  # those that the GPU lacked, which it has counted
-            self._stats.count(other_rows=asked, cached_rows=found)
+                requested = 0  # those that the GPU lacked, which it has counted
+            self._stats.count(other_rows=requested, cached_rows=hits)
         kept = hot_files.in_words(cache for _, cache in of_files)
         parts = ["" if self.placement is None else self.placement.summary(), kept]
         return replace(self._stats.report(since), placement="; ".join(filter(None, parts)))

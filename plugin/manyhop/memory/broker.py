@@ -66,7 +66,7 @@ class Broker:
         self._rank = rank
         self._service: _Service | None = None
 
-    def ask(self, key: str, *, what: str, expected: int, timeout: float) -> Ticket:
+    def request(self, key: str, *, what: str, expected: int, timeout: float) -> Ticket:
         """Wait until ``key`` is there or has to be built here.
 
         Args:
@@ -82,17 +82,17 @@ class Broker:
         end = time.monotonic() + timeout
         while True:
             connection = self._connect(what, end)
-            ticket = self._ask(connection, key, what, expected, timeout, end)
+            ticket = self._request(connection, key, what, expected, timeout, end)
             if ticket is not None:
                 return ticket
 
-    def _ask(
+    def _request(
         self, connection: socket.socket, key: str, what: str, expected: int, timeout: float, end: float
     ) -> Ticket | None:
         """The answer to one connection; ``None`` if the service ended before it answered: it was just closing."""
         builder, answered = -1, False
         try:
-            send(connection, {"do": "ask", "key": key, "what": what, "rank": self._rank, "expected": expected})
+            send(connection, {"do": "request", "key": key, "what": what, "rank": self._rank, "expected": expected})
             while True:
                 connection.settimeout(max(0.001, end - time.monotonic()))
                 reply, fds = receive(connection)
@@ -227,9 +227,9 @@ class _Service:
         except (OSError, EOFError, ValueError):
             self._drop_peer(peer)
             return
-        if message["do"] == "ask":
+        if message["do"] == "request":
             peer.key, peer.rank = message["key"], message["rank"]
-            self._asked(peer, message)
+            self._on_request(peer, message)
             return
         thing = self._things[peer.key]
         if message["do"] == "deliver":
@@ -239,15 +239,15 @@ class _Service:
             thing.error = f"{thing.what} failed on rank {peer.rank}: {message['error']}"
         self._settle(peer.key)
 
-    def _asked(self, peer: _Peer, ask: Message) -> None:
+    def _on_request(self, peer: _Peer, request: Message) -> None:
         thing = self._things.get(peer.key)
         if thing is None:
-            self._things[peer.key] = _Thing(ask["what"], ask["expected"], peer)
+            self._things[peer.key] = _Thing(request["what"], request["expected"], peer)
             self._send(peer, {"do": "build"})
             return
-        if thing.what != ask["what"]:
+        if thing.what != request["what"]:
             text = (
-                f"{ask['what']} on rank {peer.rank}, but {thing.what} on rank {thing.builder.rank}. "
+                f"{request['what']} on rank {peer.rank}, but {thing.what} on rank {thing.builder.rank}. "
                 "All ranks of a node have to make the same calls in the same order."
             )
             self._send(peer, {"do": "fail", "error": text, "ranks": []})

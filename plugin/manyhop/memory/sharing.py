@@ -123,7 +123,7 @@ def node_segment(key: str, size: int, begin: Callable[[Bytes], None], *, what: s
         return None
     if name not in _brokers:
         _brokers[name] = Broker(f"manyhop-{_digest(f'{os.getuid()} {name}')}", world.current_rank())
-    ticket = _brokers[name].ask(_digest(key), what=what, expected=1, timeout=DEFAULT_TIMEOUT)
+    ticket = _brokers[name].request(_digest(key), what=what, expected=1, timeout=DEFAULT_TIMEOUT)
     try:
         if ticket.builds:
             segment = segments.create(what, size, remedy)
@@ -145,7 +145,7 @@ def _digest(name: str) -> str:
 
 
 def _once(broker: Broker, key: str, build: Callable[[], T], what: str, expected: int, timeout: float) -> T:
-    ticket = broker.ask(key, what=what, expected=expected, timeout=timeout)
+    ticket = broker.request(key, what=what, expected=expected, timeout=timeout)
     try:
         if ticket.builds:
             packed = pack(what, build())

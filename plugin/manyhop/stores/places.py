@@ -165,7 +165,7 @@ class GPURows:
         self._title = f"GPU store {next(self._numbers)}"
         self._host = NodeRows(False, timeout)
         self._exchange: GPUExchange | None = None
-        self._asked = itertools.count()
+        self._calls = itertools.count()
 
     def put(self, tensor: Any, index: Any, name: str) -> Tensor | DistributedRows:
         """Put a tensor that all ranks have, or parts of it, as :meth:`NodeRows.put`; the whole may be on a GPU.
@@ -236,7 +236,7 @@ class GPURows:
         device = next(iter(requests)).source.rows.device
         on_gpu = [RowRequest(r.source, r.index.to(device), r.dim, r.name, r.bound) for r in requests]
         try:
-            return self._exchange.gather(on_gpu, (0, next(self._asked)), pool=pool)
+            return self._exchange.gather(on_gpu, (0, next(self._calls)), pool=pool)
         finally:
             self._exchange.rest()
 

@@ -39,7 +39,7 @@ class NodeRows:
         self._sharded, self._timeout = sharded, timeout
         self._title = f"store {next(self._numbers)}"
         self._exchange: Exchange | None = None
-        self._asked = itertools.count()
+        self._calls = itertools.count()
 
     def put(self, tensor: Any, index: Any, name: str) -> Tensor | ShardedRows:
         """A tensor of all ranks: whole (``index`` is ``None`` or ``slice(None)``), or a part (``slice(begin, end)``).
@@ -114,7 +114,7 @@ class NodeRows:
     def exchange(self, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
         """Gather rows outside of a loader. All ranks call it."""
         assert self._exchange is not None
-        return self._exchange.gather(requests, (0, next(self._asked)), pool=pool)
+        return self._exchange.gather(requests, (0, next(self._calls)), pool=pool)
 
     def _put_whole(self, tensor: Any, ours: World, what: str) -> Tensor | ShardedRows:
         facts = {"dtype": str(tensor.dtype), "shape": list(tensor.shape)}

@@ -121,12 +121,12 @@ def _capability(library: Any, handle: ctypes.c_void_p) -> tuple[int, int]:
     return major.value, minor.value
 
 
-def _number(ask: Any, *args: Any) -> int | None:
+def _number(query: Any, *args: Any) -> int | None:
     """What ``ask`` writes through its last argument; ``None`` where it fails."""
     found = ctypes.c_uint()
-    return found.value if ask(*args, ctypes.byref(found)) == _OK else None
+    return found.value if query(*args, ctypes.byref(found)) == _OK else None
 
 
-def _text(ask: Any, *args: Any) -> str:
+def _text(query: Any, *args: Any) -> str:
     found = ctypes.create_string_buffer(96)
-    return found.value.decode() if ask(*args, found, ctypes.c_uint(len(found))) == _OK else "unknown"
+    return found.value.decode() if query(*args, found, ctypes.c_uint(len(found))) == _OK else "unknown"

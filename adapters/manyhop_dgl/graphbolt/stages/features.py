@@ -118,7 +118,7 @@ class FeatureFetcher(MiniBatchTransformer):
                     f"Expected a minibatch with input_nodes to fetch {self.node_feature_keys!r} of, got one without. "
                     "Sample before fetching."
                 )
-            for ntype, name, ids in _asked(
+            for ntype, name, ids in _requested(
                 "node", self.node_feature_keys, minibatch.input_nodes, minibatch.input_nodes
             ):
                 wanted.append(("node", ntype, name, ids))
@@ -136,7 +136,7 @@ class FeatureFetcher(MiniBatchTransformer):
                 )
             if isinstance(edges, Mapping):
                 edges = {_text(t): ids for t, ids in edges.items()}
-            for etype, name, ids in _asked("edge", self.edge_feature_keys, edges, etypes):
+            for etype, name, ids in _requested("edge", self.edge_feature_keys, edges, etypes):
                 wanted.append(("edge", etype, name, ids))
                 slots.append((into, name if etype is None else (etype, name)))
         minibatch.set_node_features(node_features)
@@ -163,7 +163,7 @@ def _text(kind: str | EdgeType) -> str:
     return etype_tuple_to_str(kind) if isinstance(kind, tuple) else kind
 
 
-def _asked(
+def _requested(
     kind: str, keys: Keys, ids: Tensor | Mapping[str, Tensor], known: Collection[str]
 ) -> list[tuple[str | None, str, Tensor]]:
     """Type, name and ids of each wanted feature. Its type has to be known; those without ids are passed over."""

@@ -62,7 +62,7 @@ class FileCache:
         advise_random(layout.address, layout.num_rows * layout.row_bytes)
         self.capacity, self.version, self.why = kept.capacity, version, why
         self._layout, self._kept, self._mapping = layout, kept, mapping
-        self._asked = self._found = 0
+        self._requested = self._hits = 0
         self._taken = (0, 0)
         self._counting, self._renewing = threading.Lock(), threading.Lock()
         self._is_new = True
@@ -87,7 +87,7 @@ class FileCache:
             raise out_of_range(request, -1 - hits, layout.num_rows)
         if _current.only_counts:
             with self._counting:
-                kept.ask(count)
+                kept.count_requested(count)
             return out
         prefetch_rows(layout.address, width, rows + 8 * hits, min(_AT_ONCE, count - hits))
         if not kept.copy(rows, positions, hits, out, number):  # replaced meanwhile: the file has them
@@ -100,8 +100,8 @@ class FileCache:
         if _current.counts_nothing:
             return out
         with self._counting:
-            self._asked, self._found = self._asked + count, self._found + hits
-            is_due = kept.ask(count) >= self._wanted
+            self._requested, self._hits = self._requested + count, self._hits + hits
+            is_due = kept.count_requested(count) >= self._wanted
         if is_due:
             self.renew(request.source)
         return out
@@ -138,7 +138,7 @@ class FileCache:
     @property
     def has_enough_counts(self) -> bool:
         """Whether enough rows were asked for to find the frequent ones, or the first ones are chosen."""
-        return self._kept.number > 0 or self._kept.asked >= VISITS_PER_ROW * self.capacity
+        return self._kept.number > 0 or self._kept.num_requested >= VISITS_PER_ROW * self.capacity
 
     @property
     def is_renewing(self) -> bool:
@@ -149,12 +149,12 @@ class FileCache:
     def miss_rate(self) -> float:
         """Of the rows that were asked for, the share that was not kept; 1 before any was."""
         with self._counting:
-            return 1 - self._found / self._asked if self._asked else 1.0
+            return 1 - self._hits / self._requested if self._requested else 1.0
 
     def take_counts(self) -> tuple[int, int]:
         """Return rows asked for and those of them that were kept, since this was called before."""
         with self._counting:
-            before, self._taken = self._taken, (self._asked, self._found)
+            before, self._taken = self._taken, (self._requested, self._hits)
             return self._taken[0] - before[0], self._taken[1] - before[1]
 
     @property
@@ -165,7 +165,7 @@ class FileCache:
     def _renew(self, source: Any) -> None:
         try:
             with self._kept.writing() as is_alone:
-                if is_alone and (self._kept.number == 0 or self._kept.asked >= self._wanted):
+                if is_alone and (self._kept.number == 0 or self._kept.num_requested >= self._wanted):
                     self._change_to(self._kept.choose())
         finally:
             self._renewing.release()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from manyhop.memory.segments import Segment
 
-_LATEST, _OLDEST, _ASKED = 0, 8, 16  # places in the header, int64 each
+_LATEST, _OLDEST, _REQUESTED = 0, 8, 16  # places in the header, int64 each
 _LINE = 64
 
 
@@ -66,14 +66,14 @@ class KeptRows:
         return load(self._header + _LATEST)
 
     @property
-    def asked(self) -> int:
-        """About how many rows were asked for since rows were chosen."""
-        return int(self._counts[_ASKED // 8])
+    def num_requested(self) -> int:
+        """About how many rows were requested since rows were chosen."""
+        return int(self._counts[_REQUESTED // 8])
 
-    def ask(self, count: int) -> int:
-        """Add to :attr:`asked`, and return it. Processes may overwrite each other's counts."""
-        total = int(self._counts[_ASKED // 8]) + count
-        self._counts[_ASKED // 8] = total
+    def count_requested(self, count: int) -> int:
+        """Add to :attr:`num_requested`, and return it. Processes may overwrite each other's counts."""
+        total = int(self._counts[_REQUESTED // 8]) + count
+        self._counts[_REQUESTED // 8] = total
         return total
 
     def find(self, index: Tensor, rows: int, positions: int, *, counts: bool) -> tuple[int, int]:
@@ -151,7 +151,7 @@ class KeptRows:
         chosen, (bits, _, _) = torch.empty(self.capacity, dtype=torch.int64), self._places[self.number % 2]
         visits = self._memory.data_ptr() + self._visits
         count = choose_rows(visits, self._num_rows, bits.data_ptr(), self.capacity, chosen.data_ptr())
-        self._counts[_ASKED // 8] = 0
+        self._counts[_REQUESTED // 8] = 0
         return chosen[:count]
 
     def latest(self) -> tuple[Tensor, Tensor]:

@@ -63,7 +63,7 @@ def decide_memory(
     nbytes = 0 if graph is None else graph.nbytes
     found = Found(attributes, graph, device)
     if not together:
-        together = _asks_all(mode, [name for name, _ in attributes], found)
+        together = _spreads_by_environment(mode, [name for name, _ in attributes], found)
     host = HostMemory(attributes, graph, device, required=(mode or "auto") != "auto")
     pinned = host.pinned + sum(value.nbytes for _, value in kept_there if _is_pinned_by_store(value))
     hardware = cuda.hardware(device, together=together, timeout=timeout, in_memory=host.in_memory, pinned=pinned)
@@ -151,7 +151,7 @@ def _mode_of_environment() -> GPUMode | None:
     return None
 
 
-def _asks_all(mode: GPUMode | None, names: Sequence[str], found: Found) -> bool:
+def _spreads_by_environment(mode: GPUMode | None, names: Sequence[str], found: Found) -> bool:
     """Return whether a loader that each rank makes for itself spreads rows all the same, by the environment."""
     if mode != "sharded" or _mode_of_environment() != mode or world.current_size() == 1:
         return False
