@@ -11,21 +11,23 @@ def activate(project: str) -> None:
     importlib.import_module(f"stand_ins_{project}").activate()
 
 
-def activate_everywhere(project: str) -> None:
-    activate(project)
+def everywhere(function: Callable[..., None], *arguments: str) -> None:
+    """Call a function, which a module has, in this process and first of all in those that it starts.
+
+    New processes call such functions in the order in which they were named here, and find modules by PYTHONPATH.
+    """
+    function(*arguments)
     before = multiprocessing.spawn.get_preparation_data
 
     def data(name: str) -> dict[str, object]:
-        return before(name) | {__name__: _ActivateWhenUnpickled(project)}
+        return before(name) | {function.__module__: _CallWhenUnpickled(function, arguments)}
 
     multiprocessing.spawn.get_preparation_data = data
 
 
-class _ActivateWhenUnpickled:
-    """What a new process gets first of all; it finds this module by PYTHONPATH."""
+class _CallWhenUnpickled:
+    def __init__(self, function: Callable[..., None], arguments: tuple[str, ...]) -> None:
+        self._call = function, arguments
 
-    def __init__(self, project: str) -> None:
-        self._project = project
-
-    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
-        return activate, (self._project,)
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[str, ...]]:
+        return self._call
