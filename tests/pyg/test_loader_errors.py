@@ -91,7 +91,7 @@ def test_fanouts(data, fanouts, message):
     [
         ({WRITES: [2]}, "Missing number of neighbors"),
         (NumNeighbors({("a", "b", "c"): [2]}, default=[1]), "exist in the graph"),
-        (NumNeighbors({WRITES: [2, 2]}, default=[1]), "same number of hops"),
+        (NumNeighbors({WRITES: [2, 2]}, default=[1]), "hops must be the same across all edge types"),
     ],
 )
 def test_typed_fanouts(hetero, fanouts, message):

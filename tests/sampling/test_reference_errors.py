@@ -15,7 +15,7 @@ class TestErrors:
         [
             ({"fanouts": {TYPES[0]: (1,)}}, InputError, "missing"),
             ({"fanouts": fanouts(-2)}, InputError, "got -2"),
-            ({"fanouts": {**fanouts(1), TYPES[0]: (1, 2)}}, InputError, "same number of hops"),
+            ({"fanouts": {**fanouts(1), TYPES[0]: (1, 2)}}, InputError, "hops must be the same"),
             ({"fanouts": {**fanouts(1), ("a", "x", "b"): (1,)}}, InputError, "Unknown edge type"),
             ({"temporal": "first", "disjoint": True}, InputError, "'first'"),
             ({"expand": "old"}, InputError, "'old'"),

@@ -84,7 +84,7 @@ def _check_fanouts(graph: Graph, fanouts: Mapping[EdgeType, tuple[int, ...]], *,
     hops = {len(fanout) for fanout in fanouts.values()}
     if len(hops) > 1:
         got = {t: len(f) for t, f in fanouts.items()}
-        raise InputError(f"Expected the same number of hops for all edge types, got {got}. Pad the shorter with 0.")
+        raise InputError(f"Number of hops must be the same across all edge types, got {got}. Pad the shorter with 0.")
     for edge_type, fanout in fanouts.items():
         for k in fanout:
             if k < -1:
