@@ -257,7 +257,7 @@ def test_tasks_by_name(tmp_path):
         _ = dataset.graph
     assert [task.metadata["name"] for task in dataset.load(tasks="other").tasks] == ["other"]
     assert len(dataset.load(tasks=["other", "node_classification"]).tasks) == 2
-    with pytest.warns(UserWarning, match="not found in YAML: {'nothing'}"):
+    with pytest.warns(gb.GBWarning, match="not found in YAML: {'nothing'}"):
         assert dataset.load(tasks=["nothing"]).tasks == []
     with pytest.raises(TypeError, match="should be list"):
         dataset.load(tasks=1)
@@ -284,7 +284,7 @@ def test_parts_may_be_missing(tmp_path):
     assert len(dataset.feature) == 0
     assert dataset.tasks == []
     del dataset.yaml_data["graph_topology"]
-    with pytest.warns(UserWarning, match="graph is None"):
+    with pytest.warns(gb.GBWarning, match="graph is None"):
         assert dataset.load().graph is None
 
 

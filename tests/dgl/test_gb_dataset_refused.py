@@ -72,7 +72,7 @@ def test_descriptions_that_are_refused_by_their_content(tmp_path):
     check(InputError, r"only .* in edges", graph={"nodes": nodes, "edges": [{**lines[0], "sorted": True}]})
     check(InputError, "a mapping for each entry", graph={"nodes": [40], "edges": lines})
     check(InputError, r"only \['data', 'type'\]", tasks=[{"train_set": [{"type_name": "a", "data": []}]}])
-    with pytest.warns(UserWarning, match=r"unknown entries are not used: \['tsks'\]"):
+    with pytest.warns(gb.GBWarning, match=r"unknown entries are not used: \['tsks'\]"):
         check(InputError, "Only one TVT set", tsks=[], tasks=[{"train_set": [{"data": []}, {"data": []}]}])
     both = [{"data": [{"format": "numpy", "path": "set/test_ids.npy"}]}] * 2
     check(InputError, "Only one TVT set", tasks=[{"train_set": both}])
@@ -89,7 +89,7 @@ def test_descriptions_that_are_refused_by_their_content(tmp_path):
     check(InputError, "in_memory of data/x.npy as true or false", feature_data=[{**feature, "in_memory": "false"}])
     mapped = [{**both[0]["data"][0], "in_memory": "no"}]
     check(InputError, "in_memory of .* as true or false", tasks=[{"train_set": [{"data": mapped}]}])
-    with pytest.warns(UserWarning, match=r"entries of graph are not used: \['features'\]"):
+    with pytest.warns(gb.GBWarning, match=r"entries of graph are not used: \['features'\]"):
         check(InputError, "Expected 'path'", graph={"nodes": nodes, "edges": [{"format": "csv"}], "features": []})
     (tmp_path / "metadata.yaml").write_text("a: [")
     with pytest.raises(InputError, match="Expected YAML"):

@@ -105,9 +105,9 @@ def test_node_pairs_have_two_ends():
 
 
 def test_names_that_nobody_knows():
-    with pytest.warns(UserWarning, match="names of items are not provided"):
+    with pytest.warns(gb.GBWarning, match="names of items are not provided"):
         assert torch.equal(next(iter(gb.ItemSampler(gb.ItemSet(4), 2))), torch.arange(2))
-    with pytest.warns(UserWarning, match="Unknown item name 'weather'"):
+    with pytest.warns(gb.GBWarning, match="Unknown item name 'weather'"):
         batch = next(iter(gb.ItemSampler(gb.ItemSet(4, names="weather"), 2)))
     assert batch.weather.tolist() == [0, 1]
 

@@ -75,6 +75,7 @@ from manyhop_dgl.graphbolt.stages.sampling import (
     TemporalNeighborSampler,
 )
 from manyhop_dgl.graphbolt.stages.stage import CopyTo, MiniBatchTransformer, SeedEdgesExcluder
+from manyhop_dgl.graphbolt.typing import GBWarning
 from manyhop_dgl.samplers.seeding import seed
 
 __all__ = [
@@ -94,6 +95,7 @@ __all__ = [
     "FeatureStore",
     "FusedCSCSamplingGraph",
     "FusedSampledSubgraphImpl",
+    "GBWarning",
     "GPUCachedFeature",
     "HeteroItemSet",
     "InSubgraphSampler",

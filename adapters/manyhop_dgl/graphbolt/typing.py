@@ -20,3 +20,7 @@ Links: TypeAlias = Pairs | dict[str, Pairs]
 """Pairs, by edge type."""
 Features: TypeAlias = dict[Any, Tensor]
 """Feature name, or ``(type, feature name)`` -> rows ``[n, ...]``."""
+
+
+class GBWarning(UserWarning):
+    """The category of all warnings of this package, as in DGL 2.4."""

@@ -31,6 +31,7 @@ from manyhop_dgl.graphbolt.features.torch_based import TorchBasedFeatureStore, c
 from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph, SamplingGraph
 from manyhop_dgl.graphbolt.graph.make import in_place
 from manyhop_dgl.graphbolt.items.sets import HeteroItemSet, ItemSet
+from manyhop_dgl.graphbolt.typing import GBWarning
 
 Items = ItemSet | HeteroItemSet
 _OF_NODES = ("seeds", "seed_nodes", "node_pairs", "negative_srcs", "negative_dsts")
@@ -221,7 +222,9 @@ class OnDiskDataset(Dataset):
         known = {"dataset_name", "graph_topology", "feature_data", "tasks"}
         if set(described) - known:
             warnings.warn(
-                f"metadata.yaml: unknown entries are not used: {sorted(set(described) - known)}", stacklevel=2
+                f"metadata.yaml: unknown entries are not used: {sorted(set(described) - known)}",
+                GBWarning,
+                stacklevel=2,
             )
         described_tasks = described.pop("tasks", None) or []
         meta = OnDiskMetaData(**{key: value for key, value in described.items() if key in known})
@@ -312,7 +315,7 @@ class OnDiskDataset(Dataset):
                 made.append(OnDiskTask(metadata, *sets))
         missing = set(wanted or []) - {task.metadata.get("name") for task in made}
         if missing:
-            warnings.warn(f"Below tasks are not found in YAML: {missing}. Skipped.", stacklevel=3)
+            warnings.warn(f"Below tasks are not found in YAML: {missing}. Skipped.", GBWarning, stacklevel=3)
         return made
 
     def _make_set(self, title: str, described: object) -> Items | InputError | None:
@@ -360,7 +363,7 @@ class OnDiskDataset(Dataset):
 def all_nodes_of(graph: FusedCSCSamplingGraph | None) -> Items | None:
     """Return an item set of all nodes of a graph, named ``"seeds"``."""
     if graph is None:
-        warnings.warn("`all_nodes_set` is returned as None, since graph is None.", stacklevel=3)
+        warnings.warn("`all_nodes_set` is returned as None, since graph is None.", GBWarning, stacklevel=3)
         return None
     counts, dtype = graph.num_nodes, graph.indices.dtype
     if isinstance(counts, int):

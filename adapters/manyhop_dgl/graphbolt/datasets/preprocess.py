@@ -25,6 +25,7 @@ from manyhop_dgl.graphbolt.datasets.steps import Steps
 from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_dgl.graphbolt.graph.make import fused_csc_sampling_graph, sort_by_destination
 from manyhop_dgl.graphbolt.items.names import ORIGINAL_EDGE_ID, etype_str_to_tuple
+from manyhop_dgl.graphbolt.typing import GBWarning
 
 _FOLDER = Path("preprocessed") / "manyhop"
 _GRAPH = _FOLDER / "fused_csc_sampling_graph.pt"
@@ -75,7 +76,7 @@ def preprocess_ondisk_dataset(
         raise InputError(f"Invalid config: {folder / 'metadata.yaml'} does not contain graph field.")
     unknown = sorted(set(config["graph"]) - {"nodes", "edges", "feature_data"})
     if unknown:
-        warnings.warn(f"metadata.yaml: unknown entries of graph are not used: {unknown}", stacklevel=3)
+        warnings.warn(f"metadata.yaml: unknown entries of graph are not used: {unknown}", GBWarning, stacklevel=3)
     inputs = _inputs(files, config["graph"])
     facts = {
         "version": _VERSION,
@@ -139,6 +140,7 @@ def _warn_of_edge_features(config: Mapping[str, Any], include_original_edge_id: 
         warnings.warn(
             "Edge feature is stored, but edge IDs are not saved: pass include_original_edge_id=True to read it for "
             "sampled edges.",
+            GBWarning,
             stacklevel=4,
         )
 

@@ -10,6 +10,7 @@ import torch
 
 from manyhop.errors import InputError
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
+from manyhop_dgl.graphbolt.typing import GBWarning
 
 Minibatcher = Callable[[Any, tuple[str | None, ...] | None], Any]
 
@@ -29,6 +30,7 @@ def minibatcher_default(batch: Any, names: tuple[str | None, ...] | None) -> Any
         warnings.warn(
             "Failed to map item list to `MiniBatch` as the names of items are not provided. Please provide a "
             "customized `MiniBatcher`. The item list is returned as is.",
+            GBWarning,
             stacklevel=2,
         )
         return batch
@@ -46,6 +48,7 @@ def minibatcher_default(batch: Any, names: tuple[str | None, ...] | None) -> Any
             warnings.warn(
                 f"Unknown item name '{name}' is detected and added into `MiniBatch`. You probably need to provide a "
                 "customized `MiniBatcher`.",
+                GBWarning,
                 stacklevel=2,
             )
         if name == "node_pairs":
