@@ -5,6 +5,7 @@ import itertools
 import pickle
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -269,9 +270,12 @@ def test_tables_follow_changes():
     assert table(graph.topology(), "a:x:a") == edges_of(graph, "a:x:a") != table(first, "a:x:a")
     graph.edge_attributes = {"q": torch.rand(8)}
     assert graph.topology(probs_name="q").weighted
-    assert graph.edge_attribute("p") is None
-    with pytest.raises(GraphError, match="Unknown edge attribute 'p'"):
-        graph.topology(probs_name="p")
+    for missing in (partial(graph.topology, probs_name="p"), partial(graph.edge_attribute, "p")):
+        with pytest.raises(GraphError, match="Unknown edge attribute 'p'"):
+            missing()
+    with pytest.raises(GraphError, match=r"Unknown node attribute 'p': expected one of \[\]"):
+        graph.node_attribute("p")
+    assert graph.edge_attribute(None) is None
 
 
 def test_samplers_are_made_once():

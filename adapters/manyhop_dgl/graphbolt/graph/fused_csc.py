@@ -105,12 +105,20 @@ class FusedCSC:
         )
 
     def node_attribute(self, name: str | None) -> Tensor | None:
-        """A node attribute; ``None`` where there is none of this name."""
-        return None if name is None or self.node_attributes is None else self.node_attributes.get(name)
+        """Return a node attribute, ``[num_nodes, ...]``; ``None`` for no name.
+
+        Raises:
+            GraphError: there is none of this name.
+        """
+        return _named(self.node_attributes, name, "node")
 
     def edge_attribute(self, name: str | None) -> Tensor | None:
-        """An edge attribute; ``None`` where there is none of this name."""
-        return None if name is None or self.edge_attributes is None else self.edge_attributes.get(name)
+        """Return an edge attribute, ``[num_edges, ...]``; ``None`` for no name.
+
+        Raises:
+            GraphError: there is none of this name.
+        """
+        return _named(self.edge_attributes, name, "edge")
 
     def add_node_attribute(self, name: str, tensor: Tensor) -> None:
         """Add a node attribute, ``[num_nodes, ...]``.
@@ -172,6 +180,12 @@ class _Cache:
 def _version(tensor: Tensor) -> int:
     """How often a tensor was written to in place; those of inference mode do not know."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+def _named(attributes: Mapping[str, Tensor] | None, name: str | None, domain: str) -> Tensor | None:
+    if name is not None and name not in (attributes or {}):
+        raise GraphError(f"Unknown {domain} attribute '{name}': expected one of {list(attributes or {})}.")
+    return None if name is None or attributes is None else attributes[name]
 
 
 def _rows(tensor: Tensor, count: int, name: str, domain: str) -> Tensor:

@@ -56,7 +56,7 @@ class Sampling(FusedCSC):
         names = (tuple((self.node_type_to_id or {}).items()), tuple((self.edge_type_to_id or {}).items()))
         key = (fused, node_time, edge_time, names)
         tables = self._cache.get(("tables", key), parts, lambda: make_tables(self, fused, node_time, edge_time))
-        more = (self.edge_attribute(probs_name), self.edge_attribute(ORIGINAL_EDGE_ID))
+        more = (self.edge_attribute(probs_name), (self.edge_attributes or {}).get(ORIGINAL_EDGE_ID))
         make = partial(make_topology, self, tables, probs_name)
         topology: Topology = self._cache.get(("topology", key, probs_name), (*parts, *more), make)
         return topology

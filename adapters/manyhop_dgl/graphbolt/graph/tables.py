@@ -108,10 +108,8 @@ def make_topology(g: FusedCSC, tables: Tables, probs_name: str | None) -> Topolo
 
 def edge_attribute(g: FusedCSC, name: str, what: str) -> Tensor:
     """An edge attribute ``[num_edges]``."""
-    if name not in (g.edge_attributes or {}):
-        raise GraphError(f"Unknown edge attribute '{name}': expected {what} among {list(g.edge_attributes or {})}.")
-    assert g.edge_attributes is not None
-    values = g.edge_attributes[name]
+    values = g.edge_attribute(name)
+    assert values is not None
     if values.dim() != 1 or values.numel() != g.total_num_edges:
         raise GraphError(
             f"Expected {what} '{name}' of shape [{g.total_num_edges}], one per edge, got {list(values.shape)}."
@@ -158,12 +156,9 @@ def _with_ids(graph: Graph, positions: Mapping[EdgeType, Tensor | None], origina
 def _times(g: FusedCSC, node_time: str | None, edge_time: str | None) -> tuple[Tensor | None, bool]:
     """``[num_edges] int64`` time keys: the later of those of an edge and of its source; whether they are of floats."""
     parts = []
-    if node_time is not None:
-        if node_time not in (g.node_attributes or {}):
-            known = list(g.node_attributes or {})
-            raise GraphError(f"Unknown node attribute '{node_time}': expected times in {known}.")
-        assert g.node_attributes is not None
-        values = g.node_attributes[node_time].cpu()
+    times = g.node_attribute(node_time)
+    if times is not None:
+        values = times.cpu()
         if values.shape != (g.total_num_nodes,):
             raise GraphError(f"Expected times '{node_time}' of shape [{g.total_num_nodes}], got {list(values.shape)}.")
         parts.append(values[g.indices.cpu().long()])
