@@ -89,8 +89,10 @@ def test_rows_on_disk_that_are_kept_in_memory(tmp_path):
     on_disk = gb.DiskBasedFeature(tmp_path / "x.npy", {"a": 1})
     assert (on_disk.count(), on_disk.size(), on_disk.metadata()) == (200, torch.Size([5]), {"a": 1})
     assert torch.equal(on_disk.read_into_memory().read(), rows)
-    with pytest.raises(InputError, match=r"read_into_memory\(\)"):
-        on_disk.pin_memory_()
+    with pytest.warns(gb.GBWarning, match=r"in memory to pin, .*read_into_memory\(\)"):
+        assert on_disk.pin_memory_() is on_disk
+    with pytest.warns(gb.GBWarning, match="in memory to move to pinned, "):
+        assert on_disk.to("pinned") is on_disk
     with pytest.raises(InputError, match="policy to be one of"):
         gb.cpu_cached_feature(on_disk, 400, policy="random")
     caches = gb.cpu_cached_feature({("node", None, k): on_disk for k in "ab"}, 400)

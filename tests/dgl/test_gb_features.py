@@ -246,6 +246,9 @@ def test_features_in_files(tmp_path):
         gb.OnDiskFeatureData(domain="edge", name="z", format="torch", path=str(tmp_path / "y.pt"), in_memory=False),
     ]
     features = gb.TorchBasedFeatureStore(described)
+    kinds = [type(features[key]) for key in features.keys()]  # noqa: SIM118  # a store has no iterator
+    assert kinds == [gb.DiskBasedFeature, gb.TorchBasedFeature, gb.TorchBasedFeature, gb.TorchBasedFeature]
+    assert features.to("cpu")["node", "user", "x"] is features["node", "user", "x"]
     assert torch.equal(features.read("node", "user", "x", IDS), ROWS[IDS])
     assert torch.equal(features.read("node", None, "flat", IDS), IDS.view(-1, 1))
     assert features.metadata("node", None, "flat") == {"a": 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import textwrap
+import warnings
 from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
@@ -19,8 +20,9 @@ from manyhop.memory.mapped_files import reside_in_files
 from manyhop.stores import StorePlace, as_it_is, check_place, rows_in
 from manyhop_dgl.graphbolt.datasets.files import read_feature, read_tensor
 from manyhop_dgl.graphbolt.datasets.metadata import OnDiskFeatureData
-from manyhop_dgl.graphbolt.features.feature import BasicFeatureStore, Feature, row_numbers
+from manyhop_dgl.graphbolt.features.feature import BasicFeatureStore, Feature, FeatureKey, row_numbers
 from manyhop_dgl.graphbolt.features.pinning import pinned
+from manyhop_dgl.graphbolt.typing import GBWarning
 
 
 class TorchBasedFeature(Feature):
@@ -191,36 +193,52 @@ class DiskBasedFeature(TorchBasedFeature):
     """A feature whose rows stay in a file of ``numpy.save``, which is mapped: those that are read come from the disk.
 
     Args:
-        path: the file.
+        path: the file. An array of one dimension is one column.
         metadata: what else is known of it.
         num_threads: a hint; the threads that gather rows read them.
 
     Raises:
         InputError: the file is missing, damaged or of another kind.
-        FeatureError: rows of less than one dimension.
+        FeatureError: no dimension.
     """
 
     def __init__(
         self, path: str | PathLike[str], metadata: dict[str, Any] | None = None, num_threads: int | None = None
     ) -> None:
-        super().__init__(read_tensor(Path(path), "numpy", in_memory=False), metadata)
+        rows = read_tensor(Path(path), "numpy", in_memory=False)
+        super().__init__(rows.view(-1, 1) if rows.dim() == 1 else rows, metadata)
+        self._mapped = self._tensor  # until all rows are replaced
 
     def read_into_memory(self) -> TorchBasedFeature:
         """Return a feature with a copy of all rows in memory."""
         return TorchBasedFeature(self._tensor.clone(), self._metadata)
 
     def pin_memory_(self) -> Self:
-        """Raise InputError: a file is not pinned."""
-        raise InputError(
-            f"Expected a feature in memory to pin, got a {type(self).__name__}. Call read_into_memory() first."
+        """Leave rows that are in the file there, with a warning; return the feature."""
+        return self if self._stays("pin") else super().pin_memory_()
+
+    def to(self, device: Any) -> Self:
+        """Return a copy on another device; rows that are in the file stay there, with a warning."""
+        in_place = str(device) == "cpu" and self._tensor is self._mapped
+        return self if in_place or self._stays(f"move to {device}") else super().to(device)
+
+    def _stays(self, what: str) -> bool:
+        if self._tensor is not self._mapped:
+            return False
+        warnings.warn(
+            f"Expected a feature in memory to {what}, got a {type(self).__name__}: its rows stay in the file. Call "
+            "read_into_memory() first, or set in_memory: true in metadata.yaml.",
+            GBWarning,
+            stacklevel=3,
         )
+        return True
 
 
 class TorchBasedFeatureStore(BasicFeatureStore):
     """Features from files.
 
     Args:
-        feat_data: which; ``in_memory=False`` maps the file.
+        feat_data: which; ``in_memory=False`` maps the file, which is a :class:`DiskBasedFeature` if it is numpy's.
         placement: where all of them go, as :class:`TorchBasedFeature` has it; ``"process"``: by ``in_memory``.
         device: this rank's GPU, for places of GPUs.
 
@@ -236,14 +254,18 @@ class TorchBasedFeatureStore(BasicFeatureStore):
         placement: StorePlace = "process",
         device: torch.device | str | None = None,
     ) -> None:
-        features = {}
+        features: dict[FeatureKey, TorchBasedFeature] = {}
         for spec in feat_data:
             key = spec.domain.value, spec.type, spec.name
             if key in features:
                 raise InputError(f"Expected each feature once, got {key} twice. Give them different names.")
             rows: Tensor | Rows
+            in_memory = placement != "mapped" and (spec.in_memory or placement != "process")
+            if not in_memory and spec.format.value == "numpy":
+                features[key] = DiskBasedFeature(spec.path, spec.extra_fields)
+                continue
             if placement in ("process", "mapped"):
-                rows = read_tensor(spec.path, spec.format.value, in_memory=spec.in_memory and placement == "process")
+                rows = read_tensor(spec.path, spec.format.value, in_memory=in_memory)
                 rows = rows.view(-1, 1) if rows.dim() == 1 else rows
             else:
                 rows = read_feature(spec.path, spec.format.value)
@@ -251,7 +273,7 @@ class TorchBasedFeatureStore(BasicFeatureStore):
         super().__init__(features)
 
     def pin_memory_(self) -> Self:
-        """Pin the memory of all features. Returns the store."""
+        """Pin the memory of all features, except for those in files; return the store."""
         for feature in self._features.values():
             feature.pin_memory_()
         return self
