@@ -1,19 +1,22 @@
-"""A loader on a "GPU" that is the CPU, with all that Python does for a batch and without any kernel or call of CUDA.
+"""A loader on a "GPU" that is the CPU, with all that Python does for a batch and without any kernel or call of CUDA;
+and a captured step.
 
 Memory is that of the CPU, streams and events are left out, launches always report the same sizes.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from gpu_stand_ins import CPU, pyg_works_on, stand_for_gpu
+from gpu_stand_ins import CPU, Patch, pyg_works_on, stand_for_gpu
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.nn import GraphSAGE
 
 import manyhop_pyg
+from manyhop.capture import CapturedStep, copies, step
 from manyhop.features.gathering import gpu_plan
 from manyhop.features.gathering.gpu import gather_on_gpu
 from manyhop.graph import PlacedGraph
@@ -64,7 +67,7 @@ def without_kernels() -> Iterator[pytest.MonkeyPatch]:
             (runtime, "gather", gather),
             (gpu_plan, "_kernel", lambda *_: NoKernel()),
             (gpu_pad, "_pad", NoKernel),
-            (gpu_pad, "_clear", NoKernel),
+            (gpu_pad, "_clear", lambda size: NoKernel()),
             (triton_compiler, "runs_on", lambda device: True),
             (GPUPositions, "__call__", positions),
             (Workspace, "wait", wait),
@@ -149,3 +152,31 @@ def graphbolt_loader_without_kernels(batches: int) -> Iterator[Any]:
         monkeypatch.setattr(gb.CopyTo, "step", lambda self, item: item)
         monkeypatch.setattr(tensors, "_fill", lambda table, device: None)
         yield gb.DataLoader(pipe)
+
+
+class NoRecorder:
+    """Runs what is to be recorded, and nothing when it is replayed."""
+
+    def run(self, function: Callable[[], Any]) -> Any:
+        return function()
+
+    def record(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        return (lambda: None), function()
+
+    def between(self, function: Callable[[], None]) -> None: ...
+
+
+def step_without_kernels(patch: Patch) -> CapturedStep[Any, Tensor]:
+    """Return a captured step of a GraphSAGE of three layers and Adam, without forward and backward passes."""
+    patch(step, "recorder_of", lambda device: NoRecorder())
+    patch(copies, "_kernel", lambda size: NoKernel())
+    model = GraphSAGE(17, 8, 3, 5)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def update(batch: Any) -> Tensor:
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        return batch.x.new_zeros(())
+
+    return manyhop_pyg.capture(update)

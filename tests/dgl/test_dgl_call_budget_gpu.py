@@ -4,6 +4,7 @@ import os
 
 import pytest
 from call_budget import BATCHES, WARM_UP, check_calls, check_exchanging, count_calls, count_operators
+from cuda_calls import counting_cuda
 from host_part import dgl_loader_without_kernels, graphbolt_loader_without_kernels, loader_without_kernels, one_by_one
 
 import manyhop_dgl.loader.batches
@@ -41,3 +42,9 @@ def test_operators_of_torch(options, budget):
 def test_a_further_minibatch():
     with graphbolt_loader_without_kernels(LENGTH) as loader:
         check_calls(loader, 120)
+
+
+def test_calls_of_cuda_for_a_batch_of_fixed_size():
+    with counting_cuda() as calls, dgl_loader_without_kernels(128, pad="auto") as loader:
+        assert len(list(loader)) == 128
+        calls.check(loader, launches=8 / 16, allocations=1, events=52.4 / 16)

@@ -5,16 +5,21 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from manyhop.pipeline.gpu.kernels.pad import clear_rows, pad_samples
+from manyhop.pipeline.gpu.kernels.pad import FIELDS, clear_rows, pad_samples
 
 KERNELS = [
-    (pad_samples, ("table", "blocks", "programs", "num_trees"), {"SPARE": 32, "TILE": 1024}),
-    (clear_rows, ("table", "blocks", "programs"), {"TILE": 1024}),
+    (pad_samples, {"table": 0, "blocks": 0, "programs": 0, "num_trees": 0}, {"SPARE": 32, "TILE": 1024}),
+    *[
+        (clear_rows, {"calls": n * FIELDS.value, "step": 0, "blocks": 0, "programs": 0}, {"NUM": n, "TILE": 1024})
+        for n in (4, 16)
+    ],
 ]
+"""Kernel, its arguments with the lengths of tuples (0: a single integer), constants."""
 
 if __name__ == "__main__":
-    for kernel, names, constants in KERNELS:
-        types = dict.fromkeys(names, "i64") | dict.fromkeys(constants, "constexpr")
+    for kernel, arguments, constants in KERNELS:
+        types = {name: ("i64",) * n if n else "i64" for name, n in arguments.items()}
+        types |= dict.fromkeys(constants, "constexpr")
         compiled = triton.compile(ASTSource(kernel, types, constants), GPUTarget("cuda", 90, 32), {"num_warps": 4})
         assert compiled.asm["cubin"]
         print(kernel.__name__, flush=True)

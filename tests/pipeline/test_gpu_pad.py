@@ -150,10 +150,17 @@ def test_rows_of_padding_are_cleared(graph: Any, dtype: torch.dtype, columns: in
     asked, masks = [], []
     for _, node_mask, edge_mask, jobs in filled:
         for kind, mask in (node_mask | edge_mask).items():
-            asked.append((torch.ones(len(mask), columns, dtype=dtype, device=DEVICE), jobs.addresses[kind]))
+            asked.append((torch.ones(len(mask), columns, dtype=dtype, device=DEVICE), jobs.addresses[kind], -1))
             masks.append(mask)
+            sizes_of = sizes.nodes[kind] if isinstance(kind, str) else sizes.edges[kind]
+            for block, part in enumerate(mask.split(sizes_of)):
+                if len(part):
+                    rows = torch.ones(len(part), columns, dtype=dtype, device=DEVICE)
+                    asked.append((rows, jobs.addresses[kind], block))
+                    masks.append(part)
+    assert len(asked) > 2 * 16  # several launches
     clear(asked, filled[0][3].num_blocks)
-    for (value, _), mask in zip(asked, masks, strict=True):
+    for (value, _, _), mask in zip(asked, masks, strict=True):
         assert torch.equal(value, mask[:, None].expand_as(value).to(dtype))
 
 
@@ -167,6 +174,10 @@ def test_rows_that_kernels_do_not_clear(graph: Any) -> None:
     rows = torch.ones(n, 2, device=DEVICE)
     values = [(torch.ones(n), 0, padded), (torch.ones(2, n), 1, padded), (rows, 0, on_gpu)]
     values += [(torch.ones(2, n, device=DEVICE), 1, on_gpu), (torch.ones(2, n, device=DEVICE).T, 0, on_gpu)]
+    longer = torch.ones(n + 3, device=DEVICE)  # whose last rows are of no node
+    clear_rows([PaddedRows(longer, on_gpu, "a")])
+    assert torch.equal(longer[:n].bool().cpu(), padded.node_mask["a"])
+    assert longer[n:].all()
     weight = torch.ones(n, device=DEVICE, requires_grad=True)
     values += [(weight * 2, 0, on_gpu)]
     clear_rows([PaddedRows(value, of, "a", dim) for value, dim, of in values])

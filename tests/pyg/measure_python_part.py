@@ -17,27 +17,9 @@ from typing import Any
 
 import torch
 from call_budget import Served
-from host_part import NoKernel, loader_without_kernels
-from torch import Tensor
-from torch_geometric.nn import GraphSAGE
-
-from manyhop.capture import copies
-from manyhop.capture import step as captured
-from manyhop_pyg import capture
+from host_part import loader_without_kernels, step_without_kernels
 
 BATCHES, EPOCHS = 128, 40
-
-
-class NoRecorder:
-    """Runs what is to be recorded, and nothing when it is replayed."""
-
-    def run(self, function: Callable[[], Any]) -> Any:
-        return function()
-
-    def record(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        return (lambda: None), function()
-
-    def between(self, function: Callable[[], None]) -> None: ...
 
 
 def measure(what: str, batches: Iterable[Any], use: Callable[[Any], object]) -> None:
@@ -53,29 +35,13 @@ def measure(what: str, batches: Iterable[Any], use: Callable[[Any], object]) -> 
     print(f"{median(times):.1f} us per {what} (least {min(times):.1f})")
 
 
-def step_without_kernels() -> Callable[[Any], Tensor]:
-    """Return a captured step of a GraphSAGE of three layers and Adam, without forward and backward passes."""
-    captured.recorder_of = lambda device: NoRecorder()  # type: ignore[assignment]
-    copies._kernel = lambda size: NoKernel()  # type: ignore[assignment,return-value]
-    model = GraphSAGE(17, 8, 3, 5)
-    optimizer = torch.optim.Adam(model.parameters())
-
-    def step(batch: Any) -> Tensor:
-        for parameter in model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()
-        return batch.x.new_zeros(())
-
-    return capture(step)
-
-
 def main() -> None:
     torch.set_num_threads(1)
     with loader_without_kernels(BATCHES) as loader:
         measure("batch", loader, lambda batch: None)
     with loader_without_kernels(BATCHES, pad="auto") as loader:
         measure("batch of fixed size", loader, lambda batch: None)
-        step, kept = step_without_kernels(), list(loader)
+        step, kept = step_without_kernels(setattr), list(loader)
         for batch in kept:
             step(batch)
         measure("replay", kept, step)

@@ -4,9 +4,11 @@ import os
 
 import pytest
 from call_budget import BATCHES, WARM_UP, Served, check_calls, check_exchanging
-from host_part import loader_without_kernels, one_by_one
+from cuda_calls import counting_cuda
+from host_part import loader_without_kernels, one_by_one, step_without_kernels
 
 import manyhop_pyg.loaders.batches
+from manyhop_pyg.loaders.batches import Batches
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="the CPU stands for the GPU")
 
@@ -34,3 +36,22 @@ def test_a_batch_of_given_seeds():
         check_calls(Served(loader), 111)
     with loader_without_kernels(1, of_data=True) as loader:
         check_calls(Served(loader), 53)
+
+
+def test_calls_of_cuda_for_a_batch_that_is_completed_alone(monkeypatch):
+    monkeypatch.setattr(Batches, "joins", False)
+    with counting_cuda() as calls, loader_without_kernels(128, pad="auto") as loader:
+        assert len(list(loader)) == 128
+        calls.check(loader, launches=66 / 16, allocations=101 / 16, events=12)
+
+
+def test_calls_of_cuda_for_a_batch_of_fixed_size_and_a_replay(monkeypatch):
+    with counting_cuda() as calls, loader_without_kernels(128, pad="auto") as loader:
+        assert len(list(loader)) == 128
+        calls.check(loader, launches=6 / 16, allocations=11 / 16, events=47.4 / 16)
+        step, kept = step_without_kernels(monkeypatch.setattr), list(loader)
+        for batch in kept:
+            step(batch)
+        before = step.replayed
+        calls.check(kept, step, launches=2, allocations=1, events=0)  # and the graph, whose replay is left out
+        assert step.replayed == before + len(kept)

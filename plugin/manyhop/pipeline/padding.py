@@ -54,6 +54,11 @@ class Padded:
     jobs: Any
     """What kernels know of it: ``manyhop.pipeline.gpu.Jobs``; ``None`` on the CPU."""
 
+    def num_rows(self, kind: NodeType | EdgeType, block: int | None = None) -> int:
+        """How many nodes or edges of a type there are with padding, in all blocks or in one."""
+        sizes = self.sizes.nodes[kind] if isinstance(kind, str) else self.sizes.edges[kind]
+        return sum(sizes) if block is None else sizes[block]
+
     def tails(self, kind: NodeType | EdgeType, block: int | None = None) -> list[tuple[int, int]]:
         """Where the padding of a type begins in each block, and how much it is; or of one block, in its own rows."""
         if isinstance(kind, str):
@@ -140,7 +145,7 @@ class Padder:
 
 def clear_rows(rows: Sequence[PaddedRows]) -> None:
     """Let the rows of padding be zeros; on a GPU, those of all tensors by one kernel."""
-    by_kernel: list[tuple[Tensor, int]] = []
+    by_kernel: list[tuple[Tensor, int, int]] = []
     others: list[Tensor] = []
     num_blocks = 0
     for value, padded, kind, dim, block in rows:
@@ -148,13 +153,13 @@ def clear_rows(rows: Sequence[PaddedRows]) -> None:
         if (
             jobs is not None
             and dim == 0
-            and block is None
             and type(value) is Tensor  # of which its memory is all that is to be changed
             and not value.requires_grad
             and value.is_contiguous()
             and value.get_device() == jobs.device
+            and value.size(0) == padded.num_rows(kind, block)
         ):
-            by_kernel.append((value, jobs.addresses[kind]))
+            by_kernel.append((value, jobs.addresses[kind], -1 if block is None else block))
             num_blocks = jobs.num_blocks
         elif dim == 0:  # a slice takes half the time of narrow
             others += [value[begin : begin + n] for begin, n in padded.tails(kind, block)]

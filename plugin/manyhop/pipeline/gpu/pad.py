@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +24,8 @@ _SIZE, _SOURCE, _TARGET, _IN, _BEGINS = (c.value for c in (k.SIZE, k.SOURCE, k.T
 _TILE: Final = 1024
 _MOST_PROGRAMS: Final = 64  # of a job: more are hardly faster
 _BYTES_OF_PROGRAM: Final = 1 << 18  # of a tensor, a small part of which is padding
+_CLEARED: Final = (4, 16)  # tensors of a launch; a kernel each
+_NEVER: Final = 1 << 62  # the first sample of a tensor that is not there
 
 
 class _Cut(NamedTuple):
@@ -98,8 +101,8 @@ class GPUFrame:
 
 def prepare_padding(device: torch.device) -> None:
     """Compile the kernels for a GPU, or load what was compiled before."""
-    _pad().prepare(device)
-    _clear().prepare(device)
+    for kernel in (_pad(), *map(_clear, _CLEARED)):
+        kernel.prepare(device)
 
 
 def begins_of(counts: Blocks, num_blocks: int) -> list[int]:
@@ -216,40 +219,67 @@ def _address(values: Tensor, count: int, kind: NodeType | EdgeType, alive: list[
     return values.data_ptr()
 
 
-def clear(tensors: Sequence[tuple[Tensor, int]], num_blocks: int) -> None:
+def clear(tensors: Sequence[tuple[Tensor, int, int]], num_blocks: int) -> None:
     """Let the rows of padding be zeros; enqueued on the current stream.
 
     Args:
         tensors: contiguous, on the GPU; each with the address of the job (of ``Jobs``) of the nodes or edges that its
-            rows belong to.
+            rows belong to, and the block that the rows are of (-1: all).
         num_blocks: of these jobs.
     """
-    parts = [(value.data_ptr(), value.nbytes // value.size(0), job) for value, job in tensors if value.numel()]
+    parts = [
+        Cleared(value.data_ptr(), value.nbytes // value.size(0), job, block, 1)
+        for value, job, block in tensors
+        if value.numel()
+    ]
     if parts:
-        enqueue_clearing(parts, max([value.nbytes for value, _ in tensors]), num_blocks, tensors[0][0].device)
+        enqueue_clearing(parts, max([value.nbytes for value, _, _ in tensors]), num_blocks, tensors[0][0].device)
+
+
+class Cleared(NamedTuple):
+    """A tensor of which the rows of padding are cleared."""
+
+    address: int
+    nbytes: int
+    """Of a row."""
+    job: int
+    """Address of the job of the nodes or edges that the rows of the first sample belong to."""
+    block: int
+    """The block that the rows are of; -1: all."""
+    num: int
+    """How many samples it has rows of, all rows of one after all of another; one where these are of a block."""
 
 
 def enqueue_padding(table: Tensor, frames: Sequence[GPUFrame], device: torch.device, num_trees: int) -> Tensor:
     """Enqueue the kernel that pads, for a table of jobs in memory of :func:`host_table`; return it on the GPU."""
     programs = min(max([frame.tiles for frame in frames]), _MOST_PROGRAMS)
-    return _launch(_pad(), device, table, programs, frames[0].num_blocks, programs, num_trees)
+    with _current(device):
+        sent = table.to(device, non_blocking=True)
+        if programs:
+            _pad()(device, programs * len(table), sent.data_ptr(), frames[0].num_blocks, programs, num_trees)
+    return sent
 
 
-def enqueue_clearing(parts: Sequence[tuple[int, int, int]], most: int, num_blocks: int, device: torch.device) -> None:
-    """Enqueue the kernel that clears the rows of padding.
+def enqueue_clearing(parts: Sequence[Cleared], most: int, num_blocks: int, device: torch.device, step: int = 0) -> None:
+    """Enqueue the kernels that clear the rows of padding: up to 16 tensors by a launch.
 
     Args:
-        parts: for each tensor its address, the bytes of a row, and the address of the job of its rows.
-        most: bytes of the largest tensor.
-        num_blocks: of these jobs.
+        parts: the tensors, at least one.
+        most: bytes of the largest part of a sample.
+        num_blocks: of the jobs.
         device: the GPU.
+        step: bytes from the jobs of a sample to those of the next one.
     """
-    if not parts:
-        return
-    table, staging = host_table((len(parts), 3), device)
-    table[:] = parts
     programs = min(-(-most // _BYTES_OF_PROGRAM), _MOST_PROGRAMS)
-    _launch(_clear(), device, staging, programs, num_blocks, programs)
+    with _current(device):
+        for k in range(0, len(parts), _CLEARED[-1]):
+            some, calls, num = parts[k : k + _CLEARED[-1]], list[int](), 0
+            for part in some:
+                calls += (*part[:4], num)
+                num += part.num
+            size = next(n for n in _CLEARED if n >= len(some))
+            calls += (0, 0, 0, 0, _NEVER) * (size - len(some))
+            _clear(size)(device, programs * num, tuple(calls), step, num_blocks, programs)
 
 
 def host_table(shape: tuple[int, int], device: torch.device) -> tuple[npt.NDArray[np.int64], Tensor]:
@@ -258,15 +288,10 @@ def host_table(shape: tuple[int, int], device: torch.device) -> tuple[npt.NDArra
     return staging.numpy(), staging
 
 
-def _launch(kernel: Kernel, device: torch.device, table: Tensor, programs: int, *args: int) -> Tensor:
-    """Enqueue so many programs for each row of a table, whose address is the first argument; returns it on the GPU."""
-    if device.type == "cuda" and torch.cuda.current_device() != device.index:
-        with torch.cuda.device(device):
-            return _launch(kernel, device, table, programs, *args)
-    sent = table.to(device, non_blocking=True)
-    if programs:
-        kernel(device, programs * len(table), sent.data_ptr(), *args)
-    return sent
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """Make a device the current one within a context."""
+    other = device.type == "cuda" and torch._C._cuda_getDevice() != device.index
+    return torch.cuda.device(device) if other else nullcontext()
 
 
 @functools.cache
@@ -275,5 +300,5 @@ def _pad() -> Kernel:
 
 
 @functools.cache
-def _clear() -> Kernel:
-    return Kernel(k.clear_rows, (0, 0, 0), (_TILE,), num_warps=4)
+def _clear(size: int) -> Kernel:
+    return Kernel(k.clear_rows, (size * k.FIELDS.value, 0, 0, 0), (size, _TILE), num_warps=4)

@@ -11,7 +11,7 @@ from torch import Tensor
 from manyhop.graph import EdgeType, NodeType
 from manyhop.pipeline.block_sizes import PadSizes
 from manyhop.pipeline.gpu.kernels import pad as k
-from manyhop.pipeline.gpu.pad import GPUFrame, enqueue_clearing, enqueue_padding, host_table
+from manyhop.pipeline.gpu.pad import Cleared, GPUFrame, enqueue_clearing, enqueue_padding, host_table
 from manyhop.sampling.gpu.launch.results import Results
 
 _IN, _OUT, _MASK, _BEGINS = k.IN.value, k.OUT.value, k.MASK.value, k.BEGINS.value
@@ -59,16 +59,17 @@ class PaddedTogether:
             rows: type of nodes or edges, number of the first sample, ``[num_samples * num_rows, ...]`` contiguous.
         """
         table, frame = self.table.data_ptr(), self.frame
-        parts: list[tuple[int, int, int]] = []
+        parts: list[Cleared] = []
         most, step = 0, 8 * frame.jobs.size
         for kind, first, value in rows:
             if value.numel():
                 number = frame.number[kind]
-                size, nbytes = sum(frame.blocks[number]), value.nbytes // value.size(0)
-                address, job = value.data_ptr(), table + 8 * number * frame.jobs.shape[1] + first * step
-                parts += [(address + i * size * nbytes, nbytes, job + i * step) for i in range(value.size(0) // size)]
-                most = max(most, size * nbytes)
-        enqueue_clearing(parts, most, frame.num_blocks, self.table.device)
+                num, nbytes = value.size(0) // sum(frame.blocks[number]), value.nbytes // value.size(0)
+                job = table + 8 * number * frame.jobs.shape[1] + first * step
+                parts.append(Cleared(value.data_ptr(), nbytes, job, -1, num))
+                most = max(most, value.nbytes // num)
+        if parts:
+            enqueue_clearing(parts, most, frame.num_blocks, self.table.device, step)
 
 
 class LaunchedFrame:

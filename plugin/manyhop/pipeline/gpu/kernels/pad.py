@@ -14,6 +14,11 @@ BEGINS = tl.constexpr(10)  # [blocks + 1]: where blocks begin in the sample, and
 # Then [blocks + 1] the same with padding; and of edges [blocks] the first nodes that padding edges of each block come
 # from, and [blocks] those that they lead to.
 
+FIELDS = tl.constexpr(5)
+# Of a tensor whose rows of padding are cleared: its address, bytes of a row, address of the job of the nodes or edges
+# that the rows belong to, the block that they are of (-1: all), and how many samples come before. Where they are of all
+# blocks, it may have the rows of several samples, one sample after the other.
+
 
 @triton.jit(do_not_specialize=["table", "blocks", "programs", "num_trees"])
 def pad_samples(table, blocks, programs, num_trees, SPARE: tl.constexpr, TILE: tl.constexpr):
@@ -80,29 +85,44 @@ def _renumber(row, k: tl.constexpr, at, i, nodes, blocks, spare, known, act):
     tl.store(tl.load(row + OUT + k).to(tl.pointer_type(tl.int64)) + i, tl.where(known, node, spare), mask=act)
 
 
-@triton.jit(do_not_specialize=["table", "blocks", "programs"])
-def clear_rows(table, blocks, programs, TILE: tl.constexpr):
-    """Write zeros over the rows of padding of tensors, each by ``programs`` programs.
+@triton.jit(do_not_specialize=["calls", "step", "blocks", "programs"])
+def clear_rows(calls, step, blocks, programs, NUM: tl.constexpr, TILE: tl.constexpr):
+    """Write zeros over the rows of padding of tensors, those of each sample by ``programs`` programs.
 
-    table: address of ``[num_tensors, 3] int64``: address of a tensor, bytes of a row, address of the job of the nodes
-    or edges that the rows belong to.
+    calls: ``NUM * FIELDS`` integers. step: bytes from the jobs of a sample to those of the next one.
     """
     program = tl.program_id(0).to(tl.int64)
-    row = table.to(tl.pointer_type(tl.int64)) + 3 * (program // programs)
-    address, nbytes = tl.load(row), tl.load(row + 1)
-    first = tl.load(row + 2).to(tl.pointer_type(tl.int64)) + BEGINS
-    padded = first + blocks + 1
-    number = program % programs
-    for b in range(0, blocks):
-        known = tl.load(first + b + 1) - tl.load(first + b)
-        begin = address + (tl.load(padded + b) + known) * nbytes
-        count = (tl.load(padded + b + 1) - tl.load(padded + b) - known) * nbytes
-        if (address | nbytes) & 7 == 0:
-            _clear(begin, count // 8, number, programs, tl.int64, TILE)
-        elif (address | nbytes) & 3 == 0:
-            _clear(begin, count // 4, number, programs, tl.int32, TILE)
-        else:
-            _clear(begin, count, number, programs, tl.int8, TILE)
+    sample, number = program // programs, program % programs
+    address, nbytes, job, block, first = calls[0], calls[1], calls[2], calls[3], calls[4]
+    for k in tl.static_range(1, NUM):
+        here = sample >= calls[FIELDS * k + 4]
+        address = tl.where(here, calls[FIELDS * k], address)
+        nbytes = tl.where(here, calls[FIELDS * k + 1], nbytes)
+        job = tl.where(here, calls[FIELDS * k + 2], job)
+        block = tl.where(here, calls[FIELDS * k + 3], block)
+        first = tl.where(here, calls[FIELDS * k + 4], first)
+    row = (job + (sample - first) * step).to(tl.pointer_type(tl.int64))
+    known, padded = row + BEGINS, row + BEGINS + blocks + 1
+    if block >= 0:
+        _clear_block(address, nbytes, known + block, padded + block, number, programs, TILE)
+    else:
+        address += (sample - first) * tl.load(row + SIZE) * nbytes
+        for b in range(0, blocks):
+            _clear_block(address + tl.load(padded + b) * nbytes, nbytes, known + b, padded + b, number, programs, TILE)
+
+
+@triton.jit
+def _clear_block(address, nbytes, known, padded, number, programs, TILE: tl.constexpr):
+    """Write zeros over the rows of padding of a block, which begins at ``address``; where it and the next one begin is
+    read at ``known``, and with padding at ``padded``."""
+    there = tl.load(known + 1) - tl.load(known)
+    begin, count = address + there * nbytes, (tl.load(padded + 1) - tl.load(padded) - there) * nbytes
+    if (address | nbytes) & 7 == 0:
+        _clear(begin, count // 8, number, programs, tl.int64, TILE)
+    elif (address | nbytes) & 3 == 0:
+        _clear(begin, count // 4, number, programs, tl.int32, TILE)
+    else:
+        _clear(begin, count, number, programs, tl.int8, TILE)
 
 
 @triton.jit
