@@ -12,7 +12,9 @@ from torch_graphs import on_torch
 import manyhop_dgl
 from manyhop.errors import InputError
 from manyhop.masks import masked_mean
+from manyhop_dgl.samplers import blocks as blocks_
 from manyhop_dgl.torch_graphs import kernels
+from manyhop_dgl.torch_graphs.where import graphs_of_cpu_too
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
 from recorder_stand_in import NeverWaits, StandIn
@@ -139,6 +141,58 @@ def test_seed_edges_and_tensors(recorders):
         assert captured.eager + captured.replayed == 14
         assert captured.replayed >= 9
         assert len(set(found)) == len(found) == 14
+
+
+@pytest.mark.parametrize("kind", ["plain", "typed"])
+@pytest.mark.parametrize("change", ["nothing", "rows", "a part is read"])
+def test_blocks_are_not_made_for_a_replay(recorders, kind, change):
+    """Blocks that nobody has read are copied as what they are made of; others, which may be changed, part by part."""
+
+    def changed(batch):
+        blocks = batch[2]
+        if change == "a part is read":
+            assert blocks[0].num_edges(blocks[0].etypes[0])
+        if change == "rows":
+            for t in blocks[0].srctypes:
+                blocks[0].srcnodes[t].data["x"] = 2 * blocks[0].srcnodes[t].data["x"]
+        return batch
+
+    def step(batch):
+        total = torch.zeros(())
+        for block in batch[2]:
+            for t in block.canonical_etypes:
+                src, dst = block.edges(etype=t)
+                weight = block.edges[t].data["w"] * block.edges[t].data["edge_mask"]
+                total = total + (weight * (src + 2 * dst + block.edges[t].data[dgl.EID])).sum()
+        for t in batch[2][0].srctypes:
+            nodes = batch[2][0].srcnodes[t].data
+            total = total + (nodes["x"] * nodes["node_mask"][:, None] * nodes[dgl.NID][:, None]).sum()
+        ids = [*batch[1].values()] if isinstance(batch[1], dict) else [batch[1]]
+        return total + 3 * sum(one.sum() for one in ids)
+
+    with graphs_of_cpu_too():
+        expected = [step(changed(batch)) for batch in loader(kind, batch_size=8, pad="auto")]
+        recorders.append(StandIn())
+        captured = manyhop_dgl.capture(step)
+        found, unread = [], []
+        for batch in loader(kind, batch_size=8, pad="auto"):
+            found.append(captured(changed(batch)))
+            unread.append(all(isinstance(block, blocks_._LazyBlock) for block in batch[2]))
+    assert torch.allclose(torch.stack(found), torch.stack(expected))
+    assert captured.replayed >= 4
+    assert all(unread[4:]) == (change == "nothing")
+
+
+def test_blocks_of_different_batches(recorders):
+    """Together they are no batch of a loader."""
+    recorders.append(StandIn())
+    step = manyhop_dgl.capture(lambda batch: batch[0].srcdata[dgl.NID].sum() + batch[1].srcdata[dgl.NID].sum())
+    with graphs_of_cpu_too():
+        first, *batches = [blocks for _, _, blocks in loader("plain", batch_size=8, pad="auto")]
+        for blocks in batches:
+            expected = first[0].srcdata[dgl.NID].sum() + blocks[1].srcdata[dgl.NID].sum()
+            assert step([first[0], blocks[1]]) == expected
+    assert step.replayed > 0
 
 
 def test_batches_that_are_not_padded(recorders):

@@ -61,12 +61,33 @@ def make_blocks(
     return [kind.block(*parts.makers(i), lazy=lazy) for i in range(len(tensors.hops.num_nodes) - 1)]
 
 
+def unread(blocks: Sequence[object]) -> tuple[BlockTensors, Sequence[EdgeType] | None] | None:
+    """Return what :func:`make_blocks` has made blocks of, with ``rows_of``; ``None``: they are not all blocks of a
+    batch, something of them was read or changed, or they have features of a graph."""
+    found: _Parts | None = None
+    for at, block in enumerate(blocks):
+        maker = vars(block)["_makers"]["_node_frames"] if type(block) is _LazyBlock else None
+        parts = maker.func.__self__ if isinstance(maker, partial) else None  # GraphBolt's are made of layers
+        if type(parts) is not _Parts or maker.args != (at,) or (at and parts is not found):
+            return None
+        found = parts
+    if found is None or found.frames != (None, None):
+        return None
+    tensors = found.tensors
+    attributes = block_kind(tuple(tensors.node), tuple(tensors.hops.num_edges)).attributes
+    assert attributes is not None
+    unchanged = [len(vars(block)) == len(attributes) + 1 for block in blocks]  # which have what makes the rest
+    if len(blocks) != len(tensors.hops.num_nodes) - 1 or not all(unchanged):
+        return None
+    return tensors, found.rows_of
+
+
 class _Parts:
     """Makes what the blocks of a batch consist of; arguments are those of :func:`make_blocks`."""
 
     def __init__(self, tensors: BlockTensors, frames: Frames | None, rows_of: Sequence[EdgeType] | None) -> None:
-        self._tensors, self._rows_of = tensors, rows_of
-        self._frames: Frames | tuple[None, None] = (None, None) if frames is None else frames
+        self.tensors, self.rows_of = tensors, rows_of
+        self.frames: Frames | tuple[None, None] = (None, None) if frames is None else frames
         self.relation = relation_maker(next(iter(tensors.node.values())).device)
         self._first: dict[int, list[Tensor]] = {}  # the destinations of a block are the sources of the next
 
@@ -75,7 +96,7 @@ class _Parts:
         return partial(self._structure, at), partial(self._node_frames, at), partial(self._edge_frames, at)
 
     def _structure(self, at: int) -> tuple[list[Any], list[int]]:
-        block = self._tensors.blocks[at]
+        block = self.tensors.blocks[at]
         relations = [
             self.relation(block.num_src[edge_type[0]], block.num_dst[edge_type[2]], indptr, block.sources[edge_type])
             for edge_type, indptr in block.columns.items()
@@ -83,11 +104,11 @@ class _Parts:
         return relations, [*block.num_src.values(), *block.num_dst.values()]
 
     def _node_frames(self, at: int) -> list[Frame]:
-        tensors, (of_nodes, _) = self._tensors, self._frames
+        tensors, (of_nodes, _) = self.tensors, self.frames
         num_src, num_dst = tensors.hops.num_nodes[-1 - at], tensors.hops.num_nodes[-2 - at]
         sources = frames_of_ids(dgl.NID, self._ids(num_src), of_nodes)
         targets = frames_of_ids(dgl.NID, self._ids(num_dst), of_nodes)
-        if self._rows_of is not None:
+        if self.rows_of is not None:
             types = list(tensors.node)
             if at == 0:
                 put_rows(sources, types, tensors.node_features)
@@ -100,14 +121,14 @@ class _Parts:
         return sources + targets
 
     def _edge_frames(self, at: int) -> list[Frame]:
-        tensors, (_, of_edges) = self._tensors, self._frames
+        tensors, (_, of_edges) = self.tensors, self.frames
         block, types = tensors.blocks[at], list(tensors.hops.num_edges)
         frames = frames_of_ids(dgl.EID, list(block.ids.values()), of_edges)
         for t, weight in (block.weights or {}).items():
             frames[types.index(t)]._columns[_WEIGHTS] = make_column(weight)
-        if self._rows_of is not None:
+        if self.rows_of is not None:
             if tensors.edge_features:
-                put_rows(frames, self._rows_of, tensors.edge_features[at])
+                put_rows(frames, self.rows_of, tensors.edge_features[at])
             for t, mask in (block.masks or {}).items():
                 frames[types.index(t)]._columns["edge_mask"] = make_column(mask)
         return frames
@@ -116,7 +137,7 @@ class _Parts:
         """The first nodes of each type."""
         found = self._first.get(id(counts))
         if found is None:
-            nodes = self._tensors.node
+            nodes = self.tensors.node
             found = [ids if ids.shape[0] == counts[t] else ids[: counts[t]] for t, ids in nodes.items()]
             self._first[id(counts)] = found
         return found
@@ -180,7 +201,7 @@ class _Kind:
         self._ends = list(zip(src, dst, strict=True))
         self._metagraph = graph_index.from_coo(2 * len(at), src, dst, True)
         self._names = list(node_types), [relation for _, relation, _ in edge_types]
-        self._attributes: dict[str, Any] | None = None
+        self.attributes: dict[str, Any] | None = None
 
     def block(
         self,
@@ -199,19 +220,19 @@ class _Kind:
             edges: makes frames of the edge types.
             lazy: whether these are called when they are needed, not now.
         """
-        if lazy and self._attributes is not None:
+        if lazy and self.attributes is not None:
             block = object.__new__(_LazyBlock)
             index = partial(self._index, structure)
             makers = {"_graph": index, "_node_frames": nodes, "_edge_frames": edges}
-            block.__dict__.update(self._attributes, _makers=makers)
+            block.__dict__.update(self.attributes, _makers=makers)
             return block
-        if self._attributes is None:
+        if self.attributes is None:
             first = DGLBlock(self._index(structure), (self._names[0], self._names[0]), self._names[1], nodes(), edges())
-            self._attributes = {name: value for name, value in vars(first).items() if name not in _PARTS}
+            self.attributes = {name: value for name, value in vars(first).items() if name not in _PARTS}
             return first
         block = object.__new__(DGLBlock)
         parts = {"_graph": self._index(structure), "_node_frames": nodes(), "_edge_frames": edges()}
-        block.__dict__.update(self._attributes, **parts)
+        block.__dict__.update(self.attributes, **parts)
         return block
 
     def _index(self, structure: Callable[[], tuple[list[Any], list[int]]]) -> Any:

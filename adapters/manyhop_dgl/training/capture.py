@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import dgl
 from dgl.frame import Frame
@@ -15,9 +15,13 @@ from manyhop.capture import CapturedStep
 from manyhop.errors import InputError
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.stages.base import Movable
+from manyhop_dgl.samplers.blocks import make_blocks, unread
+from manyhop_dgl.samplers.tensors import BlockTensors
 from manyhop_dgl.torch_graphs.index import TorchGraphIndex
 
 R = TypeVar("R")
+
+_ATOMS: Final = frozenset({int, float, str, bool})
 
 
 def capture(step: Callable[[Any], R]) -> CapturedStep[Any, R]:
@@ -69,14 +73,10 @@ class _BatchLayout:
     def contents(self, batch: object) -> tuple[list[Tensor], Hashable]:
         """Return the tensors of structures, frames and containers; and types, names and numbers of nodes, and the
         values of what is no tensor."""
-        found: list[Tensor] = []
-
-        def note(tensor: Tensor) -> Tensor:
-            found.append(tensor)
-            return tensor
-
-        _mapped(batch, note)
-        return found, _frozen(batch)
+        tensors: list[Tensor] = []
+        others: list[Hashable] = []
+        _read(batch, tensors, others)
+        return tensors, tuple(others)
 
     def with_tensors(self, batch: object, tensors: Sequence[Tensor]) -> object:
         """Return a batch with other tensors."""
@@ -84,27 +84,96 @@ class _BatchLayout:
         return _mapped(batch, lambda tensor: next(new))
 
 
+def _read(value: object, tensors: list[Tensor], others: list[Hashable]) -> None:
+    """Add the tensors of a value, and all else that a step may depend on."""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        others.append(Tensor)
+    elif value is None or type(value) in _ATOMS:
+        others.append(value)
+    elif isinstance(value, dgl.DGLGraph):
+        _read_graph(value, tensors, others)
+    elif isinstance(value, BlockTensors):
+        _read_blocks(value, tensors, others)
+    elif isinstance(value, Mapping):
+        others += (Mapping, len(value))
+        for key, part in value.items():
+            others.append(key)
+            _read(part, tensors, others)
+    elif isinstance(value, list) and (own := unread(value)) is not None:
+        _read_blocks(own[0], tensors, others)
+    elif isinstance(value, list | tuple):
+        others += (type(value), len(value))
+        for part in value:
+            _read(part, tensors, others)
+    elif (parts := _parts_of(value)) is not None:
+        others += (type(value), len(parts))
+        for name, part in parts.items():
+            others.append(name)
+            _read(part, tensors, others)
+    else:
+        others.append(value if isinstance(value, Hashable) else id(value))
+
+
+def _read_graph(g: dgl.DGLGraph, tensors: list[Tensor], others: list[Hashable]) -> None:
+    others += (type(g), *g.canonical_etypes)
+    if type(g._graph) is TorchGraphIndex:
+        for relation in g._graph.relations:
+            tensors += relation.tensors()
+    for frame in (*g._node_frames, *g._edge_frames):
+        others += (frame.num_rows, len(frame._columns), *frame._columns)
+        tensors += [column.data for column in frame._columns.values()]
+
+
+def _read_blocks(blocks: BlockTensors, tensors: list[Tensor], others: list[Hashable]) -> None:
+    def note(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
+        return tensor
+
+    blocks.map(note)
+    hops = blocks.hops
+    others += (BlockTensors, *blocks.node, hops.weights is None, hops.masks is None, blocks.masks is None)
+    others += [tuple(counts.values()) for counts in hops.num_nodes]
+    for edge_type, counts in hops.num_edges.items():
+        others += (edge_type, *counts)
+    for rows in (blocks.node_features, blocks.output_features, *blocks.edge_features):
+        others += (len(rows), *[(name, *(some if isinstance(some, dict) else ())) for name, some in rows.items()])
+
+
+def _parts_of(value: object) -> dict[str, object] | None:
+    """The parts of minibatches and dataclasses, by name; ``None``: it is something else."""
+    if isinstance(value, Movable):
+        return {name: getattr(value, name) for name in value.moving()}  # which leaves out what stays on the CPU
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    return None
+
+
 def _mapped(value: object, change: Callable[[Tensor], Tensor]) -> object:
-    """The same with each tensor changed, in an order that batches of a size have in common."""
+    """The same with each tensor changed, in the order of :func:`_read`."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dgl.DGLGraph):
         return _mapped_graph(value, change)
-    if isinstance(value, Movable):
-        out = copy.copy(value)
-        for name in value.moving():  # which leaves out what stays on the CPU
-            setattr(out, name, _mapped(getattr(value, name), change))
-        return out
+    if isinstance(value, BlockTensors):
+        return value.map(change)
     if isinstance(value, Mapping):
         return {key: _mapped(part, change) for key, part in value.items()}
-    if isinstance(value, tuple):
+    if isinstance(value, list) and (own := unread(value)) is not None:
+        return make_blocks(own[0].map(change), None, own[1])
+    if isinstance(value, list | tuple):
         parts: list[Any] = [_mapped(part, change) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, list):
-        return [_mapped(part, change) for part in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{one.name: _mapped(getattr(value, one.name), change) for one in fields(value)})
-    return value
+        return parts if isinstance(value, list) else type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    named = _parts_of(value)
+    if named is None:
+        return value
+    changed = {name: _mapped(part, change) for name, part in named.items()}
+    if not isinstance(value, Movable):
+        return replace(value, **changed)  # type: ignore[type-var]  # a dataclass
+    out = copy.copy(value)
+    for name, part in changed.items():
+        setattr(out, name, part)
+    return out
 
 
 def _mapped_graph(g: dgl.DGLGraph, change: Callable[[Tensor], Tensor]) -> dgl.DGLGraph:
@@ -136,22 +205,3 @@ def _has_masks(batch: object) -> bool:
         return batch.node_mask is not None
     sample = getattr(batch, "sample", batch)
     return getattr(sample, "masks", None) is not None
-
-
-def _frozen(value: object) -> Hashable:
-    """A value that equals another where a step cannot tell them apart."""
-    if isinstance(value, Tensor):
-        return None
-    if isinstance(value, dgl.DGLGraph):
-        frames = tuple(tuple(frame._columns) for frame in (*value._node_frames, *value._edge_frames))
-        sizes = tuple(frame.num_rows for frame in value._node_frames)
-        return type(value), tuple(value.canonical_etypes), sizes, frames
-    if isinstance(value, Movable):
-        return type(value), tuple((name, _frozen(getattr(value, name))) for name in value.moving())
-    if isinstance(value, Mapping):
-        return tuple((key, _frozen(part)) for key, part in value.items())
-    if isinstance(value, list | tuple):
-        return tuple(map(_frozen, value))
-    if is_dataclass(value) and not isinstance(value, type):
-        return tuple((one.name, _frozen(getattr(value, one.name))) for one in fields(value))
-    return value if isinstance(value, Hashable) else id(value)
