@@ -26,6 +26,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "fused": lambda p: torch.optim.AdamW(p, lr=0.02, fused=True),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
 }
+HOSTS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01)}
 
 
 def train(
@@ -49,7 +50,7 @@ def train(
     model = kind(4, 16, 2, 3, dropout=dropout).cuda()
     if fast:
         accelerate(model)
-    update = OPTIMIZERS[optimizer](model.parameters())
+    update = (OPTIMIZERS | HOSTS)[optimizer](model.parameters())
     ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9)) if average else None
     net = torch.compile(model, dynamic=False) if compiled else model
     scheduler = torch.optim.lr_scheduler.ExponentialLR(update, 0.98)
@@ -88,7 +89,7 @@ def train(
         *({"optimizer": name} for name in OPTIMIZERS),
         {"fast": True},
         {"fast": True, "num_workers": 1},
-        {"schedule": True},
+        *({"schedule": True, "optimizer": name} for name in OPTIMIZERS),
         {"fast": True, "kind": GCN},
         {"fast": True, "kind": GAT},
         {"clip": True, "average": True},
@@ -103,6 +104,24 @@ def test_200_steps_lose_what_eager_ones_do(data, options):
     assert step.eager < 8
     assert step.replayed == 200 - step.eager
     torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected), rtol=2e-2, atol=2e-2)
+
+
+def test_an_optimizer_that_counts_on_the_host_runs_eagerly(data, caplog):
+    with caplog.at_level(logging.WARNING, "manyhop"):
+        losses, step = train(data, captured=True, optimizer="adafactor", epochs=3)
+    assert step.replayed == 0
+    assert torch.tensor(losses).isfinite().all()
+    assert "Adafactor reads 'step' of its state on the host" in caplog.text
+
+
+def test_a_tensor_of_the_host_in_a_batch(data, caplog):
+    batches = list(NeighborLoader(data, [3], batch_size=8, pad="auto", device="cuda"))
+    step = capture(lambda batch: batch.x.sum() * batch.scale)
+    for i, batch in enumerate(batches):
+        batch.scale = torch.tensor(float(i))
+        assert torch.allclose(step(batch), i * batch.x.sum())
+    assert step.replayed == 0
+    assert "tensors of its batches are on cuda:0 and cpu" in caplog.text
 
 
 def test_adam_updates_by_one_kernel_unless_the_user_has_chosen_another_way(data):

@@ -67,8 +67,10 @@ def unread(blocks: Sequence[object]) -> tuple[BlockTensors, Sequence[EdgeType] |
     found: _Parts | None = None
     for at, block in enumerate(blocks):
         maker = vars(block)["_makers"]["_node_frames"] if type(block) is _LazyBlock else None
-        parts = maker.func.__self__ if isinstance(maker, partial) else None  # GraphBolt's are made of layers
-        if type(parts) is not _Parts or maker.args != (at,) or (at and parts is not found):
+        if not isinstance(maker, partial) or maker.args != (at,):  # GraphBolt's are made of layers
+            return None
+        parts: _Parts = getattr(maker.func, "__self__")  # noqa: B009  # which functions do not have
+        if at and parts is not found:
             return None
         found = parts
     if found is None or found.frames != (None, None):

@@ -33,8 +33,8 @@ def capture(step: Callable[[Any], R]) -> CapturedStep[Any, R]:
     GPU (``.item()``, a condition on a tensor, a shape from data; layers with ``allow_zero_in_degree=False`` do), nor
     count in Python. Otherwise it runs eagerly, and a line of the log (``manyhop``) names the line of the step.
 
-    Adam, AdamW and others with an option ``capturable`` get it set. Learning rates of Adam and AdamW may change at any
-    step; a change of another setting of an optimizer captures the step again. Schedulers stay outside.
+    Adam, AdamW and others with an option ``capturable`` get it set. Learning rates of Adam, AdamW, RMSprop and fused SGD
+    may change at any step; a change of another setting of an optimizer captures the step again. Schedulers stay outside.
 
     Args:
         step: a function of a batch of a :class:`DataLoader` with ``pad="auto"``: blocks, graphs of seed edges and
@@ -45,11 +45,9 @@ def capture(step: Callable[[Any], R]) -> CapturedStep[Any, R]:
         What is called in its place. Its attributes ``eager``, ``replayed`` and ``graphs`` count steps and graphs.
 
     Raises:
-        InputError: ``step`` cannot be called; or, when the first batch comes, that batch is not padded, or its graphs
-            on a GPU belong to a build of DGL with CUDA.
+        InputError: ``step`` is no function of one argument; or, when the first batch comes, that batch is not padded,
+            or its graphs on a GPU belong to a build of DGL with CUDA.
     """
-    if not callable(step):
-        raise InputError(f"Expected a function of a batch, got a {type(step).__name__}.")
     return CapturedStep(step, _BatchLayout())
 
 
@@ -74,7 +72,7 @@ class _BatchLayout:
         """Return the tensors of structures, frames and containers; and types, names and numbers of nodes, and the
         values of what is no tensor."""
         tensors: list[Tensor] = []
-        others: list[Hashable] = []
+        others: list[Any] = []
         _read(batch, tensors, others)
         return tensors, tuple(others)
 
@@ -84,7 +82,7 @@ class _BatchLayout:
         return _mapped(batch, lambda tensor: next(new))
 
 
-def _read(value: object, tensors: list[Tensor], others: list[Hashable]) -> None:
+def _read(value: object, tensors: list[Tensor], others: list[Any]) -> None:
     """Add the tensors of a value, and all else that a step may depend on."""
     if isinstance(value, Tensor):
         tensors.append(value)
@@ -115,7 +113,7 @@ def _read(value: object, tensors: list[Tensor], others: list[Hashable]) -> None:
         others.append(value if isinstance(value, Hashable) else id(value))
 
 
-def _read_graph(g: dgl.DGLGraph, tensors: list[Tensor], others: list[Hashable]) -> None:
+def _read_graph(g: dgl.DGLGraph, tensors: list[Tensor], others: list[Any]) -> None:
     others += (type(g), *g.canonical_etypes)
     if type(g._graph) is TorchGraphIndex:
         for relation in g._graph.relations:
@@ -125,7 +123,7 @@ def _read_graph(g: dgl.DGLGraph, tensors: list[Tensor], others: list[Hashable]) 
         tensors += [column.data for column in frame._columns.values()]
 
 
-def _read_blocks(blocks: BlockTensors, tensors: list[Tensor], others: list[Hashable]) -> None:
+def _read_blocks(blocks: BlockTensors, tensors: list[Tensor], others: list[Any]) -> None:
     def note(tensor: Tensor) -> Tensor:
         tensors.append(tensor)
         return tensor
@@ -136,7 +134,8 @@ def _read_blocks(blocks: BlockTensors, tensors: list[Tensor], others: list[Hasha
     others += [tuple(counts.values()) for counts in hops.num_nodes]
     for edge_type, counts in hops.num_edges.items():
         others += (edge_type, *counts)
-    for rows in (blocks.node_features, blocks.output_features, *blocks.edge_features):
+    features: list[Mapping[str, Any]] = [blocks.node_features, blocks.output_features, *blocks.edge_features]
+    for rows in features:
         others += (len(rows), *[(name, *(some if isinstance(some, dict) else ())) for name, some in rows.items()])
 
 

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final, TypeVar
 
+import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
@@ -29,8 +30,8 @@ def capture(step: Callable[[Batch], R]) -> CapturedStep[Batch, R]:
     then no more: it must not wait for the GPU (``.item()``, a condition on a tensor, a shape from data), nor count in
     Python. Otherwise it runs eagerly, and a line of the log (``manyhop``) names the line of the step.
 
-    Adam, AdamW and others with an option ``capturable`` get it set. Learning rates of Adam and AdamW may change at any
-    step; a change of another setting of an optimizer captures the step again. Schedulers stay outside.
+    Adam, AdamW and others with an option ``capturable`` get it set. Learning rates of Adam, AdamW, RMSprop and fused SGD
+    may change at any step; a change of another setting of an optimizer captures the step again. Schedulers stay outside.
 
     Args:
         step: a function of a batch of a loader with ``pad="auto"``. Can be used as a decorator.
@@ -39,10 +40,8 @@ def capture(step: Callable[[Batch], R]) -> CapturedStep[Batch, R]:
         What is called in its place. Its attributes ``eager``, ``replayed`` and ``graphs`` count steps and graphs.
 
     Raises:
-        InputError: ``step`` cannot be called, or, when the first batch comes, that batch is not padded.
+        InputError: ``step`` is no function of one argument, or, when the first batch comes, that batch is not padded.
     """
-    if not callable(step):
-        raise InputError(f"Expected a function of a batch, got a {type(step).__name__}.")
     return CapturedStep(step, _BatchLayout())
 
 
@@ -57,9 +56,11 @@ class _BatchLayout:
             )
         for key, mapping in _mappings(batch):
             for name, value in mapping.items():
-                if isinstance(value, SparseTensor):
+                if isinstance(value, SparseTensor) or (isinstance(value, Tensor) and value.layout != torch.strided):
                     kind = "" if key is None else f" of {key!r}"
-                    raise InputError(f"Expected edges as edge_index, got a SparseTensor '{name}'{kind}.")
+                    raise InputError(
+                        f"Expected edges as edge_index, got a sparse tensor '{name}'{kind}. Leave the transform out."
+                    )
 
     def contents(self, batch: Batch) -> tuple[list[Tensor], Hashable]:
         """Return the tensors of all stores; and the names of attributes, with the values of those that are none."""
@@ -73,8 +74,10 @@ class _BatchLayout:
             for name, value in mapping.items():
                 if isinstance(value, Tensor):
                     tensors.append(value.as_tensor() if isinstance(value, EdgeIndex) else value)
+                    if name == "edge_index":
+                        others.append(is_sorted(value))  # which layers need not find out
                 else:
-                    others += (name, _frozen(value))
+                    others.append((name, _frozen(value)))
         return tensors, tuple(others)
 
     def with_tensors(self, batch: Batch, tensors: Sequence[Tensor]) -> Batch:

@@ -26,8 +26,9 @@ _OF_RANKS: Final = ("torch.nn.parallel", "torch.distributed")
 class StepState:
     """What a step changes besides its batch: optimizers and gradients.
 
-    A graph repeats the numbers with which it was recorded. Learning rates of Adam and AdamW are tensors while a step
-    runs, so that graphs read the current ones; all other settings of optimizers are part of the key of a graph.
+    A graph repeats the numbers with which it was recorded. Learning rates of most optimizers are tensors while a step
+    runs, so that graphs read the current ones; all other settings of optimizers are part of the key of a graph, as are
+    modes of modules and which parameters learn.
     """
 
     def __init__(self) -> None:
@@ -35,6 +36,7 @@ class StepState:
         self._rates: list[_Rate] = []
         self._parameters: dict[int, torch.nn.Parameter] = {}
         self._replicas: dict[int, Replica] = {}
+        self._modules: dict[int, torch.nn.Module] = {}
         self._known: list[object] = []
         self._settings: Hashable = ()  # as long as these are the values of all groups
         self.refusal: str | None = None
@@ -46,6 +48,11 @@ class StepState:
     def parameters(self) -> list[torch.nn.Parameter]:
         """Those of all optimizers and modules that the step used."""
         return list(self._parameters.values())
+
+    @property
+    def updates(self) -> bool:
+        """Whether the step calls an optimizer."""
+        return bool(self._optimizers)
 
     @contextmanager
     def observe(self, *, modules: bool) -> Iterator[None]:
@@ -113,12 +120,28 @@ class StepState:
                 values.append(len(group["params"]))
         if len(values) != len(self._known) or not all(map(is_, values, self._known)):
             self._known, self._settings = values, tuple(self._settings_now())
-        return self.generation, self._settings
+        modes = tuple([module.training for module in self._modules.values()])
+        return self.generation, self._settings, modes, tuple([p.requires_grad for p in self._parameters.values()])
+
+    def obstacle(self) -> str | None:
+        """Return why the step cannot be recorded; ``None``: as far as is known by now, it can."""
+        if self.refusal is not None:
+            return self.refusal
+        for optimizer in self._optimizers.values():
+            if isinstance(optimizer, torch.optim.Adagrad) and not any(g["lr_decay"] for g in optimizer.param_groups):
+                continue  # which counts steps for that only
+            for parameter, state in optimizer.state.items():
+                if not isinstance(parameter, Tensor) or not isinstance(state, dict):
+                    continue
+                for name, value in state.items():
+                    if isinstance(value, Tensor) and value.device != parameter.device:
+                        return f"{type(optimizer).__name__} reads '{name}' of its state on the host"
+        return None
 
     def _settings_now(self) -> list[Hashable]:
         rated = {id(rate.group) for rate in self._rates}
         return [
-            (len(value) if name == "params" else value if value.__hash__ else id(value))
+            (name, len(value) if name == "params" else value if value.__hash__ else id(value))
             for optimizer in self._optimizers.values()
             for group in optimizer.param_groups
             for name, value in group.items()
@@ -141,6 +164,7 @@ class StepState:
                 f"{type(wrapper).__name__} talks to other ranks in the middle of a step. Wrap the model, compiled or "
                 "not, in DistributedDataParallel"
             )
+        self._modules.setdefault(id(module), module)
         for parameter in module.parameters(recurse=False):
             self._parameters.setdefault(id(parameter), parameter)
 
@@ -153,11 +177,10 @@ class StepState:
             for parameter in group["params"]:
                 self._parameters.setdefault(id(parameter), parameter)
         _make_capturable(optimizer)
-        if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
-            for group in optimizer.param_groups:
-                if isinstance(group["lr"], float | int):
-                    self._rates.append(_Rate(group))
-                    self._rates[-1].enter()  # observe() leaves all of them
+        for group in optimizer.param_groups:
+            if isinstance(group["lr"], float | int) and _takes_tensors(optimizer, group):
+                self._rates.append(_Rate(group))
+                self._rates[-1].enter()  # observe() leaves all of them
 
     def _loaded(self, optimizer: Optimizer) -> None:
         self.generation += 1
@@ -194,14 +217,24 @@ class _Rate:
             self.group["lr"] = self._number
 
 
+def _takes_tensors(optimizer: Optimizer, group: dict[str, Any]) -> bool:
+    """Whether an optimizer takes the learning rate of a group as a tensor without reading it on the host."""
+    if isinstance(optimizer, torch.optim.SGD):
+        return group["fused"] is True
+    if isinstance(optimizer, torch.optim.RMSprop):
+        return group["capturable"] is True and group["foreach"] is not False
+    return isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW)
+
+
 def _make_capturable(optimizer: Optimizer) -> None:
-    """Let counts of steps reside on the GPU; let Adam and AdamW update by one kernel unless the user has chosen how."""
+    """Let counts of steps reside on the GPU; let Adam, AdamW and SGD update by one kernel unless the user has chosen
+    how."""
     for group in optimizer.param_groups:
         parameters = group["params"]
         if not all(p.is_cuda for p in parameters):
             continue
         if (
-            isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW)
+            isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW | torch.optim.SGD)
             and group["fused"] is None
             and group["foreach"] is None
             and not group["differentiable"]
@@ -242,12 +275,22 @@ class Gradients:
     def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
         self._parameters = parameters
         self._before = [p.grad for p in parameters]
+        self._versions = [_version(grad) for grad in self._before]
         self._after: list[Tensor | None] = []
         self._needed: list[tuple[torch.nn.Parameter, Tensor | None]] = []
 
-    def recorded(self) -> None:
-        """Note the gradients after recording."""
+    def recorded(self, *, updates: bool) -> None:
+        """Note the gradients after recording.
+
+        Args:
+            updates: whether the step calls an optimizer. Without one, a step that leaves all gradients as they were, as
+                in evaluation, has nothing to do with them.
+        """
         self._after = [p.grad for p in self._parameters]
+        same = all(map(is_, self._after, self._before))
+        if not updates and same and [_version(grad) for grad in self._after] == self._versions:
+            self._parameters, self._after, self._before = [], [], []
+            return
         self._needed = [
             (p, before)
             for p, before, after in zip(self._parameters, self._before, self._after, strict=True)
@@ -269,3 +312,8 @@ class Gradients:
         for p, grad in zip(self._parameters, self._after, strict=True):
             if p.grad is not grad:
                 p.grad = grad
+
+
+def _version(grad: Tensor | None) -> int | None:
+    """What a change in place counts up."""
+    return None if grad is None else grad._version

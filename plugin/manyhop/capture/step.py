@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import sys
 import traceback
@@ -20,6 +21,7 @@ from manyhop.capture.buffers import Buffers
 from manyhop.capture.optimizers import Gradients, Scalers, StepState
 from manyhop.capture.recorder import Recorder, recorder_of
 from manyhop.capture.replicas import now
+from manyhop.errors import InputError
 
 B = TypeVar("B")
 R = TypeVar("R")
@@ -27,6 +29,7 @@ R = TypeVar("R")
 _WARM_UP: Final = 3
 """Eager steps before the first recording: libraries and optimizers allocate what they keep."""
 _MOST_GRAPHS: Final = 32
+_MOST_SIZES: Final = 128
 _FORM: Final = attrgetter("shape", "dtype")
 _NOT_THE_USERS: Final = frozenset({"torch", "torch_geometric", "dgl", "triton"}) | sys.stdlib_module_names
 
@@ -76,9 +79,13 @@ class CapturedStep(Generic[B, R]):
     Args:
         step: takes a batch, and returns tensors or containers of tensors.
         layout: of the batches.
+
+    Raises:
+        InputError: ``step`` is no function of one argument.
     """
 
     def __init__(self, step: Callable[[B], R], layout: Layout[B]) -> None:
+        _check(step)
         functools.update_wrapper(self, step, updated=())
         self._step, self._layout = step, layout
         self._state = StepState()
@@ -107,14 +114,19 @@ class CapturedStep(Generic[B, R]):
         if recorder is None or self._stopped:
             if not self.eager:
                 self._layout.check(batch)
+                self._check_devices(tensors)
             return self._run(batch, recorder)
         if self._state.generation != self._generation:  # optimizers have other tensors than those that graphs write
             self._generation = self._state.generation
             self._sizes.clear()
-        key = (*map(_FORM, tensors), constants, self._state.key())
+        key = (*map(_FORM, tensors), constants, self._state.key(), _modes(tensors[0].device.type))
         size = self._sizes.get(key)
         if size is None or self.eager < _WARM_UP:
             self._layout.check(batch)
+            self._check_devices(tensors)
+            if size is None and len(self._sizes) >= _MOST_SIZES:
+                before = next(reversed(self._sizes))
+                self._stop(f"batches, or settings of optimizers, always differ: {_difference(before, key)}")
             self._sizes.setdefault(key, _Size())
             return self._run(batch, recorder)
         graph = next((known for known in size.graphs if known.gradients.fit()), None)
@@ -144,10 +156,16 @@ class CapturedStep(Generic[B, R]):
         with nullcontext() if self._stopped else self._state.observe(modules=self.eager == 1), self._state.outside(now):
             return _copies(_detached(recorder.run(lambda: self._step(batch))))
 
+    def _check_devices(self, tensors: Sequence[Tensor]) -> None:
+        """Run eagerly where a batch is not on one device: a graph would repeat what a tensor of the host was."""
+        devices = {tensor.device: None for tensor in tensors if tensor.numel()}
+        if len(devices) > 1 and not self._stopped:
+            self._stop(f"tensors of its batches are on {' and '.join(map(str, devices))}. Move all to one device")
+
     def _record(self, batch: B, tensors: Sequence[Tensor], size: _Size[R], recorder: Recorder) -> _Graph[R] | None:
         """Record the step for batches of a size; ``None``: that is impossible."""
-        if self._state.refusal is not None:
-            self._stop(self._state.refusal)
+        if (obstacle := self._state.obstacle()) is not None:
+            self._stop(obstacle)
             return None
         if self.graphs >= _MOST_GRAPHS:
             self._stop(f"there are {_MOST_GRAPHS} graphs already: sizes or settings of optimizers change all the time")
@@ -165,7 +183,7 @@ class CapturedStep(Generic[B, R]):
             scalers.forget()
             self._stop(_reason(error))
             return None
-        gradients.recorded()
+        gradients.recorded(updates=self._state.updates)
         graph = _Graph(replay=replay, result=result, gradients=gradients)
         size.graphs.append(graph)
         return graph
@@ -182,6 +200,43 @@ class CapturedStep(Generic[B, R]):
     def _stop(self, reason: str) -> None:
         self._stopped = True
         logging.getLogger("manyhop").warning("The step runs eagerly from now on, since %s", reason)
+
+
+def _check(step: object) -> None:
+    """Raise InputError where a step is no function of one argument."""
+    if not callable(step):
+        raise InputError(f"Expected a function of a batch, got a {type(step).__name__}.")
+    try:
+        signature = inspect.signature(step)
+    except (TypeError, ValueError):  # of builtins
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        name = getattr(step, "__qualname__", type(step).__name__)
+        raise InputError(
+            f"Expected a function of a batch, got {name}{signature}. Put other values into the batch, as tensors; "
+            "capture the method of an object, as capture(self.step), not that of its class."
+        ) from None
+
+
+def _modes(device: str) -> tuple[bool, bool, bool, torch.dtype]:
+    """Return the modes of torch that a graph repeats."""
+    autocast = torch.is_autocast_enabled(device)
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, torch.get_autocast_dtype(device)
+
+
+def _difference(before: Hashable, now: Hashable) -> str:
+    """Say where two keys of sizes differ."""
+    if isinstance(before, tuple) and isinstance(now, tuple) and len(before) == len(now):
+        if isinstance(now, torch.Size):
+            return f"shapes {list(before)} and {list(now)}"
+        if len(now) == 2 and isinstance(now[0], str) and before[0] == now[0]:
+            return f"'{now[0]}' was {before[1]!r:.60} and is {now[1]!r:.60}"
+        for a, b in zip(before, now, strict=True):
+            if a != b:
+                return _difference(a, b)
+    return f"{before!r:.60} and {now!r:.60}"
 
 
 def _detached(result: R) -> R:
