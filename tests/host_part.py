@@ -166,8 +166,13 @@ class NoRecorder:
     def between(self, function: Callable[[], None]) -> None: ...
 
 
-def step_without_kernels(patch: Patch) -> CapturedStep[Any, Tensor]:
-    """Return a captured step of a GraphSAGE of three layers and Adam, without forward and backward passes."""
+def step_without_kernels(patch: Patch, capture: Any = manyhop_pyg.capture) -> CapturedStep[Any, Tensor]:
+    """Return a captured step of a GraphSAGE of three layers and Adam, without forward and backward passes.
+
+    Args:
+        patch: see ``gpu_stand_ins.py``.
+        capture: that of an adapter.
+    """
     patch(step, "recorder_of", lambda device: NoRecorder())
     patch(copies, "_kernel", lambda size: NoKernel())
     model = GraphSAGE(17, 8, 3, 5)
@@ -177,6 +182,6 @@ def step_without_kernels(patch: Patch) -> CapturedStep[Any, Tensor]:
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
-        return batch.x.new_zeros(())
+        return torch.zeros(())
 
-    return manyhop_pyg.capture(update)
+    return capture(update)

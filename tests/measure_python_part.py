@@ -1,6 +1,6 @@
 """Measures what Python does for a batch of loaders on a GPU, objects of PyG and DGL and all: on a CPU, without any
 kernel and without CUDA's calls (``host_part.py``). The loaders take turns. Batches "one by one" are completed alone, as
-where ranks exchange rows; others several at a time.
+where ranks exchange rows; others several at a time. "And replays": of captured steps, on batches of fixed sizes.
 
 PYTHONPATH=tests python tests/measure_python_part.py
 """
@@ -14,7 +14,13 @@ import time
 from statistics import median
 
 import torch
-from host_part import dgl_loader_without_kernels, graphbolt_loader_without_kernels, loader_without_kernels, one_by_one
+from host_part import (
+    dgl_loader_without_kernels,
+    graphbolt_loader_without_kernels,
+    loader_without_kernels,
+    one_by_one,
+    step_without_kernels,
+)
 
 import manyhop_dgl.loader.batches
 import manyhop_pyg.loaders.batches
@@ -34,6 +40,9 @@ LOADERS = {
     "DGL, blocks": lambda: dgl_loader_without_kernels(BATCHES),
     "DGL, blocks of which all is read": lambda: dgl_loader_without_kernels(BATCHES),
     "GraphBolt": lambda: graphbolt_loader_without_kernels(BATCHES),
+    "PyG, and replays": lambda: loader_without_kernels(BATCHES, pad="auto"),
+    "DGL, tensors, and replays": lambda: dgl_loader_without_kernels(BATCHES, pad="auto", output="tensors"),
+    "DGL, blocks, and replays": lambda: dgl_loader_without_kernels(BATCHES, pad="auto"),
 }
 
 
@@ -51,14 +60,19 @@ def main() -> None:
     times = {name: [] for name in LOADERS}
     for _ in range(TURNS):
         for name, make in LOADERS.items():
+            capture = manyhop_pyg.capture if name.startswith("PyG") else manyhop_dgl.capture
+            step = step_without_kernels(setattr, capture) if name.endswith("replays") else None
             with make() as loader:
-                for _ in loader:
-                    pass
+                for batch in loader:
+                    if step is not None:
+                        step(batch)
                 for _ in range(EPOCHS):
                     begin, count = time.thread_time(), 0
                     for batch in loader:
                         count += 1
-                        if name.endswith("read"):
+                        if step is not None:
+                            step(batch)
+                        elif name.endswith("read"):
                             read(batch)
                     times[name].append(1e6 * (time.thread_time() - begin) / count)
     for name, us in times.items():
