@@ -33,8 +33,9 @@ def capture(step: Callable[[Any], R]) -> CapturedStep[Any, R]:
     GPU (``.item()``, a condition on a tensor, a shape from data; layers with ``allow_zero_in_degree=False`` do), nor
     count in Python. Otherwise it runs eagerly, and a line of the log (``manyhop``) names the line of the step.
 
-    Adam, AdamW and others with an option ``capturable`` get it set. Learning rates of Adam, AdamW, RMSprop and fused SGD
-    may change at any step; a change of another setting of an optimizer captures the step again. Schedulers stay outside.
+    Adam, AdamW and others with an option ``capturable`` get it set. Learning rates of Adam, AdamW, RMSprop and fused
+    SGD may change at any step; a change of another setting of an optimizer captures the step again. Schedulers stay
+    outside.
 
     Args:
         step: a function of a batch of a :class:`DataLoader` with ``pad="auto"``: blocks, graphs of seed edges and
