@@ -222,7 +222,7 @@ def _takes_tensors(optimizer: Optimizer, group: dict[str, Any]) -> bool:
     if isinstance(optimizer, torch.optim.SGD):
         return group["fused"] is True
     if isinstance(optimizer, torch.optim.RMSprop):
-        return group["capturable"] is True and group["foreach"] is not False
+        return group["capturable"] is True and group["foreach"] is not False and not group["differentiable"]
     return isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW)
 
 
