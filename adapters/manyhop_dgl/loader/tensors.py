@@ -201,7 +201,8 @@ def rows_of(batch: Batch) -> list[Tensor]:
 def _without_rows(batch: Batch) -> Batch:
     """A copy of a batch, to be filled."""
     tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
-    made = with_fields(tensors, node_features={}, output_features={}, edge_features=[])
+    made: BlockTensors = object.__new__(BlockTensors)  # as in with_fields(): one call less for each batch
+    made.__dict__.update(tensors.__dict__, node_features={}, output_features={}, edge_features=[])
     return replace(batch, sample=made, edge_features={}) if isinstance(batch, EdgeTensors) else made
 
 
