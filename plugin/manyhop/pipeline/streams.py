@@ -122,7 +122,7 @@ class Streams:
 
     def adopt(self, made: OnStream[T]) -> T:
         """Within ``here``: this thread goes on with what another one has made."""
-        stream: Stream = self._mine.here.stream
+        stream: Stream = self._mine.context.stream
         stream.wait_event(made.ready)
         for tensor in tensors_in(made.value):
             _record(tensor, stream)
@@ -199,7 +199,7 @@ class Streams:
     def mark(self, timed: bool = True) -> Event:
         """Within ``here``: an event now; without its time it costs less."""
         event = Event(enable_timing=timed)  # type: ignore[no-untyped-call]
-        event.record(self._mine.here.stream)
+        event.record(self._mine.context.stream)
         return event
 
     def took(self, times: int, stage: Stage, batch: int, start: Event, end: Event) -> None:
