@@ -73,7 +73,7 @@ def test_what_samples_on_a_gpu_makes_no_sampler_for_the_cpu(monkeypatch):
     monkeypatch.setitem(vars(manyhop.sampling), "CPUSampler", lambda *args, **kwargs: pytest.fail("it was made"))
     monkeypatch.setitem(vars(manyhop.sampling), "GPUSampler", StandIn)
     arguments, there = Arguments((2, 2)), torch.device("meta")
-    assert Plans().of(arguments.topology(graph()), arguments, there)._engine.device == there
+    assert Plans().of(arguments.topology(graph()), arguments, there).engine.device == there
 
 
 @pytest.mark.gpu

@@ -172,8 +172,8 @@ def test_errors(launcher):
     assert "within 1 s of each other" in results[0][5]
 
 
-@pytest.mark.parametrize("distributed", [False, True])
-def test_one_rank(monkeypatch, distributed):
+@pytest.fixture
+def stand_in(monkeypatch):
     import cugraph_stand_in
     import whole_graph_stand_in
 
@@ -183,16 +183,55 @@ def test_one_rank(monkeypatch, distributed):
         monkeypatch.setitem(vars(manyhop.sampling), name, None)
     whole_graph_stand_in.install(monkeypatch.setattr)
     cugraph_stand_in.install(monkeypatch.setattr)
+    return cugraph_stand_in
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_one_rank(stand_in, distributed):
     data = make_data()
     loader = manyhop_pyg.NeighborLoader(data, [3, 2], batch_size=7, engine="cugraph", distributed=distributed)
     assert all(right(data, batch) for batch in loader)
+
+
+def sizes_of_groups(data, fanouts, batch_size):
+    """Batches that loaders of nodes, and of links, request at once."""
+    options = {"batch_size": batch_size, "engine": "cugraph", "input_nodes": torch.arange(0)}
+    nodes = manyhop_pyg.NeighborLoader(data, fanouts, **options)
+    options |= {"edge_label_index": torch.zeros(2, 0, dtype=torch.int64)}
+    del options["input_nodes"]
+    return nodes._gpu.group_size, manyhop_pyg.LinkNeighborLoader(data, fanouts, **options)._gpu.group_size
+
+
+@pytest.mark.parametrize(
+    ("fanouts", "batch_size", "sizes"),
+    [
+        ([15, 10, 5], 1024, (17, 4)),  # 915 edges a seed: 36,671 seeds a call
+        ([10, 10], 1024, (64, 37)),
+        ([10, 10], 8192, (18, 4)),
+        ([100, 100, 100], 1024, (1, 1)),
+        ([-1], 1 << 18, (2, 1)),
+    ],
+)
+def test_groups_take_half_a_call(stand_in, fanouts, batch_size, sizes):
+    assert sizes_of_groups(make_data(), fanouts, batch_size) == sizes
+
+
+def test_a_call_has_room_for_the_next_group(stand_in, monkeypatch):
+    from manyhop.sampling.cugraph import engine
+
+    monkeypatch.setattr(engine, "EDGES_PER_CALL", 9 * 7 * (3 + 6))
+    data = make_data()
+    loader = manyhop_pyg.NeighborLoader(data, [3, 2], batch_size=7, engine="cugraph")  # 9 batches, the last of 4
+    del stand_in.calls[:]
+    assert sum(right(data, batch) for batch in loader) == 9
+    assert stand_in.calls == [2 * 4 * 7, 4]
 
 
 def load_dgl():
     import manyhop_dgl
     from manyhop_dgl.loader import loader as loaders
 
-    install()
+    stand_in = install()
     loaders.DataLoader.samples_on_gpu, loaders.check_engine = lambda self: True, lambda *_: None
     rank, data = manyhop.init(timeout=30).rank, make_data()
     graph = manyhop_dgl.Graph(tuple(data.edge_index), NUM_NODES)
@@ -208,11 +247,16 @@ def load_dgl():
             col = torch.repeat_interleave(torch.diff(block.indptr))
             ends = torch.stack([batch.input_nodes[block.indices], batch.input_nodes[col]])
             checks.append(torch.equal(ends, data.edge_index[:, block.edge_ids]))
-    return all(checks), len(checks), loader.placement.topology.place
+    seeds = list(stand_in.calls)
+    with pytest.raises(InputError, match="got LaborSpec"):
+        manyhop_dgl.DataLoader(graph, torch.arange(20), manyhop_dgl.LaborSampler([3, 2]), engine="cugraph")
+    return all(checks), len(checks), loader.placement.topology.place, seeds
 
 
 def test_loaders_of_dgl(launcher):
-    assert launcher.run(load_dgl, env=ENV) == [(True, 4 * 3, "distributed"), (True, 3 * 3, "distributed")]
+    first, second = launcher.run(load_dgl, env=ENV)
+    assert first == (True, 4 * 3, "distributed", [20, 20])  # to get ready, and the batches
+    assert second == (True, 3 * 3, "distributed", [13, 13])
 
 
 def load_parts(distributed):

@@ -72,6 +72,16 @@ def test_calls_are_bounded(monkeypatch):
     assert [s.node[HOMOGENEOUS_NODE][:2].tolist() for s in samples] == [[k, k + 1] for k in range(10)]
 
 
+@pytest.mark.parametrize(("expand", "edges"), [("new", 5 + 3 * 34 + 2 * 2), ("all", 5 + 3 * 34 + 3 * 2)])
+def test_fanouts_of_types_bound_the_edges_of_a_seed(expand, edges):
+    from manyhop.sampling.cugraph.engine import EDGES_PER_CALL
+
+    given = dict(zip(TYPES, [(1, 2), (3, 0), (0, -1), (2, 2)], strict=True))  # from "b" on, most edges are sampled
+    sampler = sampler_of(make_world(4).graph, NeighborSpec(fanouts=given, expand=expand))
+    assert sampler.capacity == EDGES_PER_CALL // edges
+    assert sampler.request_size == sampler.capacity // 2
+
+
 @pytest.mark.parametrize("kind", SPECS)
 def test_requests_of_several_loaders_share_a_call(kind):
     world = make_world(1, weights=kind == "weighted")

@@ -16,6 +16,7 @@ from manyhop.loading import current_turn, next_key
 from manyhop.pipeline import Stats
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey
+from manyhop.sampling.engines import Engine
 from manyhop_dgl.edges.prediction import as_tensors
 from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.graph.graph import Graph as OwnGraph
@@ -65,7 +66,8 @@ class GPUSampling:
         self._sampler, self._where, self._topology = sampler, where, topology
         self._plan: Plan | None = None
         arguments = sampler.arguments()
-        if where == "sharded" and not on_cpu_only(arguments):
+        self._stays = where == "distributed" or (where == "sharded" and not on_cpu_only(arguments))
+        if self._stays:  # what all ranks make together is not made again
             self._plan = Plan(topology, arguments, device, where)
 
     def plan(self, topology: Topology, arguments: Arguments) -> Plan:
@@ -74,7 +76,7 @@ class GPUSampling:
         Raises:
             GraphError: it has changed, but is spread over several GPUs.
         """
-        if self._plan is not None and self._where == "sharded":
+        if self._plan is not None and self._stays:
             if topology is not self._topology:
                 raise GraphError(
                     "Expected edges and weights to stay as they were, since they are spread over several GPUs, but "
@@ -145,6 +147,11 @@ class Source:
         """Return what samples on a GPU."""
         topology = self._sampler.arguments().topology(self._loader.graph)
         return GPUSampling(self._sampler, topology, device, where)
+
+    def engine(self, sampling: GPUSampling) -> Engine:
+        """Return what the sampler samples with, as of now."""
+        arguments = self._sampler.arguments()
+        return sampling.plan(arguments.topology(self._loader.graph), arguments).engine
 
     def lookup(self, device: torch.device) -> GPUSeeds | None:
         """Return the seeds on the GPU; ``None`` where the host has to look them up: seed edges, and several types."""

@@ -106,11 +106,11 @@ class Plan:
         self._spec = arguments.spec(topology)
         arguments.check(device)
         self._placed: PlacedGraph | None = None
-        if device.type == "cpu":
-            self._engine = engine_for(topology.graph, self._spec, empty=self._pool.empty)
+        if device.type == "cpu" and where != "distributed":  # there, tests have a CPU stand for a GPU
+            self.engine = engine_for(topology.graph, self._spec, empty=self._pool.empty)
         else:
             self._placed = PlacedGraph.of(topology.graph, device, where)
-            self._engine = placed_engine(self._placed, self._spec)
+            self.engine = placed_engine(self._placed, self._spec)
 
     def request(
         self, seeds: Mapping[NodeType, Tensor], key: BatchKey, exclude: Mapping[EdgeType, Tensor] | None
@@ -138,14 +138,14 @@ class Plan:
             InputError: seeds or edges that the graph does not have.
             CapacityError: the batch does not fit in memory.
         """
-        sample = self._engine.sample(self.request(seeds, key, exclude))
+        sample = self.engine.sample(self.request(seeds, key, exclude))
         return cut(sample, dtype=self.index_dtype, empty=self._pool.empty, pad=pad)
 
     def begin(
         self, batches: Sequence[tuple[Mapping[NodeType, Tensor], BatchKey, Mapping[EdgeType, Tensor] | None]]
     ) -> PendingBlocks:
         """On a GPU: enqueue the sampling of several batches, ``(seeds, key, exclude)`` each, on the current stream."""
-        return PendingBlocks(self, self._engine.begin([self.request(*batch) for batch in batches]))
+        return PendingBlocks(self, self.engine.begin([self.request(*batch) for batch in batches]))
 
     def begin_group(
         self, node_type: NodeType, seeds: Tensor, sizes: Sequence[int], keys: Sequence[BatchKey]
@@ -160,7 +160,7 @@ class Plan:
         """
         from manyhop.sampling.gpu.launch.seeds import SeedGroup
 
-        return PendingBlocks(self, self._engine.begin(SeedGroup(keys, node_type, seeds, sizes)))
+        return PendingBlocks(self, self.engine.begin(SeedGroup(keys, node_type, seeds, sizes)))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from manyhop.errors import InputError
 from manyhop.graph import Graph
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey
+from manyhop.sampling.engines import Engine
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.loaders.inputs import input_of
 from manyhop_pyg.loaders.view import LoaderView
@@ -53,6 +54,10 @@ class Seeds:
         from manyhop_pyg.samplers.on_gpu import GPUSampling
 
         return GPUSampling.of(self._loader.seed_sampler()[0], device, where)
+
+    def engine(self, sampling: GPUSampling) -> Engine:
+        """Return what the sampler samples with, as of now."""
+        return sampling.engine(self._loader.seed_sampler()[0])
 
     def lookup(self, device: torch.device) -> GPUInputs | None:
         """Return the inputs on the GPU; ``None`` where they are too many, or needed on the host."""

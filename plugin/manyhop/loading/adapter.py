@@ -19,6 +19,7 @@ from manyhop.loading.options import EngineName
 from manyhop.pipeline import BatchPlan, Stats, Turn
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey
+from manyhop.sampling.contract import Engine
 
 SampleT = TypeVar("SampleT")
 BatchT = TypeVar("BatchT")
@@ -84,6 +85,10 @@ class SeedSource(Protocol[SampleT]):
 
     def place(self, device: torch.device, where: GPUPlace) -> Any:
         """Return what samples on a GPU that reads the topology from ``where``: the ``sampling`` of :meth:`begin`."""
+        ...
+
+    def engine(self, sampling: Any) -> Engine:
+        """Return what ``sampling`` samples with around seed nodes, as of now."""
         ...
 
     def lookup(self, device: torch.device) -> SeedLookup | None:

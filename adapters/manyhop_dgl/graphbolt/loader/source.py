@@ -143,6 +143,10 @@ class Source:
         assert self._chain.grouped is not None
         return GPUSampling(self._chain.grouped.layers, device, where)
 
+    def engine(self, sampling: GPUSampling) -> Engine:
+        """Return what samples the graph, as of now."""
+        return sampling.current()[1]
+
     def lookup(self, device: torch.device) -> None:
         """Items are looked up on the host: they may be of several types, or no tensors."""
 

@@ -16,7 +16,7 @@ from manyhop import world
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
 from manyhop.features import Checks, RowRequest, gather
-from manyhop.loading.adapter import Adapter, Columns, LoaderView, Placed
+from manyhop.loading.adapter import Adapter, Columns, LoaderView, Placed, SeedSource
 from manyhop.loading.gpu.decide import decide_memory, reads_all
 from manyhop.loading.gpu.memory import Sources
 from manyhop.loading.gpu.samples import BACKLOG, BACKLOG_TOGETHER, MOST_ALONE, MOST_TOGETHER, group_size
@@ -32,6 +32,7 @@ Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
 _NO_TENSORS = frozenset({int, float, str, bool, type(None)})
 _STRIDED = torch.strided
 JOINED = 16  # largest number of batches per gather
+_NODES_PER_SEED_EDGE = 4  # its ends, and those of a negative one
 _JOINED_SHARE = 1 / 128  # largest share of the GPU's memory for their rows
 
 
@@ -80,8 +81,7 @@ class GPURuntime:
                 self.sampling = adapter.seeds.place(device, self.memory.topology)
         self.collective = self.sampling is not None and self.memory.topology == "distributed"
         """Whether all ranks sample together, in the threads that take batches."""
-        most = MOST_TOGETHER if self.collective else MOST_ALONE
-        self.group_size = 1 if self.sampling is None else group_size(loader.batch_size, most)
+        self.group_size = 1 if self.sampling is None else self._group_size(loader, adapter.seeds)
         by_part = loader.plan is not None and loader.plan.parts is not None  # which the host looks up
         self.lookup = None if self.sampling is None or by_part else adapter.seeds.lookup(device)
         self.checks = Checks()
@@ -99,6 +99,18 @@ class GPURuntime:
         self._known: frozenset[int] = frozenset()
         if adapter.columns.complete:
             self.columns(adapter.columns)
+
+    def _group_size(self, loader: LoaderView, seeds: SeedSource[Any]) -> int:
+        """Return the number of batches that are sampled together, the same on all ranks."""
+        if not self.collective:
+            return group_size(loader.batch_size, MOST_ALONE)
+        from manyhop.sampling.cugraph.engine import CuGraphSampler
+
+        with on_gpu(self.device):
+            engine = seeds.engine(self.sampling)
+        assert isinstance(engine, CuGraphSampler)
+        nodes = 1 if seeds.of_nodes else _NODES_PER_SEED_EDGE
+        return group_size(loader.batch_size, (MOST_TOGETHER, engine.request_size // nodes))
 
     def columns(self, columns: Columns) -> Any:
         """Return the current tensors that batches take rows from, placed where the GPU reads them."""

@@ -12,8 +12,8 @@ from manyhop.sampling import SampledSubgraph
 MOST_ALONE = 32, 16384
 """The most batches, and seeds, of a launch; more are hardly faster."""
 
-MOST_TOGETHER = 64, 65536
-"""The same of a request for a call of all ranks, which takes milliseconds whatever it samples, and serves several."""
+MOST_TOGETHER = 64
+"""The most batches of a request for a call of all ranks, which takes milliseconds whatever it samples."""
 
 _GROUP_OF_UNKNOWN = 4
 BACKLOG = 4  # batches in the caller's stream, enough to keep it busy

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
+from manyhop.graph import NodeType
 from manyhop.sampling.check import check_request, check_spec
 from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.cugraph import binding
@@ -95,6 +97,14 @@ class CuGraphSampler:
         """The largest number of seeds of a call that bounds its edges."""
         return max(1, EDGES_PER_CALL // self._edges_per_seed())
 
+    @property
+    def request_size(self) -> int:
+        """The number of seeds that a loader requests at once: half of what a call takes.
+
+        A call then has room for the loader's next request, or for one of another loader.
+        """
+        return self.capacity // 2
+
     def size(self, work: _Work) -> int:
         """Return the number of seeds of a work."""
         return work.seeds.key.numel()
@@ -145,14 +155,19 @@ class CuGraphSampler:
 
     def _edges_per_seed(self) -> int:
         """Return how many edges are sampled around a seed at most, by the fanouts."""
-        total, width = 0, 1
+        return max(1, *map(self._edges_around, self.graph.numbering.node_types))
+
+    def _edges_around(self, seed_type: NodeType) -> int:
+        """Return how many edges are sampled around a seed of a type at most, by the fanouts."""
+        total, frontier = 0, Counter({seed_type: 1})
         for hop in range(self._hops):
-            wanted = dict.fromkeys(self.graph.numbering.node_types, 0)
-            for (_, _, dst), fanout in self.spec.fanouts.items():
-                wanted[dst] += fanout[hop] if fanout[hop] >= 0 else _ALL
-            width *= max(wanted.values())
-            total += width
-        return max(1, total)
+            reached: Counter[NodeType] = Counter() if self.spec.expand == "new" else Counter(frontier)
+            for (src, _, dst), fanout in self.spec.fanouts.items():
+                count = frontier[dst] * (fanout[hop] if fanout[hop] >= 0 else _ALL)
+                reached[src] += count
+                total += count
+            frontier = reached
+        return total
 
     def _check(self, requests: Sequence[NodeRequest]) -> None:
         graph = self.graph.graph
