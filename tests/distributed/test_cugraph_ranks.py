@@ -166,7 +166,7 @@ def fail():
 def test_errors(launcher):
     results = launcher.run(fail, env=ENV)
     for errors in results:
-        expected = ["a single batch", "got 'dgl'", "got device='cpu'", "got 'induced'", "exclude_true_negatives"]
+        expected = ["a single batch", "got 'dgl'", "got one on the CPU", "got 'induced'", "exclude_true_negatives"]
         for error, words in zip(errors, expected, strict=False):
             assert words in error
     assert "within 1 s of each other" in results[0][5]

@@ -133,6 +133,7 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
         wanted = check_device(self.device, self._mode)
         found = find_device(wanted, self.data)
         if found is None:
+            check_engine(self.engine, torch.device("cpu"), {})
             if wanted is not None or not cuda.in_reach():
                 self._prepare_for_cpu()
             return

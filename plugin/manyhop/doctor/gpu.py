@@ -93,7 +93,7 @@ def findings(facts: Facts) -> list[Diagnosis]:
     found = [_gpus(facts)]
     if not facts.names:
         idle = "not needed without a GPU"
-        versions = {"triton": facts.triton, "pylibwholegraph": facts.wholegraph}
+        versions = {"triton": facts.triton, "pylibwholegraph": facts.wholegraph, "cuGraph": facts.cugraph}
         return found + [
             Diagnosis(
                 topic=topic, state="missing" if version is None else "ok", text=f"{version or 'not installed'} ({idle})"

@@ -70,11 +70,8 @@ _PACKAGES = (
     _Package(topic="pyarrow", module="pyarrow", distributions=("pyarrow",),
              advice=f"for Parquet and CSV files: {pip_install('files')}"),
 )  # fmt: skip
-# What manyhop does not need. Other samplers, to compare with, and what later versions are meant to use.
+# What manyhop does not need: other samplers, to compare with.
 _PEERS = {"pyg-lib": ("pyg-lib", "pyg_lib"), "torch-sparse": ("torch-sparse", "torch_sparse")}
-_PLANNED = {
-    "pylibcugraph": ("pylibcugraph-cu12", "pylibcugraph-cu13", "pylibcugraph"),
-}
 
 
 def examine() -> Report:
@@ -87,8 +84,6 @@ def examine() -> Report:
     others = [
         _other(topic, names, "installed; manyhop does not need it", "not needed") for topic, names in _PEERS.items()
     ]
-    planned = "planned; this version has no use for it"
-    others += [_other(topic, names, planned, planned) for topic, names in _PLANNED.items()]
     own = Diagnosis(topic="manyhop", state="ok", text=f"{manyhop.__version__} ({Path(manyhop.__file__).parent})")
     gpus = [] if "torch" in broken else gpu.findings(gpu.look())
     kernels = [] if "numba" in broken else [compiled_kernels()]

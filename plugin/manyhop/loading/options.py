@@ -89,8 +89,8 @@ def check_engine(engine: object, device: torch.device | None, kwargs: dict[str, 
         raise InputError(f"Expected engine to be one of {list(get_args(EngineName))}, or None, got {engine!r}.")
     if device is not None and device.type == "cpu":
         raise InputError(
-            f"Expected a loader on a GPU with engine={engine!r}, got device='cpu'. Pass device='cuda', or leave engine "
-            "out."
+            f"Expected a loader on a GPU with engine={engine!r}, got one on the CPU. Pass device='cuda', or leave "
+            "engine out."
         )
     for name in ("timeout", "worker_init_fn", "sampler", "batch_sampler"):
         if kwargs.get(name):
