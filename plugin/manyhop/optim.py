@@ -21,7 +21,7 @@ from manyhop.embedding.owners import Owners
 from manyhop.embedding.place import Table
 from manyhop.embedding.rules import Kind
 from manyhop.embedding.saved import load_facts, load_tables, save_tables
-from manyhop.embedding.updating import update
+from manyhop.embedding.updating import Change, update
 from manyhop.errors import InputError, StateError
 
 
@@ -53,6 +53,11 @@ class Optimizer(torch.optim.Optimizer):
                     f"Expected manyhop.Embedding, got a {type(embedding).__name__}. Pass parameters to an optimizer of "
                     "torch.optim, beside this one."
                 )
+        if len(set(map(id, self.embeddings))) < max(1, len(self.embeddings)):
+            raise InputError(
+                f"Expected at least one manyhop.Embedding, each once, got {len(self.embeddings)}. Pass the embeddings "
+                "themselves, as in Adam([users, items]): they have no parameters()."
+            )
         facts = {"optimizer": type(self).__name__, **defaults, "embeddings": [each.name for each in self.embeddings]}
         for embedding in self.embeddings:
             embedding.place.agree(f"the optimizer of {embedding.name}", facts)
@@ -91,6 +96,19 @@ class Optimizer(torch.optim.Optimizer):
         for group, embedding, states in zip(self.param_groups, self.embeddings, self.tables, strict=True):
             self._step(group, embedding, states)
         return loss
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse: an optimizer gets all of its embeddings when it is made.
+
+        Raises:
+            InputError: always, from then on.
+        """
+        if len(self.param_groups) == len(self.embeddings):
+            raise InputError(
+                "Expected all embeddings when the optimizer is made, got another group. Pass a list of embeddings, or "
+                "make an optimizer for each."
+            )
+        super().add_param_group(param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients since the last step."""
@@ -143,9 +161,8 @@ class Optimizer(torch.optim.Optimizer):
         if gradients is None:
             return
         group["step"] += 1
-        update(
+        change = Change(
             self.rule(group),
-            gradients,
             embedding.table.own,
             [table.own for table in states],
             first=owners.rows_of(owners.world.rank).start,
@@ -153,7 +170,8 @@ class Optimizer(torch.optim.Optimizer):
             stamps=embedding.versions.next(),
             hot=[table.hot for table in (embedding.table, *states) if table.hot is not None],
         )
-        if not owners.world.is_alone and owners.copies != "rank":
+        update(gradients, change)
+        if not owners.world.is_alone and owners.share_memory:
             exchange.wait()
         embedding.versions.updated()
 

@@ -1,13 +1,16 @@
 """Embeddings and their optimizers in one process: equal to torch's for sparse gradients."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from embedding_training import NUM_ROWS, OURS, WIDTH, batch, loss_of, train, trained_by_torch
 
 import manyhop
 from manyhop import optim
-from manyhop.embedding.gradients import Gradients
-from manyhop.embedding.updating import distinct_rows, sum_by_row
+from manyhop.embedding.gradients import Gradients, sort_ids
+from manyhop.embedding.updating import distinct_rows, numbered, sum_by_row
 from manyhop.errors import CapacityError, FeatureError, InputError
 
 
@@ -73,6 +76,23 @@ def test_forwards_since_the_last_step_are_summed_whatever_the_order_of_backward(
     for ids, factors in map(batch, range(3)):
         gradients.index_add_(0, ids, factors + 2 * expected[ids])
     torch.testing.assert_close(found[0], expected - gradients)
+
+
+def test_ids_that_are_sorted_early_change_nothing(monkeypatch):
+    """As a GPU sorts them, in the forward: of one or several forwards, one of them with two backwards."""
+    found = []
+    for sort_early in (lambda *_: None, lambda self, ids: sort_ids(ids, self.num_rows)):
+        monkeypatch.setattr(manyhop.Embedding, "sort_early", sort_early)
+        embedding = make(seed=1)
+        optimizer = optim.Adam(embedding)
+        for step in range(3):
+            losses = [loss_of(embedding(ids), factors) for ids, factors in map(batch, range(1 + step % 2))]
+            losses[0].backward(retain_graph=True)
+            for loss in losses[1 - step // 2 :]:
+                loss.backward()
+            optimizer.step()
+        found.append(embedding.weight.clone())
+    assert torch.equal(*found)
 
 
 def test_steps_forget_gradients_and_without_any_nothing_changes():
@@ -163,14 +183,14 @@ def test_sums_by_row():
     gradients = Gradients.of(ids, values, num_rows=10)
     before, rows = distinct_rows(gradients)
     assert before.tolist() == [0, 1, 1, 2, 3, 3, 3]
-    sums = sum_by_row(gradients, before)[:3]
+    sums = sum_by_row(numbered(gradients, before))[:3]
     assert rows[:3].tolist() == [1, 4, 9]
     assert torch.equal(sums, torch.stack([values[1] + values[5], values[3], values[0] + values[2] + values[4]]))
     nothing = Gradients.of(ids[:0], values[:0], num_rows=10)
     before, rows = distinct_rows(nothing)
     assert before.tolist() == [0]
     assert rows.shape == (0,)
-    assert sum_by_row(nothing, before).shape == (0, 5)
+    assert sum_by_row(numbered(nothing, before)).shape == (0, 5)
 
 
 def test_the_table_is_no_parameter():
@@ -187,10 +207,11 @@ def test_the_table_is_no_parameter():
         ({"width": 1.5}, "width to be an integer of at least 1, got 1.5"),
         ({"dtype": torch.float16}, "torch.float32 or torch.bfloat16, got torch.float16"),
         ({"placement": "mapped"}, "for a table that is trained, got 'mapped'"),
-        ({"placement": "nowhere"}, "placement to be one of"),
+        ({"placement": "nowhere"}, "'distributed' for a table that is trained, got 'nowhere'"),
         ({"placement": "process", "rank_timeout": 5.0}, "rank_timeout only where ranks share"),
         ({"device": "cuda"}, "device='cuda' with placement="),
         ({"init": -1.0}, "init in units of the embedding, at least 0, got -1.0"),
+        ({"init": "zeros"}, "init to be a number, or a function of a range of rows, got 'zeros'"),
         ({"init": lambda rows: torch.zeros(2)}, "to return a tensor of shape"),
         ({"seed": "x"}, "seed to be an integer, got 'x'"),
     ],
@@ -221,12 +242,21 @@ def test_ids_that_are_none(ids):
         (lambda e: optim.Adam(e, betas=(0.9,)), "two betas"),
         (lambda e: optim.RMSProp(e, alpha=2), "alpha"),
         (lambda e: optim.SGD([torch.nn.Linear(2, 2)]), "Expected manyhop.Embedding, got a Linear"),
+        (lambda e: optim.SGD(e.parameters()), "at least one manyhop.Embedding, each once, got 0. Pass the embeddings"),
+        (lambda e: optim.SGD([e, e]), "each once, got 2"),
+        (lambda e: optim.SGD(e).add_param_group({"params": [e.handle]}), "Expected all embeddings when the optimizer"),
     ],
-    ids=["lr", "beta", "one beta", "alpha", "module"],
+    ids=["lr", "beta", "one beta", "alpha", "module", "parameters", "twice", "group"],
 )
 def test_wrong_arguments_of_optimizers(wrong, said):
     with pytest.raises(InputError, match=said):
         wrong(make())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, pickle.dumps], ids=["deepcopy", "copy", "pickle"])
+def test_a_table_is_not_copied(copied):
+    with pytest.raises(InputError, match="Expected people to stay where it is"):
+        copied(make(name="people"))
 
 
 def test_a_table_that_is_too_large():

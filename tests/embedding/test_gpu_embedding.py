@@ -7,7 +7,7 @@ from embedding_training import OURS
 from manyhop.embedding.gradients import Gradients
 from manyhop.embedding.hot import Hot
 from manyhop.embedding.rules import Kind, Rule, Stamps
-from manyhop.embedding.updating import distinct_rows, sum_apart, sum_by_row, update
+from manyhop.embedding.updating import Change, distinct_rows, numbered, sum_apart, sum_by_row, update
 from manyhop.features import HotRows
 
 pytest.importorskip("triton")
@@ -47,7 +47,7 @@ def test_updates_as_on_the_cpu(name, weight, count, width, grads):
         weights, states = start.clone(), [torch.full((rows, width), 0.5) for _ in range(num_states)]
         stamps = torch.zeros(rows, 1, dtype=torch.int32)
         for number in (1, 2):
-            apply(rule, gradients, weights, states, first=7, scale=0.5, stamps=Stamps(stamps, number))
+            apply(gradients, Change(rule, weights, states, first=7, scale=0.5, stamps=Stamps(stamps, number)))
         found.append([weights, *states, stamps])
     for ours, theirs in zip(*found, strict=True):
         exact = ours.dtype != torch.bfloat16
@@ -64,10 +64,10 @@ def test_sums_are_those_of_the_cpu_bit_for_bit(count, repeats):
     ids = torch.arange(count) // repeats
     gradients = Gradients.of(ids[torch.randperm(count)], torch.randn(count, 24), num_rows=count)
     before, _ = distinct_rows(gradients)
-    sums = sum_by_row(gradients, before)[: before[-1]]
+    sums = sum_by_row(numbered(gradients, before))[: before[-1]]
     got = torch.full_like(sums, float("nan"))
     place = torch.unique_consecutive(gradients.ids, return_inverse=True)[1]
-    update_on_gpu(Rule(Kind.STORE), Gradients(place, gradients.order, gradients.values), got, (), first=0, scale=1.0)
+    update_on_gpu(Gradients(place, gradients.order, gradients.values), Change(Rule(Kind.STORE), got))
     assert torch.equal(got, sums)
     exact = torch.zeros(sums.shape, dtype=torch.float64)
     exact.index_add_(0, place, gradients.values[gradients.order].double())
@@ -81,10 +81,11 @@ def test_sums_of_a_span_later(dtype, begin, end):
     ids = (torch.arange(500) // 130).to(dtype)
     gradients = Gradients(ids, torch.randperm(500), torch.randn(500, 24))
     (before, _), apart = distinct_rows(gradients), torch.tensor([begin, end])
-    sums, others = sum_by_row(gradients, before), sum_by_row(gradients, before, apart)
+    by_number = numbered(gradients, before)
+    sums, others = sum_by_row(by_number), sum_by_row(by_number, apart)
     first, last = int(before[begin]), int(before[end])
     found = torch.full((last - first, 24), float("nan"))
-    sum_apart(gradients, before, apart, first, found)
+    sum_apart(by_number, apart, first, found)
     assert torch.equal(torch.cat([others[:first], found, others[last:4]]), sums[:4])
 
 
@@ -121,16 +122,10 @@ def test_one_row_many_times(copies):
     values = torch.randn(copies, 8)
     weights = torch.zeros(3, 8)
     gradients = Gradients.of(torch.full((copies,), 2), values, num_rows=3)
-    update_on_gpu(Rule(Kind.SGD, 1.0), gradients, weights, (), first=0, scale=1.0)
+    update_on_gpu(gradients, Change(Rule(Kind.SGD, 1.0), weights))
     torch.testing.assert_close(weights[2], -values.sum(0))
-    update_on_gpu(
-        Rule(Kind.SGD, 1.0),
-        Gradients.of(torch.empty(0, dtype=torch.int64), values[:0], num_rows=3),
-        weights,
-        (),
-        first=0,
-        scale=1.0,
-    )
+    nothing = Gradients.of(torch.empty(0, dtype=torch.int64), values[:0], num_rows=3)
+    update_on_gpu(nothing, Change(Rule(Kind.SGD, 1.0), weights))
     torch.testing.assert_close(weights[2], -values.sum(0))
 
 
@@ -142,14 +137,14 @@ def test_hot_rows_are_updated_where_they_reside(name, weight):
     start = torch.randn(80, 20).to(weight)
     states = [torch.rand(80, 20) for _ in range(num_states)]
     expected = [start.clone(), *(state.clone() for state in states)]
-    update_on_gpu(rule, gradients, expected[0], expected[1:], first=0, scale=0.5)
+    update_on_gpu(gradients, Change(rule, expected[0], expected[1:], scale=0.5))
     tables = [start.clone(), *states]
     ids = torch.arange(5, 45, 3)
     rows_set = HotRows.of(ids, 80)
     hot = [Hot.of(ids, rows_set, table) for table in tables]
     for table in tables:
         table[ids] = 7
-    update_on_gpu(rule, gradients, tables[0], tables[1:], first=0, scale=0.5, hot=hot)
+    update_on_gpu(gradients, Change(rule, tables[0], tables[1:], scale=0.5, hot=hot))
     for table, rows, whole in zip(tables, hot, expected, strict=True):
         assert (table[ids] == 7).all()
         rows.settle(table)

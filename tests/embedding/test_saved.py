@@ -51,6 +51,8 @@ def test_what_does_not_fit(tmp_path):
         make(dtype=torch.bfloat16)[0].load(tmp_path / "table")
     with pytest.raises(StateError, match=r"with the states of SGD for 1 embeddings, got .*Adam"):
         make("SGD")[1].load(tmp_path / "optimizer")
+    with pytest.raises(InputError, match="there is no such folder"):
+        embedding.load(tmp_path / "none")
     with pytest.raises(InputError, match="there is no such file"):
         optimizer.load(tmp_path / "table")
 

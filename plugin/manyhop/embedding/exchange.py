@@ -15,7 +15,7 @@ from manyhop import world
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.embedding.gradients import Gradients, ids_dtype
 from manyhop.embedding.owners import Owners
-from manyhop.embedding.updating import distinct_rows, sum_apart, sum_by_row
+from manyhop.embedding.updating import distinct_rows, numbered, sum_apart, sum_by_row
 from manyhop.errors import RankError
 
 _INACTIVE = -1  # sent instead of a number of rows: there was no backward
@@ -67,7 +67,8 @@ class GradientExchange:
             self._exchange_counts(held, before, self._bounds[owners], is_active=gradients is not None)
             # What only this rank needs is summed when the rest is on its way.
             apart = self._at[rank] if self._device.type == "cuda" and owners.num_copies == 1 else None
-            sums = sum_by_row(held, before, apart)
+            by_number = numbered(held, before)
+            sums = sum_by_row(by_number, apart)
             spans, expected = self._counts()
             if max(expected) == _INACTIVE:
                 return None
@@ -77,7 +78,7 @@ class GradientExchange:
                 if apart is None:
                     place.copy_(sums[slice(*spans[rank])])
                 else:
-                    sum_apart(held, before, apart, spans[rank][0], place)
+                    sum_apart(by_number, apart, spans[rank][0], place)
 
             got_ids, ids_arrive = self._route(ids, spans, expected, lambda place: place.copy_(ids[slice(*spans[rank])]))
             got_sums, sums_arrive = self._route(sums, spans, expected, own_sums)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -14,9 +15,11 @@ from manyhop.embedding.gradients import Gradients
 from manyhop.embedding.hot import Hot
 from manyhop.embedding.kernels.refresh import refresh_rows
 from manyhop.embedding.kernels.update import NUMBERS, sum_pieces, update_rows
-from manyhop.embedding.rules import PIECE, Rule, Span, Stamps
+from manyhop.embedding.rules import PIECE
+from manyhop.embedding.updating import Change
 from manyhop.system.triton_launch import Kernel
 
+_ALREADY: AbstractContextManager[None] = nullcontext()
 _TILE = 1024  # numbers of a program
 _MOST_COLUMNS = 256
 _NUM_WARPS = 4
@@ -24,53 +27,60 @@ _REFRESHED = 32  # rows of a program that looks for outdated ones
 _LANES = 4  # numbers that a thread reads at once: 16 bytes of float32
 
 
-def update_on_gpu(
-    rule: Rule,
-    gradients: Gradients,
-    weight: Tensor,
-    states: Sequence[Tensor],
-    *,
-    first: int,
-    scale: float,
-    stamps: Stamps | None = None,
-    hot: Sequence[Hot] = (),
-    span: Span | None = None,
-) -> None:
+def update_on_gpu(gradients: Gradients, change: Change) -> None:
     """Do what :func:`manyhop.embedding.updating.update` does, on the current stream of the gradients' GPU."""
-    values, width = gradients.values, gradients.values.shape[1]
-    count, device = len(gradients.ids), values.device
+    rule, weight, states, hot = change.rule, change.weight, change.states, change.hot
+    values, count = gradients.values, len(gradients.ids)
     if count == 0 or len(weight) == 0:
         return
-    if device.type == "cuda" and torch.cuda.current_device() != device.index:
-        with torch.cuda.device(device):
-            return update_on_gpu(
-                rule, gradients, weight, states, first=first, scale=scale, stamps=stamps, hot=hot, span=span
-            )
+    with _current(values.device):
+        reads, types, rows, blocks = _gradients(gradients, [weight, *states, *(one.rows for one in hot)])
+        numbers = tuple(_bits(number) for number in (change.scale, rule.h0, rule.h1, rule.h2, rule.h3))
+        a, b = ([state.data_ptr() for state in states] + [0, 0])[:2]
+        stamped = (0, 0) if change.stamps is None else (change.stamps.of_rows.data_ptr(), change.stamps.value)
+        at_hot = [hot[0].rows_set.groups.data_ptr(), *(each.rows.data_ptr() for each in hot)] if hot else []
+        at_hot = (at_hot + [0] * 4)[:4]
+        spanned = (0, 0) if change.span is None else (change.span.ends.data_ptr(), int(change.span.inside))
+        wide_ids, wide_grads, *tile = types
+        constants = (int(rule.kind), wide_ids, wide_grads, weight.dtype == torch.float32, *tile, bool(hot))
+        updates = _kernel(update_rows, (0,) * 17 + (NUMBERS.value,), constants)
+        updates(
+            values.device, -(-count // rows) * blocks,
+            *reads, gradients.pieces.data_ptr(), weight.data_ptr(), change.first, a, b, *stamped, *spanned, *at_hot,
+            numbers,
+        )  # fmt: skip
+
+
+def pieces_on_gpu(gradients: Gradients) -> Tensor:
+    """Return ``[ceil(count / PIECE), width] float32``: sums of the pieces that continue a row; others are undefined."""
+    values, count = gradients.values, -(-len(gradients.ids) // PIECE)
+    pieces = torch.empty(count, values.shape[1], dtype=torch.float32, device=values.device)
+    if count > 1:
+        with _current(values.device):
+            reads, types, rows, blocks = _gradients(gradients, [])
+            sums = _kernel(sum_pieces, (0,) * 5, types)
+            sums(values.device, -(-count // rows) * blocks, *reads, pieces.data_ptr())
+    return pieces
+
+
+def _gradients(gradients: Gradients, others: Sequence[Tensor]) -> tuple[tuple[int, ...], tuple[Any, ...], int, int]:
+    """Return how kernels get gradients.
+
+    Args:
+        gradients: some.
+        others: of as many columns, read or written beside.
+
+    Returns:
+        Their first arguments; constants, from the dtype of ids on; and what a program works on: rows, and how many
+        programs do for all columns.
+    """
+    ids, values, width = gradients.ids, gradients.values, gradients.values.shape[1]
     columns = min(_MOST_COLUMNS, 1 << max(4, (width - 1).bit_length()))
-    rows, blocks = _TILE // columns, -(-width // columns)
-    wide_grads, wide_weight = values.dtype == torch.float32, weight.dtype == torch.float32
-    lanes = (
-        _LANES if all(_in_lanes(each, width) for each in (values, weight, *states, *(one.rows for one in hot))) else 1
-    )
-    wide_ids, tile = gradients.ids.dtype == torch.int64, (width, lanes, rows, columns)
-    read = gradients.ids.data_ptr(), gradients.order.data_ptr(), count, values.data_ptr()
-    num_pieces = -(-count // PIECE)
-    pieces = torch.empty(num_pieces, width, dtype=torch.float32, device=device)
-    if num_pieces > 1:
-        sums = _kernel(sum_pieces, (0,) * 5, (wide_ids, wide_grads, *tile))
-        sums(device, -(-num_pieces // rows) * blocks, *read, pieces.data_ptr())
-    numbers = tuple(_bits(number) for number in (scale, rule.h0, rule.h1, rule.h2, rule.h3))
-    a, b = ([state.data_ptr() for state in states] + [0, 0])[:2]
-    stamped = (0, 0) if stamps is None else (stamps.of_rows.data_ptr(), stamps.value)
-    at_hot = [hot[0].rows_set.groups.data_ptr(), *(each.rows.data_ptr() for each in hot)] if hot else []
-    at_hot = (at_hot + [0] * 4)[:4]
-    spanned = (0, 0) if span is None else (span.ends.data_ptr(), int(span.inside))
-    constants = (int(rule.kind), wide_ids, wide_grads, wide_weight, *tile, bool(hot))
-    updates = _kernel(update_rows, (0,) * 17 + (NUMBERS.value,), constants)
-    updates(
-        device, -(-count // rows) * blocks,
-        *read, pieces.data_ptr(), weight.data_ptr(), first, a, b, *stamped, *spanned, *at_hot, numbers,
-    )  # fmt: skip
+    rows = _TILE // columns
+    lanes = _LANES if all(_in_lanes(each, width) for each in (values, *others)) else 1
+    reads = ids.data_ptr(), gradients.order.data_ptr(), len(ids), values.data_ptr()
+    types = ids.dtype == torch.int64, values.dtype == torch.float32, width, lanes, rows, columns
+    return reads, types, rows, -(-width // columns)
 
 
 def refresh_on_gpu(
@@ -89,16 +99,21 @@ def refresh_on_gpu(
     count, device = len(ids), rows.device
     if count == 0:
         return
-    if device.type == "cuda" and torch.cuda.current_device() != device.index:
-        with torch.cuda.device(device):
-            return refresh_on_gpu(ids, stamps, latest, table, rows, hot)
     words = table.shape[1] * table.element_size() // 2
     at_hot = (0, 0) if hot is None else (hot.rows_set.groups.data_ptr(), hot.rows.data_ptr())
     refresh = _kernel(refresh_rows, (0,) * 9, (ids.dtype == torch.int64, words, _REFRESHED, hot is not None))
-    refresh(
-        device, -(-count // _REFRESHED),
-        ids.data_ptr(), count, stamps.data_ptr(), latest, table.data_ptr(), len(table), rows.data_ptr(), *at_hot,
-    )  # fmt: skip
+    with _current(device):
+        refresh(
+            device, -(-count // _REFRESHED),
+            ids.data_ptr(), count, stamps.data_ptr(), latest, table.data_ptr(), len(table), rows.data_ptr(), *at_hot,
+        )  # fmt: skip
+
+
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    """Let a GPU be the current one, as launches need it."""
+    if device.type != "cuda" or torch.cuda.current_device() == device.index:
+        return _ALREADY
+    return torch.cuda.device(device)
 
 
 def _in_lanes(rows: Tensor, width: int) -> bool:

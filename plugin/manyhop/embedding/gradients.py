@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -22,6 +23,13 @@ class Gradients:
     values: Tensor
     """``[count, width]`` float32 or bfloat16, contiguous, on the same device."""
 
+    @cached_property
+    def pieces(self) -> Tensor:
+        """Of a GPU, which sums parts of a row that has many gradients at the same time: these sums, made once."""
+        from manyhop.embedding.gpu import pieces_on_gpu  # imports triton
+
+        return pieces_on_gpu(self)
+
     @staticmethod
     def of(ids: Tensor, values: Tensor, *, num_rows: int) -> Gradients:
         """Sort gradients by row; those of the same row keep their order.
@@ -31,8 +39,7 @@ class Gradients:
             values: ``[count, width]`` float32 or bfloat16.
             num_rows: of the table.
         """
-        found = _sorted_on_cpu(ids, num_rows) if ids.device.type == "cpu" else _sorted_on_gpu(ids, num_rows)
-        return Gradients(*found, values.contiguous())
+        return Gradients(*sort_ids(ids, num_rows), values.contiguous())
 
     @staticmethod
     def merged(ids: Tensor, values: Tensor, sizes: Sequence[int], *, num_rows: int) -> Gradients:
@@ -48,6 +55,11 @@ class Gradients:
 def ids_dtype(device: torch.device, num_rows: int) -> torch.dtype:
     """Return the dtype of sorted ids: a GPU sorts by digits, of which int32 has fewer."""
     return torch.int32 if device.type == "cuda" and num_rows < 1 << 31 else torch.int64
+
+
+def sort_ids(ids: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+    """Return ids in ascending order, equal ones as they were, and ``[count] int64``: their positions before."""
+    return _sorted_on_cpu(ids, num_rows) if ids.device.type == "cpu" else _sorted_on_gpu(ids, num_rows)
 
 
 def _sorted_on_cpu(ids: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:

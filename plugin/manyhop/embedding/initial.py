@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import closing
+from numbers import Real
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from manyhop.arguments import real
-from manyhop.errors import FeatureError
+from manyhop.errors import FeatureError, InputError
 from manyhop.sampling.random import Use, make_key
 from manyhop.system.progress import Progress
 
@@ -34,6 +35,11 @@ def initializer(init: float | InitialRows | None, width: int, seed: int) -> Init
     """
     if callable(init):
         return init
+    if init is not None and (isinstance(init, bool) or not isinstance(init, Real)):
+        raise InputError(
+            f"Expected init to be a number, or a function of a range of rows, got {init!r}. Pass a bound b for uniform "
+            "values in [-b, b), or a function that returns [len(rows), width]."
+        )
     bound = 1 / math.sqrt(width) if init is None else real("init", init, "units of the embedding")
     key = make_key(Use.EMBEDDING, seed)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from manyhop.arguments import integer
 from manyhop.embedding.ahead import RowsAhead, Versions
-from manyhop.embedding.gradients import Gradients
+from manyhop.embedding.gradients import Gradients, sort_ids
 from manyhop.embedding.initial import InitialRows, filler, initializer
 from manyhop.embedding.place import TablePlace, require_ids
 from manyhop.embedding.saved import load_tables, save_tables
@@ -85,7 +85,7 @@ class Embedding(nn.Module):
         self.versions = Versions(self.place, self.table, self.owners, name)
         self._forwards = itertools.count()
         self._checks = Checks()
-        self._pending: list[tuple[int, Tensor, Tensor]] = []
+        self._pending: list[_Pending] = []
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the rows of some ids.
@@ -149,6 +149,13 @@ class Embedding(nn.Module):
             )
         return rows
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refuse to be copied or pickled: a table is in memory that all ranks share, and is made once."""
+        raise InputError(
+            f"Expected {self.name} to stay where it is, got a copy or a pickle of it. Write it with save(folder), "
+            "load(folder) reads it; of a model, copy or pickle state_dict(), which has all but the table."
+        )
+
     def extra_repr(self) -> str:
         """Return size and place, for ``print``."""
         return f"{self.num_rows}, {self.width}, dtype={self.dtype}, on {self.place.device}"
@@ -199,7 +206,7 @@ class Embedding(nn.Module):
             self._checks.ask(wait=True)  # for the gathers of forwards, not for what follows them
         found = self._sorted(pending) if pending else None
         if on_gpu:
-            self._checks.ask(wait=True)  # while the GPU sorts
+            self._checks.ask(wait=True)  # while the GPU sorts, if it has not done so
         return found
 
     def forget_gradients(self) -> None:
@@ -211,22 +218,38 @@ class Embedding(nn.Module):
         self._pending = []
         self._checks.ask()
 
-    def _sorted(self, pending: list[tuple[int, Tensor, Tensor]]) -> Gradients:
-        pending.sort(key=lambda one: one[0])
-        _, ids, grads = pending[0]
-        if len(pending) > 1:
-            ids, grads = torch.cat([one[1] for one in pending]), torch.cat([one[2] for one in pending])
+    def _sorted(self, pending: list[_Pending]) -> Gradients:
+        if len(pending) == 1:
+            _, ids, grads, ids_sorted = pending[0]
+            return Gradients(*(ids_sorted or sort_ids(ids, self.num_rows)), grads)
+        pending.sort(key=lambda one: one.forward)
+        ids, grads = torch.cat([one.ids for one in pending]), torch.cat([one.grads for one in pending])
         return Gradients.of(ids, grads, num_rows=self.num_rows)
 
-    def add_gradients(self, forward: int, ids: Tensor, grads: Tensor) -> None:
-        """Keep the gradients of a forward: ``[count]`` ids and ``[count, width]``."""
+    def sort_early(self, ids: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Have a GPU sort the ``[count]`` ids of a forward, while the host goes on; ``None``: a step sorts them."""
+        return sort_ids(ids, self.num_rows) if ids.is_cuda and ids.device == self.place.device else None
+
+    def add_gradients(self, forward: int, ids: Tensor, grads: Tensor, ids_sorted: tuple[Tensor, Tensor] | None) -> None:
+        """Keep the gradients of a forward: ``[count]`` ids, ``[count, width]``, and what :meth:`sort_early` gave."""
         device = self.place.device
-        self._pending.append((forward, ids.to(device), grads.to(device, self.dtype).contiguous()))
+        self._pending.append(_Pending(forward, ids.to(device), grads.to(device, self.dtype).contiguous(), ids_sorted))
 
     def gather_numbered(self, flat: Tensor, rows: Tensor | None) -> tuple[int, Tensor]:
         """Return the number of a forward, and its rows ``[count, width]``, if these are not there already."""
         rows = self.place.gather(self.table, flat, self.name, self._checks) if rows is None else rows
         return next(self._forwards), rows
+
+
+class _Pending(NamedTuple):
+    """The gradients of a forward."""
+
+    forward: int
+    """Its number."""
+    ids: Tensor
+    grads: Tensor
+    ids_sorted: tuple[Tensor, Tensor] | None
+    """The ids in ascending order, and their positions before; ``None``: not sorted yet."""
 
 
 class _Rows(torch.autograd.Function):
@@ -237,11 +260,12 @@ class _Rows(torch.autograd.Function):
         ctx.embedding = embedding
         ctx.number, rows = embedding.gather_numbered(flat, gathered)
         ctx.save_for_backward(flat)
+        ctx.ids_sorted = embedding.sort_early(flat)
         return rows
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grads: Tensor) -> tuple[None, None, None, None]:
         (flat,) = ctx.saved_tensors
-        ctx.embedding.add_gradients(ctx.number, flat, grads)
+        ctx.embedding.add_gradients(ctx.number, flat, grads, ctx.ids_sorted)
         return None, None, None, None

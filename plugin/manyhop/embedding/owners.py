@@ -29,6 +29,15 @@ class Owners:
         """How many ranks update the same row."""
         return {"rank": self.world.world_size, "node": self.world.num_nodes}.get(self.copies, 1)
 
+    @property
+    def share_memory(self) -> bool:
+        """Whether ranks read rows where another rank updates them.
+
+        Elsewhere a rank reads its own, or gets those of other ranks in an exchange, which each of these begins after
+        its update.
+        """
+        return self.copies in ("node", "nodes")
+
     def rows_of(self, rank: int) -> range:
         """The rows that a rank owns."""
         if self.copies == "rank":

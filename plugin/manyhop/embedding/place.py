@@ -61,7 +61,7 @@ class TablePlace:
     """
 
     def __init__(self, placement: Any, device: Any, timeout: float | None, hot: Tensor | None = None) -> None:
-        if placement in ("mapped", "auto"):
+        if placement not in ("process", "shared", "pinned", "device", "sharded", "distributed"):
             raise InputError(
                 "Expected placement to be 'process', 'shared', 'pinned', 'device', 'sharded' or 'distributed' for a "
                 f"table that is trained, got {placement!r}. Use 'shared', the host memory of each node."

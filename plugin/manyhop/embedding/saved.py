@@ -90,6 +90,8 @@ def load_tables(folder: str | PathLike[str], tables: Tables) -> None:
     rank = world.init().rank
 
     def read() -> None:
+        if not path.is_dir():
+            raise InputError(f"{path}: there is no such folder. Pass one that an embedding was saved to.")
         found = {name: files.open(path / f"{name}.json") for name in tables}
         for name, (table, owners) in tables.items():
             shape, dtype = (owners.num_rows, *table.own.shape[1:]), table.own.dtype

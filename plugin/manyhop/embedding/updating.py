@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,7 +13,38 @@ from manyhop.embedding.hot import Hot
 from manyhop.embedding.rules import Kind, Rule, Span, Stamps
 from manyhop.system.threads import executor
 
+_STORE = Rule(Kind.STORE)
 _ROWS_OF_A_THREAD = 1024  # fewer are not worth handing to another thread
+
+
+@dataclass(frozen=True)
+class Change:
+    """What happens to the rows that have gradients."""
+
+    rule: Rule
+    """What to do with the sum of the gradients of a row."""
+
+    weight: Tensor
+    """``[rows, width]`` float32 or bfloat16, contiguous: in GPU memory or pinned, if the gradients are on a GPU. The
+    gradients are of these rows only."""
+
+    states: Sequence[Tensor] = ()
+    """As many as the rule has, each ``[rows, width] float32``."""
+
+    first: int = 0
+    """The number of the first row of ``weight``."""
+
+    scale: float = 1.0
+    """What sums are multiplied by."""
+
+    stamps: Stamps | None = None
+    """Marks the rows that are updated."""
+
+    hot: Sequence[Hot] = ()
+    """Rows of ``weight`` and of each state that reside elsewhere, the same of all; of one GPU."""
+
+    span: Span | None = None
+    """The gradients that are applied, on a GPU; ``None``: all."""
 
 
 def distinct_rows(gradients: Gradients) -> tuple[Tensor, Tensor]:
@@ -31,95 +63,63 @@ def distinct_rows(gradients: Gradients) -> tuple[Tensor, Tensor]:
     return before, ids.new_empty(len(before)).scatter_(0, before[1:], ids)[1:]
 
 
-def sum_by_row(gradients: Gradients, before: Tensor, apart: Tensor | None = None) -> Tensor:
+def numbered(gradients: Gradients, before: Tensor) -> Gradients:
+    """Return gradients with the numbers 1, 2, ... of their rows; ``before``: of :func:`distinct_rows`."""
+    return Gradients(before[1:], gradients.order, gradients.values)
+
+
+def sum_by_row(gradients: Gradients, apart: Tensor | None = None) -> Tensor:
     """Sum the gradients of each row, without waiting for a GPU.
 
     Args:
-        gradients: in ascending order of their rows.
-        before: of :func:`distinct_rows`.
+        gradients: of :func:`numbered`.
         apart: of a GPU, ``[2] int64``: begin and end of positions for :func:`sum_apart`, none of whose rows has others.
 
     Returns:
-        ``[count, width] float32``, undefined from ``before[-1]`` on, and for the positions ``apart``.
+        ``[count, width] float32``, undefined beyond the number of rows, and for the positions ``apart``.
     """
     values = gradients.values
     sums = torch.empty(len(values), values.shape[1], dtype=torch.float32, device=values.device)
-    others = None if apart is None else Span(apart, inside=False)
-    placed = Gradients(before[1:], gradients.order, values)
-    update(Rule(Kind.STORE), placed, sums, (), first=1, scale=1.0, span=others)
+    update(gradients, Change(_STORE, sums, first=1, span=None if apart is None else Span(apart, inside=False)))
     return sums
 
 
-def sum_apart(gradients: Gradients, before: Tensor, apart: Tensor, first: int, out: Tensor) -> None:
+def sum_apart(gradients: Gradients, apart: Tensor, first: int, out: Tensor) -> None:
     """Write the sums that :func:`sum_by_row` has left out to ``out [count, width] float32``.
 
     Args:
         gradients: as there.
-        before: as there.
         apart: as there.
         first: how many rows come before those at ``apart``.
         out: where sums go.
     """
-    placed = Gradients(before[1:], gradients.order, gradients.values)
-    update(Rule(Kind.STORE), placed, out, (), first=1 + first, scale=1.0, span=Span(apart, inside=True))
+    update(gradients, Change(_STORE, out, first=1 + first, span=Span(apart, inside=True)))
 
 
-def update(
-    rule: Rule,
-    gradients: Gradients,
-    weight: Tensor,
-    states: Sequence[Tensor],
-    *,
-    first: int,
-    scale: float,
-    stamps: Stamps | None = None,
-    hot: Sequence[Hot] = (),
-    span: Span | None = None,
-) -> None:
-    """Apply the sum of the gradients of each row.
-
-    Args:
-        rule: what to do.
-        gradients: their rows are in ``[first, first + len(weight))``.
-        weight: ``[rows, width]`` float32 or bfloat16, contiguous: in GPU memory or pinned, if the gradients are on a
-            GPU.
-        states: as many as the rule has, each ``[rows, width] float32``.
-        first: the number of the first row of ``weight``.
-        scale: what sums are multiplied by.
-        stamps: marks the rows that are updated.
-        hot: rows of ``weight`` and of each state that reside elsewhere, the same of all; of one GPU.
-        span: the gradients that are applied, on a GPU; ``None``: all.
-    """
-    if gradients.values.is_cuda or hot or span is not None:
+def update(gradients: Gradients, change: Change) -> None:
+    """Apply the sum of the gradients of each row."""
+    if gradients.values.is_cuda or change.hot or change.span is not None:
         from manyhop.embedding.gpu import update_on_gpu  # imports triton
 
-        update_on_gpu(rule, gradients, weight, states, first=first, scale=scale, stamps=stamps, hot=hot, span=span)
+        update_on_gpu(gradients, change)
     else:
-        _update_on_cpu(rule, gradients, weight, states, first=first, scale=scale, stamps=stamps)
+        _update_on_cpu(gradients, change)
 
 
-def _update_on_cpu(
-    rule: Rule,
-    gradients: Gradients,
-    weight: Tensor,
-    states: Sequence[Tensor],
-    *,
-    first: int,
-    scale: float,
-    stamps: Stamps | None,
-) -> None:
+def _update_on_cpu(gradients: Gradients, change: Change) -> None:
     from manyhop.embedding.cpu_kernels import update_rows
 
     ids, order, values = gradients.ids, gradients.order, gradients.values
-    a, b = ([state.data_ptr() for state in states] + [0, 0])[:2]
+    rule, weight, stamps = change.rule, change.weight, change.stamps
+    a, b = ([state.data_ptr() for state in change.states] + [0, 0])[:2]
     stamps_at, stamp = (0, 0) if stamps is None else (stamps.of_rows.data_ptr(), stamps.value)
 
     def update_part(begin: int, end: int) -> None:
         update_rows(
             int(rule.kind), ids.data_ptr(), order.data_ptr(), begin, end,
             values.data_ptr(), int(values.dtype == torch.float32),
-            weight.data_ptr(), int(weight.dtype == torch.float32), first, a, b, values.shape[1],
-            stamps_at, stamp, scale, rule.h0, rule.h1, rule.h2, rule.h3,
+            weight.data_ptr(), int(weight.dtype == torch.float32), change.first, a, b, values.shape[1],
+            stamps_at, stamp, change.scale, rule.h0, rule.h1, rule.h2, rule.h3,
         )  # fmt: skip
 
     parts = _cut(ids, min(torch.get_num_threads(), 1 + len(ids) // _ROWS_OF_A_THREAD))
