@@ -16,12 +16,13 @@ from torch import Tensor
 
 from manyhop.arguments import real
 from manyhop.embedding import Embedding, Rule
+from manyhop.embedding.change import Change
 from manyhop.embedding.exchange import GradientExchange
 from manyhop.embedding.owners import Owners
 from manyhop.embedding.place import Table
 from manyhop.embedding.rules import Kind
 from manyhop.embedding.saved import load_facts, load_tables, save_tables
-from manyhop.embedding.updating import Change, update
+from manyhop.embedding.updating import update
 from manyhop.errors import InputError, StateError
 
 

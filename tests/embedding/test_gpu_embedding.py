@@ -4,10 +4,11 @@ import pytest
 import torch
 from embedding_training import OURS
 
+from manyhop.embedding.change import Change
 from manyhop.embedding.gradients import Gradients
 from manyhop.embedding.hot import Hot
 from manyhop.embedding.rules import Kind, Rule, Stamps
-from manyhop.embedding.updating import Change, distinct_rows, numbered, sum_apart, sum_by_row, update
+from manyhop.embedding.updating import distinct_rows, numbered, sum_apart, sum_by_row, update
 from manyhop.features import HotRows
 
 pytest.importorskip("triton")

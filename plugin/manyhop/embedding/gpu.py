@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop.embedding.change import Change
 from manyhop.embedding.gradients import Gradients
 from manyhop.embedding.hot import Hot
 from manyhop.embedding.kernels.refresh import refresh_rows
 from manyhop.embedding.kernels.update import NUMBERS, sum_pieces, update_rows
 from manyhop.embedding.rules import PIECE
-from manyhop.embedding.updating import Change
 from manyhop.system.triton_launch import Kernel
 
 _ALREADY: AbstractContextManager[None] = nullcontext()
@@ -46,13 +46,15 @@ def update_on_gpu(gradients: Gradients, change: Change) -> None:
         updates = _kernel(update_rows, (0,) * 17 + (NUMBERS.value,), constants)
         updates(
             values.device, -(-count // rows) * blocks,
-            *reads, gradients.pieces.data_ptr(), weight.data_ptr(), change.first, a, b, *stamped, *spanned, *at_hot,
+            *reads, _pieces(gradients).data_ptr(), weight.data_ptr(), change.first, a, b, *stamped, *spanned, *at_hot,
             numbers,
         )  # fmt: skip
 
 
-def pieces_on_gpu(gradients: Gradients) -> Tensor:
+def _pieces(gradients: Gradients) -> Tensor:
     """Return ``[ceil(count / PIECE), width] float32``: sums of the pieces that continue a row; others are undefined."""
+    if gradients.pieces:
+        return gradients.pieces[0]
     values, count = gradients.values, -(-len(gradients.ids) // PIECE)
     pieces = torch.empty(count, values.shape[1], dtype=torch.float32, device=values.device)
     if count > 1:
@@ -60,6 +62,7 @@ def pieces_on_gpu(gradients: Gradients) -> Tensor:
             reads, types, rows, blocks = _gradients(gradients, [])
             sums = _kernel(sum_pieces, (0,) * 5, types)
             sums(values.device, -(-count // rows) * blocks, *reads, pieces.data_ptr())
+    gradients.pieces.append(pieces)
     return pieces
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -23,12 +22,9 @@ class Gradients:
     values: Tensor
     """``[count, width]`` float32 or bfloat16, contiguous, on the same device."""
 
-    @cached_property
-    def pieces(self) -> Tensor:
-        """Of a GPU, which sums parts of a row that has many gradients at the same time: these sums, made once."""
-        from manyhop.embedding.gpu import pieces_on_gpu  # imports triton
-
-        return pieces_on_gpu(self)
+    pieces: list[Tensor] = field(default_factory=list)
+    """Of a GPU, which sums parts of a row that has many gradients at the same time: these sums, made once; at first
+    none."""
 
     @staticmethod
     def of(ids: Tensor, values: Tensor, *, num_rows: int) -> Gradients:

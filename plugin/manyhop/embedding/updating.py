@@ -2,49 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
+from manyhop.embedding.change import Change
 from manyhop.embedding.gradients import Gradients
-from manyhop.embedding.hot import Hot
-from manyhop.embedding.rules import Kind, Rule, Span, Stamps
+from manyhop.embedding.rules import Kind, Rule, Span
 from manyhop.system.threads import executor
 
 _STORE = Rule(Kind.STORE)
 _ROWS_OF_A_THREAD = 1024  # fewer are not worth handing to another thread
-
-
-@dataclass(frozen=True)
-class Change:
-    """What happens to the rows that have gradients."""
-
-    rule: Rule
-    """What to do with the sum of the gradients of a row."""
-
-    weight: Tensor
-    """``[rows, width]`` float32 or bfloat16, contiguous: in GPU memory or pinned, if the gradients are on a GPU. The
-    gradients are of these rows only."""
-
-    states: Sequence[Tensor] = ()
-    """As many as the rule has, each ``[rows, width] float32``."""
-
-    first: int = 0
-    """The number of the first row of ``weight``."""
-
-    scale: float = 1.0
-    """What sums are multiplied by."""
-
-    stamps: Stamps | None = None
-    """Marks the rows that are updated."""
-
-    hot: Sequence[Hot] = ()
-    """Rows of ``weight`` and of each state that reside elsewhere, the same of all; of one GPU."""
-
-    span: Span | None = None
-    """The gradients that are applied, on a GPU; ``None``: all."""
 
 
 def distinct_rows(gradients: Gradients) -> tuple[Tensor, Tensor]:
