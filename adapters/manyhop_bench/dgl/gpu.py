@@ -1,4 +1,4 @@
-"""``manyhop bench dgl --gpu``: loaders and training steps on one GPU, and an epoch under DDP on one and two."""
+"""``manyhop bench dgl --gpu``: loaders and training steps on one GPU, and epochs under DDP on 1, 2, 4, ... of them."""
 
 from __future__ import annotations
 
@@ -60,9 +60,10 @@ def run(size: Size, argv: list[str], device: str = "cuda", workers: int = 8) -> 
     loading = measure(training.loaders(of_three), size.rounds, 0.0, progress=report)
     report(*map(_line, loading))
     tables, absent = [_steps(steps)], []
-    if torch.cuda.device_count() >= 2:
+    there = torch.cuda.device_count()
+    if there >= 2:
         found = []
-        for ranks in (1, 2):
+        for ranks in [number for number in (1, 2, 4, 8) if number <= there]:
             found.append(_under_ddp(size, ranks))
             report(f"epochs under DDP: {found[-1]}")
         tables.append(epochs(found))
