@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import contextlib
 import gc
 import os
 import zlib
@@ -29,6 +30,15 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # the kernels for GPUs run on the CPU; triton asks when imported
     if triton_compiler.usable():
         import fast_interpreter  # noqa: F401
+
+with contextlib.suppress(ImportError):  # tests without such draws need no hypothesis
+    import hypothesis
+
+    # The same draws in every run; none is too slow: that is for the machine to say.
+    hypothesis.settings.register_profile(
+        "suite", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("suite")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -59,8 +59,8 @@ def test_each_number_of_gpus_has_its_share_of_the_time(monkeypatch):
         return iter(())
 
     monkeypatch.setattr(command, "run_jobs", run_jobs)
-    run(JOB, ("gather",), ("torch",), [1, 2], 100, [], budget=60)
-    assert left == [pytest.approx(30, abs=14), pytest.approx(60, abs=14)]
+    run(JOB, ("gather",), ("torch",), [1, 2], 100, [], budget=6000)
+    assert left == [pytest.approx(3000, abs=1400), pytest.approx(6000, abs=1400)]
 
 
 def test_a_process_that_hangs_is_ended(tmp_path):

@@ -36,7 +36,7 @@ def loader(
     options = {"batch_size": batch_size, "shuffle": True, "drop_last": drop_last, "seed": seed, "use_ddp": use_ddp}
     options |= {"ddp_seed": 5} if use_ddp and seed is None else {}
     if use_ddp:
-        options["rank_timeout"] = 20.0
+        options["rank_timeout"] = 100.0
     return manyhop_dgl.DataLoader(g, torch.arange(num_seeds), sampler, num_workers=num_workers, **options, **more)
 
 
@@ -117,7 +117,7 @@ def with_data(name, at):
         for prob in (None, "w"):
             sampler = manyhop_dgl.NeighborSampler([2], prob=prob)
             try:
-                manyhop_dgl.DataLoader(g, torch.arange(8), sampler, use_ddp=True, rank_timeout=20.0)
+                manyhop_dgl.DataLoader(g, torch.arange(8), sampler, use_ddp=True, rank_timeout=100.0)
             except RankError as error:
                 found.append(str(error))
         dist.barrier()

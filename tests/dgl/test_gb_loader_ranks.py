@@ -1,7 +1,6 @@
 """Loaders of a DistributedItemSampler: what is compared, resume by other ranks, and ranks that fail."""
 
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import manyhop_dgl.graphbolt as gb
 sys.path.append(str(Path(__file__).parents[1] / "distributed"))
 
 from launch import Launcher
+from watched import wait_until_left
 
 from manyhop.errors import RankError
 
@@ -104,7 +104,7 @@ def one_breaks():
                 iterator.close()
                 break
             if i == 3:
-                time.sleep(5)  # rank 0 hears of it meanwhile
+                wait_until_left(1)
     except RankError as error:
         return str(error)
     finally:

@@ -89,7 +89,7 @@ def test_threads_read_the_same_parts(lazy, monkeypatch):
     make = blocks_.frames_of_ids
 
     def slow(*args):
-        both.wait(timeout=10)  # both threads are making them
+        both.wait(timeout=60)  # both threads are making them
         return make(*args)
 
     monkeypatch.setattr(blocks_, "frames_of_ids", slow)

@@ -27,6 +27,8 @@ from typing import Any
 
 import forks
 
+HANGS = 900.0  # seconds; a busy machine may take minutes for what takes seconds
+
 
 @dataclass
 class Result:
@@ -64,7 +66,7 @@ class Ranks:
         path = self._folder / f"out.{rank}"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def wait_for_output(self, rank: int, text: str, timeout: float = 300.0) -> None:
+    def wait_for_output(self, rank: int, text: str, timeout: float = HANGS) -> None:
         """Wait until a rank has printed something."""
         end = time.monotonic() + timeout
         while text not in self.output(rank):
@@ -73,7 +75,7 @@ class Ranks:
                 raise AssertionError(f"rank {rank} did not print {text!r}, but:\n{self.output(rank)}")
             time.sleep(0.01)
 
-    def wait_for_exit(self, rank: int, timeout: float = 300.0) -> float:
+    def wait_for_exit(self, rank: int, timeout: float = HANGS) -> float:
         """Wait until a rank's process has ended, whatever the others do; when that was (of ``time.time``)."""
         end = time.monotonic() + timeout
         path = self._folder / f"exit.{rank}"
@@ -83,7 +85,7 @@ class Ranks:
             time.sleep(0.01)
         return path.stat().st_mtime
 
-    def wait(self, timeout: float = 300.0) -> list[Result]:
+    def wait(self, timeout: float = HANGS) -> list[Result]:
         """All ranks' results; those that run longer are killed, which shows as exit code -9."""
         end = time.monotonic() + timeout
         exits = [self._folder / f"exit.{rank}" for rank in range(self.world_size)]
@@ -162,7 +164,7 @@ class Launcher:
         self._reserved.append(reserved)
         return Ranks(folder, len(node_of))
 
-    def run(self, function: Callable[..., Any], *args: Any, timeout: float = 300.0, **how: Any) -> list[Any]:
+    def run(self, function: Callable[..., Any], *args: Any, timeout: float = HANGS, **how: Any) -> list[Any]:
         """Start ranks, wait, and give what their functions returned; fails if any rank failed."""
         results = self.start(function, *args, **how).wait(timeout)
         for rank, result in enumerate(results):
@@ -210,7 +212,7 @@ def remove_namespaces(nodes: Sequence[Node]) -> None:
 
 
 def _read_when_there(path: Path) -> str:
-    end = time.monotonic() + 300
+    end = time.monotonic() + HANGS
     while not path.exists():
         assert time.monotonic() < end, f"{path.name} did not appear"
         time.sleep(0.005)

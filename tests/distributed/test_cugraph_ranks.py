@@ -48,12 +48,12 @@ def right(data, batch):
 
 def load(seeds_of_rank, distributed, epochs=2):
     stand_in = install()
-    rank, data = manyhop.init(timeout=30).rank, make_data()
+    rank, data = manyhop.init(timeout=100).rank, make_data()
     seeds = seeds_of_rank[rank] if not distributed else seeds_of_rank[0]
     options = {"input_nodes": torch.arange(seeds), "batch_size": 4, "num_neighbors": [3, 2], "seed": 1}
     options |= {"shuffle": True, "engine": "cugraph", "distributed": distributed}
     if distributed:
-        options["rank_timeout"] = 30.0
+        options["rank_timeout"] = 100.0
     loader = manyhop_pyg.NeighborLoader(data, **options)
     loader._gpu.group_size = 2
     del stand_in.calls[:]
@@ -83,7 +83,7 @@ def test_ranks_that_share_batches(launcher):
 
 def several_loaders():
     install()
-    rank, data = manyhop.init(timeout=30).rank, make_data()
+    rank, data = manyhop.init(timeout=100).rank, make_data()
     options = {"batch_size": 5, "engine": "cugraph", "seed": 1}
     nodes = manyhop_pyg.NeighborLoader(data, [2, 2], input_nodes=torch.arange(40 if rank else 10), **options)
     links = manyhop_pyg.LinkNeighborLoader(
@@ -105,7 +105,7 @@ def test_ranks_take_loaders_in_any_order(launcher):
 
 def hetero():
     install()
-    rank = manyhop.init(timeout=30).rank
+    rank = manyhop.init(timeout=100).rank
     rng = np.random.default_rng(0)
     data = HeteroData()
     data["a"].x, data["b"].x = torch.randn(30, 3), torch.randn(20, 3)
@@ -130,7 +130,7 @@ def test_types_and_weights(launcher):
 
 def fail():
     install()
-    world, data = manyhop.init(timeout=30), make_data()
+    world, data = manyhop.init(timeout=100), make_data()
     errors = []
     loader = manyhop_pyg.NeighborLoader(data, [2], input_nodes=torch.arange(8), batch_size=2, engine="cugraph")
     try:
@@ -233,7 +233,7 @@ def load_dgl():
 
     stand_in = install()
     loaders.DataLoader.samples_on_gpu, loaders.check_engine = lambda self: True, lambda *_: None
-    rank, data = manyhop.init(timeout=30).rank, make_data()
+    rank, data = manyhop.init(timeout=100).rank, make_data()
     graph = manyhop_dgl.Graph(tuple(data.edge_index), NUM_NODES)
     graph.ndata["x"] = data.x
     sampler = manyhop_dgl.NeighborSampler([3, 2], prefetch_node_feats=["x"])
@@ -261,7 +261,7 @@ def test_loaders_of_dgl(launcher):
 
 def load_parts(distributed):
     install()
-    world, data = manyhop.init(timeout=30), make_data()
+    world, data = manyhop.init(timeout=100), make_data()
     mine = slice(0, 120) if world.rank == 0 else slice(120, NUM_EDGES)
     edges, features = manyhop_pyg.GraphStore(placement="distributed"), manyhop_pyg.FeatureStore()
     row, col = data.edge_index[:, mine]
@@ -291,7 +291,7 @@ def test_each_rank_has_a_part_of_the_edges(launcher, distributed):
 
 def interleave(distributed):
     stand_in = install()
-    rank, data = manyhop.init(timeout=30).rank, make_data()
+    rank, data = manyhop.init(timeout=100).rank, make_data()
     options = {"engine": "cugraph", "seed": 1, "distributed": distributed, "num_neighbors": [3, 2]}
     train = manyhop_pyg.NeighborLoader(data, input_nodes=torch.arange(60), batch_size=3, **options)
     validate = manyhop_pyg.NeighborLoader(data, input_nodes=torch.arange(40 + 4 * rank), batch_size=4, **options)
@@ -338,8 +338,8 @@ def train_in_step(size):
 
     from manyhop.sampling.cugraph.scheduler import Scheduler
 
-    rank = manyhop.init(timeout=20).rank
-    scheduler, caller = Scheduler(timeout=10.0), Caller()
+    rank = manyhop.init(timeout=100).rank
+    scheduler, caller = Scheduler(timeout=100.0), Caller()
     scheduler.add(caller)
     ahead, found = [scheduler.submit(caller, [(size[rank], 0)])], []
     dropped = scheduler.submit(caller, [(size[rank], 99)])  # of an iterator that one of the ranks still has
@@ -367,7 +367,7 @@ def test_ranks_serve_the_same_requests(launcher, size, calls):
 
 def leave():
     install()
-    rank, data = manyhop.init(timeout=30).rank, make_data()
+    rank, data = manyhop.init(timeout=100).rank, make_data()
     options = {"batch_size": 4, "seed": 1, "engine": "cugraph", "distributed": True, "rank_timeout": 20.0}
     loader = manyhop_pyg.NeighborLoader(data, [2], input_nodes=torch.arange(60), **options)
     loader._gpu.group_size = 1
@@ -389,9 +389,9 @@ def test_a_rank_that_leaves_is_an_error_on_the_others(launcher):
 
 def leave_together():
     stand_in = install()
-    manyhop.init(timeout=30)
+    manyhop.init(timeout=100)
     data = make_data()
-    options = {"batch_size": 4, "seed": 1, "engine": "cugraph", "distributed": True, "rank_timeout": 20.0}
+    options = {"batch_size": 4, "seed": 1, "engine": "cugraph", "distributed": True, "rank_timeout": 100.0}
     loader = manyhop_pyg.NeighborLoader(data, [2], input_nodes=torch.arange(60), **options)
     loader._gpu.group_size = 1
     del stand_in.calls[:]

@@ -41,7 +41,7 @@ def tables(g, **how):
 def make_together(placement):
     world = manyhop.init()
     edges, weights, x, counts = parts(world.world_size)
-    g = Graph({KIND: edges[world.rank]}, {"user": 30, "film": 50}, placement=placement, rank_timeout=20.0)
+    g = Graph({KIND: edges[world.rank]}, {"user": 30, "film": 50}, placement=placement, rank_timeout=100.0)
     g.put_rows("w", weights[world.rank], begin=sum(counts[: world.rank]), etype="rates")
     cuts = [0, 10, 10, 45, 50]
     g.put_rows("x", x[cuts[world.rank] : cuts[world.rank + 1]], begin=cuts[world.rank], ntype="film")

@@ -168,9 +168,9 @@ def fail(what):
             whole_graph_stand_in.install()
             manyhop.Embedding(10, 4, placement="pinned", hot=torch.tensor([1]))
         elif what == "seed":
-            manyhop.Embedding(10, 4, seed=rank, rank_timeout=20.0)
+            manyhop.Embedding(10, 4, seed=rank, rank_timeout=100.0)
         elif what == "size":
-            manyhop.Embedding(10 + rank, 4, rank_timeout=20.0)
+            manyhop.Embedding(10 + rank, 4, rank_timeout=100.0)
         else:
             embedding = manyhop.Embedding(10, 4, rank_timeout=8.0)
             optimizer = OURS["SGD"](embedding)

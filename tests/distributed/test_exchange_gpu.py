@@ -20,7 +20,7 @@ ENV = {"TRITON_INTERPRET": "1"}
 sys.path.insert(0, str(Path(__file__).parents[1]))  # also of ranks
 
 
-def make_exchange(name="a test", timeout=20.0):
+def make_exchange(name="a test", timeout=100.0):
     import fast_interpreter  # noqa: F401
 
     from manyhop.features.exchange.gpu.exchange import GPUExchange
@@ -285,9 +285,11 @@ def stay_away():
     use_a_stream(exchange, world.rank)
     request = RowRequest(shard(torch.zeros(10, 1), world), torch.tensor([0, 9]))
     if world.rank == 1:
+        control.exchange("ready", {}, timeout=200.0)  # the other two begin to wait within two seconds of each other
         while control.store().add("raised", 0) < 2:
             time.sleep(0.05)
         return None
+    control.exchange("ready", {}, timeout=200.0)
     error = raised(exchange.gather, [request], (0, 0))
     control.store().add("raised", 1)
     return error

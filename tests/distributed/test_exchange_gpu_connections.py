@@ -17,7 +17,7 @@ COUNT = 2
 class Loader:
     """The exchanges of a loader without the rest of it."""
 
-    def __init__(self, name, timeout=20.0):
+    def __init__(self, name, timeout=100.0):
         from manyhop.pipeline import Lockstep
 
         self.exchange = make_exchange(name, timeout)
@@ -83,7 +83,7 @@ def in_threads():
     from manyhop.features.exchange.gpu.connections import connections
 
     rank = manyhop.init().rank
-    shared, found = connections(torch.device("cpu"), 20.0), {}
+    shared, found = connections(torch.device("cpu"), 100.0), {}
 
     def run(name, pause):  # the interpreter of kernels is not for threads: words only
         for epoch in range(20):
@@ -111,9 +111,12 @@ def test_ranks_may_take_turns_in_another_order_in_threads(launcher):
 
 
 def leave_open():
-    a, b = Loader("a", 2.0), Loader("b", 2.0)
+    from manyhop.features.exchange.gpu.connections import connections
+
+    a, b = Loader("a"), Loader("b")
     a.begin(0)
     a.batch(0)
+    connections(torch.device("cpu"), 100.0)._timeout = 2.0  # the first exchange may take longer
     if manyhop.init().rank == 0:
         a.steps.close()
     try:

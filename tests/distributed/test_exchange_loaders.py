@@ -62,8 +62,8 @@ def run_epochs(kind, workers, in_parts, cache, kwargs):
     world = manyhop.init()
     parts = (world.rank, world.world_size) if in_parts else None
     loader = make(
-        kind, "sharded", parts, {"cache": cache, "rank_timeout": 20.0}, distributed=True, num_workers=workers,
-        rank_timeout=20.0, **kwargs,
+        kind, "sharded", parts, {"cache": cache, "rank_timeout": 100.0}, distributed=True, num_workers=workers,
+        rank_timeout=100.0, **kwargs,
     )  # fmt: skip
     return [[digest(batch) for batch in loader] for _ in range(2)], loader.stats()
 
@@ -116,7 +116,7 @@ def test_one_process_needs_no_exchange():
 
 def leave_and_go_on(workers, batches):
     world = manyhop.init()
-    loader = make("node", "sharded", distributed=True, num_workers=workers, rank_timeout=20.0)
+    loader = make("node", "sharded", distributed=True, num_workers=workers, rank_timeout=100.0)
     for number, _ in enumerate(loader):
         if number == batches[world.rank]:
             break
@@ -177,7 +177,7 @@ def test_a_batch_that_fails_is_an_error_on_all_ranks(launcher, where, workers):
     assert seen[0][2] < 60, "before any timeout"
 
 
-def step_wrongly(what, timeout=10.0, workers=0):
+def step_wrongly(what, timeout=100.0, workers=0):
     """Rank 1's step fails or takes too long, or it breaks out of its loop too early."""
     rank = manyhop.init().rank
     loader = make("node", "sharded", distributed=True, rank_timeout=timeout, batch_size=2, num_workers=workers)

@@ -26,7 +26,7 @@ def put_and_get(placement, how, chunk_bytes):
 
     spread._CHUNK_BYTES = chunk_bytes
     world = manyhop.init()
-    store, whole = FeatureStore(placement=placement, rank_timeout=20.0), tensors()
+    store, whole = FeatureStore(placement=placement, rank_timeout=100.0), tensors()
     for name, tensor in whole.items():
         if how == "whole":
             store.put_tensor(tensor.numpy() if name == "y" else tensor, group_name="n", attr_name=name, index=None)
@@ -72,7 +72,7 @@ def test_any_rank_gets_any_rows(launcher, two_nodes, placement, how, chunk):
 
 def put_wrongly(what):
     rank = manyhop.init().rank
-    store, x = FeatureStore(placement="sharded", rank_timeout=20.0), torch.zeros(10, 2)
+    store, x = FeatureStore(placement="sharded", rank_timeout=100.0), torch.zeros(10, 2)
     where = {"group_name": None, "attr_name": "x"}
     try:
         if what == "gap":
@@ -112,7 +112,7 @@ def join_edges():
     from manyhop.memory import identity
 
     rank = manyhop.init().rank
-    store = GraphStore(placement="shared", rank_timeout=20.0)
+    store = GraphStore(placement="shared", rank_timeout=100.0)
     part = torch.arange(2 * rank).view(2, -1) % 5
     store.put_edge_index(part, edge_type=None, layout="coo", size=(5, 5))
     row, col = store.get_edge_index(edge_type=None, layout="coo", size=(5, 5))

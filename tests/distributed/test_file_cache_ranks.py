@@ -83,7 +83,8 @@ def test_a_row_read_by_one_rank_is_found_by_the_others_of_its_node(launcher, tab
     assert "are kept in memory for all ranks of the node" in seen[0][2]
 
 
-def read_while_replaced(path, folder, seconds):
+def read_while_replaced(path, folder):
+    """Read until a rank has met rows that were replaced meanwhile, and all have seen many of them replaced."""
     hot_files._GRACE = 0.0
     table, cache = cached(path)
     rank, stale, kept = int(os.environ["RANK"]), 0, cache._kept
@@ -96,22 +97,29 @@ def read_while_replaced(path, folder, seconds):
         return is_valid
 
     kept.copy = count_stale
-    draw, end, step, wrong = np.random.default_rng(rank), time.monotonic() + seconds, 0, 0
-    while time.monotonic() < end:
+
+    def all_seen():
+        if stale:
+            (Path(folder) / "stale").touch()
+        if kept.number > 20 and (Path(folder) / "stale").exists():
+            (Path(folder) / f"seen {rank}").touch()
+        return len(list(Path(folder).glob("seen *"))) == 3
+
+    draw, end, step, wrong = np.random.default_rng(rank), time.monotonic() + 200, 0, 0
+    while time.monotonic() < end and not (step > 100 and all_seen()):
         begin = 37 * (int(time.monotonic() * 20) % 50)  # ranks ask for about the same rows
         index = torch.from_numpy((draw.zipf(1.3, 1000) + begin) % NUM_ROWS)
         wrong += not read_rows(table, index.int() if step % 2 else index)
         step += 1
     asked, found = cache.take_counts()
-    return wrong, stale, found / asked, kept.number
+    return wrong, all_seen(), found / asked
 
 
 def test_rows_are_exact_while_ranks_replace_them(launcher, table, tmp_path):
-    seen = launcher.run(read_while_replaced, table, str(tmp_path), 3.0, world_size=3)
+    seen = launcher.run(read_while_replaced, table, str(tmp_path), world_size=3)
     assert [wrong for wrong, *_ in seen] == [0] * 3
-    assert sum(stale for _, stale, _, _ in seen) > 0
-    assert all(rate > 0.05 for _, _, rate, _ in seen)
-    assert min(number for *_, number in seen) > 20
+    assert all(all_seen for _, all_seen, _ in seen)
+    assert all(rate > 0.05 for *_, rate in seen)
 
 
 def copy_late(path, folder):

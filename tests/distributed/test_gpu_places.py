@@ -55,7 +55,7 @@ def use_store(place, device, how, folder):
         results.append(store.get_tensor_size(group_name=None, attr_name=name, index=None) == given[name].shape)
     options = {"seed": 1, "batch_size": 20, "input_nodes": torch.arange(NUM_NODES)}
     loaders = [
-        manyhop_pyg.NeighborLoader((store, edges), [4, 3], distributed=True, rank_timeout=20.0, **options)
+        manyhop_pyg.NeighborLoader((store, edges), [4, 3], distributed=True, rank_timeout=100.0, **options)
         for _ in range(3)
     ]
     results += [right(loader, given) for loader in loaders]
@@ -181,7 +181,7 @@ def edges_in_their_place(place):
             message = str(error)
     results, places, made = [], set(), []
     for _ in range(2):  # the store keeps the topology of a loader that is gone
-        loader = manyhop_pyg.NeighborLoader((store, edges), [4, 3], distributed=True, rank_timeout=20.0, **options)
+        loader = manyhop_pyg.NeighborLoader((store, edges), [4, 3], distributed=True, rank_timeout=100.0, **options)
         results.append(right(loader, given))
         places.add(loader.placement.topology.place)
         assert "placement: topology" in str(loader.stats())
@@ -215,7 +215,7 @@ def share_and_open(place, device, folder):
     options = {"seed": 1, "batch_size": 50, "input_nodes": torch.arange(NUM_NODES), "distributed": True}
     manyhop.control.exchange("saved", {}, timeout=60)
     stores = manyhop_pyg.open(folder, placement=place, device=device)
-    loader = manyhop_pyg.NeighborLoader(stores, [4, 3], rank_timeout=20.0, **options)
+    loader = manyhop_pyg.NeighborLoader(stores, [4, 3], rank_timeout=100.0, **options)
     results, places = [right(loader, given)], {loader.placement.place_of("'x'")}
     ours, edges = manyhop_pyg.FeatureStore(), manyhop_pyg.GraphStore()
     for name in ("x", "y"):
@@ -226,7 +226,7 @@ def share_and_open(place, device, folder):
         shared.append(manyhop_pyg.share(lambda: data, placement=place, device=device))
     topologies = []
     for each in shared:
-        loader = manyhop_pyg.NeighborLoader(each, [4, 3], rank_timeout=20.0, **options)
+        loader = manyhop_pyg.NeighborLoader(each, [4, 3], rank_timeout=100.0, **options)
         results.append(right(loader, given))
         places.add(next(c.place for c in loader.placement.features if c.item.name.strip("'") == "x"))
         topologies.append(loader.placement.topology.place)

@@ -18,7 +18,7 @@ FOUR = [0, 0, 1, 1]
 
 def make_stores(**options):
     given = tensors()
-    features = manyhop_pyg.FeatureStore(placement="sharded", rank_timeout=20.0, **options)
+    features = manyhop_pyg.FeatureStore(placement="sharded", rank_timeout=100.0, **options)
     for name in ("x", "y"):
         features.put_tensor(given[name], group_name=None, attr_name=name, index=None)
     edges = manyhop_pyg.GraphStore()
@@ -28,7 +28,7 @@ def make_stores(**options):
 
 def load(data, **options):
     options = {"seed": 1, "batch_size": 40, "input_nodes": torch.arange(NUM_NODES), "shuffle": True} | options
-    return manyhop_pyg.NeighborLoader(data, [4, 3], distributed=True, rank_timeout=20.0, **options)
+    return manyhop_pyg.NeighborLoader(data, [4, 3], distributed=True, rank_timeout=100.0, **options)
 
 
 def load_dgl(given):

@@ -16,7 +16,7 @@ SCRIPT = textwrap.dedent(
 
     @atexit.register  # before manyhop does, so that it comes after what that has registered
     def look():
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while threads() > before and time.monotonic() < end:  # the system lists a joined thread a moment longer
             time.sleep(0.01)
         sys.stdout.write(f"left {threads() - before}\\n")

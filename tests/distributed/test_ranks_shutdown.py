@@ -29,7 +29,7 @@ def end_in_mid_epoch(num_workers, persistent, dropped):
         return batch
 
     loader = NeighborLoader(
-        graph(), [2], batch_size=2, seed=1, distributed=True, rank_timeout=20.0, transform=transform,
+        graph(), [2], batch_size=2, seed=1, distributed=True, rank_timeout=100.0, transform=transform,
         filter_per_worker=True, num_workers=num_workers, persistent_workers=persistent,
     )  # fmt: skip
     iterator = iter(loader)

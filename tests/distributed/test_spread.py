@@ -26,7 +26,7 @@ def make_data():
 
 def loader(data, begin=0, end=NUM_NODES, **options):
     seeds = torch.arange(begin, end)
-    options = {"distributed": True, "rank_timeout": 20.0, "seed": 1, "batch_size": 20} | options
+    options = {"distributed": True, "rank_timeout": 100.0, "seed": 1, "batch_size": 20} | options
     return manyhop_pyg.NeighborLoader(data, [4, 3], input_nodes=seeds, **options)
 
 

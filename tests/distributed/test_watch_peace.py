@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from launch import reserve_port
-from watched import Loader
+from watched import Loader, wait_until_left
 
 import manyhop
 from manyhop import control
 from manyhop.errors import InputError, RankError
-from manyhop.watch import Watch, monitor
+from manyhop.watch import Watch
 
 
 def live_together(timeout):
@@ -81,8 +81,7 @@ def leave_unnoticed():
         control.exchange("rank 0 has read it", {}, timeout=200.0)
         return None
     control.exchange("rank 0 is through", {}, timeout=200.0)
-    while (heartbeat := monitor.of_run()._detector.heartbeats[1]) is None or not heartbeat.loops[0].ends:
-        time.sleep(0.01)
+    wait_until_left(1)
     control.exchange("rank 0 has read it", {}, timeout=200.0)
     try:
         iter(loader)

@@ -185,7 +185,7 @@ def test_ranks_that_do_not_start_are_named(launcher):
 def disagree(facts):
     rank = manyhop.init().rank
     try:
-        return control.agree("a loader", facts[rank], timeout=20)
+        return control.agree("a loader", facts[rank], timeout=100)
     except RankError as error:
         return str(error), error.ranks
 

@@ -1,8 +1,8 @@
-"""A loader without a graph: only what the watch sees of one."""
+"""A loader without a graph: only what the watch sees of one; and what the watch of a rank has heard."""
 
 import time
 
-from manyhop.watch import Watch
+from manyhop.watch import Watch, monitor
 
 
 class Loader:
@@ -42,3 +42,9 @@ class Batches:
 
     def __del__(self):
         self._iteration.left()
+
+
+def wait_until_left(rank):
+    """Wait until this rank has heard that another one left an iteration of the first loader early."""
+    while (heartbeat := monitor.of_run()._detector.heartbeats[rank]) is None or not heartbeat.loops[0].ends:
+        time.sleep(0.01)

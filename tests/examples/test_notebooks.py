@@ -3,6 +3,7 @@
 import copy
 import functools
 import re
+import tempfile
 from pathlib import Path
 
 import forks
@@ -10,6 +11,7 @@ import pytest
 
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
+Config = pytest.importorskip("traitlets.config").Config
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples" / "notebooks").glob("*.ipynb"))
 
@@ -53,10 +55,14 @@ def shown(output):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path, monkeypatch):
+    """Through sockets with names: ports that are chosen before a kernel starts may be taken until it has."""
     monkeypatch.setenv("NOTEBOOK_EPOCHS", "1")
     monkeypatch.setenv("PYTHON_EXEC", forks.python())  # of the ranks that torchrun starts
     notebook = nbformat.from_dict(copy.deepcopy(read(path)))
     for cell in notebook.cells:
         cell.source = cell.source.replace("100_000", "20_000")  # rows that ranks share: fewer show the same
-    nbclient.NotebookClient(notebook, timeout=900, resources={"metadata": {"path": path.parent}}).execute()
+    with tempfile.TemporaryDirectory() as sockets:  # tmp_path is too long for them
+        manager = {"KernelManager": {"transport": "ipc", "ip": f"{sockets}/kernel"}}
+        how = {"timeout": 900, "startup_timeout": 900, "resources": {"metadata": {"path": path.parent}}}
+        nbclient.NotebookClient(notebook, config=Config(manager), **how).execute()
     assert any("image/png" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", ()))

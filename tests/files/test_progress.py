@@ -79,7 +79,7 @@ def test_the_bar_of_one_call_counts_seconds(terminal, error, monkeypatch, capsys
     refresh = progress._Bar.refresh
     monkeypatch.setattr(progress._Bar, "refresh", lambda bar, *a, **b: [refresh(bar, *a, **b), seen.set()][0])
     with pytest.raises(error) if error else contextlib.nullcontext(), one_call("Waiting", 3 << 30):
-        assert seen.wait(10) if terminal else set(threading.enumerate()) <= threads
+        assert seen.wait(60) if terminal else set(threading.enumerate()) <= threads
         if error is not None:
             raise error
     assert set(threading.enumerate()) <= threads

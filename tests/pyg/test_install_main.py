@@ -108,7 +108,7 @@ def start(cwd, *args):
     env = os.environ | {"PYTHONPATH": path, "PYTHONWARNINGS": "default"}
     return subprocess.run(
         [sys.executable, "-m", "manyhop_pyg", *map(str, args)], cwd=cwd, env=env, capture_output=True, text=True,
-        timeout=120,
+        timeout=300,
     )  # fmt: skip
 
 

@@ -67,10 +67,11 @@ def run(rank, world_size, g, train_idx):
 def main():
     g = communities()
     g.create_formats_()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free.getsockname()[1]))
-    mp.spawn(run, args=(2, g, g.ndata["train_mask"].nonzero().view(-1)), nprocs=2)
+    with socket.socket() as reserved:  # as long as it is bound, nobody is given its port who asks for any
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("", 0))
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(reserved.getsockname()[1]))
+        mp.spawn(run, args=(2, g, g.ndata["train_mask"].nonzero().view(-1)), nprocs=2)
 
 
 if __name__ == "__main__":
