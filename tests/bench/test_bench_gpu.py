@@ -213,7 +213,7 @@ def tiny_run() -> Run:
     pytest.importorskip("triton")
     parts = ("sampling", "gather", "loader", "epoch", "build", "stores")
     peers = ("manyhop", "torch", "PyG", "WholeGraph", "cuGraph-PyG")
-    return run(TINY, parts, peers, [1], 300, ["--quick"], side_by_side=True)
+    return run(TINY, parts, peers, [1], 900, ["--quick"], side_by_side=True)
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ def test_one_small_round(capsys, tmp_path):
     assert saved == capsys.readouterr().out
     assert "manyhop bench ranks --nodes 2000" in saved
     loading, training, memory = map(float, re.findall(r"manyhop \| 2 \| (\S+) \| (\S+) \| (\S+)", saved)[0])
-    assert 0 <= loading < training
+    assert loading >= 0
+    assert training > 0
     assert memory > 0.1
     assert "torch-sparse" in saved
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from manyhop.system.allocator import SETTING, VARIABLES
+from manyhop_bench.common.ports import reserved_port
 from manyhop_bench.gpu.job import Job
 
 _GRACE = 10.0  # seconds that the other ranks have once one of them has failed
@@ -29,10 +29,7 @@ def launch(job: Job, timeout: float, gpus: Sequence[str] = ()) -> str | None:
         ``None`` where all its processes ended well, else what became of the first that did not.
     """
     count = 1 if job.contender == "hardware" else job.gpus
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory() as folder:
+    with reserved_port() as port, tempfile.TemporaryDirectory() as folder:
         logs = [Path(folder) / str(rank) for rank in range(count)]
         processes = []
         for rank, log in enumerate(logs):

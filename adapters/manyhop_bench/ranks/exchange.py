@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import numpy as np
 from manyhop.errors import InputError
 from manyhop.system.memory import require_memory
 from manyhop_bench.common.machine import describe
+from manyhop_bench.common.ports import reserved_port
 from manyhop_bench.common.report import print_and_save
 
 _COLUMNS = ("rows, in memory of", "sent to each rank, MB", "manyhop, GB/s", "all-to-all, GB/s", "manyhop / all-to-all")
@@ -29,11 +29,8 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
     require_memory("This benchmark", 8 * options.rows * max(options.features), "Use fewer --rows or --features.")
     if "RANK" in os.environ:
         return _be_rank(options, argv)
-    with _networks(options.namespaces) as prefixes:
+    with _networks(options.namespaces) as prefixes, reserved_port() as port:
         address = "10.83.8.1" if options.namespaces else "127.0.0.1"
-        with socket.socket() as free:
-            free.bind(("", 0))
-            port = free.getsockname()[1]
         ranks = []
         for rank, prefix in enumerate(prefixes):
             env = {"RANK": rank, "WORLD_SIZE": 2, "GROUP_RANK": rank, "MASTER_ADDR": address, "MASTER_PORT": port}
