@@ -20,7 +20,7 @@ def no_limit(monkeypatch, tmp_path):
         monkeypatch.setattr(memory_limit, name, tmp_path / "none")
 
 
-def test_one_small_round_without_rights(no_limit, capsys, tmp_path):
+def test_one_small_round_without_rights(forked, no_limit, capsys, tmp_path):
     arguments = ["--memory", "3MiB", "--seconds", "0.5", "--rounds", "1", "--output", str(tmp_path)]
     assert main(["disk", *arguments]) == 0
     saved = (tmp_path / "disk.md").read_text()
@@ -33,7 +33,7 @@ def test_one_small_round_without_rights(no_limit, capsys, tmp_path):
     assert 0 < int(hits) <= 100
 
 
-def test_ranks_with_one_cache_and_with_their_own(monkeypatch, capsys, tmp_path):
+def test_ranks_with_one_cache_and_with_their_own(forked, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(command, "memory_limit", lambda nbytes: contextlib.nullcontext(tmp_path / "processes"))
     arguments = ["--ranks", "2", "--memory", "6MiB", "--seconds", "0.3", "--rounds", "1", "--output", str(tmp_path)]
     assert main(["disk", *arguments]) == 0

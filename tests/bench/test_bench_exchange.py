@@ -5,7 +5,7 @@ import re
 from manyhop_bench.cli import main
 
 
-def test_two_ranks_are_started_and_measured(capfd, tmp_path):
+def test_two_ranks_are_started_and_measured(forked, capfd, tmp_path):
     sizes = ["--rows", "2000", "--ids", "100", "--features", "4", "--rounds", "1", "--batches", "1"]
     assert main(["exchange", *sizes, "--output", str(tmp_path)]) == 0
     table = capfd.readouterr().out

@@ -5,7 +5,7 @@ import re
 from manyhop_bench.cli import main
 
 
-def test_one_small_round(capsys, tmp_path):
+def test_one_small_round(forked, capsys, tmp_path):
     sizes = ["--nodes", "2000", "--edges", "20000", "--features", "8", "--seeds", "256", "--batch-size", "64"]
     turns = ["--ranks", "2", "--rounds", "1", "--epochs", "1", "--output", str(tmp_path)]
     assert main(["ranks", *sizes, *turns]) == 0
