@@ -127,7 +127,7 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         RankError: with ``use_ddp=True``, where ranks pass other arguments, or do not come in time.
     """
 
-    _shares_by = "use_ddp=True"
+    _not_cut = "a dataset of batches as indices. Pass a tensor of indices"
 
     def __init__(
         self,
@@ -198,8 +198,8 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
         check_engine(engine, self.device, kwargs)
         self._mode, self.engine = options.mode, engine
         self.output, self.pad = output, pad
-        self.padding: Padding | None = None
-        self.use_ddp, self.ddp_seed, self.shuffle = use_ddp, ddp_seed, shuffle
+        self.padding: Padding | None
+        self.ddp_seed, self.shuffle = ddp_seed, shuffle
         self.use_prefetch_thread, self.use_alternate_streams = use_prefetch_thread, use_alternate_streams
         self.pin_prefetcher, self.use_uva, self.gpu_cache = pin_prefetcher, use_uva, gpu_cache
         self.distributed = use_ddp
@@ -226,13 +226,26 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             else Prefetcher(graph, self.other_storages)
         )
         num_seeds = seeds.num_seeds if isinstance(seeds, Seeds) else 0
-        self._set_up_epochs(num_seeds, options.seed_of_all, shuffle=shuffle, own_order=own_order)
         if self.num_workers > 0 and isinstance(graph, dgl.DGLGraph) and not isinstance(graph_sampler, EngineSampler):
             graph.create_formats_()  # which threads must not do at the same time
+        self._get_ready(num_seeds, options.seed_of_all, shuffle=shuffle, own_order=own_order)
+
+    def _get_ready(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
+        self.use_ddp, self.padding, self._gpu = self.distributed, None, None
+        self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=own_order)
         self._find_gpu()
         self._find_padding()
-        if self._ranks is not None:
-            self._ranks.prepare(self._make_lockstep)
+        self._prepare_ranks()
+
+    @property
+    def _keeps_order(self) -> bool:  # type: ignore[override]
+        return isinstance(self.dataset, Seeds) and len(self.dataset.types) == 1
+
+    @property
+    def _has_row_per_seed(self) -> bool:  # type: ignore[override]
+        """Whether the last block, or the graph of seed edges, is of the seeds: not with negatives, nor in subgraphs."""
+        negatives = getattr(self.graph_sampler, "negative_sampler", None) is not None
+        return isinstance(sampler_of_nodes(self.graph_sampler), BlockSampler) and not negatives
 
     def samples_on_gpu(self) -> bool:
         """Whether batches are made on a GPU: by manyhop's samplers, and of seeds that the loader cuts into batches."""

@@ -23,7 +23,7 @@ from manyhop.loading import check_engine, check_options, current_turn, next_key
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import probe
-from manyhop.loading.trainers import SeedPositions, SharedSampler
+from manyhop.loading.trainers import SeedPositions
 from manyhop.pipeline import BatchPlan, Lockstep, Turn
 from manyhop.sampling import BatchKey
 from manyhop_pyg.batch.assemble import finish_trainable, label_data, label_types
@@ -124,9 +124,7 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
             self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=own_order)
             self._find_gpu()
         self._find_padding()
-        if self._ranks is not None:
-            self._ranks.prepare(self._make_lockstep)
-            self.__dict__["sampler"] = SharedSampler(num_items, self._ranks.world)  # torch refuses a new attribute
+        self._prepare_ranks()
 
     def _find_gpu(self) -> None:
         """Get ready for a GPU, if the batches are to be made on one; for the CPU, if they certainly are not."""

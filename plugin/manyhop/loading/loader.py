@@ -24,7 +24,7 @@ from manyhop.loading.options import EngineName
 from manyhop.loading.ranks import Ranks, counting_in, join_ranks
 from manyhop.loading.resume import Resumable
 from manyhop.loading.steps import steps_on_cpu
-from manyhop.loading.trainers import PreparedLoader
+from manyhop.loading.trainers import PreparedLoader, SharedSampler
 from manyhop.loading.which_gpu import on_gpu
 from manyhop.pipeline import (
     BatchPlan,
@@ -164,6 +164,12 @@ class EpochLoader(Resumable, PreparedLoader):
     def _exchanges(self) -> bool:
         """Whether ranks exchange rows for each batch."""
         return self._gpu is not None and self._gpu.memory.exchanges
+
+    def _prepare_ranks(self) -> None:
+        """Get ready for iterations of the complete loader, if ranks share its batches. All of them call it."""
+        if self._ranks is not None:
+            self._ranks.prepare(self._make_lockstep)
+            self.__dict__["sampler"] = SharedSampler(self._num_items, self._ranks.world)  # torch refuses a new one
 
     def _make_lockstep(self, title: str, timeout: float) -> Lockstep | None:
         """Return the exchanges of a loader; ``None`` where all rows are on this node. All ranks call it."""

@@ -1,8 +1,8 @@
 """What Accelerate, Lightning and Ray Train ask of a loader before they would split its batches over ranks.
 
-They make loaders of torch's out of the dataset and the ``collate_fn`` of a loader, with samplers of their own. Ranks
-that share batches have shared them already, so these loaders stay as they are. Where Accelerate or Ray Train prepares a
-loader whose ranks do not share batches, they begin to.
+They make loaders of torch's out of the dataset and the ``collate_fn`` of a loader, with samplers of their own, or leave
+a loader of an iterable dataset undivided. Ranks that share batches have shared them already, so these loaders stay as
+they are. Where Accelerate or Ray Train prepares a loader whose ranks do not share batches, they begin to.
 """
 
 from __future__ import annotations
@@ -14,22 +14,29 @@ from typing import Any, NoReturn, overload
 
 from torch.utils.data import DistributedSampler
 
+from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
 from manyhop.pipeline import Dealing
 from manyhop.world import World, current_size
 
 
 class PreparedLoader:
-    """The part of a loader that Accelerate calls, in ``Accelerator.prepare``, and while gradients are accumulated."""
+    """The part of a loader that Accelerate and Ray Train read when they prepare it, and while gradients accumulate."""
 
     distributed: bool
     uneven: Any
+    rank_timeout: float | None
     batch_size: int | None
     drop_last: bool
+    seed: int | None
     _num_items: int
+    _shuffle: bool
+    _own_order: bool
     _progress: Any
-    _shares_by = "distributed=True"
-    """How a loader is made whose ranks share its batches; named in errors."""
+    _next_epoch: int
+
+    _not_cut = "a sampler or batch_sampler. Leave that out"
+    """Where batches come from that the loader does not cut itself, and what to do instead; named in errors."""
 
     _in_accelerate = False
     use_stateful_dataloader = False
@@ -37,6 +44,17 @@ class PreparedLoader:
 
     _has_row_per_seed = True
     """Whether what a model computes for a batch usually has a row for each seed, and no others."""
+
+    _keeps_order = True
+    """Whether the seeds of a batch are in the order of the epoch: those of several types are sorted by type."""
+
+    def _get_ready(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
+        """Be ready for the first batch. Ranks that share batches call it together."""
+        raise NotImplementedError
+
+    def _exchanges(self) -> bool:
+        """Whether ranks exchange rows for each batch."""
+        raise NotImplementedError
 
     @property
     def _is_accelerate_prepared(self) -> bool:
@@ -58,6 +76,18 @@ class PreparedLoader:
     def _is_accelerate_prepared(self, value: bool) -> None:
         """Accelerate sets it, too."""
 
+    @property
+    def sampler(self) -> Any:
+        """torch's, which batches may come from. Ray Train reads it first: the ranks share the batches from then on."""
+        names = names_of_reader("ray.train.", "prepare_data_loader")
+        if names is not None and names["add_dist_sampler"] and self._own_order and not self.distributed:
+            self._share("prepare_data_loader()", "drop" if self.drop_last else "pad")
+        return self.__dict__["sampler"]
+
+    @sampler.setter
+    def sampler(self, value: Any) -> None:
+        self.__dict__["sampler"] = value
+
     def _share(self, where: str, uneven: Dealing, parts: int = 1) -> None:
         """Let the ranks share the batches, which each has had alone. All ranks call it.
 
@@ -70,10 +100,28 @@ class PreparedLoader:
             InputError: they cannot be shared.
             RankError: ranks have other loaders, or do not come in time.
         """
-        raise InputError(
-            f"Expected a loader whose ranks share its batches in {where}, got one of this rank alone. Make it with "
-            f"{self._shares_by}, on all ranks."
-        )
+        if not self._own_order or self.batch_size is None:
+            raise InputError(
+                f"Expected a loader that cuts its own batches, to share them in {where}, got one whose batches each "
+                f"rank has for itself, from {self._not_cut}, or do not prepare the loader."
+            )
+        if self.batch_size % parts:
+            raise InputError(
+                f"Expected a batch_size that {parts} ranks can share evenly in {where}, got {self.batch_size}. Pass a "
+                "multiple of it, or split_batches=False."
+            )
+        if uneven == "fill" and not self._keeps_order:
+            uneven = "pad"  # seeds that come once more would be among the others
+        self.distributed, self.uneven, self.rank_timeout = True, uneven, DEFAULT_TIMEOUT
+        self.__dict__["batch_size"] = self.batch_size // parts  # torch refuses a new attribute
+        progress, epoch = self._progress, self._next_epoch
+        self._get_ready(self._num_items, self.seed, shuffle=self._shuffle, own_order=True)
+        self._progress, self._next_epoch = progress, epoch
+        if uneven == "keep" and self._exchanges():
+            raise InputError(
+                f"Expected even_batches=True in {where}, as ranks exchange rows for each batch, got False. Leave it "
+                "out, or use another placement."
+            )
 
     @property
     def remainder(self) -> int:

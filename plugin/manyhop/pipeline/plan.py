@@ -176,7 +176,7 @@ class BatchPlan:
         """
         if self.parts is not None:
             return self._by_part(self.parts, epoch, batches, _permute_compiled)
-        positions = [self._in_order(batch) for batch in batches]
+        positions = [self.in_order(batch) for batch in batches]
         if not self.shuffle or not positions:
             return positions
         shuffled = np.concatenate(positions)
@@ -191,7 +191,7 @@ class BatchPlan:
         """
         if self.parts is not None:
             return self._by_part(self.parts, epoch, (batch,), permute)[0]
-        positions = self._in_order(batch)
+        positions = self.in_order(batch)
         return (
             permute(positions, self.num_items, make_key(Use.SHUFFLE, self.seed, epoch)) if self.shuffle else positions
         )
@@ -228,7 +228,12 @@ class BatchPlan:
         if batch < 0 or (batch >= len(self) and not (self.wraps and self.num_items)):
             raise InputError(f"Expected a batch from 0 to {len(self) - 1}, got {batch}. An epoch has no more.")
 
-    def _in_order(self, batch: int) -> npt.NDArray[np.int64]:
+    def in_order(self, batch: int) -> npt.NDArray[np.int64]:
+        """Positions of the items of one batch as if none were shuffled, and there were no parts.
+
+        Raises:
+            InputError: for a batch that the plan does not have.
+        """
         self._check(batch)
         first = batch * self.batch_size
         if self.is_filled(batch):

@@ -180,28 +180,30 @@ class ItemSampler(DataPipe):
         return not self._shuffle or self.buffer_size >= self._plan.num_items
 
     def positions(self, plan: BatchPlan, number: int, batch: int) -> np.ndarray[Any, Any]:
-        """Return the positions of the items of a batch, ``[n] int64``, ascending where they are not shuffled.
+        """Return the positions of the items of a batch, ``[n] int64``; in a row where none is shuffled or repeated.
 
         Args:
             plan: that of the epoch.
             number: of the epoch in the plan.
             batch: its global number in the epoch.
         """
-        if self.is_whole or not 0 <= batch < len(plan):
+        if self.is_whole:
             return plan.indices(number, batch)
-        size = self.buffer_size
-        piece, inside = divmod(batch * self.batch_size, size)
-        begin = piece * size
-        length = min(size, plan.num_items - begin)
-        order = np.arange(inside, min(inside + self.batch_size, length))
-        found: np.ndarray[Any, Any] = begin + permute(order, length, _piece_key(plan, number, piece))
-        return found
+        size, places = self.buffer_size, plan.in_order(batch)
+        pieces = places // size
+        for piece in np.unique(pieces).tolist():  # one, unless items come once more
+            mine, begin = pieces == piece, piece * size
+            length = min(size, plan.num_items - begin)
+            places[mine] = begin + permute(places[mine] - begin, length, _piece_key(plan, number, piece))
+        return places
 
     def items_at(self, positions: Tensor) -> object:
         """Return the items of one batch at positions ``[n] int64``, as the minibatcher takes them."""
-        if self._shuffle:
-            return self.item_set[positions]
-        return batched(self.item_set[int(positions[0]) : int(positions[-1]) + 1])
+        if not self._shuffle:
+            first, end = int(positions[0]), int(positions[-1]) + 1
+            if end - first == len(positions):  # else items come once more
+                return batched(self.item_set[first:end])
+        return self.item_set[positions]
 
     def items_of_several(self, positions: Sequence[Tensor], device: torch.device) -> list[object]:
         """Return the items of several batches: by one lookup, where they are tensors of one type.

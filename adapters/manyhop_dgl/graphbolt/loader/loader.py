@@ -29,6 +29,7 @@ from manyhop.world import current_rank
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.items.minibatcher import minibatcher_default
 from manyhop_dgl.graphbolt.items.sampler import DistributedItemSampler, ItemSampler
+from manyhop_dgl.graphbolt.items.sets import ItemSet
 from manyhop_dgl.graphbolt.loader.batches import Batches
 from manyhop_dgl.graphbolt.loader.chain import Run, gpu_of, read_chain
 from manyhop_dgl.graphbolt.loader.columns import FeatureColumns
@@ -37,6 +38,7 @@ from manyhop_dgl.graphbolt.loader.options import LoaderOptions
 from manyhop_dgl.graphbolt.loader.padding import Padding
 from manyhop_dgl.graphbolt.loader.source import Keyed, Source, given_minibatch
 from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
+from manyhop_dgl.graphbolt.stages.negative import NegativeSampler
 from manyhop_dgl.graphbolt.typing import Nodes, Pipe
 from manyhop_dgl.samplers.seeding import draw
 
@@ -84,7 +86,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         RankError: ranks that share the minibatches have others, or do not come in time.
     """
 
-    _shares_by = "a DistributedItemSampler"
+    _not_cut = "no ItemSampler of items that can be indexed. Begin the chain with one"
 
     def __init__(
         self,
@@ -128,25 +130,38 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         )
         self.datapipe, self.num_workers, self._mode = datapipe, int(num_workers), placement
         self.pad = pad
-        self.padding: Padding | None = None
+        self.padding: Padding | None
         self.distributed = isinstance(sampler, DistributedItemSampler) and self._for_user
         self.uneven, self.rank_timeout = None, DEFAULT_TIMEOUT if self.distributed else None
         self._columns = FeatureColumns(_fetchers(chain.ahead) if chain.grouped is not None else [])
         self._replay = "" if sampler is None else type(self)._replay
-        if sampler is None:
-            self._set_up_epochs(0, None, shuffle=False, own_order=False)
-        else:
-            plan = sampler.plan
-            self._set_up_epochs(plan.num_items, sampler.seed, shuffle=plan.shuffle, own_order=True)
         self._before: _Part | None = None
         if chain.relay is not None:
             self._before = _Part(chain.relay.datapipe, num_workers, persistent_workers, overlap_feature_fetch)
+        if sampler is None:
+            self._get_ready(0, None, shuffle=False, own_order=False)
+        else:
+            plan = sampler.plan
+            self._get_ready(plan.num_items, sampler.seed, shuffle=plan.shuffle, own_order=True)
+
+    def _get_ready(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
+        self.padding, self._gpu = None, None
+        self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=own_order)
+        if self._before is not None:
             self._before._stats = self._stats
         if self._for_user:
             self._find_gpu()
             self._find_padding()
-        if self._ranks is not None:
-            self._ranks.prepare(self._make_lockstep)
+        self._prepare_ranks()
+
+    @property
+    def _keeps_order(self) -> bool:  # type: ignore[override]
+        return isinstance(self._sampler.item_set, ItemSet)
+
+    @property
+    def _has_row_per_seed(self) -> bool:  # type: ignore[override]
+        """Whether no stage adds negatives to the seeds."""
+        return not any(isinstance(stage, NegativeSampler) for run in self._chain.ahead for stage in run.stages)
 
     def _num_threads(self) -> int:
         return self._ahead
@@ -168,16 +183,18 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
 
     def __len__(self) -> int:
         """Number of minibatches of an epoch, where the chain knows it."""
-        return len(self.datapipe)
+        return len(self.datapipe) if self.uneven is None else len(self._deal(0))
 
     def _length(self) -> int | None:
         return None if self._chain.sampler is None else len(self._deal(0))
 
     def _plan(self, seed: int = 0) -> BatchPlan:
-        return replace(self._sampler.plan, seed=seed)
+        assert self.batch_size is not None
+        wraps = self.uneven == "fill"
+        return replace(self._sampler.plan, seed=seed, batch_size=self.batch_size, wraps=wraps)
 
     def _deal(self, first: int) -> Deal:
-        return self._sampler.deal(first)
+        return self._sampler.deal(first) if self.uneven is None else super()._deal(first)
 
     def _planned(self, plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[object], Tensor]]:
         sampler = self._sampler
@@ -282,7 +299,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         with gpu.streams.on_stream() if gpu is not None and on_gpu else nullcontext():
             samples = probe(self._plan(), source, gpu)
             device = gpu.device if gpu is not None and on_gpu else None
-            self.padding = Padding(chain.sampling, samples, int(self._sampler.batch_size), device)
+            self.padding = Padding(chain.sampling, samples, self._plan().batch_size, device)
             if gpu is not None and on_gpu:
                 from manyhop.loading.gpu.warm_up import reserve
 
