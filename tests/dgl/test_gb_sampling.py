@@ -195,6 +195,15 @@ def test_windows_of_time(stage, dtype):
         assert sorted(outer.original_edge_ids[outer_col == i].tolist()) == expected
 
 
+def test_windows_that_end_before_they_begin():
+    given = torch.arange(2), torch.tensor([[1, 2], [9, 3]])
+    pipe = batches(("seeds", "timestamp"), given).temporal_sample_neighbor(
+        temporal_graph(), [2], False, None, None, "time"
+    )
+    with pytest.raises(InputError, match=r"Expected times \[start, end\] of each of the nodes.*got \[9, 3\]"):
+        next(iter(pipe))
+
+
 def test_windows_of_pairs_and_types():
     graph, pairs = temporal_graph(), torch.tensor([[5, 7], [2, 5]])
     windows = torch.tensor([[20, 200], [100, 250]])

@@ -72,6 +72,9 @@ def test_times(data):
     loader = NeighborLoader(data, [3, 2], time_attr="time", input_time=data.time)
     batch = loader.batch([4, 5], input_time=torch.tensor([3, 9]))
     assert batch.seed_time.tolist() == [3, 9]
+    assert same(loader.batch([4, 5], input_time=[3, 9]), batch)
+    links = LinkNeighborLoader(data, [3], edge_label_index=data.edge_index, batch_size=8)
+    assert links.batch([[1, 2], [3, 4]], edge_label=[0, 1]).edge_label.tolist() == [0, 1]
     assert (batch.time[batch.edge_index[0]] <= batch.seed_time[batch.batch[batch.edge_index[1]]]).all()
     with pytest.raises(InputError, match=r"Expected input_time as a tensor of integers or floats of shape \[2\]"):
         loader.batch([4, 5], input_time=torch.tensor([3]))
@@ -162,7 +165,7 @@ class Own(NodeLoader):
     ("seeds", "key", "message"),
     [
         ([60], None, r"in \[0, 60\), got 60"),
-        ([-1], None, "Expected seeds in"),
+        ([-1], None, "Expected seeds of at least 0, got -1"),
         ([0.5], None, "Expected seeds as a 1-dimensional tensor of integers"),
         (3, None, "Expected seeds as a 1-dimensional"),
         ([3], 5, r"Expected key as \(seed, epoch, batch\), got 5"),

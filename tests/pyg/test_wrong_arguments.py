@@ -109,6 +109,7 @@ def test_numbers_of_samples(num_samples):
         (dict(neg_sampling=3), "neg_sampling as .* got 3"),
         (dict(neg_sampling_ratio="1"), "neg_sampling_ratio in negatives per edge, at least 0, got '1'"),
         (dict(neg_sampling_ratio=-1), "neg_sampling_ratio in negatives per edge"),
+        (dict(neg_sampling_ratio=1.0, neg_sampling="triplet"), "either neg_sampling or neg_sampling_ratio, got both"),
         (dict(neg_sampling="binary", exclude_true_negatives="no"), "exclude_true_negatives to be True or False"),
     ],
 )

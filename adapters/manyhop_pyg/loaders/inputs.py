@@ -62,7 +62,8 @@ def given_nodes(
     by_type = seeds if not isinstance(seeds, Tensor) and isinstance(seeds, Mapping) else None
     if isinstance(node_type, tuple) != (by_type is not None):
         got = "without types" if by_type is None else f"of {list(by_type)}"
-        raise InputError(f"Expected seeds of the loader's type of input nodes, {node_type!r}, got seeds {got}.")
+        wanted = "without types" if node_type is None else f"of the loader's type of input nodes, {node_type!r}"
+        raise InputError(f"Expected seeds {wanted}, got seeds {got}.")
     if by_type is None:
         nodes = as_tensor("seeds", seeds)
         if device is not None and input_time is None:  # the quick way: nothing is copied, and the GPU not waited for
@@ -70,8 +71,8 @@ def given_nodes(
             columns = {"input_id": None, "node": nodes, "time": None, "input_type": node_type}
             return input_of(NodeSamplerInput, columns)
         check_ids("seeds", nodes, None)
-        check_time("input_time", input_time, nodes.numel())
-        return NodeSamplerInput(torch.arange(nodes.numel()), nodes, input_time, node_type)
+        time = as_time("input_time", input_time, nodes.numel())
+        return NodeSamplerInput(torch.arange(nodes.numel()), nodes, time, node_type)
     times = _of_types("input_time", input_time, by_type)
     return _together([given_nodes(ids, times.get(t), t) for t, ids in by_type.items()], by_type)
 
@@ -120,8 +121,8 @@ def node_input(data: PyGData, input_nodes: InputNodes, input_time: object, input
     input_id = None if input_id is None else as_tensor("input_id", input_id)
     if input_id is not None and input_id.shape != nodes.shape:
         raise InputError(f"Expected input_id of shape {list(nodes.shape)}, got {list(input_id.shape)}.")
-    check_time("input_time", input_time, nodes.numel())
-    return NodeSamplerInput(input_id=input_id, node=nodes, time=input_time, input_type=node_type)
+    time = as_time("input_time", input_time, nodes.numel())
+    return NodeSamplerInput(input_id=input_id, node=nodes, time=time, input_type=node_type)
 
 
 def edge_input(
@@ -194,12 +195,13 @@ def pairs_input(
         check_ids(name, side, num_nodes)
     n = index.size(1)
     input_id = None if input_id is None else as_tensor("input_id", input_id)
+    edge_label = None if edge_label is None else as_tensor("edge_label", edge_label)
     for what, value in (("edge_label", edge_label), ("input_id", input_id)):
-        if value is not None and (not isinstance(value, Tensor) or value.dim() == 0 or value.size(0) != n):
-            got = list(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
-            raise InputError(f"Expected {what} as a tensor of shape [{n}], one entry per seed edge, got {got}.")
-    check_time("edge_label_time", edge_label_time, n)
-    assert not isinstance(edge_label, Mapping)
+        if value is not None and (value.dim() == 0 or value.size(0) != n):
+            raise InputError(
+                f"Expected {what} as a tensor of shape [{n}], one entry per seed edge, got {list(value.shape)}."
+            )
+    edge_label_time = as_time("edge_label_time", edge_label_time, n)
     if neg_sampling is not None and edge_label is not None:
         if neg_sampling.is_triplet():
             raise InputError(
@@ -253,7 +255,8 @@ def check_ids(name: str, ids: Tensor, num_nodes: int | None) -> None:
         return
     low, high = map(int, torch.aminmax(ids))
     if low < 0 or (num_nodes is not None and high >= num_nodes):
-        raise InputError(f"Expected {name} in [0, {num_nodes}), got {low if low < 0 else high}. Check the ids.")
+        bounds = "of at least 0" if num_nodes is None else f"in [0, {num_nodes})"
+        raise InputError(f"Expected {name} {bounds}, got {low if low < 0 else high}. Check the ids.")
 
 
 def as_int64(name: str, ids: Tensor) -> Tensor:
@@ -270,21 +273,21 @@ def as_int64(name: str, ids: Tensor) -> Tensor:
     return ids.to(torch.int64)
 
 
-def check_time(name: str, time: object, n: int) -> None:
-    """Raise InputError unless ``time`` is ``[n]`` or ``[n, 2]`` of real numbers, or absent."""
-    if time is None:
-        return
-    if (
-        not isinstance(time, Tensor)
-        or tuple(time.shape) not in ((n,), (n, 2))
-        or time.dtype == torch.bool
-        or time.is_complex()
-    ):
-        got = f"{time.dtype} of shape {list(time.shape)}" if isinstance(time, Tensor) else f"a {type(time).__name__}"
+def as_time(name: str, given: object, n: int) -> Tensor | None:
+    """Times of seeds, ``[n]`` or ``[n, 2]``; ``None``: there are none.
+
+    Raises:
+        InputError: of another shape, or no real numbers.
+    """
+    if given is None:
+        return None
+    time = as_tensor(name, given)
+    if tuple(time.shape) not in ((n,), (n, 2)) or time.dtype == torch.bool or time.is_complex():
         raise InputError(
             f"Expected {name} as a tensor of integers or floats of shape [{n}], or [{n}, 2] for start and end, got "
-            f"{got}."
+            f"{time.dtype} of shape {list(time.shape)}."
         )
+    return time
 
 
 def _split_type(data: PyGData, input_nodes: InputNodes) -> tuple[NodeType | None, object]:

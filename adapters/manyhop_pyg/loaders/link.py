@@ -122,6 +122,8 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         check_features(data, custom_cls)
         flags(exclude_true_negatives=exclude_true_negatives)
         if neg_sampling_ratio is not None and real("neg_sampling_ratio", neg_sampling_ratio, "negatives per edge") > 0:
+            if neg_sampling is not None:
+                raise InputError("Expected either neg_sampling or neg_sampling_ratio, got both. Leave the latter out.")
             neg_sampling = NegativeSampling("binary", neg_sampling_ratio)
         self.data = data
         self.link_sampler = check_sampler("link_sampler", link_sampler, "sample_from_edges")

@@ -24,13 +24,13 @@ class GivenNegatives(NegativeSampling):  # type: ignore[misc]  # PyG is untyped
     they are, true edges among them.
 
     Args:
-        dst: ``[num_seeds, amount]`` ids of destinations, a row for each seed edge of the loader;
+        dst: ``[num_seeds, amount]`` ids of destinations, a row for each seed edge of the loader, or ``[num_seeds]``;
             or ``dst(src, pos)``, which is called for each batch with the endpoints ``[n] int64`` of its seed edges and
             returns ``[n, amount]`` ids: in the loader's threads, also for batches ahead, on the GPU where that samples.
             It should be a function of its arguments alone, so that a run can be resumed;
             or ``"in_batch"``: the destinations of the next ``amount`` seed edges of the batch, without further nodes.
         amount: negatives per seed edge; of a tensor, its width; ``"in_batch"``: default are all other seed edges of the
-            batch, of which a smaller last batch has fewer.
+            batch, and there are never more than these: a smaller last batch has fewer.
 
     Raises:
         InputError: something else, or an amount that does not go with it.

@@ -338,6 +338,9 @@ def _window(topology: Topology, nodes: Nodes, times: Any) -> _Window:
         ends[name] = (keys if time.dim() == 1 else keys[:, 1]) - 1
         if time.dim() == 2:
             begins[name] = keys[:, 0].contiguous()
+            if time.device.type == "cpu" and bool((begins[name] > keys[:, 1]).any()):  # a GPU would be waited for
+                at = int((begins[name] > keys[:, 1]).nonzero()[0])
+                raise InputError(f"Expected times [start, end] of each of the nodes {name}, got {time[at].tolist()}.")
     if begins and len(begins) < len(ends):
         raise InputError(f"Expected two times for the nodes of all types, got one for {sorted({*ends} - {*begins})}.")
     return (_by_table(topology, nodes, begins) if begins else None), _by_table(topology, nodes, ends)
