@@ -243,7 +243,7 @@ def test_what_cannot_be_written(tmp_path):
     with pytest.raises(InputError, match="cannot be made"):
         files.save_graph(tmp_path / "file", num_nodes, edges)
     cases = [
-        (dict(num_nodes={**num_nodes, "author": 5}), r"expected source ids in \[0, 5\)"),
+        (dict(num_nodes={**num_nodes, "author": 5}), r"expected source ids of author.writes.paper in \[0, 5\)"),
         (dict(edges={WRITES: (torch.tensor([-1]), torch.tensor([0]))}), "at least 0"),
         (dict(edges={WRITES: (torch.tensor([1]), torch.tensor([0, 1]))}), "'dst' to have 1 rows"),
         (dict(node_tensors={"paper": {"x": torch.zeros(49)}}), "50 rows, one per node"),

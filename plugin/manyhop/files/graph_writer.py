@@ -147,6 +147,12 @@ class GraphWriter:
         prefix = "edges" if len(set(edge_type)) == 2 and edge_type[0] == "_N" else ".".join(edge_type)
         tables = ("colptr", "row", "edge_index")
         names = {name: self._path(f"{prefix}.{name}", torch.int64) for name in tables}
+        for end, bound, count in (("source", num_src, edges.num_src), ("destination", num_dst, edges.num_dst)):
+            if count > bound:
+                raise GraphError(
+                    f"Expected {end} ids of {prefix} in [0, {bound}), got {count - 1}. Check the ids, or the number of "
+                    "nodes."
+                )
         kinds = edges.columns
         names |= {name: self._path(f"{prefix}.{name}", dtype) for name, (dtype, _) in kinds.items()}
         edges.write(names, num_src, num_dst, progress=self._progress)

@@ -88,12 +88,12 @@ class EdgeSorter:
     def write(self, names: Mapping[str, Path], num_src: int, num_dst: int, *, progress: bool | None = None) -> None:
         """Write ``colptr``, ``row``, ``edge_index`` and the columns to the files of these names.
 
-        Raises:
-            GraphError: an id that is not below the number of nodes.
+        Args:
+            names: the files.
+            num_src: number of nodes of the sources' type, above all ids of sources.
+            num_dst: the same of destinations.
+            progress: show a progress bar; ``None``: on a terminal.
         """
-        for end, bound, count in (("source", num_src, self.num_src), ("destination", num_dst, self.num_dst)):
-            if count > bound:
-                raise GraphError(f"Expected {end} ids in [0, {bound}), got {count - 1}.")
         _require_for(num_dst)
         colptr = torch.zeros(num_dst + 1, dtype=torch.int64)
         torch.cumsum(self._degree, 0, out=colptr[1 : self.num_dst + 1])

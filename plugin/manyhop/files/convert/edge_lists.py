@@ -227,9 +227,11 @@ def _count(
         raise GraphError(
             f"Expected one number of nodes{_of(name)}, got {', '.join(f'{v} from {k}' for k, v in given.items())}."
         )
-    count = next(iter(given.values()), least)
+    origin, count = next(iter(given.items()), ("", least))
     if count < least:
-        raise GraphError(f"Expected ids{_of(name)} below {count}, the number of nodes, got {least - 1}.")
+        raise GraphError(
+            f"Expected ids{_of(name)} below {count}, the number of nodes by {origin}, got {least - 1}. Correct either."
+        )
     return count
 
 
