@@ -130,7 +130,6 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         self.edge_label_index = edge_label_index
         self.edge_label = edge_label
         self.edge_label_time = edge_label_time
-        self.neg_sampling_ratio = neg_sampling_ratio
         self.neg_sampling = as_negative_sampling(neg_sampling)
         self.transform = transform
         self.transform_sampler_output = transform_sampler_output
