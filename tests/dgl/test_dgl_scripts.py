@@ -36,8 +36,9 @@ IMPORTS = {
         "from manyhop_dgl import DataLoader, MultiLayerFullNeighborSampler, NeighborSampler",
     ),
 }
-# What a model says that knows nothing: 0.25, 0.5, 0.33, 0.25.
-EXPECTED = {"node_classification": 0.85, "link_prediction": 0.65, "hetero_rgcn": 0.9, "ddp": 0.85}
+# What a model says that knows nothing: 0.25, 0.5, 0.33, 0.25. DGL's own samples differ from run to run, in spite of
+# dgl.seed(): hetero_rgcn reaches 0.89 to 0.99 with them.
+EXPECTED = {"node_classification": 0.85, "link_prediction": 0.65, "hetero_rgcn": 0.8, "ddp": 0.85}
 
 
 @pytest.fixture(autouse=True)
