@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -17,9 +16,8 @@ from manyhop.embedding.hot import Hot
 from manyhop.embedding.kernels.refresh import refresh_rows
 from manyhop.embedding.kernels.update import NUMBERS, sum_pieces, update_rows
 from manyhop.embedding.rules import PIECE
-from manyhop.system.triton_launch import Kernel
+from manyhop.system.triton_launch import Kernel, as_current
 
-_ALREADY: AbstractContextManager[None] = nullcontext()
 _TILE = 1024  # numbers of a program
 _MOST_COLUMNS = 256
 _NUM_WARPS = 4
@@ -33,7 +31,7 @@ def update_on_gpu(gradients: Gradients, change: Change) -> None:
     values, count = gradients.values, len(gradients.ids)
     if count == 0 or len(weight) == 0:
         return
-    with _current(values.device):
+    with as_current(values.device):
         reads, types, rows, blocks = _gradients(gradients, [weight, *states, *(one.rows for one in hot)])
         numbers = tuple(_bits(number) for number in (change.scale, rule.h0, rule.h1, rule.h2, rule.h3))
         a, b = ([state.data_ptr() for state in states] + [0, 0])[:2]
@@ -58,7 +56,7 @@ def _pieces(gradients: Gradients) -> Tensor:
     values, count = gradients.values, -(-len(gradients.ids) // PIECE)
     pieces = torch.empty(count, values.shape[1], dtype=torch.float32, device=values.device)
     if count > 1:
-        with _current(values.device):
+        with as_current(values.device):
             reads, types, rows, blocks = _gradients(gradients, [])
             sums = _kernel(sum_pieces, (0,) * 5, types)
             sums(values.device, -(-count // rows) * blocks, *reads, pieces.data_ptr())
@@ -105,18 +103,11 @@ def refresh_on_gpu(
     words = table.shape[1] * table.element_size() // 2
     at_hot = (0, 0) if hot is None else (hot.rows_set.groups.data_ptr(), hot.rows.data_ptr())
     refresh = _kernel(refresh_rows, (0,) * 9, (ids.dtype == torch.int64, words, _REFRESHED, hot is not None))
-    with _current(device):
+    with as_current(device):
         refresh(
             device, -(-count // _REFRESHED),
             ids.data_ptr(), count, stamps.data_ptr(), latest, table.data_ptr(), len(table), rows.data_ptr(), *at_hot,
         )  # fmt: skip
-
-
-def _current(device: torch.device) -> AbstractContextManager[object]:
-    """Let a GPU be the current one, as launches need it."""
-    if device.type != "cuda" or torch.cuda.current_device() == device.index:
-        return _ALREADY
-    return torch.cuda.device(device)
 
 
 def _in_lanes(rows: Tensor, width: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +13,15 @@ from triton.runtime import driver
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _locks: dict[object, threading.Lock] = {}  # what triton has compiled is shared, and loaded in two steps
+_ALREADY: AbstractContextManager[None] = nullcontext()
 _SOME = (1 << 40) + 1  # triton types it as 64 bits, and takes no divisor of it for granted, as it would in tuples
+
+
+def as_current(device: torch.device) -> AbstractContextManager[object]:
+    """Let a GPU be the current one within a context, as launches need it; a CPU stands for one in the interpreter."""
+    if device.type != "cuda" or torch._C._cuda_getDevice() == device.index:
+        return _ALREADY
+    return torch.cuda.device(device)
 
 
 class Kernel:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +17,7 @@ from manyhop.graph import EdgeType, NodeType
 from manyhop.pipeline.block_sizes import SPARE, Blocks, Counts, Filled, PadSizes, padding_ends
 from manyhop.pipeline.gpu.kernels import pad as k
 from manyhop.sampling import SampledSubgraph
-from manyhop.system.triton_launch import Kernel
+from manyhop.system.triton_launch import Kernel, as_current
 
 _SIZE, _SOURCE, _TARGET, _IN, _BEGINS = (c.value for c in (k.SIZE, k.SOURCE, k.TARGET, k.IN, k.BEGINS))
 _TILE: Final = 1024
@@ -253,7 +252,7 @@ class Cleared(NamedTuple):
 def enqueue_padding(table: Tensor, frames: Sequence[GPUFrame], device: torch.device, num_trees: int) -> Tensor:
     """Enqueue the kernel that pads, for a table of jobs in memory of :func:`host_table`; return it on the GPU."""
     programs = min(max([frame.tiles for frame in frames]), _MOST_PROGRAMS)
-    with _current(device):
+    with as_current(device):
         sent = table.to(device, non_blocking=True)
         if programs:
             _pad()(device, programs * len(table), sent.data_ptr(), frames[0].num_blocks, programs, num_trees)
@@ -271,7 +270,7 @@ def enqueue_clearing(parts: Sequence[Cleared], most: int, num_blocks: int, devic
         step: bytes from the jobs of a sample to those of the next one.
     """
     programs = min(-(-most // _BYTES_OF_PROGRAM), _MOST_PROGRAMS)
-    with _current(device):
+    with as_current(device):
         for k in range(0, len(parts), _CLEARED[-1]):
             some, calls, num = parts[k : k + _CLEARED[-1]], list[int](), 0
             for part in some:
@@ -286,12 +285,6 @@ def host_table(shape: tuple[int, int], device: torch.device) -> tuple[npt.NDArra
     """Memory of the host for a table that a GPU will get: as an array, as a tensor."""
     staging = torch.empty(shape, dtype=torch.int64, pin_memory=device.type == "cuda")
     return staging.numpy(), staging
-
-
-def _current(device: torch.device) -> AbstractContextManager[Any]:
-    """Make a device the current one within a context."""
-    other = device.type == "cuda" and torch._C._cuda_getDevice() != device.index
-    return torch.cuda.device(device) if other else nullcontext()
 
 
 @functools.cache
