@@ -104,6 +104,7 @@ def test_static_shapes(run):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_static_shapes_on_a_gpu(run):
+    pytest.importorskip("bokeh_sampledata", reason="the films are not installed: pip install bokeh_sampledata==2026.1")
     out = run("pyg_static_shapes.py", "--epochs", "3", "--fanout", "5", "3")
     assert number(r"^(\d+) of 96 steps replayed", out) > 80
     assert number(r"^test accuracy (\S+)$", out) > 0.35

@@ -45,6 +45,7 @@ def test_all_parts_on_one_gpu():
 @pytest.mark.multigpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs several CUDA devices")
 def test_loaders_and_limits_on_two_gpus():
+    pytest.importorskip("pylibwholegraph")
     found = run(SMALL, ("loader", "epoch"), ("manyhop",), [2], 300, [])
     assert not _lost(found, "hardware", "manyhop")
     assert {row.workload for row in found.of("limits")} == {"copy", "random reads", "PCIe", "NVLink"}

@@ -77,6 +77,7 @@ def three_loaders(placement):
 
 @pytest.mark.parametrize("placement", ["sharded", "distributed"])
 def test_further_loaders_take_no_more_memory(run_on_gpus, placement):
+    pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
     for results, places, more, memories in run_on_gpus(three_loaders, placement):
         assert all(results)
         assert places == [placement] * 3
@@ -165,6 +166,7 @@ def use_dgl(place, device):
 
 @pytest.mark.parametrize(("place", "device"), PLACES)
 def test_a_graph_of_dgl_in_every_place(run_on_gpus, place, device):
+    pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
     topology = "device" if place == "distributed" else place
     for results, made in run_on_gpus(use_dgl, place, device):
         for found, places in results:

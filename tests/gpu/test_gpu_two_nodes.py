@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.multigpu,
     pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
 ]
+pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 pytest.importorskip("pylibwholegraph")
 
 SCRIPT = Path(__file__).parents[1] / "distributed" / "two_nodes_job.py"
