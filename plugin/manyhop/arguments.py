@@ -46,15 +46,16 @@ def integer(name: str, value: Any, least: int | None = None) -> int:
     Raises:
         InputError: anything else, or less than ``least``.
     """
+    bound, advice = "" if least is None else f" of at least {least}", "Pass an int."
     try:
         if isinstance(value, bool):
             raise TypeError
         number = operator.index(value)
         if least is not None and number < least:
+            advice = "Pass a larger one."
             raise TypeError
     except TypeError:
-        bound = "" if least is None else f" of at least {least}"
-        raise InputError(f"Expected {name} to be an integer{bound}, got {value!r}. Pass an int.") from None
+        raise InputError(f"Expected {name} to be an integer{bound}, got {value!r}. {advice}") from None
     return number
 
 

@@ -47,7 +47,7 @@ class Optimizer(torch.optim.Optimizer):
     """Names of what is kept for each number of a row."""
 
     def __init__(self, embeddings: Embedding | Iterable[Embedding], defaults: dict[str, Any]) -> None:
-        self.embeddings = [embeddings] if isinstance(embeddings, Embedding) else list(embeddings)
+        self.embeddings = list(embeddings) if isinstance(embeddings, Iterable) else [embeddings]
         for embedding in self.embeddings:
             if not isinstance(embedding, Embedding):
                 raise InputError(

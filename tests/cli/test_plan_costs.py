@@ -171,7 +171,13 @@ def test_files_of_tensors_have_no_topology_to_sample(tmp_path, capsys):
 
 
 def test_numbers_of_nodes(capsys):
-    for text in ("-5", "1.5", "many"):
+    for text in ("-5", "1.5", "many", "inf"):
         with pytest.raises(SystemExit):
-            main(["plan", "--num-nodes", text])
-        assert "--num-nodes" in capsys.readouterr().err
+            main(["plan", f"--num-nodes={text}"])
+        assert f"argument --num-nodes: expected an integer of at least 0, got '{text}'" in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there(capsys):
+    argv = ["plan", "--num-nodes", "1e6", "--num-edges", "1e6", "--fanout", "2", "--calibration", "no.json"]
+    assert main(argv) == 1
+    assert capsys.readouterr().err == "manyhop plan: no.json: there is no such file or folder. Check the path.\n"

@@ -242,11 +242,12 @@ def test_ids_that_are_none(ids):
         (lambda e: optim.Adam(e, betas=(0.9,)), "two betas"),
         (lambda e: optim.RMSProp(e, alpha=2), "alpha"),
         (lambda e: optim.SGD([torch.nn.Linear(2, 2)]), "Expected manyhop.Embedding, got a Linear"),
+        (lambda e: optim.SGD(torch.nn.Linear(2, 2)), "Expected manyhop.Embedding, got a Linear"),
         (lambda e: optim.SGD(e.parameters()), "at least one manyhop.Embedding, each once, got 0. Pass the embeddings"),
         (lambda e: optim.SGD([e, e]), "each once, got 2"),
         (lambda e: optim.SGD(e).add_param_group({"params": [e.handle]}), "Expected all embeddings when the optimizer"),
     ],
-    ids=["lr", "beta", "one beta", "alpha", "module", "parameters", "twice", "group"],
+    ids=["lr", "beta", "one beta", "alpha", "modules", "module", "parameters", "twice", "group"],
 )
 def test_wrong_arguments_of_optimizers(wrong, said):
     with pytest.raises(InputError, match=said):

@@ -1,5 +1,6 @@
 """Statistics, their advice, and the timeline."""
 
+import dataclasses
 import json
 import pickle
 import sys
@@ -108,6 +109,7 @@ def test_report() -> None:
     assert "sampling         0.020      2.00" in text
     assert text.splitlines()[0] == ("10 batches, num_workers=1: 9.87 k seeds/s, 964 k edges/s, 10.5 MB of features")
     assert text.splitlines()[-1] == f"advice: {r.advice}"
+    assert "seeds/s, 0 edges/s, 10.5 MB of features\n" in str(dataclasses.replace(r, edges_per_s=0))
 
 
 def test_a_report_since_an_earlier_one() -> None:

@@ -247,6 +247,8 @@ def test_samplers_name_what_they_need(data):
     sampler = NeighborSampler(data, [2], time_attr="edge_time")
     with pytest.raises(InputError, match="pass input_time"):
         NodeLoader(data, sampler)
+    with pytest.raises(InputError, match="Expected time_attr with time_window=3, got None"):
+        NeighborLoader(data, [2], time_window=3)
     with pytest.raises(InputError, match="pass time_attr"):
         NodeLoader(data, NeighborSampler(data, [2]), input_time=torch.zeros(60))
     with pytest.raises(InputError, match="sample_direction"):

@@ -74,8 +74,8 @@ def test_no_nodes():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alpha": 0.0}, "probability above 0"),
-        ({"alpha": 1.1}, "probability above 0"),
+        ({"alpha": 0.0}, "alpha above 0 and at most 1, got 0.0"),
+        ({"alpha": 1.1}, "alpha above 0 and at most 1, got 1.1"),
         ({"eps": 0.0}, "positive number"),
         ({"top_k": 0}, "at least 1"),
         ({"edge_type": ("a", "b", "c")}, "Unknown edge type"),

@@ -89,7 +89,7 @@ def _measure(width: int, place: str, options: argparse.Namespace) -> str:
     rows = torch.from_numpy(np.ones((len(mine), width), np.float32))  # numpy asks for huge pages
     if place == "page-locked":
         pin(rows)
-    exchange = (Exchange if place == "host" else GPUExchange)("manyhop bench exchange")
+    exchange = (Exchange if place == "host" else GPUExchange)("the exchange")
     source: ShardedRows | DistributedRows = (
         ShardedRows(rows, options.rows, world)
         if place == "host"

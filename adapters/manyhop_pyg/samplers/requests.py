@@ -148,7 +148,7 @@ def check_window(time_window: float | None, *, temporal: bool) -> float | None:
     if time_window is None:
         return None
     if not temporal:
-        raise InputError("time_window needs times to look at: pass time_attr, too.")
+        raise InputError(f"Expected time_attr with time_window={time_window}, got None. Pass the name of the times.")
     number = time_window.item() if isinstance(time_window, Tensor) and time_window.dim() == 0 else time_window
     real("time_window", number, "the unit of the times", finite=False)
     return number

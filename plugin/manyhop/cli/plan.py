@@ -58,10 +58,13 @@ def _add_costs(parser: Parser) -> None:
 
 def _number(text: str) -> int:
     """The type of an argument: an integer from 0 on, also written as 1e9."""
-    number = float(text)
-    if number < 0 or number != int(number):
-        raise argparse.ArgumentTypeError(f"expected an integer of at least 0, got {text}")
-    return int(number)
+    try:
+        number = float(text)
+        if number >= 0 and number == int(number):
+            return int(number)
+    except (ValueError, OverflowError):
+        pass
+    raise argparse.ArgumentTypeError(f"expected an integer of at least 0, got {text!r}")
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -48,6 +48,10 @@ def run_verb(parser: Parser, argv: Sequence[str] | None) -> int:
     args.argv = arguments
     try:
         status: int = args.run(args)
+    except FileNotFoundError as error:
+        path = error.filename or error
+        print(f"{args.prog}: {path}: there is no such file or folder. Check the path.", file=sys.stderr)
+        return 1
     except (ManyhopError, OSError) as error:
         print(f"{args.prog}: {error}", file=sys.stderr)
         return 1
@@ -56,7 +60,10 @@ def run_verb(parser: Parser, argv: Sequence[str] | None) -> int:
 
 def at_least_one(text: str) -> int:
     """The type of an argument: an integer from 1 on."""
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
+        raise argparse.ArgumentTypeError(f"expected an integer of at least 1, got {text!r}")
     return number

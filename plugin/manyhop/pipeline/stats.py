@@ -128,8 +128,8 @@ class StatsReport:
             ("your step", self.step_s),
         ]
         lines = [
-            f"{self.batches} batches, num_workers={self.num_workers}: {_si(self.seeds_per_s)} seeds/s, "
-            f"{_si(self.edges_per_s)} edges/s, {_si(self.gathered_bytes)}B of features",
+            f"{self.batches} batches, num_workers={self.num_workers}: {_si(self.seeds_per_s).strip()} seeds/s, "
+            f"{_si(self.edges_per_s).strip()} edges/s, {_si(self.gathered_bytes)}B of features",
             f"{'':12}{'seconds':>10}{'ms/batch':>10}",
         ]
         lines += [f"{name:12}{seconds:10.3f}{seconds * per_batch:10.2f}" for name, seconds in rows]

@@ -142,7 +142,7 @@ def check_walk_spec(graph: Graph, spec: WalkSpec) -> None:
 def check_walk_request(graph: Graph, spec: WalkSpec, request: WalkRequest) -> None:
     """Raise InputError where the starts of walks do not fit the graph."""
     node_type = spec.steps[0][2]
-    check_ids("nodes where walks start", request.start, graph.num_nodes[node_type], node_type)
+    check_ids("start nodes of walks", request.start, graph.num_nodes[node_type], node_type)
 
 
 def check_page_rank_spec(graph: Graph, spec: PageRankSpec) -> None:
@@ -151,7 +151,7 @@ def check_page_rank_spec(graph: Graph, spec: PageRankSpec) -> None:
     if spec.edge_type[0] != spec.edge_type[2]:
         raise InputError(f"Expected an edge type from a node type to itself, got {spec.edge_type}. Name another.")
     if not 0 < spec.alpha <= 1:
-        raise InputError(f"Expected alpha as a probability above 0, got {spec.alpha}.")
+        raise InputError(f"Expected alpha above 0 and at most 1, got {spec.alpha}: walks end with this probability.")
     if not (spec.eps > 0 and math.isfinite(spec.eps)):
         raise InputError(f"Expected eps as a positive number, got {spec.eps}: with 0, pushing never ends.")
     if spec.top_k is not None and spec.top_k < 1:

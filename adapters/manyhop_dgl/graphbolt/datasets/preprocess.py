@@ -63,7 +63,7 @@ def preprocess_ondisk_dataset(
     """
     folder = path_of("dataset_dir", dataset_dir)
     if not folder.exists():
-        raise InputError(f"Invalid dataset path: {folder}")
+        raise InputError(f"Invalid dataset path: {folder}. Expected a folder with metadata.yaml, found none.")
     if not folder.is_dir():
         raise InputError(f"The dataset must be a directory. But got {folder}.")
     files = DatasetFolder(folder, allow_outside_paths)

@@ -133,7 +133,7 @@ class BasicFeatureStore(FeatureStore):
         except KeyError:
             domain, type_name, name = key
             of = f" of {domain} type '{type_name}'" if type_name is not None else f" of the {domain}s"
-            raise FeatureError(f"Expected a feature of {self.keys()}, got '{name}'{of}.") from None
+            raise FeatureError(f"Expected one of {self.keys()}, got '{name}'{of}. Add it to the store.") from None
 
     def __setitem__(self, key: FeatureKey, feature: object) -> None:
         if not isinstance(key, tuple) or len(key) != 3:
