@@ -1,9 +1,8 @@
 """Compare the accuracy of the examples with manyhop's loaders, with PyG's, and without the graph, over several seeds.
 
     python examples/compare_loaders.py            # about an hour on two cores; needs torch-sparse or pyg-lib
-    python examples/compare_loaders.py --seeds 2 --only "genre of a film"
     python examples/compare_loaders.py --processes 1 2 4     # manyhop, by the number of processes
-    python examples/compare_loaders.py --accelerated --only genre
+    python examples/compare_loaders.py --accelerated --seeds 2 --only genre
 
 PyG's column runs the same script with the import changed and without features that PyG's loaders lack: see WITHOUT."""
 
@@ -44,8 +43,7 @@ def score(column: str, task: str, seed: int) -> float:
     """What a script prints in the end."""
     script, dataset = TASKS[task]
     source = (EXAMPLES / script).read_text()
-    arguments = ["--dataset", dataset, "--seed", str(seed), "--device", "cpu"]
-    arguments += ["--no-graph"] if column == ALONE else []
+    arguments = ["--dataset", dataset, "--seed", str(seed), "--device", "cpu", *["--no-graph"] * (column == ALONE)]
     source = changed(source, {PYGS: WITHOUT, ACCELERATED: FASTER}.get(column, ()))
     command = [sys.executable, "-W", "ignore", "-c", source, *arguments]
     if "process" in column:
@@ -62,11 +60,14 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="+", help="ours only, with these numbers of processes")
     parser.add_argument("--accelerated", action="store_true", help="ours only, with layers as they are and accelerated")
     args = parser.parse_args()
+    tasks = [task for task in TASKS if task.startswith(args.only)]
+    if args.seeds < 2 or not tasks:
+        parser.error(f"expected --seeds from 2 on and --only of {list(TASKS)}, got {args.seeds} and {args.only!r}")
     columns = [OURS, ACCELERATED] if args.accelerated else [OURS, PYGS, ALONE]
     if args.processes:
         columns = [f"{number} process{'es' if number > 1 else ''}" for number in args.processes]
     print("| task | " + " | ".join(columns) + " |\n" + "|---" * (len(columns) + 1) + "|", flush=True)
-    for task in (task for task in TASKS if task.startswith(args.only)):
+    for task in tasks:
         cells = []
         for column in columns:
             scores = [score(column, task, seed) for seed in range(args.seeds)]

@@ -2,8 +2,8 @@
 
     python examples/dgl_link_prediction.py                         # 1 process; a GPU if there is one
     torchrun --nproc-per-node 4 examples/dgl_link_prediction.py    # 4 processes
-Predicts who plays in which film or, with --dataset, what needs or cites what. A negative joins ends of two true edges.
-"""
+
+Predicts who plays in which film (--dataset: what needs or cites what). A negative joins ends of two true edges."""
 
 import argparse
 

@@ -29,7 +29,7 @@ parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else
 args = parser.parse_args()
 torch.manual_seed(0)
 alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-if args.device == "cuda":
+if args.device == "cuda" and torch.cuda.is_available():
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
 dist.init_process_group(**alone)  # NCCL for tensors on GPUs, gloo for others
 
@@ -59,10 +59,10 @@ class SAGE(torch.nn.Module):
         return h
 
 
-model = DistributedDataParallel(SAGE(data.num_features, *[64 for _ in fanout[1:]], num_classes).to(args.device))
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 train_loader = make_loader(data.train_mask, shuffle=True, drop_uneven_inputs=True)
 test_loader = make_loader(data.test_mask)
+model = DistributedDataParallel(SAGE(data.num_features, *[64 for _ in fanout[1:]], num_classes).to(args.device))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 for epoch in range(1, args.epochs + 1):
     model.train()
     for batch in train_loader:

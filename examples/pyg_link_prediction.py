@@ -3,8 +3,8 @@
     python examples/pyg_link_prediction.py                         # 1 process, on the GPU if there is one
     torchrun --nproc-per-node 4 examples/pyg_link_prediction.py    # 4 processes, each with its GPU
     torchrun --nnodes 2 --node-rank 0|1 --master-addr HOST --nproc-per-node 2 examples/pyg_link_prediction.py
-Predicts who plays in which film or, with --dataset, what needs or cites what. A negative joins ends of two true edges.
-"""
+
+Predicts who plays in which film (--dataset: what needs or cites what). A negative joins ends of two true edges."""
 
 import argparse
 

@@ -167,3 +167,11 @@ def test_an_unknown_dataset(run, capsys):
 def test_a_fanout_that_makes_no_sense(run):
     with pytest.raises(InputError, match="-7"):
         run("pyg_node_classification.py", "--fanout", "10", "-7")
+
+
+@pytest.mark.parametrize(("argument", "value"), [("--only", "nothing"), ("--seeds", "1")])
+def test_what_cannot_be_compared(run, capsys, argument, value):
+    with pytest.raises(SystemExit) as error:
+        run("compare_loaders.py", argument, value)
+    assert error.value.code == 2
+    assert value in capsys.readouterr().err

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import forks
 import pytest
+import torch
 import torch.distributed as dist
 
 import manyhop_dgl  # noqa: F401  # with it, DGL works on any torch
+from manyhop.errors import InputError
 
 pytest.importorskip("dgl", "2.1", reason="the example trains with DGL's layers")
 
@@ -61,3 +63,9 @@ def test_it_is_short_and_differs_from_graphbolt_by_its_import():
     lines = SCRIPT.read_text().splitlines()
     assert len(lines) <= 84
     assert sum("manyhop" in line for line in lines) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
+def test_a_device_that_is_not_there(run):
+    with pytest.raises(InputError, match=r"Expected an available device.*got 'cuda'"):
+        run("--device", "cuda")
