@@ -1,12 +1,16 @@
 """The documentation builds, and what it names is there."""
 
+import importlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from manyhop.cli import _parser
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -34,6 +38,35 @@ def test_every_make_target_that_is_named_exists():
     named = {name for page in PAGES for name in re.findall(r"`make (?:\w+=\S+ )*([a-z]+)`", page.read_text())}
     assert named
     assert named <= targets
+
+
+def blocks(page, *languages):
+    """Return the blocks of code of a page that are in one of these languages ("": in none)."""
+    found = re.findall(r"^ *```(\w*)\n(.*?)^ *```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return [code for language, code in found if language in languages]
+
+
+def test_command_lines_are_accepted():
+    lines = [
+        line
+        for page in PAGES
+        for code in blocks(page, "sh", "")
+        for line in code.replace("\\\n", " ").splitlines()
+        if line.startswith("manyhop ")
+    ]
+    assert len(lines) > 40
+    for line in lines:
+        arguments = shlex.split(line, comments=True)[1:]
+        assert _parser().parse_args(arguments).verb == arguments[0], line  # exits where it refuses one
+
+
+def test_names_that_are_imported_exist():
+    pattern = re.compile(r"^ *from (manyhop\S*) import (.+)$", re.MULTILINE)
+    code = "\n".join(code for page in PAGES for code in blocks(page, "python"))
+    imports = {(module, name.strip()) for module, names in pattern.findall(code) for name in names.split(",")}
+    assert len(imports) > 10
+    for module, name in imports:
+        assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
 
 
 def test_the_site_builds(tmp_path):
