@@ -5,7 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
+import torch_geometric.data
 import torch_geometric.loader
+import torch_geometric.sampler
 from torch.utils.data import DataLoader
 
 import manyhop_dgl
@@ -27,6 +29,12 @@ def table():
     return {argument: cells for argument, *cells in rows}
 
 
+def last_table():
+    """Return the rows of the last table: argument -> the classes and functions that take it."""
+    last = re.findall(r"(?:^\|.*\n)+", PAGE.read_text(), re.MULTILINE)[-1]
+    return {argument: named(cell) for argument, cell in re.findall(r"^\| `(\w+)` \|(.*?)\|.*\|$", last, re.MULTILINE)}
+
+
 def parameters(function):
     return inspect.signature(function).parameters
 
@@ -38,6 +46,18 @@ def added(ours, theirs):
 
 def named(cell):
     return set(re.findall(r"`(\w+)`", cell))
+
+
+@pytest.mark.parametrize("name", ["NeighborSampler", "BidirectionalNeighborSampler", "HGTSampler"])
+def test_samplers_of_pyg(name):
+    extra = added(CLASSES[name], getattr(torch_geometric.sampler, name))
+    assert extra == {argument for argument, takers in last_table().items() if name in takers}
+
+
+@pytest.mark.parametrize("name", ["FeatureStore", "GraphStore"])
+def test_stores(name):
+    extra = added(CLASSES[name], getattr(torch_geometric.data, name))
+    assert extra == {argument for argument, takers in last_table().items() if name in takers}
 
 
 @pytest.mark.parametrize("name", LOADERS)
@@ -65,6 +85,12 @@ def test_graphbolt():
     folder = Path(pytest.importorskip("dgl").__file__).parent / "graphbolt"
     files = {"DataLoader": "dataloader", "ItemSampler": "item_sampler", "DistributedItemSampler": "item_sampler"}
     later = {"num_gpu_cached_edges", "gpu_cache_threshold"}  # of versions after DGL 2.1
+    takers = {name for names in last_table().values() for name in names - set(CLASSES)}
+    for name in takers:
+        expected = {argument for argument, names in last_table().items() if name in names}
+        assert expected <= set(parameters(getattr(gb, name)))
+        assert {"placement", "device"} & set(parameters(getattr(gb, name))) <= expected
+    assert len(takers) > 4
     for name, file in files.items():
         theirs = griffe.visit(file, folder / f"{file}.py", (folder / f"{file}.py").read_text())[name]
         extra = set(parameters(getattr(gb, name))) - {p.name for p in theirs.parameters}
