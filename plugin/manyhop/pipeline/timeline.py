@@ -111,7 +111,7 @@ def _png(intervals: Sequence[Interval], path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingExtraError("matplotlib", "bench", "a timeline as .png") from None
+        raise MissingExtraError("matplotlib", "bench", "A timeline as .png") from None
     intervals = _latest(intervals, _IN_PNG)
     lanes = _lanes(intervals)
     begin = min(i.start for i in intervals)
