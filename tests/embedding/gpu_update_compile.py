@@ -13,7 +13,8 @@ from manyhop.embedding.rules import Kind
 INTEGERS = (
     "ids",
     "order",
-    "count",
+    "begin",
+    "end",
     "grads",
     "pieces",
     "weight",
@@ -22,8 +23,8 @@ INTEGERS = (
     "state_b",
     "stamps",
     "stamp",
-    "span",
-    "inside_span",
+    "apart",
+    "apart_end",
     "groups",
     "hot_weight",
     "hot_a",
@@ -49,7 +50,7 @@ def compiled(function, types, values):
 if __name__ == "__main__":
     for wide in (True, False):
         values = {"WIDE_IDS": not wide, "WIDE_GRADS": wide, "WIDTH": 128, "LANES": 4, "ROWS": 8, "COLUMNS": 128}
-        assert compiled(sum_pieces, dict.fromkeys(INTEGERS[:5], "i64"), values).asm["cubin"]
+        assert compiled(sum_pieces, dict.fromkeys(INTEGERS[:6], "i64"), values).asm["cubin"]
     types = dict.fromkeys(INTEGERS, "i64") | {"numbers": ("i64",) * NUMBERS.value}
     for kind, *others in VARIANTS:
         found = compiled(update_rows, types, dict(zip(CONSTANTS, (int(kind), *others), strict=True)))
@@ -69,7 +70,7 @@ if __name__ == "__main__":
             (number_rows, ("ids", "count", "counts", "before", "rows")),
         ):
             assert compiled(function, dict.fromkeys(integers, "i64"), {"WIDE_IDS": wide, "BLOCK": 1024}).asm["cubin"]
-        integers = ("ids", "count", "before", "bounds", "ranks", "active", "at", "routes", "sent")
+        integers = ("ids", "count", "before", "bounds", "ranks", "bounds_of_rank", "total", "at", "routes")
         assert compiled(find_routes, dict.fromkeys(integers, "i64"), {"WIDE_IDS": wide, "LANES": 2}).asm["cubin"]
         types = dict.fromkeys(("ids", "rows", "order"), "i64") | {"begins": ("i64",) * 3}
         assert compiled(merge_runs, types, {"WIDE_IDS": wide, "RUNS": 2, "BLOCK": 1024}).asm["cubin"]

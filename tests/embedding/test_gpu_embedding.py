@@ -1,5 +1,7 @@
 """The GPU's kernel on CPU tensors in triton's interpreter: as the CPU's."""
 
+import itertools
+
 import pytest
 import torch
 from embedding_training import OURS
@@ -77,17 +79,39 @@ def test_sums_are_those_of_the_cpu_bit_for_bit(count, repeats):
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
 @pytest.mark.parametrize(("begin", "end"), [(0, 0), (0, 130), (130, 390), (390, 500)])
-def test_sums_of_a_span_later(dtype, begin, end):
+def test_sums_of_positions_later(dtype, begin, end):
     """The same bits as in one go, and nothing is written elsewhere."""
     ids = (torch.arange(500) // 130).to(dtype)
     gradients = Gradients(ids, torch.randperm(500), torch.randn(500, 24))
-    (before, _), apart = distinct_rows(gradients), torch.tensor([begin, end])
+    (before, _), apart = distinct_rows(gradients), torch.tensor([begin, (begin + end) // 2, end])
     by_number = numbered(gradients, before)
     sums, others = sum_by_row(by_number), sum_by_row(by_number, apart)
     first, last = int(before[begin]), int(before[end])
     found = torch.full((last - first, 24), float("nan"))
-    sum_apart(by_number, apart, first, found)
+    sum_apart(by_number, begin, end, first, found)
     assert torch.equal(torch.cat([others[:first], found, others[last:4]]), sums[:4])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize("repeats", [1, 3, 130])
+def test_parts_are_updated_as_all_at_once(dtype, repeats):
+    """The same bits, of any place where they are cut; a part reads no gradients of the next ones."""
+    rows = torch.arange(500) // repeats
+    gradients = Gradients(rows.to(dtype), torch.randperm(500), torch.randn(500, 24))
+    rule, num_states = RULES["ADAM"]
+    found = []
+    for apply, cuts in ((update_on_gpu, [0, 500]), (update_on_gpu, [0, 67, 131, 500]), (update, [0, 0, 200, 260, 500])):
+        ends = [*torch.searchsorted(rows, rows[[min(cut, 499) for cut in cuts]])[:-1].tolist(), 500]
+        values = torch.full_like(gradients.values, float("nan"))
+        come = Gradients(rows if apply is update else gradients.ids, gradients.order, values)
+        weights, states = torch.zeros(500, 24), [torch.full((500, 24), 0.5) for _ in range(num_states)]
+        for begin, end in itertools.pairwise(ends):
+            values[gradients.order[begin:end]] = gradients.values[gradients.order[begin:end]]
+            apply(come.part(begin, end), Change(rule, weights, states))
+        found.append([weights, *states])
+    for whole, parts, on_cpu in zip(*found, strict=True):
+        assert torch.equal(whole, parts)
+        torch.testing.assert_close(whole, on_cpu, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
@@ -98,14 +122,14 @@ def test_rows_and_routes_as_on_the_cpu(dtype, count):
     expected, expected_rows = distinct_rows(Gradients(ids, ids, torch.empty(count, 1)))
     assert torch.equal(before, expected)
     assert torch.equal(rows[: before[-1]], expected_rows[: before[-1]])
-    bounds = torch.tensor([[0, count // 3], [count // 3, count // 2], [count // 2, count]], dtype=dtype)
-    at, routes, sent = (torch.empty(shape, dtype=torch.int64) for shape in ((3, 2), 6, 3))
-    routes_on_gpu(ids, before, bounds, at, routes, sent, is_active=True)
+    bounds = torch.tensor(
+        [[0, 0, count // 3], [count // 3, count // 2, count // 2], [0, count // 2, count]], dtype=dtype
+    )
+    at, routes = (torch.empty(shape, dtype=torch.int64) for shape in ((3, 3), (3, 4)))
+    routes_on_gpu(ids, before, bounds, -1, at, routes)
     assert torch.equal(at, torch.searchsorted(ids, bounds))
-    assert torch.equal(routes.view(3, 2), before[at])
-    assert torch.equal(sent, routes[1::2] - routes[::2])
-    routes_on_gpu(ids, before, bounds, at, routes, sent, is_active=False)
-    assert sent.tolist() == [-1, -1, -1]
+    assert torch.equal(routes[:, :-1], before[at])
+    assert routes[:, -1].tolist() == [-1, -1, -1]
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from manyhop.embedding.hot import Hot
-from manyhop.embedding.rules import Rule, Span, Stamps
+from manyhop.embedding.rules import Rule, Stamps
 
 
 @dataclass(frozen=True)
@@ -37,5 +37,6 @@ class Change:
     hot: Sequence[Hot] = ()
     """Rows of ``weight`` and of each state that reside elsewhere, the same of all; of one GPU."""
 
-    span: Span | None = None
-    """The gradients that are applied, on a GPU; ``None``: all."""
+    apart: Tensor | None = None
+    """``[2 or more] int64`` on a GPU: positions of gradients, which the host does not know. Those from the first to the
+    last are left out; none of their rows has others."""

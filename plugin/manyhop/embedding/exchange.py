@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
+from itertools import accumulate, islice, pairwise
 from typing import Any
 
 import torch
@@ -18,7 +19,11 @@ from manyhop.embedding.owners import Owners
 from manyhop.embedding.updating import distinct_rows, numbered, sum_apart, sum_by_row
 from manyhop.errors import RankError
 
-_INACTIVE = -1  # sent instead of a number of rows: there was no backward
+_PARTS = 3
+_LARGE = 1 << 26
+"""Bytes of a rank's gradients from which on they travel in ``_PARTS`` parts: a step updates one part of the rows while
+the next ones are on their way. Each collective takes the host about 0.1 ms."""
+_INACTIVE = -1  # sent instead of a number of gradients: there was no backward
 
 
 class GradientExchange:
@@ -31,20 +36,19 @@ class GradientExchange:
     """
 
     def __init__(self, device: torch.device, name: str, timeout: float | None) -> None:
-        import torch.distributed as dist
-
         self._world, self._device, self._name = world.init(timeout=timeout or DEFAULT_TIMEOUT), device, name
         self._group: Any = None
         if not self._world.is_alone:
-            backend = "nccl" if device.type == "cuda" else "gloo"
-            self._group = dist.new_group(backend=backend, timeout=timedelta(seconds=timeout or DEFAULT_TIMEOUT))
+            self._group = _new_group(device, timeout or DEFAULT_TIMEOUT)
             world.at_shutdown(self.close)
             size = self._world.world_size
-            self._numbers, self._nothing = _OnHost(3 * size, device), torch.zeros(1, device=device)
-            self._at, self._sent = (torch.empty(shape, dtype=torch.int64, device=device) for shape in ((size, 2), size))
+            self._numbers, self._nothing = _OnHost(size * (3 * _PARTS + 5), device), torch.zeros(1, device=device)
+            lengths = [size * columns for columns in (_PARTS + 1, _PARTS + 2, _PARTS + 2)]
+            at, routes, received = torch.split(self._numbers.values, lengths)
+            self._at, self._routes, self._received = at.view(size, -1), routes.view(size, -1), received.view(size, -1)
         self._bounds: dict[Owners, Tensor] = {}
 
-    def send(self, gradients: Gradients | None, owners: Owners, width: int) -> Gradients | None:
+    def send(self, gradients: Gradients | None, owners: Owners, width: int) -> Iterator[Gradients] | None:
         """Sum gradients, send sums, and receive those of the rows that this rank owns. All ranks call it.
 
         Args:
@@ -53,40 +57,42 @@ class GradientExchange:
             width: numbers of a row.
 
         Returns:
-            The sums of all ranks, those of a row in the order of ranks; ``None``: there was no ``backward`` on any.
+            The sums of all ranks, those of a row in the order of ranks, in one or several parts: the next one is on its
+            way. ``None``: there was no ``backward`` on any rank.
 
         Raises:
-            RankError: another rank is gone or late.
+            RankError: another rank is gone or late; also when a part is taken.
         """
         dtype, rank = ids_dtype(self._device, owners.num_rows), self._world.rank
         held = self._none(width, dtype) if gradients is None else gradients
         with self._failing(), self._on_device():
             if owners not in self._bounds:
-                self._bounds[owners] = owners.bounds(dtype, self._device)
+                self._bounds[owners] = owners.bounds(_PARTS, dtype, self._device)
             before, ids = distinct_rows(held)
             self._exchange_counts(held, before, self._bounds[owners], is_active=gradients is not None)
             # What only this rank needs is summed when the rest is on its way.
             apart = self._at[rank] if self._device.type == "cuda" and owners.num_copies == 1 else None
             by_number = numbered(held, before)
             sums = sum_by_row(by_number, apart)
-            spans, expected = self._counts()
-            if max(expected) == _INACTIVE:
+            routes = self._read_routes(width)
+            if routes is None:
                 return None
-            expected = [max(count, 0) for count in expected]
-
-            def own_sums(place: Tensor) -> None:
-                if apart is None:
-                    place.copy_(sums[slice(*spans[rank])])
-                else:
-                    sum_apart(by_number, apart, spans[rank][0], place)
-
-            got_ids, ids_arrive = self._route(ids, spans, expected, lambda place: place.copy_(ids[slice(*spans[rank])]))
-            got_sums, sums_arrive = self._route(sums, spans, expected, own_sums)
+            count = routes.ends[-1]
+            got_ids, got_sums = ids.new_empty(count), sums.new_empty(count, width)
+            ids_arrive = self._begin(ids, got_ids, routes, 0, routes.parts)
+            arrivals = [self._begin(sums, got_sums, routes, 0, 1)]
+            own, place = (slice(each[rank][0], each[rank][-1]) for each in (routes.sent, routes.received))
+            got_ids[place].copy_(ids[own])
+            if apart is None:
+                got_sums[place].copy_(sums[own])
+            else:
+                sum_apart(by_number, *routes.apart, own.start, got_sums[place])
+            # All parts are on their way before the first is updated: each waits for what was launched before it.
+            arrivals += [self._begin(sums, got_sums, routes, k, k + 1) for k in range(1, routes.parts)]
             ids_arrive()
-            # Beside the exchange of sums.
-            found = Gradients.merged(got_ids, got_sums, expected, num_rows=owners.num_rows)
-            sums_arrive()
-        return found
+            sizes = [begins[-1] - begins[0] for begins in routes.received]
+            found = Gradients.merged(got_ids, got_sums, sizes, num_rows=owners.num_rows)
+        return self._arriving(found, routes.ends, arrivals)
 
     def _exchange_counts(self, held: Gradients, before: Tensor, bounds: Tensor, *, is_active: bool) -> None:
         """Begin to read where the sums for each rank are, and how many come from it.
@@ -99,55 +105,74 @@ class GradientExchange:
         """
         import torch.distributed as dist
 
-        routes, received = self._numbers.values[: bounds.numel()], self._numbers.values[bounds.numel() :]
+        total = len(held.ids) if is_active else _INACTIVE
         if held.ids.is_cuda:
             from manyhop.embedding.gpu_routes import routes_on_gpu  # imports triton
 
-            routes_on_gpu(held.ids, before, bounds, self._at, routes, self._sent, is_active=is_active)
+            routes_on_gpu(held.ids, before, bounds, total, self._at, self._routes)
         else:
             torch.searchsorted(held.ids, bounds, out=self._at)
-            torch.index_select(before, 0, self._at.view(-1), out=routes)
-            self._sent.copy_(routes[1::2] - routes[::2] if is_active else torch.full_like(received, _INACTIVE))
-        dist.all_to_all_single(received, self._sent, group=self._group)
+            self._routes[:, :-1] = before[self._at]
+            self._routes[:, -1] = total
+        dist.all_to_all_single(self._received, self._routes, group=self._group)
         self._numbers.send()
 
-    def _counts(self) -> tuple[list[tuple[int, int]], list[int]]:
-        """Return begin and end of the sums for each rank, and how many come from it, or ``_INACTIVE``."""
-        numbers, size = self._numbers.read(), self._world.world_size
-        return list(zip(numbers[: 2 * size : 2], numbers[1 : 2 * size : 2], strict=True)), numbers[2 * size :]
+    def _read_routes(self, width: int) -> _Routes | None:
+        """Return what goes where, when it is known; ``None``: there was no ``backward`` on any rank."""
+        rank, numbers = self._world.rank, iter(self._numbers.read())
+        at, sent, received = (
+            [list(islice(numbers, each.shape[1])) for _ in range(each.shape[0])]
+            for each in (self._at, self._routes, self._received)
+        )
+        most = max(row.pop() for row in received)
+        if most == _INACTIVE:
+            return None
+        step = 1 if 4 * width * most >= _LARGE else _PARTS
+        received = [row[::step] for row in received]
+        begins = accumulate((row[-1] - row[0] for row in received), initial=0)
+        places = [[begin + one - row[0] for one in row] for begin, row in zip(begins, received, strict=False)]
+        ends = [sum(column) - sum(row[0] for row in received) for column in zip(*received, strict=True)]
+        return _Routes([row[:-1:step] for row in sent], places, ends, (at[rank][0], at[rank][-1]))
 
-    def _route(
-        self,
-        values: Tensor,
-        spans: list[tuple[int, int]],
-        expected: list[int],
-        write_own: Callable[[Tensor], object],
-    ) -> tuple[Tensor, Callable[[], object]]:
-        """Send spans of values to all ranks, and receive theirs.
+    def _begin(self, values: Tensor, received: Tensor, routes: _Routes, begin: int, end: int) -> Callable[[], object]:
+        """Begin to send parts of values to all other ranks, and to receive theirs.
 
         Args:
             values: ``[rows, ...]``.
-            spans: per rank: begin and end of the rows that it gets.
-            expected: per rank: how many rows come from it.
-            write_own: of a GPU, writes this rank's own part to its place while the others are on their way.
+            received: gets what comes.
+            routes: of the values.
+            begin: the first part.
+            end: the part after the last.
 
         Returns:
-            What comes from all ranks, one after the other, and a function to call before it is read: on a GPU, the
-            current stream then waits.
+            A function to call before they are read: on a GPU, the current stream then waits.
         """
         import torch.distributed as dist
 
-        received = values.new_empty(sum(expected), *values.shape[1:])
-        if self._device.type == "cpu":  # gloo has no collective for lists of tensors
-            sizes = [end - begin for begin, end in spans]
-            dist.all_to_all_single(received, _joined(values, spans), expected, sizes, group=self._group)
-            return received, lambda: None
-        sent, got = [values[begin:end] for begin, end in spans], list(torch.split(received, expected))
-        place, rank = got[self._world.rank], self._world.rank
-        sent[rank] = got[rank] = received[:0]
-        work = dist.all_to_all(got, sent, group=self._group, async_op=True)
-        write_own(place)
-        return received, work.wait
+        sent, got = (
+            [tensor[row[begin] : row[end]] for row in rows]
+            for tensor, rows in ((values, routes.sent), (received, routes.received))
+        )
+        sent[self._world.rank] = got[self._world.rank] = received[:0]
+        if self._device.type == "cuda":
+            works = [dist.all_to_all(got, sent, group=self._group, async_op=True)]
+        else:  # gloo has no collective for lists of tensors
+            works = [
+                transfer(each, rank, group=self._group)
+                for transfer, tensors in ((dist.irecv, got), (dist.isend, sent))
+                for rank, each in enumerate(tensors)
+                if len(each)
+            ]
+        return lambda: [work.wait() for work in works]
+
+    def _arriving(
+        self, gradients: Gradients, ends: list[int], arrivals: list[Callable[[], object]]
+    ) -> Iterator[Gradients]:
+        """Return parts of gradients, each when it has come."""
+        for ends_of_part, arrive in zip(pairwise(ends), arrivals, strict=True):
+            with self._failing():
+                arrive()
+            yield gradients.part(*ends_of_part)
 
     def _none(self, width: int, dtype: torch.dtype) -> Gradients:
         ids = torch.empty(0, dtype=dtype, device=self._device)
@@ -215,8 +240,35 @@ class _OnHost:
         return values
 
 
-def _joined(values: Tensor, spans: list[tuple[int, int]]) -> Tensor:
-    """Return what goes to each rank, one after the other: a view, where all goes once and in this order."""
-    if all(end == begin for (_, end), (begin, _) in itertools.pairwise(spans)):
-        return values[spans[0][0] : spans[-1][1]]
-    return torch.cat([values[begin:end] for begin, end in spans])
+@dataclass(frozen=True)
+class _Routes:
+    """Which sums come from where and go where: in parts, by ranges of the rows that a rank owns."""
+
+    sent: list[list[int]]
+    """Per rank: where the sums of each part for it begin, and where the last ones end."""
+
+    received: list[list[int]]
+    """Per rank: where its sums of each part are put, and where the last ones end."""
+
+    ends: list[int]
+    """How many sums come from all ranks before each part, and in all."""
+
+    apart: tuple[int, int]
+    """Begin and end of the positions of gradients whose rows this rank owns."""
+
+    @property
+    def parts(self) -> int:
+        """Their number, the same on all ranks."""
+        return len(self.ends) - 1
+
+
+def _new_group(device: torch.device, timeout: float) -> Any:
+    """All ranks, for gradients alone."""
+    import torch.distributed as dist
+
+    limit = timedelta(seconds=timeout)
+    if device.type == "cpu":
+        return dist.new_group(backend="gloo", timeout=limit)
+    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)  # over the update of the part before
+    options._timeout = limit
+    return dist.new_group(backend="nccl", timeout=limit, pg_options=options)

@@ -28,8 +28,8 @@ _LANES = 4  # numbers that a thread reads at once: 16 bytes of float32
 def update_on_gpu(gradients: Gradients, change: Change) -> None:
     """Do what :func:`manyhop.embedding.updating.update` does, on the current stream of the gradients' GPU."""
     rule, weight, states, hot = change.rule, change.weight, change.states, change.hot
-    values, count = gradients.values, len(gradients.ids)
-    if count == 0 or len(weight) == 0:
+    values, (begin, end) = gradients.values, gradients.ends
+    if begin == end or len(weight) == 0:
         return
     with as_current(values.device):
         reads, types, rows, blocks = _gradients(gradients, [weight, *states, *(one.rows for one in hot)])
@@ -38,28 +38,29 @@ def update_on_gpu(gradients: Gradients, change: Change) -> None:
         stamped = (0, 0) if change.stamps is None else (change.stamps.of_rows.data_ptr(), change.stamps.value)
         at_hot = [hot[0].rows_set.groups.data_ptr(), *(each.rows.data_ptr() for each in hot)] if hot else []
         at_hot = (at_hot + [0] * 4)[:4]
-        spanned = (0, 0) if change.span is None else (change.span.ends.data_ptr(), int(change.span.inside))
+        apart = (0, 0) if change.apart is None else (change.apart.data_ptr(), change.apart[-1:].data_ptr())
         wide_ids, wide_grads, *tile = types
         constants = (int(rule.kind), wide_ids, wide_grads, weight.dtype == torch.float32, *tile, bool(hot))
-        updates = _kernel(update_rows, (0,) * 17 + (NUMBERS.value,), constants)
+        updates = _kernel(update_rows, (0,) * 18 + (NUMBERS.value,), constants)
         updates(
-            values.device, -(-count // rows) * blocks,
-            *reads, _pieces(gradients).data_ptr(), weight.data_ptr(), change.first, a, b, *stamped, *spanned, *at_hot,
+            values.device, -(-(end - begin) // rows) * blocks,
+            *reads, _pieces(gradients).data_ptr(), weight.data_ptr(), change.first, a, b, *stamped, *apart, *at_hot,
             numbers,
         )  # fmt: skip
 
 
 def _pieces(gradients: Gradients) -> Tensor:
-    """Return ``[ceil(count / PIECE), width] float32``: sums of the pieces that continue a row; others are undefined."""
+    """Return ``[ceil(end / PIECE), width] float32``: sums of the pieces that continue a row; others are undefined."""
     if gradients.pieces:
         return gradients.pieces[0]
-    values, count = gradients.values, -(-len(gradients.ids) // PIECE)
-    pieces = torch.empty(count, values.shape[1], dtype=torch.float32, device=values.device)
-    if count > 1:
+    values, (begin, end) = gradients.values, gradients.ends
+    first, last = begin // PIECE, -(-end // PIECE)
+    pieces = torch.empty(last, values.shape[1], dtype=torch.float32, device=values.device)
+    if last - first > 1:
         with as_current(values.device):
             reads, types, rows, blocks = _gradients(gradients, [])
-            sums = _kernel(sum_pieces, (0,) * 5, types)
-            sums(values.device, -(-count // rows) * blocks, *reads, pieces.data_ptr())
+            sums = _kernel(sum_pieces, (0,) * 6, types)
+            sums(values.device, -(-(last - first) // rows) * blocks, *reads, pieces.data_ptr())
     gradients.pieces.append(pieces)
     return pieces
 
@@ -79,7 +80,7 @@ def _gradients(gradients: Gradients, others: Sequence[Tensor]) -> tuple[tuple[in
     columns = min(_MOST_COLUMNS, 1 << max(4, (width - 1).bit_length()))
     rows = _TILE // columns
     lanes = _LANES if all(_in_lanes(each, width) for each in (values, *others)) else 1
-    reads = ids.data_ptr(), gradients.order.data_ptr(), len(ids), values.data_ptr()
+    reads = ids.data_ptr(), gradients.order.data_ptr(), *gradients.ends, values.data_ptr()
     types = ids.dtype == torch.int64, values.dtype == torch.float32, width, lanes, rows, columns
     return reads, types, rows, -(-width // columns)
 

@@ -32,27 +32,21 @@ def number_on_gpu(ids: Tensor) -> tuple[Tensor, Tensor]:
     return before, rows
 
 
-def routes_on_gpu(
-    ids: Tensor, before: Tensor, bounds: Tensor, at: Tensor, routes: Tensor, sent: Tensor, *, is_active: bool
-) -> None:
-    """Find where the gradients and the sums for each rank are, on the current stream.
+def routes_on_gpu(ids: Tensor, before: Tensor, bounds: Tensor, total: int, at: Tensor, routes: Tensor) -> None:
+    """Find how many gradients, and how many rows, come before each bound, on the current stream.
 
     Args:
         ids: ``[count]``, ascending.
         before: of :func:`number_on_gpu`.
-        bounds: ``[ranks, 2]``, like ids: the first row of each rank, and the one after its last.
-        at: gets ``[ranks, 2] int64``: begin and end of the gradients.
-        routes: gets ``[2 * ranks] int64``: begin and end of the sums.
-        sent: gets ``[ranks] int64``: how many sums there are, -1 unless active.
-        is_active: whether there was a ``backward``.
+        bounds: ``[ranks, bounds]``, like ids: rows, ascending for each rank.
+        total: what the last column of ``routes`` gets.
+        at: gets ``[ranks, bounds] int64``: numbers of gradients.
+        routes: gets ``[ranks, bounds + 1] int64``: numbers of rows, and ``total``.
     """
-    ranks = len(bounds)
-    lanes = 1 << max(0, (ranks - 1).bit_length())
+    lanes = 1 << (bounds.numel() - 1).bit_length()
     find = _kernel(find_routes, (0,) * 9, (ids.dtype == torch.int64, lanes))
-    addresses = at.data_ptr(), routes.data_ptr(), sent.data_ptr()
-    find(
-        ids.device, 1, ids.data_ptr(), len(ids), before.data_ptr(), bounds.data_ptr(), ranks, int(is_active), *addresses
-    )
+    read = ids.data_ptr(), len(ids), before.data_ptr(), bounds.data_ptr(), *bounds.shape
+    find(ids.device, 1, *read, total, at.data_ptr(), routes.data_ptr())
 
 
 def merge_on_gpu(ids: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -26,6 +26,18 @@ class Gradients:
     """Of a GPU, which sums parts of a row that has many gradients at the same time: these sums, made once; at first
     none."""
 
+    positions: tuple[int, int] | None = None
+    """Begin and end of those that are meant, none of whose rows has others; ``None``: all."""
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Begin and end of those that are meant."""
+        return self.positions or (0, len(self.ids))
+
+    def part(self, begin: int, end: int) -> Gradients:
+        """Return the same gradients, of which some positions are meant: sums do not depend on where they are cut."""
+        return Gradients(self.ids, self.order, self.values, self.pieces.copy(), (begin, end))
+
     @staticmethod
     def of(ids: Tensor, values: Tensor, *, num_rows: int) -> Gradients:
         """Sort gradients by row; those of the same row keep their order.

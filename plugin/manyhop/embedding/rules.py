@@ -49,17 +49,6 @@ class Stamps:
     """The number of this update."""
 
 
-@dataclass(frozen=True)
-class Span:
-    """Positions of gradients on a GPU, which the host does not know; none of their rows has others."""
-
-    ends: Tensor
-    """``[2] int64``: the first, and the one after the last."""
-
-    inside: bool
-    """Whether these are meant, or all others."""
-
-
 PIECE = 64
 """Gradients of a row are added in pieces that end at multiples of this, of positions in the order of rows: a GPU adds
 pieces at the same time, and the sum has the same bits everywhere."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from manyhop.embedding.change import Change
 from manyhop.embedding.gradients import Gradients
-from manyhop.embedding.rules import Kind, Rule, Span
+from manyhop.embedding.rules import Kind, Rule
 from manyhop.system.threads import executor
 
 _STORE = Rule(Kind.STORE)
@@ -40,32 +40,34 @@ def sum_by_row(gradients: Gradients, apart: Tensor | None = None) -> Tensor:
 
     Args:
         gradients: of :func:`numbered`.
-        apart: of a GPU, ``[2] int64``: begin and end of positions for :func:`sum_apart`, none of whose rows has others.
+        apart: of a GPU, ``[2 or more] int64``: from the first to the last, positions for :func:`sum_apart`, none of
+            whose rows has others.
 
     Returns:
         ``[count, width] float32``, undefined beyond the number of rows, and for the positions ``apart``.
     """
     values = gradients.values
     sums = torch.empty(len(values), values.shape[1], dtype=torch.float32, device=values.device)
-    update(gradients, Change(_STORE, sums, first=1, span=None if apart is None else Span(apart, inside=False)))
+    update(gradients, Change(_STORE, sums, first=1, apart=apart))
     return sums
 
 
-def sum_apart(gradients: Gradients, apart: Tensor, first: int, out: Tensor) -> None:
+def sum_apart(gradients: Gradients, begin: int, end: int, first: int, out: Tensor) -> None:
     """Write the sums that :func:`sum_by_row` has left out to ``out [count, width] float32``.
 
     Args:
         gradients: as there.
-        apart: as there.
-        first: how many rows come before those at ``apart``.
+        begin: of the positions.
+        end: of the positions.
+        first: how many rows come before those at these positions.
         out: where sums go.
     """
-    update(gradients, Change(_STORE, out, first=1 + first, span=Span(apart, inside=True)))
+    update(gradients.part(begin, end), Change(_STORE, out, first=1 + first))
 
 
 def update(gradients: Gradients, change: Change) -> None:
     """Apply the sum of the gradients of each row."""
-    if gradients.values.is_cuda or change.hot or change.span is not None:
+    if gradients.values.is_cuda or change.hot or change.apart is not None:
         from manyhop.embedding.gpu import update_on_gpu  # imports triton
 
         update_on_gpu(gradients, change)
@@ -89,16 +91,16 @@ def _update_on_cpu(gradients: Gradients, change: Change) -> None:
             stamps_at, stamp, change.scale, rule.h0, rule.h1, rule.h2, rule.h3,
         )  # fmt: skip
 
-    parts = _cut(ids, min(torch.get_num_threads(), 1 + len(ids) // _ROWS_OF_A_THREAD))
+    begin, end = gradients.ends
+    parts = _cut(ids, begin, end, min(torch.get_num_threads(), 1 + (end - begin) // _ROWS_OF_A_THREAD))
     others = [executor(len(parts) - 1).submit(update_part, *part) for part in parts[1:]]
     update_part(*parts[0])
     for other in others:
         other.result()
 
 
-def _cut(ids: Tensor, parts: int) -> list[tuple[int, int]]:
-    """Cut ascending row numbers into ranges of about the same length; a row is in one of them only."""
-    count = len(ids)
-    at = torch.tensor([count * k // parts for k in range(1, parts)], dtype=torch.int64)
-    cuts = [0, *torch.searchsorted(ids, ids[at]).tolist(), count]
+def _cut(ids: Tensor, begin: int, end: int, parts: int) -> list[tuple[int, int]]:
+    """Cut positions of ascending row numbers into ranges of about the same length; a row is in one of them only."""
+    at = torch.tensor([begin + (end - begin) * k // parts for k in range(1, parts)], dtype=torch.int64)
+    cuts = [begin, *torch.searchsorted(ids, ids[at]).tolist(), end]
     return [(cuts[k], cuts[k + 1]) for k in range(parts)]

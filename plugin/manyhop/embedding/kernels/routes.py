@@ -39,28 +39,26 @@ def number_rows(ids, count, counts, before, rows, WIDE_IDS: tl.constexpr, BLOCK:
     tl.store(_ids_at(rows, WIDE_IDS) + number - 1, row, mask=leads != 0)
 
 
-@triton.jit(do_not_specialize=["ids", "count", "before", "bounds", "ranks", "active", "at", "routes", "sent"])
+@triton.jit(do_not_specialize=["ids", "count", "before", "bounds", "ranks", "bounds_of_rank", "total", "at", "routes"])
 def find_routes(
-    ids, count, before, bounds, ranks, active, at, routes, sent, WIDE_IDS: tl.constexpr, LANES: tl.constexpr
+    ids, count, before, bounds, ranks, bounds_of_rank, total, at, routes, WIDE_IDS: tl.constexpr, LANES: tl.constexpr
 ):
-    """Write where the gradients and the rows for each rank begin and end, and how many rows these are.
+    """Write how many gradients, and how many rows, come before each bound.
 
-    before: what ``number_rows`` has written. bounds: address of ``[ranks, 2]``, like ids: the first row of each rank,
-    and the one after its last. at, routes: of ``[ranks, 2] int64``. sent: of ``[ranks] int64``, -1 unless active.
+    before: what ``number_rows`` has written. bounds: address of ``[ranks, bounds_of_rank]``, like ids: rows. at: of
+    int64 of this shape. routes: of ``[ranks, bounds_of_rank + 1] int64``, of which the last column gets ``total``.
     """
-    rank = tl.arange(0, LANES).to(tl.int64)
-    mask = rank < ranks
-    id_of, bound = _ids_at(ids, WIDE_IDS), _ids_at(bounds, WIDE_IDS) + 2 * rank
-    number_of = before.to(tl.pointer_type(tl.int64))
+    i = tl.arange(0, LANES).to(tl.int64)
+    mask = i < ranks * bounds_of_rank
+    rank = i // bounds_of_rank
     zeros = tl.zeros([LANES], tl.int64)
-    begin = _search(id_of, tl.load(bound, mask=mask, other=0), zeros, zeros + tl.where(mask, count, 0), zeros)
-    end = _search(id_of, tl.load(bound + 1, mask=mask, other=0), begin, zeros + tl.where(mask, count, 0), zeros)
-    first, last = tl.load(number_of + begin, mask=mask, other=0), tl.load(number_of + end, mask=mask, other=0)
-    tl.store(at.to(tl.pointer_type(tl.int64)) + 2 * rank, begin, mask=mask)
-    tl.store(at.to(tl.pointer_type(tl.int64)) + 2 * rank + 1, end, mask=mask)
-    tl.store(routes.to(tl.pointer_type(tl.int64)) + 2 * rank, first, mask=mask)
-    tl.store(routes.to(tl.pointer_type(tl.int64)) + 2 * rank + 1, last, mask=mask)
-    tl.store(sent.to(tl.pointer_type(tl.int64)) + rank, tl.where(active != 0, last - first, -1), mask=mask)
+    row = tl.load(_ids_at(bounds, WIDE_IDS) + i, mask=mask, other=0)
+    position = _search(_ids_at(ids, WIDE_IDS), row, zeros, zeros + tl.where(mask, count, 0), zeros)
+    number = tl.load(before.to(tl.pointer_type(tl.int64)) + position, mask=mask, other=0)
+    tl.store(at.to(tl.pointer_type(tl.int64)) + i, position, mask=mask)
+    target = routes.to(tl.pointer_type(tl.int64)) + i + rank
+    tl.store(target, number, mask=mask)
+    tl.store(target + 1, zeros + total, mask=mask & (i % bounds_of_rank == bounds_of_rank - 1))
 
 
 @triton.jit(do_not_specialize=["ids", "rows", "order"])

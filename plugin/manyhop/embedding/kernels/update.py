@@ -23,7 +23,8 @@ NUMBERS = tl.constexpr(5)  # float32 of a launch: scale, h0 to h3
     do_not_specialize=[
         "ids",
         "order",
-        "count",
+        "begin",
+        "end",
         "grads",
         "pieces",
         "weight",
@@ -32,15 +33,16 @@ NUMBERS = tl.constexpr(5)  # float32 of a launch: scale, h0 to h3
         "state_b",
         "stamps",
         "stamp",
-        "span",
-        "inside_span",
+        "apart",
+        "apart_end",
         "numbers",
     ]
 )
 def update_rows(
     ids,
     order,
-    count,
+    begin,
+    end,
     grads,
     pieces,
     weight,
@@ -49,8 +51,8 @@ def update_rows(
     state_b,
     stamps,
     stamp,
-    span,
-    inside_span,
+    apart,
+    apart_end,
     groups,
     hot_weight,
     hot_a,
@@ -69,23 +71,25 @@ def update_rows(
     """Update some columns of the rows that begin at ``ROWS`` positions of the ascending ids.
 
     All others as in ``manyhop.embedding.cpu_kernels.update_rows``. ids: int64 (WIDE_IDS) or int32. pieces: what
-    ``sum_pieces`` has written. span: unless 0, address of two int64: begin and end of the positions that are taken
-    (inside_span 1) or left out (0). numbers: the bits of ``NUMBERS`` float32. groups: with HOT, of
+    ``sum_pieces`` has written. apart, apart_end: unless 0, addresses of int64: begin and end of positions
+    that are left out. numbers: the bits of ``NUMBERS`` float32. groups: with HOT, of
     ``manyhop.features.HotRows``, which are at hot_weight, hot_a and hot_b instead. LANES: numbers that are read at
     once, aligned in every row. Sums have the same order in every launch.
     """
     blocks: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0).to(tl.int64)
-    i = (program // blocks) * ROWS + tl.arange(0, ROWS)
+    i = begin + (program // blocks) * ROWS + tl.arange(0, ROWS)
     column = (program % blocks) * COLUMNS + tl.arange(0, COLUMNS)
     id_of = _ids_at(ids, WIDE_IDS)
-    inside = i < count
-    if span != 0:
-        begin, end = tl.load(span.to(tl.pointer_type(tl.int64))), tl.load(span.to(tl.pointer_type(tl.int64)) + 1)
-        inside = inside & (((i >= begin) & (i < end)) == (inside_span != 0))
+    inside = i < end
+    if apart != 0:
+        left_out = (i >= tl.load(apart.to(tl.pointer_type(tl.int64)))) & (
+            i < tl.load(apart_end.to(tl.pointer_type(tl.int64)))
+        )
+        inside = inside & (left_out == 0)
     row = tl.load(id_of + i, mask=inside, other=0).to(tl.int64)
     leads = inside & (tl.load(id_of + i - 1, mask=inside & (i > 0), other=-1) != row)
-    repeats = _has_more(id_of, i + 1, count, row, leads)
+    repeats = _has_more(id_of, i + 1, end, row, leads)
     place = row - first
     if HOT:
         slot = hot_slot(groups, row, leads)
@@ -108,8 +112,8 @@ def update_rows(
         at_b = _numbers_at(state_b, at, True, LANES)
         b = tl.load(at_b, mask=mask, other=0)
     if tl.max(repeats.to(tl.int32), 0) > 0:
-        total = _sum_to_boundary(total, id_of, order, grads, i, count, row, repeats, column, WIDE_GRADS, WIDTH, LANES)
-        total = _add_pieces(total, id_of, pieces, i, count, row, repeats, column, WIDTH, LANES)
+        total = _sum_to_boundary(total, id_of, order, grads, i, end, row, repeats, column, WIDE_GRADS, WIDTH, LANES)
+        total = _add_pieces(total, id_of, pieces, i, end, row, repeats, column, WIDTH, LANES)
     g = total * _number(numbers[0])
     h0, h1, h2, h3 = _number(numbers[1]), _number(numbers[2]), _number(numbers[3]), _number(numbers[4])
     if KIND == _SGD:
@@ -139,11 +143,12 @@ def update_rows(
         tl.store(marks, tl.zeros([ROWS], tl.int32) + stamp.to(tl.int32), mask=leads)
 
 
-@triton.jit(do_not_specialize=["ids", "order", "count", "grads", "pieces"])
+@triton.jit(do_not_specialize=["ids", "order", "begin", "end", "grads", "pieces"])
 def sum_pieces(
     ids,
     order,
-    count,
+    begin,
+    end,
     grads,
     pieces,
     WIDE_IDS: tl.constexpr,
@@ -155,20 +160,20 @@ def sum_pieces(
 ):
     """Sum the gradients from each multiple of ``_PIECE`` on that continues a row, up to the next one.
 
-    pieces: address of ``[ceil(count / _PIECE), WIDTH] float32``; others stay undefined.
+    Of positions ``[begin, end)``. pieces: address of ``[ceil(end / _PIECE), WIDTH] float32``; others stay undefined.
     """
     blocks: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0).to(tl.int64)
-    number = (program // blocks) * ROWS + tl.arange(0, ROWS)
+    number = begin // _PIECE + (program // blocks) * ROWS + tl.arange(0, ROWS)
     column = (program % blocks) * COLUMNS + tl.arange(0, COLUMNS)
     i = number * _PIECE
     id_of = _ids_at(ids, WIDE_IDS)
-    inside = (i > 0) & (i < count)
+    inside = (i > begin) & (i < end)
     row = tl.load(id_of + i, mask=inside, other=0).to(tl.int64)
     continues = inside & (tl.load(id_of + i - 1, mask=inside, other=0) == row)
     if tl.max(continues.to(tl.int32), 0) > 0:
         total = _gradients(order, grads, i, column, continues, WIDE_GRADS, WIDTH, LANES)
-        total = _sum_to_boundary(total, id_of, order, grads, i, count, row, continues, column, WIDE_GRADS, WIDTH, LANES)
+        total = _sum_to_boundary(total, id_of, order, grads, i, end, row, continues, column, WIDE_GRADS, WIDTH, LANES)
         target = _numbers_at(pieces, number[:, None] * WIDTH + column[None, :], True, LANES)
         tl.store(target, total, mask=continues[:, None] & (column < WIDTH)[None, :])
 
