@@ -89,7 +89,7 @@ class Optimizer(torch.optim.Optimizer):
 
         Raises:
             FeatureError: ids on a GPU were out of range.
-            RankError: another rank is gone or late.
+            RankError: another rank is gone or late. Some rows may be updated.
         """
         loss = None
         if closure is not None:
