@@ -9,6 +9,7 @@ from embedding_training import NUM_ROWS, OURS, WIDTH, batch, loss_of, train, tra
 
 import manyhop
 from manyhop import optim
+from manyhop.embedding import place
 from manyhop.embedding.gradients import Gradients, sort_ids
 from manyhop.embedding.updating import distinct_rows, numbered, sum_by_row
 from manyhop.errors import CapacityError, FeatureError, InputError
@@ -93,6 +94,15 @@ def test_ids_that_are_sorted_early_change_nothing(monkeypatch):
             optimizer.step()
         found.append(embedding.weight.clone())
     assert torch.equal(*found)
+
+
+def test_the_place_of_a_gpu_equals_that_of_its_tensors(monkeypatch):
+    """Else ids would not be sorted in the forward."""
+    monkeypatch.setattr(place, "check_place", lambda placement, device, timeout: torch.device(device))
+    monkeypatch.setattr(place, "rows_in", lambda *_: object())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    for device, expected in (("cuda", "cuda:2"), ("cuda:1", "cuda:1"), ("cpu", "cpu")):
+        assert place.TablePlace("device", device, None).device == torch.device(expected)
 
 
 def test_steps_forget_gradients_and_without_any_nothing_changes():

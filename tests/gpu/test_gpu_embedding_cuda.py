@@ -35,6 +35,7 @@ def test_equals_torch(name, placement):
     embedding = manyhop.Embedding(NUM_ROWS, WIDTH, placement=placement, device=device, seed=3)
     start = manyhop.Embedding(NUM_ROWS, WIDTH, seed=3).weight
     assert torch.equal(embedding.weight.cpu(), start)
+    assert embedding.sort_early(torch.tensor([2, 1], device="cuda")) is not None
     train(embedding, OURS[name](embedding), range(5))
     torch.cuda.synchronize()
     expected = trained_by_torch(start, name, range(5))

@@ -22,7 +22,7 @@ from manyhop.errors import RankError
 _PARTS = 3
 _LARGE = 1 << 26
 """Bytes of a rank's gradients from which on they travel in ``_PARTS`` parts: a step updates one part of the rows while
-the next ones are on their way. Each collective takes the host about 0.1 ms."""
+the next ones are on their way. Each part takes the host of an H200 about 0.15 ms."""
 _INACTIVE = -1  # sent instead of a number of gradients: there was no backward
 
 

@@ -78,8 +78,8 @@ class TablePlace:
         self._on_each_rank = placement == "device"
         self._pool = BufferPool()
         self.timeout = timeout
-        self.device = torch.device("cpu") if gpu is None else gpu
-        """Where rows are updated: in pinned memory, too, by the GPU."""
+        self.device = torch.device("cpu") if gpu is None else _numbered(gpu)
+        """Where rows are updated: in pinned memory, too, by the GPU, of which it has the number."""
         self._hot = None if hot is None else hot.to(self.device)
         self._hot_set: HotRows | None = None
         if hot is not None:
@@ -151,6 +151,12 @@ class TablePlace:
         (rows,) = gather([request], pool=self._pool, threads=threads, exchange=self._rows.exchange, checks=checks)
         assert isinstance(rows, Tensor)
         return rows
+
+
+def _numbered(device: torch.device) -> torch.device:
+    """Return a device that equals those of its tensors: of ``cuda``, the current GPU."""
+    is_any = device.type == "cuda" and device.index is None
+    return torch.device("cuda", torch.cuda.current_device()) if is_any else device
 
 
 def require_ids(ids: Any, name: str) -> Tensor:
