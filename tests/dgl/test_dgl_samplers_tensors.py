@@ -1,6 +1,7 @@
 """Blocks as tensors: what DGL's blocks hold, without DGL's objects; on a GPU the same."""
 
 import copy
+import dataclasses
 import pickle
 import subprocess
 import sys
@@ -160,8 +161,18 @@ def test_blocks_are_cut_once():
     sample = manyhop_dgl.sample_tensors(g, {"user": torch.arange(6)}, [2, 3], key=KEY)
     copied, pickled = copy.deepcopy(sample), pickle.loads(pickle.dumps(sample))
     assert "_blocks" not in vars(sample)
-    assert sample.blocks is sample.blocks
     follows = ("user", "follows", "user")
+    assert sample.blocks is sample.blocks
+    last = sample.blocks[-1]
+    before = copy.deepcopy(last), pickle.loads(pickle.dumps(last)), dataclasses.replace(sample.blocks[0])
+    assert "ids" not in vars(last)  # which layers do not read
+    assert last.ids is last.ids
+    assert not hasattr(last, "eids")
+    for other, block in zip(before, (last, last, sample.blocks[0]), strict=True):
+        assert all(torch.equal(other.ids[t], ids) for t, ids in block.ids.items())
+    last.ids[follows] += 1
+    assert sample.blocks[0].ids[follows]._version == 0
+    last.ids[follows] -= 1
     whole = torch.cat([block.sources[follows] for block in reversed(sample.blocks)])
     assert torch.equal(whole, sample.hops.sources[follows])
     sample.blocks[0].sources[follows] += 1  # which is no change of the other block's

@@ -2,6 +2,7 @@
 
 import os
 
+import host_part
 import pytest
 from call_budget import BATCHES, WARM_UP, Served, check_calls, check_exchanging
 from cuda_calls import counting_cuda
@@ -29,6 +30,26 @@ def test_the_thread_that_exchanges_rows():
         check_exchanging(loader, length)
     with one_by_one(manyhop_pyg.loaders.batches, loader_without_kernels(length, of_data=True)) as loader:
         check_exchanging(loader, length, calls=81.5)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "joined"), [(1024, [16, 16]), (944, [17, 17]), (700, [23, 23]), (600, [16, 11]), (256, [16, 16])]
+)
+def test_no_few_batches_of_a_group_are_joined_by_themselves(monkeypatch, seeds, joined):
+    """Of the first two gathers after those of a first epoch, which learns sizes."""
+    found, join = [], Batches.join
+
+    def counted(self, samples, turns):
+        found.append(len(samples))
+        return join(self, samples, turns)
+
+    monkeypatch.setattr(host_part, "BATCH_SIZE", seeds)
+    monkeypatch.setattr(Batches, "join", counted)
+    with loader_without_kernels(2 * sum(joined)) as loader:
+        assert len(list(loader)) == 2 * sum(joined)
+        found.clear()
+        assert len(list(loader)) == 2 * sum(joined)
+    assert found[:2] == joined
 
 
 def test_a_batch_of_given_seeds():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,15 @@ class BlockEdges:
 
     masks: dict[EdgeType, Tensor] | None = None
     """``[num_edges] bool``: which edges are no padding; ``None`` without padding."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            state = self.__dict__
+            if name != "ids" or "_uncut" not in state:
+                raise AttributeError(f"'BlockEdges' object has no attribute {name!r}")
+            uncut, hop = state["_uncut"]
+            return state.setdefault("ids", uncut.of(hop))  # the same in all threads
 
     @property
     def indptr(self) -> Tensor | dict[EdgeType, Tensor]:
@@ -105,29 +114,32 @@ class Hops:
     """``[num_edges] bool``: which edges are no padding; ``None`` without padding."""
 
     def cut(self) -> list[BlockEdges]:
-        """Return the blocks, the input layer first: views."""
-        new = object.__new__
+        """Return the blocks, the input layer first: views. Their ids, which layers do not read, are cut later."""
+        new, num_nodes, uncut = object.__new__, self.num_nodes, _UncutIds(self)
         blocks: list[BlockEdges] = []  # the seeds' first
-        for dst, src in pairwise(self.num_nodes):
+        for hop, (dst, src) in enumerate(pairwise(num_nodes)):
             block = new(BlockEdges)
             block.__dict__.update(  # fills a frozen dataclass in a third of the time of its __init__
-                num_src=src, num_dst=dst, columns={}, sources={}, ids={}, weights=None, masks=None
+                num_src=src, num_dst=dst, columns={}, sources={}, weights=None, masks=None, _uncut=(uncut, hop)
             )
             blocks.append(block)
         # Unlike views from split(), these tensors do not share a version counter: users may change them one by one.
-        sizes = [block.num_dst[t[2]] + 1 for t in self.num_edges for block in blocks]
+        sizes = [dst[t[2]] + 1 for t in self.num_edges for dst in num_nodes[:-1]]
         columns = iter(self.columns.unsafe_split_with_sizes(sizes))
         for t, counts in self.num_edges.items():
-            rows, ids = self.sources[t].unsafe_split_with_sizes(counts), self.ids[t].unsafe_split_with_sizes(counts)
-            for block, row, edge_id in zip(blocks, rows, ids, strict=True):
-                block.columns[t], block.sources[t], block.ids[t] = next(columns), row, edge_id
+            for block, row in zip(blocks, self.sources[t].unsafe_split_with_sizes(counts), strict=True):
+                block.columns[t], block.sources[t] = next(columns), row
         for name, whole in (("weights", self.weights), ("masks", self.masks)):
             if whole is not None:
-                parts = {t: values.unsafe_split_with_sizes(self.num_edges[t]) for t, values in whole.items()}
-                for hop, block in enumerate(blocks):
-                    block.__dict__[name] = {t: of_type[hop] for t, of_type in parts.items()}
+                for block, parts in zip(blocks, self.by_hop(whole), strict=True):
+                    block.__dict__[name] = parts
         blocks.reverse()
         return blocks
+
+    def by_hop(self, whole: Mapping[EdgeType, Tensor]) -> list[dict[EdgeType, Tensor]]:
+        """Return for each hop what it has of tensors with a row per edge."""
+        parts = {t: values.unsafe_split_with_sizes(self.num_edges[t]) for t, values in whole.items()}
+        return [{t: of_type[hop] for t, of_type in parts.items()} for hop in range(len(self.num_nodes) - 1)]
 
     def tensors(self) -> list[Tensor]:
         """Return all tensors, uncut."""
@@ -147,6 +159,21 @@ class Hops:
             weights=None if self.weights is None else _each(self.weights, change),
             masks=None if self.masks is None else _each(self.masks, change),
         )
+
+
+class _UncutIds:
+    """The ids of the edges of a batch, cut for all blocks at once."""
+
+    __slots__ = ("_hops", "_parts")
+
+    def __init__(self, hops: Hops) -> None:
+        self._hops = hops
+        self._parts: list[dict[EdgeType, Tensor]] | None = None
+
+    def of(self, hop: int) -> dict[EdgeType, Tensor]:
+        if self._parts is None:
+            self._parts = self._hops.by_hop(self._hops.ids)
+        return self._parts[hop]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,7 +73,7 @@ class InFlightGroup(SampledGroup):
             samples = [self._sample_of(i)]
             assert self._samples is not None
             assert self._turns is not None
-            for sample in self._samples[i + 1 : i + gpu.joined_at_once()]:
+            for sample in self._samples[i + 1 : i + gpu.joined_at_once(len(self) - i)]:
                 if sample is None:
                     break
                 samples.append(sample)

@@ -31,7 +31,8 @@ Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
 
 _NO_TENSORS = frozenset({int, float, str, bool, type(None)})
 _STRIDED = torch.strided
-JOINED = 16  # largest number of batches per gather
+JOINED = 16  # batches per gather, as a rule
+_JOINED_LAST = JOINED + JOINED // 2  # the most, where none of a group are left then
 _NODES_PER_SEED_EDGE = 4  # its ends, and those of a negative one
 _JOINED_SHARE = 1 / 128  # largest share of the GPU's memory for their rows
 
@@ -210,11 +211,12 @@ class GPURuntime:
             with on_gpu(self.device):
                 scheduler(timeout=DEFAULT_TIMEOUT).drain()
 
-    def joined_at_once(self) -> int:
-        """Return the number of batches per gather, limited by the memory of batches that are made ahead."""
+    def joined_at_once(self, left: int) -> int:
+        """Return how many of the ``left`` batches of a group one gather covers, limited by the memory of their rows."""
         if self._batch_bytes == 0 or self._intercept is not None:
             return 1
-        return max(1, min(JOINED, self._joined_bytes // self._batch_bytes))
+        most = max(1, self._joined_bytes // self._batch_bytes)
+        return left if left <= min(_JOINED_LAST, most) else min(JOINED, most)  # no few ones by themselves
 
     def learn_size(self, batch_bytes: int) -> None:
         """Update the largest size of the rows of a batch."""

@@ -93,7 +93,7 @@ def steps_on_gpu(
 
     size = gpu.group_size if merges else 1
     if joins and transform is None:
-        return Groups(begin, size, in_a_row=gpu.joined_at_once), finish
+        return Groups(begin, size, in_a_row=partial(gpu.joined_at_once, size)), finish
     return Groups(begin, size), finish
 
 
