@@ -261,6 +261,8 @@ def test_loaders_of_both_frameworks_read_the_same_rows(tiny_run):
     assert 0 < pyg.extra["rows"] <= 16 * (1 + 3 + 3 * 2)
     low, ratio, high = (pyg.extra[name] for name in ("ratio_low", "ratio", "ratio_high"))
     assert min(pyg.seconds) / max(dgl.seconds) / 4 < low <= ratio <= high
+    assert pyg.extra["ratio_from"] <= ratio <= pyg.extra["ratio_to"]
+    assert all(0 < row.extra["own_low"] <= row.extra["own_high"] for row in (pyg, dgl))
     text = as_text([tiny_run])
     assert "Loaders over the same rows in a store" in text
     assert f"{ratio:.3f} ({low:.3f}-{high:.3f})" in text

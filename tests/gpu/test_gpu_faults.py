@@ -1,6 +1,7 @@
 """What a user sees when a rank fails, leaves or has less to do, for each place that features may have on GPUs."""
 
 import os
+import re
 import signal
 import time
 
@@ -69,6 +70,20 @@ def train(fault, placement, num_workers, ddp):
             time.sleep(0.01)
 
 
+def is_ended_in_its_step(result, fault, placement):
+    """Whether the watch has ended rank 0, which waits for a GPU that waits for rows of a rank that was killed.
+
+    That rank may be killed when it has announced its part of an exchange, and not sent the rows: then no thread of rank
+    0 waits that could raise, but its GPU does.
+    """
+    ended = re.search(
+        r"manyhop: rank 0 cannot go on \(it is at test_gpu_faults\.py:\d+ in train\) and ends its process, as waiting in "
+        r"a collective cannot be interrupted\. NeighborLoader \d+: rank 1 gave no sign of life for \d+\.\d s: killed",
+        result.output,
+    )
+    return (fault, placement, result.error) == ("kill", "distributed", "") and ended is not None
+
+
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_the_rank_at_fault_is_named_in_bounded_time(start_on_gpus, placement):
     cases = [("raise", 0, False), ("kill", 1, False), ("kill", 0, True), ("break", 1, False)]
@@ -83,7 +98,8 @@ def test_the_rank_at_fault_is_named_in_bounded_time(start_on_gpus, placement):
         case = f"{fault}, DDP: {ddp}: rank 0: {other}; rank 1: {culprit}"
         assert other.exit_code == 1, case
         assert "rank 1" in other.output, case
-        assert ddp or other.error.startswith("RankError: "), case
+        if not ddp and not is_ended_in_its_step(other, fault, placement):
+            assert other.error.startswith("RankError: "), case
         assert culprit.exit_code == {"kill": -9, "break": 0}.get(fault, 1), case
 
 

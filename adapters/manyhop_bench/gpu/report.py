@@ -155,9 +155,10 @@ def _stores(run: Run) -> Table:
     for row in run.of("stores"):
         cells = [row.workload, str(row.gpus), row.setting, f"{row.median_s * 1e3:.3f}", f"{row.edges:.0f}"]
         cells += [f"{row.extra['rows']:.0f}", f"{row.median_s / row.extra['rows'] * 1e9:.2f}", _spread(row)]
+        cells += [_between(row, "ratio_from", "ratio_to"), _between(row, "own_low", "own_high")]
         rows.append([*cells, *(f"{row.extra[name] / 2**30:.2f} GiB" for name in ("one_bytes", "more_bytes"))])
     columns = ("workload", "GPUs", "rows, loader", "ms per batch", "edges", "rows", "ns per row", "PyG / DGL, per row")
-    more = ("first loader takes", "two further ones take")
+    more = ("its median, 95 %", "next turn / this one", "first loader takes", "two further ones take")
     return "Loaders over the same rows in a store", (*columns, *more), rows
 
 
@@ -167,6 +168,11 @@ def _spread(row: Row) -> str:
         return ""
     middle, low, high = (f"{row.extra[name]:.3f}" for name in ("ratio", "ratio_low", "ratio_high"))
     return f"{middle} ({low}-{high})"
+
+
+def _between(row: Row, low: str, high: str) -> str:
+    """Two numbers, where they are known."""
+    return f"{row.extra[low]:.3f}-{row.extra[high]:.3f}" if low in row.extra else ""
 
 
 def _scaling(run: Run) -> Table:

@@ -15,6 +15,7 @@ from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -28,7 +29,8 @@ from manyhop_bench.gpu.timing import PeakMemory, Ranks, tidy
 
 _BATCHES = 64  # of an epoch and GPU, at most
 _LOADERS = 3
-_EPOCHS = 5  # of each round: they take milliseconds
+_EPOCHS = 20  # of each round: they take milliseconds, and differ by a tenth and more
+_WARM_UPS = 5
 
 Place = Literal["device", "sharded", "distributed"]
 
@@ -87,7 +89,7 @@ def _measure(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: 
     pyg, dgl = (ranks.mean(counts[name].rows / counts[name].batches) for name in ("PyG", "DGL"))
     seeds["DGL"] = draw_seeds(graph.num_nodes, num_batches, max(1, round(job.batch_size * pyg / dgl)), ranks.device)
     loaders["DGL"] = ways["DGL"].make(fanout, seeds["DGL"])
-    for _ in range(_EPOCHS):  # until torch holds the memory that they need
+    for _ in range(_WARM_UPS):  # until torch holds the memory that they need
         for name, loader in loaders.items():
             epoch(name, loader)
     for k in range(_EPOCHS * job.rounds):
@@ -95,8 +97,10 @@ def _measure(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: 
             took = ranks.seconds(lambda name=name: epoch(name, loaders[name]))  # type: ignore[misc]
             seconds[name].append(took / counts[name].batches)
             per_row[name].append(took / ranks.mean(counts[name].rows))
-    ratios = np.quantile(np.divide(per_row["PyG"], per_row["DGL"]), (0.25, 0.5, 0.75)).tolist()
-    extra["PyG"].update(zip(("ratio_low", "ratio", "ratio_high"), ratios, strict=True))
+    extra["PyG"].update(_spread(np.divide(per_row["PyG"], per_row["DGL"])))
+    for name, times in per_row.items():  # the noise: ratios of a loader to itself
+        itself = np.divide(times[1:], times[:-1])
+        extra[name].update({"own_low": np.quantile(itself, 0.25), "own_high": np.quantile(itself, 0.75)})
     for name, way in ways.items():
         before = _used(ranks, memory)
         for _ in range(_LOADERS - 1):
@@ -116,6 +120,15 @@ def _measure(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: 
                 extra={"rows": ranks.mean(count.rows / count.batches), **extra[name]},
             )
         )
+
+
+def _spread(ratios: npt.NDArray[np.float64]) -> dict[str, float]:
+    """The median of ratios and their quartiles, and between which the median of more of them lies, by 95 %."""
+    low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75)).tolist()
+    off, ordered = 0.98 * len(ratios) ** 0.5, np.sort(ratios)  # how many of them are below the median is binomial
+    first, last = (round(len(ratios) / 2 + sign * off) for sign in (-1, 1))
+    ends = {"ratio_from": float(ordered[max(0, first - 1)]), "ratio_to": float(ordered[min(len(ratios) - 1, last)])}
+    return {"ratio_low": low, "ratio": middle, "ratio_high": high, **ends}
 
 
 def _used(ranks: Ranks, memory: PeakMemory) -> float:
