@@ -119,9 +119,8 @@ class Hops:
         blocks: list[BlockEdges] = []  # the seeds' first
         for hop, (dst, src) in enumerate(pairwise(num_nodes)):
             block = new(BlockEdges)
-            block.__dict__.update(  # fills a frozen dataclass in a third of the time of its __init__
-                num_src=src, num_dst=dst, columns={}, sources={}, weights=None, masks=None, _uncut=(uncut, hop)
-            )
+            # Fills a frozen dataclass in a third of the time of its __init__.
+            block.__dict__.update(num_src=src, num_dst=dst, columns={}, sources={}, _uncut=(uncut, hop))
             blocks.append(block)
         # Unlike views from split(), these tensors do not share a version counter: users may change them one by one.
         sizes = [dst[t[2]] + 1 for t in self.num_edges for dst in num_nodes[:-1]]
