@@ -10,9 +10,13 @@ import os
 os.environ["TRITON_INTERPRET"] = "1"  # the CPU stands for the GPU
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import contextlib
 import time
+from itertools import accumulate
 from statistics import median
 
+import host_part
+import pytest
 import torch
 from host_part import (
     dgl_loader_without_kernels,
@@ -29,13 +33,27 @@ from manyhop_dgl import BlockTensors
 BATCHES, EPOCHS, TURNS = 128, 20, 3
 
 
+@contextlib.contextmanager
+def of_seeds(seeds, make):
+    """Let the batches of a loader have so many seeds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_part, "BATCH_SIZE", seeds)
+        with make() as loader:
+            yield loader
+
+
 LOADERS = {
     "PyG": lambda: loader_without_kernels(BATCHES),
+    "PyG, edges of which are read": lambda: loader_without_kernels(BATCHES),
     "PyG, one by one": lambda: one_by_one(manyhop_pyg.loaders.batches, loader_without_kernels(BATCHES)),
     "DGL, tensors, one by one": lambda: one_by_one(
         manyhop_dgl.loader.batches, dgl_loader_without_kernels(BATCHES, output="tensors")
     ),
     "DGL, tensors": lambda: dgl_loader_without_kernels(BATCHES, output="tensors"),
+    "DGL, tensors, edges of which are read": lambda: dgl_loader_without_kernels(BATCHES, output="tensors"),
+    "DGL, tensors, edges of which are read, 17 batches a launch": lambda: of_seeds(
+        944, lambda: dgl_loader_without_kernels(BATCHES, output="tensors")
+    ),
     "DGL, tensors of which all is read": lambda: dgl_loader_without_kernels(BATCHES, output="tensors"),
     "DGL, blocks": lambda: dgl_loader_without_kernels(BATCHES),
     "DGL, blocks of which all is read": lambda: dgl_loader_without_kernels(BATCHES),
@@ -46,10 +64,18 @@ LOADERS = {
 }
 
 
+def read_edges(batch):
+    """Read the edges of each layer, as layers do."""
+    if isinstance(batch, BlockTensors):
+        _ = [(block.indptr, block.indices) for block in batch.blocks]
+    else:
+        _ = [batch.edge_index.narrow(1, 0, end) for end in accumulate(batch.num_sampled_edges)]
+
+
 def read(batch):
     """Have all parts of the blocks made."""
     if isinstance(batch, BlockTensors):
-        _ = batch.blocks
+        _ = [block.ids for block in batch.blocks]
         return
     for block in batch[2]:
         _ = block._graph, block._node_frames, block._edge_frames
@@ -72,6 +98,8 @@ def main() -> None:
                         count += 1
                         if step is not None:
                             step(batch)
+                        elif "edges" in name:
+                            read_edges(batch)
                         elif name.endswith("read"):
                             read(batch)
                     times[name].append(1e6 * (time.thread_time() - begin) / count)
