@@ -49,8 +49,8 @@ class LoaderView:
     engine: EngineName | None
     """Which the user wants to sample; ``None``: manyhop's own, or as the placement has it."""
 
-    can_distribute: bool
-    """Whether cuGraph may sample in place of manyhop's own engine."""
+    can_distribute: Callable[[], bool]
+    """Returns whether cuGraph may sample in place of manyhop's own engine: not needed for each epoch."""
 
 
 class SeedLookup(Protocol):

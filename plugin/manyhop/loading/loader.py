@@ -282,7 +282,7 @@ class EpochLoader(Resumable, PreparedLoader):
             buffers=self._buffers,
             sizes_are_known=self._sizes_are_known(),
             engine=self.engine,
-            can_distribute=self.engine is not None or (not self.timeout and self._can_distribute()),
+            can_distribute=lambda: self.engine is not None or (not self.timeout and self._can_distribute()),
         )
 
     def _make_alone(self, key: tuple[int, int, int] | None, make: Callable[[], Any]) -> Any:

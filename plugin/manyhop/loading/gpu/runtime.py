@@ -72,7 +72,7 @@ class GPURuntime:
                 kept_rows=kept,
                 exchanged=exchanged,
                 engine=loader.engine,
-                can_distribute=loader.can_distribute,
+                can_distribute=loader.can_distribute(),
             )
             if decides and (not together or world.current_rank() == 0):  # ranks have decided the same
                 what = "%s on %s:\n%s"
