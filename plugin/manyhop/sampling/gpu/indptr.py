@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from manyhop.sampling.gpu.kernels.indptr import TILE, fill_indptr
-from manyhop.sampling.gpu.transfer import upload
+from manyhop.system.triton_launch import Kernel, as_current
 
 _MOST_TILES = 64
 
@@ -20,6 +22,14 @@ def fill(columns: npt.NDArray[np.int64], device: torch.device) -> None:
         device: where kernels run.
     """
     if len(columns):
-        (table,) = upload([columns], device)
-        tiles = -(-int(columns[:, 2].max() + 1) // int(TILE.value))
-        fill_indptr[min(tiles, _MOST_TILES), len(columns)](table)
+        staging = torch.empty(columns.shape, dtype=torch.int64, pin_memory=device.type == "cuda")
+        staging.numpy()[:] = columns
+        tiles = min(-(-int(columns[:, 2].max() + 1) // int(TILE.value)), _MOST_TILES)
+        with as_current(device):
+            table = staging.to(device, non_blocking=True)
+            _kernel()(device, tiles * len(columns), table.data_ptr(), tiles)
+
+
+@functools.cache
+def _kernel() -> Kernel:
+    return Kernel(fill_indptr, (0, 0), (), num_warps=4)
