@@ -17,6 +17,7 @@ from manyhop.pipeline import Stats
 from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey
 from manyhop.sampling.engines import Engine
+from manyhop.system.ranges import ranged
 from manyhop_dgl.edges.prediction import as_tensors
 from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.graph.graph import Graph as OwnGraph
@@ -189,6 +190,7 @@ class Source:
         seeds = self._loader.dataset
         return self.sample_around(seeds.at(index) if isinstance(seeds, Seeds) else index)
 
+    @ranged("sample")
     def sample_around(self, indices: Any) -> Any:
         """Call the sampler for some indices."""
         start = time.perf_counter()

@@ -21,6 +21,7 @@ from manyhop.pipeline import Uneven
 from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey
 from manyhop.sampling.engines import suits_cugraph
+from manyhop.system.ranges import ranged
 from manyhop_pyg.batch.assemble import put
 from manyhop_pyg.loaders.check import check_features, check_link_sampler, check_sampler, store_size
 from manyhop_pyg.loaders.inputs import EdgeValues, edge_input, pairs_input
@@ -227,6 +228,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         if self.exclusion is not None:
             self.exclusion.prepare()
 
+    @ranged("sample")
     def sample_inputs(self, index: Inputs) -> Sample:
         out = self._sample_on_gpu(index)
         if out is not None:

@@ -20,6 +20,7 @@ from manyhop.pipeline import Uneven
 from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey
 from manyhop.sampling.engines import suits_cugraph
+from manyhop.system.ranges import ranged
 from manyhop_pyg.batch.assemble import put
 from manyhop_pyg.loaders.check import check_features, check_sampler, check_seed_times, check_seed_types, store_size
 from manyhop_pyg.loaders.inputs import as_int64, as_tensor, check_kind, given_nodes, seed_input
@@ -219,6 +220,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         suits = isinstance(self.node_sampler, NeighborSampler) and suits_cugraph(self.node_sampler.spec)
         return suits and self.worker_init_fn is None
 
+    @ranged("sample")
     def sample_inputs(self, index: Inputs) -> Sample:
         out = self._sample_on_gpu(index)
         return self.node_sampler.sample_from_nodes(index) if out is None else out

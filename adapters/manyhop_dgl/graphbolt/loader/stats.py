@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from functools import partial
 from itertools import groupby
 from time import perf_counter
+from typing import Any
 
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from manyhop.loading import DROPPED
 from manyhop.pipeline import Stage as StageName
 from manyhop.pipeline import Stats, Streams
 from manyhop.sampling import BatchKey
+from manyhop.system.ranges import ranged
 from manyhop_dgl.graphbolt.features.feature import Gather
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.loader.chain import Run, to_gpu
@@ -23,7 +25,7 @@ from manyhop_dgl.graphbolt.stages.sampling import SubgraphSampler
 from manyhop_dgl.graphbolt.stages.stage import CopyTo, Stage, Step, drawing, is_of_this_package, is_ours, step
 from manyhop_dgl.graphbolt.typing import Pipe
 
-_Part = tuple[StageName, list[Step], Streams | None]
+_Part = tuple[StageName, Step, Streams | None]
 
 
 class TimedRuns:
@@ -58,7 +60,8 @@ class TimedRuns:
             for name, some in groupby(run.stages, _stage_name):
                 part = list(some)
                 on_its_clock = streams if on_gpu and name != "assemble" else None
-                parts.append((name, [_step_of(stage, gather, replaced) for stage in part], on_its_clock))
+                steps: Step = partial(_in_a_row, [_step_of(stage, gather, replaced) for stage in part])
+                parts.append((name, ranged(name)(steps) if name == "sample" else steps, on_its_clock))
                 on_gpu = on_gpu or any(map(to_gpu, part))
             self._runs.append((run.first_call, parts))
 
@@ -77,19 +80,25 @@ class TimedRuns:
                 for name, steps, streams in parts:
                     if streams is None:
                         start = perf_counter()
-                        for step_ in steps:
-                            item = step_(item)
-                            if item is DROPPED:
-                                return item
+                        item = steps(item)
+                        if item is DROPPED:
+                            return item
                         self._stats.record(batch, name, start, perf_counter())
                         continue
                     begun = streams.mark() if times else None
-                    for step_ in steps:
-                        item = step_(item)
+                    item = steps(item)
                     if begun is not None:
                         streams.took(times, name, batch, begun, streams.mark())
             calls = 0
         return item
+
+
+def _in_a_row(steps: Sequence[Step], item: Any) -> Any:
+    for step_ in steps:
+        item = step_(item)
+        if item is DROPPED:
+            break
+    return item
 
 
 def _step_of(stage: Pipe, gather: Gather, replaced: tuple[Pipe, Step] | None) -> Step:

@@ -15,7 +15,6 @@ from manyhop.sampling.contract import HGTSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.cpu.output import Empty, describe_edges, empty, induced_edges, node_columns, nodes_per_hop
 from manyhop.sampling.cpu.paging import pages_edges
 from manyhop.sampling.cpu.workspace import Workspace
-from manyhop.system.ranges import ranged
 
 _LOW64 = (1 << 64) - 1
 _NO_LIMIT = 1 << 62
@@ -91,7 +90,6 @@ class CPUHGTSampler:
             memory = self._local.memory = _Memory(self._num_nodes, len(self._edges), largest, self._rehash)
         return memory
 
-    @ranged("sample")
     def sample(self, request: NodeRequest) -> SampledSubgraph:
         """Sample around ``request.seeds``.
 

@@ -17,7 +17,6 @@ from manyhop.sampling.cpu import tables as c
 from manyhop.sampling.cpu.output import Empty, empty
 from manyhop.sampling.cpu.sampler import CPUSampler
 from manyhop.sampling.cpu.workspace import Workspace
-from manyhop.system.ranges import ranged
 
 _LOW64 = (1 << 64) - 1
 
@@ -43,7 +42,6 @@ class CPULaborSampler:
         self.spec = spec
         self._hops = _Hops(graph, spec, empty)
 
-    @ranged("sample")
     def sample(self, request: NodeRequest) -> SampledSubgraph:
         """Sample around ``request.seeds``."""
         return self._hops.sample(request)

@@ -28,7 +28,6 @@ from manyhop.sampling.cpu.output import (
 )
 from manyhop.sampling.cpu.paging import pages_edges
 from manyhop.sampling.cpu.workspace import Workspace
-from manyhop.system.ranges import ranged
 
 _LOW64 = (1 << 64) - 1
 _HUGE_FANOUT = 1 << 16
@@ -115,7 +114,6 @@ class CPUSampler:
             self._local.workspace = ws
         return ws
 
-    @ranged("sample")
     def sample(self, request: NodeRequest) -> SampledSubgraph:
         """Sample around ``request.seeds``."""
         check_request(self.graph, self.spec, request, in_range=False)
