@@ -9,11 +9,14 @@ import pytest
 import torch
 
 from manyhop import files
+from manyhop.files.graph_writer import edge_pieces
+from manyhop.files.sort import EdgeSorter
 from manyhop.graph import HOMOGENEOUS_EDGE as EDGE
 from manyhop.graph import HOMOGENEOUS_NODE as NODE
-from manyhop.graph import EdgeInput, build_graph, metis
+from manyhop.graph import EdgeInput, build_graph, columns, metis
+from manyhop.sampling.edge_ids import EdgeIds
 from manyhop.sampling.lookup import EdgeLookup
-from manyhop.system import progress
+from manyhop.system import copying, progress
 from manyhop.system.copying import to_device
 from manyhop.system.progress import Progress, one_call
 
@@ -69,6 +72,36 @@ def test_large_tensors_are_copied_to_a_device_piece_by_piece(monkeypatch, capsys
     assert to_device(small, small.device, "features") is small
 
 
+def test_copies_to_page_locked_memory_count_seconds(monkeypatch, capsys):
+    """An ordinary copy stands for a page-locked one."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr("tqdm.std.time", itertools.count(step=2.0).__next__)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
+    monkeypatch.setattr(copying, "_PIECE_BYTES", 1000)
+    for count, shown in ((10, False), (1000, True)):
+        tensor = torch.arange(count)
+        assert torch.equal(to_device(tensor, "pinned", "edges"), tensor)
+        assert ("Copying edges to page-locked memory: 100%" in capsys.readouterr().err) == shown
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_counts_seconds_while_nothing_else_is_counted(terminal, monkeypatch, capsys):
+    threads, seen = set(threading.enumerate()), threading.Event()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    monkeypatch.setattr("tqdm.std.time", itertools.count(step=1.0).__next__)
+    monkeypatch.setattr(progress, "_BEAT_S", 0.001)
+    bar = Progress("Sorting", 1000, unit="edges")
+    bar.add(400)
+    capsys.readouterr()
+    refresh = progress._Bar.refresh
+    monkeypatch.setattr(progress._Bar, "refresh", lambda bar, *a, **b: [refresh(bar, *a, **b), seen.set()][0])
+    with bar.beating():
+        assert seen.wait(60) if terminal else set(threading.enumerate()) <= threads
+    assert set(threading.enumerate()) <= threads
+    bar.close()
+    assert ("400/1.00k" in capsys.readouterr().err) == terminal
+
+
 @pytest.mark.parametrize(("terminal", "error"), [(True, None), (True, ValueError), (False, None)])
 def test_the_bar_of_one_call_counts_seconds(terminal, error, monkeypatch, capsys):
     """Its thread ends with the call; without a terminal, there is none."""
@@ -93,12 +126,39 @@ def test_tables_that_take_long_have_bars(monkeypatch, capsys):
         def __init__(self, title, total, **options):
             super().__init__(title, total, show=True)
 
-    monkeypatch.setattr(progress, "Progress", Shown)
-    row, col = torch.arange(300) % 60, torch.arange(300) * 7 % 60
+    for module in (progress, columns):
+        monkeypatch.setattr(module, "Progress", Shown)
+    monkeypatch.setattr(columns, "SMALL", 100)
+    row, col = 59 - torch.arange(300) % 60, torch.arange(300) % 7
     graph = build_graph({NODE: 60}, {EDGE: EdgeInput(row=row, col=col, weight=torch.ones(300))})
     assert "Making tables of weights: 100%" in capsys.readouterr().err
     assert EdgeLookup(graph.csc[EDGE]).tables()[0].size == 61
     assert "Sorting edges to look them up: 100%" in capsys.readouterr().err
+    EdgeIds(graph.csc[EDGE]).prepare()
+    assert capsys.readouterr().err.count("Sorting edges: 100%") == 2
+
+
+@pytest.mark.parametrize(("order", "piece", "passes"), [("given", 100, 1), ("mixed", 1000, 2), ("mixed", 100, 3)])
+def test_edges_are_counted_in_each_pass_of_sorting_them_into_files(order, piece, passes, tmp_path, capsys):
+    """One node has more edges than are sorted at a time."""
+    col = torch.cat([torch.zeros(150, dtype=torch.int64), torch.arange(150) * 7 % 60])
+    col = col.sort().values if order == "given" else col.flip(0)
+    (tmp_path / "scratch").mkdir()
+    sorter = EdgeSorter(tmp_path / "scratch", {}, memory=1 << 20)
+    sorter.piece = piece
+    sorter.add(torch.arange(300) % 60, col, {})
+    sorter.write({name: tmp_path / f"{name}.npy" for name in ("colptr", "row", "edge_index")}, 60, 60, progress=True)
+    assert f"{300 * passes}/{300 * passes} [" in capsys.readouterr().err
+    assert torch.equal(files.open(tmp_path / "edge_index.npy").read()[1], col.sort().values)
+
+
+def test_edges_of_a_graph_are_counted_while_they_are_collected(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr("tqdm.std.time", itertools.count(step=2.0).__next__)
+    ids = torch.arange(300) % 60
+    _, pieces = edge_pieces(ids, ids, {})
+    assert [torch.equal(src, ids) for src, _, _ in pieces] == [True]
+    assert "Collecting edges: 100%" in capsys.readouterr().err
 
 
 def test_many_edges_have_a_bar_while_metis_keeps_the_gil(monkeypatch, capsys):

@@ -19,6 +19,7 @@ from dgl.heterograph_index import (
 from torch import Tensor
 
 from manyhop.errors import InputError
+from manyhop.system.copying import to_device
 from manyhop_dgl.torch_graphs.adjacency import positions
 from manyhop_dgl.torch_graphs.refused import refuse
 from manyhop_dgl.torch_graphs.structure import FORMATS, Structure
@@ -114,7 +115,9 @@ class TorchGraphIndex(Structure):
 
     def to(self, device: torch.device) -> TorchGraphIndex:
         """The same on another device."""
-        return self.with_relations([relation.map(lambda t: t.to(device)) for relation in self.relations])
+        return self.with_relations(
+            [relation.map(lambda t: to_device(t, device, "edges")) for relation in self.relations]
+        )
 
     def copy_to(self, ctx: dgl.ndarray.DGLContext) -> TorchGraphIndex | HeteroGraphIndex:
         """The same on another device: DGL's own index where that is a CPU."""

@@ -30,6 +30,7 @@ from manyhop.files.stored_graph import FORMAT, MANIFEST, VERSION, StoredGraph, c
 from manyhop.files.tensor_file import write
 from manyhop.graph import EdgeType, NodeType
 from manyhop.system.memory import available_memory
+from manyhop.system.progress import Progress
 
 EdgePiece = tuple[Tensor, Tensor, Mapping[str, Tensor]]
 """Some edges: sources ``[n] int64``, destinations ``[n] int64``, and what belongs to each, by name: ``[n, ...]``."""
@@ -288,13 +289,15 @@ def edge_pieces(
             raise GraphError(f"Expected '{name}' to have {count} rows, one per edge, got shape {list(values.shape)}.")
 
     def pieces() -> Iterator[EdgePiece]:
-        for begin in range(0, count, _PIECE):
-            end = min(begin + _PIECE, count)
-            cut = {
-                name: values.read(begin, end) if isinstance(values, Rows) else values[begin:end].detach().cpu()
-                for name, values in columns.items()
-            }
-            yield src[begin:end].cpu().long(), dst[begin:end].cpu().long(), cut
+        with contextlib.closing(Progress("Collecting edges", count, unit="edges")) as bar:
+            for begin in range(0, count, _PIECE):
+                end = min(begin + _PIECE, count)
+                cut = {
+                    name: values.read(begin, end) if isinstance(values, Rows) else values[begin:end].detach().cpu()
+                    for name, values in columns.items()
+                }
+                yield src[begin:end].cpu().long(), dst[begin:end].cpu().long(), cut
+                bar.add(end - begin)
 
     return {name: (values.dtype, tuple(values.shape[1:])) for name, values in columns.items()}, pieces()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import torch
@@ -101,8 +101,12 @@ class EdgeSorter:
         with TensorFile(names["colptr"], (num_dst + 1,), torch.int64) as file:
             file.write(0, colptr)
         row = torch.int32 if num_src <= 2**31 else torch.int64
-        bar = Progress("Sorting edges", self.num_edges, unit="edges", show=progress)
+        passes = 1 if self._in_order else 2 if self.num_edges <= self.piece else 3
         with ExitStack() as stack:
+            bar = stack.enter_context(
+                closing(Progress("Sorting edges", passes * self.num_edges, unit="edges", show=progress))
+            )
+            stack.enter_context(bar.beating())
             rows = stack.enter_context(TensorFile(names["row"], (self.num_edges,), row))
             ends = stack.enter_context(TensorFile(names["edge_index"], (2, self.num_edges), torch.int64))
             columns = {
@@ -110,7 +114,7 @@ class EdgeSorter:
                 for name, (dtype, shape) in self.columns.items()
             }
             position = 0
-            for piece in self._sorted(colptr):
+            for piece in self._sorted(colptr, bar):
                 src = piece["src"]
                 rows.write(position, src.to(row))
                 ends.write(position, src)
@@ -119,7 +123,6 @@ class EdgeSorter:
                     column.write(position * math.prod(column.shape[1:]), piece[name])
                 position += src.numel()
                 bar.add(src.numel())
-        bar.close()
 
     def _count(self, dst: Tensor) -> None:
         high = int(dst.max()) + 1
@@ -130,22 +133,23 @@ class EdgeSorter:
             self._degree = grown
         self._degree.index_add_(0, dst, torch.ones_like(dst))
 
-    def _sorted(self, colptr: Tensor) -> Iterator[dict[str, Tensor]]:
+    def _sorted(self, colptr: Tensor, bar: Progress) -> Iterator[dict[str, Tensor]]:
         """All edges in order of destination, in pieces."""
         if self._in_order:
             yield from self._all.pieces(self.piece)
         elif self.num_edges <= self.piece:
-            yield _in_order(self._all.read(0, self.num_edges))
+            yield _in_order(self._all.read(0, self.num_edges), bar)
         else:
-            for pile, is_column in self._buckets(colptr):
+            for pile, is_column in self._buckets(colptr, bar):
                 if is_column:  # all its edges have one destination: they may be more than memory holds
+                    bar.add(pile.num_rows)
                     yield from pile.pieces(self.piece)
                 else:
-                    yield _in_order(pile.read(0, pile.num_rows))
+                    yield _in_order(pile.read(0, pile.num_rows), bar)
                 pile.remove()
         self._all.remove()
 
-    def _buckets(self, colptr: Tensor) -> Iterator[tuple[_Pile, bool]]:
+    def _buckets(self, colptr: Tensor, bar: Progress) -> Iterator[tuple[_Pile, bool]]:
         """Deal the edges out to ranges of destinations of at most ``piece`` edges, or of one destination."""
         bounds = [0]
         while bounds[-1] < colptr.numel() - 1:
@@ -162,6 +166,7 @@ class EdgeSorter:
                 if count:
                     pile.append({name: values[begin : begin + count] for name, values in piece.items()})
                 begin += count
+            bar.add(bucket.numel())
         self._all.remove()
         for k, pile in enumerate(piles):
             if pile.num_rows:
@@ -174,10 +179,11 @@ def _require_for(num_dst: int) -> None:
     require_memory(what, 16 * num_dst, "Map the ids to 0, 1, 2, ... (manyhop convert --ids map), or correct them.")
 
 
-def _in_order(piece: dict[str, Tensor]) -> dict[str, Tensor]:
+def _in_order(piece: dict[str, Tensor], bar: Progress) -> dict[str, Tensor]:
     dst = piece["dst"]
     key = dst.int() if dst.numel() and int(dst.max()) < 2**31 else dst  # torch sorts int32 several times as fast
     order = torch.sort(key, stable=True).indices
+    bar.add(order.numel())
     return {name: values[order] for name, values in piece.items()}
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyhop.errors import GraphError
 from manyhop.graph import columns
-from manyhop.graph.columns import Columns, roomy
+from manyhop.graph.columns import roomy
 from manyhop.graph.csc import CSC, EdgeType, Graph, NodeType
 from manyhop.graph.deferred import DeferredCSC
 from manyhop.graph.part import PartCSC
@@ -131,7 +131,13 @@ def weight_tables(edge_type: EdgeType, weight: Tensor, perm: Tensor | None, colp
     _expect_length(f"weights of edge type {edge_type}", weight, int(colptr[-1]))
     if weight.dtype == torch.bool or weight.is_complex():
         raise GraphError(f"Expected real weights for edge type {edge_type}, got {weight.dtype}.")
-    weight = weight.detach().to(torch.float64)
+    with one_call("Making tables of weights", 8 * weight.numel()):
+        return _weight_tables(edge_type, weight.detach().to(torch.float64), perm, colptr)
+
+
+def _weight_tables(
+    edge_type: EdgeType, weight: Tensor, perm: Tensor | None, colptr: Tensor
+) -> dict[str, Tensor | None]:
     bad = ~torch.isfinite(weight) | (weight < 0)
     if bool(bad.any()):
         at = int(bad.nonzero()[0])
@@ -143,8 +149,7 @@ def weight_tables(edge_type: EdgeType, weight: Tensor, perm: Tensor | None, colp
     from manyhop.graph.alias import fill_aliases
 
     alias, num_positive = roomy(weight.numel(), np.int64), torch.empty(colptr.numel() - 1, dtype=torch.int64)
-    with one_call("Making tables of weights", weight.nbytes):
-        finite = fill_aliases(colptr.numpy(), weight.numpy(), alias.numpy().view(np.uint64), num_positive.numpy())
+    finite = fill_aliases(colptr.numpy(), weight.numpy(), alias.numpy().view(np.uint64), num_positive.numpy())
     if not finite:
         raise GraphError(
             f"Expected the weights of a node's edges in {edge_type} to have a finite sum. Scale them down."
@@ -201,14 +206,14 @@ def _build_csc(
     if col is not None and not _is_in_order(edge_type, col, time, claimed=edge.is_sorted):
         if waits and not _is_uncounted(row, col):
             return DeferredCSC(row, col, num_src, num_dst)
-        stored = columns.group(row, col, num_dst, time) if grouped else _group_few(row, col, num_dst, time)
+        stored = columns.group(row, col, num_src, num_dst, time)
         colptr, row, time = stored.colptr, stored.row, stored.time
         perm = stored.position if perm is None else perm[stored.position.long()]
     else:
         time = None if time is None else roomy(num_edges, np.int64).copy_(time)
     if colptr is None:
         assert col is not None
-        colptr = columns.pointers(col, num_dst) if grouped else _pointers(col, num_dst)
+        colptr = columns.pointers(col, num_src, num_dst)
     degree = torch.diff(colptr)
     if num_dst > 0 and int(degree.max()) >= 2**32:
         raise GraphError(f"Expected fewer than 2^32 edges per node in {edge_type}, got {int(degree.max())}.")
@@ -260,25 +265,6 @@ def _is_in_order(edge_type: EdgeType, col: Tensor, time: Tensor | None, *, claim
             )
         return False
     return True
-
-
-def _group_few(row: Tensor, col: Tensor, num_dst: int, time: Tensor | None) -> Columns:
-    """What :func:`manyhop.graph.columns.group` does, for few edges, or very many."""
-    key = col.int() if num_dst < 2**31 else col.long()  # torch sorts int32 several times as fast
-    if time is None:
-        order = torch.sort(key, stable=True).indices
-    else:
-        by_time = torch.sort(time, stable=True).indices
-        order = by_time[torch.sort(key[by_time], stable=True).indices]
-    return Columns(_pointers(col, num_dst), row[order], order, None if time is None else time[order])
-
-
-def _pointers(col: Tensor, num_dst: int) -> Tensor:
-    """Column pointers ``[num_dst + 1] int64`` of destinations in any order."""
-    colptr = roomy(num_dst + 1, np.int64)
-    colptr[0] = 0
-    torch.cumsum(torch.bincount(col.long(), minlength=num_dst), 0, out=colptr[1:])
-    return colptr
 
 
 def _is_uncounted(*tensors: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Edges grouped by destination on the CPU, by several threads: a counting sort in two passes.
+"""Edges grouped by destination on the CPU: many of them by several threads, by a counting sort in two passes.
 
 The first pass deals edges out to buckets of neighbouring destinations, the second one groups each bucket in the cache
 of a core. Both keep the order of the input.
@@ -45,11 +45,11 @@ class Columns(NamedTuple):
 
 
 def fits(num_src: int, num_dst: int, num_edges: int) -> bool:
-    """Whether :func:`group` is for edges of these numbers: more than a few, ids in int32."""
+    """Whether edges of these numbers are grouped by several threads: more than a few, ids in int32."""
     return num_edges > SMALL and max(num_src, num_dst, num_edges) < 2**31
 
 
-def group(row: Tensor, col: Tensor, num_dst: int, time: Tensor | None) -> Columns:
+def group(row: Tensor, col: Tensor, num_src: int, num_dst: int, time: Tensor | None = None) -> Columns:
     """Group edges by destination and, with times, sort those of a destination by time. Both are stable.
 
     Needs 4 bytes for each edge beside the result, and 8 for each edge of the largest bucket and thread.
@@ -57,9 +57,34 @@ def group(row: Tensor, col: Tensor, num_dst: int, time: Tensor | None) -> Column
     Args:
         row: ``[num_edges]`` integer: sources, checked.
         col: ``[num_edges]`` integer: destinations, checked.
+        num_src: number of source nodes.
         num_dst: number of destination nodes.
         time: ``[num_edges] int64``.
     """
+    grouped = _group_many if fits(num_src, num_dst, row.numel()) else _group_few
+    return grouped(row, col, num_dst, time)
+
+
+def _group_few(row: Tensor, col: Tensor, num_dst: int, time: Tensor | None) -> Columns:
+    """For few edges, or very many."""
+    key = col.int() if num_dst < 2**31 else col.long()  # torch sorts int32 several times as fast
+    if time is None:
+        order = torch.sort(key, stable=True).indices
+    else:
+        by_time = torch.sort(time, stable=True).indices
+        order = by_time[torch.sort(key[by_time], stable=True).indices]
+    return Columns(_count(col, num_dst), row[order], order, None if time is None else time[order])
+
+
+def _count(col: Tensor, num_dst: int) -> Tensor:
+    """Return the column pointers of destinations in any order."""
+    colptr = roomy(num_dst + 1, np.int64)
+    colptr[0] = 0
+    torch.cumsum(torch.bincount(col.long(), minlength=num_dst), 0, out=colptr[1:])
+    return colptr
+
+
+def _group_many(row: Tensor, col: Tensor, num_dst: int, time: Tensor | None) -> Columns:
     from manyhop.graph.column_kernels import count_buckets, deal, settle, sort_by_time
     from manyhop.system.numba_kernels import prepare
 
@@ -113,8 +138,10 @@ def group(row: Tensor, col: Tensor, num_dst: int, time: Tensor | None) -> Column
     return Columns(colptr, rows, positions, times)
 
 
-def pointers(col: Tensor, num_dst: int) -> Tensor:
+def pointers(col: Tensor, num_src: int, num_dst: int) -> Tensor:
     """Return ``[num_dst + 1] int64`` column pointers of destinations ``[num_edges]`` that ascend."""
+    if not fits(num_src, num_dst, col.numel()):
+        return _count(col, num_dst)
     from manyhop.graph.column_kernels import point
 
     col = _plain(col)

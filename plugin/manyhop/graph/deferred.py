@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from manyhop.errors import GraphError
 from manyhop.graph import columns
 from manyhop.graph.csc import CSC, EdgeSlice
 from manyhop.system.fork import in_forked_children
+from manyhop.system.progress import Progress
 
 _SORTING = 40  # bytes of GPU memory for each edge: keys, order and what the radix sort of torch needs
 _CHUNK = 1 << 25  # edges that are sent at a time
@@ -145,8 +147,8 @@ class DeferredCSC(CSC):
     def _group(self) -> CSC:
         row, col = (ids.cpu() for ids in self._edges())
         if self._in_order:
-            return CSC(num_src=self.num_src, colptr=columns.pointers(col, self.num_dst), row=row.int())
-        colptr, row, position, _ = columns.group(row, col, self.num_dst, None)
+            return CSC(num_src=self.num_src, colptr=columns.pointers(col, self.num_src, self.num_dst), row=row.int())
+        colptr, row, position, _ = columns.group(row, col, self.num_src, self.num_dst)
         return CSC(num_src=self.num_src, colptr=colptr, row=row, perm=position)
 
     def _group_on(self, device: torch.device) -> CSC:
@@ -182,9 +184,11 @@ def has_room(device: torch.device, num_edges: int, num_dst: int) -> bool:
 def _sent(ids: Tensor, device: torch.device) -> Tensor:
     """``[n] int32`` on the device."""
     there = torch.empty(ids.shape, dtype=torch.int32, device=device)
-    for begin in range(0, ids.numel(), _CHUNK):
-        part = slice(begin, begin + _CHUNK)
-        there[part] = ids[part].to(device)
+    with closing(Progress(f"Copying edges to {device}", ids.nbytes)) as bar:
+        for begin in range(0, ids.numel(), _CHUNK):
+            part = ids[begin : begin + _CHUNK]
+            there[begin : begin + _CHUNK] = part.to(device)
+            bar.add(part.nbytes)
     return there
 
 

@@ -17,6 +17,7 @@ from manyhop.graph.csc import CSC, Graph
 from manyhop.memory.mapped_files import MappedFiles
 from manyhop.memory.pinned import is_pinnable, pin
 from manyhop.placement import GPUPlace
+from manyhop.system.copying import to_device
 
 
 class PlacedGraph:
@@ -110,7 +111,7 @@ def place_graph(graph: Graph, device: torch.device, where: GPUPlace) -> Graph:
 
         def in_place(table: Tensor) -> Tensor:
             if not is_pinnable(table):
-                return table.to(device)
+                return to_device(table, device, "edges")
             there = files.pages_of(table)
             pin(there)
             return there
@@ -134,7 +135,10 @@ def place(graph: Graph, device: torch.device | str, where: Literal["device", "pi
         InputError: ``where`` is neither, or tables on a GPU were to be pinned.
     """
     device = torch.device(device)
-    moves: dict[str, Callable[[Tensor], Tensor]] = {"device": lambda table: table.to(device), "pinned": _page_locked}
+    moves: dict[str, Callable[[Tensor], Tensor]] = {
+        "device": lambda table: to_device(table, device, "times"),
+        "pinned": _page_locked,
+    }
     if where not in moves:
         raise InputError(f"Expected where to be 'device' or 'pinned', got {where!r}.")
     move = moves[where]
@@ -157,4 +161,4 @@ def _moved(graph: Graph, device: torch.device, move: Callable[[Tensor], Tensor])
 def _page_locked(table: Tensor) -> Tensor:
     if table.device.type != "cpu":
         raise InputError(f"Expected tables in CPU memory to be pinned, got one on {table.device}.")
-    return table.pin_memory()
+    return to_device(table, "pinned", "edges")

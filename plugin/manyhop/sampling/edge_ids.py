@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.graph import CSC
+from manyhop.graph import CSC, columns
 from manyhop.sampling.lookup import Ints, IntsOfAnySize, first_not_below
 from manyhop.system.memory import require_memory
 
@@ -92,8 +92,9 @@ def _build(csc: CSC) -> tuple[Ints, IntsOfAnySize, IntsOfAnySize | None]:
         32 * csc.num_edges,  # sorting takes more than the table
         "Leave exclude_seed_edges out, or use a machine with more memory.",
     )
-    by_source = torch.sort(csc.row, stable=True).indices
     column = torch.repeat_interleave(torch.arange(csc.num_dst), torch.diff(csc.colptr))
-    order: Ints = by_source[torch.sort(column[by_source], stable=True).indices].numpy()
+    by_source = columns.group(column, csc.row, csc.num_dst, csc.num_src)  # its columns are our sources
+    ordered = columns.group(by_source.position, by_source.row, csc.num_edges, csc.num_dst)
+    order = ordered.row.numpy()
     sorted_ids = order if edge_id is None else edge_id[order]
-    return begin, source[order], sorted_ids.astype(np.int32) if order.size <= 2**31 else sorted_ids
+    return begin, source[order], sorted_ids.astype(np.int32, copy=False) if order.size <= 2**31 else sorted_ids

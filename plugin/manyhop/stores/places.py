@@ -20,6 +20,7 @@ from manyhop.placement import GPUPlace
 from manyhop.stores.copies import as_tensor
 from manyhop.stores.rows_of_nodes import Fill, NodeRows, begin_of, part_of_rows
 from manyhop.stores.spread import SPREAD_PLACES, hold
+from manyhop.system.copying import to_device
 from manyhop.world import World
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class GPURows:
         begin = begin_of(tensor, index, name, what, self._timeout, on_gpu=True)
         if place == "device":
             whole = tensor if begin is None else self._host.put(tensor, index, name)
-            return self._on_device(as_tensor(whole).to(self._device))
+            return self._on_device(to_device(as_tensor(whole), self._device, "features"))
         part = as_tensor(tensor)
         if begin is None:
             memory = self._memory(part.shape, part.dtype, name)

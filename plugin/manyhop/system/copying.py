@@ -7,13 +7,22 @@ from contextlib import closing
 import torch
 from torch import Tensor
 
-from manyhop.system.progress import Progress
+from manyhop.system.progress import Progress, one_call
 
 _PIECE_BYTES = 256 << 20
 
 
-def to_device(tensor: Tensor, device: torch.device, title: str) -> Tensor:
-    """Return a tensor on a device. Large ones are copied piece by piece, while a progress bar shows how far it is."""
+def to_device(tensor: Tensor, device: torch.device | str, title: str) -> Tensor:
+    """Return a tensor on a device, or in page-locked memory (``"pinned"``).
+
+    Large ones are copied to a GPU piece by piece, while a progress bar shows how far it is.
+    """
+    if device == "pinned":
+        if tensor.nbytes <= _PIECE_BYTES:
+            return tensor.pin_memory()
+        with one_call(f"Copying {title} to page-locked memory", tensor.nbytes):
+            return tensor.pin_memory()
+    device = torch.device(device)
     if tensor.device.type != "cpu" or device.type == "cpu" or tensor.nbytes <= _PIECE_BYTES or tensor.dim() == 0:
         return tensor.to(device)
     there = torch.empty_like(tensor, device=device)

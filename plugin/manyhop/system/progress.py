@@ -51,6 +51,7 @@ class Progress:
             unit_scale=True,
             unit_divisor=1024 if of_bytes else 1000,
             mininterval=0.2,
+            miniters=0,
             delay=delay if show is None else 0,
             disable=None if show is None else not show,
         )
@@ -64,6 +65,25 @@ class Progress:
         """Write the last state and end the line."""
         with self._lock:
             self._bar.close()
+
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """Show the seconds that pass while the body works long without a count; it must leave the GIL to others."""
+        if not self.may_show:
+            yield
+            return
+        done = threading.Event()
+        clock = threading.Thread(target=self._beat, args=(done,), name="manyhop-progress", daemon=True)
+        clock.start()
+        try:
+            yield
+        finally:
+            done.set()
+            clock.join(_END_S)
+
+    def _beat(self, done: threading.Event) -> None:
+        while not done.wait(_BEAT_S):
+            self.add(0)
 
     @property
     def may_show(self) -> bool:

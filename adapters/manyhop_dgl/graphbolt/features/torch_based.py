@@ -18,6 +18,7 @@ from manyhop.features import RowRequest, gather, is_pinned
 from manyhop.files import Rows
 from manyhop.memory.mapped_files import reside_in_files
 from manyhop.stores import StorePlace, as_it_is, check_place, rows_in
+from manyhop.system.copying import to_device
 from manyhop_dgl.graphbolt.datasets.files import read_feature, read_tensor
 from manyhop_dgl.graphbolt.datasets.metadata import OnDiskFeatureData
 from manyhop_dgl.graphbolt.features.feature import BasicFeatureStore, Feature, FeatureKey, row_numbers
@@ -139,7 +140,7 @@ class TorchBasedFeature(Feature):
     def to(self, device: Any) -> Self:
         """Return a copy on another device, or in pinned memory (``"pinned"``)."""
         other = copy.copy(self)
-        other._tensor = self._tensor.pin_memory() if device == "pinned" else self._tensor.to(device)
+        other._tensor = to_device(self._tensor, device, "features")
         return other
 
     def __repr__(self) -> str:

@@ -9,6 +9,7 @@ import torch
 
 from manyhop.features import is_pinned
 from manyhop.stores import TopologyPlace
+from manyhop.system.copying import to_device
 from manyhop_dgl.graphbolt.features.pinning import pinned
 from manyhop_dgl.graphbolt.graph.fused_csc import ATTRIBUTES
 from manyhop_dgl.graphbolt.graph.sampling import Sampling
@@ -73,7 +74,7 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
 
     def to(self, device: torch.device | str) -> Self:
         """Return a copy on another device, or in pinned memory (``"pinned"``)."""
-        return self._map(lambda x: x.pin_memory() if device == "pinned" else x.to(device))
+        return self._map(lambda x: to_device(x, device, "edges"))
 
     def pin_memory_(self) -> Self:
         """Pin the memory of all tensors for GPUs to read, in place, or in copies below 64 MiB; return the graph.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
+from manyhop.graph import columns
 from manyhop.memory import share
 from manyhop.sampling.random import Use, below, draw, make_key
 from manyhop.stores import GraphPlace, check_graph_place, place_for_topology
@@ -247,11 +248,8 @@ def sort_by_destination(src: Tensor, dst: Tensor, num_nodes: int) -> SortedEdges
         36 * src.numel() + 8 * num_nodes,  # keys, sorted keys and their order, sorted sources
         "Use fewer edges, or a machine with more memory.",
     )
-    key = dst.int() if num_nodes < 2**31 else dst  # torch sorts int32 several times as fast
-    order = torch.sort(key, stable=True).indices
-    indptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
-    torch.cumsum(torch.bincount(dst, minlength=num_nodes), 0, out=indptr[1:])
-    return SortedEdges(indptr, src[order], order)
+    found = columns.group(src, dst, num_nodes, num_nodes)
+    return SortedEdges(found.colptr, found.row.long(), found.position.long())
 
 
 def _joined(by_type: Mapping[object, Mapping[str, Tensor]], domain: str) -> dict[str, Tensor]:
