@@ -271,6 +271,10 @@ def test_traces_of_ranks_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     first, second, of_rank_1 = sorted((e["ts"], e["pid"]) for e in events if e["ph"] == "X")
     assert (first, second[1], of_rank_1[1]) == ((0.0, 0), 0, 1)
     assert 0 <= second[0] < of_rank_1[0] <= 1000e6  # rank 1 was saved first
+    before = merged.read_bytes()
+    with pytest.raises(InputError, match=r"a new file.*all\.json.*Name another"):  # as "*.json" names it the next time
+        merge_traces([*files, merged], merged)
+    assert merged.read_bytes() == before
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"traceEvents": [], "otherData": {}}'])

@@ -61,8 +61,12 @@ def merge_traces(paths: Sequence[FilePath], out: FilePath) -> None:
         out: the file to write.
 
     Raises:
-        InputError: a file is no timeline.
+        InputError: a file is no timeline, or the file to write is one of them.
     """
+    if Path(out).exists() and any(Path(path).exists() and Path(path).samefile(out) for path in paths):
+        raise InputError(
+            f"Expected a new file for the timelines, got {str(out)!r}, which is one of them. Name another."
+        )
     traces = [_read(path) for path in paths]
     if not traces:
         raise InputError("Expected the timeline of at least one rank, got none. Name the files.")
