@@ -38,7 +38,10 @@ class LoaderStatsMonitor(_callback()):  # type: ignore[misc]  # the class is fou
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Log the figures of the epoch."""
         for prefix, loader in _loaders(trainer.train_dataloader):
-            pl_module.log_dict(loader.stats(since="epoch").metrics(prefix), on_step=False, on_epoch=True)
+            metrics = loader.stats(since="epoch").metrics(prefix)
+            # The figures of a rank stay its own: rank_zero_only has no effect but that ranks exchange nothing, and with
+            # sync_dist Lightning does not advise them to.
+            pl_module.log_dict(metrics, on_step=False, on_epoch=True, sync_dist=True, rank_zero_only=True)
 
 
 class CaptureSteps(_callback()):  # type: ignore[misc]  # the class is found at run time

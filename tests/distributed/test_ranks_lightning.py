@@ -32,9 +32,11 @@ class Net(lightning.LightningModule):
 def train():
     import warnings
 
-    warnings.simplefilter("ignore")
+    from manyhop.lightning import LoaderStatsMonitor
+
     seen = []
     trainer = lightning.Trainer(
+        callbacks=[LoaderStatsMonitor()],
         accelerator="cpu",
         devices=2,
         strategy="ddp",
@@ -43,8 +45,11 @@ def train():
         enable_checkpointing=False,
         enable_progress_bar=False,
     )
-    trainer.fit(Net(seen))
-    return seen
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        trainer.fit(Net(seen))
+    figures = {name: value.item() for name, value in trainer.callback_metrics.items()}
+    return seen, figures, [str(one.message) for one in warned if "manyhop" in str(one.message)]
 
 
 # What Lightning tells torchrun by.
@@ -53,6 +58,8 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "test", "LOCAL_WORLD_SIZE": "2"}
 
 def test_two_ranks(launcher):
     """Lightning puts in a DistributedSampler, unless there is one."""
-    first, second = launcher.run(train, env=TORCHRUN)
+    (first, *others), (second, *of_second) = launcher.run(train, env=TORCHRUN)
+    for (figures, warned), seeds in ((others, 32), (of_second, 29)):  # each rank has its own
+        assert (figures["manyhop/batches"], figures["manyhop/seeds"], warned) == (4, seeds, [])
     dealt = [batch for pair in zip(first, second, strict=True) for batch in pair]
     assert dealt == [(batch, False) for epoch in one_process("homogeneous", 2) for batch in epoch]
