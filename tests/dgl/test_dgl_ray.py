@@ -6,16 +6,16 @@ import sys
 import pytest
 import torch
 
+import manyhop_dgl
+import manyhop_dgl.graphbolt as gb
+
+dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
+
 KINDS = ("DGL", "GraphBolt")
 
 
 def train(config):
-    import manyhop_dgl.compat  # noqa: F401  # before DGL
-    import dgl
     import ray.train.torch
-
-    import manyhop_dgl
-    import manyhop_dgl.graphbolt as gb
 
     ends = torch.randint(0, 60, (2, 300), generator=torch.Generator().manual_seed(1))
     graph = dgl.graph(tuple(ends), num_nodes=60)
@@ -36,7 +36,6 @@ def train(config):
 
 @pytest.mark.filterwarnings("ignore")
 def test_ray_train(tmp_path):
-    pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
     ray = pytest.importorskip("ray", reason="ray is not installed (pip install 'ray[train]')")
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer

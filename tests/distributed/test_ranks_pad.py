@@ -3,7 +3,7 @@
 import torch
 from rank_loaders import LOADERS, NUM_SEEDS, digest
 
-NAMES = ("homogeneous", "binary", "triplet")
+NAMES = ("homogeneous", "heterogeneous", "hgt", "binary", "triplet", "several_edge_types", "around_seeds")
 
 
 def shapes(batch):
@@ -16,9 +16,9 @@ def shapes(batch):
 
 
 def seeds_that_count(batch):
-    """Positions of the seeds that are neither padding nor repetitions."""
-    (store,) = [s for s in batch.stores if "is_padding" in s]
-    return store.input_id[~store.is_padding].tolist()
+    """Types and positions of the seeds that are neither padding nor repetitions."""
+    stores = [s for s in batch.stores if "is_padding" in s]
+    return [(s._key, i) for s in stores for i in s.input_id[~s.is_padding].tolist()]
 
 
 def padded_batches():
@@ -43,5 +43,6 @@ def test_sizes_of_all_ranks(launcher):
             assert same
             assert sizes == loader._padding.sizes
             assert digests == [expected[(3 * i + rank) % len(expected)] for i in range(rounds)]
-        counted = sorted(i for seen in ranks for i in seen[name][3])
-        assert counted == list(range(NUM_SEEDS)), name
+        counted = [seed for seen in ranks for seed in seen[name][3]]
+        number = len(expected) * loader.batch_size if loader.drop_last else NUM_SEEDS
+        assert len(set(counted)) == len(counted) == number, name
