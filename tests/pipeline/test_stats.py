@@ -126,6 +126,8 @@ def test_a_report_since_an_earlier_one() -> None:
     assert stats.report().batches == 11
     with pytest.raises(InputError, match="of another"):
         Stats().report(earlier)
+    with pytest.raises(InputError, match="of another"):  # although it could be one of this loader
+        stats.report(Stats().report())
 
 
 def test_metrics_are_floats_by_stable_names() -> None:

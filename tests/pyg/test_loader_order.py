@@ -306,8 +306,9 @@ def test_stats_and_timeline(data, tmp_path):
     of_epoch = loader.stats(since="epoch")
     assert (of_epoch.batches, of_epoch.seeds, of_epoch.edges) == (8, 60, edges)
     assert copy.deepcopy(loader).stats(since="epoch").batches == 0
-    with pytest.raises(InputError, match='since="epoch"'):
-        loader.stats(since="batch")
+    for wrong in ("batch", 3, {}):
+        with pytest.raises(InputError, match=f'since="epoch" or an earlier report, got {wrong!r}'):
+            loader.stats(since=wrong)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -110,6 +110,9 @@ class StatsReport:
     totals: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
     """Sums since the loader was made, which a later report subtracts."""
 
+    source: object = field(default=None, repr=False, compare=False)
+    """The same in all reports of a loader, and in no others."""
+
     def metrics(self, prefix: str = "manyhop/") -> dict[str, float]:
         """Return all figures by name, for a logger: ``{"manyhop/seeds_per_s": 81920.0, ...}``.
 
@@ -169,6 +172,7 @@ class Stats:
 
     def reset(self) -> None:
         """Forget everything recorded so far."""
+        self._source = object()
         self._handed.clear()
         with self._lock:
             self._seconds: dict[str, float] = dict.fromkeys((*STAGES, "wait", "step"), 0.0)
@@ -275,6 +279,10 @@ class Stats:
             if since != "epoch":
                 raise InputError(f'Expected since="epoch" or an earlier report, got {since!r}. Use one of them.')
             since = self._before_epoch
+        elif since is not None and not isinstance(since, StatsReport):
+            raise InputError(f'Expected since="epoch" or an earlier report, got {since!r:.60}. Use one of them.')
+        elif since is not None and since.source is not self._source:
+            raise InputError("Expected an earlier report of this loader, got one of another. Keep one per loader.")
         self.take_handed()
         with self._lock:
             now: dict[str, float] = {
@@ -292,8 +300,6 @@ class Stats:
                 "fit": self._fit,
             }
         before = {} if since is None else since.totals
-        if any(before.get(name, 0) > now[name] for name in ("batches", "seeds", "bytes")):
-            raise InputError("Expected an earlier report of this loader, got one of another. Keep one per loader.")
         # Seconds can move from "step" to "wait" after an earlier report.
         s = {name: max(0, value - before.get(name, 0)) for name, value in now.items()}
         total, batches = s["wait"] + s["step"], int(s["batches"])
@@ -325,6 +331,7 @@ class Stats:
                 on_gpu=self.on_gpu,
             ),
             totals=now,
+            source=self._source,
         )
 
     def __reduce__(self) -> tuple[Any, tuple[int]]:
