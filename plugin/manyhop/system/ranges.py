@@ -22,7 +22,7 @@ def ranged(name: Literal["sample", "gather", "exchange", "assemble", "wait"]) ->
     Raises:
         InputError: ranges are asked for, and torch has no CUDA; or ``MANYHOP_NVTX`` is neither 0 nor 1.
     """
-    return functools.partial(_with_range, f"manyhop.{name}") if _wanted() else lambda function: function
+    return functools.partial(_with_range, f"manyhop.{name}") if wanted() else lambda function: function
 
 
 def _with_range(name: str, function: F) -> F:
@@ -40,7 +40,8 @@ def _with_range(name: str, function: F) -> F:
 
 
 @functools.cache
-def _wanted() -> bool:
+def wanted() -> bool:
+    """Whether the environment asks for ranges."""
     value = os.environ.get("MANYHOP_NVTX", "0")
     if value not in ("0", "1"):
         raise InputError(f"Expected MANYHOP_NVTX to be 0 or 1, got {value!r}.")

@@ -15,7 +15,7 @@ from manyhop.loading import DROPPED
 from manyhop.pipeline import Stage as StageName
 from manyhop.pipeline import Stats, Streams
 from manyhop.sampling import BatchKey
-from manyhop.system.ranges import ranged
+from manyhop.system.ranges import ranged, wanted
 from manyhop_dgl.graphbolt.features.feature import Gather
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.loader.chain import Run, to_gpu
@@ -25,7 +25,7 @@ from manyhop_dgl.graphbolt.stages.sampling import SubgraphSampler
 from manyhop_dgl.graphbolt.stages.stage import CopyTo, Stage, Step, drawing, is_of_this_package, is_ours, step
 from manyhop_dgl.graphbolt.typing import Pipe
 
-_Part = tuple[StageName, Step, Streams | None]
+_Part = tuple[StageName, list[Step], Streams | None]
 
 
 class TimedRuns:
@@ -60,8 +60,10 @@ class TimedRuns:
             for name, some in groupby(run.stages, _stage_name):
                 part = list(some)
                 on_its_clock = streams if on_gpu and name != "assemble" else None
-                steps: Step = partial(_in_a_row, [_step_of(stage, gather, replaced) for stage in part])
-                parts.append((name, ranged(name)(steps) if name == "sample" else steps, on_its_clock))
+                steps = [_step_of(stage, gather, replaced) for stage in part]
+                if name == "sample" and wanted():
+                    steps = [ranged(name)(partial(_in_a_row, steps))]
+                parts.append((name, steps, on_its_clock))
                 on_gpu = on_gpu or any(map(to_gpu, part))
             self._runs.append((run.first_call, parts))
 
@@ -80,13 +82,15 @@ class TimedRuns:
                 for name, steps, streams in parts:
                     if streams is None:
                         start = perf_counter()
-                        item = steps(item)
-                        if item is DROPPED:
-                            return item
+                        for step_ in steps:
+                            item = step_(item)
+                            if item is DROPPED:
+                                return item
                         self._stats.record(batch, name, start, perf_counter())
                         continue
                     begun = streams.mark() if times else None
-                    item = steps(item)
+                    for step_ in steps:
+                        item = step_(item)
                     if begun is not None:
                         streams.took(times, name, batch, begun, streams.mark())
             calls = 0
