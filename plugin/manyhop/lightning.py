@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 import numbers
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -11,8 +12,11 @@ from typing import Any
 
 from torch import Tensor
 
+from manyhop.capture.code import uses_argument
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.loading import EpochLoader
+
+_LOG = logging.getLogger("manyhop")
 
 
 def _callback() -> Any:
@@ -59,6 +63,8 @@ class CaptureSteps(_callback()):  # type: ignore[misc]  # the class is found at 
         super().__init__()
         self._capture = capture
         self._captured: Any = None
+        self._trainer: Any = None
+        self._accumulates = False
         self._own: dict[str, Callable[..., Any]] = {}
         self._given: Any = None  # batch of the trainer
         self._static: Any = None  # batch of the captured step
@@ -87,7 +93,12 @@ class CaptureSteps(_callback()):  # type: ignore[misc]  # the class is found at 
                 f"Expected accumulate_grad_batches=1 for CaptureSteps, got {trainer.accumulate_grad_batches}. Take "
                 "larger batches, or capture the gradients in a module with automatic_optimization=False."
             )
+        self._give_back(pl_module)  # after a search for a learning rate, which trains, too
+        self._trainer, self._accumulates = trainer, False
         self._captured = self._capture(self._run)
+        self._captured.reads(pl_module.training_step)
+        if (name := uses_argument(pl_module.training_step, 2)) is not None:
+            self._captured.stop(f"training_step reads '{name}', which replays do not change. Leave it out")
         for method in (self._training_step, self._optimizer_step, self._log):
             name = method.__name__.removeprefix("_")
             self._own[name] = getattr(pl_module, name)
@@ -99,12 +110,25 @@ class CaptureSteps(_callback()):  # type: ignore[misc]  # the class is found at 
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Give the module back its own steps."""
+        self._give_back(pl_module)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Give the module back its own steps: the trainer does not call ``teardown`` then."""
+        self._give_back(pl_module)
+
+    def _give_back(self, pl_module: Any) -> None:
         for name in self._own:
             vars(pl_module).pop(name, None)
         self._own = {}
-        self._given = self._static = None
+        self._given = self._static = self._trainer = None
 
     def _optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any) -> None:
+        if self._trainer.accumulate_grad_batches != 1:  # by another callback
+            if not self._accumulates:
+                self._accumulates = True
+                _LOG.warning("Steps run eagerly as long as accumulate_grad_batches is not 1")
+            self._own["optimizer_step"](epoch, batch_idx, optimizer, optimizer_closure)
+            return
         self._update = epoch, batch_idx, optimizer, optimizer_closure
         loss, extra, logged = self._captured(self._given)
         optimizer_closure._result = type(self._result)(closure_loss=loss, extra=extra)  # of the replay

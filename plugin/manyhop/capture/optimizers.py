@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import warnings
 from collections.abc import Hashable, Iterator
@@ -12,12 +11,12 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.amp.grad_scaler import GradScaler
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from manyhop.capture.replicas import Between, Replica, collecting, obstacle
+from manyhop.capture.values import Memory, Values, of_module, of_object
 
 _OF_RANKS: Final = ("torch.nn.parallel", "torch.distributed")
 """Modules whose steps are collectives, in the middle of forward and backward passes."""
@@ -28,21 +27,38 @@ class StepState:
 
     A graph repeats the numbers with which it was recorded. Learning rates of most optimizers are tensors while a step
     runs, so that graphs read the current ones; all other settings of optimizers are part of the key of a graph, as are
-    modes of modules and which parameters learn.
+    numbers of modules, such as their modes, and which parameters learn.
+
+    Args:
+        replicas: that ranks have run, by their numbers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, replicas: dict[int, Replica] | None = None) -> None:
         self._optimizers: dict[int, Optimizer] = {}
+        self._groups: dict[int, int] = {}
         self._rates: list[_Rate] = []
         self._parameters: dict[int, torch.nn.Parameter] = {}
-        self._replicas: dict[int, Replica] = {}
+        self._replicas = {} if replicas is None else replicas
         self._modules: dict[int, torch.nn.Module] = {}
+        self._buffers: list[Tensor] = []
+        self._values, self._memory = Values(), Memory()
+        self._hosts: list[Tensor] = []
         self._known: list[object] = []
         self._settings: Hashable = ()  # as long as these are the values of all groups
         self.refusal: str | None = None
         """Why the step cannot be recorded, as far as its modules show."""
-        self.generation = 0
-        """Grows when optimizers get other state tensors than those that graphs write."""
+
+    def successor(self) -> StepState:
+        """Return the state of a step that has other objects by now; ranks go on to call the same collectives."""
+        return StepState(self._replicas)
+
+    def replaced(self) -> str | None:
+        """Return the name of a part of a module in whose place another one is."""
+        return self._values.replaced()
+
+    def moved(self) -> bool:
+        """Whether weights, buffers or states of optimizers are elsewhere than at the last call."""
+        return self._memory.moved([*self._parameters.values(), *self._buffers], self._optimizers.values())
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -120,8 +136,8 @@ class StepState:
                 values.append(len(group["params"]))
         if len(values) != len(self._known) or not all(map(is_, values, self._known)):
             self._known, self._settings = values, tuple(self._settings_now())
-        modes = tuple([module.training for module in self._modules.values()])
-        return self.generation, self._settings, modes, tuple([p.requires_grad for p in self._parameters.values()])
+        hosts = [tensor.item() for tensor in self._hosts]
+        return self._settings, *hosts, self._values.plain, *[p.requires_grad for p in self._parameters.values()]
 
     def obstacle(self) -> str | None:
         """Return why the step cannot be recorded; ``None``: as far as is known by now, it can."""
@@ -134,12 +150,17 @@ class StepState:
                 if not isinstance(parameter, Tensor) or not isinstance(state, dict):
                     continue
                 for name, value in state.items():
-                    if isinstance(value, Tensor) and value.device != parameter.device:
+                    if type(value) in (int, float) or (isinstance(value, Tensor) and value.device != parameter.device):
                         return f"{type(optimizer).__name__} reads '{name}' of its state on the host"
         return None
 
     def _settings_now(self) -> list[Hashable]:
         rated = {id(rate.group) for rate in self._rates}
+        self._hosts = [
+            value
+            for value in self._known
+            if isinstance(value, Tensor) and value.device.type == "cpu" and value.numel() == 1
+        ]
         return [
             (name, len(value) if name == "params" else value if value.__hash__ else id(value))
             for optimizer in self._optimizers.values()
@@ -164,26 +185,32 @@ class StepState:
                 f"{type(wrapper).__name__} talks to other ranks in the middle of a step. Wrap the model, compiled or "
                 "not, in DistributedDataParallel"
             )
-        self._modules.setdefault(id(module), module)
+        if id(module) not in self._modules:
+            self._modules[id(module)] = module
+            self._values.add(of_module(module))
+            self._buffers += [buffer for buffer in module._buffers.values() if buffer is not None]
         for parameter in module.parameters(recurse=False):
             self._parameters.setdefault(id(parameter), parameter)
 
     def _add_optimizer(self, optimizer: Optimizer) -> None:
-        if id(optimizer) in self._optimizers:
+        if id(optimizer) not in self._optimizers:
+            self._optimizers[id(optimizer)] = optimizer
+            self._values.add(of_object(optimizer))
+            optimizer.register_load_state_dict_post_hook(self._loaded)
+        elif len(optimizer.param_groups) == self._groups[id(optimizer)]:
             return
-        self._optimizers[id(optimizer)] = optimizer
-        optimizer.register_load_state_dict_post_hook(self._loaded)
+        self._groups[id(optimizer)] = len(optimizer.param_groups)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 self._parameters.setdefault(id(parameter), parameter)
         _make_capturable(optimizer)
+        rated = {id(rate.group) for rate in self._rates}
         for group in optimizer.param_groups:
-            if isinstance(group["lr"], float | int) and _takes_tensors(optimizer, group):
+            if isinstance(group["lr"], float | int) and _takes_tensors(optimizer, group) and id(group) not in rated:
                 self._rates.append(_Rate(group))
                 self._rates[-1].enter()  # observe() leaves all of them
 
     def _loaded(self, optimizer: Optimizer) -> None:
-        self.generation += 1
         self._optimizers.pop(id(optimizer), None)  # the next eager step finds it again
         self._rates = [r for r in self._rates if any(r.belongs_to(other) for other in self._optimizers.values())]
 
@@ -193,7 +220,8 @@ class _Rate:
 
     def __init__(self, group: dict[str, Any]) -> None:
         self.group = group
-        self._number = float(group["lr"])
+        self._given: float | Tensor = group["lr"]
+        self._number = float(self._given)
         self._tensor = torch.tensor(self._number, device=group["params"][0].device)
 
     def belongs_to(self, optimizer: Optimizer) -> bool:
@@ -202,19 +230,20 @@ class _Rate:
 
     def write(self) -> None:
         """Write the number to the tensor, where it has changed."""
-        if (number := self.group["lr"]) != self._number:
+        if (number := float(self.group["lr"])) != self._number:
             self._tensor.fill_(number)
             self._number = number
 
     def enter(self) -> None:
         """Put the tensor in place of the number."""
         self.write()
+        self._given = self.group["lr"]  # a number; a tensor, since the user has put it there
         self.group["lr"] = self._tensor
 
     def leave(self) -> None:
         """Put the number back."""
         if self.group["lr"] is self._tensor:
-            self.group["lr"] = self._number
+            self.group["lr"] = self._given
 
 
 def _takes_tensors(optimizer: Optimizer, group: dict[str, Any]) -> bool:
@@ -247,73 +276,3 @@ def _make_capturable(optimizer: Optimizer) -> None:
                 count = optimizer.state.get(parameter, {}).get("step")
                 if isinstance(count, Tensor) and count.device != parameter.device:
                     optimizer.state[parameter]["step"] = count.to(parameter.device)
-
-
-class Scalers:
-    """What all ``GradScaler`` know of their optimizers: a recording that fails would leave a step half done."""
-
-    def __init__(self) -> None:
-        scalers = [found for found in gc.get_objects() if issubclass(type(found), GradScaler)]
-        self._before = [
-            (scaler, {key: dict(state) for key, state in scaler._per_optimizer_states.items()}) for scaler in scalers
-        ]
-
-    def forget(self) -> None:
-        """Put back what was known before a recording that failed."""
-        for scaler, states in self._before:
-            scaler._per_optimizer_states.clear()
-            scaler._per_optimizer_states.update(states)
-
-
-class Gradients:
-    """What a graph does with the gradients of parameters: it reads and writes them where they were when recorded.
-
-    Args:
-        parameters: all parameters of the step.
-    """
-
-    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
-        self._parameters = parameters
-        self._before = [p.grad for p in parameters]
-        self._versions = [_version(grad) for grad in self._before]
-        self._after: list[Tensor | None] = []
-        self._needed: list[tuple[torch.nn.Parameter, Tensor | None]] = []
-
-    def recorded(self, *, updates: bool) -> None:
-        """Note the gradients after recording.
-
-        Args:
-            updates: whether the step calls an optimizer. Without one, a step that leaves all gradients as they were, as
-                in evaluation, has nothing to do with them.
-        """
-        self._after = [p.grad for p in self._parameters]
-        same = all(map(is_, self._after, self._before))
-        if not updates and same and [_version(grad) for grad in self._after] == self._versions:
-            self._parameters, self._after, self._before = [], [], []
-            return
-        self._needed = [
-            (p, before)
-            for p, before, after in zip(self._parameters, self._before, self._after, strict=True)
-            if before is None or before is after  # others were replaced, whatever they were
-        ]
-        self._before = []
-
-    def forget(self) -> None:
-        """Put back the gradients from before a recording that failed."""
-        for p, grad in zip(self._parameters, self._before, strict=True):
-            p.grad = grad
-
-    def fit(self) -> bool:
-        """Whether the gradients that the graph adds to are those of now."""
-        return all([p.grad is grad for p, grad in self._needed])
-
-    def put(self) -> None:
-        """Let parameters have the gradients that the graph has written."""
-        for p, grad in zip(self._parameters, self._after, strict=True):
-            if p.grad is not grad:
-                p.grad = grad
-
-
-def _version(grad: Tensor | None) -> int | None:
-    """What a change in place counts up."""
-    return None if grad is None else grad._version

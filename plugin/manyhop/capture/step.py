@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import sys
 import traceback
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
@@ -18,9 +17,12 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from manyhop.capture.buffers import Buffers
-from manyhop.capture.optimizers import Gradients, Scalers, StepState
+from manyhop.capture.code import is_users, reads_of
+from manyhop.capture.gradients import Gradients, Scalers
+from manyhop.capture.optimizers import StepState
 from manyhop.capture.recorder import Recorder, recorder_of
 from manyhop.capture.replicas import now
+from manyhop.capture.values import Values
 from manyhop.errors import InputError
 
 B = TypeVar("B")
@@ -30,8 +32,9 @@ _WARM_UP: Final = 3
 """Eager steps before the first recording: libraries and optimizers allocate what they keep."""
 _MOST_GRAPHS: Final = 32
 _MOST_SIZES: Final = 128
-_FORM: Final = attrgetter("shape", "dtype")
-_NOT_THE_USERS: Final = frozenset({"torch", "torch_geometric", "dgl", "triton"}) | sys.stdlib_module_names
+_MOST_OBJECTS: Final = 8
+_FORM: Final = attrgetter("shape", "dtype", "device", "requires_grad")
+_PLAIN: Final = (int, float, bool, str, complex, type(None))
 
 
 class Layout(Protocol[B]):
@@ -88,8 +91,12 @@ class CapturedStep(Generic[B, R]):
         _check(step)
         functools.update_wrapper(self, step, updated=())
         self._step, self._layout = step, layout
-        self._state = StepState()
-        self._generation = 0
+        self._read: list[Callable[..., object]] = [step]
+        self._state, self._values = StepState(), Values()
+        self._warm = 0
+        """Eager steps since the step has what it has."""
+        self._moves = 0
+        """How often that has changed since the last replay."""
         self._sizes: dict[Hashable, _Size[R]] = {}
         self._recorders: dict[torch.device, Recorder | None] = {}
         self._stopped = False
@@ -102,6 +109,15 @@ class CapturedStep(Generic[B, R]):
     def graphs(self) -> int:
         """Number of recorded graphs."""
         return sum(len(size.graphs) for size in self._sizes.values())
+
+    def reads(self, function: Callable[..., object]) -> None:
+        """Note that the step takes from outside what a function does, in a way that its own code does not show."""
+        self._read.append(function)
+
+    def stop(self, reason: str) -> None:
+        """Run eagerly from now on, and log why."""
+        self._stopped = True
+        logging.getLogger("manyhop").warning("The step runs eagerly from now on, since %s", reason)
 
     def __call__(self, batch: B) -> R:
         """Run the step.
@@ -116,32 +132,55 @@ class CapturedStep(Generic[B, R]):
                 self._layout.check(batch)
                 self._check_devices(tensors)
             return self._run(batch, recorder)
-        if self._state.generation != self._generation:  # optimizers have other tensors than those that graphs write
-            self._generation = self._state.generation
-            self._sizes.clear()
-        key = (*map(_FORM, tensors), constants, self._state.key(), _modes(tensors[0].device.type))
+        self._look()
+        modes = _modes(tensors[0].device.type)
+        key = (*map(_FORM, tensors), constants, self._state.key(), self._values.plain, modes)
         size = self._sizes.get(key)
-        if size is None or self.eager < _WARM_UP:
+        if size is None or self._warm < _WARM_UP:
             self._layout.check(batch)
             self._check_devices(tensors)
             if size is None and len(self._sizes) >= _MOST_SIZES:
                 before = next(reversed(self._sizes))
-                self._stop(f"batches, or settings of optimizers, always differ: {_difference(before, key)}")
+                self.stop(f"batches, or settings of optimizers, always differ: {_difference(before, key)}")
             self._sizes.setdefault(key, _Size())
             return self._run(batch, recorder)
         graph = next((known for known in size.graphs if known.gradients.fit()), None)
+        if graph is None and len(size.graphs) > 1:
+            graph = next((known for known in reversed(size.graphs) if known.gradients.adopt()), None)
         if graph is None:
-            graph = self._record(batch, tensors, size, recorder)
-            if graph is None:
-                return self._run(batch, recorder)
+            made = self._record(batch, tensors, size, recorder)
+            if isinstance(made, str):
+                result = self._run(batch, recorder)  # which may raise an error of the user's for this batch
+                self.stop(made)
+                return result
+            graph = made
         else:
             assert size.buffers is not None
             size.buffers.fill(tensors)
+        self._moves = 0
         self._state.write_rates()
         graph.replay()
         graph.gradients.put()
         self.replayed += 1
         return _copies(graph.result)
+
+    def _look(self) -> None:
+        """Forget graphs that read other memory, or hold other objects, than the step does by now."""
+        if not self._warm:
+            for function in self._read:
+                self._values.add(reads_of(function))
+        replaced = self._values.replaced() or self._state.replaced()
+        if replaced is not None:
+            self._state, self._values, self._warm = self._state.successor(), Values(), 0
+            self._sizes.clear()
+            self._look()
+        elif self._state.moved() and self._warm >= _WARM_UP:
+            replaced = "the memory of a weight, of a buffer or of an optimizer's state"
+            self._sizes.clear()
+        if replaced is not None and self.eager >= _WARM_UP:
+            self._moves += 1
+            if self._moves > _MOST_OBJECTS and not self._stopped:
+                self.stop(f"{replaced} is another one in each step. Change it in place")
 
     def _recorder(self, device: torch.device) -> Recorder | None:
         if device not in self._recorders:
@@ -151,25 +190,28 @@ class CapturedStep(Generic[B, R]):
     def _run(self, batch: B, recorder: Recorder | None) -> R:
         """Run the step eagerly."""
         self.eager += 1
+        self._warm += 1
         if recorder is None:
             return _copies(_detached(self._step(batch)))
-        with nullcontext() if self._stopped else self._state.observe(modules=self.eager == 1), self._state.outside(now):
+        with nullcontext() if self._stopped else self._state.observe(modules=self._warm == 1), self._state.outside(now):
             return _copies(_detached(recorder.run(lambda: self._step(batch))))
 
     def _check_devices(self, tensors: Sequence[Tensor]) -> None:
         """Run eagerly where a batch is not on one device: a graph would repeat what a tensor of the host was."""
         devices = {tensor.device: None for tensor in tensors if tensor.numel()}
         if len(devices) > 1 and not self._stopped:
-            self._stop(f"tensors of its batches are on {' and '.join(map(str, devices))}. Move all to one device")
+            self.stop(f"tensors of its batches are on {' and '.join(map(str, devices))}. Move all to one device")
+        if any(tensor.requires_grad for tensor in tensors) and torch.is_grad_enabled() and not self._stopped:
+            self.stop(
+                "a tensor of its batches requires gradients, which would end at the copy. Calculate it in the step"
+            )
 
-    def _record(self, batch: B, tensors: Sequence[Tensor], size: _Size[R], recorder: Recorder) -> _Graph[R] | None:
-        """Record the step for batches of a size; ``None``: that is impossible."""
+    def _record(self, batch: B, tensors: Sequence[Tensor], size: _Size[R], recorder: Recorder) -> _Graph[R] | str:
+        """Record the step for batches of a size, or return why that is impossible."""
         if (obstacle := self._state.obstacle()) is not None:
-            self._stop(obstacle)
-            return None
+            return obstacle
         if self.graphs >= _MOST_GRAPHS:
-            self._stop(f"there are {_MOST_GRAPHS} graphs already: sizes or settings of optimizers change all the time")
-            return None
+            return f"there are {_MOST_GRAPHS} graphs already: sizes or settings of optimizers change all the time"
         if size.buffers is None:
             size.buffers = Buffers(tensors)
         buffers = size.buffers.tensors
@@ -178,11 +220,12 @@ class CapturedStep(Generic[B, R]):
         try:
             with self._state.current_rates():
                 replay, result = recorder.record(lambda: self._run_static(batch, buffers, recorder))
-        except Exception as error:
+        except BaseException as error:
             gradients.forget()
             scalers.forget()
-            self._stop(_reason(error))
-            return None
+            if not isinstance(error, Exception):  # the user has interrupted it
+                raise
+            return _reason(error)
         gradients.recorded(updates=self._state.updates)
         graph = _Graph(replay=replay, result=result, gradients=gradients)
         size.graphs.append(graph)
@@ -195,11 +238,11 @@ class CapturedStep(Generic[B, R]):
         What the step derives of its batch, such as edges in another order, is derived in each replay.
         """
         with self._state.outside(recorder.between):
-            return _detached(self._step(self._layout.with_tensors(batch, buffers)))
-
-    def _stop(self, reason: str) -> None:
-        self._stopped = True
-        logging.getLogger("manyhop").warning("The step runs eagerly from now on, since %s", reason)
+            result = _detached(self._step(self._layout.with_tensors(batch, buffers)))
+        other = next((leaf for leaf in pytree.tree_leaves(result) if not isinstance(leaf, (Tensor, *_PLAIN))), None)
+        if other is not None:
+            raise InputError(f"it returns a {type(other).__name__}. Return tensors, in tuples, lists or dictionaries")
+        return result
 
 
 def _check(step: object) -> None:
@@ -260,7 +303,6 @@ def _reason(error: BaseException) -> str:
     message = str(first).strip().partition("\n")[0] or type(first).__name__
     frames = [*zip(traceback.walk_tb(first.__traceback__), traceback.extract_tb(first.__traceback__), strict=True)]
     for (frame, number), summary in reversed(frames):
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package == "__main__" or not (package in _NOT_THE_USERS or package.startswith("manyhop")):
+        if is_users(str(frame.f_globals.get("__name__", ""))):
             return f"line {number} of {summary.filename} cannot be captured: `{summary.line}` ({message})"
     return f"it cannot be captured: {message}"

@@ -1,0 +1,485 @@
+"""What a user changes around a captured step: no graph may go on with what was.
+
+The stand-in repeats operators on fixed memory, without Python.
+"""
+
+import copy
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.nn import GraphSAGE
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
+from tape import Tape
+
+from manyhop_pyg import NeighborLoader, capture
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+SETTINGS = {"factor": 1.0}
+
+
+class Run:
+    """A model that trains; ``change(run, number)`` is called after each step."""
+
+    def __init__(self, data: Data, device: str, norm: str | None = None) -> None:
+        torch.manual_seed(0)
+        self.model = GraphSAGE(4, 8, 2, 3, dropout=0.0, norm=norm).to(device)
+        self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.02, fused=True)
+        self.loader = NeighborLoader(data, [3, 2], batch_size=8, shuffle=True, seed=1, pad="auto", device=device)
+        self.factor, self.settings = 1.0, SimpleNamespace(factor=1.0)
+        self.step: Any = self.train
+
+    def loss(self, batch: Any) -> Tensor:
+        out = self.model(batch.x, batch.edge_index)[: batch.batch_size]
+        loss = F.cross_entropy(out, batch.y[: batch.batch_size], reduction="none")
+        return self.factor * (loss * batch.seed_mask).sum() / batch.seed_mask.sum()
+
+    def train(self, batch: Any) -> Tensor:
+        self.optimizer.zero_grad()
+        loss = self.loss(batch)
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def losses(self, change: Callable[[Any, int], None], epochs: int = 3) -> Tensor:
+        found: list[Tensor] = []
+        for _ in range(epochs):
+            for batch in self.loader:
+                found.append(self.step(batch).detach())
+                change(self, len(found))
+        weights = [value.float().sum() for value in self.model.state_dict().values()]
+        return torch.stack([*found, *weights]).cpu()
+
+
+def nothing(run: Run, number: int) -> None: ...
+
+
+class Both:
+    """Eager and captured runs."""
+
+    def __init__(self, data: Data, device: str, patch: pytest.MonkeyPatch) -> None:
+        if device == "cuda" and not torch.cuda.is_available():
+            pytest.skip("no GPU")
+        self.data, self.device = data, device
+        if device == "cpu":
+            tape = Tape()
+            patch.setattr("manyhop.capture.step.recorder_of", lambda device: tape)
+
+    def compare(self, change: Any = nothing, make: Any = lambda run: run.train, epochs: int = 3, **options: Any) -> Any:
+        """Compare losses and weights. Return the captured step that ``make(run)`` returns."""
+        found = []
+        for captured in (False, True):
+            run = Run(self.data, self.device, **options)
+            run.step = capture(make(run)) if captured else make(run)
+            found.append(run.losses(change, epochs))
+        tolerance = 1e-4 if self.device == "cpu" else 2e-2
+        torch.testing.assert_close(found[1], found[0], rtol=tolerance, atol=tolerance)
+        return run.step
+
+
+@pytest.fixture(params=DEVICES)
+def both(request: Any, data: Data, monkeypatch: pytest.MonkeyPatch) -> Both:
+    return Both(data, request.param, monkeypatch)
+
+
+def at(number: int, change: Callable[[Run], None]) -> Callable[[Run, int], None]:
+    return lambda run, now: change(run) if now == number else None
+
+
+def moves(run: Run) -> None:
+    run.model.double().float()
+
+
+def assigns(run: Run) -> None:
+    run.model.load_state_dict(copy.deepcopy(run.model.state_dict()), assign=True)
+    run.optimizer = torch.optim.AdamW(run.model.parameters(), lr=0.01, fused=True)
+
+
+def another_optimizer(run: Run) -> None:
+    run.optimizer = torch.optim.AdamW(run.model.parameters(), lr=0.001, fused=True)
+
+
+def another_head(run: Run) -> None:
+    run.model.convs[1].lin_l = torch.nn.Linear(8, 3).to(next(run.model.parameters()).device)
+    with torch.no_grad():
+        run.model.convs[1].lin_l.weight.fill_(0.1)
+        run.model.convs[1].lin_l.bias.zero_()
+    run.optimizer.add_param_group({"params": [*run.model.convs[1].lin_l.parameters()]})
+
+
+def weights_by_data(run: Run) -> None:
+    for p in run.model.parameters():
+        p.data = p.data / 2
+
+
+def forgets_states(run: Run) -> None:
+    run.optimizer.state.clear()
+
+
+def another_loss(run: Run) -> None:
+    run.loss = lambda batch: run.model(batch.x, batch.edge_index).square().mean()  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [moves, assigns, another_optimizer, another_head, weights_by_data, forgets_states, another_loss],
+    ids=lambda change: change.__name__,
+)
+@pytest.mark.parametrize("number", [2, 9])
+def test_other_objects_and_memory(both: Both, change: Callable[[Run], None], number: int) -> None:
+    step = both.compare(at(number, change))
+    assert step.eager + step.replayed == 24
+    assert step.replayed > 14
+    assert step.graphs == 1
+
+
+def factor(run: Run) -> None:
+    run.factor = 3.0
+
+
+def dropout(run: Run) -> None:
+    run.model.dropout.p = 1.0
+
+
+def frozen(run: Run) -> None:
+    run.model.convs[0].requires_grad_(False)
+
+
+@pytest.mark.parametrize("change", [factor, dropout, frozen], ids=lambda change: change.__name__)
+def test_numbers(both: Both, change: Callable[[Run], None]) -> None:
+    step = both.compare(at(9, change))
+    assert (step.graphs, step.replayed) == (2, 20)
+
+
+class Defaults:
+    factor = 1.0
+
+
+def test_numbers_of_closures_dictionaries_and_classes(both: Both) -> None:
+    own = 1.0
+
+    def make(run: Run) -> Any:
+        nonlocal own
+        own = SETTINGS["factor"] = Defaults.factor = 1.0
+
+        def scaled(loss: Tensor) -> Tensor:
+            return loss * own * SETTINGS["factor"] * Defaults.factor * run.settings.factor
+
+        def step(batch: Any) -> Tensor:
+            run.optimizer.zero_grad(set_to_none=False)
+            loss = scaled(run.loss(batch))
+            loss.backward()
+            run.optimizer.step()
+            return loss
+
+        return step
+
+    def change(run: Run, number: int) -> None:
+        nonlocal own
+        if number == 6:
+            own = 2.0
+        elif number == 10:
+            SETTINGS["factor"] = 2.0
+        elif number == 14:
+            Defaults.factor = 2.0
+        elif number == 18:
+            run.settings.factor = 2.0
+
+    step = both.compare(change, make)
+    assert (step.graphs, step.replayed) == (5, 17)
+
+
+def test_learning_rates_as_tensors(both: Both) -> None:
+    def change(run: Run, number: int) -> None:
+        group = run.optimizer.param_groups[0]
+        if number == 5:
+            group["lr"] = torch.tensor(0.02, device=both.device)
+        elif number > 5:
+            assert isinstance(group["lr"], Tensor)
+            group["lr"].fill_(0.1 / number)
+
+    assert both.compare(change).graphs == 1
+
+
+class Counts(torch.optim.Optimizer):
+    """Counts steps in Python."""
+
+    def __init__(self, parameters: Any, *, in_state: bool) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.steps, self.in_state = 0, in_state
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.steps += not self.in_state
+        for p in self.param_groups[0]["params"]:
+            count = self.steps
+            if self.in_state:
+                count = self.state[p]["step"] = self.state[p].get("step", 0) + 1
+            p.add_(p.grad, alpha=-self.param_groups[0]["lr"] / count)
+
+
+@pytest.mark.parametrize("in_state", [True, False])
+def test_optimizers_that_count_in_python(both: Both, in_state: bool, caplog: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("manyhop.capture.step._MOST_SIZES", 8)
+
+    def make(run: Run) -> Any:
+        run.optimizer = Counts(run.model.parameters(), in_state=in_state)
+        return run.train
+
+    assert both.compare(make=make).replayed == 0
+    (message,) = caplog.messages
+    reason = "Counts reads 'step' of its state on the host" if in_state else "'steps' was 7 and is 8"
+    assert message.endswith(reason)
+
+
+class Mean(torch.nn.Module):
+    """Has its buffer replaced, or counts, in each step."""
+
+    def __init__(self, *, counts: bool) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+        self.number, self.counts = 0, counts
+
+    def forward(self, loss: Tensor) -> Tensor:
+        if self.counts:
+            self.number += 1
+            return loss / self.number
+        self.mean = 0.9 * self.mean + 0.1 * loss.detach()
+        return loss * (1 + self.mean)
+
+
+@pytest.mark.parametrize(
+    ("counts", "reason"), [(True, "'number' was 7 and is 8"), (False, "mean is another one in each step")]
+)
+def test_modules_that_change_in_python(both: Both, counts: bool, reason: str, caplog: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("manyhop.capture.step._MOST_SIZES", 8)
+
+    def make(run: Run) -> Any:
+        mean = Mean(counts=counts).to(both.device)
+
+        def step(batch: Any) -> Tensor:
+            run.optimizer.zero_grad()
+            loss = mean(run.loss(batch))
+            loss.backward()
+            run.optimizer.step()
+            return loss
+
+        return step
+
+    assert both.compare(make=make).replayed == 0
+    (message,) = caplog.messages
+    assert reason in message
+
+
+def test_two_steps_that_add_to_gradients_of_each_other(both: Both) -> None:
+    """As those of a generator and its critic."""
+    found, steps = [], []
+    for captured in (False, True):
+        run = Run(both.data, both.device)
+        critic = torch.nn.Linear(4, 1).to(both.device)
+        model = GraphSAGE(4, 8, 2, 4).to(both.device)
+        optimizers = [torch.optim.AdamW(m.parameters(), lr=0.02, fused=True) for m in (critic, model)]
+
+        def judge(batch: Any, critic: Any = critic, model: Any = model, optimizers: Any = optimizers) -> Tensor:
+            optimizers[0].zero_grad()
+            made = model(batch.x, batch.edge_index)[: batch.batch_size]  # adds to its gradients
+            loss = F.softplus(-critic(batch.x[: batch.batch_size])).mean() + F.softplus(critic(made)).mean()
+            loss.backward()
+            optimizers[0].step()
+            return loss
+
+        def make(batch: Any, critic: Any = critic, model: Any = model, optimizers: Any = optimizers) -> Tensor:
+            optimizers[1].zero_grad()
+            loss = F.softplus(-critic(model(batch.x, batch.edge_index)[: batch.batch_size])).mean()
+            loss.backward()
+            optimizers[1].step()
+            return loss
+
+        steps = [capture(judge), capture(make)] if captured else [judge, make]
+        found.append(torch.stack([s(batch) for _ in range(3) for batch in run.loader for s in steps]).detach().cpu())
+    torch.testing.assert_close(found[1], found[0], rtol=1e-2, atol=1e-2)
+    assert [(step.replayed, step.graphs) for step in steps] == [(21, 2), (21, 2)]
+
+
+@pytest.mark.parametrize("way", ["grad", "grad.data"])
+def test_gradients_that_the_user_replaces(both: Both, way: str) -> None:
+    def make(run: Run) -> Any:
+        def step(batch: Any) -> Tensor:
+            loss = run.loss(batch)
+            loss.backward()
+            return loss
+
+        return step
+
+    def change(run: Run, number: int) -> None:
+        if number % 3:
+            return
+        for p in run.model.parameters():
+            assert p.grad is not None
+            if way == "grad":
+                p.grad = p.grad / 3
+            else:
+                p.grad.data = p.grad.data / 3
+        run.optimizer.step()
+        run.optimizer.zero_grad(set_to_none=number % 2 == 0)
+
+    assert both.compare(change, make, epochs=6).replayed > 40
+
+
+def test_batches_that_require_gradients(both: Both, caplog: Any) -> None:
+    """Gradients end at the copy of a batch, so a layer before the step would never learn."""
+    found = []
+    for captured in (False, True):
+        run = Run(both.data, both.device)
+        first = torch.nn.Linear(4, 4).to(both.device)
+        optimizer = torch.optim.AdamW([*run.model.parameters(), *first.parameters()], lr=0.02, fused=True)
+
+        def train(batch: Any, run: Run = run, optimizer: Any = optimizer) -> Tensor:
+            loss = run.loss(batch)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        step = capture(train) if captured else train
+        losses = []
+        for batch in run.loader:
+            batch.x = first(batch.x)
+            losses.append(step(batch).detach())
+        found.append(torch.stack(losses).cpu())
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+    assert "since a tensor of its batches requires gradients" in caplog.text
+
+
+@dataclass
+class Result:
+    loss: Tensor
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Result, "Result"), (lambda loss: Data(loss=loss), "Data")])
+def test_results_in_other_objects(both: Both, kind: Any, name: str, caplog: Any) -> None:
+    """Their tensors would be written again by the next step."""
+    run = Run(both.data, both.device)
+    step = capture(lambda batch: kind(run.loss(batch).detach()))
+    losses = [step(batch) for batch in run.loader]
+    assert len({result.loss.item() for result in losses}) == 8
+    assert step.replayed == 0
+    assert f"(it returns a {name}. Return tensors, in tuples, lists or dictionaries)" in caplog.text
+
+
+@pytest.mark.parametrize("made", [lambda loss: {"loss": [loss, 3, "name"]}, lambda loss: None], ids=["dict", "None"])
+def test_results_in_containers(both: Both, made: Any) -> None:
+    run = Run(both.data, both.device)
+    step = capture(lambda batch: made(run.loss(batch)))
+    batches = list(run.loader)
+    results = [step(batch) for batch in batches]
+    assert step.replayed == 5
+    for result, batch in zip(results, batches, strict=True):
+        if result is not None:
+            torch.testing.assert_close(result["loss"][0], run.loss(batch).detach(), rtol=1e-2, atol=1e-3)
+            assert result["loss"][1:] == [3, "name"]
+
+
+def test_evaluation_with_statistics_of_batches(both: Both) -> None:
+    found = []
+    for captured in (False, True):
+        run = Run(both.data, both.device, norm="batch_norm")
+        run.optimizer = torch.optim.SGD(run.model.parameters(), lr=0.05, fused=True)
+
+        @torch.no_grad()
+        def evaluate(batch: Any, run: Run = run) -> Tensor:
+            return run.loss(batch)
+
+        train, test = (capture(run.train), capture(evaluate)) if captured else (run.train, evaluate)
+        losses = []
+        for _ in range(3):
+            for training, step in ((True, train), (False, test)):
+                run.model.train(training)
+                losses += [step(batch).detach() for batch in run.loader]
+        found.append(torch.stack([*losses, *(b.float().sum() for b in run.model.buffers())]).cpu())
+    torch.testing.assert_close(found[1], found[0], rtol=1e-2, atol=1e-2)
+    assert (train.replayed, test.replayed) == (21, 21)
+
+
+def test_an_exception_in_an_epoch(both: Both) -> None:
+    """The step raises it in an eager run; the epoch after it is that of an eager run."""
+
+    def make(run: Run) -> Any:
+        def step(batch: Any) -> Tensor:
+            run.optimizer.zero_grad()
+            loss = run.loss(batch)
+            loss.backward()
+            if batch.bad:
+                raise ValueError("a bad batch")
+            run.optimizer.step()
+            return loss
+
+        def guarded(batch: Any) -> Tensor:
+            numbers.append(len(numbers))
+            batch.bad = len(numbers) in (2, 12)
+            try:
+                return steps[-1](batch)
+            except ValueError:
+                return torch.zeros((), device=both.device)
+
+        numbers: list[int] = []
+        steps.append(step)
+        return guarded
+
+    steps: list[Any] = []
+    found = []
+    for captured in (False, True):
+        run = Run(both.data, both.device)
+        run.step = make(run)
+        if captured:
+            steps[-1] = capture(steps[-1])
+        found.append(run.losses(nothing))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-3)
+    assert steps[-1].replayed == 20
+    assert (found[1] == 0).sum() == 2
+
+
+def test_weights_that_two_layers_share(both: Both) -> None:
+    def make(run: Run) -> Any:
+        run.model.convs[1].lin_r.bias = run.model.convs[1].lin_l.bias
+        run.optimizer = torch.optim.AdamW(run.model.parameters(), lr=0.02, fused=True)
+        return run.train
+
+    assert both.compare(make=make).replayed == 21
+
+
+def test_two_optimizers(both: Both) -> None:
+    def make(run: Run) -> Any:
+        first, second = run.model.convs
+        optimizers = [
+            torch.optim.AdamW(first.parameters(), lr=0.02, fused=True),
+            torch.optim.SGD(second.parameters(), lr=0.1, momentum=0.9, fused=True),
+        ]
+        run.settings = optimizers
+
+        def step(batch: Any) -> Tensor:
+            for one in optimizers:
+                one.zero_grad()
+            loss = run.loss(batch)
+            loss.backward()
+            for one in optimizers:
+                one.step()
+            return loss
+
+        return step
+
+    def change(run: Run, number: int) -> None:
+        for one in run.settings:
+            one.param_groups[0]["lr"] *= 0.9
+
+    assert (step := both.compare(change, make)).graphs == 1
+    assert step.replayed == 21

@@ -1,0 +1,224 @@
+"""Captured steps beside what a trainer has: other callbacks, precisions, schedulers, interruptions."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.nn import GraphSAGE
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
+from tape import Tape
+
+from manyhop.masks import masked_mean
+from manyhop_pyg import NeighborLoader, capture
+
+lightning = pytest.importorskip("pytorch_lightning")
+from pytorch_lightning.callbacks import (  # noqa: E402
+    Callback,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
+
+from manyhop.lightning import CaptureSteps  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+class Net(lightning.LightningModule):  # type: ignore[misc]
+    """Leaves all but the loss to the trainer.
+
+    Args:
+        norm: of its layers.
+        scheduler: of the learning rate.
+        limit: of the loss: a number that training changes.
+    """
+
+    def __init__(self, norm: str | None = None, scheduler: str = "none", limit: float = 100.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.gnn, self.scheduler, self.limit = GraphSAGE(4, 8, 2, 3, norm=norm), scheduler, limit
+        self.losses: list[Tensor] = []
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
+        if self.scheduler == "none":
+            return optimizer
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.2)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "loss"}}
+
+    def loss(self, batch: Any) -> Tensor:
+        out = self.gnn(batch.x, batch.edge_index)[: batch.batch_size].float()
+        loss = F.cross_entropy(out, batch.y[: batch.batch_size], reduction="none")
+        return masked_mean(loss, batch.seed_mask).clamp(max=self.limit)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.loss(batch)
+        self.log("loss", loss, on_step=False, on_epoch=True, batch_size=8)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("held_out", self.loss(batch), batch_size=8)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.losses.append(outputs["loss"])
+
+
+class Case:
+    """Two runs of a trainer, eagerly and captured."""
+
+    def __init__(self, data: Any, monkeypatch: pytest.MonkeyPatch, device: str, tmp_path: Path) -> None:
+        if device == "cuda" and not torch.cuda.is_available():
+            pytest.skip("no GPU")
+        self.data, self.device, self.path = data, device, tmp_path
+        if device == "cpu":
+            tape = Tape()
+            monkeypatch.setattr("manyhop.capture.step.recorder_of", lambda device: tape)
+
+    def loader(self) -> Any:
+        return NeighborLoader(self.data, [3, 2], batch_size=8, shuffle=True, seed=1, pad="auto", device=self.device)
+
+    def trainer(self, *callbacks: Any, **options: Any) -> Any:
+        return lightning.Trainer(
+            **{
+                "accelerator": "gpu" if self.device == "cuda" else "cpu",
+                "devices": 1,
+                "logger": False,
+                "enable_checkpointing": any(isinstance(one, ModelCheckpoint) for one in callbacks),
+                "enable_progress_bar": False,
+                "enable_model_summary": False,
+                "default_root_dir": self.path,
+                "callbacks": list(callbacks),
+                "max_epochs": 4,
+                **options,
+            }
+        )
+
+    def compare(self, callbacks: Any = list, net: Any = Net, **options: Any) -> tuple[Any, Any]:
+        """Compare losses and weights. Return the captured step and the trainer."""
+        found = []
+        for captured in (False, True):
+            model, callback = net(), CaptureSteps(capture)
+            trainer = self.trainer(*callbacks(), *[callback] * captured, **options)
+            trainer.fit(model, self.loader(), self.loader())
+            weights = [value.float().sum() for value in model.gnn.state_dict().values()]
+            found.append((torch.stack(model.losses).cpu(), torch.stack(weights).cpu(), trainer.current_epoch))
+        (losses, weights, epochs), (again, other, same) = found
+        tolerance = 1e-4 if self.device == "cpu" else 2e-2
+        torch.testing.assert_close(again, losses, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(other, weights, rtol=tolerance, atol=10 * tolerance)
+        assert same == epochs
+        return callback.step, trainer
+
+
+@pytest.fixture(params=DEVICES)
+def case(request: Any, data: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Case:
+    return Case(data, monkeypatch, request.param, tmp_path)
+
+
+@pytest.mark.parametrize("norm", [None, "batch_norm"])
+def test_averages_of_stochastic_weights(case: Case, norm: str | None) -> None:
+    """With batch normalisation, a last epoch only counts statistics anew."""
+    step, trainer = case.compare(lambda: [StochasticWeightAveraging(0.02, swa_epoch_start=2)], lambda: Net(norm))
+    assert step.replayed == 4 * 8 - step.eager > 20
+    assert trainer.current_epoch == (4 if norm is None else 5)
+
+
+def test_averages_of_weights(case: Case) -> None:
+    step, _ = case.compare(lambda: [WeightAveraging()])
+    assert step.replayed == 29
+
+
+def test_early_stopping_and_plateaus(case: Case) -> None:
+    step, trainer = case.compare(
+        lambda: [EarlyStopping("held_out", patience=1, min_delta=0.1)], lambda: Net(scheduler="plateau"), max_epochs=20
+    )
+    assert trainer.current_epoch < 20
+    assert trainer.optimizers[0].param_groups[0]["lr"] < 0.05
+    assert step.replayed > 8
+
+
+def test_checkpoints(case: Case) -> None:
+    """A run that goes on from a checkpoint of captured steps, with captured steps or without."""
+    checkpoint = ModelCheckpoint(case.path, monitor="loss", save_last=True)
+    case.trainer(checkpoint, CaptureSteps(capture), max_epochs=2).fit(Net(), case.loader())
+    runs = []
+    for callbacks in ([], [CaptureSteps(capture)]):
+        net = Net()
+        case.trainer(*callbacks).fit(net, case.loader(), ckpt_path=checkpoint.last_model_path)
+        runs.append(torch.stack(net.losses))
+    assert len(runs[0]) == 16
+    assert callbacks[0].step.replayed == 13
+    torch.testing.assert_close(runs[1], runs[0], rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+def test_precisions(case: Case, precision: str, caplog: pytest.LogCaptureFixture) -> None:
+    if case.device == "cpu" and precision == "16-mixed":
+        pytest.skip("Lightning has it on GPUs only")
+    step, _ = case.compare(precision=precision, gradient_clip_val=None if precision == "16-mixed" else 0.5)
+    if precision == "16-mixed":  # its GradScaler waits
+        assert step.replayed == 0
+        assert "cannot be captured" in caplog.text
+    else:
+        assert step.replayed == 29
+
+
+def test_accumulation_that_begins_later(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+    step, _ = case.compare(lambda: [GradientAccumulationScheduler({0: 1, 2: 2, 3: 1})])
+    assert step.replayed == 21
+    assert caplog.text.count("Steps run eagerly as long as accumulate_grad_batches is not 1") == 1
+
+
+class Anneal(Callback):  # type: ignore[misc]
+    """Changes a number that the module reads."""
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        pl_module.limit = 1.5 / (1 + trainer.current_epoch)
+
+
+def test_numbers_of_the_module(case: Case) -> None:
+    step, _ = case.compare(lambda: [Anneal()])
+    assert step.graphs == 4
+
+
+class Counting(Net):
+    """Reads the number of a batch."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.loss(batch) * (1 + batch_idx)
+
+
+def test_numbers_of_batches(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+    step, _ = case.compare(net=Counting)
+    assert step.replayed == 0
+    assert "since training_step reads 'batch_idx', which replays do not change" in caplog.text
+
+
+class Fails(Callback):  # type: ignore[misc]
+    """Ends training."""
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
+        if trainer.global_step == 11:
+            raise KeyError("of the user")
+
+
+def test_training_after_an_exception(case: Case) -> None:
+    net = Net()
+    with pytest.raises(KeyError, match="of the user"):
+        case.trainer(CaptureSteps(capture), Fails()).fit(net, case.loader())
+    assert "training_step" not in vars(net)
+    expected = Net()
+    expected.load_state_dict(net.state_dict())
+    for model, callbacks in ((expected, []), (net, [CaptureSteps(capture)])):
+        model.losses.clear()
+        case.trainer(*callbacks).fit(model, case.loader())
+    torch.testing.assert_close(torch.stack(net.losses), torch.stack(expected.losses), rtol=1e-2, atol=1e-2)
+    assert callbacks[0].step.replayed == 29
