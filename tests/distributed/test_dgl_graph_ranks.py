@@ -1,5 +1,6 @@
 """``manyhop_dgl.Graph`` made by several ranks together, or by one of each node for all of them."""
 
+import re
 from importlib.util import find_spec
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 import manyhop
 from manyhop import control
-from manyhop.errors import FeatureError, ManyhopError, RankError
+from manyhop.errors import FeatureError, GraphError, ManyhopError, RankError
 from manyhop.features import ShardedRows
 from manyhop.memory import identity
 from manyhop_dgl import Graph, share
@@ -147,6 +148,23 @@ def other_types():
         Graph({kind: ([0], [1])}, {"user": 3, "film": 3}, placement="shared", rank_timeout=8.0)
     except RankError as error:
         return str(error)
+
+
+def make_with_all_edges(counts):
+    """Each rank gives the first edges of the same list, so many."""
+    edges = torch.arange(12).view(2, 6)[:, : counts[manyhop.init().rank]]
+    try:
+        return Graph((edges[0], edges[1]), 12, placement="shared", rank_timeout=100.0).num_edges()
+    except GraphError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    ("counts", "found"), [([6, 6], "of the edges of .* got the same 6 on ranks 0 and 1"), ([6, 0], 6)]
+)
+def test_edges_that_all_ranks_give(launcher, counts, found):
+    for seen in launcher.run(make_with_all_edges, counts, node_of=[0, 1]):
+        assert seen == found if isinstance(found, int) else re.search(found, seen)
 
 
 def test_ranks_that_make_other_graphs(launcher):

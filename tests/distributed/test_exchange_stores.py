@@ -85,8 +85,11 @@ def put_wrongly(what):
             store.put_tensor(x, index=slice(0, 10) if rank else None, **where)
         elif what == "length":
             store.put_tensor(x, index=slice(rank * 10, rank * 10 + 9), **where)
-        else:
+        elif what == "csc":
             GraphStore(placement="shared").put_edge_index((x[0].long(), x[0].long()), layout="csc", edge_type=None)
+        else:
+            edges = torch.arange(6).view(2, 3)
+            GraphStore(placement=what).put_edge_index(edges, layout="coo", edge_type=None, size=(6, 6))
     except ManyhopError as error:
         return type(error).__name__, str(error)
 
@@ -100,6 +103,8 @@ def put_wrongly(what):
         ("mixed", ["FeatureError", "FeatureError"], "either whole on all ranks or in parts on all ranks"),
         ("length", ["FeatureError", "FeatureError"], "index=slice(begin, begin + 10)"),
         ("csc", ["GraphError", "GraphError"], "Expected parts of edges as 'coo'"),
+        ("shared", ["GraphError", "GraphError"], "got the same 3 on ranks 0 and 1: each would be there twice"),
+        ("distributed", ["GraphError", "GraphError"], "got the same 3 on ranks 0 and 1: each would be there twice"),
     ],
 )
 def test_what_does_not_fit_together_is_an_error_on_all_ranks(launcher, what, kinds, text):

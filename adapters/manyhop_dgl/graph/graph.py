@@ -58,7 +58,7 @@ class Graph(_Widths, GraphData):
     ranks share; with ``"sharded"``, data of two or more dimensions is spread over the nodes, each node holding a part
     of the rows. With these and with all other places but ``"process"`` and ``"mapped"``, all ranks make the graph and
     set its data in the same order. Each gives a part of the edges (maybe none): those of rank 0 come first, then those
-    of rank 1, and so on; edges that all ranks give would be there once for each. :func:`share` places a graph that each
+    of rank 1, and so on; two ranks that give the same edges get an error. :func:`share` places a graph that each
     rank could load. ``g.ndata["feat"] = tensor`` sets a tensor that all ranks have whole, :meth:`put_rows` one of which
     each has some rows.
 
@@ -77,7 +77,7 @@ class Graph(_Widths, GraphData):
         rank_timeout: seconds to wait for other ranks (600), where there are some.
 
     Raises:
-        GraphError: ids out of range, unequal lengths, wrong dtypes.
+        GraphError: ids out of range, unequal lengths, wrong dtypes; ranks give the same edges.
         InputError: other arguments that do not make sense.
         CapacityError: the tables do not fit in memory.
         RankError: another rank failed, is late, or gives other edge types.
@@ -103,10 +103,9 @@ class Graph(_Widths, GraphData):
             dtypes = {ids.dtype for pair in lists.values() for ids in pair}
             idtype = torch.int32 if dtypes == {torch.int32} else torch.int64
         if home is not None:
-            lists = {
-                t: (home.edges.join(src.cpu(), f"sources of {t}"), home.edges.join(dst.cpu(), f"destinations of {t}"))
-                for t, (src, dst) in lists.items()
-            }
+            for t, (src, dst) in lists.items():
+                joined = home.edges.join({"sources": src.cpu(), "destinations": dst.cpu()}, f"edges of {t}")
+                lists[t] = joined[0], joined[1]
         inputs = {t: EdgeInput(row=s, col=d) for t, (s, d) in lists.items()}
         graph = build_graph(node_counts(num_nodes, lists), inputs, defer=home is None and cuda.in_reach())
         self.set_tables(Tables(graph, idtype), home)

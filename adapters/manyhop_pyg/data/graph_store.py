@@ -12,11 +12,17 @@ from torch import Tensor
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
 import manyhop
-from manyhop import control
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType
-from manyhop.stores import GraphPlace, NodeRows, TopologyPlace, check_graph_place, place_for_topology
+from manyhop.stores import (
+    GraphPlace,
+    NodeRows,
+    TopologyPlace,
+    check_graph_place,
+    counts_of_parts,
+    place_for_topology,
+)
 from manyhop_pyg.data.tensor_attrs import is_edge_type
 
 Size = tuple[int | None, int | None]
@@ -33,7 +39,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
 
     With ``placement="shared"``, every node (machine) holds all edges once, in memory that its ranks share. All ranks
     then put the same edge types in the same order, as ``"coo"``, and every rank puts a part of the edges (maybe none):
-    those of rank 0 come first, then those of rank 1, and so on.
+    those of rank 0 come first, then those of rank 1, and so on. Two ranks that put the same edges get a ``GraphError``.
 
     GPUs read the topology that loaders make of the edges from the other places; it is there once for all loaders,
     as long as the store is: ``"device"``: a copy on each GPU. ``"pinned"``: page-locked host memory. ``"sharded"``: a
@@ -114,7 +120,8 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
                 f"Expected parts of edges as 'coo', got the {name}. Put (row, col), or share whole tables."
             )
         row, col = _pair(part, name)
-        return node_rows.join(row, f"rows of the {name}"), node_rows.join(col, f"columns of the {name}")
+        rows, columns = node_rows.join({"rows": row, "columns": col}, name)
+        return rows, columns
 
     def _count_parts(self, edges: tuple[Tensor, Tensor], attr: EdgeAttr) -> Tensor:
         """Return the id of the first edge that this rank has put, and the number of edges of all ranks."""
@@ -125,9 +132,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
                 "Put (row, col), and give the number of nodes."
             )
         world = manyhop.init(timeout=self._timeout)
-        title, count = f"parts of the {name}", edges[0].numel()
-        every = control.exchange(title, {"count": count}, timeout=self._timeout) if world.world_size > 1 else []
-        counts = [fact["count"] for fact in every] or [count]
+        counts = counts_of_parts(edges, name, f"parts of the {name}", self._timeout)
         return torch.tensor([sum(counts[: world.rank]), sum(counts)])
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:

@@ -12,7 +12,7 @@ from manyhop.stores.places import (
     leaves_host,
     rows_in,
 )
-from manyhop.stores.rows_of_nodes import NodeRows
+from manyhop.stores.rows_of_nodes import NodeRows, counts_of_parts
 from manyhop.stores.spread import TopologyPlace, is_held, place_for_topology, topology_place
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "check_graph_place",
     "check_place",
     "checksum",
+    "counts_of_parts",
     "is_held",
     "is_movable",
     "leaves_host",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,11 +13,12 @@ from torch import Tensor
 
 from manyhop import control, world
 from manyhop.control import DEFAULT_TIMEOUT
-from manyhop.errors import FeatureError, RankError
+from manyhop.errors import FeatureError, GraphError, RankError
 from manyhop.features import BufferPool, Exchange, RowRequest, ShardedRows, Shards, node_memory, spread
 from manyhop.files import Rows
 from manyhop.files.dtypes import dtype_name, dtype_of_name
 from manyhop.memory import share
+from manyhop.stores.checksums import checksum
 from manyhop.system.memory import require_memory
 from manyhop.world import World
 
@@ -99,17 +100,24 @@ class NodeRows:
 
         return self._held(control.attempt(f"{what} is filled", filled, timeout=DEFAULT_TIMEOUT), shape[0], ours)
 
-    def join(self, part: Tensor, name: str) -> Tensor:
+    def join(self, parts: Mapping[str, Tensor], name: str) -> list[Tensor]:
         """The parts of all ranks one after the other, in the order of the ranks.
 
+        Args:
+            parts: by name; tensors of one length, such as sources and destinations of edges.
+            name: of all of them.
+
         Raises:
-            RankError: the ranks do not put the same, or are late.
+            GraphError: ranks put the same part.
+            RankError: the ranks do not put the same tensors, or are late.
         """
-        ours, what = world.init(timeout=self._timeout), f"{self._title}, {name}"
-        every = control.exchange(f"lengths of {what}", {"length": len(part)}, timeout=self._timeout)
-        begin = sum(facts["length"] for facts in every[: ours.rank])
-        wanted = self._wanted(sum(facts["length"] for facts in every), ours)
-        return spread(part, begin, wanted, self._connected(), what, self._timeout)
+        ours = world.init(timeout=self._timeout)
+        counts = counts_of_parts([*parts.values()], name, f"{self._title}, {name}", self._timeout)
+        begin, wanted = sum(counts[: ours.rank]), self._wanted(sum(counts), ours)
+        return [
+            spread(part, begin, wanted, self._connected(), f"{self._title}, {one} of the {name}", self._timeout)
+            for one, part in parts.items()
+        ]
 
     def exchange(self, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
         """Gather rows outside of a loader. All ranks call it."""
@@ -136,6 +144,36 @@ class NodeRows:
             self._exchange = Exchange(self._title, timeout=self._timeout)
             world.at_shutdown(self._exchange.close)
         return self._exchange
+
+
+def counts_of_parts(part: Sequence[Tensor], name: str, what: str, timeout: float) -> list[int]:
+    """Return how many entries the part of each rank has. All ranks call it.
+
+    Args:
+        part: this rank's: tensors of one length.
+        name: of what they are parts of.
+        what: is done; the same on all ranks, and nothing else's.
+        timeout: seconds to wait for other ranks.
+
+    Raises:
+        GraphError: ranks put the same part, which would be there as often.
+        RankError: another rank failed or is late.
+    """
+    ours, count = world.init(timeout=timeout), len(part[0])
+    if ours.world_size == 1:
+        return [count]
+    facts = {"length": count, "digest": [checksum(tensor) for tensor in part]}
+    every = control.exchange(f"lengths of {what}", facts, timeout=timeout)
+    first: dict[object, int] = {}
+    for rank, other in enumerate(every):
+        before = first.setdefault((other["length"], *other["digest"]), rank)
+        if before != rank and other["length"]:
+            raise GraphError(
+                f"Expected each rank to put a part of its own of the {name}, got the same {other['length']} on ranks "
+                f"{before} and {rank}: each would be there twice. Put every edge on one rank only; a rank without any "
+                "puts an empty part."
+            )
+    return [other["length"] for other in every]
 
 
 def begin_of(tensor: Any, index: Any, name: str, what: str, timeout: float, *, on_gpu: bool = False) -> int | None:
