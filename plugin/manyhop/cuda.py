@@ -144,7 +144,7 @@ def uuid_of(device: torch.device | int) -> str:
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
-def check_gpus(ours: world.World, title: str, *, timeout: float) -> torch.device:
+def check_gpus(title: str, *, timeout: float) -> torch.device:
     """The GPU of this rank: torch's current one. All ranks call it.
 
     Raises:

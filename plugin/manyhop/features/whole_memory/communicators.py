@@ -99,7 +99,7 @@ def communicator(scope: Scope, *, timeout: float) -> Communicator:
     if scope in _communicators:
         return _communicators[scope]
     title = f"WholeMemory over {'each node' if scope == 'node' else 'all ranks'}"
-    check_gpus(ours, title, timeout=timeout)
+    check_gpus(title, timeout=timeout)
     if not ours.is_alone:
         require_communicator(title, timeout=timeout)
     ranks = tuple(range(ours.world_size)) if scope == "all" else ours.local_ranks

@@ -44,7 +44,7 @@ def handle(*, timeout: float) -> Handle:
         return _handle
     ours = world.init(timeout=timeout)
     plc = binding.pylibcugraph()
-    device = check_gpus(ours, "cuGraph", timeout=timeout)
+    device = check_gpus("cuGraph", timeout=timeout)
     share_memory_with_rapids()
     stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]  # the host waits for its kernels
     if ours.is_alone:

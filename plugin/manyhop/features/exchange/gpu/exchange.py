@@ -75,7 +75,7 @@ class GPUExchange(ExchangeFailure):
         self.world: World = init(timeout=timeout)
         self.traffic = Traffic()
         self._name, self._timeout, self._store_key = name, timeout, f"gpu exchange/{next(self._numbers)}"
-        self._device = torch.device("cpu") if INTERPRETED else check_gpus(self.world, name, timeout=timeout)
+        self._device = torch.device("cpu") if INTERPRETED else check_gpus(name, timeout=timeout)
         self._others = self.world.world_size - 1
         self._flight = Flight(self.world.rank, self.world.world_size, self._device, timeout)
         self._quota, self._repeats = SpeculativeQuota(self._others), Repeats()
