@@ -21,6 +21,7 @@ from torch_geometric.nn import GraphSAGE
 sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
 from tape import Tape
 
+from manyhop.capture import code
 from manyhop_pyg import NeighborLoader, capture
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -73,6 +74,7 @@ class Both:
         if device == "cpu":
             tape = Tape()
             patch.setattr("manyhop.capture.step.recorder_of", lambda device: tape)
+            patch.setattr(code, "_NOT_THE_USERS", code._NOT_THE_USERS | {"tape", "recorder_stand_in"})
 
     def compare(self, change: Any = nothing, make: Any = lambda run: run.train, epochs: int = 3, **options: Any) -> Any:
         """Compare losses and weights. Return the captured step that ``make(run)`` returns."""
@@ -373,7 +375,9 @@ def test_results_in_other_objects(both: Both, kind: Any, name: str, caplog: Any)
     losses = [step(batch) for batch in run.loader]
     assert len({result.loss.item() for result in losses}) == 8
     assert step.replayed == 0
-    assert f"(it returns a {name}. Return tensors, in tuples, lists or dictionaries)" in caplog.text
+    assert (
+        f"it cannot be captured: it returns a {name}. Return tensors, in tuples, lists or dictionaries" in caplog.text
+    )
 
 
 @pytest.mark.parametrize("made", [lambda loss: {"loss": [loss, 3, "name"]}, lambda loss: None], ids=["dict", "None"])
@@ -483,3 +487,57 @@ def test_two_optimizers(both: Both) -> None:
 
     assert (step := both.compare(change, make)).graphs == 1
     assert step.replayed == 21
+
+
+WAITS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "item": lambda batch, out: out.sum() * out[0, 0].item(),
+    "condition": lambda batch, out: out.sum() if out[0, 0] > 0 else out.mean(),
+    "boolean index": lambda batch, out: out[batch.seed_mask].sum(),
+    "shape from data": lambda batch, out: out.sum() * len(batch.y.unique()),
+    "repeat": lambda batch, out: torch.repeat_interleave(out.sum(1), batch.y[: len(out)].abs()).sum(),
+}
+
+
+@pytest.mark.parametrize("kind", WAITS)
+def test_what_waits_names_the_line(both: Both, kind: str, caplog: Any) -> None:
+    def make(run: Run) -> Any:
+        def step(batch: Any) -> Tensor:
+            run.optimizer.zero_grad()
+            loss = WAITS[kind](batch, run.model(batch.x, batch.edge_index)[: batch.batch_size])
+            loss.backward()
+            run.optimizer.step()
+            return loss
+
+        return step
+
+    step = both.compare(make=make, epochs=1)
+    assert (step.eager, step.replayed) == (8, 0)
+    (message,) = caplog.messages
+    assert f'of {__file__} cannot be captured: `"{kind}": lambda batch, out: ' in message
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_precision_dropout_and_averages(both: Both, dtype: torch.dtype) -> None:
+    """With a dropout of nothing: draws of replays are not those of eager steps."""
+    averages: list[Any] = []
+
+    def make(run: Run) -> Any:
+        mean = torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+        averages.append(torch.optim.swa_utils.AveragedModel(run.model, multi_avg_fn=mean))
+        dropout = torch.nn.Dropout(0.0)
+
+        def step(batch: Any) -> Tensor:
+            run.optimizer.zero_grad()
+            with torch.autocast(both.device, dtype, enabled=dtype is not torch.float32):
+                loss = dropout(run.loss(batch))
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(run.model.parameters(), 0.5)
+            run.optimizer.step()
+            return loss
+
+        return step
+
+    step = both.compare(lambda run, number: averages[-1].update_parameters(run.model), make)
+    assert step.replayed == 21
+    for eager, replayed in zip(*(average.module.parameters() for average in averages), strict=True):
+        torch.testing.assert_close(replayed, eager, rtol=2e-2, atol=2e-2)

@@ -202,6 +202,29 @@ def test_numbers_of_batches(case: Case, caplog: pytest.LogCaptureFixture) -> Non
     assert "since training_step reads 'batch_idx', which replays do not change" in caplog.text
 
 
+class Epochs(Net):
+    """Reads the number of the epoch."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.loss(batch) / (1 + self.current_epoch)
+
+
+class Steps(Net):
+    """Reads the number of the step."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.loss(batch) / (1 + self.trainer.global_step)
+
+
+def test_progress_of_the_trainer(case: Case, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("manyhop.capture.step._MOST_SIZES", 8)
+    step, _ = case.compare(net=Epochs)
+    assert step.graphs == 4
+    step, _ = case.compare(net=Steps)
+    assert step.replayed == 0
+    assert "'global_step' was 7 and is 8" in caplog.text
+
+
 class Fails(Callback):  # type: ignore[misc]
     """Ends training."""
 

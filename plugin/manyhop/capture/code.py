@@ -60,11 +60,25 @@ class _Variable:
             raise KeyError(name) from None
 
 
+class _Properties:
+    """The properties of an object."""
+
+    def __init__(self, owner: object) -> None:
+        self._owner = owner
+
+    def __getitem__(self, name: str) -> object:
+        try:
+            return getattr(self._owner, name)
+        except Exception:  # whatever the package raises
+            raise KeyError(name) from None
+
+
 class _Search:
     def __init__(self) -> None:
         self.found: dict[tuple[int, str], Named] = {}
         self._visited: set[tuple[CodeType, int]] = set()
         self._cells: dict[int, _Variable] = {}
+        self._properties: dict[int, _Properties] = {}
 
     def visit(self, value: Any) -> None:
         """Search a value if it is code of the user's."""
@@ -89,15 +103,10 @@ class _Search:
             self._visit_function(method, owner)
 
     def _visit_function(self, function: Any, owner: object) -> None:
-        while hasattr(function, "__wrapped__"):  # by decorators
-            function = function.__wrapped__
-        code = getattr(function, "__code__", None)
-        if (
-            code is None
-            or not is_users(str(function.__globals__.get("__name__", "")))
-            or "-packages" in code.co_filename
-        ):
+        function = inspect.unwrap(function)  # of decorators
+        if not _is_searched(function):
             return
+        code: CodeType = function.__code__
         cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         known = {code.co_varnames[0]: owner} if owner is not _NOTHING and code.co_argcount else {}
         self._visit_code(code, function.__globals__, cells, known)
@@ -159,9 +168,30 @@ class _Search:
             if name in where:
                 self._note(where, name)
                 break
+        if isinstance(found, property) and not _is_searched(found.fget):
+            return self._property(owner, name)
         if isinstance(found, FunctionType | property):
             self._visit_function(found.fget if isinstance(found, property) else found, owner)
         return _NOTHING
+
+    def _property(self, owner: object, name: str) -> object:
+        """A property of a package's class, such as Lightning's ``current_epoch``."""
+        try:
+            value: object = getattr(owner, name)
+        except Exception:  # whatever the package raises
+            return _NOTHING
+        if type(value) in (int, float, bool, str):
+            where = self._properties.setdefault(id(owner), _Properties(owner))
+            self.found[id(where), name] = where, name
+        return value
+
+
+def _is_searched(function: Any) -> bool:
+    """Whether a function is Python code of the user's."""
+    code = getattr(function, "__code__", None)
+    if code is None or "-packages" in code.co_filename:
+        return False
+    return is_users(str(function.__globals__.get("__name__", "")))
 
 
 def _dictionaries(owner: object) -> Iterator[Any]:
