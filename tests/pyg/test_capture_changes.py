@@ -4,6 +4,7 @@ The stand-in repeats operators on fixed memory, without Python.
 """
 
 import copy
+import random
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -25,7 +27,7 @@ from manyhop.capture import code
 from manyhop_pyg import NeighborLoader, capture
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-SETTINGS = {"factor": 1.0}
+SETTINGS: dict[str, Any] = {"factor": 1.0, "inner": {"factor": 1.0}}
 
 
 class Run:
@@ -167,14 +169,16 @@ class Defaults:
 
 
 def test_numbers_of_closures_dictionaries_and_classes(both: Both) -> None:
-    own = 1.0
+    own, host = 1.0, torch.tensor(1.0)
 
     def make(run: Run) -> Any:
         nonlocal own
-        own = SETTINGS["factor"] = Defaults.factor = 1.0
+        own = SETTINGS["factor"] = SETTINGS["inner"]["factor"] = Defaults.factor = 1.0
+        host.fill_(1.0)
 
         def scaled(loss: Tensor) -> Tensor:
-            return loss * own * SETTINGS["factor"] * Defaults.factor * run.settings.factor
+            loss = loss * own * SETTINGS["factor"] * SETTINGS["inner"]["factor"] * host
+            return loss * Defaults.factor * run.settings.factor
 
         def step(batch: Any) -> Tensor:
             run.optimizer.zero_grad(set_to_none=False)
@@ -195,9 +199,13 @@ def test_numbers_of_closures_dictionaries_and_classes(both: Both) -> None:
             Defaults.factor = 2.0
         elif number == 18:
             run.settings.factor = 2.0
+        elif number == 20:
+            SETTINGS["inner"]["factor"] = 2.0
+        elif number == 22:
+            host.fill_(2.0)
 
     step = both.compare(change, make)
-    assert (step.graphs, step.replayed) == (5, 17)
+    assert (step.graphs, step.replayed) == (7, 15)
 
 
 def test_learning_rates_as_tensors(both: Both) -> None:
@@ -541,3 +549,33 @@ def test_precision_dropout_and_averages(both: Both, dtype: torch.dtype) -> None:
     assert step.replayed == 21
     for eager, replayed in zip(*(average.module.parameters() for average in averages), strict=True):
         torch.testing.assert_close(replayed, eager, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("source", ["random", "numpy.random", "torch's generator"])
+def test_random_numbers_of_the_host(both: Both, source: str, caplog: Any) -> None:
+    if source == "torch's generator" and both.device == "cpu":
+        pytest.skip("is that of the device")
+    draws = {"random": random.random, "numpy.random": np.random.rand, "torch's generator": lambda: torch.rand(())}
+
+    def make(run: Run) -> Any:
+        random.seed(1)
+        np.random.seed(1)
+        torch.default_generator.manual_seed(1)
+
+        def step(batch: Any) -> Tensor:
+            run.optimizer.zero_grad()
+            loss = run.loss(batch)
+            if draws[source]() < 0.5:
+                loss = 2 * loss
+            loss.backward()
+            run.optimizer.step()
+            return loss
+
+        return step
+
+    run = Run(both.data, both.device)
+    step = capture(make(run))
+    run.step = step
+    run.losses(nothing, epochs=1)
+    assert (step.eager, step.replayed) == (8, 0)
+    assert f"it cannot be captured: it draws random numbers from {source} on the host" in caplog.text

@@ -11,6 +11,7 @@ from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from manyhop.capture.values import Named, parts_of
 
@@ -58,6 +59,16 @@ class _Variable:
             return self._cell.cell_contents
         except ValueError:  # not assigned yet
             raise KeyError(name) from None
+
+
+class _Versions:
+    """How often a tensor has been changed in place."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def __getitem__(self, name: str) -> object:
+        return self._tensor._version
 
 
 class _Properties:
@@ -145,9 +156,17 @@ class _Search:
             self.found[id(where), name] = where, name
             self.visit(value)
             if type(value) is dict and len(value) <= 64:  # such as settings
-                for key, number in value.items():
-                    if isinstance(key, str) and type(number) in (int, float, bool):
-                        self.found[id(value), key] = value, key
+                for key, entry in [*value.items()]:
+                    if isinstance(key, str) and type(entry) in (int, float, bool, dict):
+                        self._note(value, key)
+            elif (
+                isinstance(value, Tensor)
+                and value.device.type == "cpu"
+                and not value.dim()
+                and not value.is_inference()
+            ):
+                host = _Versions(value)  # of a number that kernels get by value
+                self.found[id(host), name] = host, name
         return value
 
     def _attribute(self, owner: object, name: str) -> object:

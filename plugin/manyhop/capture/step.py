@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from manyhop.capture.buffers import Buffers
 from manyhop.capture.code import is_users, reads_of
+from manyhop.capture.draws import none_on_host
 from manyhop.capture.gradients import Gradients, Scalers
 from manyhop.capture.optimizers import StepState
 from manyhop.capture.recorder import Recorder, recorder_of
@@ -237,7 +238,7 @@ class CapturedStep(Generic[B, R]):
         Results are detached: a graph of autograd that stays would keep accumulating on the stream of the recording.
         What the step derives of its batch, such as edges in another order, is derived in each replay.
         """
-        with self._state.outside(recorder.between):
+        with self._state.outside(recorder.between), none_on_host(buffers[0].device):
             result = _detached(self._step(self._layout.with_tensors(batch, buffers)))
         other = next((leaf for leaf in pytree.tree_leaves(result) if not isinstance(leaf, (Tensor, *_PLAIN))), None)
         if other is not None:
