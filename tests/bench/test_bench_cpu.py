@@ -288,7 +288,7 @@ def test_command_saves_table_and_plot(made_up: Record, tmp_path, monkeypatch, ca
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--threads", "0"], "--threads: expected at least 1, got 0"),
+        (["--threads", "0"], "--threads: expected an integer of at least 1, got '0'"),
         (["--large", "--only", "hetero"], "Expected --only 15-10-5 or 10-10 or build with --large, got hetero"),
         (["--only", "nothing"], "invalid choice"),
         (["--quick", "--large"], "not allowed with"),

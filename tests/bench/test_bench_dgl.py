@@ -41,7 +41,7 @@ def test_tables_of_a_gpu(monkeypatch):
 def test_arguments(capsys):
     with pytest.raises(SystemExit):
         main(["dgl", "--threads", "0"])
-    assert "expected at least 1, got 0" in capsys.readouterr().err
+    assert "expected an integer of at least 1, got '0'" in capsys.readouterr().err
     if not torch.cuda.is_available():
         assert main(["dgl", "--gpu"]) == 1
         assert "a CUDA device for --gpu" in capsys.readouterr().err
