@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
 import manyhop_pyg
-from manyhop.capture import CapturedStep, copies, step
+from manyhop.capture import CapturedStep, arguments, copies, step
 from manyhop.features.gathering import gpu_plan
 from manyhop.features.gathering.gpu import gather_on_gpu
 from manyhop.graph import PlacedGraph
@@ -174,7 +174,8 @@ def step_without_kernels(patch: Patch, capture: Any = manyhop_pyg.capture) -> Ca
         capture: that of an adapter.
     """
     patch(step, "recorder_of", lambda device: NoRecorder())
-    patch(copies, "_kernel", lambda size: NoKernel())
+    patch(copies, "_kernel", lambda size, out: NoKernel())
+    patch(arguments, "_fetch", lambda width: NoKernel())
     model = GraphSAGE(17, 8, 3, 5)
     optimizer = torch.optim.Adam(model.parameters())
 

@@ -1,7 +1,6 @@
 """Training steps as CUDA graphs: captured once per size of a batch, replayed afterwards."""
 
-from manyhop.capture.buffers import Buffers
 from manyhop.capture.recorder import Recorder
 from manyhop.capture.step import CapturedStep, Layout
 
-__all__ = ["Buffers", "CapturedStep", "Layout", "Recorder"]
+__all__ = ["CapturedStep", "Layout", "Recorder"]

@@ -1,4 +1,4 @@
-"""Copies of batches to where graphs read them: all tensors by one launch."""
+"""Copies at both ends of a graph: of batches to where it reads them, of results to memory of the caller's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from manyhop.capture.arguments import Arguments
 from manyhop.capture.kernels import FIELDS, TILE, copy_tensors
 from manyhop.system.triton_launch import Kernel
 
@@ -18,46 +19,37 @@ _NEVER: Final = 1 << 62
 """The first program of a tensor that is not there."""
 
 
-def copies_to(targets: Sequence[tuple[int, Tensor]], device: torch.device) -> list[Copy]:
-    """Return launches that copy tensors of a batch.
+def enqueue_copies(tensors: Sequence[Tensor], first: int, arguments: Arguments, *, out: bool) -> None:
+    """Copy tensors from, or to, the addresses that a replay is given, on the current stream.
 
     Args:
-        targets: contiguous and not empty, with their numbers in a batch.
-        device: the GPU; a CPU where triton interprets its kernels.
+        tensors: contiguous and not empty; a graph that this is recorded in keeps using their memory.
+        first: number of the argument of the first one; those of the others follow.
+        arguments: which :meth:`Arguments.fetch` has read.
+        out: copies to these addresses, not from them.
     """
     most = _COUNTS[-1]
-    return [Copy(targets[k : k + most], device) for k in range(0, len(targets), most)]
+    for begin in range(0, len(tensors), most):
+        some, calls, programs = tensors[begin : begin + most], list[int](), 0
+        for number, tensor in enumerate(some, first + begin):
+            calls += (number, tensor.data_ptr(), tensor.nbytes, programs)
+            programs += -(-tensor.nbytes // TILE.value)
+        size = _size(len(some))
+        calls += (0, 0, 0, _NEVER) * (size - len(some))
+        _kernel(size, out)(some[0].device, programs, tuple(calls), arguments.address)
 
 
-class Copy:
-    """One launch; see :func:`copies_to`."""
+def prepare(num_in: int, num_out: int, device: torch.device) -> None:
+    """Compile the kernels for so many tensors, or load them, which cannot be done while a graph is recorded."""
+    for num, out in ((num_in, False), (num_out, True)):
+        for count in {num % _COUNTS[-1], min(num, _COUNTS[-1])} - {0}:
+            _kernel(_size(count), out).prepare(device)
 
-    def __init__(self, targets: Sequence[tuple[int, Tensor]], device: torch.device) -> None:
-        self._numbers = [i for i, _ in targets]
-        self._device, self._programs = device, 0
-        self._calls: list[int] = []
-        for _, target in targets:
-            self._calls += (0, target.data_ptr(), target.nbytes, self._programs)
-            self._programs += -(-target.nbytes // TILE.value)
-        size = next(n for n in _COUNTS if n >= len(targets))
-        self._calls += (0, 0, 0, _NEVER) * (size - len(targets))
-        self._kernel = _kernel(size)
-        self._kernel.prepare(device)
 
-    def __call__(self, tensors: Sequence[Tensor]) -> None:
-        """Copy the tensors of a batch, on the current stream."""
-        sources = [tensors[i] for i in self._numbers]
-        if not all([source.is_contiguous() for source in sources]):
-            sources = [source.contiguous() for source in sources]  # which live until the kernel is enqueued
-        calls = self._calls.copy()
-        calls[: FIELDS.value * len(sources) : FIELDS.value] = [source.data_ptr() for source in sources]
-        if self._device.type == "cuda" and torch.cuda.current_device() != self._device.index:
-            with torch.cuda.device(self._device):
-                self._kernel(self._device, self._programs, tuple(calls))
-        else:
-            self._kernel(self._device, self._programs, tuple(calls))
+def _size(count: int) -> int:
+    return next(n for n in _COUNTS if n >= count)
 
 
 @functools.cache
-def _kernel(size: int) -> Kernel:
-    return Kernel(copy_tensors, (size * FIELDS.value,), (size,), num_warps=4)
+def _kernel(size: int, out: bool) -> Kernel:
+    return Kernel(copy_tensors, (size * FIELDS.value, 0), (size, out), num_warps=4)

@@ -1,24 +1,43 @@
-"""The kernel that copies a batch to where graphs read it: all tensors by one launch."""
+"""The kernels at both ends of a graph: they read what a replay is given, copy its batch, and copy its results."""
 
 import triton
 import triton.language as tl
 
-FIELDS = tl.constexpr(4)  # of a tensor: addresses of source and target, bytes, first program
+FIELDS = tl.constexpr(4)  # of a tensor: number of its argument, its address, bytes, first program
 TILE = tl.constexpr(1 << 14)  # bytes of a program
 _BYTES = tl.constexpr(1 << 10)  # of a step, where words are single bytes
 
 
-@triton.jit(do_not_specialize=["calls"])
-def copy_tensors(calls, NUM: tl.constexpr):
-    """Copy ``NUM`` tensors; ``calls``: ``NUM * FIELDS`` integers."""
+@triton.jit(do_not_specialize=["ring", "count", "arguments"])
+def fetch_arguments(ring, count, arguments, SLOTS: tl.constexpr, WIDTH: tl.constexpr):
+    """Copy the arguments of the next replay from the memory of the host; a single program does.
+
+    ring: address of ``[SLOTS, WIDTH] int64`` in that memory. count: address of the number of replays so far, which
+    grows by 1. arguments: address of ``[WIDTH] int64``.
+    """
+    replay = tl.atomic_add(count.to(tl.pointer_type(tl.int64)), 1)
+    at = tl.arange(0, WIDTH)
+    row = ring.to(tl.pointer_type(tl.int64)) + (replay % SLOTS) * WIDTH
+    tl.store(arguments.to(tl.pointer_type(tl.int64)) + at, tl.load(row + at))
+
+
+@triton.jit(do_not_specialize=["calls", "arguments"])
+def copy_tensors(calls, arguments, NUM: tl.constexpr, OUT: tl.constexpr):
+    """Copy ``NUM`` tensors between fixed addresses and those that are arguments; 0: there is nothing to copy.
+
+    calls: ``NUM * FIELDS`` integers. arguments: address of ``int64``. OUT: copies to the arguments, not from them.
+    """
     program = tl.program_id(0).to(tl.int64)
-    source, target, size, first = calls[0], calls[1], calls[2], calls[3]
+    number, fixed, size, first = calls[0], calls[1], calls[2], calls[3]
     for k in tl.static_range(1, NUM):
         here = program >= calls[FIELDS * k + 3]
-        source = tl.where(here, calls[FIELDS * k], source)
-        target = tl.where(here, calls[FIELDS * k + 1], target)
+        number = tl.where(here, calls[FIELDS * k], number)
+        fixed = tl.where(here, calls[FIELDS * k + 1], fixed)
         size = tl.where(here, calls[FIELDS * k + 2], size)
         first = tl.where(here, calls[FIELDS * k + 3], first)
+    given = tl.load(arguments.to(tl.pointer_type(tl.int64)) + number)
+    source, target = (fixed, given) if OUT else (given, fixed)
+    size = tl.where(given == 0, 0, size)
     begin = (program - first) * TILE
     bits = source | target | size
     if bits & 15 == 0:

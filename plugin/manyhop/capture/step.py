@@ -19,10 +19,12 @@ from torch.utils import _pytree as pytree
 from manyhop.capture.buffers import Buffers
 from manyhop.capture.code import is_users, reads_of
 from manyhop.capture.draws import none_on_host
+from manyhop.capture.ends import Ends
 from manyhop.capture.gradients import Gradients, Scalers
 from manyhop.capture.optimizers import StepState
 from manyhop.capture.recorder import Recorder, recorder_of
 from manyhop.capture.replicas import now
+from manyhop.capture.results import copied
 from manyhop.capture.values import Values
 from manyhop.errors import InputError
 
@@ -60,7 +62,7 @@ class _Graph(Generic[R]):
     """A recorded step."""
 
     replay: Callable[[], None]
-    result: R
+    ends: Ends[R]
     gradients: Gradients
 
 
@@ -155,15 +157,14 @@ class CapturedStep(Generic[B, R]):
                 self.stop(made)
                 return result
             graph = made
-        else:
-            assert size.buffers is not None
-            size.buffers.fill(tensors)
         self._moves = 0
+        sources = graph.ends.write(tensors)
         self._state.write_rates()
         graph.replay()
+        del sources
         graph.gradients.put()
         self.replayed += 1
-        return _copies(graph.result)
+        return graph.ends.results()
 
     def _look(self) -> None:
         """Forget graphs that read other memory, or hold other objects, than the step does by now."""
@@ -193,9 +194,9 @@ class CapturedStep(Generic[B, R]):
         self.eager += 1
         self._warm += 1
         if recorder is None:
-            return _copies(_detached(self._step(batch)))
+            return copied(_detached(self._step(batch)))
         with nullcontext() if self._stopped else self._state.observe(modules=self._warm == 1), self._state.outside(now):
-            return _copies(_detached(recorder.run(lambda: self._step(batch))))
+            return copied(_detached(recorder.run(lambda: self._step(batch))))
 
     def _check_devices(self, tensors: Sequence[Tensor]) -> None:
         """Run eagerly where a batch is not on one device: a graph would repeat what a tensor of the host was."""
@@ -215,12 +216,13 @@ class CapturedStep(Generic[B, R]):
             return f"there are {_MOST_GRAPHS} graphs already: sizes or settings of optimizers change all the time"
         if size.buffers is None:
             size.buffers = Buffers(tensors)
-        buffers = size.buffers.tensors
-        size.buffers.fill(tensors)
+        buffers, ends = size.buffers.tensors, Ends[R](size.buffers)
+        ends.write(tensors)
         gradients, scalers = Gradients(self._state.parameters), Scalers()
+        step = ends.recording(lambda: self._run_static(batch, buffers, recorder))
         try:
             with self._state.current_rates():
-                replay, result = recorder.record(lambda: self._run_static(batch, buffers, recorder))
+                replay, result = recorder.record(step)
         except BaseException as error:
             gradients.forget()
             scalers.forget()
@@ -228,7 +230,8 @@ class CapturedStep(Generic[B, R]):
                 raise
             return _reason(error)
         gradients.recorded(updates=self._state.updates)
-        graph = _Graph(replay=replay, result=result, gradients=gradients)
+        ends.recorded(result)
+        graph = _Graph(replay=replay, ends=ends, gradients=gradients)
         size.graphs.append(graph)
         return graph
 
@@ -286,14 +289,6 @@ def _difference(before: Hashable, now: Hashable) -> str:
 def _detached(result: R) -> R:
     detached: R = pytree.tree_map_only(Tensor, torch.Tensor.detach, result)
     return detached
-
-
-def _copies(result: R) -> R:
-    """Copy the tensors of a result: graphs write the same ones again."""
-    if isinstance(result, Tensor):
-        return result.clone()  # type: ignore[return-value]  # R is Tensor
-    copies: R = pytree.tree_map_only(Tensor, torch.clone, result)
-    return copies
 
 
 def _reason(error: BaseException) -> str:
