@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch_geometric.nn import GAT, GCN, GraphSAGE
 
+from manyhop.capture.recorder import CUDARecorder
 from manyhop_pyg import NeighborLoader, accelerate, capture
 
 pytestmark = [
@@ -190,3 +191,13 @@ def test_a_step_that_waits_runs_eagerly(data, caplog):
     other = capture(lambda batch: batch.x.sum())
     assert [other(batch).item() for batch in batches] == pytest.approx([b.x.sum().item() for b in batches], rel=1e-4)
     assert other.replayed > 0
+
+
+def test_recordings_go_on_after_all_graphs_are_gone() -> None:
+    recorder, kept = CUDARecorder(torch.device("cuda", 0)), []
+    for number in range(4):
+        replay, result = recorder.record(lambda number=number: torch.full((1000,), float(number), device="cuda"))
+        replay()
+        kept.append(result)  # memory of the graph
+        del replay
+    assert [tensor.unique().tolist() for tensor in kept] == [[0.0], [1.0], [2.0], [3.0]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
@@ -44,6 +45,7 @@ class CUDARecorder:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # of torch
         self._pool = torch.cuda.graph_pool_handle()  # graphs run one after the other: they share memory
+        self._graphs = weakref.WeakSet[torch.cuda.CUDAGraph]()
         self._recording: torch.cuda.graph | None = None
         self._parts: list[Callable[[], None]] = []
 
@@ -60,9 +62,9 @@ class CUDARecorder:
     def record(self, function: Callable[[], R]) -> tuple[Callable[[], None], R]:
         """Record CUDA graphs: one, and another one after each call of :meth:`between`."""
         current = torch.cuda.current_stream(self._device)
-        recording = torch.cuda.graph(
-            torch.cuda.CUDAGraph(), pool=self._pool, stream=self._stream, capture_error_mode=_MODE
-        )
+        if not self._graphs:  # torch cannot record into memory all of whose graphs are gone
+            self._pool = torch.cuda.graph_pool_handle()
+        recording = torch.cuda.graph(self._graph(), pool=self._pool, stream=self._stream, capture_error_mode=_MODE)
         self._recording = recording
         self._parts = parts = []
         torch.clear_autocast_cache()  # of weights that were cast by eager steps
@@ -74,7 +76,7 @@ class CUDARecorder:
             self._recover()
             raise
         finally:
-            self._recording = None
+            self._recording, self._parts = None, []
             torch.clear_autocast_cache()
         parts.append(recording.cuda_graph.replay)
 
@@ -90,8 +92,13 @@ class CUDARecorder:
         assert recording is not None
         recording.cuda_graph.capture_end()
         self._parts += [recording.cuda_graph.replay, function]
-        recording.cuda_graph = torch.cuda.CUDAGraph()
+        recording.cuda_graph = self._graph()
         recording.cuda_graph.capture_begin(pool=self._pool, capture_error_mode=_MODE)
+
+    def _graph(self) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        self._graphs.add(graph)
+        return graph
 
     def _recover(self) -> None:
         """Record something that succeeds: torch's generator believes that a broken recording goes on."""
