@@ -1,17 +1,18 @@
-"""Node2Vec and MetaPath2Vec on GPUs: the walks are those of the CPU; triton's interpreter stands in for a GPU."""
-
-from types import SimpleNamespace
+"""Node2Vec and MetaPath2Vec on GPUs: batches are those of the CPU; triton's interpreter stands in for a GPU."""
 
 import pytest
 import torch
 
 from manyhop.sampling import GPUWalkSampler
-from manyhop.sampling.walks import Walker
+from manyhop.sampling.gpu.walk_sampler import GPUNegativeWalks
+from manyhop.sampling.walks import NegativeWalker, Walker
 from manyhop_pyg import MetaPath2Vec, Node2Vec
-from manyhop_pyg.training import walk_models
+from manyhop_pyg.loaders.walks import WalkLoader
 
 EDGES = torch.tensor([[0, 0, 1, 1, 2, 3, 0], [1, 2, 0, 2, 0, 4, 3]])  # 4 and 5: no edge out
 TYPED = {("a", "to", "b"): EDGES % 4, ("b", "to", "a"): EDGES.flip(0) % 4}
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+gpu = pytest.mark.gpu
 
 
 def node2vec():
@@ -22,37 +23,74 @@ def metapath2vec():
     return MetaPath2Vec(TYPED, 4, list(TYPED), walk_length=5, context_size=3, walks_per_node=5)
 
 
-def first_batch(model, **kwargs):
+MAKES = [node2vec, metapath2vec]
+
+
+def epoch(model, **kwargs):
     torch.manual_seed(5)
-    return next(iter(model.loader(batch_size=4, **kwargs)))
+    return list(model.loader(batch_size=2, shuffle=True, **kwargs))
 
 
-def test_walks_of_the_kernel_are_those_of_the_cpu(monkeypatch):
-    for make in (node2vec, metapath2vec):
-        expected = first_batch(make())
-        if not torch.cuda.is_available():
-            monkeypatch.setattr(
-                Walker, "_make", lambda self, device: (GPUWalkSampler(self.graph, self.spec, device=device), None)
-            )
-            assert all(map(torch.equal, first_batch(make()), expected))
-            monkeypatch.undo()
+def check_alike(found, expected):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert all(torch.equal(a.cpu(), b) for a, b in zip(one, other, strict=True))
 
 
-def test_a_loader_beside_a_model_on_a_gpu_starts_no_processes():
-    kwargs = {"batch_size": 2, "num_workers": 4, "persistent_workers": True, "pin_memory": True}
-    assert walk_models._where(node2vec().embedding, kwargs) == kwargs
-    on_gpu = SimpleNamespace(weight=SimpleNamespace(is_cuda=True))
-    assert walk_models._where(on_gpu, kwargs) == {"batch_size": 2}
+@pytest.mark.parametrize("make", MAKES)
+def test_batches_of_the_kernels_are_those_of_the_cpu(monkeypatch, make):
+    expected = epoch(make())
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(
+            Walker, "_make", lambda self, device: (GPUWalkSampler(self.graph, self.spec, device=device), None)
+        )
+        monkeypatch.setattr(
+            NegativeWalker,
+            "sample",
+            lambda self, request: GPUNegativeWalks(self.num_nodes, device=request.start.device).sample(request),
+        )
+    check_alike(epoch(make()), expected)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("make", [node2vec, metapath2vec])
+def test_a_loader_beside_a_model_on_a_gpu_starts_no_threads(monkeypatch):
+    loader = node2vec().loader(batch_size=2, num_workers=4, persistent_workers=True, timeout=5)
+    assert loader._threads().num_workers == 4
+    monkeypatch.setattr(WalkLoader, "_is_on_gpu", lambda self: True)
+    threads = loader._threads()
+    assert (threads.num_workers, threads.pool, threads.worker_init) == (0, None, None)
+    assert len(list(loader)) == 3
+
+
+@gpu
+@NEEDS_GPU
+@pytest.mark.parametrize("make", MAKES)
 def test_on_a_gpu_as_on_the_cpu(make):
     model = make()
-    expected = first_batch(model)[0]
+    on_cpu = model.loader(batch_size=2, shuffle=True, seed=3)
+    expected = [list(on_cpu) for _ in range(2)]
+    torch.manual_seed(5)
+    drawn = epoch(model)
     model = model.cuda()
-    found = first_batch(model, num_workers=2, persistent_workers=True, pin_memory=True)
-    assert all(part.is_cuda for part in found)
-    assert torch.equal(found[0].cpu(), expected)
-    model.loss(*found).backward()
+    loader = model.loader(batch_size=2, shuffle=True, seed=3, num_workers=2, persistent_workers=True, pin_memory=True)
+    for one in expected:
+        found = list(loader)
+        assert all(part.is_cuda for batch in found for part in batch)
+        check_alike(found, one)
+    check_alike(epoch(model, num_workers=1), drawn)
+    check_alike([loader.batch([1, 0], key=(3, 1, 2))], [on_cpu.batch([1, 0], key=(3, 1, 2))])
+    model.loss(*found[0]).backward()
+
+
+@gpu
+@NEEDS_GPU
+@pytest.mark.parametrize("make", MAKES)
+def test_a_state_goes_from_a_cpu_to_a_gpu(make):
+    model = make()
+    loader = model.loader(batch_size=1, shuffle=True, seed=3)
+    expected = list(loader)
+    loader = model.loader(batch_size=1, shuffle=True, seed=3)
+    next(iter(loader))
+    again = model.cuda().loader(batch_size=1, shuffle=True)
+    again.load_state_dict(loader.state_dict())
+    check_alike(list(again), expected[1:])
+    assert again.stats().batches == len(expected) - 1

@@ -53,3 +53,16 @@ def test_metapaths_as_pyg(source):
     assert p_value(walks, exact) > 1e-4
     assert model._pos_sample(torch.tensor([3])).tolist() == [[3, dummy, dummy, dummy]]
     assert metapath(source, 3, 2, 2)._pos_sample(torch.arange(4)).shape == (24, 2)
+
+
+def test_negatives_are_uniform():
+    """Exactly: every pair of nodes after a start, of all batches, is equally likely."""
+    model = manyhop_pyg.Node2Vec(EDGES, 4, 3, 3, num_negative_samples=2)
+    starts = torch.zeros(4000, dtype=torch.int64)
+    windows = [neg for _, neg in model.loader(batch_size=100, sampler=starts, seed=1)]
+    exact = {(0, u, v): 1 / 25 for u in range(5) for v in range(5)}
+    assert p_value(map(tuple, torch.cat(windows).tolist()), exact) > 1e-4
+    typed = metapath(manyhop_pyg, 2, 3)
+    windows = [neg for _, neg in typed.loader(batch_size=100, sampler=starts, seed=1)]
+    exact = {(0, u, v): 1 / 16 for u in range(4, 8) for v in range(4, 8)}
+    assert p_value(map(tuple, torch.cat(windows).tolist()), exact) > 1e-4

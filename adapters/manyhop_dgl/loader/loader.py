@@ -343,9 +343,6 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             return Lockstep(Exchange(title, timeout=timeout), counting_in(self._stats))
         return super()._make_lockstep(title, timeout)
 
-    def check_worker_number_rationality(self) -> None:
-        """Threads are cheap: there is nothing to warn about."""
-
     # One batch
 
     def batch(self, indices: Any, *, key: tuple[int, int, int] | None = None) -> Any:

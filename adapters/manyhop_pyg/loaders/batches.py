@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -22,6 +24,8 @@ from manyhop_pyg.loaders.view import LoaderView
 from manyhop_pyg.samplers.given_negatives import GivenNegatives
 from manyhop_pyg.samplers.typed_negatives import each_of
 from manyhop_pyg.typing import Batch, Positions, Sample, Transform
+
+T = TypeVar("T")
 
 _USUAL_ATTRIBUTES = frozenset({"_mapping", "_key", "_parent", "_cached_attr"})  # of one of PyG's stores
 
@@ -76,13 +80,13 @@ class Batches:
     def make(self, positions: Positions) -> Sample | Batch:
         """Call ``collate_fn``."""
         value = self._loader.collate_fn(positions)
-        return _pinned(value) if self._pins and self.in_thread else value
+        return pinned(value) if self._pins and self.in_thread else value
 
     def complete(self, sample: Sample | LaunchedSample) -> Batch:
         """Call ``filter_fn``."""
         (out,) = outs_of([sample])
         batch = self._loader.filter_fn(out)
-        return _pinned(batch) if self._pins else batch
+        return pinned(batch) if self._pins else batch
 
     def join(self, samples: Sequence[Sample | LaunchedSample], turns: Sequence[Turn] | None) -> Joined[Batch]:
         """Join samples with the features of the data, by one gather."""
@@ -135,10 +139,15 @@ class Batches:
         return batch
 
 
-def _pinned(batch: Sample | Batch) -> Sample | Batch:
-    return pin_memory(batch)  # type: ignore[no-untyped-call]  # of torch
+def pinned(batch: T) -> T:
+    """Return a batch in pinned memory."""
+    made: T = pin_memory(batch)  # type: ignore[no-untyped-call]  # of torch
+    return made
 
 
-def can_pin() -> bool:
-    """Whether there is anything to pin memory for."""
-    return bool(torch.accelerator.is_available())
+def find_pinning(*, wanted: bool) -> bool:
+    """Return whether batches are to be pinned; warns where that is wanted, and there is nothing to pin memory for."""
+    if wanted and not torch.accelerator.is_available():
+        warnings.warn("pin_memory=True, but no accelerator is found: memory is not pinned.", stacklevel=4)
+        return False
+    return wanted

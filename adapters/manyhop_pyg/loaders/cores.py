@@ -21,9 +21,6 @@ class CoreControl:
     _old_worker_init_fn: Callable[[int], None]
     _copy_threads: int | None = None
 
-    def check_worker_number_rationality(self) -> None:
-        """Threads are cheap: there is nothing to warn about."""
-
     def _aff_init_fn(self, worker_id: int) -> None:
         """Bind the calling thread to its cores (``enable_cpu_affinity``)."""
         cores = self.loader_cores[worker_id]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ from manyhop_pyg.batch.assemble import finish_trainable, label_data, label_types
 from manyhop_pyg.batch.join import join
 from manyhop_pyg.batch.joining import Joining, placed_columns
 from manyhop_pyg.batch.plan import DataPlan, PlanCache
-from manyhop_pyg.loaders.batches import Batches, can_pin
+from manyhop_pyg.loaders.batches import Batches, find_pinning
 from manyhop_pyg.loaders.check import check_torch_arguments
 from manyhop_pyg.loaders.columns import columns_of
 from manyhop_pyg.loaders.cores import CoreControl
@@ -184,7 +183,7 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
 
     def _get_iterator(self) -> EpochIterator:  # type: ignore[override]
         self._settle_device()
-        self._pins_batches = self._gpu is None and self._pins()
+        self._pins_batches = self._gpu is None and find_pinning(wanted=self.pin_memory)
         return self._begin_epoch(self._index_sampler)
 
     def _settle_device(self) -> None:
@@ -234,14 +233,6 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
             return len(self)
         except (TypeError, NotImplementedError):
             return None
-
-    def _pins(self) -> bool:
-        if not self.pin_memory:
-            return False
-        if not can_pin():
-            warnings.warn("pin_memory=True, but no accelerator is found: memory is not pinned.", stacklevel=4)
-            return False
-        return True
 
     # One batch
 

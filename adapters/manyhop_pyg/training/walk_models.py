@@ -7,27 +7,23 @@ from typing import Any
 import torch
 import torch_geometric.nn
 from torch import Tensor
-from torch.utils.data import DataLoader, get_worker_info
 
 from manyhop.arguments import integer
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, EdgeType, NodeType, build_graph
 from manyhop.loading import next_key
 from manyhop.sampling import WalkRequest, WalkSpec
-from manyhop.sampling.walks import Walker
-
-_OF_PROCESSES = frozenset(
-    ("num_workers", "persistent_workers", "prefetch_factor", "multiprocessing_context", "worker_init_fn", "timeout")
-) | {"pin_memory", "pin_memory_device"}
-"""Arguments of a ``DataLoader`` about processes, and about copies to a GPU of what they make."""
+from manyhop.sampling.walks import NegativeWalker, Walker
+from manyhop_pyg.loaders.walks import WalkLoader, WalkSource, Windows
 
 
 class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is untyped
     """PyG's ``Node2Vec`` (arXiv 1607.00653), without pyg-lib and torch-cluster.
 
     Walks follow the edges from source to destination; a walk stays at a node without edges out of it. If the model is
-    on the CPU, they run in the processes of ``loader(num_workers=...)``. If it is on a GPU, they run there, with a copy
-    of the edges, and the loader starts no processes. Each call draws a key, so ``torch.manual_seed`` fixes them.
+    on the CPU, they run in the threads of ``loader(num_workers=...)``. If it is on a GPU, they run there, with a copy
+    of the edges, and the loader starts no threads. Batches of the loader have keys; outside of it, each call draws one,
+    so ``torch.manual_seed`` fixes walks and negatives.
 
     With ``p`` or ``q``, a table of the edges, sorted, takes 4 to 8 bytes per edge.
 
@@ -83,16 +79,26 @@ class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is unt
         src, dst = edge_index.cpu()
         graph = build_graph({HOMOGENEOUS_NODE: self.num_nodes}, {HOMOGENEOUS_EDGE: EdgeInput(row=dst, col=src)})
         self._walks = Walker(graph, self._spec())
+        self._negatives = NegativeWalker((self.num_nodes,) * self.walk_length)
         self.embedding = torch.nn.Embedding(self.num_nodes, self.embedding_dim, sparse=sparse)
         self.reset_parameters()
 
-    def loader(self, **kwargs: Any) -> DataLoader[Any]:
-        """Return a loader of positive and negative samples; ``kwargs`` are torch's ``DataLoader``'s."""
-        return DataLoader(range(self.num_nodes), collate_fn=self.sample, **_where(self.embedding, kwargs))  # type: ignore[arg-type]
+    def loader(self, **kwargs: Any) -> WalkLoader:
+        """Return a loader of positive and negative samples around all nodes.
 
-    def sample(self, batch: list[int] | Tensor) -> tuple[Tensor, Tensor]:
+        Args:
+            **kwargs: ``seed``, ``distributed``, ``uneven`` and ``rank_timeout``, as of :class:`NodeLoader`, and those
+                of torch's ``DataLoader``, as they apply to threads.
+
+        Raises:
+            InputError: arguments that do not make sense.
+            RankError: with ``distributed=True``, where ranks pass other arguments, or do not come in time.
+        """
+        return WalkLoader(WalkSource(self.num_nodes, self.sample, self._facts, self._device), **kwargs)
+
+    def sample(self, batch: list[int] | Tensor) -> Windows:
         """Return positive and negative samples around nodes, on the device of the embedding."""
-        return super().sample(_near(batch, self.embedding))  # type: ignore[no-any-return]
+        return super().sample(torch.as_tensor(batch).to(self._device()))  # type: ignore[no-any-return]
 
     def pos_sample(self, batch: Tensor) -> Tensor:
         """Return the windows of walks, ``[num_windows * walks_per_node * batch_size, context_size] int64``.
@@ -103,13 +109,36 @@ class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is unt
         Raises:
             InputError: nodes that there are not.
         """
-        if self._walks.spec != self._spec():  # the attributes may be set, as in PyG
-            self._walks = Walker(self._walks.graph, self._spec())
         start = batch.repeat(self.walks_per_node)
-        walks = self._walks.sample(WalkRequest(key=next_key(), start=start)).node
+        walks = self._walker().sample(WalkRequest(key=next_key(), start=start)).node
         last = (walks >= 0).sum(1, keepdim=True) - 1
         walks = torch.where(walks < 0, walks.gather(1, last), walks)
         return _windows(walks, self.context_size)
+
+    def neg_sample(self, batch: Tensor) -> Tensor:
+        """Return the windows of uniform nodes after each start, as many per node as ``num_negative_samples`` walks of
+        :meth:`pos_sample` have.
+
+        Args:
+            batch: ``[batch_size] int64`` nodes where they start.
+        """
+        num_nodes = (self.num_nodes,) * self.walk_length
+        if self._negatives.num_nodes != num_nodes:
+            self._negatives = NegativeWalker(num_nodes)
+        start = batch.repeat(self.walks_per_node * self.num_negative_samples)
+        return _windows(self._negatives.sample(WalkRequest(key=next_key(), start=start)), self.context_size)
+
+    def _walker(self) -> Walker:
+        if self._walks.spec != self._spec():  # the attributes may be set, as in PyG
+            self._walks = Walker(self._walks.graph, self._spec())
+        return self._walks
+
+    def _facts(self) -> tuple[Walker, dict[str, int]]:
+        return self._walker(), _numbers(self)
+
+    def _device(self) -> torch.device:
+        device: torch.device = self.embedding.weight.device
+        return device
 
     def _spec(self) -> WalkSpec:
         return WalkSpec(steps=(HOMOGENEOUS_EDGE,) * self.walk_length, p=self.p, q=self.q)
@@ -118,8 +147,8 @@ class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is unt
 class MetaPath2Vec(torch_geometric.nn.MetaPath2Vec):  # type: ignore[misc]
     """PyG's ``MetaPath2Vec``, whose walks one kernel makes.
 
-    A walk that cannot go on visits the dummy node, as in PyG. Walks run where those of :class:`Node2Vec` do; each call
-    draws a key, so ``torch.manual_seed`` fixes them.
+    A walk that cannot go on visits the dummy node, as in PyG. Walks run where those of :class:`Node2Vec` do, with keys
+    as theirs.
 
     Args:
         edge_index_dict: edge type -> ``[2, num_edges]`` integers.
@@ -133,6 +162,7 @@ class MetaPath2Vec(torch_geometric.nn.MetaPath2Vec):  # type: ignore[misc]
         sparse: whether gradients of the embedding are sparse.
 
     Raises:
+        InputError: a type of the metapath without nodes.
         GraphError: edges that lead to nodes that there are not.
     """
 
@@ -166,34 +196,40 @@ class MetaPath2Vec(torch_geometric.nn.MetaPath2Vec):  # type: ignore[misc]
         )
         steps = tuple(along[tuple(metapath[i % len(metapath)])] for i in range(walk_length))
         self._walks = Walker(graph, WalkSpec(steps=steps))
+        self._negatives = NegativeWalker([self.num_nodes_dict[step[0]] for step in steps])
 
-    def loader(self, **kwargs: Any) -> DataLoader[Any]:
-        """Return a loader of positive and negative samples; ``kwargs`` are torch's ``DataLoader``'s."""
-        starts = range(self.num_nodes_dict[self.metapath[0][0]])
-        return DataLoader(starts, collate_fn=self._sample, **_where(self.embedding, kwargs))  # type: ignore[arg-type]
+    def loader(self, **kwargs: Any) -> WalkLoader:
+        """Return a loader of samples around all nodes of the metapath's first type; see :meth:`Node2Vec.loader`."""
+        num_starts = self.num_nodes_dict[self.metapath[0][0]]
+        return WalkLoader(WalkSource(num_starts, self._sample, self._facts, self._device), **kwargs)
 
-    def _sample(self, batch: list[int] | Tensor) -> tuple[Tensor, Tensor]:
-        start = torch.as_tensor(batch)
-        near = _near(start, self.embedding)
-        return self._pos_sample(near), self._neg_sample(start.cpu()).to(near.device)  # PyG draws them on the CPU
+    def _sample(self, batch: list[int] | Tensor) -> Windows:
+        return super()._sample(torch.as_tensor(batch).to(self._device()))  # type: ignore[no-any-return]
 
     def _pos_sample(self, batch: Tensor) -> Tensor:
         start = batch.repeat(self.walks_per_node)
         walks = self._walks.sample(WalkRequest(key=next_key(), start=start)).node
         return _windows(torch.where(walks < 0, self.dummy_idx, walks + self.offset.to(walks.device)), self.context_size)
 
+    def _neg_sample(self, batch: Tensor) -> Tensor:
+        start = batch.repeat(self.walks_per_node * self.num_negative_samples)
+        drawn = self._negatives.sample(WalkRequest(key=next_key(), start=start))
+        return _windows(drawn + self.offset.to(drawn.device), self.context_size)
+
+    def _facts(self) -> tuple[Walker, dict[str, int]]:
+        return self._walks, _numbers(self)
+
+    def _device(self) -> torch.device:
+        device: torch.device = self.embedding.weight.device
+        return device
+
+
+def _numbers(model: Node2Vec | MetaPath2Vec) -> dict[str, int]:
+    """What samples depend on beside the walks: name -> value."""
+    names = ("context_size", "walks_per_node", "num_negative_samples")
+    return {name: int(getattr(model, name)) for name in names}
+
 
 def _windows(walks: Tensor, size: int) -> Tensor:
     """All windows of consecutive nodes, ``[num_windows * num_walks, size]``: the first of all walks, then the next."""
     return walks.unfold(1, size, 1).transpose(0, 1).reshape(-1, size)
-
-
-def _where(embedding: torch.nn.Embedding, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of a ``DataLoader``, without what is for processes where walks run on a GPU."""
-    return {k: v for k, v in kwargs.items() if k not in _OF_PROCESSES} if embedding.weight.is_cuda else kwargs
-
-
-def _near(batch: list[int] | Tensor, embedding: torch.nn.Embedding) -> Tensor:
-    """Nodes where the embedding is; on the CPU in processes of a loader, which have no GPU."""
-    found = torch.as_tensor(batch)
-    return found if get_worker_info() is not None else found.to(embedding.weight.device)

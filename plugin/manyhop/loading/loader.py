@@ -375,6 +375,9 @@ class EpochLoader(Resumable, PreparedLoader):
             pool=pool,
         )
 
+    def check_worker_number_rationality(self) -> None:
+        """Threads are cheap: there is nothing to warn about."""
+
     # Figures
 
     @property

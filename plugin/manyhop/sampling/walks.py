@@ -1,16 +1,21 @@
-"""Random walks where their starts are: on the CPU or on GPUs."""
+"""Random walks, and negatives in place of them, where their starts are: on the CPU or on GPUs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from manyhop import sampling
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.sampling.check import check_walk_spec
 from manyhop.sampling.contract import WalkRequest, Walks, WalkSampler, WalkSpec
 from manyhop.sampling.cpu.walk_sampler import CPUWalkSampler
+from manyhop.sampling.negatives import check_walk_nodes, draw_walks
+from manyhop.system import triton_compiler
 
 
 class Walker:
@@ -48,3 +53,36 @@ class Walker:
             return CPUWalkSampler(self.graph, self.spec), None
         placed = PlacedGraph.of(self.graph, device, "device")
         return sampling.GPUWalkSampler(placed.graph, self.spec, device=device), placed
+
+
+class NegativeWalker:
+    """Draws uniform nodes in place of walks, on the device of each request's starts.
+
+    Args:
+        num_nodes: of each step, the number of nodes of the type that it leads to.
+
+    Raises:
+        InputError: a type has too many nodes, or none.
+    """
+
+    def __init__(self, num_nodes: Sequence[int]) -> None:
+        check_walk_nodes(num_nodes)
+        self.num_nodes = tuple(num_nodes)
+        self._on_gpu: dict[torch.device, Any] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NegativeWalker, (self.num_nodes,)
+
+    def sample(self, request: WalkRequest) -> Tensor:
+        """Return ``[num_walks, num_steps + 1] int64``: ``request.start``, and the nodes drawn."""
+        device = request.start.device
+        if device.type == "cpu":
+            start = request.start.numpy()
+            return torch.from_numpy(np.column_stack([start, draw_walks(request.key, start.size, self.num_nodes)]))
+        found = self._on_gpu.get(device)
+        if found is None:
+            triton_compiler.require("Sampling on a GPU")
+            from manyhop.sampling.gpu.walk_sampler import GPUNegativeWalks
+
+            found = self._on_gpu[device] = GPUNegativeWalks(self.num_nodes, device=device)
+        return found.sample(request)

@@ -166,9 +166,6 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
     def _num_threads(self) -> int:
         return self._ahead
 
-    def check_worker_number_rationality(self) -> None:
-        """Threads are cheap: there is nothing to warn about."""
-
     # Order: that of the item sampler, which counts epochs and draws seeds.
 
     @property

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from manyhop.graph import Graph
 from manyhop.sampling.check import UNBIASED, check_walk_request, check_walk_spec
 from manyhop.sampling.contract import WalkRequest, Walks, WalkSpec
-from manyhop.sampling.gpu.kernels.walks import STEP_COLUMNS, walk
+from manyhop.sampling.gpu.kernels.walks import STEP_COLUMNS, negative_walk, walk
 from manyhop.sampling.gpu.launch.plan import edge_tables
 from manyhop.sampling.gpu.lookup import GPUEdgeLookup
 from manyhop.sampling.gpu.transfer import kernel_device
@@ -81,6 +83,40 @@ class GPUWalkSampler:
                 **self._modes,
             )
         return Walks(node=node, edge_id=edge_id)
+
+
+class GPUNegativeWalks:
+    """Draws uniform nodes in place of walks on a GPU, on the current stream; safe to call from several threads.
+
+    Args:
+        num_nodes: of each step, the number of nodes of the type that it leads to; checked by the caller.
+        device: where to draw, and where results are.
+
+    Raises:
+        InputError: the device is no GPU.
+    """
+
+    def __init__(self, num_nodes: Sequence[int], *, device: torch.device | str) -> None:
+        self.device = kernel_device(device, "draw_walks")
+        self._num_nodes = torch.tensor(num_nodes, dtype=torch.int64, device=self.device)
+
+    def sample(self, request: WalkRequest) -> torch.Tensor:
+        """Return ``[num_walks, num_steps + 1] int64``: the starts, and the nodes drawn."""
+        num_walks, num_steps = request.start.numel(), self._num_nodes.numel()
+        node = torch.empty((num_walks, num_steps + 1), dtype=torch.int64, device=self.device)
+        node[:, 0] = request.start
+        key = int(make_key(Use.NEGATIVE_DST, *request.key))
+        if num_walks:
+            negative_walk[(-(-num_walks // _WALKS_PER_PROGRAM),)](
+                self._num_nodes,
+                node,
+                _as_int32(key >> 32),
+                _as_int32(key & 0xFFFFFFFF),
+                num_walks,
+                num_steps,
+                T=_WALKS_PER_PROGRAM,
+            )
+        return node
 
 
 def _as_int32(half: int) -> int:

@@ -163,3 +163,23 @@ def walk(
             if perm != 0:
                 position = load_ids(perm, tl.load(step + t.PERM_WIDE), position, act)
             tl.store(edge_id + s, tl.where(act, position, -1), mask=inside)
+
+
+@triton.jit(do_not_specialize=["key_high", "key_low", "num_walks", "num_steps"])
+def negative_walk(num_nodes, node, key_high, key_low, num_walks, num_steps, T: tl.constexpr):
+    """Draw nodes after ``node[:, 0]``, ``T`` walks per program; see ``manyhop.sampling.negatives.draw_walks``.
+
+    Args:
+        num_nodes: ``[num_steps] int64``: of the type that each step leads to.
+        node: ``[num_walks, num_steps + 1] int64``, the result.
+        key_high, key_low: the halves of the key of the batch's negatives of kind 0, as int32.
+    """
+    i = tl.program_id(0) * T + tl.arange(0, T).to(tl.int64)
+    inside = i < num_walks
+    key = (key_high.to(tl.uint32).to(tl.uint64) << 32) | key_low.to(tl.uint32).to(tl.uint64)
+    key = key + tl.zeros_like(i).to(tl.uint64)
+    node += i * (num_steps + 1)
+    for s in range(num_steps):
+        step = tl.zeros_like(i) + s
+        drawn = draw(tl.where(step > 0, fold(key, step), key), i)
+        tl.store(node + s + 1, below(drawn, tl.load(num_nodes + s)).to(tl.int64), mask=inside)
