@@ -10,7 +10,7 @@ from manyhop_dgl import DataLoader, NeighborSampler
 SEEDS = torch.arange(4 * (WARM_UP + BATCHES + 4)) % 100
 
 
-@pytest.mark.parametrize(("options", "budget"), [({}, 290), ({"output": "tensors"}, 167)])
+@pytest.mark.parametrize(("options", "budget"), [({}, 293), ({"output": "tensors"}, 167)])
 def test_a_batch_of_nodes(options, budget):
     sampler = NeighborSampler([4, 3], seed=1, prefetch_node_feats=["x"], prefetch_labels=["y"])
     loader = DataLoader(graph("ours"), SEEDS, sampler, batch_size=4, shuffle=True, seed=3, **options)

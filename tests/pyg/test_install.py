@@ -67,6 +67,8 @@ def user_module():
 
 
 def test_names_and_back(user_module):
+    install()
+    uninstall()  # of modules that other tests have made meanwhile
     before = snapshot()
     for _ in range(2):
         install()

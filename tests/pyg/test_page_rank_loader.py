@@ -152,7 +152,7 @@ def test_threads_and_restart(data):
     ("arguments", "message"),
     [
         ({"num_neighbors": 0}, "num_neighbors to be an integer of at least 1"),
-        ({"alpha": 0.0}, "alpha as a probability"),
+        ({"alpha": 0.0}, "alpha above 0 and at most 1"),
         ({"input_time": SEEDS}, "Expected no input_time"),
     ],
 )
