@@ -18,7 +18,6 @@ from manyhop.arguments import real
 from manyhop.embedding import Embedding, Rule
 from manyhop.embedding.change import Change
 from manyhop.embedding.exchange import GradientExchange
-from manyhop.embedding.gradients import Gradients
 from manyhop.embedding.owners import Owners
 from manyhop.embedding.place import Table
 from manyhop.embedding.rules import Kind
@@ -89,7 +88,7 @@ class Optimizer(torch.optim.Optimizer):
 
         Raises:
             FeatureError: ids on a GPU were out of range.
-            RankError: another rank is gone or late. Some rows may be updated.
+            RankError: another rank is gone or late.
         """
         loss = None
         if closure is not None:
@@ -158,10 +157,9 @@ class Optimizer(torch.optim.Optimizer):
     def _step(self, group: dict[str, Any], embedding: Embedding, states: list[Table]) -> None:
         owners, gradients = embedding.owners, embedding.take_gradients()
         exchange, scale = self._exchanges[embedding.place.device], 1 / owners.world.world_size
-        parts: Iterable[Gradients] | None = None if gradients is None else [gradients]
         if not owners.world.is_alone:
-            parts = exchange.send(gradients, owners, embedding.width)
-        if parts is None:
+            gradients = exchange.send(gradients, owners, embedding.width)
+        if gradients is None:
             return
         group["step"] += 1
         change = Change(
@@ -173,8 +171,7 @@ class Optimizer(torch.optim.Optimizer):
             stamps=embedding.versions.next(),
             hot=[table.hot for table in (embedding.table, *states) if table.hot is not None],
         )
-        for part in parts:
-            update(part, change)
+        update(gradients, change)
         if not owners.world.is_alone and owners.share_memory:
             exchange.wait()
         embedding.versions.updated()

@@ -64,24 +64,6 @@ def test_every_place(launcher, two_nodes, placement, device, node_of):
     assert owned == copies * NUM_ROWS
 
 
-def train_in_parts(large, placement, device):
-    """Gradients from so many bytes on travel in parts."""
-    from manyhop.embedding import exchange
-
-    exchange._LARGE = large
-    return train_together(placement, device, "Adam", 3)[1]
-
-
-@pytest.mark.parametrize(("placement", "device"), PLACES, ids=str)
-def test_gradients_that_travel_in_parts(launcher, placement, device):
-    """The table has the same bits as without parts."""
-    whole, in_parts = (
-        launcher.run(train_in_parts, large, placement, device, world_size=3, env=ENV) for large in (1 << 60, 0)
-    )
-    for one, other in zip(whole, in_parts, strict=True):
-        assert torch.equal(one, other)
-
-
 def train_with_hot_rows(folder):
     """Rows that reside on the GPU: the same table, saved and loaded like any."""
     import whole_graph_stand_in

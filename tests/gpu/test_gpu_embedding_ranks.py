@@ -20,11 +20,7 @@ pytestmark = [
 ]
 
 
-def train(placement, device, name, large=None):
-    """Gradients from ``large`` bytes on travel in parts."""
-    from manyhop.embedding import exchange
-
-    exchange._LARGE = exchange._LARGE if large is None else large
+def train(placement, device, name):
     rank = manyhop.init().rank
     embedding = manyhop.Embedding(NUM_ROWS, WIDTH, placement=placement, device=device, seed=3)
     optimizer = OURS[name](embedding)
@@ -48,15 +44,6 @@ def test_every_place(run_on_gpus, placement, device):
     expected = trained_by_torch(start, "Adam", range(4), world_size=2)
     assert torch.equal(*found)
     torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(("placement", "device"), PLACES[:-1])
-def test_gradients_that_travel_in_parts(run_on_gpus, placement, device):
-    if placement in ("sharded", "distributed"):
-        pytest.importorskip("pylibwholegraph")
-    whole, in_parts = (run_on_gpus(train, placement, device, "Adam", large) for large in (None, 0))
-    assert torch.equal(whole[0], in_parts[0])
-    assert torch.equal(*in_parts)
 
 
 def train_together(ahead, placement, device):

@@ -66,8 +66,8 @@ def test_a_loader_beside_a_model_on_a_gpu_starts_no_threads(monkeypatch):
 @pytest.mark.parametrize("make", MAKES)
 def test_on_a_gpu_as_on_the_cpu(make):
     model = make()
-    on_cpu = model.loader(batch_size=2, shuffle=True, seed=3)
-    expected = [list(on_cpu) for _ in range(2)]
+    loader = model.loader(batch_size=2, shuffle=True, seed=3)
+    expected, alone = [list(loader) for _ in range(2)], loader.batch([1, 0], key=(3, 1, 2))
     torch.manual_seed(5)
     drawn = epoch(model)
     model = model.cuda()
@@ -77,7 +77,7 @@ def test_on_a_gpu_as_on_the_cpu(make):
         assert all(part.is_cuda for batch in found for part in batch)
         check_alike(found, one)
     check_alike(epoch(model, num_workers=1), drawn)
-    check_alike([loader.batch([1, 0], key=(3, 1, 2))], [on_cpu.batch([1, 0], key=(3, 1, 2))])
+    check_alike([loader.batch([1, 0], key=(3, 1, 2))], [alone])
     model.loss(*found[0]).backward()
 
 

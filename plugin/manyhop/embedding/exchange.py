@@ -19,10 +19,6 @@ from manyhop.embedding.owners import Owners
 from manyhop.embedding.updating import distinct_rows, numbered, sum_apart, sum_by_row
 from manyhop.errors import RankError
 
-_PARTS = 3
-_LARGE = 1 << 26
-"""Bytes of a rank's gradients from which on they travel in ``_PARTS`` parts: a step updates one part of the rows while
-the next ones are on their way. Each part takes the host of an H200 about 0.15 ms."""
 _INACTIVE = -1  # sent instead of a number of gradients: there was no backward
 
 
@@ -39,16 +35,18 @@ class GradientExchange:
         self._world, self._device, self._name = world.init(timeout=timeout or DEFAULT_TIMEOUT), device, name
         self._group: Any = None
         if not self._world.is_alone:
-            self._group = _new_group(device, timeout or DEFAULT_TIMEOUT)
+            import torch.distributed as dist
+
+            backend = "nccl" if device.type == "cuda" else "gloo"
+            self._group = dist.new_group(backend=backend, timeout=timedelta(seconds=timeout or DEFAULT_TIMEOUT))
             world.at_shutdown(self.close)
             size = self._world.world_size
-            self._numbers, self._nothing = _OnHost(size * (3 * _PARTS + 5), device), torch.zeros(1, device=device)
-            lengths = [size * columns for columns in (_PARTS + 1, _PARTS + 2, _PARTS + 2)]
-            at, routes, received = torch.split(self._numbers.values, lengths)
+            self._numbers, self._nothing = _OnHost(8 * size, device), torch.zeros(1, device=device)
+            at, routes, received = torch.split(self._numbers.values, [2 * size, 3 * size, 3 * size])
             self._at, self._routes, self._received = at.view(size, -1), routes.view(size, -1), received.view(size, -1)
         self._bounds: dict[Owners, Tensor] = {}
 
-    def send(self, gradients: Gradients | None, owners: Owners, width: int) -> Iterator[Gradients] | None:
+    def send(self, gradients: Gradients | None, owners: Owners, width: int) -> Gradients | None:
         """Sum gradients, send sums, and receive those of the rows that this rank owns. All ranks call it.
 
         Args:
@@ -57,42 +55,39 @@ class GradientExchange:
             width: numbers of a row.
 
         Returns:
-            The sums of all ranks, those of a row in the order of ranks, in one or several parts: the next one is on its
-            way. ``None``: there was no ``backward`` on any rank.
+            The sums of all ranks, those of a row in the order of ranks. ``None``: there was no ``backward`` on any
+            rank.
 
         Raises:
-            RankError: another rank is gone or late; also when a part is taken.
+            RankError: another rank is gone or late.
         """
         dtype, rank = ids_dtype(self._device, owners.num_rows), self._world.rank
         held = self._none(width, dtype) if gradients is None else gradients
         with self._failing(), self._on_device():
             if owners not in self._bounds:
-                self._bounds[owners] = owners.bounds(_PARTS, dtype, self._device)
+                self._bounds[owners] = owners.bounds(dtype, self._device)
             before, ids = distinct_rows(held)
             self._exchange_counts(held, before, self._bounds[owners], is_active=gradients is not None)
             # What only this rank needs is summed when the rest is on its way.
             apart = self._at[rank] if self._device.type == "cuda" and owners.num_copies == 1 else None
             by_number = numbered(held, before)
             sums = sum_by_row(by_number, apart)
-            routes = self._read_routes(width)
+            routes = self._read_routes()
             if routes is None:
                 return None
-            count = routes.ends[-1]
-            got_ids, got_sums = ids.new_empty(count), sums.new_empty(count, width)
-            ids_arrive = self._begin(ids, got_ids, routes, 0, routes.parts)
-            arrivals = [self._begin(sums, got_sums, routes, 0, 1)]
-            own, place = (slice(each[rank][0], each[rank][-1]) for each in (routes.sent, routes.received))
+            got_ids, got_sums = ids.new_empty(routes.count), sums.new_empty(routes.count, width)
+            ids_arrive, sums_arrive = self._begin(ids, got_ids, routes), self._begin(sums, got_sums, routes)
+            own, place = (slice(*each[rank]) for each in (routes.sent, routes.received))
             got_ids[place].copy_(ids[own])
             if apart is None:
                 got_sums[place].copy_(sums[own])
             else:
                 sum_apart(by_number, *routes.apart, own.start, got_sums[place])
-            # All parts are on their way before the first is updated: each waits for what was launched before it.
-            arrivals += [self._begin(sums, got_sums, routes, k, k + 1) for k in range(1, routes.parts)]
             ids_arrive()
-            sizes = [begins[-1] - begins[0] for begins in routes.received]
+            sizes = [end - begin for begin, end in routes.received]
             found = Gradients.merged(got_ids, got_sums, sizes, num_rows=owners.num_rows)
-        return self._arriving(found, routes.ends, arrivals)
+            sums_arrive()
+        return found
 
     def _exchange_counts(self, held: Gradients, before: Tensor, bounds: Tensor, *, is_active: bool) -> None:
         """Begin to read where the sums for each rank are, and how many come from it.
@@ -117,32 +112,26 @@ class GradientExchange:
         dist.all_to_all_single(self._received, self._routes, group=self._group)
         self._numbers.send()
 
-    def _read_routes(self, width: int) -> _Routes | None:
+    def _read_routes(self) -> _Routes | None:
         """Return what goes where, when it is known; ``None``: there was no ``backward`` on any rank."""
         rank, numbers = self._world.rank, iter(self._numbers.read())
         at, sent, received = (
-            [list(islice(numbers, each.shape[1])) for _ in range(each.shape[0])]
+            [tuple(islice(numbers, each.shape[1])) for _ in range(each.shape[0])]
             for each in (self._at, self._routes, self._received)
         )
-        most = max(row.pop() for row in received)
-        if most == _INACTIVE:
+        if max(total for _, _, total in received) == _INACTIVE:
             return None
-        step = 1 if 4 * width * most >= _LARGE else _PARTS
-        received = [row[::step] for row in received]
-        begins = accumulate((row[-1] - row[0] for row in received), initial=0)
-        places = [[begin + one - row[0] for one in row] for begin, row in zip(begins, received, strict=False)]
-        ends = [sum(column) - sum(row[0] for row in received) for column in zip(*received, strict=True)]
-        return _Routes([row[:-1:step] for row in sent], places, ends, (at[rank][0], at[rank][-1]))
+        ends = list(accumulate((end - begin for begin, end, _ in received), initial=0))
+        sent_ends, apart = [(begin, end) for begin, end, _ in sent], (at[rank][0], at[rank][1])
+        return _Routes(sent_ends, list(pairwise(ends)), ends[-1], apart)
 
-    def _begin(self, values: Tensor, received: Tensor, routes: _Routes, begin: int, end: int) -> Callable[[], object]:
-        """Begin to send parts of values to all other ranks, and to receive theirs.
+    def _begin(self, values: Tensor, received: Tensor, routes: _Routes) -> Callable[[], object]:
+        """Begin to send values to all other ranks, and to receive theirs.
 
         Args:
             values: ``[rows, ...]``.
             received: gets what comes.
             routes: of the values.
-            begin: the first part.
-            end: the part after the last.
 
         Returns:
             A function to call before they are read: on a GPU, the current stream then waits.
@@ -150,8 +139,8 @@ class GradientExchange:
         import torch.distributed as dist
 
         sent, got = (
-            [tensor[row[begin] : row[end]] for row in rows]
-            for tensor, rows in ((values, routes.sent), (received, routes.received))
+            [tensor[begin:end] for begin, end in ends]
+            for tensor, ends in ((values, routes.sent), (received, routes.received))
         )
         sent[self._world.rank] = got[self._world.rank] = received[:0]
         if self._device.type == "cuda":
@@ -164,15 +153,6 @@ class GradientExchange:
                 if len(each)
             ]
         return lambda: [work.wait() for work in works]
-
-    def _arriving(
-        self, gradients: Gradients, ends: list[int], arrivals: list[Callable[[], object]]
-    ) -> Iterator[Gradients]:
-        """Return parts of gradients, each when it has come."""
-        for ends_of_part, arrive in zip(pairwise(ends), arrivals, strict=True):
-            with self._failing():
-                arrive()
-            yield gradients.part(*ends_of_part)
 
     def _none(self, width: int, dtype: torch.dtype) -> Gradients:
         ids = torch.empty(0, dtype=dtype, device=self._device)
@@ -242,33 +222,16 @@ class _OnHost:
 
 @dataclass(frozen=True)
 class _Routes:
-    """Which sums come from where and go where: in parts, by ranges of the rows that a rank owns."""
+    """Which sums come from where and go where."""
 
-    sent: list[list[int]]
-    """Per rank: where the sums of each part for it begin, and where the last ones end."""
+    sent: list[tuple[int, int]]
+    """Per rank: where the sums for it begin and end."""
 
-    received: list[list[int]]
-    """Per rank: where its sums of each part are put, and where the last ones end."""
+    received: list[tuple[int, int]]
+    """Per rank: where its sums are put."""
 
-    ends: list[int]
-    """How many sums come from all ranks before each part, and in all."""
+    count: int
+    """How many sums come from all ranks."""
 
     apart: tuple[int, int]
     """Begin and end of the positions of gradients whose rows this rank owns."""
-
-    @property
-    def parts(self) -> int:
-        """Their number, the same on all ranks."""
-        return len(self.ends) - 1
-
-
-def _new_group(device: torch.device, timeout: float) -> Any:
-    """All ranks, for gradients alone."""
-    import torch.distributed as dist
-
-    limit = timedelta(seconds=timeout)
-    if device.type == "cpu":
-        return dist.new_group(backend="gloo", timeout=limit)
-    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)  # over the update of the part before
-    options._timeout = limit
-    return dist.new_group(backend="nccl", timeout=limit, pg_options=options)

@@ -61,8 +61,7 @@ class Owners:
             return rank == 0
         return self.copies != "node" or self.world.nodes[rank] == 0
 
-    def bounds(self, parts: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return ``[world_size, parts + 1]``: where each part of a rank's rows begins, and where the last one ends."""
+    def bounds(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return ``[world_size, 2]``: the first row of each rank, and the one after its last."""
         ranges = [self.rows_of(rank) for rank in range(self.world.world_size)]
-        bounds = [[rows.start + len(rows) * k // parts for k in range(parts + 1)] for rows in ranges]
-        return torch.tensor(bounds, dtype=dtype, device=device)
+        return torch.tensor([[rows.start, rows.stop] for rows in ranges], dtype=dtype, device=device)
