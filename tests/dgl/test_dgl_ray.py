@@ -1,10 +1,8 @@
 """Ray Train, where it is installed: the ranks of a script share the batches of DGL's and GraphBolt's loaders."""
 
-import os
-import sys
-
 import pytest
 import torch
+from ray_run import run_on_two
 
 import manyhop_dgl
 import manyhop_dgl.graphbolt as gb
@@ -36,22 +34,7 @@ def train(config):
 
 @pytest.mark.filterwarnings("ignore")
 def test_ray_train(tmp_path):
-    ray = pytest.importorskip("ray", reason="ray is not installed (pip install 'ray[train]')")
-    from ray.train import RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-
-    environ = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    ray.init(num_cpus=2, include_dashboard=False, runtime_env={"env_vars": environ})
-    try:
-        TorchTrainer(
-            train,
-            train_loop_config={"folder": str(tmp_path)},
-            scaling_config=ScalingConfig(num_workers=2),
-            run_config=RunConfig(storage_path=str(tmp_path / "runs")),
-        ).fit()
-    finally:
-        ray.shutdown()
-    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    ranks = run_on_two(train, tmp_path)
     for kind in KINDS:
         (length, first), (other, second) = (rank[kind] for rank in ranks)
         assert length == other == 4

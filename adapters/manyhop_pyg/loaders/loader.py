@@ -228,12 +228,6 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
         """Batches of an epoch that this rank gets."""
         return super().__len__() if self._ranks is None else len(self._deal(0))
 
-    def _length(self) -> int | None:
-        try:
-            return len(self)
-        except (TypeError, NotImplementedError):
-            return None
-
     # One batch
 
     def sample_inputs(self, index: Inputs) -> Sample:

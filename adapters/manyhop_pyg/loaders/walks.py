@@ -113,12 +113,6 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
         """Batches of an epoch that this rank gets."""
         return super().__len__() if self._ranks is None else len(self._deal(0))
 
-    def _length(self) -> int | None:
-        try:
-            return len(self)
-        except (TypeError, NotImplementedError):
-            return None
-
     def _is_on_gpu(self) -> bool:
         return self.source.device().type == "cuda"
 

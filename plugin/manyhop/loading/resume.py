@@ -86,6 +86,13 @@ class Resumable:
         drawn = loaded.seed if loaded.drawn else None
         self._progress = Progress(epoch=loaded.epoch, seed=drawn, first=loaded.batch, sampler=loaded.sampler)
 
+    def _length(self) -> int | None:
+        """Batches of an epoch; ``None``: nobody knows."""
+        try:
+            return len(self)  # type: ignore[arg-type]  # a loader has a length
+        except (TypeError, NotImplementedError):
+            return None
+
     # What the loader that this is a part of defines.
 
     def _shape(self) -> dict[str, Any]:
@@ -93,9 +100,6 @@ class Resumable:
         raise NotImplementedError
 
     def _plan(self, seed: int = 0) -> Any:
-        raise NotImplementedError
-
-    def _length(self) -> int | None:
         raise NotImplementedError
 
     def _deal(self, first: int) -> Any:
