@@ -38,5 +38,5 @@ class Change:
     """Rows of ``weight`` and of each state that reside elsewhere, the same of all; of one GPU."""
 
     apart: Tensor | None = None
-    """``[2 or more] int64`` on a GPU: positions of gradients, which the host does not know. Those from the first to the
+    """``[2] int64`` on a GPU: positions of gradients, which the host does not know. Those from the first to the
     last are left out; none of their rows has others."""

@@ -40,7 +40,7 @@ def sum_by_row(gradients: Gradients, apart: Tensor | None = None) -> Tensor:
 
     Args:
         gradients: of :func:`numbered`.
-        apart: of a GPU, ``[2 or more] int64``: from the first to the last, positions for :func:`sum_apart`, none of
+        apart: of a GPU, ``[2] int64``: from the first to the last, positions for :func:`sum_apart`, none of
             whose rows has others.
 
     Returns:
