@@ -45,7 +45,7 @@ def test_loaders_come_first_and_several_gpus_share_processes():
         ("manyhop", ("loader",)),
         ("manyhop", ("sampling", "gather")),
     ]
-    assert several[0].placements == ("sharded", "replica", "sharded, captured")
+    assert several[0].placements == ("sharded", "replica", "distributed", "sharded, captured")
     assert not missing
     with_pyg, _ = _jobs(JOB, ("PyG", "manyhop"), ("loader", "gather"), 1, "/f")
     assert [job.contender for job in with_pyg] == ["manyhop", "manyhop", "PyG"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
 
@@ -28,6 +29,12 @@ def run_on_gpus(gpu_launcher: Any) -> Callable[..., list[Any]]:
 
 
 @pytest.fixture
-def start_on_gpus(gpu_launcher: Any) -> Callable[..., Any]:
+def run_on_all_gpus(gpu_launcher: Any) -> Callable[..., list[Any]]:
+    """The same with as many ranks as the machine has GPUs."""
+    return partial(gpu_launcher.run, fresh=True, world_size=torch.cuda.device_count())
+
+
+@pytest.fixture
+def start_on_all_gpus(gpu_launcher: Any) -> Callable[..., Any]:
     """The same, without waiting: the ranks under way."""
-    return partial(gpu_launcher.start, fresh=True)
+    return partial(gpu_launcher.start, fresh=True, world_size=torch.cuda.device_count())

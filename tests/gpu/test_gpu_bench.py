@@ -49,4 +49,4 @@ def test_loaders_and_limits_on_two_gpus():
     found = run(SMALL, ("loader", "epoch"), ("manyhop",), [2], 300, [])
     assert not _lost(found, "hardware", "manyhop")
     assert {row.workload for row in found.of("limits")} == {"copy", "random reads", "PCIe", "NVLink"}
-    assert {row.setting for row in found.of("loader")} == {"sharded", "replica"}
+    assert {row.setting for row in found.of("loader")} == {"sharded", "replica", "distributed"}

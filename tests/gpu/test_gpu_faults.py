@@ -71,13 +71,13 @@ def train(fault, placement, num_workers, ddp):
 
 
 def is_ended_in_its_step(result, fault, placement):
-    """Whether the watch has ended rank 0, which waits for a GPU that waits for rows of a rank that was killed.
+    """Whether the watch has ended a rank that waits for a GPU that waits for rows of a rank that was killed.
 
-    That rank may be killed when it has announced its part of an exchange, and not sent the rows: then no thread of rank
-    0 waits that could raise, but its GPU does.
+    That rank may be killed when it has announced its part of an exchange, and not sent the rows: then no thread of the
+    other waits that could raise, but its GPU does.
     """
     ended = re.search(
-        r"manyhop: rank 0 cannot go on \(it is at test_gpu_faults\.py:\d+ in train\) and ends its process, as waiting "
+        r"manyhop: rank \d cannot go on \(it is at test_gpu_faults\.py:\d+ in train\) and ends its process, as waiting "
         r"in a collective cannot be interrupted\. NeighborLoader \d+: rank 1 gave no sign of life for \d+\.\d s",
         result.output,
     )
@@ -85,22 +85,23 @@ def is_ended_in_its_step(result, fault, placement):
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_the_rank_at_fault_is_named_in_bounded_time(start_on_gpus, placement):
+def test_the_rank_at_fault_is_named_in_bounded_time(start_on_all_gpus, placement):
     cases = [("raise", 0, False), ("kill", 1, False), ("kill", 0, True), ("break", 1, False)]
     if placement == "cuda-cuda":
         cases += [("batch", 1, False)]
     if placement == "distributed":  # the others wait for this rank in exchanges of rows
         cases += [("sleep", 1, False)]
     begin = time.monotonic()
-    jobs = [start_on_gpus(train, fault, placement, workers, ddp) for fault, workers, ddp in cases]
+    jobs = [start_on_all_gpus(train, fault, placement, workers, ddp) for fault, workers, ddp in cases]
     for ranks, (fault, _, ddp) in zip(jobs, cases, strict=True):
-        other, culprit = ranks.wait(120 - (time.monotonic() - begin))
-        case = f"{fault}, DDP: {ddp}: rank 0: {other}; rank 1: {culprit}"
-        assert other.exit_code == 1, case
-        assert "rank 1" in other.output, case
-        if not ddp and not is_ended_in_its_step(other, fault, placement):
-            assert other.error.startswith("RankError: "), case
-        assert culprit.exit_code == {"kill": -9, "break": 0}.get(fault, 1), case
+        results = ranks.wait(120 - (time.monotonic() - begin))
+        case = f"{fault}, DDP: {ddp}: {results}"
+        for other in (result for rank, result in enumerate(results) if rank != 1):
+            assert other.exit_code == 1, case
+            assert "rank 1" in other.output, case
+            if not ddp and not is_ended_in_its_step(other, fault, placement):
+                assert other.error.startswith("RankError: "), case
+        assert results[1].exit_code == {"kill": -9, "break": 0}.get(fault, 1), case
 
 
 def compare_epochs(placement, num_seeds):
@@ -120,13 +121,13 @@ def compare_epochs(placement, num_seeds):
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_uneven_seeds_and_epochs_that_are_left(start_on_gpus, placement):
-    jobs = {num_seeds: start_on_gpus(compare_epochs, placement, num_seeds) for num_seeds in (51, 8, 200)}
+def test_uneven_seeds_and_epochs_that_are_left(start_on_all_gpus, placement):
+    jobs = {num_seeds: start_on_all_gpus(compare_epochs, placement, num_seeds) for num_seeds in (51, 8, 200)}
     for num_seeds, ranks in jobs.items():
         results = ranks.wait(120)
-        assert [result.exit_code for result in results] == [0, 0], results
+        assert all(result.exit_code == 0 for result in results), results
         for result in results:
             assert all(alike for _, alike in result.value), (num_seeds, result.value)
         per_epoch = [sum(counts) for counts in zip(*[[count for count, _ in r.value] for r in results], strict=True)]
         assert per_epoch[0] == per_epoch[3] >= -(-num_seeds // 8)
-        assert max(per_epoch[1:3]) <= 4
+        assert max(per_epoch[1:3]) <= 2 * len(results)

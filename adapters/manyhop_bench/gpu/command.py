@@ -206,7 +206,7 @@ def _job(template: Job, contender: str, parts: tuple[str, ...], gpus: int, folde
     if gpus > 1:
         placements = {"cuGraph-PyG": ("sharded",), "PyG": ("replica",)}.get(contender, ("sharded", "replica"))
         if contender == "manyhop":
-            placements += ("sharded, captured",)
+            placements += ("distributed", "sharded, captured")
         spread = "sharded, cuGraph"
         template = dataclasses.replace(template, merged=template.merged[::2], row_bytes=template.row_bytes[2::2])
     if contender == "manyhop" and template.device == "cuda" and cuda.has_cugraph():

@@ -46,11 +46,11 @@ class Job:
     hidden: tuple[int, ...] = (256,)
     """Channels of GraphSAGE's hidden layers, one model after the other."""
     placements: tuple[str, ...] = ("replica",)
-    """Where graph and features lie for loaders: ``"replica"`` on each GPU; on several GPUs also ``"sharded"``.
-    ``"replica, padded"``: with ``pad="auto"``; such batches are loaded only. ``"replica, DDP"``: as one rank of one,
-    with the same script as on several GPUs; for training only. ``"replica, captured"``: with ``pad="auto"``,
-    ``capture()`` and ``accelerate(trim=True)``; for training only. ``"..., cuGraph"``: with ``engine="cugraph"``, whose
-    topology is always spread over all GPUs."""
+    """Where graph and features lie for loaders: ``"replica"`` on each GPU; on several GPUs also ``"sharded"``, and
+    ``"distributed"``, for loading only. ``"replica, padded"``: with ``pad="auto"``; such batches are loaded only.
+    ``"replica, DDP"``: as one rank of one, with the same script as on several GPUs; for training only. ``"replica,
+    captured"``: with ``pad="auto"``, ``capture()`` and ``accelerate(trim=True)``; for training only. ``"...,
+    cuGraph"``: with ``engine="cugraph"``, whose topology is always spread over all GPUs."""
     scalings: tuple[str, ...] = ("weak", "strong")
     """Epochs of training: ``"weak"``, of so many batches for each GPU, ``"strong"``, of so many for all together."""
     strong_batches: int

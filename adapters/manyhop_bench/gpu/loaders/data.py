@@ -46,7 +46,9 @@ def manyhops_data(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tu
         manyhop.init(timeout=300)
     memory, _, how = placement.partition(", ")
     if ranks.size > 1 and ranks.on_gpu:
-        where["placement"] = {"replica": "cuda-cuda", "sharded": "sharded"}[memory]
+        where["placement"] = {"replica": "cuda-cuda"}.get(memory, memory)
+        if memory == "distributed":  # exchanges take a thread
+            where["num_workers"] = 1
     if how in ("padded", "captured"):
         where["pad"] = "auto"
     if how == "cuGraph":
@@ -128,7 +130,7 @@ def work_of(job: Job, edges: float, nodes: float, placement: str) -> dict[str, f
     """What the hardware has to do at least for a batch."""
     size = nodes * job.num_features * (2 if job.half else 4)
     work = {READS: READS_PER_EDGE * edges}
-    if placement.startswith("sharded") and job.gpus > 1:
+    if placement.startswith(("sharded", "distributed")) and job.gpus > 1:
         return work | {PEER: size * (job.gpus - 1) / job.gpus}
     return work | {COPY: size}
 

@@ -18,14 +18,14 @@ from manyhop_bench.gpu.timing import PeakMemory, Ranks, tidy
 
 _WARM_UP = 16  # batches before it is measured
 
-_ONLY = {"padded": "loader", "DDP": "epoch", "captured": "epoch"}
-"""Ways that are measured at one part alone."""
+_ONLY = {"padded": "loader", "DDP": "epoch", "captured": "epoch", "distributed": "loader"}
+"""Ways and places that are measured at one part alone."""
 
 
 def loaders(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Sink) -> None:
     """Measure the job's contender: loading (``"loader"``) and training (``"epoch"``), as the job defines them."""
     for placement in job.placements:
-        only = _ONLY.get(placement.partition(", ")[2])
+        only = _ONLY.get(placement.rpartition(", ")[2])
         parts = [part for part in ("loader", "epoch") if part in job.parts and only in (None, part)]
         if parts:
             _measure(job, ranks, graph, memory, sink, placement, parts)
