@@ -155,7 +155,7 @@ def test_it_is_kept_until_as_many_have_come_as_are_expected(brokers: Brokers) ->
     service = a._service
     assert service is not None
     wait_until(lambda: "key" not in service._things)
-    assert ask(b, expected=2).builds
+    assert ask(b).builds
 
 
 def test_a_failure_reaches_all_with_its_rank(brokers: Brokers) -> None:
@@ -191,9 +191,12 @@ def test_one_who_waited_and_is_gone_does_not_matter(brokers: Brokers) -> None:
 
 
 def test_different_things_under_one_key_are_an_error(brokers: Brokers) -> None:
-    assert ask(brokers(0), what="share() number 1, of a").builds
-    error = ask(brokers(1), what="share() number 1, of b")
+    first = ask(brokers(0), what="share() number 1, of a", expected=2)
+    error = ask(brokers(1), what="share() number 1, of b", expected=2)
     assert "share() number 1, of b on rank 1, but share() number 1, of a on rank 0" in str(error)
+    first.deliver({}, [])
+    first.give_up()
+    assert ask(brokers(2)).builds  # both have come: nobody will ask for it any more
 
 
 def test_the_end_of_the_service_reaches_those_who_wait(brokers: Brokers) -> None:
@@ -205,6 +208,30 @@ def test_the_end_of_the_service_reaches_those_who_wait(brokers: Brokers) -> None
     assert "the process of this node that passes on shared memory has ended" in str(waiting.get())
     first.deliver({}, [])  # to nobody
     assert ask(b).builds  # which runs the service from now on
+
+
+def test_the_service_ends_when_all_have_asked_who_are_expected_to(brokers: Brokers) -> None:
+    a, b = brokers(0), brokers(1)
+    ask(a, expected=2).deliver({"n": 1}, [])
+    ending = threading.Thread(target=a.close)
+    ending.start()
+    ending.join(0.1)
+    assert ending.is_alive()
+    late = ask(b, expected=2)
+    assert (late.builds, late.message) == (False, {"n": 1})
+    ending.join(60)
+    assert not ending.is_alive()
+    assert ask(b).builds
+
+
+def test_who_comes_very_late_gets_what_is_there(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manyhop.memory.broker._LINGER_S", 0.01)
+    a, b = brokers(0), brokers(1)
+    ask(a, expected=2).deliver({"n": 1}, [])
+    a.close()
+    late = ask(b, expected=2)
+    assert late.builds == (not channel._ABSTRACT)  # a name that is a file is removed with this process's run
+    assert late.message == ({"n": 1} if channel._ABSTRACT else {})
 
 
 def test_who_comes_while_the_service_ends_starts_another(brokers: Brokers) -> None:

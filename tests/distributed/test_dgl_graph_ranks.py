@@ -96,6 +96,7 @@ def make_once(how):
         g = share(lambda: load().to_dgl())
         assert isinstance(g, dgl.DGLGraph)
         assert torch.equal(g.edata["w"], whole(4).edata["w"])
+        control.exchange("all have the graph", {}, timeout=60.0)  # a rank that ends takes its copy along
         return [identity(g.nodes["film"].data["x"])], None
     expected = whole(4)
     names = []
@@ -139,6 +140,7 @@ def test_a_folder_spread_over_nodes(launcher, two_nodes, tmp_path):
     whole(4).save(tmp_path / "g")
     results = launcher.run(open_sharded, str(tmp_path / "g"), node_of=FOUR, nodes=two_nodes)
     assert results[0] == results[1]
+    assert None is not results[0][0] != results[2][0] is not None
     assert results[0][1] == results[2][1] == tables(Graph.open(tmp_path / "g"))[1].tolist()
 
 

@@ -21,6 +21,7 @@ from manyhop.memory import channel
 from manyhop.memory.channel import Message, receive, send
 
 _PROMPT_S = 5.0  # for the rest of a message whose beginning is there: who takes longer is stopped
+_LINGER_S = 5.0  # at the end, for processes that have yet to ask
 _LONGEST = 4000  # characters of an error
 
 
@@ -119,7 +120,11 @@ class Broker:
             raise
 
     def close(self) -> None:
-        """End the service if it runs in this process. What was handed out stays usable."""
+        """End the service if it runs in this process, once as many have asked as are expected to.
+
+        Wait some seconds for them. Afterwards, it goes on as long as this process does: what this process still has in
+        memory must not be made a second time. What was handed out stays usable.
+        """
         if self._service is not None:
             self._service.close()
             self._service = None
@@ -189,15 +194,18 @@ class _Service:
 
     def close(self) -> None:
         self._wake.close()
-        self._thread.join(_PROMPT_S)
+        self._thread.join(_LINGER_S)
+        channel.remove(self._address)  # not later: files outlive their process
 
     def _serve(self, wake: socket.socket) -> None:
         try:
             closing = False
-            while not closing:
+            while not closing or any(thing.came < thing.expected for thing in self._things.values()):
                 for ready, _ in self._selector.select():  # what was sent before the end is still passed on
                     if ready.fileobj is wake:
                         closing = True
+                        self._selector.unregister(wake)
+                        wake.close()
                     elif ready.fileobj is self._listener:
                         self._accept()
                     elif ready.data.connection.fileno() >= 0:  # not lost meanwhile
@@ -206,7 +214,6 @@ class _Service:
             for held in list(self._selector.get_map().values()):
                 held.fileobj.close()  # type: ignore[union-attr]  # all of them are sockets
             self._selector.close()
-            channel.remove(self._address)
             for thing in self._things.values():
                 channel.close_all(thing.fds)
 
@@ -245,6 +252,7 @@ class _Service:
             self._things[peer.key] = _Thing(request["what"], request["expected"], peer)
             self._send(peer, {"do": "build"})
             return
+        thing.came += 1
         if thing.what != request["what"]:
             text = (
                 f"{request['what']} on rank {peer.rank}, but {thing.what} on rank {thing.builder.rank}. "
@@ -252,7 +260,6 @@ class _Service:
             )
             self._send(peer, {"do": "fail", "error": text, "ranks": []})
             return
-        thing.came += 1
         thing.waiting.append(peer)
         if thing.is_pending:
             self._send(peer, {"do": "wait", "rank": thing.builder.rank})

@@ -87,7 +87,8 @@ def listen(address: str) -> socket.socket | None:
 def remove(address: str) -> None:
     """Remove what a service leaves behind where names of sockets are files."""
     if not _ABSTRACT:
-        os.unlink(address)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(address)
 
 
 def new_socket() -> socket.socket:
