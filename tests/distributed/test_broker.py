@@ -210,7 +210,10 @@ def test_the_end_of_the_service_reaches_those_who_wait(brokers: Brokers) -> None
     assert ask(b).builds  # which runs the service from now on
 
 
-def test_the_service_ends_when_all_have_asked_who_are_expected_to(brokers: Brokers) -> None:
+def test_the_service_ends_when_all_have_asked_who_are_expected_to(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("manyhop.memory.broker._LINGER_S", 60)
     a, b = brokers(0), brokers(1)
     ask(a, expected=2).deliver({"n": 1}, [])
     ending = threading.Thread(target=a.close)
