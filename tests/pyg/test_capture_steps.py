@@ -1,0 +1,332 @@
+"""What a captured step may be: what it returns, counts, draws and waits for."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from captured_runs import Both, Run, make_both, nothing  # noqa: F401  # a fixture
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.nn import GraphSAGE
+
+from manyhop_pyg import capture
+
+
+class Counts(torch.optim.Optimizer):
+    """Counts steps in Python."""
+
+    def __init__(self, parameters: Any, *, in_state: bool) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.steps, self.in_state = 0, in_state
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.steps += not self.in_state
+        for p in self.param_groups[0]["params"]:
+            count = self.steps
+            if self.in_state:
+                count = self.state[p]["step"] = self.state[p].get("step", 0) + 1
+            p.add_(p.grad, alpha=-self.param_groups[0]["lr"] / count)
+
+
+@pytest.mark.parametrize("in_state", [True, False])
+def test_optimizers_that_count_in_python(both: Both, in_state: bool, caplog: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("manyhop.capture.step._MOST_SIZES", 8)
+
+    def make(run: Run) -> Any:
+        run.optimizer = Counts(run.model.parameters(), in_state=in_state)
+        return run.train
+
+    assert both.compare(make=make).replayed == 0
+    (message,) = caplog.messages
+    reason = "Counts reads 'step' of its state on the host" if in_state else "'steps' was 7 and is 8"
+    assert message.endswith(reason)
+
+
+class Mean(torch.nn.Module):
+    """Has its buffer replaced, or counts, in each step."""
+
+    def __init__(self, *, counts: bool) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+        self.number, self.counts = 0, counts
+
+    def forward(self, loss: Tensor) -> Tensor:
+        if self.counts:
+            self.number += 1
+            return loss / self.number
+        self.mean = 0.9 * self.mean + 0.1 * loss.detach()
+        return loss * (1 + self.mean)
+
+
+@pytest.mark.parametrize(
+    ("counts", "reason"), [(True, "'number' was 7 and is 8"), (False, "mean is another one in each step")]
+)
+def test_modules_that_change_in_python(both: Both, counts: bool, reason: str, caplog: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("manyhop.capture.step._MOST_SIZES", 8)
+
+    def make(run: Run) -> Any:
+        mean = Mean(counts=counts).to(both.device)
+
+        def step(batch: Any) -> Tensor:
+            run.optimizer.zero_grad()
+            loss = mean(run.loss(batch))
+            loss.backward()
+            run.optimizer.step()
+            return loss
+
+        return step
+
+    assert both.compare(make=make).replayed == 0
+    (message,) = caplog.messages
+    assert reason in message
+
+
+def test_two_steps_that_add_to_gradients_of_each_other(both: Both) -> None:
+    """As those of a generator and its critic."""
+    found, steps = [], []
+    for captured in (False, True):
+        run = Run(both.data, both.device)
+        critic = torch.nn.Linear(4, 1).to(both.device)
+        model = GraphSAGE(4, 8, 2, 4).to(both.device)
+        optimizers = [torch.optim.AdamW(m.parameters(), lr=0.02, fused=True) for m in (critic, model)]
+
+        def judge(batch: Any, critic: Any = critic, model: Any = model, optimizers: Any = optimizers) -> Tensor:
+            optimizers[0].zero_grad()
+            made = model(batch.x, batch.edge_index)[: batch.batch_size]  # adds to its gradients
+            loss = F.softplus(-critic(batch.x[: batch.batch_size])).mean() + F.softplus(critic(made)).mean()
+            loss.backward()
+            optimizers[0].step()
+            return loss
+
+        def make(batch: Any, critic: Any = critic, model: Any = model, optimizers: Any = optimizers) -> Tensor:
+            optimizers[1].zero_grad()
+            loss = F.softplus(-critic(model(batch.x, batch.edge_index)[: batch.batch_size])).mean()
+            loss.backward()
+            optimizers[1].step()
+            return loss
+
+        steps = [capture(judge), capture(make)] if captured else [judge, make]
+        found.append(torch.stack([s(batch) for _ in range(3) for batch in run.loader for s in steps]).detach().cpu())
+    torch.testing.assert_close(found[1], found[0], rtol=1e-2, atol=1e-2)
+    assert [(step.replayed, step.graphs) for step in steps] == [(21, 2), (21, 2)]
+
+
+def test_batches_that_require_gradients(both: Both, caplog: Any) -> None:
+    """Gradients end at the copy of a batch, so a layer before the step would never learn."""
+    found = []
+    for captured in (False, True):
+        run = Run(both.data, both.device)
+        first = torch.nn.Linear(4, 4).to(both.device)
+        optimizer = torch.optim.AdamW([*run.model.parameters(), *first.parameters()], lr=0.02, fused=True)
+
+        def train(batch: Any, run: Run = run, optimizer: Any = optimizer) -> Tensor:
+            loss = run.loss(batch)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        step = capture(train) if captured else train
+        losses = []
+        for batch in run.loader:
+            batch.x = first(batch.x)
+            losses.append(step(batch).detach())
+        found.append(torch.stack(losses).cpu())
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+    assert "since a tensor of its batches requires gradients" in caplog.text
+
+
+@dataclass
+class Result:
+    loss: Tensor
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Result, "Result"), (lambda loss: Data(loss=loss), "Data")])
+def test_results_in_other_objects(both: Both, kind: Any, name: str, caplog: Any) -> None:
+    """Their tensors would be written again by the next step."""
+    run = Run(both.data, both.device)
+    step = capture(lambda batch: kind(run.loss(batch).detach()))
+    losses = [step(batch) for batch in run.loader]
+    assert len({result.loss.item() for result in losses}) == 8
+    assert step.replayed == 0
+    assert (
+        f"it cannot be captured: it returns a {name}. Return tensors, in tuples, lists or dictionaries" in caplog.text
+    )
+
+
+@pytest.mark.parametrize("made", [lambda loss: {"loss": [loss, 3, "name"]}, lambda loss: None], ids=["dict", "None"])
+def test_results_in_containers(both: Both, made: Any) -> None:
+    run = Run(both.data, both.device)
+    step = capture(lambda batch: made(run.loss(batch)))
+    batches = list(run.loader)
+    results = [step(batch) for batch in batches]
+    assert step.replayed == 5
+    for result, batch in zip(results, batches, strict=True):
+        if result is not None:
+            torch.testing.assert_close(result["loss"][0], run.loss(batch).detach(), rtol=1e-2, atol=1e-3)
+            assert result["loss"][1:] == [3, "name"]
+
+
+def test_an_exception_in_an_epoch(both: Both) -> None:
+    """The step raises it in an eager run; the epoch after it is that of an eager run."""
+
+    def make(run: Run) -> Any:
+        def step(batch: Any) -> Tensor:
+            run.optimizer.zero_grad()
+            loss = run.loss(batch)
+            loss.backward()
+            if batch.bad:
+                raise ValueError("a bad batch")
+            run.optimizer.step()
+            return loss
+
+        def guarded(batch: Any) -> Tensor:
+            numbers.append(len(numbers))
+            batch.bad = len(numbers) in (2, 12)
+            try:
+                return steps[-1](batch)
+            except ValueError:
+                return torch.zeros((), device=both.device)
+
+        numbers: list[int] = []
+        steps.append(step)
+        return guarded
+
+    steps: list[Any] = []
+    found = []
+    for captured in (False, True):
+        run = Run(both.data, both.device)
+        run.step = make(run)
+        if captured:
+            steps[-1] = capture(steps[-1])
+        found.append(run.losses(nothing))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-3)
+    assert steps[-1].replayed == 20
+    assert (found[1] == 0).sum() == 2
+
+
+def test_weights_that_two_layers_share(both: Both) -> None:
+    def make(run: Run) -> Any:
+        run.model.convs[1].lin_r.bias = run.model.convs[1].lin_l.bias
+        run.optimizer = torch.optim.AdamW(run.model.parameters(), lr=0.02, fused=True)
+        return run.train
+
+    assert both.compare(make=make).replayed == 21
+
+
+def test_two_optimizers(both: Both) -> None:
+    def make(run: Run) -> Any:
+        first, second = run.model.convs
+        optimizers = [
+            torch.optim.AdamW(first.parameters(), lr=0.02, fused=True),
+            torch.optim.SGD(second.parameters(), lr=0.1, momentum=0.9, fused=True),
+        ]
+        run.settings = optimizers
+
+        def step(batch: Any) -> Tensor:
+            for one in optimizers:
+                one.zero_grad()
+            loss = run.loss(batch)
+            loss.backward()
+            for one in optimizers:
+                one.step()
+            return loss
+
+        return step
+
+    def change(run: Run, number: int) -> None:
+        for one in run.settings:
+            one.param_groups[0]["lr"] *= 0.9
+
+    assert (step := both.compare(change, make)).graphs == 1
+    assert step.replayed == 21
+
+
+WAITS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "item": lambda batch, out: out.sum() * out[0, 0].item(),
+    "condition": lambda batch, out: out.sum() if out[0, 0] > 0 else out.mean(),
+    "boolean index": lambda batch, out: out[batch.seed_mask].sum(),
+    "shape from data": lambda batch, out: out.sum() * len(batch.y.unique()),
+    "repeat": lambda batch, out: torch.repeat_interleave(out.sum(1), batch.y[: len(out)].abs()).sum(),
+}
+
+
+@pytest.mark.parametrize("kind", WAITS)
+def test_what_waits_names_the_line(both: Both, kind: str, caplog: Any) -> None:
+    def make(run: Run) -> Any:
+        def step(batch: Any) -> Tensor:
+            run.optimizer.zero_grad()
+            loss = WAITS[kind](batch, run.model(batch.x, batch.edge_index)[: batch.batch_size])
+            loss.backward()
+            run.optimizer.step()
+            return loss
+
+        return step
+
+    step = both.compare(make=make, epochs=1)
+    assert (step.eager, step.replayed) == (8, 0)
+    (message,) = caplog.messages
+    assert f'of {__file__} cannot be captured: `"{kind}": lambda batch, out: ' in message
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_precision_dropout_and_averages(both: Both, dtype: torch.dtype) -> None:
+    """With a dropout of nothing: draws of replays are not those of eager steps."""
+    averages: list[Any] = []
+
+    def make(run: Run) -> Any:
+        mean = torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+        averages.append(torch.optim.swa_utils.AveragedModel(run.model, multi_avg_fn=mean))
+        dropout = torch.nn.Dropout(0.0)
+
+        def step(batch: Any) -> Tensor:
+            run.optimizer.zero_grad()
+            with torch.autocast(both.device, dtype, enabled=dtype is not torch.float32):
+                loss = dropout(run.loss(batch))
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(run.model.parameters(), 0.5)
+            run.optimizer.step()
+            return loss
+
+        return step
+
+    step = both.compare(lambda run, number: averages[-1].update_parameters(run.model), make)
+    assert step.replayed == 21
+    for eager, replayed in zip(*(average.module.parameters() for average in averages), strict=True):
+        torch.testing.assert_close(replayed, eager, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("source", ["random", "numpy.random", "torch's generator"])
+def test_random_numbers_of_the_host(both: Both, source: str, caplog: Any) -> None:
+    if source == "torch's generator" and both.device == "cpu":
+        pytest.skip("is that of the device")
+    draws = {"random": random.random, "numpy.random": np.random.rand, "torch's generator": lambda: torch.rand(())}
+
+    def make(run: Run) -> Any:
+        random.seed(1)
+        np.random.seed(1)
+        torch.default_generator.manual_seed(1)
+
+        def step(batch: Any) -> Tensor:
+            run.optimizer.zero_grad()
+            loss = run.loss(batch)
+            if draws[source]() < 0.5:
+                loss = 2 * loss
+            loss.backward()
+            run.optimizer.step()
+            return loss
+
+        return step
+
+    run = Run(both.data, both.device)
+    step = capture(make(run))
+    run.step = step
+    run.losses(nothing, epochs=1)
+    assert (step.eager, step.replayed) == (8, 0)
+    assert f"it cannot be captured: it draws random numbers from {source} on the host" in caplog.text
