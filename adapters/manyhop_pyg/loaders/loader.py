@@ -224,10 +224,6 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
             return make_lockstep(self, store, self._plan(), self._stats, title, timeout)
         return super()._make_lockstep(title, timeout)
 
-    def __len__(self) -> int:
-        """Batches of an epoch that this rank gets."""
-        return super().__len__() if self._ranks is None else len(self._deal(0))
-
     # One batch
 
     def sample_inputs(self, index: Inputs) -> Sample:

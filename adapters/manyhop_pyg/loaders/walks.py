@@ -109,10 +109,6 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
         self._pins_batches = not self._stats.on_gpu and find_pinning(wanted=self.pin_memory)
         return self._begin_epoch(self._index_sampler)
 
-    def __len__(self) -> int:
-        """Batches of an epoch that this rank gets."""
-        return super().__len__() if self._ranks is None else len(self._deal(0))
-
     def _is_on_gpu(self) -> bool:
         return self.source.device().type == "cuda"
 

@@ -86,10 +86,17 @@ class Resumable:
         drawn = loaded.seed if loaded.drawn else None
         self._progress = Progress(epoch=loaded.epoch, seed=drawn, first=loaded.batch, sampler=loaded.sampler)
 
+    def __len__(self) -> int:
+        """Batches of an epoch that this rank gets."""
+        if self._ranks is not None:
+            return len(self._deal(0))
+        length: int = super().__len__()  # type: ignore[misc]  # of the framework's loader
+        return length
+
     def _length(self) -> int | None:
         """Batches of an epoch; ``None``: nobody knows."""
         try:
-            return len(self)  # type: ignore[arg-type]  # a loader has a length
+            return len(self)
         except (TypeError, NotImplementedError):
             return None
 
