@@ -12,7 +12,6 @@ from os import PathLike
 from typing import Any, overload
 
 import torch
-from torch import Tensor
 
 from manyhop.arguments import real
 from manyhop.embedding import Embedding, Rule
@@ -179,7 +178,7 @@ class Optimizer(torch.optim.Optimizer):
     def _make_states(self, embedding: Embedding) -> list[Table]:
         def make(name: str) -> Table:
             title = f"{name} of {embedding.name}"
-            return embedding.place.make(embedding.num_rows, embedding.width, torch.float32, title, _fill_zeros)[0]
+            return embedding.place.make(embedding.num_rows, embedding.width, torch.float32, title)[0]
 
         return [make(name) for name in self.states]
 
@@ -277,10 +276,6 @@ class RMSProp(Optimizer):
     def rule(self, group: dict[str, Any]) -> Rule:
         """Return the update of a group's step."""
         return Rule(Kind.RMSPROP, group["lr"], 1 - group["alpha"], h3=group["eps"])
-
-
-def _fill_zeros(rows: range, out: Tensor) -> None:
-    out.zero_()
 
 
 def _rate(lr: Any) -> float:

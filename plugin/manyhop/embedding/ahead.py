@@ -60,7 +60,7 @@ class Versions:
         self._stamps: Table | None = None
         if owners.copies in ("rank", "node"):  # else other ranks have to be asked for stamps, as for rows
             what = f"versions of {name}"
-            self._stamps, _ = place.make(owners.num_rows, 1, torch.int32, what, _fill_zeros, keeps_hot=False)
+            self._stamps, _ = place.make(owners.num_rows, 1, torch.int32, what, keeps_hot=False)
         self._begun = self._ended = 0
         self._in_flight: deque[tuple[int, torch.cuda.Event]] = deque()
         self._lock = threading.Lock()
@@ -126,7 +126,3 @@ class Versions:
             self._ended = self._begun
         while self._in_flight and self._in_flight[0][1].query():  # type: ignore[no-untyped-call]
             self._ended = self._in_flight.popleft()[0]
-
-
-def _fill_zeros(rows: range, out: Tensor) -> None:
-    out.zero_()

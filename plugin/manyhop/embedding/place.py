@@ -102,12 +102,15 @@ class TablePlace:
         width: int,
         dtype: torch.dtype,
         name: str,
-        fill: Callable[[range, Tensor], None],
+        fill: Callable[[range, Tensor], None] | None = None,
         *,
         keeps_hot: bool = True,
     ) -> tuple[Table, Owners]:
-        """Make a table, of which each rank fills a part; ``keeps_hot``: hot rows on the GPU. All ranks call it."""
-        source = self._rows.make((num_rows, width), dtype, name, fill)
+        """Make a table, of which each rank fills a part; ``None``: with zeros. All ranks call it.
+
+        With ``keeps_hot``, its hot rows are on the GPU.
+        """
+        source = self._rows.make((num_rows, width), dtype, name, fill or _fill_zeros)
         ours = world.current()
         if isinstance(source, DistributedRows):
             owners = Owners(num_rows, ours, "ranks")
@@ -151,6 +154,10 @@ class TablePlace:
         (rows,) = gather([request], pool=self._pool, threads=threads, exchange=self._rows.exchange, checks=checks)
         assert isinstance(rows, Tensor)
         return rows
+
+
+def _fill_zeros(rows: range, out: Tensor) -> None:
+    out.zero_()
 
 
 def _numbered(device: torch.device) -> torch.device:
