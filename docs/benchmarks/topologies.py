@@ -79,6 +79,7 @@ def measure_build(ranks, graph, say):
     before = torch.cuda.memory_allocated()
     built = SpreadGraph(host, ranks.device, timeout=60)
     peak, held = torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before
+    peak, held = ranks.slowest(peak), ranks.slowest(held)  # of the GPU with most
     per_edge = ranks.size / graph.num_edges
     say(f"cuGraph: {peak * per_edge:.1f} bytes per edge while the graph is built, {held * per_edge:.1f} afterwards")
     del built

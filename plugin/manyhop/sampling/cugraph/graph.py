@@ -23,7 +23,9 @@ from manyhop.system.units import in_units
 _numbers = itertools.count(1)  # all ranks make graphs in the same order
 _CHUNK = 1 << 25  # edges that are sent at a time
 _NARROW = 1 << 31  # what 32-bit ids are below
-_BUILD_COPIES = 4  # sizes of the edge list that GPUs need while cuGraph builds the graph
+# Sizes of the edge list that GPUs need while cuGraph builds the graph. For 12 bytes per edge in the list, 40.5 were
+# measured on one H200, 48.5 on two, 53.5 on four (docs/benchmarks/topologies.py, 2026-11-26, 2^24 edges).
+_BUILD_COPIES = 4.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +148,7 @@ def build_bytes_of(num_nodes: int, num_edges: int, *, extras: int = 0) -> int:
         extras: bytes of an edge beside its ends and its id.
     """
     ids = 3 * (8 if max(num_edges, num_nodes) >= _NARROW else 4)
-    return num_edges * _BUILD_COPIES * (ids + extras)
+    return int(num_edges * _BUILD_COPIES * (ids + extras))
 
 
 def _agree(graph: Graph, parts: list[EdgeSlice], numbering: Numbering, timeout: float) -> bool:
