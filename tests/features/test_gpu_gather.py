@@ -1,5 +1,7 @@
 """The GPU's gather, on CPU tensors in triton's interpreter: equal to indexing, for every source that kernels read."""
 
+import threading
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError
 from manyhop.features import Checks, RowRequest
+from manyhop.system.kernel_progress import compiled_within
 
 triton = pytest.importorskip("triton")
 from manyhop.features.gathering import gpu_plan  # noqa: E402
@@ -273,6 +276,8 @@ def test_kernels_that_nobody_prepared_are_prepared_when_called(monkeypatch: pyte
     monkeypatch.setattr(triton_launch, "driver", SimpleNamespace(active=active))
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     kernel = triton_launch.Kernel(SimpleNamespace(warmup=lambda *_, **__: compiled), (0, 0), (True,), num_warps=4)
+    start, me = time.perf_counter(), threading.current_thread().name
     for programs in (3, 5):
         kernel(torch.device("cuda", 1), programs, 11, 12)
+    assert len(compiled_within(me, start, time.perf_counter())) == 1
     assert [(args[0], args[3], args[-3:]) for args in calls] == [(3, 7, (11, 12, True)), (5, 7, (11, 12, True))]

@@ -17,6 +17,8 @@ from manyhop.errors import InputError, MissingExtraError
 from manyhop.pipeline import Pipeline, Stats, merge_traces, save_timeline
 from manyhop.pipeline.advice import advise
 from manyhop.pipeline.timeline import _latest
+from manyhop.system import kernel_progress
+from manyhop.system.kernel_progress import Compilation
 
 STEP = "your step is the bottleneck: the loader hides behind it"
 
@@ -130,10 +132,31 @@ def test_a_report_since_an_earlier_one() -> None:
         stats.report(Stats().report())
 
 
+def test_compilation_is_no_part_of_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work of a thread, and of the GPU for it, waits for the same kernel."""
+    found = [Compilation("manyhop-1", 10.0, 11.0), Compilation("manyhop-0", 12.0, 16.0)]
+    monkeypatch.setattr(kernel_progress, "compilations", found)
+    stats = Stats()
+    stats.record(0, "sample", 10.0, 12.0, "manyhop-0")
+    before = stats.report()
+    assert (before.sample_s, before.compile_s) == (2.0, 0.0)
+    assert "compiling" not in str(before)
+    stats.record(0, "assemble", 11.0, 17.0, "manyhop-0")
+    stats.record(0, "gather", 13.0, 18.0, "GPU of manyhop-0", times=3)
+    stats.record(1, "sample", 11.0, 17.0, "manyhop-2")
+    report = stats.report(before)
+    assert (report.sample_s, report.gather_s, report.assemble_s, report.compile_s) == (6.0, 6.0, 2.0, 4.0)
+    assert "compiling        4.000" in str(report)
+    assert [interval.end - interval.start for interval in stats.intervals()] == [2.0, 6.0, 5.0, 6.0]
+    stats.reset()
+    assert stats.report().compile_s == 0
+
+
 def test_metrics_are_floats_by_stable_names() -> None:
     assert set(made_up().report().metrics("")) == {
         "batches", "seeds", "edges", "nodes", "gathered_bytes", "exchanged_bytes", "cache_hit_rate", "seeds_per_s",
-        "edges_per_s", "sample_s", "gather_s", "assemble_s", "waited_s", "first_wait_s", "step_s", "num_workers",
+        "edges_per_s", "sample_s", "gather_s", "assemble_s", "compile_s", "waited_s", "first_wait_s", "step_s",
+        "num_workers",
     }  # fmt: skip
     stats = made_up()
     stats.count(padded=4, fit=3)

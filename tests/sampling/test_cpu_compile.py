@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import manyhop
+from manyhop.pipeline import Stats
 from manyhop.system import numba_cache, numba_kernels
 
 HELPERS = """\
@@ -267,6 +268,21 @@ def test_what_is_prepared_is_counted(monkeypatch, capsys):
     assert [k(1) for k in kernels] == [2, 3]
     numba_kernels.prepare(*kernels)
     assert capsys.readouterr().err == ""
+
+
+def test_kernels_compiled_within_a_stage():
+    @numba_kernels.kernel("int64(int64)")
+    def add(x):
+        return x + 3
+
+    stats = Stats()
+    with stats.stage(0, "gather"):
+        assert add(1) == 4
+    report = stats.report()
+    assert report.compile_s > report.gather_s > 0
+    with stats.stage(1, "gather"):
+        add(1)
+    assert stats.report(report).compile_s == 0
 
 
 def test_variants_of_a_kernel_have_names_of_their_own():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from threading import Lock, current_thread
@@ -13,9 +13,14 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from manyhop.errors import InputError
 from manyhop.pipeline.advice import advise
+from manyhop.system import kernel_progress
+from manyhop.system.kernel_progress import Compilation, compiled_within
 from manyhop.system.threads import available_cores
 
 Stage = Literal["sample", "gather", "assemble", "wait", "step"]
+ON_GPU = "GPU of "
+"""Before the name of a thread: what a GPU does for it."""
+
 STAGES: tuple[Stage, ...] = ("sample", "gather", "assemble")
 """The stages of making a batch, in order."""
 
@@ -88,6 +93,10 @@ class StatsReport:
     assemble_s: float
     """Seconds in building the user's batch objects and in transforms, summed over threads, on the host."""
 
+    compile_s: float
+    """Seconds in which these stages waited for kernels to be compiled, or loaded, summed over threads; they are in none
+    of them."""
+
     waited_s: float
     """Seconds the user waited for batches; on a GPU also those for which the user's stream waited."""
 
@@ -127,6 +136,7 @@ class StatsReport:
             ("sampling", self.sample_s),
             ("gathering", self.gather_s),
             ("assembling", self.assemble_s),
+            *([("compiling", self.compile_s)] if self.compile_s else []),
             ("waited for", self.waited_s),
             ("your step", self.step_s),
         ]
@@ -179,6 +189,7 @@ class Stats:
             self._batches = self._seeds = self._edges = self._nodes = self._bytes = 0
             self._exchanged = self._other_rows = self._cached_rows = self._padded = self._fit = 0
             self._first_wait = 0.0
+            self._compilations: set[Compilation] = set()
             self._intervals: deque[tuple[int, Stage, str, float, float]] = deque(
                 maxlen=_KEPT_BATCHES * len(self._seconds)
             )
@@ -196,7 +207,9 @@ class Stats:
         """
         if name not in self._seconds:
             raise InputError(f"Expected a stage out of {tuple(self._seconds)}, got {name!r}. Use one of them.")
-        self._add((batch, name, thread or current_thread().name, start, end), times)
+        thread, known = thread or current_thread().name, kernel_progress.compilations
+        compiled = compiled_within(thread.removeprefix(ON_GPU), start, end) if known and start < known[-1].end else ()
+        self._add((batch, name, thread, start, end), times, compiled)
 
     def stalled(self, seconds: float) -> None:
         """The user's stream waited for batches while its host went on: a part of the step was waiting."""
@@ -254,9 +267,16 @@ class Stats:
         """Note that the user requests the next batch, after a step."""
         self._add((batch, "step", "user", start, end))
 
-    def _add(self, interval: tuple[int, Stage, str, float, float], times: int = 1) -> None:
+    def _add(
+        self, interval: tuple[int, Stage, str, float, float], times: int = 1, compiled: Sequence[Compilation] = ()
+    ) -> None:
+        _, stage, _, start, end = interval
+        seconds = end - start
+        for each in compiled:
+            seconds -= min(end, each.end) - max(start, each.start)
         with self._lock:
-            self._seconds[interval[1]] += times * (interval[4] - interval[3])
+            self._seconds[stage] += times * seconds
+            self._compilations.update(compiled)  # on a GPU, a stage of the host may have the same ones
             self._intervals.append(interval)
 
     def intervals(self) -> list[Interval]:
@@ -287,6 +307,7 @@ class Stats:
         with self._lock:
             now: dict[str, float] = {
                 **self._seconds,
+                "compile": sum(c.end - c.start for c in self._compilations),
                 "first_wait": self._first_wait,
                 "batches": self._batches,
                 "seeds": self._seeds,
@@ -317,6 +338,7 @@ class Stats:
             sample_s=s["sample"],
             gather_s=s["gather"],
             assemble_s=s["assemble"],
+            compile_s=s["compile"],
             waited_s=s["wait"],
             first_wait_s=s["first_wait"],
             step_s=s["step"],

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.cuda import Event, Stream
 
-from manyhop.pipeline.stats import Stage, Stats
+from manyhop.pipeline.stats import ON_GPU, Stage, Stats
 
 T = TypeVar("T")
 
@@ -204,7 +204,7 @@ class Streams:
 
     def took(self, times: int, stage: Stage, batch: int, start: Event, end: Event) -> None:
         """Note a stage of a batch that is enqueued between two events; it stands for as many ``times``."""
-        self._intervals.append(_Interval(times, stage, batch, f"GPU of {threading.current_thread().name}", start, end))
+        self._intervals.append(_Interval(times, stage, batch, ON_GPU + threading.current_thread().name, start, end))
 
     def forget_times(self) -> None:
         """What was done so far is of no interest."""

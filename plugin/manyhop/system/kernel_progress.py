@@ -1,8 +1,45 @@
-"""What users see while kernels are compiled."""
+"""Compilation of kernels: what users see of it, and how long threads were at it."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import current_thread
+from time import perf_counter
+from typing import NamedTuple
+
+
+class Compilation(NamedTuple):
+    """When a thread compiled kernels, or waited for them."""
+
+    thread: str
+    """Its name."""
+
+    start: float
+    """Seconds on the clock of ``time.perf_counter``."""
+
+    end: float
+    """Seconds on the same clock."""
+
+
+compilations: list[Compilation] = []
+"""Those of all threads so far, a few per kernel, in the order of their ends."""
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """In the body, this thread compiles kernels, loads them from the disk, or waits for another one that does."""
+    start = perf_counter()
+    try:
+        yield
+    finally:
+        compilations.append(Compilation(current_thread().name, start, perf_counter()))
+
+
+def compiled_within(thread: str, start: float, end: float) -> list[Compilation]:
+    """Return the compilations of a thread that overlap with an interval of ``time.perf_counter``."""
+    return [c for c in compilations if c.thread == thread and c.start < end and start < c.end]
 
 
 class KernelProgress:

@@ -25,6 +25,7 @@ from numba.core.typing import Signature
 from numba.extending import intrinsic
 
 from manyhop.system.fork import hold_while_forking
+from manyhop.system.kernel_progress import compiling
 from manyhop.system.numba_cache import Cache, NoCache, PartCompiler, progress
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -94,7 +95,7 @@ def _declare(function: Any, signature: str | Signature, variant: str = "") -> An
         return arguments, dispatcher._cache
 
     def build() -> None:
-        with global_compiler_lock:  # other threads wait, and find it done
+        with compiling(), global_compiler_lock:  # other threads wait, and find it done
             if not dispatcher.overloads:
                 arguments, on_disk = types_and_cache()
                 with nullcontext() if is_cached() else on_disk.alone():

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from triton.runtime import driver
 
+from manyhop.system.kernel_progress import compiling
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _locks: dict[object, threading.Lock] = {}  # what triton has compiled is shared, and loaded in two steps
 _ALREADY: AbstractContextManager[None] = nullcontext()
@@ -44,7 +46,7 @@ class Kernel:
         """Compile for a GPU, or load what was compiled before; other threads wait until it is there."""
         if INTERPRETED or device.index in self._enqueue:
             return
-        with self._lock:
+        with compiling(), self._lock:
             if device.index not in self._enqueue:
                 self._load(device)
 

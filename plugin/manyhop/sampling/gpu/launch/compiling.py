@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from manyhop.system.kernel_progress import compiling
+
 Compile: TypeAlias = Callable[[], Any]
 
 _MOST_THREADS = 8
@@ -60,7 +62,7 @@ def compile_ahead(work: Callable[[], object], device: torch.device) -> None:
         with suppress(Exception), torch.cuda.device(device):
             _ = call().run  # loads the compiled kernel onto the GPU
 
-    with _lock:  # other threads wait until all kernels are loaded
+    with compiling(), _lock:  # other threads wait until all kernels are loaded
         new = {(device, key): call for key, call in noted.items() if (device, key) not in _compiled}
         if new:
             with ThreadPoolExecutor(min(len(new), _MOST_THREADS, os.cpu_count() or 1), "manyhop-compile") as threads:
