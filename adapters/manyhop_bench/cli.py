@@ -177,7 +177,7 @@ def _add_step(targets: Verbs) -> None:
         help="training steps and layers on a GPU",
         description="Measure layers, forward and backward, and training steps of a GraphSAGE with loading: eagerly and "
         "captured, with PyG's aggregation and with manyhop's; and what accuracy both reach. Without a GPU, all runs "
-        "eagerly on the CPU.",
+        "eagerly on the CPU in smaller sizes, within about two minutes.",
     )
     parser.add_argument("--only", nargs="+", choices=STEP_PARTS, help="measure these parts alone")
     parser.add_argument("--rounds", type=at_least_one, default=9, metavar="N", help="turns of each (default: 9)")

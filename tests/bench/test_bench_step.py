@@ -1,28 +1,26 @@
 """``manyhop bench step``: every contender runs, and the tables name them."""
 
-import dataclasses
-
 from manyhop_bench.cli import main
 from manyhop_bench.step.planted import LEARNT
 
 
 def test_tables(monkeypatch, capsys, tmp_path):
     from manyhop_bench.step import command
-    from manyhop_bench.step import training as of_training
 
-    layer = command.LayerSize(num_dst=40, num_src=90, num_edges=120, channels=8)
-    training = command.TrainingSize(
-        num_nodes=256, num_edges=2000, features=8, channels=8, fanouts=(3, 2), batch_size=64
+    classes = {"num_nodes": 200, "num_edges": 1500, "features": 16, "classes": 3, "channels": 8, "fanouts": (3, 2)}
+    small = command.PlantedSize(**classes, batch_size=32, noise=0.5)
+    sizes = command.Sizes(
+        layer=command.LayerSize(num_dst=40, num_src=90, num_edges=120, channels=8),
+        training=command.TrainingSize(
+            num_nodes=256, num_edges=2000, features=8, channels=8, fanouts=(3, 2), batch_size=64, turn=5
+        ),
+        planted=small,
+        learnt=small,
+        seeds=2,
     )
-    classes = command.PlantedSize(num_nodes=200, num_edges=1500, features=16, classes=3, channels=8, fanouts=(3, 2))
-    monkeypatch.setattr(command, "smaller", lambda size: dataclasses.replace(size, noise=0.5))
-    monkeypatch.setattr(command, "PLANTED", dataclasses.replace(classes, batch_size=32))
+    monkeypatch.setattr(command, "SIZES", {"cpu": sizes, "cuda": sizes})
     monkeypatch.setattr(command, "EPOCHS", 5)
-    monkeypatch.setattr(command, "SEEDS", range(2))
-    monkeypatch.setattr(command, "LAYER", layer)
-    monkeypatch.setattr(command, "TRAINING", training)
     monkeypatch.setattr(command, "_MIN_TURN", 0.0)
-    monkeypatch.setattr(of_training, "TURN", 5)
     assert main(["step", "--rounds", "1", "--output", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     for name in ("SAGE layer, TF32 products | PyG", "SAGE layer, bfloat16 | manyhop", "| capture(), accelerate() |"):

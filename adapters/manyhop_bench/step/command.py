@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -16,16 +17,47 @@ from manyhop_bench.step.layers import LayerSize, layers
 from manyhop_bench.step.planted import PlantedSize, accuracies, epochs, smaller
 from manyhop_bench.step.training import TrainingSize, steps
 
-LAYER = LayerSize()
-TRAINING = TrainingSize()
-PLANTED = PlantedSize()
-EPOCHS, SEEDS = 3, range(5)
+EPOCHS = 3  # before accuracies
 _MIN_TURN = 0.05  # seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What is measured."""
+
+    layer: LayerSize
+    training: TrainingSize
+    planted: PlantedSize
+    learnt: PlantedSize
+    """For accuracies."""
+    seeds: int
+    """Models of each kind, for accuracies."""
+
+
+_SMALL = PlantedSize(
+    num_nodes=5000, num_edges=125_000, features=64, channels=64, fanouts=(10, 5), batch_size=128, noise=4.0
+)
+SIZES = {
+    "cuda": Sizes(
+        layer=LayerSize(), training=TrainingSize(), planted=PlantedSize(), learnt=smaller(PlantedSize()), seeds=5
+    ),
+    "cpu": Sizes(  # 73 s of a core of an EPYC
+        layer=LayerSize(num_dst=4500, num_src=11_300, num_edges=15_400),
+        training=TrainingSize(
+            num_nodes=1 << 16, num_edges=1 << 20, features=64, channels=64, fanouts=(10, 5), batch_size=256, turn=8
+        ),
+        planted=_SMALL,
+        learnt=_SMALL,
+        seeds=2,
+    ),
+}
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
     """Measure what the arguments of ``manyhop bench step`` specify; print, save."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    sizes = SIZES[device.type]
+    layer, training, classes = sizes.layer, sizes.training, sizes.planted
     header = describe(["step", *argv])
     if device.type == "cuda":
         header.append(("GPU", torch.cuda.get_device_name(device)))
@@ -33,25 +65,25 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
     print(*lines, sep="\n")
     tables: dict[str, tuple[str, Callable[[], Sequence[Contender]]]] = {
         "layers": (
-            f"A layer, forward and backward: {LAYER.num_dst:,} destinations, {LAYER.num_src:,} sources, "
-            f"{LAYER.num_edges:,} edges, {LAYER.channels} channels",
-            partial(layers, LAYER, device),
+            f"A layer, forward and backward: {layer.num_dst:,} destinations, {layer.num_src:,} sources, "
+            f"{layer.num_edges:,} edges, {layer.channels} channels",
+            partial(layers, layer, device),
         ),
         "training": (
-            f"A training step with loading: R-MAT, {TRAINING.num_nodes:,} nodes, {TRAINING.num_edges:,} edges, "
-            f"{TRAINING.features} features, {len(TRAINING.fanouts)} layers of {TRAINING.channels} channels, "
-            f"{list(TRAINING.fanouts)}, batches of {TRAINING.batch_size}",
-            partial(steps, TRAINING, device),
+            f"A training step with loading: R-MAT, {training.num_nodes:,} nodes, {training.num_edges:,} edges, "
+            f"{training.features} features, {len(training.fanouts)} layers of {training.channels} channels, "
+            f"{list(training.fanouts)}, batches of {training.batch_size}",
+            partial(steps, training, device),
         ),
         "planted": (
-            f"A training step with loading: planted classes, {PLANTED.num_nodes:,} nodes, {PLANTED.num_edges:,} edges, "
-            f"{PLANTED.features} features, {PLANTED.channels} channels, {list(PLANTED.fanouts)}, batches of "
-            f"{PLANTED.batch_size}",
-            partial(epochs, PLANTED, device),
+            f"A training step with loading: planted classes, {classes.num_nodes:,} nodes, {classes.num_edges:,} edges, "
+            f"{classes.features} features, {classes.channels} channels, {list(classes.fanouts)}, batches of "
+            f"{classes.batch_size}",
+            partial(epochs, classes, device),
         ),
     }
     for part in options.only or STEP_PARTS:
-        table = _accuracies(device) if part == "accuracy" else _table(*tables[part], options.rounds)
+        table = _accuracies(sizes, device) if part == "accuracy" else _table(*tables[part], options.rounds)
         print(*table, sep="\n", flush=True)
         lines += table
         if device.type == "cuda":
@@ -67,16 +99,16 @@ def _table(title: str, make: Callable[[], Sequence[Contender]], rounds: int) -> 
     return ["", f"## {title}", "", "| work | of | ms (quartiles) |", "|---|---|---|", *map(_row, timings)]
 
 
-def _accuracies(device: torch.device) -> list[str]:
-    size = smaller(PLANTED)
-    found = accuracies(size, EPOCHS, SEEDS, device)
+def _accuracies(sizes: Sizes, device: torch.device) -> list[str]:
+    size = sizes.learnt
+    found = accuracies(size, EPOCHS, range(sizes.seeds), device)
     rows = [
         f"| {name} | {np.mean(values):.4f} | {' '.join(f'{value:.4f}' for value in values)} |"
         for name, values in found.items()
     ]
     title = (
         f"Accuracy after {EPOCHS} epochs, planted classes, {size.num_nodes:,} nodes, {size.num_edges:,} edges, "
-        f"{len(SEEDS)} seeds"
+        f"{sizes.seeds} seeds"
     )
     return ["", f"## {title}", "", "| steps | mean | of each seed |", "|---|---|---|", *rows]
 

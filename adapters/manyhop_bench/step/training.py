@@ -20,7 +20,6 @@ from manyhop_pyg import NeighborLoader, accelerate, capture
 
 CLASSES = 64
 KEPT = 16  # batches of steps without loading
-TURN = 32  # steps; the first turn, which does not count, compiles and records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +57,8 @@ class TrainingSize:
     channels: int = 256
     fanouts: tuple[int, ...] = (15, 10, 5)
     batch_size: int = 1024
+    turn: int = 32
+    """Steps of a turn; the first turn, which does not count, compiles and records."""
 
 
 def steps(size: TrainingSize, device: torch.device) -> list[Contender]:
@@ -81,7 +82,7 @@ def steps(size: TrainingSize, device: torch.device) -> list[Contender]:
         if way.kept:
             batches = list(islice(batches, KEPT))
         run = Training(model, batches, captured=way.captured, trims=not way.trims)
-        trained.append(Contender(workload="GraphSAGE", name=name, threads=1, run=run, turn=TURN))
+        trained.append(Contender(workload="GraphSAGE", name=name, threads=1, run=run, turn=size.turn))
     copies = _Copy(loader(size, data, device, "auto"))
     return [*trained, Contender(workload="copy of a batch", name="capture()", threads=1, run=copies)]
 
