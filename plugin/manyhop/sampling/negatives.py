@@ -254,30 +254,8 @@ def draw_destinations(
     return d
 
 
-def draw_walks(key: tuple[int, ...], num_walks: int, num_nodes: Sequence[int]) -> Ints:
-    """Uniform nodes in place of what walks visit after their starts.
-
-    Step ``s`` of walk ``i`` takes draw ``i`` of the destinations of negatives of kind ``s``.
-
-    Args:
-        key: names the batch.
-        num_walks: number of walks.
-        num_nodes: of each step, the number of nodes of the type that it leads to.
-
-    Returns:
-        Nodes, ``[num_walks, num_steps] int64``.
-
-    Raises:
-        InputError: a type has too many nodes, or none.
-    """
-    check_walk_nodes(num_nodes)
-    keys = [make_key(Use.NEGATIVE_DST, *key_of_kind(key, step)) for step in range(len(num_nodes))]
-    walks = np.arange(num_walks, dtype=np.int64)[:, None]
-    return below(draw(np.array(keys, np.uint64), walks), np.array(num_nodes, np.int64))
-
-
 def check_walk_nodes(num_nodes: Sequence[int]) -> None:
-    """Raise InputError unless :func:`draw_walks` can draw from so many nodes."""
+    """Raise InputError unless so many nodes, of the types that steps lead to, can be drawn in place of walks."""
     for count in set(num_nodes):
         _check_nodes(count, None)
         if count < 1:

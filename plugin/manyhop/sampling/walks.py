@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,8 +12,8 @@ from manyhop import sampling
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.sampling.check import check_walk_spec
 from manyhop.sampling.contract import WalkRequest, Walks, WalkSampler, WalkSpec
-from manyhop.sampling.cpu.walk_sampler import CPUWalkSampler
-from manyhop.sampling.negatives import check_walk_nodes, draw_walks
+from manyhop.sampling.cpu.walk_sampler import CPUNegativeWalks, CPUWalkSampler
+from manyhop.sampling.negatives import check_walk_nodes
 from manyhop.system import triton_compiler
 
 
@@ -68,7 +67,7 @@ class NegativeWalker:
     def __init__(self, num_nodes: Sequence[int]) -> None:
         check_walk_nodes(num_nodes)
         self.num_nodes = tuple(num_nodes)
-        self._on_gpu: dict[torch.device, Any] = {}
+        self._samplers: dict[torch.device, Any] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NegativeWalker, (self.num_nodes,)
@@ -76,13 +75,15 @@ class NegativeWalker:
     def sample(self, request: WalkRequest) -> Tensor:
         """Return ``[num_walks, num_steps + 1] int64``: ``request.start``, and the nodes drawn."""
         device = request.start.device
-        if device.type == "cpu":
-            start = request.start.numpy()
-            return torch.from_numpy(np.column_stack([start, draw_walks(request.key, start.size, self.num_nodes)]))
-        found = self._on_gpu.get(device)
+        found = self._samplers.get(device)
         if found is None:
-            triton_compiler.require("Sampling on a GPU")
-            from manyhop.sampling.gpu.walk_sampler import GPUNegativeWalks
+            found = self._samplers[device] = self._make(device)
+        return found.sample(request)  # type: ignore[no-any-return]
 
-            found = self._on_gpu[device] = GPUNegativeWalks(self.num_nodes, device=device)
-        return found.sample(request)
+    def _make(self, device: torch.device) -> Any:
+        if device.type == "cpu":
+            return CPUNegativeWalks(self.num_nodes)
+        triton_compiler.require("Sampling on a GPU")
+        from manyhop.sampling.gpu.walk_sampler import GPUNegativeWalks
+
+        return GPUNegativeWalks(self.num_nodes, device=device)

@@ -97,7 +97,7 @@ class GPUNegativeWalks:
     """
 
     def __init__(self, num_nodes: Sequence[int], *, device: torch.device | str) -> None:
-        self.device = kernel_device(device, "draw_walks")
+        self.device = kernel_device(device, "CPUNegativeWalks")
         self._num_nodes = torch.tensor(num_nodes, dtype=torch.int64, device=self.device)
 
     def sample(self, request: WalkRequest) -> torch.Tensor:

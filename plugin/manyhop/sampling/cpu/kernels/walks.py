@@ -150,3 +150,19 @@ def walk(
                     if taken != _NOBODY and edges[t].perm != 0:
                         taken = _entry(edges[t].perm, edges[t].perm_wide, taken)
                     edge_id[first + i, s] = taken
+
+
+@kernel(void(uint64[::1], int64[::1], int64[:, ::1]))
+def negative_walk(key: U64s, num_nodes: Ints, node: npt.NDArray[np.int64]) -> None:
+    """Draw nodes after ``node[:, 0]``.
+
+    Args:
+        key: ``[1]`` of the batch's negatives of kind 0.
+        num_nodes: ``[num_steps]``: of the type that each step leads to.
+        node: ``[num_walks, num_steps + 1]``, the result.
+    """
+    for s in range(num_nodes.size):
+        step_key = fold(key[0], np.uint64(s)) if s > 0 else key[0]
+        count = np.uint64(num_nodes[s])
+        for i in range(node.shape[0]):
+            node[i, s + 1] = below(draw(step_key, np.uint64(i)), count)

@@ -167,7 +167,7 @@ def walk(
 
 @triton.jit(do_not_specialize=["key_high", "key_low", "num_walks", "num_steps"])
 def negative_walk(num_nodes, node, key_high, key_low, num_walks, num_steps, T: tl.constexpr):
-    """Draw nodes after ``node[:, 0]``, ``T`` walks per program; see ``manyhop.sampling.negatives.draw_walks``.
+    """Draw nodes after ``node[:, 0]``, ``T`` walks per program.
 
     Args:
         num_nodes: ``[num_steps] int64``: of the type that each step leads to.
