@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from manyhop.features.gathering.cpu_kernels import copy1, copy8, copy64
+from manyhop.features.gathering.cpu_kernels import copy_rest
 from manyhop.features.hot.cpu_kernels import ones
 from manyhop.system.numba_kernels import i32, i64, kernel, prefetch, u64
 
@@ -142,13 +142,4 @@ def move_rows(source: int, source_rows: int, target: int, target_rows: int, coun
                 prefetch(np.uint64(target + to_rows[i + _AHEAD] * row_bytes))
         a = target + (to_rows[i] if target_rows != 0 else i) * row_bytes
         b = source + (from_rows[i] if source_rows != 0 else i) * row_bytes
-        done = 0
-        while done + 64 <= row_bytes:
-            copy64(a + done, b + done)
-            done += 64
-        while done + 8 <= row_bytes:
-            copy8(a + done, b + done)
-            done += 8
-        while done < row_bytes:
-            copy1(a + done, b + done)
-            done += 1
+        copy_rest(a, b, 0, row_bytes)

@@ -53,6 +53,20 @@ _stream512, _stream64 = (_copy_of(n, stream=True) for n in (_BLOCK, _LINE))
 
 
 @helper
+def copy_rest(target: Any, source: Any, done: int, num_bytes: int) -> None:
+    """Copy what follows the first ``done`` bytes, line by line."""
+    while done + _LINE <= num_bytes:
+        copy64(target + done, source + done)
+        done += _LINE
+    while done + 8 <= num_bytes:
+        copy8(target + done, source + done)
+        done += 8
+    while done < num_bytes:
+        copy1(target + done, source + done)
+        done += 1
+
+
+@helper
 def _prefetch_far(row: Any, num_bytes: int) -> None:
     """Prefetch a row from memory: whole blocks into the L2 cache, which :func:`_prefetch_near` prefetches again."""
     end = row + num_bytes
@@ -139,15 +153,7 @@ def gather_rows(
         while done + _BLOCK <= row_bytes:
             copy512(a + done, b + done)
             done += _BLOCK
-        while done + _LINE <= row_bytes:
-            copy64(a + done, b + done)
-            done += _LINE
-        while done + 8 <= row_bytes:
-            copy8(a + done, b + done)
-            done += 8
-        while done < row_bytes:
-            copy1(a + done, b + done)
-            done += 1
+        copy_rest(a, b, done, row_bytes)
     if stream:
         fence()  # stores past the caches are seen by other threads from here on
     return -1
