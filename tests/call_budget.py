@@ -17,7 +17,7 @@ _OURS = (f"{ROOT}/plugin/", f"{ROOT}/adapters/")
 _INLINED = ("<listcomp>", "<setcomp>", "<dictcomp>")  # calls up to Python 3.11 only
 WARM_UP, BATCHES = 16, 64
 IN_THREAD = {"Group.start", "Group.run_one"}  # what threads do, where there are some
-CALLS_OF_EXCHANGES, OPERATORS_OF_EXCHANGES = 74.5, 4.0
+CALLS_OF_EXCHANGES, OPERATORS_OF_EXCHANGES = 60.5, 4.0
 """What a thread that completes batches one by one, as ranks exchange rows, may take for each, of any adapter."""
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import pytest
 import torch
 
+from manyhop.loading.gpu import steps
 from manyhop.pipeline import OnStream
 
 Patch: TypeAlias = Callable[[Any, str, Any], object]
@@ -199,3 +200,26 @@ def pinned_from(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         monkeypatch.setattr("manyhop.memory.pinned._PAGES_OF_ITS_OWN", nbytes)
 
     return limit
+
+
+class NoSteps:
+    """Exchanges of a loader, or of an epoch, in which nothing is exchanged."""
+
+    def begin(self, epoch: int, count: int) -> "NoSteps":
+        return self
+
+    def batch(self, number: int) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def close(self) -> None: ...
+
+
+def exchange_nothing(patch: Patch, loader: Any) -> None:
+    """Let a loader make its batches as where ranks exchange rows on GPUs: one by one."""
+
+    def in_step(view: Any, adapter: Any, epoch: Any, gpu: Any, really: Any = steps.steps_on_gpu) -> Any:
+        return really(view, adapter, epoch._replace(steps=NoSteps()), gpu)
+
+    patch(steps, "steps_on_gpu", in_step)
+    patch(loader, "_exchanges", lambda: True)
+    patch(loader, "_make_lockstep", lambda *_: NoSteps())

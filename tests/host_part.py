@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from gpu_stand_ins import CPU, Patch, pyg_works_on, stand_for_gpu
+from gpu_stand_ins import CPU, Patch, exchange_nothing, pyg_works_on, stand_for_gpu
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
@@ -99,10 +99,10 @@ def loader_without_kernels(
 
 
 @contextlib.contextmanager
-def one_by_one(adapter: Any, made: contextlib.AbstractContextManager[Any]) -> Iterator[Any]:
-    """A loader of an adapter (its module of ``Batches``) that completes batches one by one, as ranks exchange rows."""
+def in_step(made: contextlib.AbstractContextManager[Any]) -> Iterator[Any]:
+    """A loader that makes batches as where ranks exchange rows on GPUs, in the caller's thread."""
     with pytest.MonkeyPatch.context() as monkeypatch, made as loader:
-        monkeypatch.setattr(adapter.Batches, "joins", False)
+        exchange_nothing(monkeypatch.setattr, loader)
         monkeypatch.setattr(loader, "distributed", True)
         yield loader
 

@@ -21,13 +21,13 @@ import torch
 from host_part import (
     dgl_loader_without_kernels,
     graphbolt_loader_without_kernels,
+    in_step,
     loader_without_kernels,
-    one_by_one,
     step_without_kernels,
 )
 
-import manyhop_dgl.loader.batches
-import manyhop_pyg.loaders.batches
+import manyhop_dgl
+import manyhop_pyg
 from manyhop_dgl import BlockTensors
 
 BATCHES, EPOCHS, TURNS = 128, 20, 3
@@ -45,10 +45,8 @@ def of_seeds(seeds, make):
 LOADERS = {
     "PyG": lambda: loader_without_kernels(BATCHES),
     "PyG, edges of which are read": lambda: loader_without_kernels(BATCHES),
-    "PyG, one by one": lambda: one_by_one(manyhop_pyg.loaders.batches, loader_without_kernels(BATCHES)),
-    "DGL, tensors, one by one": lambda: one_by_one(
-        manyhop_dgl.loader.batches, dgl_loader_without_kernels(BATCHES, output="tensors")
-    ),
+    "PyG, one by one": lambda: in_step(loader_without_kernels(BATCHES)),
+    "DGL, tensors, one by one": lambda: in_step(dgl_loader_without_kernels(BATCHES, output="tensors")),
     "DGL, tensors": lambda: dgl_loader_without_kernels(BATCHES, output="tensors"),
     "DGL, tensors, edges of which are read": lambda: dgl_loader_without_kernels(BATCHES, output="tensors"),
     "DGL, tensors, edges of which are read, 17 batches a launch": lambda: of_seeds(

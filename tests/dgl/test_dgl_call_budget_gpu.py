@@ -5,9 +5,7 @@ import os
 import pytest
 from call_budget import BATCHES, WARM_UP, check_calls, check_exchanging, count_calls, count_operators
 from cuda_calls import counting_cuda
-from host_part import dgl_loader_without_kernels, graphbolt_loader_without_kernels, loader_without_kernels, one_by_one
-
-import manyhop_dgl.loader.batches
+from host_part import dgl_loader_without_kernels, graphbolt_loader_without_kernels, in_step, loader_without_kernels
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="the CPU stands for the GPU")
 LENGTH = WARM_UP + BATCHES + 16
@@ -20,7 +18,7 @@ def test_a_further_batch_of_nodes(options, budget):
 
 
 def test_the_thread_that_exchanges_rows():
-    with one_by_one(manyhop_dgl.loader.batches, dgl_loader_without_kernels(LENGTH, output="tensors")) as loader:
+    with in_step(dgl_loader_without_kernels(LENGTH, output="tensors")) as loader:
         check_exchanging(loader, LENGTH)
 
 

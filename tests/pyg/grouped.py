@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from gpu_stand_ins import CPU, Positions, pyg_works_on, stand_for_gpu
+from gpu_stand_ins import CPU, Positions, exchange_nothing, pyg_works_on, stand_for_gpu
 from helpers_pyg import all_same
 
 import manyhop.sampling
@@ -72,11 +72,19 @@ def on_stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def compare(on_gpu: Any, make: Any, epochs: int = 2) -> Any:
-    """Make a loader on either way, and compare their batches; returns that of the GPU's."""
+    """Make a loader on each way, and compare their batches; returns that of the GPU's.
+
+    The third one makes its batches as where ranks exchange rows.
+    """
     on_gpu(False)
     expected = [list(loader) for loader in [make()] for _ in range(epochs)]
     on_gpu(True)
-    loader = make()
+    noted, loader = ([*StandIn.groups], {*StandIn.threads}), make()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        exchange_nothing(monkeypatch.setattr, loader)
+        for epoch in expected:
+            assert all_same(epoch, list(loader))
+    (StandIn.groups, StandIn.threads), loader = noted, make()
     for epoch in expected:
         assert all_same(epoch, list(loader))
     return loader

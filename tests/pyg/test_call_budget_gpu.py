@@ -6,9 +6,8 @@ import host_part
 import pytest
 from call_budget import BATCHES, WARM_UP, Served, check_calls, check_exchanging
 from cuda_calls import counting_cuda
-from host_part import loader_without_kernels, one_by_one, step_without_kernels
+from host_part import in_step, loader_without_kernels, step_without_kernels
 
-import manyhop_pyg.loaders.batches
 from manyhop_pyg.loaders.batches import Batches
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="the CPU stands for the GPU")
@@ -26,10 +25,10 @@ def test_a_further_batch_of_fixed_size():
 
 def test_the_thread_that_exchanges_rows():
     length = WARM_UP + BATCHES + 16
-    with one_by_one(manyhop_pyg.loaders.batches, loader_without_kernels(length)) as loader:
+    with in_step(loader_without_kernels(length)) as loader:
         check_exchanging(loader, length)
-    with one_by_one(manyhop_pyg.loaders.batches, loader_without_kernels(length, of_data=True)) as loader:
-        check_exchanging(loader, length, calls=81.5)
+    with in_step(loader_without_kernels(length, of_data=True)) as loader:
+        check_exchanging(loader, length, calls=65.5)
 
 
 @pytest.mark.parametrize(
@@ -59,11 +58,10 @@ def test_a_batch_of_given_seeds():
         check_calls(Served(loader), 53)
 
 
-def test_calls_of_cuda_for_a_batch_that_is_completed_alone(monkeypatch):
-    monkeypatch.setattr(Batches, "joins", False)
-    with counting_cuda() as calls, loader_without_kernels(128, pad="auto") as loader:
+def test_calls_of_cuda_for_a_batch_that_is_completed_alone():
+    with counting_cuda() as calls, in_step(loader_without_kernels(128, pad="auto")) as loader:
         assert len(list(loader)) == 128
-        calls.check(loader, launches=66 / 16, allocations=101 / 16, events=12)
+        calls.check(loader, launches=66.5 / 16, allocations=101.5 / 16, events=12)
 
 
 def test_calls_of_cuda_for_a_batch_of_fixed_size_and_a_replay(monkeypatch):

@@ -183,7 +183,7 @@ def test_a_collate_fn_of_the_user_is_called(data, on_gpu):
 
     calls: list[int] = []
     compare(on_gpu, lambda: Loader(data, [2], batch_size=16, seed=1), epochs=1)
-    assert calls == [16, 16, 16, 12] * 2
+    assert calls == [16, 16, 16, 12] * 3
 
 
 def test_calling_the_loader(data, on_gpu):

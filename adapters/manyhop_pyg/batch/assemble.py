@@ -19,7 +19,6 @@ from manyhop.embedding import Embedding, RowsAhead
 from manyhop.errors import InputError
 from manyhop.features import RowRequest
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop_pyg.batch.output import joined
 from manyhop_pyg.batch.plan import Column, DataPlan
 from manyhop_pyg.typing import Attributes, Bounds, Permutation
 
@@ -89,7 +88,7 @@ def edge_ids(edge: Tensor | None, perm: Tensor | None) -> Tensor | None:
 
 
 def begin_data(plan: DataPlan, out: SamplerOutput, perm: Permutation, rows: Rows, bounds: Bounds) -> Data:
-    """A batch without its node and edge attributes, which ``rows`` will fetch."""
+    """A batch without its edges, and without its node and edge attributes, which ``rows`` will fetch."""
     assert perm is None or isinstance(perm, Tensor)
     batch: Data = plan.begin()
     store, into = plan.edges[HOMOGENEOUS_EDGE], batch._store._mapping
@@ -97,7 +96,7 @@ def begin_data(plan: DataPlan, out: SamplerOutput, perm: Permutation, rows: Rows
     n = out.node.numel()
     if store.num_nodes:
         into["num_nodes"] = n
-    _put_edges(into, store.edges, out.row, out.col, e_id, n, n, rows)
+    _put_adjacencies(into, store.edges, out.row, out.col, e_id, n, n, rows)
     rows.add(into, store.of_nodes, out.node, bounds.get(HOMOGENEOUS_NODE))
     if store.embeddings:
         rows.add_trainable(into, store.embeddings, out.node, bounds.get(HOMOGENEOUS_NODE))
@@ -160,7 +159,7 @@ def begin_hetero_data(
         e_id = edge_ids(edge, None if perm is None else perm.get(edge_type))
         n_src, n_dst = (out.node.get(edge_type[end], empty).numel() for end in (0, 2))
         into = batch._edge_store_dict[edge_type]._mapping
-        _put_edges(into, edges.edges, row, col, e_id, n_src, n_dst, rows)
+        _put_adjacencies(into, edges.edges, row, col, e_id, n_src, n_dst, rows)
         _add_edge_columns(into, edges.of_edges, e_id, rows, bounds.get(edge_type))
     set_ids(batch, out, perm)
     return batch
@@ -203,7 +202,7 @@ def put(into: Attributes, **values: object) -> None:
             into[key] = value
 
 
-def _put_edges(
+def _put_adjacencies(
     into: Attributes,
     edges: list[tuple[str, Any]],
     row: Tensor,
@@ -213,11 +212,10 @@ def _put_edges(
     n_dst: int,
     rows: Rows,
 ) -> None:
-    """The sampled edges as the user's data holds its own: ``edge_index``, ``adj_t`` or ``adj``, on their device."""
+    """The sampled edges as ``adj_t`` or ``adj``, where the user's data holds its own so, and on their device."""
     for key, value in edges:
         if key == "edge_index":
-            both, device = joined(row, col), rows.device_of(value)
-            into[key] = both if both.device == device else both.to(device)
+            into[key] = None  # until ``put_edges``
         elif key in ("adj", "adj_t"):
             device = rows.device_of(value)
             row, col = row.to(device), col.to(device)

@@ -30,7 +30,7 @@ ColumnRequest: TypeAlias = tuple[StoreColumn, object, Tensor, NodeType | EdgeTyp
 
 
 def join_store(joining: Joining, outs: Sequence[SamplerOutput], perm: Permutation) -> tuple[list[Data], int]:
-    """Return batches of a homogeneous store, and the bytes of their features.
+    """Return batches of a homogeneous store, whose edges are still to be put, and the bytes of their features.
 
     On a GPU, the rows of all batches come from one call.
     """
@@ -42,7 +42,7 @@ def join_store(joining: Joining, outs: Sequence[SamplerOutput], perm: Permutatio
     for out in outs:
         if custom_cls is None:
             batch, into = blank_data()
-            into["edge_index"], into["num_nodes"] = joined(out.row, out.col), out.node.numel()
+            into["edge_index"], into["num_nodes"] = None, out.node.numel()
         else:
             batch = custom_cls()
             batch.edge_index, batch.num_nodes = joined(out.row, out.col), out.node.numel()
@@ -85,7 +85,7 @@ def join_store(joining: Joining, outs: Sequence[SamplerOutput], perm: Permutatio
 def join_hetero_store(
     joining: Joining, outs: Sequence[HeteroSamplerOutput], perm: Permutation
 ) -> tuple[list[HeteroData], int]:
-    """Return batches of stores with types, and the bytes of their features."""
+    """Return batches of stores with types, whose edges are still to be put, and the bytes of their features."""
     assert perm is None or isinstance(perm, Mapping)
     (feature_store, graph_store), gpu, custom_cls = joining.data, joining.gpu, joining.custom_cls
     pairs = joining.placed.pairs if isinstance(joining.placed, PlacedStore) else None
@@ -100,7 +100,7 @@ def join_hetero_store(
         for edge_attr in graph_store.get_all_edge_attrs():
             edge_type = edge_attr.edge_type
             if edge_type in out.row and edge_type in out.col:
-                batch[edge_type].edge_index = joined(out.row[edge_type], out.col[edge_type])
+                batch[edge_type]._mapping["edge_index"] = None
         if pairs is not None:
             requests += [
                 (column, source, index, column.group, batch[column.group]._mapping)

@@ -1,19 +1,61 @@
-"""Edges of batches as PyG's ``EdgeIndex``, where those of the data are."""
+"""Edges of batches, as PyG's ``EdgeIndex`` where those of the data are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
+from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler, SamplerOutput
 from torch_geometric.sampler.base import SubgraphType
 
 from manyhop.aggregation import Hops, mark_sorted
+from manyhop_pyg.batch.output import joined
 from manyhop_pyg.batch.plan import DataPlan
 from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
 from manyhop_pyg.typing import Batch, Sample
+
+if TYPE_CHECKING:
+    from manyhop_pyg.batch.joining import Joining
+
+
+def put_edges(joining: Joining, batches: Sequence[Batch], outs: Sequence[Sample]) -> None:
+    """Set ``edge_index`` of batches, wherever they have none yet, with what is known of its order."""
+    plan, transformed = joining.placed, joining.transforms_samples
+    if not isinstance(plan, DataPlan):
+        plan = None
+    for batch, out in zip(batches, outs, strict=True):
+        if isinstance(out, SamplerOutput):
+            into = batch._store._mapping
+            if into.get("edge_index", batch) is None:
+                into["edge_index"] = joined(out.row, out.col)
+        else:
+            for kind, store in batch._edge_store_dict.items():
+                if store._mapping.get("edge_index", batch) is None:
+                    row, col = out.row.get(kind), out.col.get(kind)
+                    store._mapping["edge_index"] = _no_edges(out) if row is None or col is None else joined(row, col)
+        if plan is not None and plan.edge_index_devices:
+            _follow_data(plan, batch)
+        if plan is not None and plan.edge_index_types:
+            wrap_edges(plan, batch, out, joining.sampler, transformed=transformed)
+    mark_edges(batches, outs, joining.sampler, transformed=transformed)
+
+
+def _no_edges(out: Sample) -> Tensor:
+    """``[2, 0]`` where the sample is."""
+    some = next(iter(out.node.values()), None)
+    return torch.empty(2, 0, dtype=torch.int64, device=None if some is None else some.device)
+
+
+def _follow_data(plan: DataPlan, batch: Batch) -> None:
+    """Move edges to where those of the data are."""
+    for kind, device in plan.edge_index_devices.items():
+        into = (batch._store if isinstance(batch, Data) else batch._edge_store_dict[kind])._mapping
+        if into["edge_index"].device != device:
+            into["edge_index"] = into["edge_index"].to(device)
 
 
 def wrap_edges(plan: DataPlan, batch: Batch, out: Sample, sampler: BaseSampler, *, transformed: bool) -> None:

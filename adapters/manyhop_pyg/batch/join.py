@@ -13,7 +13,6 @@ from manyhop.errors import InputError
 from manyhop.features import gather
 from manyhop_pyg.batch.assemble import Rows, begin_data, begin_hetero_data
 from manyhop_pyg.batch.assemble_stores import join_hetero_store, join_store
-from manyhop_pyg.batch.edge_index import mark_edges, wrap_edges
 from manyhop_pyg.batch.joining import Joining
 from manyhop_pyg.batch.plan import DataPlan
 from manyhop_pyg.batch.upload import uploaded
@@ -21,7 +20,8 @@ from manyhop_pyg.typing import Batch, Sample
 
 
 def join(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[list[Batch], list[Sample], int]:
-    """Return batches without labels, the samples where the batches are, and the bytes of the features.
+    """Return batches without edges and labels (:func:`put_edges`), the samples where these are, and the bytes of the
+    features.
 
     A GPU gathers the rows of all of them at once. ``times`` gets when gathering began and when it ended.
     """
@@ -63,9 +63,5 @@ def join(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[
             gpu.end_gather(start, len(outs))
     if padding is not None:
         padding.clear(joining, batches, plan, outs)
-    if plan is not None and plan.edge_index_types:
-        for batch, out in zip(batches, outs, strict=True):
-            wrap_edges(plan, batch, out, joining.sampler, transformed=joining.transforms_samples)
-    mark_edges(batches, outs, joining.sampler, transformed=joining.transforms_samples)
     times.append(time.perf_counter())
     return batches, list(outs), nbytes

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
 
 from manyhop.features import BufferPool
-from manyhop.pipeline import Stats
+from manyhop.pipeline import Stats, Turn
 from manyhop_pyg.batch.plan import DataPlan, PlanCache
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.loaders.columns import DataColumns, PlacedStore, StoreColumns
@@ -40,6 +41,10 @@ class Pads(Protocol):
         """Let the rows of padding nodes and edges be zeros."""
         ...
 
+    def all_masks(self, out: Sample) -> list[Collection[Tensor]]:
+        """Return all masks of a padded sample."""
+        ...
+
 
 class Joining(NamedTuple):
     """What the samples of a loader are joined with, as of now: users may replace its data between batches."""
@@ -60,6 +65,25 @@ class Joining(NamedTuple):
     copy_threads: int | None
     buffers: BufferPool
     stats: Stats
+
+
+class Gathered(NamedTuple):
+    """A batch with its rows. Edges, and what else is known of it, are set by ``finish_batches`` of its loader."""
+
+    batch: Batch
+    out: Sample
+    """The sample where the batch is."""
+    joining: Joining
+    turn: Turn | None
+    """Which batch it is; ``None``: it stands alone."""
+
+    def values(self) -> list[Collection[object]]:
+        """Return the values of the sample that the batch will have, too."""
+        out = self.out
+        found: list[Collection[object]] = [out.metadata]
+        for part in (out.row, out.col, out.batch, out.orig_row, out.orig_col):
+            found.append(part.values() if isinstance(part, dict) else (part,))
+        return found if self.joining.padding is None else [*found, *self.joining.padding.all_masks(out)]
 
 
 def placed_columns(data: PyGData, gpu: GPURuntime | None, plans: PlanCache) -> DataPlan | PlacedStore | None:

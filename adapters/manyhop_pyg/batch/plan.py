@@ -117,6 +117,8 @@ class DataPlan:
         edges = [
             (kind, value) for kind, store in self.edges.items() for key, value in store.edges if key == "edge_index"
         ]
+        self.edge_index_devices = {kind: value.device for kind, value in edges if device is None}
+        """Where batches have ``edge_index``, by edge type; empty where all of them is on one device."""
         self.edge_index_types = [kind for kind, value in edges if isinstance(value, EdgeIndex)]
         """Edge types whose edges are PyG's ``EdgeIndex``."""
 

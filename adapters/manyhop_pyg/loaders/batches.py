@@ -17,6 +17,7 @@ from manyhop.loading.gpu.samples import empty_sample
 from manyhop.pipeline import Turn
 from manyhop_pyg.batch.assemble import finish_trainable
 from manyhop_pyg.batch.join import join
+from manyhop_pyg.batch.joining import Gathered
 from manyhop_pyg.batch.launched import LaunchedSample, counts_of, join_launched, outs_of
 from manyhop_pyg.batch.plan import has_embeddings
 from manyhop_pyg.data.feature_store import FeatureStore
@@ -36,15 +37,19 @@ class Batches:
     Args:
         loader: whose batches these are.
         pins: whether batches are copied to pinned memory.
+        exchanges: whether ranks exchange rows of batches on GPUs, in a thread.
     """
 
-    def __init__(self, loader: LoaderView, *, pins: bool) -> None:
+    def __init__(self, loader: LoaderView, *, pins: bool, exchanges: bool) -> None:
         self._loader, self._pins = loader, pins
+        # Other ranks wait for what this one's thread does, so it leaves to the caller what they do not need.
+        self._gathers_only = exchanges and loader.transform is None and self.joins
+        self._trains = has_embeddings(loader.data)
 
     @property
     def hands_out(self) -> bool:
-        """Whether the data has embeddings, whose rows belong to the thread that trains."""
-        return has_embeddings(self._loader.data)
+        """Whether batches are not complete, or have rows of embeddings, which belong to the thread that trains."""
+        return self._gathers_only or self._trains
 
     @property
     def in_thread(self) -> bool:
@@ -82,9 +87,11 @@ class Batches:
         value = self._loader.collate_fn(positions)
         return pinned(value) if self._pins and self.in_thread else value
 
-    def complete(self, sample: Sample | LaunchedSample) -> Batch:
-        """Call ``filter_fn``."""
-        (out,) = outs_of([sample])
+    def complete(self, sample: Sample | LaunchedSample) -> Batch | Gathered:
+        """Call ``filter_fn``, or only gather rows where the rest is left to :meth:`hand_out`."""
+        out = outs_of([sample])[0] if type(sample) is LaunchedSample else sample
+        if self._gathers_only:
+            return self._loader.join_one(out)
         batch = self._loader.filter_fn(out)
         return pinned(batch) if self._pins else batch
 
@@ -97,10 +104,8 @@ class Batches:
             if found is not None:
                 return found
         batches, outs, nbytes = join(joining, outs_of(samples), [])
-        if turns is None:
-            return Joined(batches, nbytes)
-        for batch, out, turn in zip(batches, outs, turns, strict=True):
-            loader.finish_batch(batch, out, turn)
+        if turns is not None:
+            loader.finish_batches(joining, batches, outs, turns)
         return Joined(batches, nbytes)
 
     def count(self, samples: Sequence[Sample | LaunchedSample]) -> None:
@@ -110,8 +115,10 @@ class Batches:
         else:
             self._loader.count_samples(samples)
 
-    def values(self, batch: Batch) -> list[Collection[object]]:
+    def values(self, batch: Batch | Gathered) -> list[Collection[object]]:
         """Return the values of the attributes of a batch of PyG's, or the batch."""
+        if isinstance(batch, Gathered):
+            return [*self.values(batch.batch), *batch.values()]
         stores = [batch._store] if type(batch) is Data else batch.stores if type(batch) is HeteroData else None
         if stores is None:
             return [[batch]]
@@ -133,9 +140,13 @@ class Batches:
         sample = empty_sample(graph, device)
         return sampler.node_output(replace(sample, num_sampled_nodes=None, num_sampled_edges=None))
 
-    def hand_out(self, batch: Batch) -> Batch:
-        """Return the batch, with the rows that embeddings have now."""
-        finish_trainable(batch)
+    def hand_out(self, batch: Batch | Gathered) -> Batch:
+        """Return the complete batch, with the rows that embeddings have now."""
+        if isinstance(batch, Gathered):
+            batch, out, joining, turn = batch
+            self._loader.finish_batches(joining, [batch], [out], [turn])
+        if self._trains:
+            finish_trainable(batch)
         return batch
 
 

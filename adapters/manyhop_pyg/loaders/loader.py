@@ -26,8 +26,9 @@ from manyhop.loading.trainers import SeedPositions
 from manyhop.pipeline import BatchPlan, Lockstep, Turn
 from manyhop.sampling import BatchKey
 from manyhop_pyg.batch.assemble import finish_trainable, label_data, label_types
+from manyhop_pyg.batch.edge_index import put_edges
 from manyhop_pyg.batch.join import join
-from manyhop_pyg.batch.joining import Joining, placed_columns
+from manyhop_pyg.batch.joining import Gathered, Joining, placed_columns
 from manyhop_pyg.batch.plan import DataPlan, PlanCache
 from manyhop_pyg.loaders.batches import Batches, find_pinning
 from manyhop_pyg.loaders.check import check_torch_arguments
@@ -209,7 +210,9 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
         return nodes_of_seeds(self.input_data, self.seed_sampler()[0])
 
     def _adapter(self) -> Adapter[Sample, Batch]:
-        batches, facts = Batches(self, pins=self._pins_batches), LoaderFacts(self, shuffle=self._shuffle)
+        exchanges = self._gpu is not None and self._exchanges()
+        batches = Batches(self, pins=self._pins_batches, exchanges=exchanges)
+        facts = LoaderFacts(self, shuffle=self._shuffle)
         return Adapter(Seeds(self), columns_of(self.data), batches, facts)
 
     def _sizes_are_known(self) -> bool:
@@ -345,31 +348,45 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
 
     def _complete(self, out: Sample, joining: Joining | None) -> Batch:
         """Return the batch of a sample; ``joining``: what is known by now of what it is joined with."""
-        times = [time.perf_counter()]
-        if self.transform_sampler_output is not None:
-            out = self.transform_sampler_output(out)
-        if joining is None:
-            joining = self.joining()
-        (data,), (out,), nbytes = join(joining, [out], times)
-        turn = current_turn()
-        self.finish_batch(data, out, turn)
+        data, out, joining, turn = self.join_one(out, joining)
+        start = time.perf_counter()
+        self.finish_batches(joining, [data], [out], [turn])
         if turn is None and type(joining.placed) is DataPlan and joining.placed.embeddings:
             finish_trainable(data)
         if self.transform is not None:
             data = self.transform(data)
         if turn is not None:
-            end = time.perf_counter()
-            if self._gpu is None:
-                self._stats.record(turn.batch, "assemble", times[0], times[1])
-                self._stats.record(turn.batch, "gather", times[1], times[2])
-                self._stats.record(turn.batch, "assemble", times[2], end)
-            else:  # which has times of its own for gathering
-                self._stats.record(turn.batch, "assemble", times[0], end)
-            self._stats.count(gathered_bytes=nbytes)
+            self._stats.record(turn.batch, "assemble", start, time.perf_counter())
         return data
 
-    def finish_batch(self, batch: Batch, out: Sample, turn: Turn | None) -> None:
-        """Set what else is known of a batch that is joined with features."""
+    def join_one(self, out: Sample, joining: Joining | None = None) -> Gathered:
+        """Return the batch of a sample with its rows; ``joining``: what is known by now of what it is joined with."""
+        start = time.perf_counter()
+        times: list[float] = []
+        if self.transform_sampler_output is not None:
+            out = self.transform_sampler_output(out)
+        if joining is None:
+            joining = self.joining()
+        (batch,), (out,), nbytes = join(joining, [out], times)
+        turn = current_turn()
+        if turn is not None:
+            if self._gpu is None:
+                self._stats.record(turn.batch, "assemble", start, times[0])
+                self._stats.record(turn.batch, "gather", times[0], times[1])
+            else:  # which has times of its own for gathering
+                self._stats.record(turn.batch, "assemble", start, times[1])
+            self._stats.count(gathered_bytes=nbytes)
+        return Gathered(batch, out, joining, turn)
+
+    def finish_batches(
+        self, joining: Joining, batches: Sequence[Batch], outs: Sequence[Sample], turns: Sequence[Turn | None]
+    ) -> None:
+        """Set what else is known of batches that are joined with features."""
+        put_edges(joining, batches, outs)
+        for batch, out, turn in zip(batches, outs, turns, strict=True):
+            self._finish_batch(batch, out, turn)
+
+    def _finish_batch(self, batch: Batch, out: Sample, turn: Turn | None) -> None:
         if isinstance(out, SamplerOutput):
             label_data(batch, out)
         else:

@@ -192,7 +192,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
     def _find_single(self) -> SingleBatches | None:
         if self._gpu is None or self.pad is not None:
             return None
-        parts = ("begin_on_gpu", "joining", "finish_batch", "_complete", "_label", "_make_around")
+        parts = ("begin_on_gpu", "joining", "join_one", "finish_batches", "_complete", "_label", "_make_around")
         if any(getattr(type(self), name) is not getattr(NodeLoader, name) for name in parts):
             return None  # a subclass makes other batches
         from manyhop_pyg.loaders.single import SingleBatches

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
@@ -259,6 +259,11 @@ class Padding:
         """Return which nodes, and which edges, of a padded sample without types are no padding."""
         marks: _Marks = out.padding
         return marks.padded.node_mask[HOMOGENEOUS_NODE], marks.edge_mask[HOMOGENEOUS_EDGE]
+
+    def all_masks(self, out: Sample) -> list[Collection[Tensor]]:
+        """Return all masks of a padded sample."""
+        marks: _Marks = out.padding
+        return [marks.padded.node_mask.values(), marks.edge_mask.values(), marks.seed_masks]
 
     def label(self, batch: Batch, out: Sample, seeds: Sequence[Attributes]) -> None:
         """Set the masks; ``seeds`` are the attributes that describe the seeds, of each of their types."""

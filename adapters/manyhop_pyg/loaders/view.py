@@ -12,7 +12,7 @@ from manyhop.sampling import BatchKey
 from manyhop_pyg.typing import Batch, Inputs, Positions, PyGData, Sample, Transform
 
 if TYPE_CHECKING:
-    from manyhop_pyg.batch.joining import Joining
+    from manyhop_pyg.batch.joining import Gathered, Joining
     from manyhop_pyg.samplers.on_gpu import Finish, GPUSampling
 
 
@@ -47,7 +47,11 @@ class LoaderView(Protocol):
 
     def joining(self) -> Joining: ...
 
-    def finish_batch(self, batch: Batch, out: Sample, turn: Turn | None) -> None: ...
+    def join_one(self, out: Sample) -> Gathered: ...
+
+    def finish_batches(
+        self, joining: Joining, batches: Sequence[Batch], outs: Sequence[Sample], turns: Sequence[Turn | None]
+    ) -> None: ...
 
     def num_first(self, turn: Turn, num_seeds: int) -> int: ...
 

@@ -1,0 +1,106 @@
+"""What loaders leave to the caller where ranks exchange rows on GPUs."""
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from gpu_stand_ins import exchange_nothing
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.transforms import Constant
+
+from manyhop.pipeline.streams import tensors_in
+from manyhop_pyg import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
+from manyhop_pyg.loaders.batches import Batches
+from manyhop_pyg.loaders.loader import ThreadedLoader
+
+OF_THE_CALLER = ("is_padding", "_orig_edge_index")
+"""Attributes whose memory is of the caller's stream."""
+
+
+def stores_of(data: Data) -> tuple[FeatureStore, GraphStore]:
+    features, graph = FeatureStore(), GraphStore()
+    features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
+    graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
+    return features, graph
+
+
+def addresses(tensors: Any) -> set[int]:
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("data", {}),
+        ("data", {"disjoint": True, "time_attr": "time", "input_time": torch.arange(60)}),
+        ("data", {"subgraph_type": "bidirectional"}),
+        ("data", {"pad": "auto"}),
+        ("stores", {}),
+        ("stores", {"disjoint": True, "pad": "auto"}),
+        ("hetero", {"input_nodes": "paper"}),
+        ("hetero", {"input_nodes": {"paper": None, "author": torch.arange(9)}}),
+        ("links", {"neg_sampling": "triplet"}),
+        ("links", {"neg_sampling": "binary", "edge_label": torch.arange(300) % 3, "pad": "auto"}),
+    ],
+)
+def test_all_memory_of_batches_is_known_when_they_are_received(request, monkeypatch, on_gpu, kind, options):
+    """It may be used again only when the caller's stream is done with it."""
+    data = request.getfixturevalue("hetero" if kind == "hetero" else "data")
+    on_gpu()
+    if kind == "links":
+        loader: Any = LinkNeighborLoader(data, [3], batch_size=40, seed=1, **options)
+    else:
+        source = stores_of(data) if kind == "stores" else data
+        loader = NeighborLoader(source, [3, 2], batch_size=8, seed=1, **options)
+    exchange_nothing(monkeypatch.setattr, loader)
+    monkeypatch.setattr(loader, "distributed", True)
+    received: list[set[int]] = []
+
+    def hand_out(self: Batches, batch: Any, really: Any = Batches.hand_out) -> Any:
+        values = [value for some in self.values(batch) for value in some]
+        received.append(addresses(tensors_in(values)))
+        return really(self, batch)
+
+    monkeypatch.setattr(Batches, "hand_out", hand_out)
+    batches = list(loader)
+    assert len(received) == len(batches) > 0
+    for known, batch in zip(received, batches, strict=True):
+        for store in batch.stores:
+            assert addresses(value for name, value in store.items() if own(name, value)) <= known
+
+
+def own(name: str, value: object) -> bool:
+    return isinstance(value, Tensor) and name not in OF_THE_CALLER
+
+
+@pytest.mark.parametrize(("options", "late"), [({}, True), ({"transform": Constant()}, False)])
+def test_threads_leave_to_the_caller_what_no_function_of_the_user_needs(data, monkeypatch, on_gpu, options, late):
+    on_gpu()
+    loader = NeighborLoader(data, [3, 2], batch_size=8, seed=1, num_workers=1, **options)
+    exchange_nothing(monkeypatch.setattr, loader)
+    threads: set[bool] = set()
+
+    def finish(self: Any, *args: Any, really: Any = ThreadedLoader.finish_batches) -> None:
+        threads.add(threading.current_thread() is threading.main_thread())
+        really(self, *args)
+
+    monkeypatch.setattr(ThreadedLoader, "finish_batches", finish)
+    assert [batch.batch_size for batch in loader] == [8] * 7 + [4]
+    assert threads == {late}
+
+
+def test_what_fails_in_the_caller_names_the_batch(data, monkeypatch, on_gpu):
+    on_gpu()
+    loader = NeighborLoader(data, [3, 2], batch_size=8, seed=1, num_workers=1)
+    exchange_nothing(monkeypatch.setattr, loader)
+
+    def fail(self: Any, batch: Any, out: Any) -> None:
+        if out.metadata[0][0] == 16:
+            raise ValueError("a label")
+
+    monkeypatch.setattr(NeighborLoader, "_label", fail)
+    with pytest.raises(ValueError, match="a label") as caught:
+        list(loader)
+    assert any("batch 2" in note for note in caught.value.__notes__)
