@@ -33,10 +33,12 @@ def make_store(place, device, how, folder=None):
     return store, edges, given
 
 
-def right(loader, given):
+def right(loader, given, *, same_ids=False):
     checks = []
     for batch in loader:
         checks += [torch.equal(batch.x, given["x"][batch.n_id]), torch.equal(batch.y, given["y"][batch.n_id])]
+        if same_ids:  # edges have their places in what was given
+            checks += [torch.equal(batch.n_id[batch.edge_index], given["edges"][:, batch.e_id]), "input_id" in batch]
     return all(checks) and len(checks) > 0
 
 
@@ -58,12 +60,13 @@ def use_store(place, device, how, folder):
         manyhop_pyg.NeighborLoader((store, edges), [4, 3], distributed=True, rank_timeout=100.0, **options)
         for _ in range(3)
     ]
-    results += [right(loader, given) for loader in loaders]
+    results += [right(loader, given, same_ids=True) for loader in loaders]
+    results.append(loaders[0]._adapter().assembler.hands_out == (place == "distributed"))  # what is no exchange
     places = {loader._gpu.memory.placement.place_of("'x'") for loader in loaders}
     links = manyhop_pyg.LinkNeighborLoader(
         (store, edges), [3], edge_label_index=(None, given["edges"][:, :100]), distributed=True, batch_size=10, seed=1
     )
-    results.append(right(links, given))
+    results.append(right(links, given, same_ids=True))
     if place != "distributed" and rank == 0:
         results.append(right(manyhop_pyg.NeighborLoader((store, edges), [4], **options), given))
     error = ""
