@@ -1,5 +1,6 @@
 """What a user sees when a rank fails, leaves or has less to do, for each place that features may have on GPUs."""
 
+import faulthandler
 import os
 import re
 import signal
@@ -22,6 +23,9 @@ pytest.importorskip("pylibwholegraph")
 
 TIMEOUT = 5.0
 PLACEMENTS = ["cuda-cuda", "sharded", "distributed"]
+AT_ONCE = 12  # processes of a test: more take minutes to start, and their kernels that wait share the GPUs
+STACKS_AFTER = 50.0  # seconds, of which a rank takes about 25 on a quiet machine
+HANGS, LONGEST = 70.0, 140.0  # seconds of one case and of all of a test; both end before pytest's timeout
 
 
 def make_loader(placement, num_seeds=200, device="cuda", **how):
@@ -40,6 +44,7 @@ def make_loader(placement, num_seeds=200, device="cuda", **how):
 
 def train(fault, placement, num_workers, ddp):
     """Rank 1 gets into trouble in the fifth epoch."""
+    faulthandler.dump_traceback_later(STACKS_AFTER)
     torch.set_num_threads(1)
     rank = manyhop.init().rank
     culprit = rank == 1
@@ -84,6 +89,23 @@ def is_ended_in_its_step(result, fault, placement):
     return (fault, placement, result.error) == ("kill", "distributed", "") and ended is not None
 
 
+def run_some_at_once(start, cases):
+    """How the ranks of each case ended, as many cases at a time as a machine can have; those that hang are killed."""
+    end = time.monotonic() + LONGEST
+    waiting, running, ended = list(cases), [], []
+    while waiting or running:
+        while waiting and (not running or (len(running) + 1) * torch.cuda.device_count() <= AT_ONCE):
+            running.append(start(*waiting.pop(0)))
+        ended.append(running.pop(0).wait(min(HANGS, end - time.monotonic())))
+    return ended
+
+
+def described(results):
+    """How each rank ended, and what it wrote."""
+    ranks = enumerate(results)
+    return "\n".join(f"-- rank {rank}: {it.exit_code}, {it.error or 'no error'}\n{it.output}" for rank, it in ranks)
+
+
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_the_rank_at_fault_is_named_in_bounded_time(start_on_all_gpus, placement):
     cases = [("raise", 0, False), ("kill", 1, False), ("kill", 0, True), ("break", 1, False)]
@@ -91,11 +113,9 @@ def test_the_rank_at_fault_is_named_in_bounded_time(start_on_all_gpus, placement
         cases += [("batch", 1, False)]
     if placement == "distributed":  # the others wait for this rank in exchanges of rows
         cases += [("sleep", 1, False)]
-    begin = time.monotonic()
-    jobs = [start_on_all_gpus(train, fault, placement, workers, ddp) for fault, workers, ddp in cases]
-    for ranks, (fault, _, ddp) in zip(jobs, cases, strict=True):
-        results = ranks.wait(120 - (time.monotonic() - begin))
-        case = f"{fault}, DDP: {ddp}: {results}"
+    jobs = [(train, fault, placement, workers, ddp) for fault, workers, ddp in cases]
+    for (fault, workers, ddp), results in zip(cases, run_some_at_once(start_on_all_gpus, jobs), strict=True):
+        case = f"{fault}, {workers} threads, DDP: {ddp}:\n{described(results)}"
         for other in (result for rank, result in enumerate(results) if rank != 1):
             assert other.exit_code == 1, case
             assert "rank 1" in other.output, case
@@ -106,6 +126,7 @@ def test_the_rank_at_fault_is_named_in_bounded_time(start_on_all_gpus, placement
 
 def compare_epochs(placement, num_seeds):
     """Whole epochs, and some that all ranks leave early: batches here and on the CPU, and how many."""
+    faulthandler.dump_traceback_later(STACKS_AFTER)
     there, here = make_loader(placement, num_seeds, num_workers=1), make_loader(placement, num_seeds, "cpu")
     seen = []
     for most in (100, 2, 0, 100):
@@ -122,10 +143,9 @@ def compare_epochs(placement, num_seeds):
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_uneven_seeds_and_epochs_that_are_left(start_on_all_gpus, placement):
-    jobs = {num_seeds: start_on_all_gpus(compare_epochs, placement, num_seeds) for num_seeds in (51, 8, 200)}
-    for num_seeds, ranks in jobs.items():
-        results = ranks.wait(120)
-        assert all(result.exit_code == 0 for result in results), results
+    cases = [(compare_epochs, placement, num_seeds) for num_seeds in (51, 8, 200)]
+    for (*_, num_seeds), results in zip(cases, run_some_at_once(start_on_all_gpus, cases), strict=True):
+        assert all(result.exit_code == 0 for result in results), described(results)
         for result in results:
             assert all(alike for _, alike in result.value), (num_seeds, result.value)
         per_epoch = [sum(counts) for counts in zip(*[[count for count, _ in r.value] for r in results], strict=True)]
