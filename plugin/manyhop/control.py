@@ -30,7 +30,8 @@ class FactExchange:
     """Passes facts between ranks through their store, in a number of its operations that grows with the ranks.
 
     Each rank sets its facts and counts itself. The last one puts all of them together, equal ones once, and sets the
-    result, which each rank gets. Nobody waits for a certain rank but for those that have not come.
+    result, which each rank gets. Nobody waits for a certain rank but for those that have not come. Where one waits in
+    vain, that is the outcome for all ranks, those included that come later.
 
     Args:
         rank: this rank.
@@ -41,6 +42,7 @@ class FactExchange:
     def __init__(self, rank: int, world_size: int, store: Any) -> None:
         self.rank, self.world_size, self.store = rank, world_size, store
         self._calls: Counter[str] = Counter()
+        self._side: Any = None
 
     def __call__(self, title: str, facts: Facts, *, timeout: float) -> list[Facts]:
         """See :func:`exchange`."""
@@ -49,9 +51,28 @@ class FactExchange:
         keys = [f"{key}/{rank}" for rank in range(self.world_size)]
         self.store.set(keys[self.rank], json.dumps(facts))
         if self.store.add(f"{key}/came", 1) == self.world_size:
-            self.store.set(f"{key}/all", _pack(self.store.multi_get(keys)))
-        self._wait(title, f"{key}/all", keys, timeout)
-        return _unpack(self.store.get(f"{key}/all"))
+            self._settle(key, lambda: _pack(self.store.multi_get(keys)))
+        if not self._appears(f"{key}/all", timeout):
+            missing = absent(self.store, keys)
+            if missing or not self._appears(f"{key}/all", _ANSWER_S):
+                self._settle(key, lambda: json.dumps({"missing": missing, "seconds": timeout}).encode())
+                if not self._appears(f"{key}/all", _ANSWER_S):
+                    raise _missing_ranks(title, (), timeout)
+        outcome = json.loads(self.store.get(f"{key}/all"))
+        if "missing" in outcome:
+            raise _missing_ranks(title, tuple(outcome["missing"]), outcome["seconds"], self.rank)
+        return _unpack(outcome)
+
+    def _settle(self, key: str, outcome: Callable[[], bytes]) -> None:
+        """Set the outcome for all ranks, unless another rank does: a late one must not go on where others gave up."""
+        if self.store.add(f"{key}/settled", 1) == 1:
+            self.store.set(f"{key}/all", outcome())
+
+    def side(self) -> Any:
+        """See :func:`side_store`."""
+        if self._side is None:
+            self._side = self.store.clone()
+        return self._side
 
     def leave(self, linger: float) -> None:
         """Leave the store. The rank that may hold it lingers, some seconds at most, until the others have left it."""
@@ -60,13 +81,6 @@ class FactExchange:
         while self.rank == 0 and left < self.world_size and time.monotonic() < end:
             time.sleep(0.01)
             left = self.store.add("left", 0)
-
-    def _wait(self, title: str, outcome: str, keys: list[str], timeout: float) -> None:
-        """Wait until ``outcome`` is set, which follows when all ranks have set their keys."""
-        if not self._appears(outcome, timeout):
-            missing = tuple(absent(self.store, keys))
-            if missing or not self._appears(outcome, _ANSWER_S):
-                raise _missing_ranks(title, missing, timeout)
 
     def _appears(self, key: str, seconds: float) -> bool:
         return appears(self.store, key, self.world_size, seconds)
@@ -120,6 +134,14 @@ def store() -> Any:
     A thread that may wait in the store needs a ``clone()`` of its own.
     """
     return None if _facts is None else _facts.store
+
+
+def side_store() -> Any:
+    """Another connection to the ranks' store, one for all threads that do not wait in it; ``None`` as of ``store``.
+
+    To be made while the store is there: to connect to one whose process has ended takes as long as its timeout.
+    """
+    return None if _facts is None else _facts.side()
 
 
 def exchange(title: str, facts: Facts, *, timeout: float) -> list[Facts]:
@@ -234,11 +256,12 @@ def rank_names(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
-def _missing_ranks(title: str, ranks: tuple[int, ...], timeout: float) -> RankError:
+def _missing_ranks(title: str, ranks: tuple[int, ...], timeout: float, rank: int | None = None) -> RankError:
     if not ranks:
         return RankError(f"{title}: all ranks came, but the last one ended before it answered. Look for its error.")
+    late = " This rank came later, when others had given up." if rank in ranks else ""
     return RankError(
-        f"{title}: {rank_names(ranks)} did not come within {timeout:g} s. Every rank has to make this call; look "
+        f"{title}: {rank_names(ranks)} did not come within {timeout:g} s.{late} Every rank has to make this call; look "
         "whether one failed or waits elsewhere.",
         ranks=ranks,
     )
@@ -251,6 +274,5 @@ def _pack(texts: Sequence[bytes]) -> bytes:
     return b'{"facts":[' + b",".join(numbers) + b'],"of":' + json.dumps(of).encode() + b"}"
 
 
-def _unpack(packed: bytes) -> list[Facts]:
-    found = json.loads(packed)
+def _unpack(found: Facts) -> list[Facts]:
     return [found["facts"][number] for number in found["of"]]

@@ -2,11 +2,14 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
+import pytest
 import torch
 from test_exchange_gpu import ENV, make_exchange, shard
 
 import manyhop
+from manyhop import control
 from manyhop.errors import RankError
 from manyhop.features import BufferPool, RowRequest
 
@@ -130,3 +133,59 @@ def test_an_iterator_that_stays_open_on_one_rank(launcher):
     first, second = launcher.run(leave_open, env=ENV)
     assert "got an iterator that is open. Leave loops on all ranks after the same batch." in second
     assert first
+
+
+def announce_to_nobody(announcers):
+    """Some ranks announce what others do not come to hear: on a GPU, a kernel would wait for them."""
+    from manyhop.features.exchange.gpu.peers import Peers
+
+    aborted, abort = [], Peers.abort
+    Peers.abort = lambda peers: (aborted.append(peers), abort(peers))
+    rank, loader = manyhop.init().rank, Loader("a")
+    right = loader.epoch(0)
+    if rank in announcers:
+        Peers.is_idle = lambda peers: False
+    begin = time.monotonic()
+    manyhop.shutdown()
+    return all(right), len(aborted), time.monotonic() - begin
+
+
+@pytest.mark.parametrize("announcers", [[], [0, 2], [0, 1, 2]])
+def test_the_end_does_not_wait_for_ranks_that_have_ended(launcher, announcers):
+    found = launcher.run(announce_to_nobody, announcers, world_size=3, env=ENV)
+    assert all(right for right, _, _ in found)
+    assert [count for _, count, _ in found] == [int(rank in announcers) for rank in range(3)]
+    assert max(seconds for _, _, seconds in found) < 30  # an exchange waits for 100, the end for 60 if others may come
+
+
+def fail_with_rows_under_way(arrived):
+    """Rank 1 does not come to an exchange; on a GPU, the rows of the one before could be on their way still."""
+    from manyhop.features.exchange.gpu.peers import Peers
+
+    aborted, seen = [], []
+    Peers.abort = lambda peers: aborted.append(peers)  # called as a method
+    rank, loader = manyhop.init().rank, Loader("a")
+    loader.begin(0)
+    right = loader.batch(0)
+    loader.exchange._rows_done = SimpleNamespace(query=lambda: arrived)
+    if rank == 1:
+        loader.exchange._connections = None  # it announces nothing either
+    else:
+        loader.exchange._exchange = _break
+        with pytest.raises(RankError):
+            loader.batch(1)
+        seen = [len(aborted), loader.steps.lacks_rows]
+    loader.steps.close()
+    control.exchange("all have raised", {}, timeout=100.0)
+    return right, [*seen, len(aborted), loader.steps.lacks_rows]
+
+
+def _break(*_):
+    raise RuntimeError("nothing came")
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_nothing_is_aborted_while_a_step_may_wait_for_rows(launcher, arrived):
+    for right, seen in launcher.run(fail_with_rows_under_way, arrived, world_size=3, env=ENV)[::2]:
+        assert right
+        assert seen == [0, False, 1, not arrived]

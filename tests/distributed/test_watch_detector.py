@@ -171,6 +171,8 @@ def test_errors_of_peers_are_not_the_cause():
     batch.__cause__ = gloo
     assert is_of_communication(gloo)
     assert is_of_communication(batch)
+    batch.__cause__ = batch  # as of `raise error from error`
+    assert not is_of_communication(batch)
     assert not is_of_communication(ValueError("gloo"))
     assert len(described(ValueError("x" * 5000))) < 1000
 

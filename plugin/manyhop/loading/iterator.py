@@ -131,6 +131,7 @@ class EpochIterator(Iterator[Any]):
         self._samples = snapshot is not None
         self._watched = watched
         self._gpu = gpu
+        self._steps = steps
         self._run_ended = False
         if watched is not None:
             weakref.finalize(self, watched.left).atexit = False
@@ -177,7 +178,7 @@ class EpochIterator(Iterator[Any]):
         moved()
         try:
             if watched is not None and progress.received != progress.rounds:
-                watched.requested()
+                watched.requested(self._pipeline.close)
             value = next(self._pipeline)
         except StopIteration:
             if self._gpu is not None:
@@ -193,6 +194,8 @@ class EpochIterator(Iterator[Any]):
             if watched is None:
                 raise
             reason = _reason(watched, error)
+            if self._steps is not None and self._steps.lacks_rows:
+                reason = _with_warning(reason or error)
             watched.failed(reason or error)
             if reason is not None:
                 raise reason from error
@@ -222,10 +225,20 @@ class EpochIterator(Iterator[Any]):
 
 
 def _reason(watched: Iteration, error: BaseException) -> RankError | None:
-    """Return the fault, by the watch, of the ranks that ended an exchange."""
+    """Return the fault, by the watch, of the ranks that ended an exchange, or did not come to it."""
     if isinstance(error, ExchangeEndedError) and error.without_reason:
         return watched.reason()
-    return watched.located(error) if isinstance(error, ExchangeLostError) else None
+    return watched.explained(error) if isinstance(error, ExchangeLostError) else None
+
+
+def _with_warning(error: BaseException) -> RankError:
+    """Return an error that also tells that the caller's last step used rows that did not come."""
+    ranks = error.ranks if isinstance(error, RankError) else ()
+    return RankError(
+        f"{error} Rows of the batch before did not come either: what its step has computed is wrong, parameters that "
+        "it has updated are, too. Go on from a checkpoint.",
+        ranks=ranks,
+    )
 
 
 def planned(plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[Any], torch.Tensor]]:

@@ -63,6 +63,18 @@ class Steps:
     ) -> None:
         self._exchange, self._moved, self._epoch = exchange, moved, epoch
         self._turns, self._count = Turns(count, self._leave), count
+        self._closed = False
+        exchange.released_later = True
+
+    @property
+    def failure(self) -> RankError | None:
+        """The error of an exchange that has failed, if one has; rows of the one before may not have come either."""
+        return self._exchange.failure
+
+    @property
+    def lacks_rows(self) -> bool:
+        """Whether rows of a batch that was handed out did not come."""
+        return self._exchange.lacks_rows
 
     @contextmanager
     def batch(self, number: int) -> Iterator[None]:
@@ -81,12 +93,20 @@ class Steps:
             _current.exchange = before
 
     def close(self) -> None:
-        """The rest of the epoch is not wanted. A finaliser may call it, in any thread; further calls do nothing."""
-        self._turns.close()
+        """The rest of the epoch is not wanted. A finaliser may call it, in any thread; further calls do nothing.
+
+        From now on, kernels that wait for rows of an exchange that has failed go on without them: who calls this is in
+        no step that would use them.
+        """
+        if not self._closed:
+            self._closed = True
+            self._turns.close()
+            self._exchange.released_later = False
+            self._exchange.release()
 
     def finish(self) -> None:
         """Close, and wait for an exchange that is under way."""
-        self._turns.close()
+        self.close()
         self._turns.wait()
 
     def _leave(self, number: int) -> None:

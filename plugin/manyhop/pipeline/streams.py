@@ -114,6 +114,10 @@ class Streams:
         """Within ``here``: the batch is complete once the stream gets here. ``timed``: stalls for it are measured."""
         return OnStream(value, self.mark(timed), timed)
 
+    def is_complete(self, made: OnStream[T]) -> bool:
+        """Whether the GPU has done all work of a batch."""
+        return bool(made.ready.query())  # type: ignore[no-untyped-call]  # of torch
+
     def lend(self, value: T) -> OnStream[T]:
         """Wrap what the caller's stream makes, for a thread that goes on with it."""
         ready = Event()  # type: ignore[no-untyped-call]  # of torch

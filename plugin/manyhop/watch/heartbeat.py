@@ -106,10 +106,12 @@ def described(error: BaseException) -> str:
 
 def is_of_communication(error: BaseException) -> bool:
     """Return whether an error only means that a peer did not answer: then another rank is at fault."""
-    seen: BaseException | None = error
-    while seen is not None:
-        text = text_of(seen).lower()
-        if isinstance(seen, RuntimeError) and any(word in text for word in ("gloo", "nccl", "connection closed")):
+    cause: BaseException | None = error
+    known: set[int] = set()
+    while cause is not None and id(cause) not in known:  # causes may form a cycle
+        text = text_of(cause).lower()
+        if isinstance(cause, RuntimeError) and any(word in text for word in ("gloo", "nccl", "connection closed")):
             return True
-        seen = seen.__cause__
+        known.add(id(cause))
+        cause = cause.__cause__
     return False

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 
 from manyhop import world
 from manyhop.errors import InputError, RankError
 from manyhop.watch import monitor as monitors
 from manyhop.watch.heartbeat import described, is_of_communication
 from manyhop.watch.monitor import Loop, Monitor
+
+
+def _do_nothing() -> None:
+    """Nobody waits for this rank."""
 
 
 class Watch:
@@ -39,8 +44,12 @@ class Watch:
             self._loop = self._monitor.add(name, timeout)
             weakref.finalize(self, self._loop.drop).atexit = False
 
-    def begin(self, epoch: int) -> Iteration:
+    def begin(self, epoch: int, leave: Callable[[], None] = _do_nothing) -> Iteration:
         """A new iteration over the loader begins; the one before, if it is not done, has been left.
+
+        Args:
+            epoch: its number.
+            leave: ends what other ranks may wait for in this iteration; called if they are at fault.
 
         Raises:
             InputError: the run that the loader was made in has ended.
@@ -57,7 +66,7 @@ class Watch:
         loop.thread = threading.get_ident()
         loop.at = (loop.at[0] + 1, epoch, 0, "making")
         iteration = Iteration(self, loop, monitor)
-        iteration.check()
+        iteration.check(leave)
         return iteration
 
 
@@ -73,8 +82,11 @@ class Iteration:
         self._watch = watch  # a loader may be dropped while its iterator is in use
         self._loop, self._monitor, self._number = loop, monitor, loop.at[0]
 
-    def requested(self) -> None:
+    def requested(self, leave: Callable[[], None] = _do_nothing) -> None:
         """The caller asks for a batch, and there is one more in this epoch.
+
+        Args:
+            leave: as of :meth:`Watch.begin`.
 
         Raises:
             RankError: a rank is at fault; names it.
@@ -85,7 +97,7 @@ class Iteration:
             loop.at = (number, epoch, received, "making")
             monitors.moved()
             if loop.trouble:
-                self.check()
+                self.check(leave)
 
     def received(self) -> None:
         """The caller has its batch: its step begins."""
@@ -125,10 +137,19 @@ class Iteration:
         fault = self._monitor.deeper_fault(self._loop, float("inf"))
         return None if fault is None else RankError(f"{self._loop.name}: {fault.text}", ranks=fault.ranks)
 
-    def located(self, error: RankError) -> RankError:
-        """Return the error of ranks that did not come to a collective of the loader, with where they are."""
-        if self._monitor is None or not error.ranks:
-            return error
+    def explained(self, error: RankError) -> RankError | None:
+        """Return the error of ranks that did not come to a collective of the loader, or why they did not.
+
+        Ranks that follow the one at fault do not come either: the heartbeats tell who was first. ``None``: they tell
+        nothing else than ``error``.
+        """
+        if self._monitor is None or self._loop.at[0] != self._number:
+            return None
+        fault = self._monitor.fault_now(self._loop, suspicious=True)
+        if fault is not None and fault.ranks and fault.kind != "idle":
+            return RankError(f"{self._loop.name}: {fault.text}", ranks=fault.ranks)
+        if not error.ranks:
+            return None
         known = self._monitor.known(self._loop, error.ranks[0])
         return RankError(
             f"{error} Last known of rank {error.ranks[0]}: {known}. If it is only late (evaluation, saving), pass "
@@ -136,12 +157,19 @@ class Iteration:
             ranks=error.ranks,
         )
 
-    def check(self) -> None:
-        """Raise if a rank is reported to be at fault."""
+    def check(self, leave: Callable[[], None] = _do_nothing) -> None:
+        """Raise if a rank is reported to be at fault.
+
+        If a rank just left, there may be a deeper reason, which is waited for some seconds: after ``leave``, as ranks
+        that wait for this one meanwhile would take it for late.
+        """
         if self._monitor is None or self._loop.at[0] != self._number:
             return
         fault = self._monitor.fault_now(self._loop)
         if fault is not None:
+            leave()
+            if fault.has_deeper_reason:
+                fault = self._monitor.deeper_fault(self._loop, self._loop.at[2]) or fault
             error = RankError(f"{self._loop.name}: {fault.text}", ranks=fault.ranks)
             self._end("followed", fault.text, fault.ranks)
             raise error

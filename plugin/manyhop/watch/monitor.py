@@ -120,12 +120,9 @@ class Monitor:
         """Publish the next heartbeat at once. May be called from finalisers."""
         self._mail.put(None)
 
-    def fault_now(self, loop: Loop) -> Fault | None:
-        """Return what keeps a loop from its next batch. If a rank just left, wait some seconds for a deeper reason."""
-        fault = self._fault(loop, loop.at[2])
-        if fault is None or not fault.has_deeper_reason:
-            return fault
-        return self.deeper_fault(loop, loop.at[2]) or fault
+    def fault_now(self, loop: Loop, *, suspicious: bool = False) -> Fault | None:
+        """Return what keeps a loop from its next batch, as far as it is known; ``suspicious``: something is wrong."""
+        return self._fault(loop, loop.at[2], self._suspicion if suspicious else None)
 
     def deeper_fault(self, loop: Loop, received: float) -> Fault | None:
         """Return the fault that may have caused others: a rank that failed, or sends no heartbeats any more."""

@@ -24,6 +24,20 @@ class ExchangeFailure:
     _of_all: tuple[type[Exception], ...] = (ExchangeEndedError,)
     """Errors that all ranks raise alike, after which exchanges go on."""
 
+    released_later: bool = False
+    """Whether somebody calls :meth:`release` after a failure, when no step waits for rows that may not come."""
+
+    lacks_rows: bool = False
+    """Whether rows that :meth:`release` was called for had been handed out before they came."""
+
+    @property
+    def failure(self) -> RankError | None:
+        """The error that ended the exchange, if one has."""
+        return self._ended
+
+    def release(self) -> None:
+        """After a failure, stop waiting for rows on this rank's GPU."""
+
     def rest(self) -> None:
         """Give back what other exchanges may use until the next call."""
 

@@ -123,11 +123,10 @@ def _checksum(asked: tuple[tuple[str, tuple[int, ...], torch.dtype, int], ...]) 
 def absent(key: str, world: World) -> tuple[int, ...]:
     """Return the ranks that have not reported in the store that they lost the exchange ``key`` too."""
     missing = [rank for rank in range(world.world_size) if rank != world.rank]
-    store = control.store()
+    store = control.side_store()
     if store is None:
         return ()
     try:
-        store = store.clone()
         store.set(f"{key}/{world.rank}", "")
         end = time.monotonic() + _GRACE_SECONDS
         while missing and time.monotonic() < end:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop import control
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import FeatureError, RankError
 from manyhop.features.buffers import BufferPool
@@ -71,6 +72,7 @@ class Exchange(ExchangeFailure):
         self._last: Any = None
         self._giver = ThreadPoolExecutor(1, "manyhop-exchange")  # answers others while this rank's answers come
         self._group: Any = None
+        control.side_store()  # to find out who is missing, when its process may have ended
         if self.world.num_nodes > 1:
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
 

@@ -26,12 +26,12 @@ def steps_on_gpu(
 
     Batches are sampled in groups, unless the user defines the sampler or the batches.
     """
-    streams, seeds, assembler = gpu.streams, adapter.seeds, adapter.assembler
+    streams, seeds, assembler, steps = gpu.streams, adapter.seeds, adapter.assembler, epoch.steps
     in_thread, transform, hands_out = assembler.in_thread, assembler.transform, assembler.hands_out
     merges = gpu.sampling is not None and not assembler.makes_alone
     lookup = gpu.lookup if gpu.finds_seeds(loader, adapter) else None
     plan = None if loader.plan is None else replace(loader.plan, seed=epoch.seed)
-    joins = merges and in_thread and epoch.steps is None and assembler.joins
+    joins = merges and in_thread and steps is None and assembler.joins
 
     def begin(batches: Sequence[tuple[int, Item]]) -> list[Callable[[], Any]]:
         group = None
@@ -81,6 +81,8 @@ def steps_on_gpu(
         return gpu.tensors_of(adapter, [batch])
 
     def finish(batch: int, made: OnStream[Any]) -> Any:
+        if steps is not None and (failure := steps.failure) is not None and not streams.is_complete(made):
+            raise failure  # the rows of this batch may never come
         if made.source is not None and not made.source[0].is_current():  # made ahead of time, and outdated by now
             made = made.source[1].retake(batch)
         if not in_thread:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable
 
 import torch
@@ -10,8 +12,13 @@ import torch
 from manyhop import control, world
 from manyhop.errors import RankError
 from manyhop.features.exchange.gpu.peers import Peers
+from manyhop.features.exchange.headers import ExchangeLostError
 
 _BROKEN = "nobody: broken"
+_LONGEST_END = (
+    60.0  # seconds that the end of a run waits for ranks that have not heard of it; the watch tells them, too
+)
+_LAST_KERNELS = 2.0  # seconds for what is under way between ranks that have all come to their ends
 
 
 class Connections:
@@ -28,7 +35,7 @@ class Connections:
 
     def __init__(self, device: torch.device, timeout: float) -> None:
         self._device, self._timeout = device, timeout
-        self._store = control.store().clone()  # others may wait in the ranks' own for long
+        self._store = control.side_store()  # others may wait in the ranks' own for long
         self._condition = threading.Condition()
         self._made: list[Peers] = []
         self._users: list[str] = []
@@ -95,12 +102,37 @@ class Connections:
                 self._condition.notify_all()
 
     def close(self) -> None:
-        """Close all at the end of the run. NCCL's end with the process group: closing them takes all ranks."""
+        """Close all at the end of the run.
+
+        What this rank has announced may reach ranks that are still in a step, so it is waited for. A rank that ends
+        elsewhere, or has broken its communicator, does not come any more: then it is aborted. Else the end of the
+        process group, which closes those of NCCL together with the other ranks, would wait for it for ever.
+        """
         with self._condition:
             made, self._made = self._made, []
-        for peers in made:
-            if self._device.type == "cpu" and (peers.latest is None or peers.latest.is_complete()):
+            broken = [user == _BROKEN for user in self._users]
+        others = self._others_at_their_ends()
+        for peers, is_broken in zip(made, broken, strict=False):
+            if not is_broken and not _is_idle(peers, others, min(self._timeout, _LONGEST_END)):
+                peers.abort()
+            elif self._device.type == "cpu" and not is_broken:
                 peers.close()
+
+    def _others_at_their_ends(self) -> Callable[[], bool]:
+        """Publish that this rank closes its communicators; return what tells whether all others do, or are gone."""
+        rank, key = world.current_rank(), f"connections {self._timeout:g}/closed"
+        missing = [f"{key}/{other}" for other in range(world.current_size()) if other != rank]
+
+        def all_closed() -> bool:
+            try:
+                missing[:] = [missing[k] for k in control.absent(self._store, missing)]
+            except RuntimeError:  # whoever holds the store has gone
+                missing.clear()
+            return not missing
+
+        with contextlib.suppress(RuntimeError):
+            self._store.set(f"{key}/{rank}", "")
+        return all_closed
 
     def _choose(self, key: str) -> tuple[int, str]:
         """On rank 0, choose a communicator, and publish it with its former user."""
@@ -116,7 +148,7 @@ class Connections:
     def _hear(self, key: str) -> tuple[int, str]:
         """Return what rank 0 has published."""
         if not control.appears(self._store, key, world.current_size(), self._timeout):
-            raise RankError(f"Rank 0 did not come to an exchange within {self._timeout:g} s.", ranks=(0,))
+            raise ExchangeLostError(f"Rank 0 did not come to an exchange within {self._timeout:g} s.", ranks=(0,))
         number, _, before = self._store.get(key).decode().partition(" ")
         return int(number), before
 
@@ -141,6 +173,18 @@ class Connections:
             self._users.append("")
             self._latest.append("")
         return self._users[number] == _BROKEN or (not self._users[number] and self._latest[number] == before)
+
+
+def _is_idle(peers: Peers, others_ended: Callable[[], bool], timeout: float) -> bool:
+    """Return whether nothing is under way any more, once that is so, or nobody is left who could end it."""
+    now = time.monotonic()
+    end = now + timeout
+    while not peers.is_idle() and now < end:
+        if others_ended():
+            end = min(end, now + _LAST_KERNELS)
+        time.sleep(0.02)
+        now = time.monotonic()
+    return peers.is_idle()
 
 
 def connections(device: torch.device, timeout: float) -> Connections:

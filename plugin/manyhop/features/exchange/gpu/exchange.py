@@ -85,11 +85,15 @@ class GPUExchange(ExchangeFailure):
         self._peers: Peers | None = None
         self._side: Any = None
         self._done: Any = None
+        self._events: list[Any] = []
+        self._rows_done: Any = None
+        self._broken: Peers | None = None
         self._stream_key: Any = None
         self._stream: Any = None
         if self._device.type == "cuda":
             self._side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-            self._done = self._side.record_event()
+            self._events = [self._side.record_event() for _ in range(2)]
+            self._done = self._events[0]
         for kernel in [marker(True, False), marker(False, False), placer(False), *usual_kernels()]:
             kernel.prepare(self._device)
         self._turns_taken = 0  # with a communicator
@@ -114,10 +118,10 @@ class GPUExchange(ExchangeFailure):
             RankError: another rank failed, left, is gone, late or out of step.
         """
         with self._failing(tag):
-            if self._is_current():
-                return self._gather(requests, tag)
-            with torch.cuda.device(self._device):  # new threads start with device 0
-                return self._gather(requests, tag)
+            with self._on_device():  # new threads start with device 0
+                rows = self._gather(requests, tag)
+            self._rows_done = self._done
+            return rows
 
     def keep(self, hottest: Sequence[tuple[Sequence[DistributedRows], Tensor]]) -> None:
         """Cache rows of other ranks on this rank's GPU. All ranks call it, with the same sources in the same order.
@@ -345,6 +349,8 @@ class GPUExchange(ExchangeFailure):
     def _end_in_order(self, stream: Any) -> None:
         """Order the next exchange, on any stream, after the work enqueued on ``stream``."""
         if stream is not None:
+            first, second = self._events
+            self._done = second if self._rows_done is first else first
             self._done.record(stream)
             if self._peers is not None:
                 self._peers.done.record(stream)
@@ -357,11 +363,20 @@ class GPUExchange(ExchangeFailure):
         return contextlib.nullcontext() if self._is_current() else torch.cuda.device(self._device)
 
     def _disconnect(self) -> None:
-        """Close the connections, which unblocks the ranks that wait for this one, and kernels that wait on this GPU."""
+        """Give up the connections. They are aborted here, or with :meth:`release`."""
         peers, self._peers, self._last = self._peers, None, None
         if peers is not None and self._connections is not None:
             self._connections.give_back(peers, broken=True)
-            peers.abort()
+            self._broken = peers
+            if not self.released_later:
+                self.release()
+
+    def release(self) -> None:
+        """Abort the connections of an exchange that has failed: kernels that wait for rows go on without them."""
+        broken, self._broken = self._broken, None
+        if broken is not None:
+            self.lacks_rows = self._rows_done is not None and not self._rows_done.query()
+            broken.abort()
 
 
 @dataclass

@@ -90,6 +90,12 @@ class Peers:
                 self._call_torch(received, sent, expected, sizes)
         return _OnItsWay(stream, side.record_event(), (received, sent))
 
+    def is_idle(self) -> bool:
+        """Return whether all ranks have taken part in what this one has enqueued last."""
+        if self._on_gpu:
+            return bool(self.done.query())
+        return self.latest is None or bool(self.latest.is_complete())
+
     def close(self) -> None:
         """Close the connections."""
         with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # the default group is gone already
