@@ -22,7 +22,7 @@ from manyhop.features.whole_memory.capacity import require_communicator
 Scope = Literal["node", "all"]
 """Which ranks hold a tensor together: those of each node, or all."""
 
-_GRACE_SECONDS = (60.0, 5.0)  # that ranks may end after each other; between ranks that have seen all others end
+_GRACE_SECONDS = 60.0  # that ranks may end after each other
 
 
 @dataclass(eq=False)
@@ -121,11 +121,11 @@ def _close() -> None:
     _communicators.clear()
     failing = getattr(sys, "last_exc", getattr(sys, "last_value", None)) is not None
     with contextlib.suppress(RankError):
-        # Twice: a rank that has given up waiting does not come again. One that fails notifies the others, and goes.
-        for timeout in (0.0,) if failing else _GRACE_SECONDS:
-            every = control.exchange("the end of WholeMemory", {"failing": failing}, timeout=timeout)
-            if any(fact["failing"] for fact in every):
-                return
+        # A rank that fails does not wait: it notifies the others, and goes.
+        grace = 0.0 if failing else _GRACE_SECONDS
+        every = control.exchange("the end of WholeMemory", {"failing": failing}, timeout=grace)
+        if any(fact["failing"] for fact in every):
+            return
         wmb = binding()
         torch.cuda.synchronize()
         for each in left:
