@@ -124,7 +124,7 @@ class Iteration:
     def failed(self, error: BaseException) -> None:
         """Making a batch failed on this rank."""
         if isinstance(error, RankError):
-            self._end("followed", str(error), error.ranks)
+            self._end("followed", str(error).removeprefix(f"{self._loop.name}: "), error.ranks)
         elif is_of_communication(error):
             self._end("followed", described(error))
         else:
