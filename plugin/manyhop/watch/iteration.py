@@ -140,12 +140,14 @@ class Iteration:
     def explained(self, error: RankError) -> RankError | None:
         """Return the error of ranks that did not come to a collective of the loader, or why they did not.
 
-        Ranks that follow the one at fault do not come either: the heartbeats tell who was first. ``None``: they tell
-        nothing else than ``error``.
+        Ranks that follow the one at fault do not come either: the heartbeats tell who was first. They are waited for
+        some seconds if ``error`` names nobody. ``None``: they tell nothing else than ``error``.
         """
         if self._monitor is None or self._loop.at[0] != self._number:
             return None
         fault = self._monitor.fault_now(self._loop, suspicious=True)
+        if fault is None and not error.ranks:
+            fault = self._monitor.deeper_fault(self._loop, self._loop.at[2])
         if fault is not None and fault.ranks and fault.kind != "idle":
             return RankError(f"{self._loop.name}: {fault.text}", ranks=fault.ranks)
         if not error.ranks:
