@@ -185,7 +185,7 @@ def _break(*_):
 
 
 @pytest.mark.parametrize("arrived", [True, False])
-def test_nothing_is_aborted_while_a_step_may_wait_for_rows(launcher, arrived):
+def test_nothing_is_aborted_while_a_step_may_use_rows_that_have_not_come(launcher, arrived):
     for right, seen in launcher.run(fail_with_rows_under_way, arrived, world_size=3, env=ENV)[::2]:
         assert right
-        assert seen == [0, False, 1, not arrived]
+        assert seen == [int(arrived), False, 1, not arrived]  # a step may also wait for all work of its GPU

@@ -127,6 +127,7 @@ def test_the_rank_at_fault_is_named_in_bounded_time(start_on_all_gpus, placement
 def compare_epochs(placement, num_seeds):
     """Whole epochs, and some that all ranks leave early: batches here and on the CPU, and how many."""
     faulthandler.dump_traceback_later(STACKS_AFTER)
+    manyhop.init()  # which waits longer than a loader
     there, here = make_loader(placement, num_seeds, num_workers=1), make_loader(placement, num_seeds, "cpu")
     seen = []
     for most in (100, 2, 0, 100):

@@ -363,20 +363,27 @@ class GPUExchange(ExchangeFailure):
         return contextlib.nullcontext() if self._is_current() else torch.cuda.device(self._device)
 
     def _disconnect(self) -> None:
-        """Give up the connections. They are aborted here, or with :meth:`release`."""
+        """Give up the connections, and abort them, which unblocks kernels that wait on this GPU.
+
+        If rows that were handed out are still under way, a step may wait for them: then :meth:`release` aborts.
+        """
         peers, self._peers, self._last = self._peers, None, None
         if peers is not None and self._connections is not None:
             self._connections.give_back(peers, broken=True)
             self._broken = peers
-            if not self.released_later:
+            if not self.released_later or self._have_rows_come():
                 self.release()
 
     def release(self) -> None:
         """Abort the connections of an exchange that has failed: kernels that wait for rows go on without them."""
         broken, self._broken = self._broken, None
         if broken is not None:
-            self.lacks_rows = self._rows_done is not None and not self._rows_done.query()
+            self.lacks_rows = not self._have_rows_come()
             broken.abort()
+
+    def _have_rows_come(self) -> bool:
+        """Return whether the GPU has all rows of the last call that returned some."""
+        return self._rows_done is None or bool(self._rows_done.query())
 
 
 @dataclass
