@@ -24,7 +24,7 @@ NEEDS = LENGTHS + MOST_GROUPS
 IDS = NEEDS + MOST_GROUPS
 """Offset of the ids."""
 
-_SPIN_SECONDS = 0.0005  # poll without sleeping for this long
+_SPIN_SECONDS = 0.0005  # poll without pauses for this long
 
 
 class Flight:
@@ -132,5 +132,4 @@ class Flight:
             waited = time.monotonic() - begin
             if waited > self._timeout:
                 raise RuntimeError(f"nothing came for {self._timeout:g} s")
-            if waited > _SPIN_SECONDS:
-                time.sleep(_SPIN_SECONDS / 10)
+            time.sleep(0 if waited < _SPIN_SECONDS else _SPIN_SECONDS / 10)  # gives the caller the interpreter's lock
