@@ -208,6 +208,8 @@ def pinned_from(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 class NoSteps:
     """Exchanges of a loader, or of an epoch, in which nothing is exchanged."""
 
+    failure, lacks_rows = None, False
+
     def begin(self, epoch: int, count: int) -> "NoSteps":
         return self
 
