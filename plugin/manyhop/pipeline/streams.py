@@ -6,7 +6,7 @@ import contextlib
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from time import perf_counter
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -66,8 +66,6 @@ class Streams:
         self._spare: list[Event] = []  # to be recorded again: new ones cost more
         self._waited: tuple[Event | None, Stream | None] = None, None
         self._recorded: tuple[Event | None, Stream | None] = None, None
-        # Batches of a launch share memory, and each call of torch gives the interpreter's lock away.
-        self._last: tuple[Stream | None, dict[int, weakref.ref[Tensor]]] = None, {}  # recorded for the batch before
         self._intervals: deque[_Interval] = deque()
         self._known: dict[int, Stream] = {}
         self._since = Event(enable_timing=True)  # type: ignore[no-untyped-call]  # of torch
@@ -134,12 +132,12 @@ class Streams:
             _record(tensor, stream)
         return made.value
 
-    def receive(self, made: OnStream[T], memory_of: Callable[[T], Mapping[int, Tensor]], times: int = 1) -> T:
+    def receive(self, made: OnStream[T], tensors_of: Callable[[T], Iterable[Tensor]], times: int = 1) -> T:
         """In the caller: its stream waits for the batch, whose memory is not used again before that stream is done.
 
         Args:
             made: the batch.
-            memory_of: gives the memory of a batch that is the loader's, each by its address as one tensor.
+            tensors_of: gives all tensors of a batch that are the loader's.
             times: how many batches a measured stall stands for.
         """
         stream = self._current()
@@ -159,10 +157,10 @@ class Streams:
             self._waited = made.ready, stream
         ready, recorded = self._recorded
         if made.together is None or ready is not made.ready or recorded is not stream:
-            self._record_all(made, memory_of, stream)
+            self._record_all(made, tensors_of, stream)
         return made.value
 
-    def _record_all(self, made: OnStream[T], memory_of: Callable[[T], Mapping[int, Tensor]], stream: Stream) -> None:
+    def _record_all(self, made: OnStream[T], tensors_of: Callable[[T], Iterable[Tensor]], stream: Stream) -> None:
         """Record the memory of a batch, and of those that are ready at the same time, on a stream of the caller."""
         if made.together:
             for tensor in made.together:
@@ -170,11 +168,8 @@ class Streams:
             made.together.clear()  # the batches alone keep their memory
             self._recorded = made.ready, stream
         else:  # where another stream is recorded, each by itself
-            before, self._last = self._last, (stream, {})
-            for address, tensor in memory_of(made.value).items():
-                if before[0] is not stream or not _is_at(before[1].get(address), address):
-                    _record(tensor, stream)
-                self._last[1][address] = weakref.ref(tensor)
+            for tensor in tensors_of(made.value):
+                _record(tensor, stream)
 
     def _event(self, *, timed: bool) -> Event:
         """An event to be recorded: one that was, and is not needed any more, if there is one."""
@@ -311,12 +306,6 @@ def tensors_in(value: Any, known: Collection[int] = ()) -> Iterator[Tensor]:
                 yield value
             if attributes := getattr(value, "__dict__", None):
                 stack.append(attributes)
-
-
-def _is_at(last: weakref.ref[Tensor] | None, address: int) -> bool:
-    """Whether memory is still that of a tensor that lay there."""
-    tensor = None if last is None else last()
-    return tensor is not None and tensor.layout is _STRIDED and tensor.untyped_storage().data_ptr() == address
 
 
 def _record(tensor: Tensor, stream: Stream) -> None:

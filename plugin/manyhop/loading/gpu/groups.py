@@ -88,7 +88,7 @@ class InFlightGroup(SampledGroup):
                 batches, nbytes, memory = assembler.join(samples, turns[:1])
             timed = gpu.is_timed(turns[0])
             ready = streams.mark(timed)
-        together = list(gpu.memory_of(self._adapter, batches).values()) if memory is None else memory
+        together = gpu.tensors_of(self._adapter, batches) if memory is None else memory
         source = self._state, self
         self._made = {
             k: OnStream(batch, ready, timed and k == i, together, source) for k, batch in enumerate(batches, i)

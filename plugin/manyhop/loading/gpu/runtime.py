@@ -135,17 +135,14 @@ class GPURuntime:
         own = [value for value in self.placed.sources if type(value) is Tensor]
         return [(value, value._version) for value in own if not value.is_inference()] + self._sources.versions()
 
-    def receive(self, made: OnStream[Any], memory_of: Callable[[Any], dict[int, Tensor]]) -> Any:
-        """Return a batch to the caller, ready on the caller's stream; ``memory_of`` returns the memory of a batch."""
+    def receive(self, made: OnStream[Any], tensors_of: Callable[[Any], list[Tensor]]) -> Any:
+        """Return a batch to the caller, ready on the caller's stream; ``tensors_of`` returns the tensors of a batch."""
         if self.checks:
             self.checks.ask()
-        return self.streams.receive(made, memory_of, self.group_size)
+        return self.streams.receive(made, tensors_of, self.group_size)
 
-    def memory_of(self, adapter: Adapter[Any, Any], batches: Sequence[Any]) -> dict[int, Tensor]:
-        """Return the memory of batches, without the user's: by address, the first tensor that lies there.
-
-        Tensors without memory of their own, such as sparse ones, are there by their ``id``.
-        """
+    def tensors_of(self, adapter: Adapter[Any, Any], batches: Sequence[Any]) -> list[Tensor]:
+        """Return the tensors of batches, one per storage, without the user's."""
         found: dict[int, Tensor] = {}
         known = self._known
         for batch in batches:
@@ -154,10 +151,10 @@ class GPURuntime:
                     kind = type(value)
                     if kind is Tensor and value.layout is _STRIDED:
                         if id(value) not in known:
-                            found.setdefault(value.untyped_storage().data_ptr(), value)
+                            found[value.untyped_storage().data_ptr()] = value
                     elif kind not in _NO_TENSORS and not (kind is list and _NO_TENSORS.issuperset(map(type, value))):
                         found.update((id(tensor), tensor) for tensor in tensors_in(value, known))
-        return found
+        return list(found.values())
 
     def gather(self, requests: list[RowRequest], threads: int | None = None) -> list[Any]:
         """Gather the rows of all tensors of some batches to this GPU; ``threads`` read host memory."""

@@ -77,8 +77,8 @@ def steps_on_gpu(
                     value = assembler.complete(value)
             return streams.hand_over(value if in_thread else (turn, value), timed=gpu.is_timed(turn))
 
-    def memory_of(batch: Any) -> dict[int, Tensor]:
-        return gpu.memory_of(adapter, [batch])
+    def tensors_of(batch: Any) -> list[Tensor]:
+        return gpu.tensors_of(adapter, [batch])
 
     def finish(batch: int, made: OnStream[Any]) -> Any:
         if steps is not None and (failure := steps.failure) is not None and not streams.is_complete(made):
@@ -90,7 +90,7 @@ def steps_on_gpu(
             with streams.on_stream(), epoch.batch_context(batch, turn, 1), epoch.in_step(turn):
                 out = assembler.complete(streams.adopt(made)[1])
                 made = streams.hand_over(out, timed=made.timed)
-        value = gpu.receive(made, memory_of)
+        value = gpu.receive(made, tensors_of)
         return assembler.hand_out(value) if hands_out else value
 
     size = gpu.group_size if merges else 1
