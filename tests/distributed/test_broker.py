@@ -235,6 +235,13 @@ def test_who_comes_very_late_gets_what_is_there(brokers: Brokers, monkeypatch: p
     late = ask(b, expected=2)
     assert late.builds == (not channel._ABSTRACT)  # a name that is a file is removed with this process's run
     assert late.message == ({"n": 1} if channel._ABSTRACT else {})
+    b.close()
+
+    def services() -> list[str]:
+        return [one.name for one in threading.enumerate() if one.name == "manyhop memory"]
+
+    wait_until(lambda: not services())
+    assert not services()
 
 
 def test_who_comes_while_the_service_ends_starts_another(brokers: Brokers) -> None:

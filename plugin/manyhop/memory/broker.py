@@ -122,8 +122,8 @@ class Broker:
     def close(self) -> None:
         """End the service if it runs in this process, once as many have asked as are expected to.
 
-        Wait some seconds for them. Afterwards, it goes on as long as this process does: what this process still has in
-        memory must not be made a second time. What was handed out stays usable.
+        Wait some seconds for them. Afterwards, it goes on as long as this process does, if it can still be found: what
+        this process still has in memory must not be made a second time. What was handed out stays usable.
         """
         if self._service is not None:
             self._service.close()
@@ -193,19 +193,19 @@ class _Service:
         self._thread.start()
 
     def close(self) -> None:
-        self._wake.close()
+        with contextlib.suppress(OSError):  # it has ended
+            self._wake.send(b".")
         self._thread.join(_LINGER_S)
-        channel.remove(self._address)  # not later: files outlive their process
+        if channel.remove(self._address):  # not later: files outlive their process
+            self._wake.close()  # nobody can ask any more
 
     def _serve(self, wake: socket.socket) -> None:
         try:
-            closing = False
-            while not closing or any(thing.came < thing.expected for thing in self._things.values()):
+            closing = abandoned = False
+            while not abandoned and (not closing or any(one.came < one.expected for one in self._things.values())):
                 for ready, _ in self._selector.select():  # what was sent before the end is still passed on
                     if ready.fileobj is wake:
-                        closing = True
-                        self._selector.unregister(wake)
-                        wake.close()
+                        closing, abandoned = True, not wake.recv(1)
                     elif ready.fileobj is self._listener:
                         self._accept()
                     elif ready.data.connection.fileno() >= 0:  # not lost meanwhile
@@ -214,6 +214,7 @@ class _Service:
             for held in list(self._selector.get_map().values()):
                 held.fileobj.close()  # type: ignore[union-attr]  # all of them are sockets
             self._selector.close()
+            self._wake.close()
             for thing in self._things.values():
                 channel.close_all(thing.fds)
 

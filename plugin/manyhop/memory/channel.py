@@ -84,11 +84,13 @@ def listen(address: str) -> socket.socket | None:
     return listener
 
 
-def remove(address: str) -> None:
-    """Remove what a service leaves behind where names of sockets are files."""
-    if not _ABSTRACT:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(address)
+def remove(address: str) -> bool:
+    """Remove the name of a service where names of sockets are files. Return whether it cannot be found any more."""
+    if _ABSTRACT:
+        return False
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(address)
+    return True
 
 
 def new_socket() -> socket.socket:
