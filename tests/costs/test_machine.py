@@ -69,13 +69,14 @@ def test_constants_that_are_not_there():
 
 
 def test_an_h200_is_that_of_the_records():
-    """Every constant but two: of papers100M's size is the other record, products and memory are not in any."""
+    """Every constant but some: autocast is of another day, products and memory are not in any record."""
     machine, kept = calibrate(load((BENCHMARKS / "gpu.json").read_text()), H200)
     assert kept == ["memory", "products", "half_products", "captured_layer_s", "autocast_layer_s", "cugraph"]
     for name, value in dataclasses.asdict(machine.gpu).items():
         assert getattr(H200.gpu, name) == pytest.approx(value, rel=2e-3), name
     four, _ = calibrate(load((BENCHMARKS / "gpu-four.json").read_text()), H200)
-    assert H200.gpu.autocast_layer_s == pytest.approx(four.gpu.autocast_layer_s, rel=0.02)
+    assert 0 < H200.gpu.autocast_layer_s < four.gpu.autocast_layer_s  # of a slower host
+    assert H200.gpu.step_layer_s < four.gpu.step_layer_s
     assert H200.gpu.products == pytest.approx(2 * 45_000 * 256**2 / 0.145e-3, rel=2e-3)
 
 

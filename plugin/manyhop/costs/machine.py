@@ -167,7 +167,8 @@ _CUGRAPH = CuGraphCosts(gpus=2, batch_s=0.078e-3, edge_s=10.5e-9)
 # Measured: docs/benchmarks/gpu.json by `manyhop bench machine --saved`, but for
 # - products: docs/benchmarks-gpu.md, "Training steps" (45,000 x 256 by 256 x 256 in 0.145 ms);
 # - captured_layer_s: the same, papers100M's size on one H100, captured and trimmed: 0.62 ms for the GPU;
-# - autocast_layer_s: docs/benchmarks/gpu-four.json, papers100M's size on one GPU beside float32.
+# - autocast_layer_s: papers100M's size on one H200 beside float32, 2026-11-21. That of docs/benchmarks/gpu-four.json
+#   is 0.42 ms, by a host that takes 1.3 times as long for a layer.
 # Assumed: half_products, 40 % of the 989 TFLOP/s of NVIDIA's H200 data sheet; network, 80 % of one adapter of 400 Gb/s
 # per GPU (DGX H100/H200 user guide); message_s, a guess.
 H200 = Machine(
