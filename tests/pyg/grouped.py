@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -21,8 +21,8 @@ from manyhop.system import triton_compiler
 class StandIn:
     """Begins by noting the requests, and samples when they are finished."""
 
-    groups: list[int]
-    threads: set[str]
+    groups: ClassVar[list[int]] = []
+    threads: ClassVar[set[str]] = set()
 
     def __init__(self, make: Any, *args: Any, device: torch.device, **kwargs: Any) -> None:
         self._sampler = make(*args, **kwargs)
