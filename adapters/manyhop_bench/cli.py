@@ -119,8 +119,6 @@ def _run_dgl(args: argparse.Namespace) -> int:
     _one_thread()
     import torch
 
-    import manyhop_dgl  # noqa: F401  # lets DGL be imported on this torch
-
     try:
         from manyhop_bench.dgl.command import main
     except ModuleNotFoundError as error:

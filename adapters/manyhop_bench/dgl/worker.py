@@ -11,7 +11,6 @@ import time
 from statistics import median
 from typing import Any
 
-import manyhop_dgl  # isort: skip  # noqa: F401  # lets DGL be imported on this torch
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
