@@ -40,7 +40,9 @@ def test_records(capsys, tmp_path):
     out = capsys.readouterr().out
     assert "## gpu.json" in out
     assert "| batch_s | 6.612e-05 |" in out
-    assert "as given: memory, products, half_products, captured_layer_s, autocast_layer_s, cugraph." in out
+    assert (
+        "as given: memory, products, half_products, captured_layer_s, captured_ddp_s, autocast_layer_s, cugraph." in out
+    )
     assert read_machine(tmp_path / "four.json").name == "H100"  # the last one's
     assert read_machine(tmp_path / "four.json").gpu.batch_s < 4e-5
 

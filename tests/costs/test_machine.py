@@ -9,12 +9,14 @@ import pytest
 from manyhop.costs import (
     H100,
     H200,
+    Cluster,
     CPUCosts,
     CuGraphCosts,
     Machine,
     Workload,
     expected_sizes,
     graph_sage,
+    predict,
     read_machine,
     write_machine,
 )
@@ -71,12 +73,14 @@ def test_constants_that_are_not_there():
 def test_an_h200_is_that_of_the_records():
     """Every constant but some: autocast is of another day, products and memory are not in any record."""
     machine, kept = calibrate(load((BENCHMARKS / "gpu.json").read_text()), H200)
-    assert kept == ["memory", "products", "half_products", "captured_layer_s", "autocast_layer_s", "cugraph"]
+    captured = ["captured_layer_s", "captured_ddp_s"]
+    assert kept == ["memory", "products", "half_products", *captured, "autocast_layer_s", "cugraph"]
     for name, value in dataclasses.asdict(machine.gpu).items():
         assert getattr(H200.gpu, name) == pytest.approx(value, rel=2e-3), name
     four, _ = calibrate(load((BENCHMARKS / "gpu-four.json").read_text()), H200)
     assert 0 < H200.gpu.autocast_layer_s < four.gpu.autocast_layer_s  # of a slower host
     assert H200.gpu.step_layer_s < four.gpu.step_layer_s
+    assert H200.gpu.captured_ddp_s == pytest.approx(four.gpu.captured_ddp_s, rel=2e-3)
     assert H200.gpu.products == pytest.approx(2 * 45_000 * 256**2 / 0.145e-3, rel=2e-3)
 
 
@@ -93,6 +97,26 @@ def test_captured_layers_are_those_of_a_step_of_papers100m():
         row_bytes=256, features=128, half=True, captured=True,
     )  # fmt: skip
     assert graph_sage(work, H100.gpu).gpu == pytest.approx(0.62e-3, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "hidden", "half", "one", "several"),
+    [
+        (4, 256, False, 0.864e-3, 0.935e-3),
+        (4, 512, False, 1.461e-3, 1.542e-3),
+        (4, 256, True, 0.558e-3, 0.619e-3),
+        (2, 256, True, 0.558e-3, 0.619e-3),
+    ],
+)
+def test_a_captured_step_under_ddp_takes_as_much_longer_on_two_gpus_as_on_four(gpus, hidden, half, one, several):
+    """docs/benchmarks-gpu.md, steps without loading on H200s: one of these rows decides the constant."""
+    sizes = expected_sizes(111_059_956, 1_615_685_872, (15, 10, 5), 1024)
+    work = Workload(
+        sizes=sizes, batch_size=1024, num_seeds=1024, row_bytes=256, features=128, hidden=hidden, half=half,
+        captured=True,
+    )  # fmt: skip
+    times = predict(work, Cluster(gpus_per_node=gpus), H200)
+    assert times.all_reduce_s == pytest.approx(several - one, abs=13e-6)
 
 
 def test_cugraph_from_loaders_of_two_sizes():

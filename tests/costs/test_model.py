@@ -27,9 +27,9 @@ ROWS = 100 * 400  # bytes of a batch
 CPU = CPUCosts(batch_s=2.0, edge_s=0.5, copy=ROWS / 8)
 GPU = GPUCosts(
     memory=1, copy=ROWS / 0.93, reads=1000.0, pcie=ROWS / 6, peer=ROWS / 4, products=1e9, half_products=1e10,
-    launch_s=16.0, hop_s=8.0, peer_hop_s=80.0, edge_reads=100.0, layer_s=0.0, captured_layer_s=4.0, epoch_s=9.0,
-    batch_s=3.0, padded_batch_s=0.75, spread_batch_s=0.5, step_layer_s=0.5, autocast_layer_s=0.25, ddp_s=0.125,
-    exchange_s=7.0, shared_host=2.0,
+    launch_s=16.0, hop_s=8.0, peer_hop_s=80.0, edge_reads=100.0, layer_s=0.0, captured_layer_s=4.0,
+    captured_ddp_s=0.375, epoch_s=9.0, batch_s=3.0, padded_batch_s=0.75, spread_batch_s=0.5, step_layer_s=0.5,
+    autocast_layer_s=0.25, ddp_s=0.125, exchange_s=7.0, shared_host=2.0,
 )  # fmt: skip
 MACHINE = Machine(name="", gpu=GPU, network=ROWS / 10, message_s=0.01)
 SAMPLE = (16 + 2 * 8) / MERGED + 90 * 100 / 1000
@@ -124,6 +124,12 @@ def test_the_step_of_a_graph_sage_that_is_captured_and_trimmed():
     assert step.gradient_bytes == graph_sage(dataclasses.replace(work, captured=False), GPU).gradient_bytes
     times = predict(work, Cluster(), MACHINE)
     assert times.training["host"] == times.loading["host"] == 3 + 0.75
+    assert times.all_reduce_s == 0
+    several, eager = (
+        predict(dataclasses.replace(work, captured=captured), Cluster(gpus_per_node=2), MACHINE).all_reduce_s
+        for captured in (True, False)
+    )
+    assert several == pytest.approx(eager + 0.375)
 
 
 def test_a_step_that_was_captured():

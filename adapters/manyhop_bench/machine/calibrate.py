@@ -9,7 +9,19 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
-from manyhop.costs import H200, MACHINES, MERGED, CuGraphCosts, GPUCosts, Machine, Workload, expected_sizes, graph_sage
+from manyhop.costs import (
+    H200,
+    MACHINES,
+    MERGED,
+    Cluster,
+    CuGraphCosts,
+    GPUCosts,
+    Machine,
+    Workload,
+    expected_sizes,
+    graph_sage,
+    predict,
+)
 from manyhop.errors import InputError
 from manyhop_bench.gpu.job import Row
 from manyhop_bench.gpu.limits import COPY, PCIE, PEER, READS
@@ -73,7 +85,7 @@ def calibrate(runs: Sequence[Run], base: Machine) -> tuple[Machine, list[str]]:
     found: dict[str, Any] = {}
     for run in runs:
         rows = [row for row in run.rows if row.name in ("manyhop", "hardware")]
-        for rule in (_limits, _sampling, _host, _ranks, _exchange):
+        for rule in (_limits, _sampling, _host, _ranks, _captured_ranks, _exchange):
             for name, value in rule(rows, Measured.of(run), dataclasses.replace(known, **found)):
                 found.setdefault(name, value)
     gpu = dataclasses.replace(known, **found)
@@ -173,6 +185,24 @@ def _ranks(rows: Sequence[Row], measured: Measured, known: GPUCosts) -> Found:
     batch, spread = (_smallest_batch(several, setting) for setting in ("replica", "sharded"))
     if batch is not None and spread is not None:
         yield "spread_batch_s", max(_further_s(spread) - _further_s(batch), 0.0) / shared
+
+
+def _captured_ranks(rows: Sequence[Row], measured: Measured, known: GPUCosts) -> Found:
+    """What captured steps without loading take longer on several GPUs than on one, beside the bytes of gradients."""
+    captured = [row for row in rows if is_captured(row)]
+    one = _smallest_step([row for row in captured if row.gpus == 1])
+    if one is None or measured.bits == 16:
+        return
+    machine = Machine(name="", gpu=dataclasses.replace(known, captured_ddp_s=0.0))
+    longer = [
+        row.extra["step_s"]
+        - one.extra["step_s"]
+        - predict(measured.workload(row), Cluster(gpus_per_node=row.gpus), machine).all_reduce_s
+        for row in captured
+        if row.gpus > 1 and row.workload == one.workload
+    ]
+    if longer:
+        yield "captured_ddp_s", max(mean(longer), 0.0)
 
 
 def _exchange(rows: Sequence[Row], measured: Measured, known: GPUCosts) -> Found:

@@ -58,6 +58,9 @@ class GPUCosts:
     """GPU seconds of the small kernels of a layer, forward, backward and optimizer."""
     captured_layer_s: float
     """The same, where the step is captured."""
+    captured_ddp_s: float
+    """GPU seconds of a captured step under DDP that grow with neither gradients nor ranks: gradients are copied to one
+    piece of memory, summed between two graphs, and copied back."""
     epoch_s: float
     """Host seconds until an epoch has its first batch."""
     batch_s: float
@@ -167,6 +170,8 @@ _CUGRAPH = CuGraphCosts(gpus=2, batch_s=0.078e-3, edge_s=10.5e-9)
 # Measured: docs/benchmarks/gpu.json by `manyhop bench machine --saved`, but for
 # - products: docs/benchmarks-gpu.md, "Training steps" (45,000 x 256 by 256 x 256 in 0.145 ms);
 # - captured_layer_s: the same, papers100M's size on one H100, captured and trimmed: 0.62 ms for the GPU;
+# - captured_ddp_s: docs/benchmarks/gpu-four.json, 256 channels in float32; of 512 channels 58 us, at papers100M's size
+#   48 us on four H200 and 54 us on two;
 # - autocast_layer_s: papers100M's size on one H200 beside float32, 2026-11-21. That of docs/benchmarks/gpu-four.json
 #   is 0.42 ms, by a host that takes 1.3 times as long for a layer.
 # Assumed: half_products, 40 % of the 989 TFLOP/s of NVIDIA's H200 data sheet; network, 80 % of one adapter of 400 Gb/s
@@ -187,6 +192,7 @@ H200 = Machine(
         edge_reads=4.494,
         layer_s=0.1936e-3,
         captured_layer_s=0.152e-3,
+        captured_ddp_s=58.41e-6,
         epoch_s=1.539e-3,
         batch_s=66.12e-6,
         padded_batch_s=50.57e-6,

@@ -143,6 +143,8 @@ def predict(workload: Workload, cluster: Cluster, machine: Machine) -> Times:
     ddp = gpu.ddp_s if cluster.world_size > 1 else 0.0
     training = dict(loading)
     all_reduce_s = _all_reduce(step.gradient_bytes, cluster, machine, gpu)
+    if workload.captured and cluster.world_size > 1:
+        all_reduce_s += gpu.captured_ddp_s
     training["gpu"] = _gpu_only(workload, cluster, gpu) + step.gpu + all_reduce_s
     training["host"] = loading["host"] + (step.host + ddp) * shared
     return Times(
