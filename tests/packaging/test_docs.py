@@ -15,12 +15,28 @@ ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
 
+def anchors(page):
+    """Return the anchors of a page's headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_to_files(page):
+def test_links_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)#\s]+)", text):
-        if "://" not in target:
-            assert (page.parent / target).exists(), target
+    for target in re.findall(r"\]\(([^)\s]+)", text):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        other = page.parent / file if file else page
+        assert other.exists(), target
+        assert not anchor or anchor in anchors(other), target
+
+
+def test_start_and_readme_show_the_same_script():
+    (shown,) = (code for code in blocks(ROOT / "README.md", "python"))
+    assert shown in blocks(ROOT / "docs" / "index.md", "python")
 
 
 def test_lines_have_at_most_120_columns():
@@ -57,6 +73,18 @@ def test_command_lines_are_accepted():
     for line in lines:
         arguments = shlex.split(line, comments=True)[1:]
         assert _parser().parse_args(arguments).verb == arguments[0], line  # exits where it refuses one
+
+
+def test_every_option_is_in_the_guides():
+    """But for those of benchmarks, which are listed by ``--help``."""
+    text = "\n".join(page.read_text() for page in PAGES)
+    verbs = next(action for action in _parser()._actions if isinstance(action.choices, dict)).choices
+    assert {"convert", "plan", "doctor", "compile", "timeline"} <= set(verbs)
+    for verb in set(verbs) - {"bench"}:
+        for action in verbs[verb]._actions:
+            for option in action.option_strings:
+                known = option == "--help" or not option.startswith("--") or re.search(rf"{option}(?![\w-])", text)
+                assert known, f"manyhop {verb} {option}"
 
 
 def test_names_that_are_imported_exist():
