@@ -206,8 +206,9 @@ def test_the_end_of_the_service_reaches_those_who_wait(brokers: Brokers) -> None
     assert waiting.still_waits()
     a.close()
     assert "the process of this node that passes on shared memory has ended" in str(waiting.get())
-    first.deliver({}, [])  # to nobody
-    assert ask(b).builds  # which runs the service from now on
+    assert ask(b, "another").builds  # it runs the service from now on
+    first.deliver({"n": 1}, [])  # to nobody
+    assert ask(b).message == {"n": 1}  # found
 
 
 def test_the_service_ends_when_all_have_asked_who_are_expected_to(
@@ -224,24 +225,43 @@ def test_the_service_ends_when_all_have_asked_who_are_expected_to(
     assert (late.builds, late.message) == (False, {"n": 1})
     ending.join(60)
     assert not ending.is_alive()
-    assert ask(b).builds
 
 
-def test_who_comes_very_late_gets_what_is_there(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_comes_when_the_service_has_ended_finds_what_others_have(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("manyhop.memory.broker._LINGER_S", 0.01)
-    a, b = brokers(0), brokers(1)
-    ask(a, expected=2).deliver({"n": 1}, [])
+    a, b, c, d = (brokers(rank) for rank in range(4))
+    read, write = os.pipe()
+    first = ask(a, expected=4)
+    first.deliver({"n": 1}, [write])
+    second = ask(b, expected=4)
     a.close()
-    late = ask(b, expected=2)
-    assert late.builds == (not channel._ABSTRACT)  # a name that is a file is removed with this process's run
-    assert late.message == ({"n": 1} if channel._ABSTRACT else {})
-    b.close()
-
-    def services() -> list[str]:
-        return [one.name for one in threading.enumerate() if one.name == "manyhop memory"]
-
     wait_until(lambda: not services())
     assert not services()
+    first.give_up()
+    late, latest = ask(c, expected=4), ask(d, expected=4)
+    for ticket in (late, latest):
+        assert (ticket.builds, ticket.message) == (False, {"n": 1})
+        os.write(ticket.fds[0], b"x")
+    assert os.read(read, 10) == b"xx"
+    for ticket in (second, late, latest):
+        ticket.give_up()
+        os.close(ticket.fds[0])
+    os.close(write)
+    os.close(read)
+    assert ask(b, expected=4).builds  # nobody has it any more
+
+
+def test_what_is_found_is_the_same_thing(brokers: Brokers) -> None:
+    a, b = brokers(0), brokers(1)
+    ask(a, what="share() number 1, of a").deliver({"n": 1}, [])
+    a.close()
+    assert ask(b, what="share() number 1, of b").builds
+
+
+def services() -> list[str]:
+    return [one.name for one in threading.enumerate() if one.name == "manyhop memory"]
 
 
 def test_who_comes_while_the_service_ends_starts_another(brokers: Brokers) -> None:

@@ -19,7 +19,7 @@ import manyhop
 import manyhop_pyg
 from manyhop import world
 from manyhop.errors import InputError
-from manyhop.memory import identity, segments, sharing
+from manyhop.memory import broker, identity, segments, sharing
 
 
 def wait_until(condition):
@@ -251,6 +251,46 @@ def test_a_rank_that_ends_early_leaves_the_others_its_copy(launcher, tmp_path):
     assert first[0] is not None
     assert first[1]
     assert others == [first] * 2
+
+
+def ask_when_the_service_is_gone(folder, end):
+    """Rank 0 serves the memory and ends; rank 1 keeps its copy; rank 2 asks then."""
+    rank = manyhop.init().rank
+    if rank > 0:
+        wait_for(folder / f"asked.{rank - 1}")
+    if rank == 2:
+        wait_for(folder / "ended")
+
+    def load():
+        (folder / f"loaded.{rank}").touch()
+        return make_data()
+
+    data = manyhop_pyg.share(load)
+    tables = manyhop_pyg.NeighborSampler(data, [2]).topology.graph.tables()
+    same = identity(data.x), [identity(table) for table in tables], same_values(data, make_data())
+    (folder / f"asked.{rank}").touch()
+    if rank == 0:
+        assert sharing._node.broker._service is not None
+        wait_for(folder / "asked.1")
+        if end == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        broker._LINGER_S = 0.1  # as one that came many seconds later
+    if rank == 1:
+        wait_for(folder / "asked.2")
+    return same
+
+
+@pytest.mark.parametrize("end", ["killed", "orderly"])
+def test_a_copy_outlives_the_process_that_serves_it(launcher, tmp_path, end):
+    ranks = launcher.start(ask_when_the_service_is_gone, tmp_path, end, world_size=3)
+    ranks.wait_for_exit(0)
+    (tmp_path / "ended").touch()
+    _, second, third = ranks.wait()
+    assert (second.error, third.error) == ("", "")
+    assert [path.name for path in tmp_path.glob("loaded.*")] == ["loaded.0"]
+    assert second.value == third.value
+    assert None not in (second.value[0], *second.value[1])
+    assert second.value[2]
 
 
 def wait_for_a_slow_rank(begun, refusal):

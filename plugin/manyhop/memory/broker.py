@@ -3,21 +3,24 @@
 The first process that requests a key has to build it; the others wait for what it delivers: a short message and
 file descriptors. Whoever needs the service first runs it, in a thread; nobody has to be there for it. One connection is
 one claim to one thing: while a process keeps the connection open, it uses the thing. The kernel closes connections of
-processes that end, in whatever way, so the death of anybody is noticed at once and nothing is left behind.
+processes that end, in whatever way, so the death of anybody is noticed at once and nothing is left behind. Where the
+process that ran the service has ended, what it has passed on is found at those who use it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import selectors
 import socket
 import threading
 import time
 import weakref
 from dataclasses import dataclass, field
+from io import FileIO
 
 from manyhop.errors import RankError
-from manyhop.memory import channel
+from manyhop.memory import channel, copies
 from manyhop.memory.channel import Message, receive, send
 
 _PROMPT_S = 5.0  # for the rest of a message whose beginning is there: who takes longer is stopped
@@ -28,16 +31,33 @@ _LONGEST = 4000  # characters of an error
 class Ticket:
     """What came of asking for a key. ``builds``: this process has to build it, and then ``deliver`` or ``fail``."""
 
-    def __init__(self, connection: socket.socket, builds: bool, message: Message, fds: list[int]) -> None:
-        self._connection = connection
-        self.builds = builds
-        self.message = message
-        self.fds = fds
+    def __init__(self, connection: socket.socket, name: str) -> None:
+        self._connection, self._name = connection, name
+        self._record: FileIO | None = None
+        self.builds = True
+        self.message: Message = {}
+        self.fds: list[int] = []
+
+    def take(self, message: Message, fds: list[int]) -> None:
+        """Use what another process has built."""
+        self._record = copies.record(self._name, message, fds)
+        self.builds, self.message, self.fds = False, message, fds
+
+    def take_if_found(self) -> None:
+        """Use what other processes have from a service that has ended, if they do. Hand it to all who ask."""
+        found = copies.find(self._name)
+        if found is not None:
+            self.take(*found)
+            self._deliver(*found, found=True)
 
     def deliver(self, message: Message, fds: list[int]) -> None:
         """Hand it to all who ask. The descriptors are duplicated."""
+        self._record = copies.record(self._name, message, fds)
+        self._deliver(message, fds, found=False)
+
+    def _deliver(self, message: Message, fds: list[int], *, found: bool) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the service is gone: nobody waits for it
-            send(self._connection, {"do": "deliver", "message": message}, fds)
+            send(self._connection, {"do": "deliver", "message": message, "found": found}, fds)
 
     def fail(self, text: str) -> None:
         """Send those who wait that there will be nothing."""
@@ -47,11 +67,13 @@ class Ticket:
 
     def hold(self, used: object) -> None:
         """Claim it for as long as ``used`` exists."""
-        weakref.finalize(used, self._connection.close).atexit = False
+        weakref.finalize(used, self.give_up).atexit = False
 
     def give_up(self) -> None:
         """Claim it no longer."""
         self._connection.close()
+        if self._record is not None:
+            self._record.close()
 
 
 class Broker:
@@ -104,7 +126,7 @@ class Broker:
                     raise RankError(reply["error"], ranks=tuple(reply["ranks"]))
                 else:
                     connection.settimeout(None)
-                    return Ticket(connection, reply["do"] == "build", reply.get("message", {}), fds)
+                    break
         except TimeoutError:
             connection.close()
             raise _too_late(what, timeout, builder) from None
@@ -118,12 +140,22 @@ class Broker:
         except BaseException:
             connection.close()
             raise
+        digest = hashlib.sha256(f"{self._name} {key} {what}".encode()).hexdigest()
+        ticket = Ticket(connection, f"manyhop {digest}")
+        try:
+            if reply["do"] == "build":
+                ticket.take_if_found()
+            else:
+                ticket.take(reply["message"], fds)
+        except BaseException:
+            ticket.give_up()
+            raise
+        return ticket
 
     def close(self) -> None:
         """End the service if it runs in this process, once as many have asked as are expected to.
 
-        Wait some seconds for them. Afterwards, it goes on as long as this process does, if it can still be found: what
-        this process still has in memory must not be made a second time. What was handed out stays usable.
+        Wait some seconds for them. What was handed out stays usable, and who asks later finds it at those who use it.
         """
         if self._service is not None:
             self._service.close()
@@ -193,19 +225,22 @@ class _Service:
         self._thread.start()
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # it has ended
-            self._wake.send(b".")
-        self._thread.join(_LINGER_S)
-        if channel.remove(self._address):  # not later: files outlive their process
-            self._wake.close()  # nobody can ask any more
+        self._wake.close()
+        self._thread.join(_LINGER_S + _PROMPT_S)
+        channel.remove(self._address)  # not later: files outlive their process
 
     def _serve(self, wake: socket.socket) -> None:
         try:
-            closing = abandoned = False
-            while not abandoned and (not closing or any(one.came < one.expected for one in self._things.values())):
-                for ready, _ in self._selector.select():  # what was sent before the end is still passed on
+            end: float | None = None
+            while end is None or (
+                time.monotonic() < end and any(one.came < one.expected for one in self._things.values())
+            ):
+                # What was sent before the end is still passed on.
+                for ready, _ in self._selector.select(None if end is None else max(0.0, end - time.monotonic())):
                     if ready.fileobj is wake:
-                        closing, abandoned = True, not wake.recv(1)
+                        end = time.monotonic() + _LINGER_S
+                        self._selector.unregister(wake)
+                        wake.close()
                     elif ready.fileobj is self._listener:
                         self._accept()
                     elif ready.data.connection.fileno() >= 0:  # not lost meanwhile
@@ -242,6 +277,8 @@ class _Service:
         thing = self._things[peer.key]
         if message["do"] == "deliver":
             thing.message, thing.fds = message["message"], fds
+            if message["found"]:
+                thing.expected = 0  # who else wants it finds it as well
             thing.users.add(peer)
         else:
             thing.error = f"{thing.what} failed on rank {peer.rank}: {message['error']}"

@@ -13,18 +13,20 @@ import struct
 import sys
 import tempfile
 import weakref
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from manyhop.system.fork import in_forked_children
 
 Message = dict[str, Any]
+End = TypeVar("End", socket.socket, FileIO)
 
 _ABSTRACT = sys.platform == "linux"  # names of sockets that are no files
 _LENGTH = struct.Struct("!I")
 _MAX_FDS = 250  # the kernel passes 253 at once
 
-_open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+_open: weakref.WeakSet[socket.socket | FileIO] = weakref.WeakSet()
 
 
 def send(connection: socket.socket, message: Message, fds: list[int] | None = None) -> None:
@@ -84,13 +86,11 @@ def listen(address: str) -> socket.socket | None:
     return listener
 
 
-def remove(address: str) -> bool:
-    """Remove the name of a service where names of sockets are files. Return whether it cannot be found any more."""
-    if _ABSTRACT:
-        return False
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(address)
-    return True
+def remove(address: str) -> None:
+    """Remove the name of a service where names of sockets are files."""
+    if not _ABSTRACT:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(address)
 
 
 def new_socket() -> socket.socket:
@@ -98,7 +98,7 @@ def new_socket() -> socket.socket:
     return not_inherited(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
 
 
-def not_inherited(end: socket.socket) -> socket.socket:
+def not_inherited(end: End) -> End:
     """Close this in forked children: they must not keep claims of their parent alive, or hide its death."""
     _open.add(end)
     return end
