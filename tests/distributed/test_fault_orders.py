@@ -48,6 +48,13 @@ def prepare():
     return rank
 
 
+def get_stuck(how):
+    """From now on, announce what this rank takes part in, and send no rows."""
+    from manyhop.features.exchange.gpu.transfer import Transfer
+
+    Transfer.send_ahead = lambda self: os.kill(os.getpid(), signal.SIGSTOP) if how == "stop" else time.sleep(1000)
+
+
 def train(fault, culprit, at, pauses):
     """Rank ``culprit`` fails in its second epoch; each rank has a pause of its own in its steps."""
     rank = prepare()
@@ -61,31 +68,47 @@ def train(fault, culprit, at, pauses):
                     os.kill(os.getpid(), signal.SIGKILL)
                 if fault == "break":
                     return
+                get_stuck(fault)
             time.sleep(0.01 + pauses[rank])
 
 
-EXPECTED = {"raise": "KeyError: 'my step is broken'", "kill": "", "break": "left its loop after"}
+EXPECTED = {
+    "raise": "KeyError: 'my step is broken'",
+    "kill": "",
+    "break": "left its loop after",
+    "stop": "rank 1 gave no sign of life for",
+    "stay": "rank 1 did not come, or ended",
+}
 CASES = [
     ("raise", 1, 2, [0.3, 0, 0, 0.4]),  # no exchange of this epoch is left: the others meet in the next one, or do not
     ("break", 1, 1, [0.2, 0, 0, 0.2]),  # some wait in an exchange, others look for a deeper reason
     ("raise", 0, 2, [0, 0, 0.5, 0.1, 0.2]),  # the store of the ranks ends before they need it
     ("kill", 2, 1, [0.5, 0.1, 0, 0.3]),
     ("kill", 0, 2, [0, 0.1, 0.7, 0]),
+    ("kill", 1, 0, [2.5, 0, 0]),  # rank 0 is in its step for longer than others wait for it to miss rank 1, too
+    ("stop", 1, 2, [0, 0, 0]),
+    ("stay", 1, 2, [0, 0, 0]),  # its own watch ends it, once the others have ended
 ]
 
 
 def test_all_other_ranks_name_the_one_at_fault(launcher):
     jobs = [launcher.start(train, *case, world_size=len(case[-1]), env=ENV) for case in CASES]
+    for (fault, culprit, _, pauses), job in zip(CASES, jobs, strict=True):
+        if fault == "stop":
+            for rank in set(range(len(pauses))) - {culprit}:
+                job.wait_for_exit(rank, HANGS)
+            job.kill(culprit)
     for (fault, culprit, at, pauses), job in zip(CASES, jobs, strict=True):
         for rank, result in enumerate(job.wait(HANGS)):
             what = (fault, culprit, at, pauses, rank, result.error, result.output)
             if rank == culprit:
-                assert result.exit_code == {"kill": -9, "break": 0}.get(fault, 1), what
+                assert result.exit_code == {"kill": -9, "stop": -9, "break": 0}.get(fault, 1), what
             else:
                 assert result.exit_code == 1, what
                 assert result.error.startswith("RankError: "), what
                 assert re.search(rf"\brank {culprit}\b", result.error), what
                 assert EXPECTED[fault] in result.error, what
+                assert ("rank_timeout" in result.error) == (fault == "stay"), what  # only where a rank may be late
 
 
 def lose_each_other():

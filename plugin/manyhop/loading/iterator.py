@@ -228,7 +228,7 @@ def _reason(watched: Iteration, error: BaseException) -> RankError | None:
     """Return the fault, by the watch, of the ranks that ended an exchange, or did not come to it."""
     if isinstance(error, ExchangeEndedError) and error.without_reason:
         return watched.reason()
-    return watched.explained(error) if isinstance(error, ExchangeLostError) else None
+    return watched.explained(error, late=error.may_be_late) if isinstance(error, ExchangeLostError) else None
 
 
 def _with_warning(error: BaseException) -> RankError:

@@ -168,7 +168,7 @@ class FaultDetector:
         seconds = min(self.silent[rank] for rank in ranks)
         text = (
             f"{rank_names(ranks)} gave no sign of life for {seconds:.1f} s: killed, stopped, or cut off. "
-            f"Last known: {self.known(number, ranks[0])}."
+            f"Last known: {self.known(number, ranks[0])}. Look for its error; it may have run out of memory."
         )
         return Fault("silent", tuple(ranks), text)
 

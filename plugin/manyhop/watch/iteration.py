@@ -137,27 +137,31 @@ class Iteration:
         fault = self._monitor.deeper_fault(self._loop, float("inf"))
         return None if fault is None else RankError(f"{self._loop.name}: {fault.text}", ranks=fault.ranks)
 
-    def explained(self, error: RankError) -> RankError | None:
+    def explained(self, error: RankError, *, late: bool) -> RankError | None:
         """Return the error of ranks that did not come to a collective of the loader, or why they did not.
 
-        Ranks that follow the one at fault do not come either: the heartbeats tell who was first. They are waited for
-        some seconds if ``error`` names nobody. ``None``: they tell nothing else than ``error``.
+        Ranks that follow the one at fault do not come either, nor those that are in a long step: the heartbeats tell
+        who was first. They are waited for some seconds if ``error`` does not name a single rank. ``None``: they tell
+        nothing else than ``error``.
+
+        Args:
+            error: of the collective.
+            late: whether ranks may only be late.
         """
         if self._monitor is None or self._loop.at[0] != self._number:
             return None
         fault = self._monitor.fault_now(self._loop, suspicious=True)
-        if fault is None and not error.ranks:
+        if len(error.ranks) != 1 and (fault is None or fault.has_deeper_reason):
             fault = self._monitor.deeper_fault(self._loop, self._loop.at[2])
         if fault is not None and fault.ranks and fault.kind != "idle":
             return RankError(f"{self._loop.name}: {fault.text}", ranks=fault.ranks)
         if not error.ranks:
             return None
         known = self._monitor.known(self._loop, error.ranks[0])
-        return RankError(
-            f"{error} Last known of rank {error.ranks[0]}: {known}. If it is only late (evaluation, saving), pass "
-            "a larger rank_timeout=.",
-            ranks=error.ranks,
-        )
+        remedy = "Look for its error; it may have run out of memory."
+        if late:
+            remedy = "If it is only late (evaluation, saving), pass a larger rank_timeout=."
+        return RankError(f"{error} Last known of rank {error.ranks[0]}: {known}. {remedy}", ranks=error.ranks)
 
     def check(self, leave: Callable[[], None] = _do_nothing) -> None:
         """Raise if a rank is reported to be at fault.

@@ -23,6 +23,7 @@ _HEAD = 6  # numbers in a header: status, epoch, batch, what is asked for, its w
 _TEXT_WORDS = 48
 HEADER_WORDS = _HEAD + _TEXT_WORDS
 _GRACE_SECONDS = 2.0  # ranks that lose an exchange do so within that time of each other
+_BROKEN = ("closed", "reset", "broken pipe")  # in errors of connections whose other end is gone
 
 
 class Status(IntEnum):
@@ -42,6 +43,9 @@ class ExchangeEndedError(RankError):
 
 class ExchangeLostError(RankError):
     """The connection to other ranks broke, or they did not come to an exchange in time."""
+
+    may_be_late = True
+    """Whether the ranks may still come; not where the connection to them has broken."""
 
 
 def make_headers(status: Status, tag: Tag, signature: int, text: str, lengths: Sequence[int], parts: int = 0) -> Tensor:
@@ -142,7 +146,9 @@ def lost(name: str, key: str, tag: Tag, world: World, error: RuntimeError) -> Ex
     missing = absent(f"{key}/{tag[0]}/{tag[1]}", world)
     who = f"{control.rank_names(missing)} did not come, or ended" if missing else "a rank ended or is late"
     cause = str(error).splitlines()[0] if str(error) else repr(error)
-    return ExchangeLostError(f"{name}: exchange {tag[1]} of epoch {tag[0]}: {who} ({cause}).", ranks=missing)
+    found = ExchangeLostError(f"{name}: exchange {tag[1]} of epoch {tag[0]}: {who} ({cause}).", ranks=missing)
+    found.may_be_late = not any(word in cause.lower() for word in _BROKEN)
+    return found
 
 
 def _text(header: Tensor) -> str:
