@@ -95,9 +95,11 @@ def test_all_other_ranks_name_the_one_at_fault(launcher):
     jobs = [launcher.start(train, *case, world_size=len(case[-1]), env=ENV) for case in CASES]
     for (fault, culprit, _, pauses), job in zip(CASES, jobs, strict=True):
         if fault == "stop":
-            for rank in set(range(len(pauses))) - {culprit}:
-                job.wait_for_exit(rank, HANGS)
-            job.kill(culprit)
+            try:
+                for rank in set(range(len(pauses))) - {culprit}:
+                    job.wait_for_exit(rank, HANGS)
+            finally:
+                job.kill(culprit)
     for (fault, culprit, at, pauses), job in zip(CASES, jobs, strict=True):
         for rank, result in enumerate(job.wait(HANGS)):
             what = (fault, culprit, at, pauses, rank, result.error, result.output)

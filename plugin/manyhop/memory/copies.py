@@ -48,7 +48,10 @@ def find(name: str) -> tuple[Message, list[int]] | None:
 
 def _open_all(files: Sequence[Path], wanted: Sequence[list[int]]) -> list[int]:
     """Return new descriptors of files, by their identities, which are all among ``files``."""
-    by_identity = {tuple(_identity(file.stat())): file for file in files if file.exists()}
+    by_identity: dict[tuple[int, ...], Path] = {}
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            by_identity[tuple(_identity(file.stat()))] = file
     fds: list[int] = []
     try:
         for identity in wanted:
