@@ -220,7 +220,7 @@ def edges_by_type(g: GraphLike, eids: object) -> dict[EdgeType, Tensor]:
         edge_type = canonical(name, edge_types, "the seed edges")
         if edge_type in found:
             raise InputError(f"Expected each edge type once among the seed edges, got {edge_type} twice.")
-        wide = as_ids(ids, f"seed edges of type {edge_type}", torch.int64)
+        wide = as_ids(ids, f"seed edges of type {edge_type}")
         same_device((wide,), torch.device("cpu"), f"seed edges of type {edge_type}")
         found[edge_type] = wide.to(g.idtype)
         check_range(wide, g.num_edges(edge_type), f"seed edges of type {edge_type}")
@@ -238,7 +238,7 @@ def pairs_of(g: GraphLike, edge_type: EdgeType, drawn: object) -> Pairs:
         raise InputError(
             f"Expected the negative sampler to give {what} as (sources, destinations), got a {type(drawn).__name__}."
         )
-    src, dst = (as_ids(ids, f"{end} of {what}", torch.int64).cpu() for ids, end in zip(drawn, _ENDS, strict=True))
+    src, dst = (as_ids(ids, f"{end} of {what}").cpu() for ids, end in zip(drawn, _ENDS, strict=True))
     if src.numel() != dst.numel():
         raise InputError(f"Expected as many sources as destinations of {what}, got {src.numel()} and {dst.numel()}.")
     for ids, node_type, end in zip((src, dst), (edge_type[0], edge_type[2]), _ENDS, strict=True):

@@ -74,14 +74,14 @@ def read_seeds(seeds: object, topology: Topology) -> tuple[Nodes, dict[NodeType,
             raise InputError("Expected seed nodes of at least one node type, got an empty dict.")
         if unknown := [t for t in seeds if t not in node_types]:
             raise InputError(f"Unknown node type {unknown[0]!r} among the seeds. The graph has: {list(node_types)}.")
-        by_type = {t: as_ids(ids, f"seed nodes of type '{t}'", torch.int64) for t, ids in seeds.items()}
+        by_type = {t: as_ids(ids, f"seed nodes of type '{t}'") for t, ids in seeds.items()}
         output: Nodes = {t: _as_given(seeds[t], ids, topology.index_dtype) for t, ids in by_type.items()}
     else:
         if len(node_types) != 1:
             raise InputError(
                 f"Expected seed nodes as a dict, node type -> ids, since the graph has several: {list(node_types)}."
             )
-        by_type = {node_types[0]: as_ids(seeds, "seed nodes", torch.int64)}
+        by_type = {node_types[0]: as_ids(seeds, "seed nodes")}
         output = _as_given(seeds, by_type[node_types[0]], topology.index_dtype)
     return output, by_type
 
@@ -102,9 +102,7 @@ def read_exclude(edges: Any, topology: Topology) -> dict[EdgeType, Tensor] | Non
             )
         edges = {next(iter(topology.edge_types)): edges}
     given = by_edge_type(edges, topology.edge_types, "the edges to exclude")
-    return {
-        topology.edge_types[t]: as_ids(ids, f"edges of type {t} to exclude", torch.int64) for t, ids in given.items()
-    }
+    return {topology.edge_types[t]: as_ids(ids, f"edges of type {t} to exclude") for t, ids in given.items()}
 
 
 def by_edge_type(given: Mapping[EdgeName, _T], edge_types: Iterable[EdgeType], what: str) -> dict[EdgeType, _T]:
@@ -136,8 +134,8 @@ def canonical(name: object, edge_types: Iterable[EdgeType], what: str) -> EdgeTy
     raise InputError(f"Unknown edge type {name!r} in {what}. The graph has: {list(edge_types)}.")
 
 
-def as_ids(ids: Any, what: str, dtype: torch.dtype) -> Tensor:
-    """``[n]`` ids of a dtype; the very tensor if it is one already.
+def as_ids(ids: Any, what: str) -> Tensor:
+    """``[n] int64`` ids; the very tensor if it is one already.
 
     Raises:
         InputError: no integers, more than one dimension, not on the CPU.
@@ -153,7 +151,7 @@ def as_ids(ids: Any, what: str, dtype: torch.dtype) -> Tensor:
         raise InputError(
             f"Expected {what} as a 1-dimensional tensor of integers, got {tensor.dtype} of shape {list(tensor.shape)}."
         )
-    return tensor.to(dtype)
+    return tensor.to(torch.int64)
 
 
 def check_range(ids: Tensor, bound: int, what: str) -> None:

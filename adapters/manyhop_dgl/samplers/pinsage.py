@@ -85,7 +85,7 @@ class RandomWalkNeighborSampler(RandomWalkNeighborSamplerOfDGL):  # type: ignore
         """
         topology = topology_of(self.G, edge_dir="out")
         spec = walk_spec(topology, self.full_metapath, self.restart_prob)
-        seeds = as_ids(seed_nodes, "seed nodes", torch.int64).repeat_interleave(self.num_random_walks)
+        seeds = as_ids(seed_nodes, "seed nodes").repeat_interleave(self.num_random_walks)
         node = walk(topology, spec, seeds, self._keys.next()).node.to(topology.index_dtype)
         visited = node[:, self.metapath_hops :: self.metapath_hops]
         visited = visited.reshape(-1, self.num_random_walks * self.num_traversals)

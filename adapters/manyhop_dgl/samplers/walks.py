@@ -136,7 +136,7 @@ def walk(topology: Topology, spec: WalkSpec, nodes: object, key: BatchKey) -> Wa
         InputError: a spec that does not make sense; nodes that are no ids, or out of range.
         CapacityError: what a GPU needs does not fit in its memory.
     """
-    start = as_ids(nodes, "start nodes of walks", torch.int64)
+    start = as_ids(nodes, "start nodes of walks")
     return walk_sampler(topology, spec).sample(WalkRequest(key=key, start=start))
 
 

@@ -29,13 +29,11 @@ class TensorFile:
     Until it is closed without an error, the file has another name: no half-written tensor is ever found.
     """
 
-    def __init__(
-        self, path: str | PathLike[str], shape: tuple[int, ...], dtype: torch.dtype, *, name: str = "data"
-    ) -> None:
+    def __init__(self, path: str | PathLike[str], shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.path, self.shape, self.dtype = Path(path), shape, dtype
         if not shape:
             raise InputError(f"{self.path}: expected a tensor with rows, got a single number.")
-        header = self._header(name)
+        header = self._header()
         self._begin = len(header)
         self._partial = self.path.with_name(self.path.name + ".partial")
         self._nbytes = self._begin + math.prod(shape) * dtype.itemsize
@@ -76,7 +74,7 @@ class TensorFile:
         os.close(self._file)
         self._partial.unlink()
 
-    def _header(self, name: str) -> bytes:
+    def _header(self) -> bytes:
         if self.path.suffix == ".npy":
             dtype = numpy_dtype(self.dtype)
             if dtype is None:
@@ -88,7 +86,7 @@ class TensorFile:
         if self.path.suffix == ".safetensors":
             nbytes = math.prod(self.shape) * self.dtype.itemsize
             entry = {"dtype": code_of_dtype(self.dtype), "shape": list(self.shape), "data_offsets": [0, nbytes]}
-            text = json.dumps({name: entry}).encode()
+            text = json.dumps({"data": entry}).encode()
             text += b" " * (-(len(text) + 8) % 64)
             return len(text).to_bytes(8, "little") + text
         if self.path.suffix == ".bin":

@@ -63,7 +63,7 @@ class PreparedLoader:
         Raises:
             InputError: there are several ranks, which cannot share the batches.
         """
-        names = names_of_reader("accelerate.", "prepare_data_loader")
+        names = names_of_reader("accelerate.")
         if names is not None:  # others may look at all attributes
             accelerator, self._in_accelerate = names["self"], True
             self.use_stateful_dataloader = bool(accelerator.use_stateful_dataloader)
@@ -79,7 +79,7 @@ class PreparedLoader:
     @property
     def sampler(self) -> Any:
         """torch's, which batches may come from. Ray Train reads it first: the ranks share the batches from then on."""
-        names = names_of_reader("ray.train.", "prepare_data_loader")
+        names = names_of_reader("ray.train.")
         if names is not None and names["add_dist_sampler"] and self._own_order and not self.distributed:
             self._share("prepare_data_loader()", "drop" if self.drop_last else "pad")
         return self.__dict__["sampler"]
@@ -146,17 +146,19 @@ class PreparedLoader:
         weakref.finalize(iterator, state._remove_dataloader, self).atexit = False
 
 
-def names_of_reader(package: str, function: str) -> Mapping[str, Any] | None:
-    """Return the variables of the function that reads a property, whose getter calls this; ``None``: it is another.
+def names_of_reader(package: str) -> Mapping[str, Any] | None:
+    """Return the variables of ``prepare_data_loader``, where it reads a property whose getter calls this.
 
     Args:
         package: the beginning of the name of its module.
-        function: its name.
+
+    Returns:
+        ``None``: something else reads the property.
     """
     frame = inspect.currentframe()
     for _ in range(2):
         frame = None if frame is None else frame.f_back
-    if frame is None or frame.f_code.co_name != function:
+    if frame is None or frame.f_code.co_name != "prepare_data_loader":
         return None
     return frame.f_locals if str(frame.f_globals.get("__name__")).startswith(package) else None
 

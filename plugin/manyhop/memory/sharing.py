@@ -79,7 +79,7 @@ def share(load: Callable[[], T], *, what: str | None = None, timeout: float = DE
     )
 
 
-def once_per_node(key: str, build: Callable[[], T], *, what: str, timeout: float = DEFAULT_TIMEOUT) -> T:
+def once_per_node(key: str, build: Callable[[], T], *, what: str) -> T:
     """What ``build()`` returns: made by the rank of this node that requests ``key`` first, as long as one uses it.
 
     This is not a collective: any rank may ask, at any time, alone. The key has to name everything that ``build``
@@ -89,14 +89,13 @@ def once_per_node(key: str, build: Callable[[], T], *, what: str, timeout: float
         key: any length.
         build: takes nothing, returns anything that can be pickled. Must not communicate.
         what: name of what is built, for errors.
-        timeout: seconds to wait for another rank that builds.
 
     Raises:
         RankError: another rank failed to build it, was killed or takes too long.
     """
     if _node is None:
         return build()
-    return _once(_node.broker, _digest(key), build, what, 1, timeout)
+    return _once(_node.broker, _digest(key), build, what, 1, DEFAULT_TIMEOUT)
 
 
 def node_segment(key: str, size: int, begin: Callable[[Bytes], None], *, what: str, remedy: str) -> Segment | None:

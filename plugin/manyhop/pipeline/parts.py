@@ -64,7 +64,7 @@ class ItemParts:
     """
 
     def __init__(self, part: Ints, num_parts: int, batch_size: int) -> None:
-        self.num_parts, self.batch_size, self.num_items = num_parts, batch_size, len(part)
+        self.num_parts, self.batch_size = num_parts, batch_size
         self.sizes: list[int] = np.bincount(part, minlength=num_parts).tolist()
         self._order: Ints = np.argsort(part, kind="stable")
         self._begins: list[int] = [0, *np.cumsum(self.sizes).tolist()]

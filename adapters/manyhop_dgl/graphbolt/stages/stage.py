@@ -68,10 +68,6 @@ class Stages(NamedTuple):
     rest: list[Pipe]
     """Functions of the user that come after them."""
 
-    def has_functions(self) -> bool:
-        """Whether functions of the user are among them."""
-        return bool(self.rest) or not all(is_ours(stage) for stage in self.ours)
-
 
 def chain_of(pipe: Pipe) -> tuple[Pipe, Stages]:
     """The pipe that a chain begins with, and what is done to its items one by one."""

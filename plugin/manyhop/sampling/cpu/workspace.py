@@ -45,7 +45,6 @@ class Workspace:
         self.nodes = np.zeros(len(num_nodes), c.BATCH_NODES)
         self.found = np.zeros(num_edge_types, c.FOUND_EDGES)
         self.mode = np.zeros(1, c.MODE)
-        self._num_nodes = list(num_nodes)
         self._rehash = rehash
         self._arrays: dict[tuple[str, int, str], npt.NDArray[np.generic]] = {}
         self._node_capacity = [0] * len(num_nodes)

@@ -46,10 +46,9 @@ def install_command(cuda: str | None) -> str:
     )
 
 
-def is_installed(*, several: bool = True) -> bool:
-    """Whether cuGraph is installed; for ``several`` GPUs, raft-dask's modules, too. Imports nothing."""
-    names = ("pylibcugraph", "raft_dask") if several else ("pylibcugraph",)
-    return all(importlib.util.find_spec(name) is not None for name in names)
+def is_installed() -> bool:
+    """Whether cuGraph is installed, and raft-dask's modules, which join GPUs. Imports nothing."""
+    return all(importlib.util.find_spec(name) is not None for name in ("pylibcugraph", "raft_dask"))
 
 
 def pylibcugraph() -> ModuleType:

@@ -23,7 +23,6 @@ class Numbering:
         self.node_types, self.edge_types = graph.node_types, graph.edge_types
         *begins, self.num_vertices = accumulate(graph.num_nodes.values(), initial=0)
         self.first = dict(zip(self.node_types, begins, strict=True))
-        self.index = {node_type: i for i, node_type in enumerate(self.node_types)}
         self._begins, self._device = begins, device
 
     @cached_property

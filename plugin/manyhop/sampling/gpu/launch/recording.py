@@ -44,7 +44,6 @@ class Recording:
     def __init__(self, work: Callable[[], object], device: torch.device) -> None:
         cuda = self._cuda = _driver()
         self._exec = ctypes.c_void_p()
-        self._device = device
         graph, own = ctypes.c_void_p(), ctypes.c_void_p()
         with torch.cuda.device(device):
             torch.cuda.current_stream(device).query()  # binds the GPU's context to this thread
