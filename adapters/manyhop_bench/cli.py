@@ -6,9 +6,10 @@ import argparse
 import math
 import os
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
-from manyhop.cli.verbs import Parser, Verbs, add_verb, at_least_one, run_verb
+from manyhop.cli.verbs import Parser, Run, Verbs, add_verb, at_least_one, run_verb
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.system.units import parse_bytes
 from manyhop_bench.names import BUILD, CONTENDERS, PARTS, STEP_PARTS, WORKLOADS
@@ -42,6 +43,23 @@ def _arguments(args: argparse.Namespace) -> list[str]:
     return list(args.argv[args.argv.index(args.target) + 1 :])
 
 
+def _measure(module: str, *, one_thread: bool = True) -> Run:
+    """Return what runs ``main`` of a module, which is imported then: command lines are read without torch.
+
+    Args:
+        module: its name in this package.
+        one_thread: whether OpenMP gets one thread.
+    """
+
+    def run(args: argparse.Namespace) -> int:
+        if one_thread:
+            _one_thread()
+        status: int = import_module(f"manyhop_bench.{module}").main(args, _arguments(args))
+        return status
+
+    return run
+
+
 def _one_thread() -> None:
     """Give OpenMP one thread, which does not spin: a row of a table names the threads that it was measured with.
 
@@ -54,7 +72,7 @@ def _add_cpu(targets: Verbs) -> None:
     parser = add_verb(
         targets,
         "cpu",
-        _run_cpu,
+        _measure("cpu.command"),
         help="sampling and loading on the CPU",
         description="Measure manyhop beside what of PyG, DGL and GraphBolt can be imported, on random power-law "
         "graphs: sampling alone, whole loaders without and with features, and building the topology. PyG samples with "
@@ -70,31 +88,17 @@ def _add_cpu(targets: Verbs) -> None:
     parser.add_argument("--output", type=Path, metavar="DIR", help="also save the tables (markdown) and a plot (SVG)")
 
 
-def _run_cpu(args: argparse.Namespace) -> int:
-    _one_thread()
-    from manyhop_bench.cpu.command import main
-
-    return main(args, _arguments(args))
-
-
 def _add_start(targets: Verbs) -> None:
     parser = add_verb(
         targets,
         "start",
-        _run_start,
+        _measure("start.command"),
         help="from the import to the first batch",
         description="Measure what new processes take to import manyhop, to make a loader over a small graph and to "
         "get its first batch, where kernels have to be compiled and where they lie on disk, beside PyG's own loader.",
     )
     parser.add_argument("--rounds", type=at_least_one, default=9, metavar="N", help="processes of each (default: 9)")
     parser.add_argument("--output", type=Path, metavar="DIR", help="also save the table (markdown)")
-
-
-def _run_start(args: argparse.Namespace) -> int:
-    _one_thread()
-    from manyhop_bench.start.command import main
-
-    return main(args, _arguments(args))
 
 
 def _add_dgl(targets: Verbs) -> None:
@@ -134,7 +138,7 @@ def _add_gpu(targets: Verbs) -> None:
     parser = add_verb(
         targets,
         "gpu",
-        _run_gpu,
+        _measure("gpu.command", one_thread=False),
         help="everything on NVIDIA GPUs",
         description="Measure manyhop on NVIDIA GPUs beside WholeGraph, pylibcugraph, cuGraph-PyG, torch and PyG's own "
         "loader, as far as they are installed: sampling, gathering of rows, loaders with features, GraphSAGE epochs. "
@@ -161,17 +165,11 @@ def _add_gpu(targets: Verbs) -> None:
     parser.add_argument("--saved", type=Path, nargs="+", metavar="JSON", help="measure nothing: join saved records")
 
 
-def _run_gpu(args: argparse.Namespace) -> int:
-    from manyhop_bench.gpu.command import main
-
-    return main(args, _arguments(args))
-
-
 def _add_step(targets: Verbs) -> None:
     parser = add_verb(
         targets,
         "step",
-        _run_step,
+        _measure("step.command", one_thread=False),
         help="training steps and layers on a GPU",
         description="Measure layers, forward and backward, and training steps of a GraphSAGE with loading: eagerly and "
         "captured, with PyG's aggregation and with manyhop's; and what accuracy both reach. Without a GPU, all runs "
@@ -182,17 +180,11 @@ def _add_step(targets: Verbs) -> None:
     parser.add_argument("--output", type=Path, metavar="DIR", help="also save the tables (step.md)")
 
 
-def _run_step(args: argparse.Namespace) -> int:
-    from manyhop_bench.step.command import main
-
-    return main(args, _arguments(args))
-
-
 def _add_ranks(targets: Verbs) -> None:
     parser = add_verb(
         targets,
         "ranks",
-        _run_ranks,
+        _measure("ranks.command"),
         help="epochs under DDP",
         description="Measure epochs of a GraphSAGE model under DDP: manyhop's loader over shared memory with "
         "distributed=True beside PyG's own with torch-sparse, where every rank loads the data and takes its part of "
@@ -211,18 +203,11 @@ def _add_ranks(targets: Verbs) -> None:
     parser.add_argument("--output", type=Path, metavar="DIR", help="also save the table (markdown)")
 
 
-def _run_ranks(args: argparse.Namespace) -> int:
-    _one_thread()
-    from manyhop_bench.ranks.command import main
-
-    return main(args, _arguments(args))
-
-
 def _add_exchange(targets: Verbs) -> None:
     parser = add_verb(
         targets,
         "exchange",
-        _run_exchange,
+        _measure("ranks.exchange", one_thread=False),
         help="rows from other nodes",
         description="Measure the exchange of feature rows between nodes, in bytes of rows received per second and "
         "rank, beside torch.distributed's all_to_all_single of as many bytes, in turns. All rows that are asked for "
@@ -245,17 +230,11 @@ def _add_exchange(targets: Verbs) -> None:
     parser.add_argument("--output", type=Path, metavar="DIR", help="also save the table (markdown)")
 
 
-def _run_exchange(args: argparse.Namespace) -> int:
-    from manyhop_bench.ranks.exchange import main
-
-    return main(args, _arguments(args))
-
-
 def _add_partition(targets: Verbs) -> None:
     parser = add_verb(
         targets,
         "partition",
-        _run_partition,
+        _measure("ranks.partition"),
         help="rows of other ranks, with nodes numbered by METIS's parts",
         description="Count the rows of a batch that other ranks hold, with nodes in their own order, in random order, "
         "and numbered by the parts that METIS finds, as `manyhop convert --partition` does. Ranks are simulated.",
@@ -270,18 +249,11 @@ def _add_partition(targets: Verbs) -> None:
     add("--output", type=Path, metavar="DIR", help="also save the table (markdown)")
 
 
-def _run_partition(args: argparse.Namespace) -> int:
-    _one_thread()
-    from manyhop_bench.ranks.partition import main
-
-    return main(args, _arguments(args))
-
-
 def _add_cooperative(targets: Verbs) -> None:
     parser = add_verb(
         targets,
         "cooperative",
-        _run_cooperative,
+        _measure("ranks.cooperative"),
         help="rows that ranks read and exchange if they sample together",
         description="Count the rows that ranks read and receive, with batches of their own and with one batch of all "
         "(cooperative minibatching), and the rows that batches have in common which depend on each other. Ranks are "
@@ -297,18 +269,11 @@ def _add_cooperative(targets: Verbs) -> None:
     add("--output", type=Path, metavar="DIR", help="also save the tables (markdown)")
 
 
-def _run_cooperative(args: argparse.Namespace) -> int:
-    _one_thread()
-    from manyhop_bench.ranks.cooperative import main
-
-    return main(args, _arguments(args))
-
-
 def _add_disk(targets: Verbs) -> None:
     parser = add_verb(
         targets,
         "disk",
-        _run_disk,
+        _measure("disk.command"),
         help="rows of a file that is larger than memory",
         description="Measure rows read from a mapped file that is larger than the memory of a process, with a cache of "
         "hot rows, beside numpy.memmap; with --gpu, rows that go to a GPU, which keeps hot rows, too; with --ranks, "
@@ -329,18 +294,11 @@ def _add_disk(targets: Verbs) -> None:
     parser.add_argument("--output", type=Path, metavar="DIR", help="also save the table (markdown)")
 
 
-def _run_disk(args: argparse.Namespace) -> int:
-    _one_thread()
-    from manyhop_bench.disk.command import main
-
-    return main(args, _arguments(args))
-
-
 def _add_embeddings(targets: Verbs) -> None:
     parser = add_verb(
         targets,
         "embeddings",
-        _run_embeddings,
+        _measure("embeddings.command"),
         help="updates of trainable embeddings",
         description="Measure forward, backward and the update of random rows of 512 bytes by manyhop.Embedding and "
         "optim.Adam beside torch.nn.Embedding(sparse=True) and SparseAdam, on the CPU and, where there is one, a GPU; "
@@ -355,18 +313,11 @@ def _add_embeddings(targets: Verbs) -> None:
     parser.add_argument("--output", type=Path, metavar="DIR", help="also save the tables (markdown)")
 
 
-def _run_embeddings(args: argparse.Namespace) -> int:
-    _one_thread()
-    from manyhop_bench.embeddings.command import main
-
-    return main(args, _arguments(args))
-
-
 def _add_machine(targets: Verbs) -> None:
     parser = add_verb(
         targets,
         "machine",
-        _run_machine,
+        _measure("machine.command"),
         help="constants for `manyhop plan`",
         description="Measure the constants that `manyhop plan --fanout` needs to predict times on this machine, in "
         "about a minute: what a batch, an edge and a row cost on the CPU and, where there are GPUs, what copies, "
@@ -381,18 +332,11 @@ def _add_machine(targets: Verbs) -> None:
     parser.add_argument("--output", type=Path, metavar="FILE", help="also save the constants (JSON)")
 
 
-def _run_machine(args: argparse.Namespace) -> int:
-    _one_thread()
-    from manyhop_bench.machine.command import main
-
-    return main(args, _arguments(args))
-
-
 def _add_cluster(targets: Verbs) -> None:
     parser = add_verb(
         targets,
         "cluster",
-        _run_cluster,
+        _measure("cluster.command"),
         help="many ranks, simulated",
         description="Sample batches of a graph, count the rows that each requests of each rank, and simulate steps of "
         "many ranks that exchange them: what the cost model of `manyhop plan` leaves out. Needs no GPU.",
@@ -407,10 +351,3 @@ def _add_cluster(targets: Verbs) -> None:
     parser.add_argument("--batches", type=at_least_one, default=1024, help="to sample (default: 1024)")
     parser.add_argument("--steps", type=at_least_one, default=128, help="to simulate (default: 128)")
     parser.add_argument("--output", type=Path, metavar="DIR", help="also save the tables (cluster.md)")
-
-
-def _run_cluster(args: argparse.Namespace) -> int:
-    _one_thread()
-    from manyhop_bench.cluster.command import main
-
-    return main(args, _arguments(args))

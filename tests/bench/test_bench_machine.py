@@ -13,7 +13,7 @@ from manyhop_bench.cli import main
 from manyhop_bench.gpu.record import load
 from manyhop_bench.machine.calibrate import calibrate
 from manyhop_bench.machine.command import products_per_s
-from manyhop_bench.machine.compare import compare, summary, table
+from manyhop_bench.machine.compare import as_table, compare, summary
 
 DOCS = Path(__file__).parents[2] / "docs"
 METIS = find_spec("pymetis")
@@ -29,7 +29,7 @@ def test_the_tables_of_the_page():
         runs = load(path.read_text())
         machine = H200 if path == STEPS else calibrate(runs, H100 if "h100" in path.name else H200)[0]
         compared = [one for run in runs for one in compare(run, machine)]
-        assert "\n".join(table(compared)) in page
+        assert "\n".join(as_table(compared)) in page
         within += sum(abs(one.error) <= 0.15 for one in compared)
         total += len(compared)
     assert f"{within} of {total} predictions are within 15 %" in " ".join(page.split())

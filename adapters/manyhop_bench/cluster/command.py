@@ -25,8 +25,7 @@ from manyhop.errors import InputError, MissingExtraError
 from manyhop.graph import Graph
 from manyhop_bench.cluster.partitioned import requests_of_own_seeds
 from manyhop_bench.common.graphs import homogeneous
-from manyhop_bench.common.machine import describe
-from manyhop_bench.common.report import print_and_save
+from manyhop_bench.common.report import opening, print_and_save, table, table_row
 from manyhop_bench.ranks.simulated import communities
 
 _FEATURES = 128  # float32
@@ -58,8 +57,8 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
     graph = _graph(options)
     (num_rows,) = graph.num_nodes.values()
     sizes = sampled_sizes(graph, options.fanout, options.batch_size)
-    lines = ["# Ranks, simulated", "", *(f"- {label}: {value}" for label, value in describe(["cluster", *argv]))]
-    lines += [
+    lines = [
+        *opening("Ranks, simulated", ["cluster", *argv]),
         "",
         f"{num_rows:,} nodes; {options.batches} sampled batches of {options.batch_size:,} seeds, "
         f"{list(options.fanout)}: {sizes.num_nodes:,.0f} nodes each, {_FEATURES} float32 features per node. Rows are "
@@ -73,7 +72,7 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
     ):
         hot = _hot_rows(_ids(graph, options, min(_WARM_UP, options.batches), sort=sort), num_rows) if cache else None
         requests = requests_by_part(_ids(graph, options, options.batches, sort=sort), num_rows, most, hot=hot)
-        lines += ["", title, "", f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
+        lines += ["", title, "", *table(_COLUMNS)]
         lines += [_row(ranks, requests, sizes, options, cache) for ranks in options.ranks]
     try:
         lines += _partitioned(options)
@@ -130,8 +129,7 @@ def _partitioned(options: argparse.Namespace) -> list[str]:
             "finds for each number of ranks; seeds are in the rank's own part (`seed_parts`). The model has seeds from "
             f"all nodes: {sizes.num_nodes:,.0f} nodes per batch.",
             "",
-            f"| {' | '.join(_COLUMNS)} |",
-            "|" + "---|" * len(_COLUMNS),
+            *table(_COLUMNS),
         ]
         for ranks in options.ranks:
             requests, homes = requests_of_own_seeds(
@@ -164,7 +162,7 @@ def _row(
     figures = [even.received_skew, even.sent_skew]
     cells = [str(ranks), *(f"{skew:.2f}" for skew in figures), f"{1e6 * exchange:.0f}", f"{1e6 * even.exchange_s:.0f}"]
     cells += [_ms(times.step_s), *(_ms(found.step_s) for found in (even, varying, slow))]
-    return f"| {' | '.join(cells)} |"
+    return table_row(cells)
 
 
 def _ms(seconds: float) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from manyhop_bench.common.machine import describe
 from manyhop_bench.common.measure import MANYHOP, Absent, Ratio, Timing, by_workload, find, time_ratio
 
 _COLUMNS = ("workload", "loader", "threads", "ms per batch", "M edges/s", "time, manyhop = 1", "speed-up by threads")
@@ -55,6 +56,21 @@ def print_and_save(text: str, folder: Path | None, name: str) -> None:
         (folder / name).write_text(text)
 
 
+def opening(title: str, command: list[str]) -> list[str]:
+    """Return the first lines of a record in markdown: its title, and where ``manyhop bench command`` took it."""
+    return [f"# {title}", "", *(f"- {label}: {value}" for label, value in describe(command))]
+
+
+def table(columns: Sequence[str], rows: Iterable[Iterable[object]] = ()) -> list[str]:
+    """Return the lines of a table in markdown."""
+    return [table_row(columns), "|" + "---|" * len(columns), *map(table_row, rows)]
+
+
+def table_row(cells: Iterable[object]) -> str:
+    """Return a row of a table in markdown."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
 def as_text(record: Record) -> str:
     """The record for a terminal."""
     width = max(len(label) for label, _ in record.header)
@@ -82,8 +98,7 @@ def as_markdown(record: Record, plot: str) -> str:
     ]
     lines += ["", f"![Sampled edges per second]({plot})"]
     for title, columns, rows in _tables(record):
-        lines += ["", f"## {title}", "", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
-        lines += [f"| {' | '.join(row)} |" for row in rows]
+        lines += ["", f"## {title}", "", *table(columns, rows)]
     notes = _not_measured(record.absent)
     if notes:
         lines += ["", f"## {notes[0]}", "", *(f"- {note.strip()}" for note in notes[1:])]
@@ -94,8 +109,8 @@ def _tables(record: Record) -> Iterable[tuple[str, Sequence[str], list[list[str]
     for section in record.sections:
         if section.timings:
             yield section.title, _COLUMNS, _rows(section.timings)
-    for table in record.tables:
-        yield table.title, table.columns, table.rows
+    for other in record.tables:
+        yield other.title, other.columns, other.rows
     modes = _mode_rows(record)
     if modes:
         columns = ("workload", "ns per sampled edge", f"{record.base_workload} = 1")

@@ -21,8 +21,7 @@ from manyhop.graph import HOMOGENEOUS_NODE
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
 from manyhop.system.units import in_units
 from manyhop_bench.common.graphs import homogeneous
-from manyhop_bench.common.machine import describe
-from manyhop_bench.common.report import print_and_save
+from manyhop_bench.common.report import opening, print_and_save, table
 from manyhop_bench.disk.memory_limit import memory_limit
 from manyhop_bench.disk.worker import CACHED, HOT, MAPPED, NUMPY, PRIVATE, RANDOM, SHARED
 
@@ -169,9 +168,8 @@ def _table(
         cache = f"{cache}: one for all ranks, or a part of it for each"
     if options.gpu:
         cache = f"{cache}, in host memory, and of as much on the GPU"
-    lines = ["# Rows of a file that is larger than memory", ""]
-    lines += [f"- {label}: {value}" for label, value in describe(["disk", *argv])]
-    lines += [
+    lines = [
+        *opening("Rows of a file that is larger than memory", ["disk", *argv]),
         f"- memory limit: {limit}",
         "",
         f"A file of {num_rows:,} rows of {4 * _WIDTH} bytes ({in_units(4 * _WIDTH * num_rows)}); a cache of {cache}.",
@@ -182,8 +180,7 @@ def _table(
         f"{options.seconds:g} s before the {options.seconds:g} s that count; medians of {options.rounds} rounds.",
         *(["Each process reads its part of the batches; rows/s are those of all."] if several else []),
         "",
-        f"| reader | rows/s | as {_readers(options)[0]} | found in the cache | s to fill it |",
-        "|---|---|---|---|---|",
+        *table(("reader", "rows/s", f"as {_readers(options)[0]}", "found in the cache", "s to fill it")),
     ]
     base = float(np.median([each["rows_per_s"] for each in found[_readers(options)[0]]]))
     for reader, rounds in found.items():

@@ -17,8 +17,7 @@ import manyhop
 from manyhop.errors import InputError
 from manyhop.system import triton_compiler
 from manyhop.system.units import in_units
-from manyhop_bench.common.machine import describe
-from manyhop_bench.common.report import print_and_save
+from manyhop_bench.common.report import opening, print_and_save, table
 from manyhop_bench.embeddings.contenders import LEARNING_RATE, Contender, contenders
 from manyhop_bench.gpu.job import reason_of
 from manyhop_bench.gpu.timing import Ranks, tidy
@@ -65,9 +64,7 @@ def _head(options: argparse.Namespace, argv: list[str], has_gpu: bool, gpus: int
     """Return where and how the tables were measured."""
     moved = in_units(_PASSES * _ROW_BYTES * options.ids)
     lines = [
-        "# Updates of embeddings",
-        "",
-        *(f"- {label}: {value}" for label, value in describe(["embeddings", *argv])),
+        *opening("Updates of embeddings", ["embeddings", *argv]),
         *([f"- GPU: {gpus} x {torch.cuda.get_device_name()}"] if has_gpu else []),
         "",
         f"{options.ids:,} distinct random rows of {_ROW_BYTES} bytes (float32) of a table of {options.rows:,}"
@@ -104,8 +101,7 @@ def _section(ranks: Ranks, options: argparse.Namespace, closing: ExitStack) -> s
         f"On {f'{ranks.size} GPUs' if ranks.size > 1 else 'the GPU' if ranks.on_gpu else 'the CPU'}; a copy moves "
         f"{in_units(int(per_s))}/s:",
         "",
-        "| work | by | calls | ms | beside manyhop | of the limit |",
-        "|---|---|---|---|---|---|",
+        *table(("work", "by", "calls", "ms", "beside manyhop", "of the limit")),
     ]
     for ((work, name), calls), seconds in found.items():
         median = float(np.median(seconds))

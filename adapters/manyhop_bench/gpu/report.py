@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
+from manyhop_bench.common.report import table
 from manyhop_bench.gpu.job import Row
 from manyhop_bench.gpu.limits import READS
 from manyhop_bench.gpu.record import Run
@@ -36,8 +37,7 @@ def as_markdown(runs: Sequence[Run], plot: str | None = None) -> str:
     for run in runs:
         lines += ["", f"## {run.title}", "", *(f"- {label}: {value}" for label, value in run.header)]
         for title, columns, rows in tables(run):
-            lines += ["", f"### {title}", "", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
-            lines += [f"| {' | '.join(row)} |" for row in rows]
+            lines += ["", f"### {title}", "", *table(columns, rows)]
         lines += _missing(run, "### Not measured", "- ")
     return "\n".join(lines) + "\n"
 
@@ -56,9 +56,9 @@ def as_text(runs: Sequence[Run]) -> str:
 def tables(run: Run) -> Iterable[Table]:
     """All tables that have rows."""
     for make in (_limits, _sampling, _gather, _exchange, _loader, _epoch, _build, _stores, _scaling):
-        table = make(run)
-        if table[2]:
-            yield table
+        made = make(run)
+        if made[2]:
+            yield made
 
 
 def _limits(run: Run) -> Table:

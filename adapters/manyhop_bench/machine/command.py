@@ -14,16 +14,15 @@ import torch
 from manyhop.costs import H200, CPUCosts, CuGraphCosts, GPUCosts, Machine, write_machine
 from manyhop.errors import MissingExtraError
 from manyhop.system import triton_compiler
-from manyhop_bench.common.machine import describe
+from manyhop_bench.common.report import opening, table
 from manyhop_bench.gpu.record import Run, load
 from manyhop_bench.machine.calibrate import base_of, calibrate
-from manyhop_bench.machine.compare import compare, summary, table
+from manyhop_bench.machine.compare import as_table, compare, summary
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
     """Measure, or read records, as the arguments of ``manyhop bench machine`` specify; print, save."""
-    lines = ["# Constants of a machine", ""]
-    machine = H200
+    machine, lines = H200, ["# Constants of a machine", ""]
     if options.saved:
         for path in options.saved:
             runs = load(path.read_text())
@@ -31,8 +30,7 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
             lines += [f"## {path.name}", "", *_report(machine, kept, runs)]
     else:
         machine, found = _measure(options)
-        lines += [f"- {label}: {value}" for label, value in describe(["machine", *argv])]
-        lines += ["", *found]
+        lines = [*opening("Constants of a machine", ["machine", *argv]), "", *found]
     text = "\n".join(lines).rstrip() + "\n"
     print(text, end="")
     if options.output is not None:
@@ -114,10 +112,10 @@ def _report(machine: Machine, kept: Sequence[str], runs: Sequence[Run]) -> list[
     if machine.cugraph is not None:
         cugraph = ["Of batches that cuGraph samples:", "", *_constants(machine.cugraph), ""]
     constants = [*_constants(machine.gpu_costs()), "", rest, "", *cugraph]
-    return [*constants, *table(compared), "", summary(compared), ""]
+    return [*constants, *as_table(compared), "", summary(compared), ""]
 
 
 def _constants(costs: CPUCosts | CuGraphCosts | GPUCosts) -> list[str]:
     """Return the rows of a markdown table."""
     found = dataclasses.asdict(costs)
-    return ["| constant | value |", "|---|---|", *(f"| {name} | {value:.4g} |" for name, value in found.items())]
+    return table(("constant", "value"), [(name, f"{value:.4g}") for name, value in found.items()])

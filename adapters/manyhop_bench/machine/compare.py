@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from manyhop.costs import Cluster, Machine, predict
+from manyhop_bench.common.report import table
 from manyhop_bench.gpu.job import Row
 from manyhop_bench.gpu.record import Run
 from manyhop_bench.machine.calibrate import Measured, samples_by_cugraph
@@ -65,15 +66,14 @@ def compare(run: Run, machine: Machine) -> Iterator[Compared]:
         )
 
 
-def table(compared: Sequence[Compared]) -> list[str]:
-    """Return the rows of a markdown table."""
-    lines = [f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
+def as_table(compared: Sequence[Compared]) -> list[str]:
+    """Return a markdown table."""
+    rows = []
     for one in compared:
         large = f"**{one.error:+.0%}**" if abs(one.error) > GOAL else f"{one.error:+.0%}"
         milliseconds = (f"{1e3 * seconds:.3f}" for seconds in (one.row.median_s, one.predicted))
-        cells = (one.row.part, one.row.workload, str(one.row.gpus), one.features, *milliseconds, large, one.bound)
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        rows.append((one.row.part, one.row.workload, one.row.gpus, one.features, *milliseconds, large, one.bound))
+    return table(_COLUMNS, rows)
 
 
 def summary(compared: Sequence[Compared]) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 
 from manyhop.errors import MissingExtraError
 from manyhop.system.memory import require_memory
-from manyhop_bench.common.machine import describe, import_peers
-from manyhop_bench.common.report import print_and_save
+from manyhop_bench.common.machine import import_peers
+from manyhop_bench.common.report import opening, print_and_save, table
 
 _PEERS = {"torch-sparse": "torch_sparse"}
 _COLUMNS = ("loader", "ranks", "loading an epoch, s", "training an epoch, s", "memory of all ranks, GiB")
@@ -70,15 +70,13 @@ def _run(one: _Measured, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _lines(measured: list[_Measured], argv: list[str]) -> list[str]:
-    lines = ["# Epochs under DDP on one machine", ""]
-    lines += [f"- {label}: {value}" for label, value in describe(["ranks", *argv])]
-    lines += [
+    lines = [
+        *opening("Epochs under DDP on one machine", ["ranks", *argv]),
         "",
         "Medians over all epochs of all rounds; an epoch lasts as long as its slowest rank.",
         "'Loading' only takes the batches, 'training' is GraphSAGE under DDP. Memory that ranks share counts once.",
         "",
-        f"| {' | '.join(_COLUMNS)} |",
-        "|" + "---|" * len(_COLUMNS),
+        *table(_COLUMNS),
     ]
     for one in measured:
         seconds = f"{median(one.loading):.2f} | {median(one.training):.2f}"

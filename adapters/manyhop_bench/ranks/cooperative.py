@@ -18,18 +18,21 @@ from manyhop.files.convert.partition import metis_order
 from manyhop.graph import Graph, NodeType
 from manyhop.sampling import BatchKey, LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.engines import Engine, engine_for
-from manyhop_bench.common.machine import describe
-from manyhop_bench.common.report import print_and_save
+from manyhop_bench.common.report import opening, print_and_save, table, table_row
 from manyhop_bench.ranks.simulated import Ints, communities, owners_of, random_order, seeds_of
 
 _DEPENDENCIES = (1, 16, 256)
+_COLUMNS = (
+    *("graph", "sampler", "order of the nodes", "seeds", "read, independent", "read, cooperative"),
+    *("received, independent", "features received, cooperative", "hidden rows received, cooperative"),
+    "edges, cooperative / independent",
+)
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
     """Measure what the arguments of ``manyhop bench cooperative`` specify; print, save."""
-    lines = ["# Rows of ranks that sample together", ""]
-    lines += [f"- {label}: {value}" for label, value in describe(["cooperative", *argv])]
-    lines += [
+    lines = [
+        *opening("Rows of ranks that sample together", ["cooperative", *argv]),
         "",
         f"{options.ranks} ranks, simulated in one process, with features in equal slices; {options.batch_size} seeds "
         f"per rank, fanouts {options.fanouts}, each hop of all nodes so far, as in GraphBolt; up to {options.batches} "
@@ -41,12 +44,9 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
         "samples its neighbours and reads its features once. It receives the features, and at all further layers the "
         "hidden rows, of neighbours that it does not hold; gradients of hidden rows go the same way back.",
         "",
-        "| graph | sampler | order of the nodes | seeds | read, independent | read, cooperative | received, "
-        "independent | features received, cooperative | hidden rows received, cooperative | edges, cooperative / "
-        "independent |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        *table(_COLUMNS),
     ]
-    dependent: list[str] = []
+    dependent = []
     with tempfile.TemporaryDirectory() as scratch:
         for folder in [communities(Path(scratch) / "communities", options.nodes), *options.folders]:
             stored, name = open_graph(folder), Path(folder).name
@@ -54,19 +54,17 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
             for title, sampler in _samplers(graph, options.fanouts):
                 for order, seeds, owners in _placements(stored, options.ranks):
                     figures = _compare(sampler, owners, seeds == "own", options)
-                    lines.append(f"| {name} | {title} | {order} | {seeds} | " + " | ".join(figures) + " |")
+                    lines.append(table_row((name, title, order, seeds, *figures)))
             owners = owners_of(stored, {}, options.ranks)
             for dependency in _DEPENDENCIES:
                 rows, new = _new_rows(_layer_neighbours(graph, options.fanouts, dependency), owners, options)
-                dependent.append(f"| {name} | {dependency} | {rows:,.0f} | {new:,.0f} | {new / rows:.0%} |")
+                dependent.append((name, dependency, f"{rows:,.0f}", f"{new:,.0f}", f"{new / rows:.0%}"))
     lines += [
         "",
         "Batches that depend on each other (`sample_layer_neighbor(batch_dependency=k)`), independent ranks: the rows "
         "of a batch, and those that the batch before on the same rank did not have:",
         "",
-        "| graph | batch_dependency | rows | not in the batch before | share |",
-        "|---|---|---|---|---|",
-        *dependent,
+        *table(("graph", "batch_dependency", "rows", "not in the batch before", "share"), dependent),
     ]
     print_and_save("\n".join(lines) + "\n", options.output, "cooperative.md")
     return 0

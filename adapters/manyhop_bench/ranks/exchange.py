@@ -15,9 +15,8 @@ import numpy as np
 
 from manyhop.errors import InputError
 from manyhop.system.memory import require_memory
-from manyhop_bench.common.machine import describe
 from manyhop_bench.common.ports import reserved_port
-from manyhop_bench.common.report import print_and_save
+from manyhop_bench.common.report import opening, print_and_save, table
 
 _COLUMNS = ("rows, in memory of", "sent to each rank, MB", "manyhop, GB/s", "all-to-all, GB/s", "manyhop / all-to-all")
 
@@ -54,8 +53,7 @@ def _be_rank(options: argparse.Namespace, argv: list[str]) -> int:
     places = ("host",) if options.device == "cpu" else ("GPUs", "page-locked")
     rows = [_measure(width, place, options) for place in places for width in options.features]
     if world.rank == 0:
-        lines = ["# Exchange of rows between nodes", ""]
-        lines += [f"- {label}: {value}" for label, value in describe(["exchange", *argv])]
+        lines = opening("Exchange of rows between nodes", ["exchange", *argv])
         if options.device == "cuda":
             nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
             lines.append(f"- GPU of each node: {torch.cuda.get_device_name()}; NCCL {nccl}")
@@ -65,8 +63,7 @@ def _be_rank(options: argparse.Namespace, argv: list[str]) -> int:
             f"batch. Medians over {options.rounds}",
             "rounds; the ratio is that of the same round: median (quartiles).",
             "",
-            f"| {' | '.join(_COLUMNS)} |",
-            "|" + "---|" * len(_COLUMNS),
+            *table(_COLUMNS),
             *rows,
         ]
         print_and_save("\n".join(lines) + "\n", options.output, "exchange.md")

@@ -12,16 +12,16 @@ from manyhop.files import StoredGraph, open_graph
 from manyhop.files.convert.partition import metis_order
 from manyhop.graph import NodeType
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
-from manyhop_bench.common.machine import describe
-from manyhop_bench.common.report import print_and_save
+from manyhop_bench.common.report import opening, print_and_save, table
 from manyhop_bench.ranks.simulated import ROW_BYTES, Ints, communities, owners_of, random_order, seeds_of
+
+_COLUMNS = "graph", "ranks", "order of the nodes", "seeds", "rows per batch", "of other ranks", "MB received per batch"
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> int:
     """Measure what the arguments of ``manyhop bench partition`` specify; print, save."""
-    lines = ["# Rows of other ranks in a batch, by the order of the nodes", ""]
-    lines += [f"- {label}: {value}" for label, value in describe(["partition", *argv])]
-    lines += [
+    lines = [
+        *opening("Rows of other ranks in a batch, by the order of the nodes", ["partition", *argv]),
         "",
         f"Features in equal slices over the ranks, rows of {ROW_BYTES} bytes. Batches of {options.batch_size} seeds, "
         f"fanouts {options.fanouts}; up to {options.batches} batches per rank, the first of a shuffled epoch of a "
@@ -29,8 +29,7 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
         "process. Every node of a batch counts once, and no cache is used. 'own' seeds: with seed_parts, the number "
         "of ranks; 'any': without.",
         "",
-        "| graph | ranks | order of the nodes | seeds | rows per batch | of other ranks | MB received per batch |",
-        "|---|---|---|---|---|---|---|",
+        *table(_COLUMNS),
     ]
     messages: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:

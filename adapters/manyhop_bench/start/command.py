@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhop.errors import InputError
-from manyhop_bench.common.machine import describe
-from manyhop_bench.common.report import print_and_save
+from manyhop_bench.common.report import opening, print_and_save, table, table_row
 
 _COLUMNS = ("loader", "compiled kernels", "import", "construction", "first batch", "all", "all, wall clock")
 
@@ -35,16 +34,14 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
                         raise
                     del turns[library]
                     absent = [f"- PyG was not measured. {error}"]
-    lines = ["# From the import to the first batch", ""]
-    lines += [f"- {label}: {value}" for label, value in describe(["start", *argv])]
-    lines += [
+    lines = [
+        *opening("From the import to the first batch", ["start", *argv]),
         *absent,
         "",
         "`NeighborLoader` over 1,000 nodes, [10, 10], in new processes that have imported torch and PyG. CPU seconds;",
         f"medians of {options.rounds} processes in turns (least and most), one where kernels are compiled.",
         "",
-        f"| {' | '.join(_COLUMNS)} |",
-        "|" + "---|" * len(_COLUMNS),
+        *table(_COLUMNS),
         _line("manyhop", "none yet", cold),
         *(_line(library, "on disk" if library == "manyhop" else "-", rows) for library, rows in turns.items()),
     ]
@@ -71,4 +68,4 @@ def _line(library: str, kernels: str, processes: list[npt.NDArray[np.float64]]) 
     for all_of_it in totals.T:
         span = f" ({all_of_it.min():.2f}-{all_of_it.max():.2f})" if len(totals) > 1 else ""
         cells.append(f"{np.median(all_of_it):.2f}{span}")
-    return f"| {' | '.join([library, kernels, *cells])} |"
+    return table_row([library, kernels, *cells])

@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from manyhop_bench.common.machine import describe
 from manyhop_bench.common.measure import Contender, Timing, measure
+from manyhop_bench.common.report import opening, table
 from manyhop_bench.names import STEP_PARTS
 from manyhop_bench.step.layers import LayerSize, layers
 from manyhop_bench.step.planted import PlantedSize, accuracies, epochs, smaller
@@ -58,10 +58,9 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     sizes = SIZES[device.type]
     layer, training, classes = sizes.layer, sizes.training, sizes.planted
-    header = describe(["step", *argv])
+    lines = opening("Training steps", ["step", *argv])
     if device.type == "cuda":
-        header.append(("GPU", torch.cuda.get_device_name(device)))
-    lines = ["# Training steps", "", *(f"- {label}: {value}" for label, value in header)]
+        lines.append(f"- GPU: {torch.cuda.get_device_name(device)}")
     print(*lines, sep="\n")
     tables: dict[str, tuple[str, Callable[[], Sequence[Contender]]]] = {
         "layers": (
@@ -96,23 +95,22 @@ def main(options: argparse.Namespace, argv: list[str]) -> int:
 
 def _table(title: str, make: Callable[[], Sequence[Contender]], rounds: int) -> list[str]:
     timings = measure(make(), rounds, _MIN_TURN)
-    return ["", f"## {title}", "", "| work | of | ms (quartiles) |", "|---|---|---|", *map(_row, timings)]
+    return ["", f"## {title}", "", *table(("work", "of", "ms (quartiles)"), map(_row, timings))]
 
 
 def _accuracies(sizes: Sizes, device: torch.device) -> list[str]:
     size = sizes.learnt
     found = accuracies(size, EPOCHS, range(sizes.seeds), device)
     rows = [
-        f"| {name} | {np.mean(values):.4f} | {' '.join(f'{value:.4f}' for value in values)} |"
-        for name, values in found.items()
+        (name, f"{np.mean(values):.4f}", " ".join(f"{value:.4f}" for value in values)) for name, values in found.items()
     ]
     title = (
         f"Accuracy after {EPOCHS} epochs, planted classes, {size.num_nodes:,} nodes, {size.num_edges:,} edges, "
         f"{sizes.seeds} seeds"
     )
-    return ["", f"## {title}", "", "| steps | mean | of each seed |", "|---|---|---|", *rows]
+    return ["", f"## {title}", "", *table(("steps", "mean", "of each seed"), rows)]
 
 
-def _row(timing: Timing) -> str:
+def _row(timing: Timing) -> tuple[str, ...]:
     low, median, high = np.quantile(timing.seconds, [0.25, 0.5, 0.75]) * 1e3
-    return f"| {timing.workload} | {timing.name} | {median:.3f} ({low:.3f}-{high:.3f}) |"
+    return timing.workload, timing.name, f"{median:.3f} ({low:.3f}-{high:.3f})"
