@@ -15,6 +15,7 @@ from manyhop.graph import EdgeType, Graph, with_mask, with_weights
 from manyhop.sampling.walks import Walker
 from manyhop.stores import WHOLE_ONCE, checksum
 from manyhop.system.fork import in_forked_children
+from manyhop.system.versions import version_of
 from manyhop_dgl.graph.data import GraphData
 from manyhop_dgl.graph.structure import DGLStructure, EdgeDir, Structure, built_once
 from manyhop_dgl.typing import GraphLike, TypeNames
@@ -111,7 +112,7 @@ def topology_of(
     structure = structure_of(g)
     weights, masks = _edge_data(structure, prob, mask)
     found = [*weights.values(), *masks.values()]
-    read = tuple((tensor, _version(tensor)) for tensor in found)
+    read = tuple((tensor, version_of(tensor)) for tensor in found)
     with _lock:
         tables = _cache.get(structure.owner)
         if tables is None or tables.edges() is not structure.edges:
@@ -225,10 +226,6 @@ def _kind(value: object) -> str:
     if isinstance(value, Tensor):
         return f"{value.dtype} of shape {list(value.shape)} on {value.device}"
     return f"a {type(value).__name__}"
-
-
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
 
 
 def _same(a: tuple[tuple[Tensor, int], ...], b: tuple[tuple[Tensor, int], ...]) -> bool:

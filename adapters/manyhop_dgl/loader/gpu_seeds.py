@@ -10,7 +10,7 @@ from torch import Tensor
 
 from manyhop.graph import NodeType
 from manyhop.pipeline import BatchPlan
-from manyhop_dgl.loader.storages import version_of
+from manyhop.system.versions import version_of
 
 MOST = 8 << 20
 """Seeds: more are looked up on the host, where they are."""

@@ -18,7 +18,9 @@ from torch import Tensor
 from manyhop.embedding import Embedding, RowsAhead
 from manyhop.errors import FeatureError
 from manyhop.features import DistributedRows, RowRequest, ShardedRows
+from manyhop.system.versions import version_of
 from manyhop_dgl.graph.graph import Graph
+from manyhop_dgl.nested import apply_nested
 
 Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
 Assign: TypeAlias = Callable[[Any], None]
@@ -91,25 +93,13 @@ class Filled:
             assign(ahead.finish())
 
 
-def graphs_in(batch: object) -> list[dgl.DGLGraph]:
-    """The graphs in what a sampler returned, in nested containers, too."""
-    if isinstance(batch, dgl.DGLGraph):
-        return [batch]
-    if isinstance(batch, Mapping):
-        return [g for value in batch.values() for g in graphs_in(value)]
-    return [g for value in batch for g in graphs_in(value)] if isinstance(batch, list | tuple) else []
-
-
 def moved(batch: object, device: torch.device) -> object:
     """The same with its graphs and tensors on a device."""
-    if isinstance(batch, dgl.DGLGraph | Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        return {key: moved(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple):
-        parts: list[Any] = [moved(value, device) for value in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
-    return [moved(value, device) for value in batch] if isinstance(batch, list) else batch
+
+    def move(part: object) -> object:
+        return part.to(device, non_blocking=True) if isinstance(part, dgl.DGLGraph | Tensor) else part
+
+    return apply_nested(batch, move)
 
 
 class Prefetching:
@@ -205,21 +195,17 @@ class Prefetcher(Prefetching):
 
     def settle(self, batch: object) -> object:
         """The batch with the values in their places."""
-        return _settled(batch)
+        return apply_nested(batch, lambda part: part.value if isinstance(part, _Place) else part)
 
     def collect(self, value: object, wanted: list[Wanted]) -> object:
         """Note what is wanted for a batch. Returns it with a place for each lazy feature outside of graphs."""
-        if isinstance(value, dgl.DGLGraph):
-            self._collect_graph(value, wanted)
-            return value
-        if isinstance(value, LazyFeature):
-            return self._collect_other(value, wanted)
-        if isinstance(value, Mapping):
-            return {key: self.collect(part, wanted) for key, part in value.items()}
-        if isinstance(value, tuple):
-            parts: list[Any] = [self.collect(part, wanted) for part in value]
-            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-        return [self.collect(part, wanted) for part in value] if isinstance(value, list) else value
+
+        def collect(part: object) -> object:
+            if isinstance(part, dgl.DGLGraph):
+                self._collect_graph(part, wanted)
+            return self._collect_other(part, wanted) if isinstance(part, LazyFeature) else part
+
+        return apply_nested(value, collect)
 
     def _collect_graph(self, g: dgl.DGLGraph, wanted: list[Wanted]) -> None:
         for frames, kinds, id_name, storage in (
@@ -263,18 +249,6 @@ class _Place:
         self.value = value
 
 
-def _settled(value: object) -> object:
-    """The same with the values in their places."""
-    if isinstance(value, _Place):
-        return value.value
-    if isinstance(value, dict):
-        return {key: _settled(part) for key, part in value.items()}
-    if isinstance(value, tuple):
-        parts: list[Any] = [_settled(part) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    return [_settled(part) for part in value] if isinstance(value, list) else value
-
-
 def _source(storage: Callable[[str, Any], object], name: str, kind: object, title: str) -> object:
     """What the rows of some data are read from, as it is now."""
     try:
@@ -288,11 +262,6 @@ def _source(storage: Callable[[str, Any], object], name: str, kind: object, titl
         return found
     with _lock:  # data of a subgraph are looked up when they are first read
         return found.data
-
-
-def version_of(source: object) -> int:
-    """The number of changes of a tensor in place; 0 for anything else."""
-    return source._version if isinstance(source, Tensor) and not source.is_inference() else 0
 
 
 def bytes_of(rows: Sequence[object]) -> int:

@@ -15,6 +15,7 @@ from manyhop.capture import CapturedStep
 from manyhop.errors import InputError
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.stages.base import Movable
+from manyhop_dgl.nested import in_nested
 from manyhop_dgl.samplers.blocks import make_blocks, unread
 from manyhop_dgl.samplers.tensors import BlockTensors
 from manyhop_dgl.torch_graphs.index import TorchGraphIndex
@@ -57,7 +58,7 @@ class _BatchLayout:
 
     def check(self, batch: object) -> None:
         """Raise InputError where a batch is not padded, or cannot be read by a CUDA graph."""
-        graphs = _graphs(batch)
+        graphs = [part for part in in_nested(batch) if isinstance(part, dgl.DGLGraph)]
         if not (_has_masks(batch) or any("edge_mask" in frame for g in graphs for frame in g._edge_frames)):
             raise InputError(
                 "Expected a batch of fixed size, got one that is not padded. Make the DataLoader with pad='auto'."
@@ -188,15 +189,6 @@ def _mapped_graph(g: dgl.DGLGraph, change: Callable[[Tensor], Tensor]) -> dgl.DG
 
 def _mapped_frame(frame: Frame, change: Callable[[Tensor], Tensor]) -> Frame:
     return Frame({key: change(column.data) for key, column in frame._columns.items()}, num_rows=frame.num_rows)
-
-
-def _graphs(value: object) -> list[dgl.DGLGraph]:
-    """The graphs in a batch."""
-    if isinstance(value, dgl.DGLGraph):
-        return [value]
-    if isinstance(value, Mapping):
-        return [g for part in value.values() for g in _graphs(part)]
-    return [g for part in value for g in _graphs(part)] if isinstance(value, list | tuple) else []
 
 
 def _has_masks(batch: object) -> bool:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from manyhop.memory import mapped_files, segments
+from manyhop.system.versions import version_of
 
 
 def identity(tensor: Tensor) -> str | None:
@@ -19,5 +20,4 @@ def identity(tensor: Tensor) -> str | None:
     if place is None:
         return None
     # Another name where this process has changed it by operations of torch, such as x[i] = y.
-    version = 0 if tensor.is_inference() else tensor._version
-    return f"{kind} {tensor.stride()} at {place[1]} of {place[0]}, version {version}"
+    return f"{kind} {tensor.stride()} at {place[1]} of {place[0]}, version {version_of(tensor)}"

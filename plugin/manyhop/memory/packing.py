@@ -18,7 +18,7 @@ import torch
 from manyhop.errors import InputError
 from manyhop.memory import segments
 from manyhop.memory.mapped_files import FilePlace, MappedFiles, map_again
-from manyhop.memory.segments import Bytes, Segment
+from manyhop.memory.segments import Bytes, Segment, round_up
 from manyhop.system.progress import Progress
 
 _ALIGN = 64
@@ -88,13 +88,13 @@ def pack(what: str, value: Any) -> Packed:
     for source in parts.sources:
         place = _present_place(source, files)
         if place is None:
-            size = _aligned(size, _PAGE if source.nbytes >= _PAGE else _ALIGN)
+            size = round_up(size, _PAGE if source.nbytes >= _PAGE else _ALIGN)
             place = SegmentPlace("", size, source.nbytes)  # in the segment with the pickle
             new.append((source, size))
             size += source.nbytes
         places.append(place)
     content = pickle.dumps((places, parts.read_only, skeleton.getvalue()))
-    pickle_at = _aligned(size, _ALIGN), len(content)
+    pickle_at = round_up(size, _ALIGN), len(content)
     segment = segments.create(what, sum(pickle_at))
     with closing(Progress("Copying to shared memory", size)) as bar:
         for source, begin in new:
@@ -205,7 +205,3 @@ def _present_place(source: Bytes, files: MappedFiles | None) -> SegmentPlace | F
 def _older_segments(places: Sequence[SegmentPlace | FilePlace]) -> list[Segment]:
     ids = dict.fromkeys(p.segment for p in places if isinstance(p, SegmentPlace) and p.segment)
     return [found for found in map(segments.find, ids) if found is not None]
-
-
-def _aligned(n: int, unit: int) -> int:
-    return -(-n // unit) * unit

@@ -60,7 +60,7 @@ def create(what: str, size: int, remedy: str = "Share less, or use a machine wit
     Raises:
         CapacityError: there is not as much memory; it names ``what`` it was for, and the ``remedy``.
     """
-    size = _round_up(max(size, 1), _HUGE if size >= _HUGE else mmap.PAGESIZE)
+    size = round_up(max(size, 1), _HUGE if size >= _HUGE else mmap.PAGESIZE)
     require_memory(what, size, remedy)
     fd = _anonymous_file(size)
     try:
@@ -166,5 +166,6 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
-def _round_up(n: int, unit: int) -> int:
+def round_up(n: int, unit: int) -> int:
+    """Return the smallest multiple of ``unit`` from ``n`` on."""
     return -(-n // unit) * unit

@@ -19,6 +19,7 @@ from manyhop.files import Rows
 from manyhop.files.dtypes import dtype_name, dtype_of_name
 from manyhop.memory import share
 from manyhop.stores.checksums import checksum
+from manyhop.stores.copies import as_tensor
 from manyhop.system.memory import require_memory
 from manyhop.world import World
 
@@ -53,7 +54,7 @@ class NodeRows:
         begin = begin_of(tensor, index, name, what, self._timeout)
         if begin is None:
             return self._put_whole(tensor, ours, what)
-        part, num_rows = part_of_rows(_as_tensor(tensor), begin, what, self._timeout)
+        part, num_rows = part_of_rows(as_tensor(tensor), begin, what, self._timeout)
         rows = spread(part, begin, self._wanted(num_rows, ours), self._connected(), what, self._timeout)
         return self._held(rows, num_rows, ours)
 
@@ -128,7 +129,7 @@ class NodeRows:
         facts = {"dtype": str(tensor.dtype), "shape": list(tensor.shape)}
         control.agree(what, facts, timeout=self._timeout)
         wanted = self._wanted(len(tensor), ours)[ours.node]
-        rows = share(lambda: _as_tensor(tensor[wanted.start : wanted.stop]).contiguous(), what=what)
+        rows = share(lambda: as_tensor(tensor[wanted.start : wanted.stop]).contiguous(), what=what)
         self._connected()
         return self._held(rows, len(tensor), ours)
 
@@ -249,10 +250,3 @@ def _problem(tensor: Any, index: Any, name: str, *, on_gpu: bool) -> tuple[str, 
         f"Expected {name} whole (index=None), or a part with its place, index=slice(begin, begin + {len(tensor)}), got "
         f"index={index!r} for {len(tensor)} rows. What ranks hold together is only replaced as a whole."
     ), None
-
-
-def _as_tensor(rows: Any) -> Tensor:
-    """A tensor of an array; a copy, where the array is not ours to write (a memory map)."""
-    if isinstance(rows, Tensor):
-        return rows.detach()
-    return torch.from_numpy(rows if rows.flags.writeable else rows.copy())

@@ -13,6 +13,7 @@ from torch import Tensor
 from manyhop.errors import GraphError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
 from manyhop.stores import TopologyPlace
+from manyhop.system.versions import version_of
 from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple
 
 TENSORS = ("csc_indptr", "indices", "node_type_offset", "type_per_edge")
@@ -169,17 +170,12 @@ class _Cache:
         self._lock = threading.RLock()
 
     def get(self, key: Hashable, parts: tuple[Tensor | None, ...], make: Callable[[], object]) -> Any:
-        state = tuple([None if x is None else (id(x), _version(x), x.data_ptr()) for x in parts])
+        state = tuple([None if x is None else (id(x), version_of(x), x.data_ptr()) for x in parts])
         with self._lock:
             found = self._found.get(key)
             if found is None or found[0] != state:
                 found = self._found[key] = (state, parts, make())  # parts: so that no other tensor gets the same id
             return found[2]
-
-
-def _version(tensor: Tensor) -> int:
-    """How often a tensor was written to in place; those of inference mode do not know."""
-    return 0 if tensor.is_inference() else tensor._version
 
 
 def _named(attributes: Mapping[str, Tensor] | None, name: str | None, domain: str) -> Tensor | None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import IterDataPipe
 
 from manyhop.errors import InputError
+from manyhop_dgl.nested import apply_nested
 
 Pipe = TypeVar("Pipe", bound=type[Any])
 M = TypeVar("M", bound="Movable")
@@ -57,17 +58,6 @@ def functional_datapipe(name: str) -> Callable[[Pipe], Pipe]:
         return kind
 
     return register
-
-
-def apply_nested(value: object, function: Callable[[Any], Any]) -> Any:
-    """Apply ``function`` to everything in nested dictionaries, lists and tuples."""
-    if isinstance(value, dict):
-        return {name: apply_nested(part, function) for name, part in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(apply_nested(part, function) for part in value))
-    if isinstance(value, list | tuple):
-        return type(value)(apply_nested(part, function) for part in value)
-    return function(value)
 
 
 def move(

@@ -30,6 +30,7 @@ from manyhop.memory.mapped_files import FilePlace, MappedFiles, map_again
 from manyhop.memory.segments import Bytes, Segment
 from manyhop.system.memory import available_memory, require_memory
 from manyhop.system.units import in_units
+from manyhop.system.versions import version_of
 
 CacheSize: TypeAlias = float | int | Literal["auto"]
 """A share of the rows of each tensor; bytes for all tensors; what the memory of the node allows."""
@@ -240,7 +241,7 @@ def cache_files(sources: Sequence[Any], size: CacheSize) -> None:
         if old is not None:
             del caches[source]
         if capacity > 0:
-            caches[source] = _make_cache(layout, place, capacity, _version(source), why, for_size)
+            caches[source] = _make_cache(layout, place, capacity, version_of(source), why, for_size)
 
 
 def _make_cache(
@@ -317,7 +318,7 @@ def file_cache(source: Any) -> FileCache | None:
     if not isinstance(source, Tensor | np.ndarray) or source not in caches:
         return None
     cache: FileCache = caches[source]
-    return cache if cache.version == _version(source) else None
+    return cache if cache.version == version_of(source) else None
 
 
 @contextmanager
@@ -354,10 +355,6 @@ def _layout(source: Any) -> RowLayout | None:
     layout = row_layout(source, "a cached tensor")
     plain = layout is not None and layout.device.type == "cpu" and layout.stride == layout.row_bytes
     return layout if plain and layout is not None and layout.row_bytes >= _SMALLEST_ROW else None
-
-
-def _version(source: Any) -> int:
-    return source._version if isinstance(source, Tensor) and not source.is_inference() else 0
 
 
 def _is_in(ids: Tensor, others: Tensor) -> Tensor:

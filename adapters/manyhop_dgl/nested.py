@@ -1,0 +1,26 @@
+"""Batches as samplers and users return them: values in nested dictionaries, lists and tuples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+
+def apply_nested(value: object, function: Callable[[Any], Any]) -> Any:
+    """Apply ``function`` to everything in nested dictionaries, lists and tuples; return the results, nested alike."""
+    if isinstance(value, Mapping):
+        return {name: apply_nested(part, function) for name, part in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(apply_nested(part, function) for part in value))
+    if isinstance(value, list | tuple):
+        return type(value)(apply_nested(part, function) for part in value)
+    return function(value)
+
+
+def in_nested(value: object) -> Iterator[Any]:
+    """Everything in nested dictionaries, lists and tuples."""
+    if isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from in_nested(part)
+    else:
+        yield value
