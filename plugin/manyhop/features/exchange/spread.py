@@ -12,12 +12,11 @@ from torch import Tensor
 
 from manyhop import control
 from manyhop.errors import FeatureError
+from manyhop.features.exchange.chunks import overlap, send_in_chunks
 from manyhop.features.exchange.host import Exchange
 from manyhop.memory import share
 
 Bytes = npt.NDArray[np.uint8]
-
-_CHUNK_BYTES = 32 << 20  # of rows on their way from one rank to another
 
 
 def node_memory(shape: Sequence[int], dtype: torch.dtype, what: str) -> Tensor:
@@ -54,7 +53,7 @@ def spread(part: Tensor, begin: int, wanted: Sequence[range], exchange: Exchange
     mine = wanted[world.node]
     rows = node_memory((len(mine), *part.shape[1:]), part.dtype, what)
     width = math.prod(part.shape[1:]) * part.dtype.itemsize
-    here = _overlap(parts[world.rank], mine)
+    here = overlap(parts[world.rank], mine)
     source, target = _bytes(part), _bytes(rows)
     _copy(source, here, begin, target, mine.start, width)
     if world.num_nodes > 1 and width > 0:
@@ -66,31 +65,19 @@ def spread(part: Tensor, begin: int, wanted: Sequence[range], exchange: Exchange
 def _send(
     source: Tensor, target: Bytes, parts: list[range], wanted: Sequence[range], width: int, exchange: Exchange
 ) -> None:
-    """Send rows to the other nodes, a chunk at a time; every rank of a node receives from some ranks of each other."""
+    """Send rows to the other nodes; every rank of a node receives from some ranks of each other."""
     world = exchange.world
-    begin, mine = parts[world.rank].start, wanted[world.node].start
-    chunk = max(1, _CHUNK_BYTES // width)
     flows = {
-        (sender, ranks[sender % len(ranks)]): _overlap(parts[sender], wanted[node])
+        (sender, ranks[sender % len(ranks)]): overlap(parts[sender], wanted[node])
         for node in range(world.num_nodes)
         for ranks in [world.ranks_of(node)]
         for sender in range(world.world_size)
         if world.nodes[sender] != node
     }
-    for k in range(-(-max(map(len, flows.values()), default=0) // chunk)):
-        pieces = {ends: flow[k * chunk : (k + 1) * chunk] for ends, flow in flows.items()}
-        out = [pieces.get((world.rank, rank), range(0)) for rank in range(world.world_size)]
-        into = [pieces.get((rank, world.rank), range(0)) for rank in range(world.world_size)]
-        sent = torch.cat(
-            [source[:0], *(source[(p.start - begin) * width : (p.stop - begin) * width] for p in out if p)]
-        )
-        received = torch.empty(sum(map(len, into)) * width, dtype=torch.uint8)
-        exchange.all_to_all(received, sent, [len(p) * width for p in into], [len(p) * width for p in out])
-        at = 0
-        for p in into:
-            if p:
-                _copy(received[at : at + len(p) * width].numpy(), p, p.start, target, mine, width)
-                at += len(p) * width
+    begin, first = parts[world.rank].start, wanted[world.node].start
+    rows = source.view(-1, width)  # bytes, as not all operators of torch know all dtypes
+    for come, data in send_in_chunks(flows, rows, begin, world.rank, world.world_size, width, exchange.all_to_all):
+        _copy(data.numpy(), come, come.start, target, first, width)
 
 
 def _agree_on_parts(part: Tensor, begin: int, what: str, timeout: float) -> list[range]:
@@ -118,8 +105,3 @@ def _copy(source: Bytes, rows: range, begin: int, target: Bytes, first: int, wid
 def _bytes(tensor: Tensor) -> Bytes:
     """The memory of a tensor. Torch does not count writing to it as a change, of which ranks have different numbers."""
     return tensor.view(-1).view(torch.uint8).numpy()
-
-
-def _overlap(a: range, b: range) -> range:
-    begin = max(a.start, b.start)
-    return range(begin, max(begin, min(a.stop, b.stop)))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from manyhop.features.exchange.chunks import overlap, send_in_chunks
 from manyhop.files import Rows
 from manyhop.system.progress import Progress
 
 _STAGE_BYTES = 128 << 20  # of each of two pinned buffers
-_CHUNK_BYTES = 32 << 20  # from one rank to another
 
 
 def read_rows(rows: Rows, wanted: range, target: Tensor, *, threads: int | None, progress: bool | None) -> None:
@@ -45,7 +47,7 @@ def read_rows(rows: Rows, wanted: range, target: Tensor, *, threads: int | None,
 
 def copy_overlap(source: Tensor, rows: range, target: Tensor, wanted: range) -> None:
     """Copy the rows that both have; ``rows`` and ``wanted`` are their numbers in the whole tensor."""
-    both = _overlap(rows, wanted)
+    both = overlap(rows, wanted)
     there = target[both.start - wanted.start : both.stop - wanted.start]
     there.copy_(source[both.start - rows.start : both.stop - rows.start])
 
@@ -76,36 +78,13 @@ def send_rows(
     copy_overlap(part, parts[rank], target, wanted[rank])
     if len(ranks) == 1:
         return
-    row_bytes = (
-        target[:0].element_size() * target[:0].flatten(1).shape[1] if target.dim() > 1 else target.element_size()
-    )
-    chunk = max(1, _CHUNK_BYTES // row_bytes)
-    flows = {(a, b): _overlap(parts[a], wanted[b]) for a in range(len(ranks)) for b in range(len(ranks)) if a != b}
+    row_bytes = math.prod(target.shape[1:]) * target.dtype.itemsize
+    flows = {(a, b): overlap(parts[a], wanted[b]) for a in range(len(ranks)) for b in range(len(ranks)) if a != b}
     group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
     try:
-        for k in range(-(-max(map(len, flows.values())) // chunk)):
-            pieces = {ends: flow[k * chunk : (k + 1) * chunk] for ends, flow in flows.items()}
-            out = [pieces.get((rank, other), range(0)) for other in range(len(ranks))]
-            into = [pieces.get((other, rank), range(0)) for other in range(len(ranks))]
-            begin = parts[rank].start
-            sent = torch.cat([part[:0], *(part[p.start - begin : p.stop - begin] for p in out if p)]).cpu()
-            received = torch.empty(sum(map(len, into)) * row_bytes, dtype=torch.uint8)
-            dist.all_to_all_single(
-                received,
-                sent.reshape(-1).view(torch.uint8),
-                [len(p) * row_bytes for p in into],
-                [len(p) * row_bytes for p in out],
-                group=group,
-            )
-            rows = received.view(target.dtype).view(-1, *target.shape[1:])
-            at = 0
-            for p in into:
-                copy_overlap(rows[at : at + len(p)], p, target, wanted[rank])
-                at += len(p)
+        send = partial(dist.all_to_all_single, group=group)
+        for come, data in send_in_chunks(flows, part, parts[rank].start, rank, len(ranks), row_bytes, send):
+            rows = data.view(target.dtype).view(-1, *target.shape[1:])
+            copy_overlap(rows, come, target, wanted[rank])
     finally:
         dist.destroy_process_group(group)
-
-
-def _overlap(a: range, b: range) -> range:
-    begin = max(a.start, b.start)
-    return range(begin, max(begin, min(a.stop, b.stop)))
