@@ -21,7 +21,8 @@ from manyhop_dgl.loader.source import Source, on_cpu_only
 from manyhop_dgl.loader.storages import Filled, moved
 from manyhop_dgl.loader.tensors import TensorPrefetcher, rows_of
 from manyhop_dgl.loader.view import LoaderView
-from manyhop_dgl.samplers.tensors import BlockTensors, cut
+from manyhop_dgl.samplers.cut import cut
+from manyhop_dgl.samplers.tensors import BlockTensors
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime

@@ -26,8 +26,8 @@ from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds
 from manyhop_dgl.loader.tensors import samples_tensors
+from manyhop_dgl.samplers.cut import Pad as PadSamples
 from manyhop_dgl.samplers.tensors import BlockTensors
-from manyhop_dgl.samplers.tensors import Pad as PadSamples
 from manyhop_dgl.typing import Names, Pairs
 
 _MARGIN: Final = 0.1

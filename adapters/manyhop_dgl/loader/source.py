@@ -29,9 +29,10 @@ from manyhop_dgl.loader.seeds import Indices, Seeds
 from manyhop_dgl.loader.tensors import TensorPrefetcher
 from manyhop_dgl.loader.view import LoaderView
 from manyhop_dgl.samplers.arguments import read_exclude, read_seeds, same_device
+from manyhop_dgl.samplers.cut import Pad
 from manyhop_dgl.samplers.neighbor import EngineSampler, NeighborSampler
 from manyhop_dgl.samplers.plan import CPU, Arguments, Plan
-from manyhop_dgl.samplers.tensors import BlockTensors, Pad
+from manyhop_dgl.samplers.tensors import BlockTensors
 from manyhop_dgl.typing import GraphLike
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ from manyhop.system.fork import in_forked_children
 from manyhop_dgl.graph.structure import EdgeDir
 from manyhop_dgl.graph.topology import Topology, topology_of
 from manyhop_dgl.samplers.arguments import read_fanouts
-from manyhop_dgl.samplers.tensors import BlockTensors, Pad, cut, cut_all
+from manyhop_dgl.samplers.cut import Pad, cut, cut_all
+from manyhop_dgl.samplers.tensors import BlockTensors
 from manyhop_dgl.typing import GraphLike, LayerFanouts
 
 CPU = torch.device("cpu")

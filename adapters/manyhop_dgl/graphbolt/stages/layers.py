@@ -25,8 +25,8 @@ from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple, etype_tuple_to_str
 from manyhop_dgl.graphbolt.stages.functional import compact_csc_format, unique_and_compact_csc_formats
 from manyhop_dgl.graphbolt.typing import Nodes
+from manyhop_dgl.samplers.cut import columns_of, nodes_by_hop
 from manyhop_dgl.samplers.seeding import next_key
-from manyhop_dgl.samplers.tensors import columns_of, nodes_by_hop
 
 Answer = Callable[[Sequence[MiniBatch], Topology, Sequence[SampledSubgraph]], list[MiniBatch]]
 
