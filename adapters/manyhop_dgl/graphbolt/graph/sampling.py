@@ -171,7 +171,7 @@ class Sampling(FusedCSC):
             GraphError: an attribute is missing, or of a wrong dtype or length.
         """
         names = (node_timestamp_attr_name, edge_timestamp_attr_name)
-        return self._temporal("sample_neighbors", names, nodes, input_nodes_timestamp, fanouts, replace, probs_name)
+        return self._temporal(names, nodes, input_nodes_timestamp, fanouts, replace, probs_name, shared=False)
 
     def temporal_sample_layer_neighbors(
         self,
@@ -204,26 +204,24 @@ class Sampling(FusedCSC):
             GraphError: an attribute is missing, or of a wrong dtype or length.
         """
         names = (node_timestamp_attr_name, edge_timestamp_attr_name)
-        return self._temporal(
-            "sample_layer_neighbors", names, nodes, input_nodes_timestamp, fanouts, replace, probs_name
-        )
+        return self._temporal(names, nodes, input_nodes_timestamp, fanouts, replace, probs_name, shared=True)
 
     def _temporal(
         self,
-        without_times: str,
         names: tuple[str | None, str | None],
         nodes: Nodes,
         times: Nodes,
         fanouts: Fanout,
         replace: bool,
         probs_name: str | None,
+        *,
+        shared: bool,
     ) -> SampledSubgraphImpl:
-        """Sample one layer with the times of nodes and edges of these names; ``without_times``: the method without."""
+        """Sample one layer with the times of nodes and edges of these names; ``shared``: nodes share neighbours."""
         node_time, edge_time = names
         if node_time is None and edge_time is None:
-            sampled: SampledSubgraphImpl = getattr(self, without_times)(nodes, fanouts, replace, probs_name)
-            return sampled
-        shared = without_times != "sample_neighbors"
+            sample = self.sample_layer_neighbors if shared else self.sample_neighbors
+            return sample(nodes, fanouts, replace, probs_name)
         if shared and probs_name is not None and edge_attribute(self, probs_name, "a mask").dtype != torch.bool:
             raise InputError(
                 f"Expected no probabilities with times to sample layers, got '{probs_name}'. Leave one out, pass a "
