@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import manyhop
-from manyhop.cli import compile_kernels, main
+from manyhop.cli import compile, main
 from manyhop.doctor.report import KERNEL_FOLDERS
 from manyhop.system import numba_kernels
 
@@ -19,7 +19,7 @@ def test_compiles_the_kernels_of_all_modules(monkeypatch, capsys):
         for path in root.rglob("*.py")
         if "\n@kernel(" in path.read_text()
     }
-    assert set(compile_kernels.MODULES) == with_kernels
+    assert set(compile.MODULES) == with_kernels
     assert with_kernels <= {kernel.py_func.__module__ for kernel in prepared}
     folders = {name.removeprefix("manyhop.").rpartition(".")[0].replace(".", "/") for name in with_kernels}
     assert folders <= set(KERNEL_FOLDERS)

@@ -3,8 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import time
+from importlib import import_module
 
 from manyhop.cli.verbs import Verbs, add_verb
+
+MODULES = (
+    "manyhop.embedding.cpu_kernels",
+    "manyhop.features.exchange.cpu_kernels",
+    "manyhop.features.gathering.cpu_kernels",
+    "manyhop.features.hot.cpu_kernels",
+    "manyhop.graph.column_kernels",
+    "manyhop.sampling.cpu.kernels.columns",
+    "manyhop.sampling.cpu.kernels.hgt",
+    "manyhop.sampling.cpu.kernels.hgt_edges",
+    "manyhop.sampling.cpu.kernels.hop",
+    "manyhop.sampling.cpu.kernels.induced",
+    "manyhop.sampling.cpu.kernels.labor",
+    "manyhop.sampling.cpu.kernels.page_rank",
+    "manyhop.sampling.cpu.kernels.permute",
+    "manyhop.sampling.cpu.kernels.walks",
+    "manyhop.system.paging",
+)
 
 
 def add_to(verbs: Verbs) -> None:
@@ -20,7 +40,16 @@ def add_to(verbs: Verbs) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from manyhop.cli.compile_kernels import compile_all
+    from manyhop.doctor.report import compiled_kernels
+    from manyhop.system.numba_kernels import KERNELS, prepare
 
-    print(compile_all())
+    begin = time.perf_counter()
+    for name in MODULES:
+        import_module(name)
+    prepare(*KERNELS)
+    seconds = time.perf_counter() - begin
+    print(
+        f"{len(KERNELS)} CPU kernels are ready ({seconds:.1f} s); cache: {compiled_kernels().text}. "
+        "GPU kernels: at first use."
+    )
     return 0
