@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -30,6 +30,11 @@ class BatchKey(NamedTuple):
 
     batch: int
     """The global index of the batch within its epoch, from 0."""
+
+
+def num_hops(by_type: Mapping[Any, Sequence[int]]) -> int:
+    """Return the number of hops of fanouts by type, or of nodes to add."""
+    return len(next(iter(by_type.values()), ()))
 
 
 @dataclass(frozen=True, kw_only=True)

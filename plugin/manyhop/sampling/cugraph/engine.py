@@ -19,7 +19,7 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.graph import NodeType
 from manyhop.sampling.check import check_request, check_spec
-from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph
+from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph, num_hops
 from manyhop.sampling.cugraph import binding
 from manyhop.sampling.cugraph.arrays import Mark, fanout_array, on_stream, to_array, to_tensor
 from manyhop.sampling.cugraph.decode import SampledEdgeList, decode, split_edges
@@ -73,7 +73,7 @@ class CuGraphSampler:
         check_spec(graph.graph, spec)
         check_supported(graph, spec)
         self.graph, self.spec, self.device = graph, spec, graph.device
-        self._hops = len(next(iter(spec.fanouts.values()))) if spec.fanouts else 0
+        self._hops = num_hops(spec.fanouts)
         self._fanouts = [spec.fanouts[t][hop] for hop in range(self._hops) for t in graph.graph.edge_types]
         first = self._fanouts[: len(graph.graph.edge_types)] if spec.expand == "new" else self._fanouts
         self._asks = any(first)  # else no hop has anything to ask for, which cuGraph refuses

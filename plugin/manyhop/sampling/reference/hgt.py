@@ -10,10 +10,10 @@ import torch
 
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.sampling.check import check_hgt_spec, check_request
-from manyhop.sampling.contract import HGTSpec, NodeRequest, SampledSubgraph
+from manyhop.sampling.contract import HGTSpec, NodeRequest, SampledSubgraph, num_hops
 from manyhop.sampling.random import U64, Use, fold, make_key
 from manyhop.sampling.reference import picks as picks
-from manyhop.sampling.reference.parts import Edges, Frontier, induce, to_tensors
+from manyhop.sampling.reference.parts import Edges, Frontier, induce, planted, to_tensors
 
 Budget = dict[int, float]
 """Node -> its budget, in the order in which nodes came in."""
@@ -47,13 +47,9 @@ class ReferenceHGTSampler:
         """
         graph, spec = self.graph, self.spec
         check_request(graph, spec, request)
-        nodes = {t: Frontier() for t in graph.node_types}
-        for node_type, seeds in request.seeds.items():
-            for seed in seeds.tolist():
-                nodes[node_type].add_seed(seed, 0)
+        nodes = planted(graph, request.seeds)
         budgets: dict[NodeType, Budget] = {t: {} for t in graph.node_types}
-        num_hops = len(next(iter(spec.num_samples.values()))) if spec.num_samples else 0
-        for hop in range(num_hops):
+        for hop in range(num_hops(spec.num_samples)):
             for index, edge_type in enumerate(graph.edge_types):
                 self._add_to_budget(request, hop, index, edge_type, nodes, budgets[edge_type[0]])
             for index, node_type in enumerate(graph.node_types):

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from manyhop.graph import CSC, EdgeType, Graph, NodeType
 from manyhop.sampling.check import check_labor_spec, check_request
-from manyhop.sampling.contract import LaborSpec, NodeRequest, SampledSubgraph
+from manyhop.sampling.contract import LaborSpec, NodeRequest, SampledSubgraph, num_hops
 from manyhop.sampling.reference import labor_picks as labor
-from manyhop.sampling.reference.parts import Edges, Frontier, excluded_positions, to_tensors
+from manyhop.sampling.reference.parts import Edges, excluded_positions, planted, to_tensors
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -48,14 +48,11 @@ class ReferenceLaborSampler:
         """Sample around ``request.seeds``."""
         graph, spec = self.graph, self.spec
         check_request(graph, spec, request)
-        nodes = {t: Frontier() for t in graph.node_types}
+        nodes = planted(graph, request.seeds)
         edges = {t: Edges() for t in graph.edge_types}
         weights: dict[EdgeType, list[np.float32]] = {t: [] for t in graph.edge_types}
         excluded = excluded_positions(graph, request.exclude)
-        for node_type, seeds in request.seeds.items():
-            for seed in seeds.tolist():
-                nodes[node_type].add_seed(seed, 0)
-        for hop in range(len(next(iter(spec.fanouts.values()))) if spec.fanouts else 0):
+        for hop in range(num_hops(spec.fanouts)):
             begin = {t: f.hop_begin[-1] if spec.expand == "new" else 0 for t, f in nodes.items()}
             end = {t: len(f.node) for t, f in nodes.items()}
             for edge_type in graph.edge_types:

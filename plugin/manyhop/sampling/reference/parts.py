@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 import torch
 from torch import Tensor
 
-from manyhop.graph import CSC, EdgeType, Graph
+from manyhop.graph import CSC, EdgeType, Graph, NodeType
 
 
 class Frontier:
@@ -42,6 +42,15 @@ class Frontier:
         """``[num_hops + 1]``: seeds, then nodes added by each hop."""
         ends = [*self.hop_begin[1:], len(self.node)]
         return [end - begin for begin, end in zip(self.hop_begin, ends, strict=True)]
+
+
+def planted(graph: Graph, seeds: Mapping[NodeType, Tensor]) -> dict[NodeType, Frontier]:
+    """Return the nodes of a batch that begins with seeds and has no trees, by type."""
+    nodes = {t: Frontier() for t in graph.node_types}
+    for node_type, ids in seeds.items():
+        for seed in ids.tolist():
+            nodes[node_type].add_seed(seed, 0)
+    return nodes
 
 
 class Edges:

@@ -11,7 +11,7 @@ import torch
 from manyhop.graph import CSC, EdgeType, Graph, NodeType
 from manyhop.sampling.bidirectional import to_bidirectional
 from manyhop.sampling.check import check_request, check_spec
-from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph
+from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph, num_hops
 from manyhop.sampling.random import U64, Use, fold, make_key
 from manyhop.sampling.reference import picks as picks
 from manyhop.sampling.reference.parts import Edges, Frontier, excluded_positions, induce, to_tensors
@@ -43,8 +43,7 @@ class ReferenceSampler:
         edges = {t: Edges() for t in graph.edge_types}
         tree_time = self._plant(request, nodes)
         excluded = excluded_positions(graph, request.exclude)
-        num_hops = len(next(iter(spec.fanouts.values()))) if spec.fanouts else 0
-        for hop in range(num_hops):
+        for hop in range(num_hops(spec.fanouts)):
             begin = {t: f.hop_begin[-1] if spec.expand == "new" else 0 for t, f in nodes.items()}
             end = {t: len(f.node) for t, f in nodes.items()}
             for index, edge_type in enumerate(graph.edge_types):

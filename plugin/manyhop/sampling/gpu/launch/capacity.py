@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhop.graph import Graph
-from manyhop.sampling.contract import NeighborSpec
+from manyhop.sampling.contract import NeighborSpec, num_hops
 
 Ints = npt.NDArray[np.int64]
 
@@ -87,11 +87,10 @@ def first_guess(graph: Graph, spec: NeighborSpec, shape: Shape) -> Capacity:
 def _grow(graph: Graph, spec: NeighborSpec, shape: Shape, times_mean: int | None) -> Capacity:
     types = {t: i for i, t in enumerate(graph.node_types)}
     most = [graph.num_nodes[t] for t in graph.node_types]
-    num_hops = len(next(iter(spec.fanouts.values()))) if spec.fanouts else 0
     nodes = [list(shape.seeds)]
     edges = [[0] * len(graph.edge_types)]
     frontier = list(shape.seeds)
-    for hop in range(num_hops):
+    for hop in range(num_hops(spec.fanouts)):
         now, found, new = list(nodes[-1]), list(edges[-1]), [0] * len(most)
         for i, edge_type in enumerate(graph.edge_types):
             csc = graph.csc[edge_type]
@@ -108,4 +107,4 @@ def _grow(graph: Graph, spec: NeighborSpec, shape: Shape, times_mean: int | None
         frontier = now if spec.expand == "all" else list(map(min, new, now))
         nodes.append(now)
         edges.append(found)
-    return Capacity(np.array(nodes, np.int64), np.array(edges, np.int64).reshape(num_hops + 1, -1))
+    return Capacity(np.array(nodes, np.int64), np.array(edges, np.int64).reshape(len(edges), -1))
