@@ -67,14 +67,22 @@ def _torchdata_spec(name: str, path: Sequence[str] | None, target: ModuleType | 
     return None if PathFinder.find_spec(name, path, target) is not None else spec_of(name)
 
 
-class _Followed(Loader):
-    """Loads a module, and does something to it."""
+class _Real(Loader):
+    """Loads the real module."""
 
-    def __init__(self, real: Loader, follow: Callable[[object], None]) -> None:
-        self._real, self._follow = real, follow
+    def __init__(self, real: Loader) -> None:
+        self._real = real
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._real.create_module(spec)
+
+
+class _Followed(_Real):
+    """Loads a module, and does something to it."""
+
+    def __init__(self, real: Loader, follow: Callable[[object], None]) -> None:
+        super().__init__(real)
+        self._follow = follow
 
     def exec_module(self, module: ModuleType) -> None:
         self._real.exec_module(module)
@@ -114,14 +122,8 @@ FOLLOWED: dict[str, Callable[[Any], None]] = {
 """Modules of DGL -> what is done to them once they have been imported."""
 
 
-class _GraphBolt(Loader):
+class _GraphBolt(_Real):
     """Loads the real module; where its library is missing or refused, the stand-in."""
-
-    def __init__(self, real: Loader) -> None:
-        self._real = real
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._real.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         reason = _no_library()
@@ -139,14 +141,8 @@ class _GraphBolt(Loader):
         _stand_in(module)
 
 
-class _Sparse(Loader):
+class _Sparse(_Real):
     """Loads the real module; where its library is missing or refused, gives it operators of ours."""
-
-    def __init__(self, real: Loader) -> None:
-        self._real = real
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._real.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         try:

@@ -27,47 +27,41 @@ class LoaderFacts:
         self._loader = loader
 
     def of_ranks(self, seed: int | None) -> dict[str, object]:
-        """Return what must be the same on all ranks."""
-        return facts_of(self._loader, seed)
+        """Return what must be the same on all ranks, in the order in which differences are reported."""
+        loader = self._loader
+        facts: dict[str, object] = {"class": type(loader).__name__}
+        facts |= {"version of the sampling contract": CONTRACT_VERSION, "seed": seed}
+        facts |= {name: plain(getattr(loader, name)) for name in ("batch_size", "shuffle", "drop_last", "pad")}
+        facts |= plain(self.of_state())
+        samplers = (loader.graph_sampler, sampler_of_nodes(loader.graph_sampler))
+        if isinstance(samplers[1], EngineSampler):
+            facts["edge ids"] = plain(samplers[1].arguments().topology(loader.graph).graph.edge_ids())
+        found = frames(loader.graph)
+        facts |= {
+            f"data '{name}' of {kind}": rows_fact(value)
+            for kind, by_name in (*found.nodes.items(), *found.edges.items())
+            for name, value in by_name.items()
+        }
+        facts["data to prefetch"] = plain(
+            [[getattr(sampler, name, None) for name in _PREFETCHED] for sampler in samplers]
+        )
+        return facts
 
     def of_state(self) -> dict[str, object]:
-        """Return what a state is recognised by."""
-        return shape_of(self._loader)
-
-
-def facts_of(loader: LoaderView, seed: int | None) -> dict[str, object]:
-    """What has to be the same on all ranks, in the order in which differences are reported. JSON can hold it."""
-    facts: dict[str, object] = {"class": type(loader).__name__, "version of the sampling contract": CONTRACT_VERSION}
-    facts |= {"seed": seed}
-    facts |= {name: plain(getattr(loader, name)) for name in ("batch_size", "shuffle", "drop_last", "pad")}
-    facts |= {name: plain(value) for name, value in shape_of(loader).items()}
-    samplers = (loader.graph_sampler, sampler_of_nodes(loader.graph_sampler))
-    if isinstance(samplers[1], EngineSampler):
-        facts["edge ids"] = plain(samplers[1].arguments().topology(loader.graph).graph.edge_ids())
-    found = frames(loader.graph)
-    facts |= {
-        f"data '{name}' of {kind}": rows_fact(value)
-        for kind, by_name in (*found.nodes.items(), *found.edges.items())
-        for name, value in by_name.items()
-    }
-    facts["data to prefetch"] = plain([[getattr(sampler, name, None) for name in _PREFETCHED] for sampler in samplers])
-    return facts
-
-
-def shape_of(loader: LoaderView) -> dict[str, object]:
-    """What samples depend on beside seeds of random numbers, and the size and order of batches."""
-    graph, sampler = loader.graph, loader.graph_sampler
-    facts: dict[str, object] = {
-        "graph_sampler": type(sampler).__name__,
-        "arguments of the sampler": _arguments(sampler),
-    }
-    nodes = sampler_of_nodes(sampler)
-    if isinstance(nodes, EngineSampler):
-        facts |= graph_facts(nodes.arguments().topology(graph).graph)
-    else:
-        facts["number of nodes"] = {node_type: int(graph.num_nodes(node_type)) for node_type in graph.ntypes}
-        facts["number of edges"] = {t: int(graph.num_edges(t)) for t in graph.canonical_etypes}
-    return facts | {"seed_parts": loader.seed_parts, "indices": getattr(loader.dataset, "indices", None)}
+        """Return what samples depend on beside seeds of random numbers, and the size and order of batches."""
+        loader = self._loader
+        graph, sampler = loader.graph, loader.graph_sampler
+        facts: dict[str, object] = {
+            "graph_sampler": type(sampler).__name__,
+            "arguments of the sampler": _arguments(sampler),
+        }
+        nodes = sampler_of_nodes(sampler)
+        if isinstance(nodes, EngineSampler):
+            facts |= graph_facts(nodes.arguments().topology(graph).graph)
+        else:
+            facts["number of nodes"] = {node_type: int(graph.num_nodes(node_type)) for node_type in graph.ntypes}
+            facts["number of edges"] = {t: int(graph.num_edges(t)) for t in graph.canonical_etypes}
+        return facts | {"seed_parts": loader.seed_parts, "indices": getattr(loader.dataset, "indices", None)}
 
 
 def _arguments(sampler: BlockSampler | KeyedNegatives) -> dict[str, object]:

@@ -70,23 +70,33 @@ class LoaderFacts:
         self._loader, self._shuffle = loader, shuffle
 
     def of_ranks(self, seed: int | None) -> dict[str, object]:
-        """Return what must be the same on all ranks."""
-        return facts_of(self._loader, seed, shuffle=self._shuffle)
+        """Return what must be the same on all ranks, in the order in which differences are reported."""
+        loader = self._loader
+        facts: dict[str, object] = {"class": type(loader).__name__}
+        facts |= {"version of the sampling contract": CONTRACT_VERSION, "seed": seed}
+        own = vars(loader) | {"shuffle": self._shuffle}
+        facts |= {name: plain(own[name]) for name in _ARGUMENTS if name in own} | plain(self.of_state())
+        facts["edge ids"] = plain(_edge_ids(loader))
+        return facts | _features(loader.data)
 
     def of_state(self) -> dict[str, object]:
-        """Return what a state is recognised by."""
-        return shape_of(self._loader)
-
-
-def facts_of(loader: LoaderView, seed: int | None, *, shuffle: bool) -> dict[str, object]:
-    """What has to be the same on all ranks, in the order in which differences are reported. JSON can hold it."""
-    facts: dict[str, object] = {"class": type(loader).__name__, "version of the sampling contract": CONTRACT_VERSION}
-    facts["seed"] = seed
-    own = vars(loader) | {"shuffle": shuffle}
-    facts |= {name: plain(own[name]) for name in _ARGUMENTS if name in own}
-    facts |= {name: plain(value) for name, value in shape_of(loader).items()}
-    facts["edge ids"] = plain(_edge_ids(loader))
-    return facts | _features(loader.data)
+        """Return what samples depend on beside seeds of random numbers, and the size and order of batches."""
+        loader = self._loader
+        sampler, _ = loader.seed_sampler()
+        facts = {
+            "kind of seeds": "nodes" if isinstance(loader.input_data, NodeSamplerInput) else "edges",
+            "sampler": type(sampler).__name__,
+            "specification of the sampler": sampler.spec if isinstance(sampler, NeighborSampler | HGTSampler) else None,
+            "time_window": getattr(sampler, "time_window", None),
+            "seed_parts": loader.seed_parts,
+        }
+        facts |= {name: value for name, value in vars(loader).items() if name in _OF_LINKS}
+        if isinstance(sampler, NodeSetSampler):
+            facts |= sampler.facts()
+        if (topology := _topology(loader)) is not None:
+            facts |= graph_facts(topology.graph)
+        inputs = vars(loader.input_data)
+        return facts | {name: inputs[field] for field, name in _INPUTS.items() if field in inputs}
 
 
 def _edge_ids(loader: LoaderView) -> Mapping[EdgeType, Tensor | None]:
@@ -120,22 +130,3 @@ def _parts(value: object) -> object:
     if isinstance(value, SparseTensor):
         return value.csr()
     return value.feat_dict if isinstance(value, TensorFrame) else value
-
-
-def shape_of(loader: LoaderView) -> dict[str, object]:
-    """What samples depend on beside seeds of random numbers, and the size and order of batches."""
-    sampler, _ = loader.seed_sampler()
-    facts = {
-        "kind of seeds": "nodes" if isinstance(loader.input_data, NodeSamplerInput) else "edges",
-        "sampler": type(sampler).__name__,
-        "specification of the sampler": sampler.spec if isinstance(sampler, NeighborSampler | HGTSampler) else None,
-        "time_window": getattr(sampler, "time_window", None),
-        "seed_parts": loader.seed_parts,
-    }
-    facts |= {name: value for name, value in vars(loader).items() if name in _OF_LINKS}
-    if isinstance(sampler, NodeSetSampler):
-        facts |= sampler.facts()
-    if (topology := _topology(loader)) is not None:
-        facts |= graph_facts(topology.graph)
-    inputs = vars(loader.input_data)
-    return facts | {name: inputs[field] for field, name in _INPUTS.items() if field in inputs}

@@ -22,7 +22,6 @@ from manyhop.loading import check_engine, check_options, current_turn, next_key
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import probe
-from manyhop.loading.trainers import SeedPositions
 from manyhop.pipeline import BatchPlan, Lockstep, Turn
 from manyhop.sampling import BatchKey
 from manyhop_pyg.batch.assemble import finish_trainable, label_data, label_types
@@ -38,7 +37,7 @@ from manyhop_pyg.loaders.device import check_device, find_device
 from manyhop_pyg.loaders.facts import LoaderFacts
 from manyhop_pyg.loaders.inputs import input_of
 from manyhop_pyg.loaders.lockstep import check_sharded, make_lockstep, sharded_store
-from manyhop_pyg.loaders.options import LoaderOptions
+from manyhop_pyg.loaders.options import LoaderOptions, load_positions, of_ranks
 from manyhop_pyg.loaders.padding import Padding, check_pad
 from manyhop_pyg.loaders.prepared import SharedWhenPrepared
 from manyhop_pyg.loaders.seeds import Seeds, columns_of_nodes, nodes_of_seeds
@@ -101,15 +100,9 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
         check_engine(options.engine, check_device(self.device, self._mode), kwargs)
         self.engine = options.engine
         self.distributed = options.distributed
-        self.uneven, self.rank_timeout = options.of_ranks()
+        self.uneven, self.rank_timeout = of_ranks(options.distributed, options.uneven, options.rank_timeout)
         self.seed_parts = options.seed_parts
-        shuffle = bool(kwargs.get("shuffle"))
-        own_order = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
-        if num_items == 0:
-            kwargs["shuffle"] = False  # torch's random sampler refuses to shuffle nothing
-        # Positions are no torch Dataset, but all that a DataLoader asks of one.
-        DataLoader.__init__(self, SeedPositions(num_items), collate_fn=self.collate_fn, **kwargs)  # type: ignore[arg-type]
-        del self.__dict__["collate_fn"]  # it is a method; the attribute would be a reference cycle
+        shuffle, own_order = load_positions(self, num_items, kwargs)
         self._get_ready(num_items, options.seed, shuffle=shuffle, own_order=own_order)
 
     def _get_ready(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:

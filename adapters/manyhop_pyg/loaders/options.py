@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.loading import EngineName
 from manyhop.loading.padding import Pad
+from manyhop.loading.trainers import SeedPositions
 from manyhop.pipeline import Uneven
 from manyhop.placement import GPUMode
 
@@ -28,8 +31,32 @@ class LoaderOptions:
     pad: Pad | None
     filter_per_worker: bool | None
 
-    def of_ranks(self) -> tuple[Uneven | None, float | None]:
-        """``uneven`` and ``rank_timeout``, or their defaults; ``None`` where ranks share no batches."""
-        if not self.distributed:
-            return None, None
-        return self.uneven or "pad", DEFAULT_TIMEOUT if self.rank_timeout is None else float(self.rank_timeout)
+
+def of_ranks(
+    distributed: bool, uneven: Uneven | None, rank_timeout: float | None
+) -> tuple[Uneven | None, float | None]:
+    """Return ``uneven`` and ``rank_timeout``, or their defaults; ``None`` where ranks share no batches."""
+    if not distributed:
+        return None, None
+    return uneven or "pad", DEFAULT_TIMEOUT if rank_timeout is None else float(rank_timeout)
+
+
+def load_positions(loader: DataLoader[Any], num_items: int, kwargs: dict[str, Any]) -> tuple[bool, bool]:
+    """Make a loader, which has a method ``collate_fn``, one of torch's over ``range(num_items)``.
+
+    Args:
+        loader: whose class is derived from torch's.
+        num_items: number of seeds.
+        kwargs: the user's, for torch; may be changed.
+
+    Returns:
+        Whether items are shuffled, and whether their order is the loader's own, not that of a sampler of the user.
+    """
+    shuffle = bool(kwargs.get("shuffle"))
+    own_order = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
+    if num_items == 0:
+        kwargs["shuffle"] = False  # torch's random sampler refuses to shuffle nothing
+    # Positions are no torch Dataset, but all that a DataLoader asks of one.
+    DataLoader.__init__(loader, SeedPositions(num_items), collate_fn=loader.collate_fn, **kwargs)  # type: ignore[arg-type]
+    del loader.__dict__["collate_fn"]  # it is a method; the attribute would be a reference cycle
+    return shuffle, own_order

@@ -14,14 +14,13 @@ from torch.utils.data import DataLoader
 from manyhop.arguments import positions
 from manyhop.loading import Epoch, EpochLoader, Item, Threads, check_options, graph_facts, plain
 from manyhop.loading.iterator import EpochIterator
-from manyhop.loading.trainers import SeedPositions
 from manyhop.pipeline import Uneven
 from manyhop.sampling import CONTRACT_VERSION
 from manyhop.sampling.walks import Walker
 from manyhop.system.ranges import ranged
 from manyhop_pyg.loaders.batches import find_pinning, pinned
 from manyhop_pyg.loaders.check import check_torch_arguments
-from manyhop_pyg.loaders.options import LoaderOptions
+from manyhop_pyg.loaders.options import load_positions, of_ranks
 
 Windows = tuple[Tensor, Tensor]
 """Positive and negative samples, ``[num_windows, context_size] int64`` each."""
@@ -74,27 +73,10 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
     ) -> None:
         check_torch_arguments(kwargs)
         check_options(distributed, uneven, rank_timeout, None, kwargs)
-        options = LoaderOptions(
-            seed=seed,
-            distributed=distributed,
-            uneven=uneven,
-            rank_timeout=rank_timeout,
-            seed_parts=None,
-            device=None,
-            placement=None,
-            pad=None,
-            filter_per_worker=None,
-        )
         self.source, self.distributed = source, distributed
-        self.uneven, self.rank_timeout = options.of_ranks()
+        self.uneven, self.rank_timeout = of_ranks(distributed, uneven, rank_timeout)
         self._pins_batches = False
-        shuffle = bool(kwargs.get("shuffle"))
-        own_order = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
-        if source.num_starts == 0:
-            kwargs["shuffle"] = False  # torch's random sampler refuses to shuffle nothing
-        # Positions are no torch Dataset, but all that a DataLoader asks of one.
-        super().__init__(SeedPositions(source.num_starts), **kwargs)  # type: ignore[arg-type]
-        del self.__dict__["collate_fn"]  # it is a method
+        shuffle, own_order = load_positions(self, source.num_starts, kwargs)
         self._get_ready(source.num_starts, seed, shuffle=shuffle, own_order=own_order)
 
     def _get_ready(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
@@ -128,7 +110,8 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
     def _facts(self, seed: int | None) -> dict[str, Any]:
         facts: dict[str, Any] = {"class": type(self).__name__, "version of the sampling contract": CONTRACT_VERSION}
         facts |= {"seed": seed, "batch_size": self.batch_size, "shuffle": self._shuffle, "drop_last": self.drop_last}
-        return facts | {"uneven": self.uneven} | {name: plain(value) for name, value in self._shape().items()}
+        facts |= {"uneven": self.uneven} | plain(self._shape())
+        return facts
 
     def _shape(self) -> dict[str, Any]:
         walker, numbers = self.source.facts()

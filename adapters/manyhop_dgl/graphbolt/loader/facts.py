@@ -44,7 +44,7 @@ class ChainFacts:
         plan = sampler.plan
         facts: dict[str, object] = {"version of the sampling contract": CONTRACT_VERSION, "seed": seed}
         facts |= {name: getattr(plan, name) for name in ("num_items", "batch_size", "shuffle", "drop_last")}
-        facts |= {name: plain(value) for name, value in self.of_state().items()}
+        facts |= plain(self.of_state())
         return facts | {title: rows_fact(tensor) for title, tensor in self._columns.named()}
 
     def of_state(self) -> dict[str, object]:
