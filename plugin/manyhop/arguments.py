@@ -173,3 +173,14 @@ def callables(**values: Any) -> None:
     for name, value in values.items():
         if value is not None and not callable(value):
             raise InputError(f"Expected {name} to be a function, got {value!r}.")
+
+
+def check_no_mask(what: str, ids: Tensor) -> None:
+    """Raise InputError for a dtype of masks: bool, and uint8, which was torch's before. As ids they mean 0 and 1."""
+    import torch
+
+    if ids.dtype in (torch.bool, torch.uint8):
+        otherwise = ", or ids.long() if they are ids" if ids.dtype == torch.uint8 else ""
+        raise InputError(
+            f"Expected {what} as ids, got {ids.dtype}, a dtype of masks. Pass mask.nonzero().view(-1){otherwise}."
+        )

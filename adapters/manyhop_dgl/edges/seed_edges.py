@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop.arguments import check_no_mask
 from manyhop.errors import InputError
-from manyhop.loading import check_no_mask
 
 
 def as_ids(ids: Any, bound: int, what: str) -> tuple[Tensor, bool]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import dgl
 import torch
-from torch.utils.data import DataLoader
 
 from manyhop.arguments import cpu_cores
 from manyhop.errors import InputError
@@ -38,8 +38,8 @@ class _Bound:
 
 
 @contextmanager
-def bound(
-    loader: DataLoader[object], loader_cores: Sequence[int] | None, compute_cores: Sequence[int] | None
+def _bound(
+    loader: CoreControl, loader_cores: Sequence[int] | None, compute_cores: Sequence[int] | None
 ) -> Iterator[list[int]]:
     """In the body, the loader's threads and the caller's run on cores of their own. Gives those of the caller."""
     if loader.num_workers == 0:
@@ -76,3 +76,42 @@ def bound(
         os.sched_setaffinity(0, before)
         torch.set_num_threads(threads)
         loader.worker_init_fn = init
+
+
+class CoreControl:
+    """Which cores the threads of a loader, and its caller, run on."""
+
+    device: torch.device
+    num_workers: int
+    worker_init_fn: Any
+    cpu_affinity_enabled: bool
+
+    @contextmanager
+    def enable_cpu_affinity(
+        self,
+        loader_cores: Sequence[int] | None = None,
+        compute_cores: Sequence[int] | None = None,
+        verbose: bool = True,
+    ) -> Iterator[None]:
+        """In the body, let the loader's threads run on cores of their own, and the caller on the others.
+
+        Args:
+            loader_cores: one core per thread; default: the first cores of the process.
+            compute_cores: those of the caller, and as many threads of torch; default: the rest.
+            verbose: print which they are.
+
+        Raises:
+            InputError: cores that the process may not use, or fewer than threads.
+        """
+        if self.device.type != "cpu":
+            yield
+            return
+        with _bound(self, loader_cores, compute_cores) as compute:
+            self.cpu_affinity_enabled = True
+            if verbose:
+                cores = self.worker_init_fn.cores
+                print(f"{self.num_workers} threads of the loader on cores {cores}, others on {compute}")
+            try:
+                yield
+            finally:
+                self.cpu_affinity_enabled = False

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -33,7 +33,7 @@ from manyhop_dgl.loader.checks import (
     with_graph,
 )
 from manyhop_dgl.loader.columns import FrameColumns
-from manyhop_dgl.loader.cores import WorkerInit, bound
+from manyhop_dgl.loader.cores import CoreControl, WorkerInit
 from manyhop_dgl.loader.options import LoaderOptions
 from manyhop_dgl.loader.padding import Padding, check_pad
 from manyhop_dgl.loader.prefetched import Prefetched, sampler_of_nodes
@@ -56,7 +56,7 @@ class Collate:
         return batch
 
 
-class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]  # DGL is untyped
+class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]  # DGL is untyped
     """DGL's ``DataLoader``: mini-batches of blocks or subgraphs, by any DGL sampler, made ahead by threads.
 
     Batches are what ``graph_sampler.sample(graph, indices)`` returns (for neighbour samplers ``input_nodes,
@@ -384,33 +384,3 @@ class DataLoader(EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]
             data: ``[num_rows, ...]`` a tensor or an array, or a storage with ``fetch(ids, device)``.
         """
         self.other_storages[name] = as_storage(data)
-
-    @contextmanager
-    def enable_cpu_affinity(
-        self,
-        loader_cores: Sequence[int] | None = None,
-        compute_cores: Sequence[int] | None = None,
-        verbose: bool = True,
-    ) -> Iterator[None]:
-        """In the body, let the loader's threads run on cores of their own, and the caller on the others.
-
-        Args:
-            loader_cores: one core per thread; default: the first cores of the process.
-            compute_cores: those of the caller, and as many threads of torch; default: the rest.
-            verbose: print which they are.
-
-        Raises:
-            InputError: cores that the process may not use, or fewer than threads.
-        """
-        if self.device.type != "cpu":
-            yield
-            return
-        with bound(self, loader_cores, compute_cores) as compute:
-            self.cpu_affinity_enabled = True
-            if verbose:
-                cores = self.worker_init_fn.cores
-                print(f"{self.num_workers} threads of the loader on cores {cores}, others on {compute}")
-            try:
-                yield
-            finally:
-                self.cpu_affinity_enabled = False

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
+from manyhop.arguments import check_no_mask
 from manyhop.errors import InputError
-from manyhop.loading import check_no_mask
 
 Indices: TypeAlias = Tensor | dict[Any, Tensor]
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from manyhop.arguments import check_no_mask
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
-from manyhop.loading import check_no_mask
 from manyhop_dgl.graph.topology import Topology
 from manyhop_dgl.typing import EdgeName, Fanouts, LayerFanouts, Names, Nodes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
@@ -11,6 +12,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
 from manyhop.sampling import SampledSubgraph
 from manyhop_pyg.data.convert import Topology
+from manyhop_pyg.typing import Sample
 
 V = TypeVar("V")
 
@@ -76,3 +78,14 @@ def joined(row: Tensor, col: Tensor) -> Tensor:
     ):
         return row.as_strided((2, n), (n, 1))
     return torch.stack([row, col])
+
+
+def sizes_of(outs: Sequence[Sample]) -> tuple[int, int, int]:
+    """Return how many seeds, nodes and edges samples have."""
+    seeds = sum([out.metadata[0].numel() for out in outs])
+    return seeds, _total([out.node for out in outs]), _total([out.row for out in outs])
+
+
+def _total(values: Sequence[Tensor | dict[str, Tensor]]) -> int:
+    """Entries of tensors, and of all tensors in dictionaries."""
+    return sum([v.numel() for one in values for v in (one.values() if isinstance(one, dict) else (one,))])

@@ -19,6 +19,7 @@ from manyhop_pyg.batch.assemble import finish_trainable
 from manyhop_pyg.batch.join import join
 from manyhop_pyg.batch.joining import Gathered
 from manyhop_pyg.batch.launched import LaunchedSample, counts_of, join_launched, outs_of
+from manyhop_pyg.batch.output import sizes_of
 from manyhop_pyg.batch.plan import has_embeddings
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.loaders.view import LoaderView
@@ -110,10 +111,8 @@ class Batches:
 
     def count(self, samples: Sequence[Sample | LaunchedSample]) -> None:
         """Add seeds, nodes and edges to the statistics."""
-        if samples and type(samples[0]) is LaunchedSample:
-            self._loader.count(*counts_of(samples))
-        else:
-            self._loader.count_samples(samples)
+        launched = samples and type(samples[0]) is LaunchedSample
+        self._loader.count(*(counts_of(samples) if launched else sizes_of(samples)))
 
     def values(self, batch: Batch | Gathered) -> list[Collection[object]]:
         """Return the values of the attributes of a batch of PyG's, or the batch."""

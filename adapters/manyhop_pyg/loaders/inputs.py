@@ -12,9 +12,9 @@ from torch_geometric.data import Data, HeteroData, remote_backend_utils
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 from torch_geometric.typing import InputEdges, InputNodes
 
+from manyhop.arguments import check_no_mask
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
-from manyhop.loading import check_no_mask
 from manyhop_pyg.data.convert import plain
 from manyhop_pyg.data.remote import is_hetero, read_edge_index
 from manyhop_pyg.samplers.given_negatives import EdgeInput, GivenNegatives

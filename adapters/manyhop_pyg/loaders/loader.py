@@ -28,6 +28,7 @@ from manyhop_pyg.batch.assemble import finish_trainable, label_data, label_types
 from manyhop_pyg.batch.edge_index import put_edges
 from manyhop_pyg.batch.join import join
 from manyhop_pyg.batch.joining import Gathered, Joining, placed_columns
+from manyhop_pyg.batch.output import sizes_of
 from manyhop_pyg.batch.plan import DataPlan, PlanCache
 from manyhop_pyg.loaders.batches import Batches, find_pinning
 from manyhop_pyg.loaders.check import check_torch_arguments
@@ -281,7 +282,7 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
         out = self.sample_inputs(self.inputs_at(index))
         if (turn := current_turn()) is not None:
             self._stats.record(turn.batch, "sample", start, time.perf_counter())
-            self.count_samples([out])
+            self.count(*sizes_of([out]))
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def _batch_around(self, inputs: Inputs, key: tuple[int, int, int] | None) -> Batch:
@@ -318,14 +319,6 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
         if type(given) is NodeSamplerInput and current_turn() is not None:
             return input_of(NodeSamplerInput, columns_of_nodes(given, index))
         return given[index]
-
-    def count_samples(self, outs: Sequence[Sample]) -> None:
-        """Add seeds, nodes and edges to the statistics."""
-        self.count(
-            sum([out.metadata[0].numel() for out in outs]),
-            _total([out.node for out in outs]),
-            _total([out.row for out in outs]),
-        )
 
     def count(self, seeds: int, nodes: int, edges: int) -> None:
         """Add numbers of batches to the statistics."""
@@ -405,8 +398,3 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
 
     def __getstate__(self) -> dict[str, object]:
         return super().__getstate__() | {"_plans": PlanCache(), "_knows_device": False, "_single": None}
-
-
-def _total(values: Sequence[Tensor | dict[str, Tensor]]) -> int:
-    """Entries of tensors, and of all tensors in dictionaries."""
-    return sum([v.numel() for one in values for v in (one.values() if isinstance(one, dict) else (one,))])

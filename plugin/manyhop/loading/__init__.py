@@ -6,7 +6,6 @@ from manyhop.loading.facts import graph_facts, plain, rows_fact
 from manyhop.loading.iterator import DROPPED, EpochIterator, Item, Progress, Threads
 from manyhop.loading.keys import BatchContext, batch_key, current_key, current_turn, draw_seed, next_key
 from manyhop.loading.loader import EpochLoader
-from manyhop.loading.masks import check_no_mask
 from manyhop.loading.options import EngineName, check_engine, check_options, check_placement, check_rank_options
 from manyhop.loading.ranks import Ranks, counting_in
 from manyhop.loading.resume import Resumable
@@ -29,7 +28,6 @@ __all__ = [
     "Threads",
     "batch_key",
     "check_engine",
-    "check_no_mask",
     "check_options",
     "check_placement",
     "check_rank_options",

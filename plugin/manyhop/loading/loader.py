@@ -5,19 +5,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from os import PathLike
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from manyhop.arguments import integer
 from manyhop.errors import InputError
-from manyhop.features import BufferPool, FileCache, file_cache
-from manyhop.features.hot import files as hot_files
+from manyhop.features import BufferPool
 from manyhop.loading.adapter import Adapter, LoaderView
 from manyhop.loading.cache_warm_up import warm_up_caches
 from manyhop.loading.epoch import Epoch
+from manyhop.loading.figures import Figures
 from manyhop.loading.iterator import GPU, REPLAY, EpochIterator, Item, Progress, Threads, given, planned
 from manyhop.loading.keys import BatchContext, batch_key, draw_seed
 from manyhop.loading.options import EngineName
@@ -33,19 +32,16 @@ from manyhop.pipeline import (
     ItemParts,
     Lockstep,
     Stats,
-    StatsReport,
     WorkerPool,
     parts_of,
-    save_timeline,
 )
-from manyhop.placement import GPUPlacement
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
 from manyhop.system.mapped import check_mapped_files
 from manyhop.world import current_rank, current_size
 
 
-class EpochLoader(Resumable, PreparedLoader):
+class EpochLoader(Resumable, PreparedLoader, Figures):
     """The part of a torch ``DataLoader`` that hands out epochs of batches made by threads, in keyed order.
 
     What ``DataLoader.__init__`` sets is there before :meth:`_set_up_epochs` is called.
@@ -180,11 +176,6 @@ class EpochLoader(Resumable, PreparedLoader):
         with on_gpu(self._gpu.device):
             exchange = make_exchange(self._view().plan, self._adapter(), self._gpu, title, timeout)
         return Lockstep(exchange, counting_in(self._stats))
-
-    def _file_caches(self) -> list[tuple[Any, FileCache]]:
-        """Return the tensors in files that batches take rows from, with the rows of them that memory keeps."""
-        every = [(value, file_cache(value)) for value in self._sources()] if len(hot_files.caches) else []
-        return [(value, cache) for value, cache in every if cache is not None]
 
     def _sources(self) -> list[Any]:
         """Return the tensors that batches take rows from."""
@@ -377,46 +368,6 @@ class EpochLoader(Resumable, PreparedLoader):
 
     def check_worker_number_rationality(self) -> None:
         """Threads are cheap: there is nothing to warn about."""
-
-    # Figures
-
-    @property
-    def placement(self) -> GPUPlacement | None:
-        """Where topology and features reside, and why; ``None`` as long as no GPU makes the batches."""
-        return None if self._gpu is None else self._gpu.memory.placement
-
-    def stats(self, since: StatsReport | Literal["epoch"] | None = None) -> StatsReport:
-        """Speed, where the time goes, and what to do about it; ``print`` shows a table.
-
-        Args:
-            since: return the figures since then: ``"epoch"``, the beginning of the present or last epoch, or an earlier
-                report of this loader.
-
-        Raises:
-            InputError: ``since`` is something else, or of another loader.
-        """
-        if self._gpu is not None:
-            self._gpu.streams.take_times()
-            requested, hits = self._gpu.memory.take_cache_counts()
-            self._stats.count(other_rows=requested, cached_rows=hits)
-        of_files = self._file_caches()
-        for value, cache in of_files:
-            requested, hits = cache.take_counts()
-            if self._gpu is not None and self._gpu.memory.caches(value):
-                requested = 0  # those that the GPU lacked, which it has counted
-            self._stats.count(other_rows=requested, cached_rows=hits)
-        kept = hot_files.in_words(cache for _, cache in of_files)
-        parts = ["" if self.placement is None else self.placement.summary(), kept]
-        return replace(self._stats.report(since), placement="; ".join(filter(None, parts)))
-
-    def timeline(self, path: str | PathLike[str]) -> None:
-        """Save a picture of the last batches of this rank: ``.svg``, ``.png`` or ``.json`` (for ui.perfetto.dev).
-
-        ``manyhop timeline FILES -o OUT`` puts the ``.json`` files of all ranks into one.
-        """
-        if self._gpu is not None:
-            self._gpu.streams.take_times()
-        save_timeline(self._stats, path)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()

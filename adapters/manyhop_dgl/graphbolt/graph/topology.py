@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop.arguments import check_no_mask
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
 from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, Graph, NodeType, PlacedGraph
-from manyhop.loading import check_no_mask
 from manyhop.placement import GPUPlace
 from manyhop.sampling import LaborSpec, NeighborSpec, SampledSubgraph
 from manyhop.sampling.engines import Engine, engine_for, placed_engine

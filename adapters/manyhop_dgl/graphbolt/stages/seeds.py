@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from manyhop.arguments import check_no_mask
 from manyhop.errors import InputError
-from manyhop.loading import check_no_mask
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.items.names import CANONICAL_ETYPE_DELIMITER, etype_str_to_tuple, seed_type_str_to_ntypes
 from manyhop_dgl.graphbolt.stages.functional import unique_and_compact
