@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import torch
 from torch import Tensor
 
-from manyhop.errors import InputError, RankError
+from manyhop.errors import InputError
 from manyhop.graph import EdgeInput, EdgeType, Graph, build_graph, endpoints, out_degrees, reverse_edges
 from manyhop.memory import identity, once_per_node
 from manyhop.stores import WHOLE_ONCE, checksum
@@ -176,10 +176,7 @@ def built_once(what: str, inputs: Iterable[Tensor], build: Callable[[], Graph]) 
     if None in contents:
         return build()
     sums = [checksum(tensor, whole=WHOLE_ONCE) for tensor in inputs]
-    try:
-        return once_per_node(f"tables of DGL {what} {contents} {sums}", build, what="the topology")
-    except RankError:  # of another rank that builds: its own error, if there is one, comes here as well
-        return build()
+    return once_per_node(f"tables of DGL {what} {contents} {sums}", build, what="the topology")
 
 
 def _unless_counting(edge_id: Tensor) -> Tensor | None:

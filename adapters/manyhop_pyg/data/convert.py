@@ -16,7 +16,7 @@ from torch_geometric.sampler.base import DataType
 from torch_geometric.typing import SparseTensor
 
 from manyhop import cuda
-from manyhop.errors import GraphError, InputError, RankError
+from manyhop.errors import GraphError, InputError
 from manyhop.graph import (
     HOMOGENEOUS_EDGE,
     HOMOGENEOUS_NODE,
@@ -154,10 +154,7 @@ def build_topology(
         if names is None:
             return build()
         # All of it lies in shared memory, so the tables do, too: one rank of the node builds them.
-        try:
-            return once_per_node(f"topology {options} {names}", build, what="the topology")
-        except RankError:  # of another rank that builds: its own error, if there is one, comes here as well
-            return build()
+        return once_per_node(f"topology {options} {names}", build, what="the topology")
 
     return once(inputs, options, build_on_one_rank)
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from manyhop import control, world
 from manyhop.arguments import seconds
 from manyhop.control import DEFAULT_TIMEOUT
-from manyhop.errors import InputError
+from manyhop.errors import InputError, RankError
 from manyhop.memory import segments
 from manyhop.memory.broker import Broker
 from manyhop.memory.packing import pack, receive, unpack
@@ -83,19 +83,20 @@ def once_per_node(key: str, build: Callable[[], T], *, what: str) -> T:
     """What ``build()`` returns: made by the rank of this node that requests ``key`` first, as long as one uses it.
 
     This is not a collective: any rank may ask, at any time, alone. The key has to name everything that ``build``
-    depends on. Without a ``share()`` before, or after the end of its run, it is ``build()``.
+    depends on. It is ``build()`` without a ``share()`` before, after the end of its run, and where the rank that
+    builds it fails, is killed or takes too long.
 
     Args:
         key: any length.
         build: takes nothing, returns anything that can be pickled. Must not communicate.
-        what: name of what is built, for errors.
-
-    Raises:
-        RankError: another rank failed to build it, was killed or takes too long.
+        what: name of what is built, for errors of other ranks.
     """
     if _node is None:
         return build()
-    return _once(_node.broker, _digest(key), build, what, 1, DEFAULT_TIMEOUT)
+    try:
+        return _once(_node.broker, _digest(key), build, what, 1, DEFAULT_TIMEOUT)
+    except RankError:  # of another rank that builds: its own error, if there is one, comes here as well
+        return build()
 
 
 def node_segment(key: str, size: int, begin: Callable[[Bytes], None], *, what: str, remedy: str) -> Segment | None:
