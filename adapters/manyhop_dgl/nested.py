@@ -7,13 +7,17 @@ from typing import Any
 
 
 def apply_nested(value: object, function: Callable[[Any], Any]) -> Any:
-    """Apply ``function`` to everything in nested dictionaries, lists and tuples; return the results, nested alike."""
+    """Apply ``function`` to everything in nested dictionaries, lists and tuples; return the results, nested alike.
+
+    Classes of the user that are derived from these become plain ones, but for named tuples.
+    """
     if isinstance(value, Mapping):
         return {name: apply_nested(part, function) for name, part in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(apply_nested(part, function) for part in value))
     if isinstance(value, list | tuple):
-        return type(value)(apply_nested(part, function) for part in value)
+        parts = [apply_nested(part, function) for part in value]
+        return parts if isinstance(value, list) else tuple(parts)
     return function(value)
 
 
