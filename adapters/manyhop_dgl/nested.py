@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def apply_nested(value: object, function: Callable[[Any], Any]) -> Any:
@@ -21,10 +23,10 @@ def apply_nested(value: object, function: Callable[[Any], Any]) -> Any:
     return function(value)
 
 
-def in_nested(value: object) -> Iterator[Any]:
-    """Everything in nested dictionaries, lists and tuples."""
-    if isinstance(value, Mapping | list | tuple):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from in_nested(part)
-    else:
-        yield value
+def all_in_nested(kind: type[T], value: object) -> list[T]:
+    """Return the objects of a class in nested dictionaries, lists and tuples."""
+    if isinstance(value, kind):
+        return [value]
+    if isinstance(value, Mapping):
+        return [one for part in value.values() for one in all_in_nested(kind, part)]
+    return [one for part in value for one in all_in_nested(kind, part)] if isinstance(value, list | tuple) else []

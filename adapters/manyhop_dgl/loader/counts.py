@@ -9,7 +9,7 @@ from torch import Tensor
 
 from manyhop.pipeline import Padded
 from manyhop_dgl.edges.tensors import EdgeTensors
-from manyhop_dgl.nested import in_nested
+from manyhop_dgl.nested import all_in_nested
 from manyhop_dgl.samplers.tensors import BlockTensors
 
 
@@ -46,8 +46,9 @@ def _counts_of(batch: object, indices: object) -> dict[str, int]:
         if batch.sample.padding is not None:
             return _without_padding(batch, batch.sample.padding)
         return counts_of([batch.sample]) | {"seeds": _total(batch.ids)}
-    graphs = _graphs_in(batch[-1] if isinstance(batch, tuple) and batch and isinstance(batch[-1], list) else batch)
-    given = batch[0] if isinstance(batch, tuple) and batch and not _graphs_in(batch[0]) else None
+    blocks = batch[-1] if isinstance(batch, tuple) and batch and isinstance(batch[-1], list) else batch
+    graphs = all_in_nested(dgl.DGLGraph, blocks)
+    given = batch[0] if isinstance(batch, tuple) and batch and not all_in_nested(dgl.DGLGraph, batch[0]) else None
     return {
         "seeds": _total(indices),
         "nodes": sum(g.num_src_nodes() for g in graphs[:1]) if given is None else _total(given),
@@ -61,10 +62,6 @@ def _without_padding(batch: BlockTensors | EdgeTensors, padded: Padded) -> dict[
         seeds = sum((batch.num_edges or {}).values())
     nodes, edges = (sum(map(sum, by_type.values())) for by_type in (padded.counts.nodes, padded.counts.edges))
     return {"seeds": seeds, "nodes": nodes, "edges": edges, "padded": 1, "fit": int(padded.grown == 0)}
-
-
-def _graphs_in(batch: object) -> list[dgl.DGLGraph]:
-    return [part for part in in_nested(batch) if isinstance(part, dgl.DGLGraph)]
 
 
 def _total(values: object) -> int:

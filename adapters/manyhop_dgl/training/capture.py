@@ -15,7 +15,7 @@ from manyhop.capture import CapturedStep
 from manyhop.errors import InputError
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.stages.base import Movable
-from manyhop_dgl.nested import in_nested
+from manyhop_dgl.nested import all_in_nested
 from manyhop_dgl.samplers.blocks import make_blocks, unread
 from manyhop_dgl.samplers.tensors import BlockTensors
 from manyhop_dgl.torch_graphs.index import TorchGraphIndex
@@ -58,7 +58,7 @@ class _BatchLayout:
 
     def check(self, batch: object) -> None:
         """Raise InputError where a batch is not padded, or cannot be read by a CUDA graph."""
-        graphs = [part for part in in_nested(batch) if isinstance(part, dgl.DGLGraph)]
+        graphs = all_in_nested(dgl.DGLGraph, batch)
         if not (_has_masks(batch) or any("edge_mask" in frame for g in graphs for frame in g._edge_frames)):
             raise InputError(
                 "Expected a batch of fixed size, got one that is not padded. Make the DataLoader with pad='auto'."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,8 @@ from manyhop.errors import CapacityError
 from manyhop.sampling.cpu import tables as c
 from manyhop.system.memory import require_memory
 
-_LOW64 = (1 << 64) - 1
+LOW64 = (1 << 64) - 1
+"""What kernels get of the integers of a key."""
 
 TABLE_OF_ALL_NODES = 1 << 25
 """Node types up to this size get a table with a slot per node, larger ones a hash table of the batch's size."""
@@ -23,11 +24,6 @@ LARGE = 1 << 28
 
 LIMIT = 2**31 - 1
 """Slots hold stamp + local id as a number of 31 bits."""
-
-
-def key_of(parts: Iterable[int]) -> npt.NDArray[np.uint64]:
-    """Return integers as kernels take keys: the low 64 bits of each."""
-    return np.array([part & _LOW64 for part in parts], np.uint64)
 
 
 class Workspace:
