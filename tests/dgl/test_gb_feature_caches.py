@@ -81,6 +81,9 @@ def test_sizes_of_caches():
             cached.number_of_rows(feature, *arguments)
     with pytest.raises(InputError, match="instance of Feature"):
         cached.number_of_rows(ROWS, 4, None)
+    for features in (feature, {("node", None, "a"): feature}):
+        with pytest.raises(InputError, match="max_cache_size_in_bytes to be an integer, got '1G'"):
+            gb.cpu_cached_feature(features, "1G")
 
 
 def test_rows_on_disk_that_are_kept_in_memory(tmp_path):

@@ -40,6 +40,11 @@ def test_arguments_of_stages(stage, args, options, message):
         getattr(nodes(), stage)(random_graph(), *args, **options)
 
 
+def test_transforms_are_functions():
+    with pytest.raises(InputError, match="transformer to be a function, got 'normalize'"):
+        nodes().transform("normalize")
+
+
 @pytest.mark.parametrize(
     ("stage", "args", "method"),
     [

@@ -92,6 +92,8 @@ def test_fanouts(data, fanouts, message):
         ({WRITES: [2]}, "Missing number of neighbors"),
         (NumNeighbors({("a", "b", "c"): [2]}, default=[1]), "exist in the graph"),
         (NumNeighbors({WRITES: [2, 2]}, default=[1]), "hops must be the same across all edge types"),
+        ({"paper": [2]}, r"num_neighbors by edge type, such as .*, got the keys \['paper'\]"),
+        ({("author", "paper", 3): [2]}, r"num_neighbors by edge type, such as .* got the keys \[\('author'"),
     ],
 )
 def test_typed_fanouts(hetero, fanouts, message):

@@ -51,6 +51,16 @@ def test_each_epoch_of_a_run_is_another_one(data):
     assert all_same(runs[0][1], runs[1][1])
 
 
+def test_the_default_device_of_torch_does_not_draw(data):
+    """``torch.set_default_device("cuda")``, for which "meta" stands here, after the loader is made."""
+    loader = nodes(data)
+    first = seeded(loader)
+    torch.manual_seed(3)
+    with torch.device("meta"):
+        again = list(loader)
+    assert all_same(first, again)
+
+
 def test_one_number_per_epoch_is_drawn_and_none_before(data):
     """So the rest of a script draws the same, whichever loader it uses."""
     torch.manual_seed(1)

@@ -10,7 +10,7 @@ from torch_geometric.nn import GraphSAGE
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 from torch_geometric.transforms import ToSparseTensor
 
-from manyhop.errors import GraphError
+from manyhop.errors import FeatureError, GraphError
 from manyhop.pipeline.streams import tensors_in
 from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
 
@@ -146,6 +146,21 @@ def test_data_as_its_own_store(data):
     batches = list(NeighborLoader((data, data), [3, 2], torch.arange(60), batch_size=8, seed=1))
     expected = list(NeighborLoader(data, [3, 2], torch.arange(60), batch_size=8, seed=1))
     assert all(torch.equal(a.x, b.x) for a, b in zip(batches, expected, strict=True))
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_stores_that_give_other_rows_than_those_asked_for(data, hetero, typed):
+    class Short(MyFeatureStore):
+        def _get_tensor(self, attr):
+            rows = super()._get_tensor(attr)
+            return rows if attr.index is None else rows[:-1]
+
+    features, graph = stores_of(hetero if typed else data)
+    short = Short()
+    short.__dict__.update(features.__dict__)
+    loader = NeighborLoader((short, graph), [3], ("paper", torch.arange(9)) if typed else torch.arange(9), batch_size=9)
+    with pytest.raises(FeatureError, match=r"Expected the Short to give a row of '\w+' of .* for each of \d+ ids, got"):
+        list(loader)
 
 
 def test_stores_without_edges():

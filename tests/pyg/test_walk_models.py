@@ -68,6 +68,11 @@ def test_it_learns():
         (lambda: Node2Vec(EDGES, 4, 5, 5, p=0), InputError, "p and q to be positive"),
         (lambda: Node2Vec(EDGES, 4, 5, 5, num_nodes=3), GraphError, "3"),
         (lambda: Node2Vec(EDGES, 4, 5, 5).pos_sample(torch.tensor([9])), InputError, r"in \[0, 5\), got 9"),
+        (
+            lambda: MetaPath2Vec({("a", "to", "a"): EDGES}, 4, [("a", "on", "a")], 5, 5),
+            InputError,
+            r"Unknown edge type \('a', 'on', 'a'\) in metapath\. edge_index_dict has: \[\('a', 'to', 'a'\)\]",
+        ),
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )

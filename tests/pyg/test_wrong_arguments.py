@@ -44,6 +44,9 @@ def test_what_is_a_flag(yes):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (dict(batch_size=0), "batch_size to be an integer of at least 1, got 0"),
+        (dict(batch_size="8"), "batch_size to be an integer of at least 1, got '8'"),
+        (dict(batch_size=2.0), "batch_size to be an integer of at least 1, got 2.0"),
         (dict(num_workers="2"), "num_workers to be an integer of at least 0, got '2'"),
         (dict(num_workers=True), "num_workers to be an integer"),
         (dict(num_workers=1, prefetch_factor=2.5), "prefetch_factor to be an integer of at least 1, got 2.5"),
@@ -66,6 +69,13 @@ def test_what_is_a_flag(yes):
 )
 def test_arguments_of_loaders(arguments, message):
     refused(message, NeighborLoader, graph(), [2], **arguments)
+
+
+@pytest.mark.parametrize("batch_size", [np.int64(4), torch.tensor(4)])
+def test_any_integer_is_a_batch_size(batch_size):
+    loader = NeighborLoader(graph(), [2], batch_size=batch_size)
+    assert type(loader.batch_size) is int
+    assert [batch.batch_size for batch in loader] == [4, 2]
 
 
 @pytest.mark.parametrize(

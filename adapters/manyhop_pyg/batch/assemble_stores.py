@@ -7,11 +7,12 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-import torch
+import numpy as np
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, HeteroData, TensorAttr
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
+from manyhop.errors import FeatureError
 from manyhop.features import RowRequest
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop_pyg.batch.assemble import edge_ids, set_ids
@@ -163,17 +164,21 @@ def _bytes_of(rows: list[object]) -> int:
 
 
 def _fetch(feature_store: FeatureStore, wanted: list[TensorAttr], gpu: GPURuntime | None) -> list[object]:
-    """Ask the store for everything at once."""
+    """Ask the store, which is read by ids on the CPU, for everything at once; on a GPU, move the rows there.
+
+    Raises:
+        FeatureError: the store does not give a row for each id.
+    """
     if gpu is not None:
-        return _rows_on(gpu.device, feature_store, wanted)
+        wanted = [copy.copy(attr) for attr in wanted]
+        for attr in wanted:
+            attr.index = attr.index.cpu()
     rows: list[object] = feature_store.multi_get_tensor(wanted)
-    return rows
-
-
-def _rows_on(device: torch.device, store: FeatureStore, wanted: list[TensorAttr]) -> list[object]:
-    """Return rows of a store of another kind, which is read by ids on the CPU, on a device."""
-    attrs = [copy.copy(attr) for attr in wanted]
-    for attr in attrs:
-        attr.index = attr.index.cpu()
-    rows = store.multi_get_tensor(attrs)
-    return [value.to(device) if isinstance(value, Tensor) else value for value in rows]
+    for attr, value in zip(wanted, rows, strict=True):
+        if isinstance(value, Tensor | np.ndarray) and value.shape[:1] != attr.index.shape:
+            raise FeatureError(
+                f"Expected the {type(feature_store).__name__} to give a row of {attr.attr_name!r} of "
+                f"{attr.group_name!r} for each of {attr.index.numel()} ids, got shape {list(value.shape)}. Return the "
+                "rows of attr.index, in its order."
+            )
+    return rows if gpu is None else [v.to(gpu.device) if isinstance(v, Tensor) else v for v in rows]

@@ -8,6 +8,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.storage import EdgeStorage
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
+from manyhop.arguments import integer
 from manyhop.errors import FeatureError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading.trainers import SeedPositions
@@ -28,7 +29,7 @@ _OF_CUGRAPH_PYG = {
 
 
 def check_torch_arguments(kwargs: dict[str, object]) -> None:
-    """Take out what Lightning hands back, and refuse what would be ignored."""
+    """Take out what Lightning hands back, and refuse what would be ignored or is no size of a batch."""
     for name, instead in _OF_CUGRAPH_PYG.items():
         if name in kwargs:
             raise InputError(f"Expected no {name}, which is an argument of cuGraph-PyG: {instead}. Leave it out.")
@@ -46,6 +47,8 @@ def check_torch_arguments(kwargs: dict[str, object]) -> None:
             "Expected batch_size to be an integer, got None: seeds are sampled in batches. batch_size=1 samples one "
             "by one, a batch_sampler decides for itself."
         )
+    if "batch_size" in kwargs:  # torch takes no integers of numpy
+        kwargs["batch_size"] = integer("batch_size", kwargs["batch_size"], 1)
 
 
 def check_features(data: PyGData, custom_cls: type[Batch] | None) -> None:

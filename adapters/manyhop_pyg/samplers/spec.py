@@ -82,7 +82,13 @@ def as_num_neighbors(num_neighbors: object) -> NumNeighbors:
     if isinstance(num_neighbors, NumNeighbors):
         return num_neighbors
     if isinstance(num_neighbors, Mapping):
-        return NumNeighbors({tuple(k) if isinstance(k, list) else k: v for k, v in num_neighbors.items()})
+        try:
+            return NumNeighbors({tuple(k) if isinstance(k, list) else k: v for k, v in num_neighbors.items()})
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                "Expected num_neighbors by edge type, such as {('user', 'rates', 'film'): [15, 10]}, got the keys "
+                f"{list(num_neighbors)}: {error}. Pass a list for the same numbers with all edge types."
+            ) from None
     if isinstance(num_neighbors, list | tuple):
         return NumNeighbors(list(num_neighbors))
     raise InputError(

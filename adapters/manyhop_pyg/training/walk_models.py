@@ -162,7 +162,7 @@ class MetaPath2Vec(torch_geometric.nn.MetaPath2Vec):  # type: ignore[misc]
         sparse: whether gradients of the embedding are sparse.
 
     Raises:
-        InputError: a type of the metapath without nodes.
+        InputError: a type of the metapath without edges or nodes.
         GraphError: edges that lead to nodes that there are not.
     """
 
@@ -178,6 +178,10 @@ class MetaPath2Vec(torch_geometric.nn.MetaPath2Vec):  # type: ignore[misc]
         num_nodes_dict: dict[NodeType, int] | None = None,
         sparse: bool = False,
     ) -> None:
+        if unknown := [tuple(t) for t in metapath if tuple(t) not in edge_index_dict]:
+            raise InputError(
+                f"Unknown edge type {unknown[0]} in metapath. edge_index_dict has: {list(edge_index_dict)}."
+            )
         super().__init__(
             edge_index_dict,
             embedding_dim,

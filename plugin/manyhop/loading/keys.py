@@ -56,7 +56,8 @@ def current_key() -> BatchKey | None:
 
 def draw_seed(generator: torch.Generator | None = None) -> int:
     """Draw a seed from a generator (default: torch's), as torch's ``DataLoader`` draws its base seed."""
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator))
+    device = "cpu" if generator is None else generator.device  # whatever torch.set_default_device has set
+    return int(torch.empty((), dtype=torch.int64, device=device).random_(generator=generator))
 
 
 def batch_key(key: object) -> BatchKey:

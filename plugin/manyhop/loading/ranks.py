@@ -158,7 +158,7 @@ def join_ranks(
     """
     world = manyhop.init(timeout=timeout)
     # The same title on all ranks, also where their classes differ: it is what their answers are found by.
-    control.agree("a loader with distributed=True", facts(seed), timeout=timeout)
+    control.agree("a loader of several ranks", facts(seed), timeout=timeout)
     if seed is None:
         seed = int(control.exchange("seed of a loader", {"seed": draw()}, timeout=timeout)[0]["seed"])
     return Ranks(f"{kind} {next(_numbers)}", world, uneven, timeout), seed

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from manyhop.arguments import integer
 from manyhop.errors import InputError
 from manyhop.features import CachedRows, GPUVisits, RowRequest, cache_files, file_cache, gather, keep_hot
 from manyhop_dgl.graphbolt.features.feature import Feature, FeatureKey, row_numbers
@@ -304,6 +305,7 @@ def _each(make: Callable[[Any, int], F], features: object, nbytes: int) -> F | d
     """Return the cache of a feature, or of each of several, which share the bytes."""
     if not isinstance(features, Mapping):
         return make(features, nbytes)
+    nbytes = integer("max_cache_size_in_bytes", nbytes)
     sizes = {key: _num_rows(feature) * _row_bytes(feature) for key, feature in features.items()}
     total = max(1, sum(sizes.values()))
     return {key: make(feature, nbytes * sizes[key] // total) for key, feature in features.items()}
@@ -320,7 +322,7 @@ def number_of_rows(feature: Feature, rows: int | None, nbytes: int | None) -> in
     if (rows is None) == (nbytes is None):
         raise InputError("Expected either cache_size (rows) or max_cache_size_in_bytes, got both or neither.")
     if nbytes is not None:
-        rows = -(-nbytes // max(1, _row_bytes(feature)))
+        rows = -(-integer("max_cache_size_in_bytes", nbytes) // max(1, _row_bytes(feature)))
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
         raise InputError(f"Expected a cache of at least one row ({_row_bytes(feature)} bytes), got {rows!r} rows.")
     return min(rows, _num_rows(feature))

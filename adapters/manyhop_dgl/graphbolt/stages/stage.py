@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import Filter, Mapper
 
-from manyhop.arguments import flag
+from manyhop.arguments import callables, flag
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_NODE
 from manyhop.loading import DROPPED, BatchContext
@@ -177,11 +177,12 @@ class MiniBatchTransformer(Stage):
         transformer: ``transformer(minibatch)`` returns the minibatch to go on with; ``None``: it stays as it is.
 
     Raises:
-        InputError: (at a batch) the function returns something else.
+        InputError: no function, or (at a batch) one that returns something else.
     """
 
     def __init__(self, datapipe: Pipe, transformer: Step | None = None) -> None:
         super().__init__(datapipe)
+        callables(transformer=transformer)
         self.transformer = transformer
 
     def step(self, item: object) -> object:
