@@ -1,6 +1,7 @@
 """Arguments of a loader: what is refused, and the errors of batches."""
 
 import os
+import warnings
 
 import numpy as np
 import pytest
@@ -157,6 +158,20 @@ def test_cores_that_are_not_there():
 
 def test_no_seeds():
     assert list(loader(indices=[], batch_size=3, shuffle=True)) == []
+
+
+def test_seeds_in_an_array_that_may_not_be_written_to():
+    seeds = np.arange(5)
+    seeds.setflags(write=False)
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            ((_, output_nodes, _),) = loader(indices=seeds, batch_size=5)
+    finally:
+        torch.set_warn_always(always)
+    assert output_nodes.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_a_batch_size_of_numpy():

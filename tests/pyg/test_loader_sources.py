@@ -1,5 +1,8 @@
 """Where a graph and its features may come from: stores, SparseTensor, EdgeIndex, other devices."""
 
+import warnings
+
+import numpy as np
 import pytest
 import torch
 import torch_geometric.typing
@@ -352,3 +355,25 @@ def test_data_that_is_shared_later(data):
     loader.node_sampler.topology.graph.csc["_N", "_E", "_N"].row.share_memory_()
     for batch in loader:
         check_batch(batch, data)
+
+
+def test_arrays_that_may_not_be_written_to(data):
+    """Seeds of a mapped file, or of pandas: torch has no such tensors, and would warn of them."""
+    seeds = np.arange(20)
+    seeds.setflags(write=False)
+    pairs = np.stack([seeds, seeds[::-1]])
+    pairs.setflags(write=False)
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            loader = NeighborLoader(data, [3], seeds, input_time=seeds, time_attr="time", input_id=seeds, batch_size=20)
+            links = LinkNeighborLoader(data, [3], pairs, edge_label=seeds, batch_size=20)
+            (batch,), (link,) = loader, links
+            single = loader.batch(seeds[:3], input_time=seeds[:3])
+    finally:
+        torch.set_warn_always(always)
+    assert batch.n_id[:20].tolist() == batch.input_id.tolist() == batch.seed_time.tolist() == list(range(20))
+    assert link.n_id[link.edge_label_index].tolist() == pairs.tolist()
+    assert single.n_id[:3].tolist() == [0, 1, 2]

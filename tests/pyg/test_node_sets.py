@@ -105,6 +105,8 @@ def test_clusters_as_pyg(data, clusters, sparse_format):
     assert torch.equal(loader.batch([2]).n_id.sort().values, (clusters == 2).nonzero()[:, 0])
     with pytest.raises(InputError, match=r"clusters in \[0, 7\)"):
         loader.batch([7])
+    of_array = ClusterData(data, 7, cluster=clusters.numpy(), sparse_format=sparse_format)
+    assert torch.equal(of_array.partition.node_perm, parts.partition.node_perm)
 
 
 def test_metis(data, tmp_path):

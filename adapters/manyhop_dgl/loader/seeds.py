@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from manyhop.arguments import check_no_mask
 from manyhop.errors import InputError
+from manyhop.system.arrays import as_tensor
 
 Indices: TypeAlias = Tensor | dict[Any, Tensor]
 
@@ -92,7 +94,7 @@ def as_seeds(indices: object) -> Seeds | GivenBatches:
     if isinstance(indices, Tensor):
         return Seeds(_as_tensor(indices, "indices"))
     try:
-        tensor = torch.as_tensor(indices)
+        tensor = _plain(indices)
     except (TypeError, ValueError, RuntimeError):
         tensor = None
     if tensor is not None:
@@ -108,7 +110,7 @@ def as_seeds(indices: object) -> Seeds | GivenBatches:
 
 def _as_tensor(value: object, name: str) -> Tensor:
     try:
-        tensor = torch.as_tensor(value)
+        tensor = _plain(value)
     except (TypeError, ValueError, RuntimeError):
         raise InputError(f"Expected {name} to be a tensor of indices, got a {type(value).__name__}.") from None
     if isinstance(value, Sequence) and len(value) == 0:
@@ -117,3 +119,7 @@ def _as_tensor(value: object, name: str) -> Tensor:
         raise InputError(f"Expected {name} to be a tensor of indices, got a single number. Pass a tensor of one index.")
     check_no_mask(name, tensor)
     return tensor
+
+
+def _plain(value: object) -> Tensor:
+    return as_tensor(value) if isinstance(value, np.ndarray) else torch.as_tensor(value)

@@ -15,6 +15,7 @@ from torch_geometric.typing import InputEdges, InputNodes
 from manyhop.arguments import check_no_mask
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
+from manyhop.system.arrays import as_tensor as from_array
 from manyhop_pyg.data.convert import plain
 from manyhop_pyg.data.remote import is_hetero, read_edge_index
 from manyhop_pyg.samplers.given_negatives import EdgeInput, GivenNegatives
@@ -357,6 +358,8 @@ def as_tensor(name: str, value: object) -> Tensor:
     try:
         if type(value) is list and value and type(value[0]) is int:
             return torch.from_numpy(np.array(value))  # in half the time of torch
-        return torch.as_tensor(np.asarray(value) if not isinstance(value, list) or value else torch.empty(0).long())
+        if isinstance(value, list):
+            return torch.as_tensor(np.asarray(value) if value else torch.empty(0).long())
+        return from_array(np.asarray(value))
     except (TypeError, ValueError, RuntimeError):
         raise InputError(f"Expected {name} as a tensor, got {type(value).__name__}.") from None

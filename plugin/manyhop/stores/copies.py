@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from manyhop.stores.checksums import WHOLE_ONCE, checksum
+from manyhop.system.arrays import as_tensor
 from manyhop.system.copying import to_device
 
 
@@ -64,13 +65,6 @@ class Copy(Version):
 
 _copies: weakref.WeakValueDictionary[Any, Copy] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
-
-
-def as_tensor(value: Any) -> Tensor:
-    """A tensor or an array, without a gradient and without a copy."""
-    if isinstance(value, Tensor):
-        return value.detach()
-    return torch.from_numpy(value if value.flags.writeable else np.array(value))
 
 
 def is_movable(value: Any, device: torch.device, *, also_there: bool = False) -> bool:

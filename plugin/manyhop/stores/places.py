@@ -17,9 +17,9 @@ from manyhop.errors import FeatureError, InputError
 from manyhop.features import BufferPool, DistributedRows, RowRequest, ShardedRows, is_pinnable, pin
 from manyhop.files import Rows
 from manyhop.placement import GPUPlace
-from manyhop.stores.copies import as_tensor
 from manyhop.stores.rows_of_nodes import Fill, NodeRows, begin_of, part_of_rows
 from manyhop.stores.spread import SPREAD_PLACES, hold
+from manyhop.system.arrays import as_tensor
 from manyhop.system.copying import to_device
 from manyhop.world import World
 

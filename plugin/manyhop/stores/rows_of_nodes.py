@@ -19,7 +19,7 @@ from manyhop.files import Rows
 from manyhop.files.dtypes import dtype_name, dtype_of_name
 from manyhop.memory import share
 from manyhop.stores.checksums import checksum
-from manyhop.stores.copies import as_tensor
+from manyhop.system.arrays import as_tensor
 from manyhop.system.memory import require_memory
 from manyhop.world import World
 

@@ -22,7 +22,8 @@ from manyhop.features import CachedRows, DistributedRows, HotRows
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.placement import GPUPlace
 from manyhop.stores.checksums import WHOLE_ONCE, checksum
-from manyhop.stores.copies import Version, as_tensor
+from manyhop.stores.copies import Version
+from manyhop.system.arrays import as_tensor
 
 if TYPE_CHECKING:
     from manyhop.features import WholeMemory

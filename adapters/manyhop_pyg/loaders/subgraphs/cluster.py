@@ -16,6 +16,7 @@ from manyhop.arguments import flag, integer
 from manyhop.errors import InputError
 from manyhop.graph.metis import metis_parts
 from manyhop_pyg.data.convert import plain
+from manyhop_pyg.loaders.inputs import as_tensor
 from manyhop_pyg.loaders.subgraphs.node_sets import NodeSetLoader, check_data
 from manyhop_pyg.samplers.node_sets import ClusterSampler
 from manyhop_pyg.typing import Attributes, Batch, Sample
@@ -63,6 +64,7 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # 
         if cluster is not None and save_dir is not None:
             raise InputError("Expected save_dir only where METIS partitions, got cluster, too. Leave one of them out.")
         if cluster is not None:
+            cluster = as_tensor("cluster", cluster)
             _check_cluster(cluster, data.num_nodes, num_parts)
         self._cluster = cluster
         with torch.serialization.safe_globals([Partition]):  # which PyG's way of loading a file warns about
