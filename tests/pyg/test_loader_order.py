@@ -143,6 +143,21 @@ def test_resume(data, workers, received):
     assert all_same(list(again), following)
 
 
+@pytest.mark.parametrize("received", [1, 7, 8, 9, 16, 24])
+def test_the_loader_counts_the_epochs_of_a_run(data, received):
+    """As docs/restart.md has it, also where the state is that after the last batch of an epoch."""
+
+    def run(state=None):
+        loader = loader_of(data)
+        if state is not None:
+            loader.load_state_dict(state)
+        return [(loader.state_dict(), batch.n_id.tolist()) for _ in range(loader.epoch, 3) for batch in loader]
+
+    whole = run()
+    assert len(whole) == 24
+    assert run(whole[received - 1][0]) == whole[received:]
+
+
 def test_resume_links(data):
     def loader():
         return LinkNeighborLoader(data, [2], batch_size=30, shuffle=True, neg_sampling="binary", num_workers=2, seed=1)
