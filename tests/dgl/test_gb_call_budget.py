@@ -12,4 +12,4 @@ def test_a_minibatch():
     features = gb.BasicFeatureStore({("node", None, "feat"): gb.TorchBasedFeature(torch.arange(180.0).view(60, 3))})
     pipe = batches(("seeds", "labels"), (seeds, seeds), batch_size=4, shuffle=True, seed=3)
     pipe = pipe.sample_neighbor(random_graph(), [3, 2]).fetch_feature(features, node_feature_keys=["feat"])
-    check_calls(gb.DataLoader(pipe, num_workers=0, overlap_feature_fetch=False), 166)
+    check_calls(gb.DataLoader(pipe, num_workers=0, overlap_feature_fetch=False), 167)

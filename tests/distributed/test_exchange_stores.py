@@ -70,6 +70,18 @@ def test_any_rank_gets_any_rows(launcher, two_nodes, placement, how, chunk):
     assert seen[2][1] == seen[3][1] != seen[0][1]
 
 
+def put_rows_of_nodes():
+    manyhop.init()
+    x, stores = tensors()["x"], [FeatureStore(placement=place) for place in ("sharded", "process")]
+    stores[0].put_tensor(x, group_name=None, attr_name="x", index=None)
+    stores[1].put_tensor(stores[0].sharded_rows[0], group_name=None, attr_name="x", index=None)
+    return torch.equal(stores[1].get_tensor(group_name=None, attr_name="x", index=None), x)
+
+
+def test_rows_of_nodes_are_put_as_they_are(launcher):
+    assert launcher.run(put_rows_of_nodes, node_of=[0, 1]) == [True, True]
+
+
 def put_wrongly(what):
     rank = manyhop.init().rank
     store, x = FeatureStore(placement="sharded", rank_timeout=100.0), torch.zeros(10, 2)

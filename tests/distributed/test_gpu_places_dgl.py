@@ -208,12 +208,8 @@ def test_files_of_graphbolt_stay_files(tmp_path):
         TorchBasedFeature(tensors()["x"], placement="mapped")
 
 
-def test_graphbolt_has_no_place_that_needs_all_ranks(tmp_path):
+def test_a_sampling_graph_is_not_distributed():
     import manyhop_dgl.graphbolt as gb
 
-    make_dataset(tmp_path / "small")
-    for make in (lambda **k: gb.TorchBasedFeature(tensors()["x"], **k), lambda **k: gb.OnDiskDataset(tmp_path, **k)):
-        with pytest.raises(InputError, match="each rank reads all rows alone"):
-            make(placement="sharded")
     with pytest.raises(InputError, match="placement to be one of"):
         gb.fused_csc_sampling_graph(torch.tensor([0, 1]), torch.tensor([0]), placement="distributed")

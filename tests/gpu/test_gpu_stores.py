@@ -175,6 +175,33 @@ def test_a_graph_of_dgl_in_every_place(run_on_gpus, place, device):
         assert made == (place == "sharded")  # the topology, once
 
 
+def use_graphbolt(place, device):
+    import manyhop_dgl.graphbolt as gb
+
+    world, data = manyhop.init(), make_data()
+    src, dst = data.edge_index
+    order, ends = dst.sort(stable=True).indices, dst.bincount(minlength=NUM_NODES).cumsum(0)
+    graph = gb.fused_csc_sampling_graph(torch.cat([ends.new_zeros(1), ends]), src[order])
+    feature = gb.TorchBasedFeature(data.x, placement=place, device=device)
+    index = torch.tensor([7, 0, NUM_NODES - 1, 7])[world.rank :]
+    results = [torch.equal(feature.read(ids).cpu(), data.x[index]) for ids in (index, index.cuda())]
+    memories, places = num_memories(), []
+    for _ in range(2):
+        pipe = gb.DistributedItemSampler(gb.ItemSet(torch.arange(20_000), names="seeds"), 500, seed=1).copy_to("cuda")
+        store = gb.BasicFeatureStore({("node", None, "x"): feature})
+        loader = gb.DataLoader(pipe.sample_neighbor(graph, [5, 3]).fetch_feature(store, ["x"]))
+        results += [torch.equal(b.node_features["x"].cpu(), data.x[b.input_nodes.cpu()]) for b in loader]
+        places += [choice.place for choice in loader.placement.features]
+    return results, places, num_memories() - memories
+
+
+@pytest.mark.parametrize(("place", "device"), PLACES)
+def test_features_of_graphbolt_in_every_place(run_on_gpus, place, device):
+    for results, places, more in run_on_gpus(use_graphbolt, place, device):
+        assert results == [True] * (2 + 2 * 20)
+        assert (places, more) == ([place] * 2, 0)
+
+
 def use_topology(place):
     world, data = manyhop.init(), make_data()
     store, edges = FeatureStore(), GraphStore(placement=place)

@@ -14,12 +14,11 @@ from dgl.dataloading import BlockSampler
 
 import manyhop
 from manyhop.errors import InputError
-from manyhop.features import Exchange
-from manyhop.loading import EngineName, EpochLoader, check_engine, counting_in, next_key
+from manyhop.loading import EngineName, EpochLoader, check_engine, next_key
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import Pad, probe
-from manyhop.pipeline import BatchPlan, Lockstep
+from manyhop.pipeline import BatchPlan
 from manyhop.placement import GPUMode
 from manyhop.sampling.engines import suits_cugraph
 from manyhop_dgl.graph.graph import Graph
@@ -37,7 +36,7 @@ from manyhop_dgl.loader.cores import CoreControl, WorkerInit
 from manyhop_dgl.loader.options import LoaderOptions
 from manyhop_dgl.loader.padding import Padding, check_pad
 from manyhop_dgl.loader.prefetched import Prefetched, sampler_of_nodes
-from manyhop_dgl.loader.ranks import LoaderFacts, check_sharded, exchanges
+from manyhop_dgl.loader.ranks import LoaderFacts, check_sharded, over_nodes
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds, as_seeds
 from manyhop_dgl.loader.source import Source, nodes_of_seeds
 from manyhop_dgl.loader.storages import Prefetcher, Prefetching, as_storage
@@ -335,13 +334,8 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
     def _source(self) -> Source:
         return Source(self, self._gpu, self._stats)
 
-    def _exchanges(self) -> bool:
-        return exchanges(self.graph) or super()._exchanges()
-
-    def _make_lockstep(self, title: str, timeout: float) -> Lockstep | None:
-        if exchanges(self.graph) and not super()._exchanges():
-            return Lockstep(Exchange(title, timeout=timeout), counting_in(self._stats))
-        return super()._make_lockstep(title, timeout)
+    def _over_nodes(self) -> bool:
+        return over_nodes(self.graph)
 
     # One batch
 

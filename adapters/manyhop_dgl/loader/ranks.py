@@ -76,7 +76,7 @@ def _arguments(sampler: BlockSampler | KeyedNegatives) -> dict[str, object]:
     return found
 
 
-def exchanges(graph: GraphLike) -> bool:
+def over_nodes(graph: GraphLike) -> bool:
     """Whether data of the graph are spread over several nodes."""
     return any(isinstance(value, ShardedRows) and not value.is_whole for value in _columns(graph))
 
@@ -96,7 +96,7 @@ def check_sharded(graph: GraphLike, *, use_ddp: bool) -> None:
             "rows for every batch. Pass use_ddp=True on all ranks, or keep the rows where each rank reads alone: "
             "Graph(placement='sharded', device='cuda')."
         )
-    if not use_ddp and exchanges(graph):
+    if not use_ddp and over_nodes(graph):
         raise InputError(
             "Expected use_ddp=True, as data of the graph are spread over several nodes, and all ranks have to take "
             "part in every batch to exchange rows. Pass use_ddp=True on all ranks, or keep all rows on every node: "

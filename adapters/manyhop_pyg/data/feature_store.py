@@ -27,7 +27,7 @@ from manyhop.features import (
 from manyhop.files import Rows
 from manyhop.graph import EdgeType, NodeType
 from manyhop.pipeline import current_exchange
-from manyhop.stores import GPURows, NodeRows, StorePlace, as_it_is, check_place, rows_in
+from manyhop.stores import StoreExchange, StorePlace, as_it_is, check_place, rows_in
 from manyhop_pyg.data.tensor_attrs import (
     ExactAttr,
     is_edge_type,
@@ -141,7 +141,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         super().__init__(tensor_attr_cls or ExactAttr)
         self.placement = placement
         self._place = rows_in(placement, gpu, rank_timeout)
-        self._place_of_others: GPURows | NodeRows | None = None
+        self._exchange = StoreExchange(self._place)
         self.cache = 0.05 if cache is None or cache == "auto" else cache
         self._cache_of_files: CacheSize = cache or 0 if placement == "mapped" else 0
         self._cache_is_given = cache is not None
@@ -281,17 +281,6 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         self._tensors[key], self._attrs[key] = value, copy.copy(attr)
         self._attrs[key].index = TensorAttr.index  # unset
         self.known_columns = None
-
-    def _exchange(self, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
-        """Gather rows that are spread over ranks, outside of a loader. All ranks call it."""
-        distributed = isinstance(requests[0].source, DistributedRows)
-        if self._place is None or distributed != isinstance(self._place, GPURows):  # they were put as they are
-            place: StorePlace = "distributed" if distributed else "sharded"
-            device = requests[0].source.rows.device if distributed else None
-            self._place_of_others = self._place_of_others or rows_in(place, device, None)
-            assert self._place_of_others is not None
-            return self._place_of_others.exchange(requests, pool)
-        return self._place.exchange(requests, pool)
 
     @property
     def sharded_rows(self) -> list[ShardedRows]:

@@ -12,7 +12,7 @@ import torch
 
 from manyhop.arguments import integer
 from manyhop.errors import InputError
-from manyhop.features import BufferPool
+from manyhop.features import BufferPool, Exchange
 from manyhop.loading.adapter import Adapter, LoaderView
 from manyhop.loading.cache_warm_up import warm_up_caches
 from manyhop.loading.epoch import Epoch
@@ -157,9 +157,13 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
             return ((turn, turn.batch) for turn in deal), to_index
         return planned(plan, epoch, deal)
 
+    def _over_nodes(self) -> bool:
+        """Whether batches take rows that are sharded over the host memory of several nodes."""
+        return False
+
     def _exchanges(self) -> bool:
         """Whether ranks exchange rows for each batch."""
-        return self._gpu is not None and self._gpu.memory.exchanges
+        return self._over_nodes() or (self._gpu is not None and self._gpu.memory.exchanges)
 
     def _prepare_ranks(self) -> None:
         """Get ready for iterations of the complete loader, if ranks share its batches. All of them call it."""
@@ -170,7 +174,9 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
     def _make_lockstep(self, title: str, timeout: float) -> Lockstep | None:
         """Return the exchanges of a loader; ``None`` where all rows are on this node. All ranks call it."""
         if self._gpu is None or not self._gpu.memory.exchanges:
-            return None
+            if not self._over_nodes():
+                return None
+            return Lockstep(Exchange(title, timeout=timeout), counting_in(self._stats))
         from manyhop.loading.gpu.warm_up import make_exchange
 
         with on_gpu(self._gpu.device):

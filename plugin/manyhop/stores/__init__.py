@@ -5,6 +5,7 @@ from manyhop.stores.copies import Copy, Version, is_movable
 from manyhop.stores.places import (
     GPURows,
     GraphPlace,
+    StoreExchange,
     StorePlace,
     as_it_is,
     check_graph_place,
@@ -21,6 +22,7 @@ __all__ = [
     "GPURows",
     "GraphPlace",
     "NodeRows",
+    "StoreExchange",
     "StorePlace",
     "TopologyPlace",
     "Version",

@@ -272,6 +272,34 @@ def page_locked(rows: Tensor) -> Tensor:
     return rows
 
 
+class StoreExchange:
+    """Gathers rows of a store that ranks exchange, outside of a loader. All ranks make and call it.
+
+    Args:
+        place: of the store; rows that were put there as they are may be in another.
+    """
+
+    def __init__(self, place: NodeRows | GPURows | None) -> None:
+        self._place = place
+        self._of_others: dict[bool, NodeRows | GPURows | None] = {}
+
+    def __call__(self, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
+        """Gather rows whose sources are all sharded over nodes, or all distributed over GPUs."""
+        return self.place_of(requests[0].source).exchange(requests, pool)
+
+    def place_of(self, rows: ShardedRows | DistributedRows) -> NodeRows | GPURows:
+        """Return what puts rows where these are, and gets them."""
+        on_gpus = isinstance(rows, DistributedRows)
+        if self._place is not None and on_gpus == isinstance(self._place, GPURows):
+            return self._place
+        if on_gpus not in self._of_others:  # they were put as they are
+            place: StorePlace = "distributed" if on_gpus else "sharded"
+            self._of_others[on_gpus] = rows_in(place, rows.rows.device if on_gpus else None, None)
+        found = self._of_others[on_gpus]
+        assert found is not None
+        return found
+
+
 def _held(rows: Tensor, place: GPUPlace) -> Tensor:
     hold(rows, place)
     return rows

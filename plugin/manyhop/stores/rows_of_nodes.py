@@ -122,8 +122,7 @@ class NodeRows:
 
     def exchange(self, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
         """Gather rows outside of a loader. All ranks call it."""
-        assert self._exchange is not None
-        return self._exchange.gather(requests, (0, next(self._calls)), pool=pool)
+        return self._connected().gather(requests, (0, next(self._calls)), pool=pool)
 
     def _put_whole(self, tensor: Any, ours: World, what: str) -> Tensor | ShardedRows:
         facts = {"dtype": str(tensor.dtype), "shape": list(tensor.shape)}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from manyhop.arguments import path_of
 from manyhop.errors import InputError
-from manyhop.stores import GraphPlace, StorePlace
+from manyhop.stores import GraphPlace, StorePlace, check_place
 from manyhop_dgl.graphbolt.datasets.files import DatasetFolder, read_tensor
 from manyhop_dgl.graphbolt.datasets.forked import on_one_core_if_forked
 from manyhop_dgl.graphbolt.datasets.graph import read_sampling_graph
@@ -27,7 +27,7 @@ from manyhop_dgl.graphbolt.datasets.metadata import (
 )
 from manyhop_dgl.graphbolt.datasets.preprocess import preprocess_ondisk_dataset, read_yaml
 from manyhop_dgl.graphbolt.features.feature import FeatureStore
-from manyhop_dgl.graphbolt.features.torch_based import TorchBasedFeatureStore, check_place_of_all
+from manyhop_dgl.graphbolt.features.torch_based import TorchBasedFeatureStore
 from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph, SamplingGraph
 from manyhop_dgl.graphbolt.graph.make import in_place
 from manyhop_dgl.graphbolt.items.sets import HeteroItemSet, ItemSet
@@ -161,13 +161,15 @@ class OnDiskDataset(Dataset):
         placement: where graph and features are. ``"process"``: in this process, features with ``in_memory: false`` in
             their files. ``"mapped"``: all features in their files. ``"shared"``: both once per node. ``"pinned"``,
             ``"device"``, or ``"sharded"`` with ``device="cuda"`` (over the GPUs of each node): where all loaders of a
-            GPU read features and topology. ``"auto"``: once per node; the first loader decides what its GPU reads. But
-            for ``"process"`` and ``"mapped"``, all ranks of the run load the dataset.
+            GPU read features and topology. ``"sharded"`` (over the host memory of the nodes) and ``"distributed"``
+            (over all GPUs): the same for features, whose rows ranks exchange; the graph is there once per node.
+            ``"auto"``: once per node; the first loader decides what its GPU reads. But for ``"process"`` and
+            ``"mapped"``, all ranks of the run load the dataset.
         device: this rank's GPU, for places of GPUs.
 
     Raises:
-        InputError: a file is missing or damaged, or has something unknown; a placement in which not every rank reads
-            all rows.
+        InputError: a file is missing or damaged, or has something unknown; an unknown placement, or a GPU that is not
+            there.
         GraphError: edges that contradict the numbers of nodes.
         MissingExtraError: PyYAML is not installed.
     """
@@ -183,7 +185,8 @@ class OnDiskDataset(Dataset):
         placement: StorePlace = "process",
         device: torch.device | str | None = None,
     ) -> None:
-        check_place_of_all(placement, device)
+        gpu = check_place(placement, device, None)
+        self._is_spread = placement == "distributed" or (placement == "sharded" and gpu is None)
         self._placement, self._device = placement, device
         folder = path_of("path", path)
         folder = folder.parent if folder.name == "metadata.yaml" else folder
@@ -280,7 +283,7 @@ class OnDiskDataset(Dataset):
         if topology is None:
             return None
         path = self._files.file(topology.path)
-        place = "process" if self._placement == "mapped" else self._placement
+        place = "process" if self._placement == "mapped" else "shared" if self._is_spread else self._placement
         return in_place(lambda: read_sampling_graph(path), cast(GraphPlace, place))
 
     def _check_features(self) -> None:

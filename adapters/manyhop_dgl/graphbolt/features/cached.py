@@ -12,7 +12,17 @@ from torch import Tensor
 
 from manyhop.arguments import integer
 from manyhop.errors import InputError
-from manyhop.features import CachedRows, GPUVisits, RowRequest, cache_files, file_cache, gather, keep_hot
+from manyhop.features import (
+    CachedRows,
+    DistributedRows,
+    GPUVisits,
+    RowRequest,
+    ShardedRows,
+    cache_files,
+    file_cache,
+    gather,
+    keep_hot,
+)
 from manyhop_dgl.graphbolt.features.feature import Feature, FeatureKey, row_numbers
 from manyhop_dgl.graphbolt.features.torch_based import DiskBasedFeature, TorchBasedFeature
 
@@ -329,6 +339,11 @@ def number_of_rows(feature: Feature, rows: int | None, nbytes: int | None) -> in
 
 
 def _num_rows(feature: Any) -> int:
+    if isinstance(feature, TorchBasedFeature) and isinstance(feature.table(), ShardedRows | DistributedRows):
+        raise InputError(
+            "Expected a feature whose rows this rank reads alone, to cache them, got one whose rows ranks exchange. "
+            "Use the feature itself: loaders cache hot rows of it on their GPUs."
+        )
     return int(feature.count()) if callable(getattr(feature, "count", None)) else len(feature.read())
 
 

@@ -68,8 +68,8 @@ class Feature:
         """Return further metadata of the feature."""
         return {}
 
-    def table(self) -> Tensor | None:
-        """Return the tensor whose rows ``read`` returns; ``None``: there is none."""
+    def table(self) -> Any:
+        """Return the tensor whose rows ``read`` returns, or what ranks exchange them by; ``None``: there is none."""
         return None
 
     def source(self, ids: Tensor) -> Any:

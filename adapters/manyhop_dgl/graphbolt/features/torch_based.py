@@ -8,22 +8,27 @@ import warnings
 from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
-from manyhop.features import RowRequest, gather, is_pinned
+from manyhop.features import DistributedRows, RowRequest, ShardedRows, gather, is_pinned
 from manyhop.files import Rows
+from manyhop.loading import current_key
 from manyhop.memory.mapped_files import reside_in_files
-from manyhop.stores import StorePlace, as_it_is, check_place, rows_in
+from manyhop.pipeline import current_exchange
+from manyhop.stores import GPURows, NodeRows, StoreExchange, StorePlace, as_it_is, check_place, rows_in
 from manyhop.system.copying import to_device
 from manyhop_dgl.graphbolt.datasets.files import read_feature, read_tensor
 from manyhop_dgl.graphbolt.datasets.metadata import OnDiskFeatureData
 from manyhop_dgl.graphbolt.features.feature import BasicFeatureStore, Feature, FeatureKey, row_numbers
 from manyhop_dgl.graphbolt.features.pinning import pinned
 from manyhop_dgl.graphbolt.typing import GBWarning
+
+_Held: TypeAlias = Tensor | ShardedRows | DistributedRows
+_NAME = "the feature"  # in errors
 
 
 class TorchBasedFeature(Feature):
@@ -32,20 +37,25 @@ class TorchBasedFeature(Feature):
     Rows come on the device of the ids. A GPU reads pinned memory by itself; rows of other memory of the CPU are
     gathered there, and sent. Those of a tensor on a GPU stay there.
 
+    Rows that are sharded over several nodes, or distributed over GPUs, are exchanged: all ranks call :meth:`read` and
+    :meth:`update` together. A loader over them begins with a :class:`DistributedItemSampler`.
+
     Args:
         torch_feature: ``[count, ...]``, of at least two dimensions: in memory, pinned, on a GPU, or mapped from a file;
-            or ``manyhop.files.open(...)``, of which each rank reads only the rows that it is to hold. ``WholeMemory``
-            in which each rank reads all rows, and what offers DLPack, are kept as they are, whatever ``placement`` is.
+            or ``manyhop.files.open(...)``, of which each rank reads only the rows that it is to hold. ``WholeMemory``,
+            ``ShardedRows``, ``DistributedRows`` and what offers DLPack are kept as they are, whatever ``placement`` is.
         metadata: what else is known of it.
         placement: where the rows go: ``"process"`` leaves a tensor where it is, and reads files; ``"mapped"`` leaves
-            rows in their file; ``"shared"``: once per node; for GPUs ``"pinned"``, ``"device"``, or ``"sharded"`` with
-            ``device="cuda"``; ``"auto"``: as ``"shared"``, and loaders decide what GPUs read. But for ``"process"`` and
-            ``"mapped"`` all ranks make the feature, of the same rows; all loaders of the process read it in its place.
+            rows in their file; ``"shared"``: once per node; ``"sharded"``: over the host memory of the nodes; for GPUs
+            ``"pinned"``, ``"device"``, ``"distributed"`` (over all GPUs), or ``"sharded"`` with ``device="cuda"``;
+            ``"auto"``: as ``"shared"``, and loaders decide what GPUs read. But for ``"process"`` and ``"mapped"`` all
+            ranks make the feature, of the same rows; all loaders of the process read it in its place.
         device: this rank's GPU, for places of GPUs.
 
     Raises:
         FeatureError: no tensor, or one of less than two dimensions; one in memory, with ``placement="mapped"``.
-        InputError: a placement in which not every rank reads all rows.
+        InputError: an unknown placement, or a GPU that is not there.
+        RankError: the ranks do not pass the same, or are late.
     """
 
     def __init__(
@@ -56,12 +66,14 @@ class TorchBasedFeature(Feature):
         placement: StorePlace = "process",
         device: torch.device | str | None = None,
     ) -> None:
+        place = rows_in(placement, check_place(placement, device, None), None)
         there = None if isinstance(torch_feature, Tensor) else as_it_is(torch_feature)
         if there is not None:
             self._tensor = _rows(there)
         else:
-            rows = torch_feature if isinstance(torch_feature, Rows) else _rows(torch_feature)
-            self._tensor = _placed(rows, placement, device)
+            rows = torch_feature if isinstance(torch_feature, Rows) else _tensor(torch_feature)
+            self._tensor = _placed(rows, placement, place)
+        self._exchange = StoreExchange(place if there is None else None)
         self._metadata = metadata
 
     def read(self, ids: Tensor | None = None) -> Tensor:
@@ -71,53 +83,81 @@ class TorchBasedFeature(Feature):
             ids: ``[count]`` integer; ``None``: all.
 
         Returns:
-            ``[count, ...]`` on the device of ``ids``. All rows: the tensor; where it is pinned, a copy on the GPU.
+            ``[count, ...]`` on the device of ``ids``. All rows: the tensor; where it is pinned, a copy on the GPU;
+            where ranks exchange the rows, a tensor of all of them.
 
         Raises:
             FeatureError: there is no such row.
+            InputError: rows that ranks exchange, in a chain of stages beside ``fetch_feature``.
+            RankError: ranks exchange the rows, and another one failed, is late or reads something else.
         """
+        if not isinstance(self._tensor, Tensor):
+            return self._read_together(self._tensor, ids)
         if ids is None:
             return self._tensor.cuda() if self.is_pinned() and torch.cuda.is_available() else self._tensor
-        rows: Tensor = gather([RowRequest(self._tensor, row_numbers(ids), name="the feature")])[0]
+        rows: Tensor = gather([RowRequest(self._tensor, row_numbers(ids), name=_NAME)])[0]
         return rows
 
-    def table(self) -> Tensor | None:
-        """Return the tensor; ``None`` where a subclass reads otherwise."""
+    def _read_together(self, held: ShardedRows | DistributedRows, ids: Tensor | None) -> Tensor:
+        exchange = current_exchange()
+        if exchange is None and current_key() is not None:  # of a minibatch, maybe in one of several threads
+            raise InputError(
+                "Expected rows that ranks exchange to be read by fetch_feature, in the order of the minibatches, got a "
+                "read in a function, stage or store of a chain. Name the feature in fetch_feature, or keep its rows "
+                "where each rank reads alone: placement='shared'."
+            )
+        index = torch.arange(len(held)) if ids is None else row_numbers(ids)
+        there = index.to(held.rows.device) if isinstance(index, Tensor) else index
+        rows: Tensor = gather([RowRequest(held, there, name=_NAME)], exchange=exchange or self._exchange)[0]
+        return rows.to(index.device)
+
+    def table(self) -> Any:
+        """Return the tensor, or what ranks exchange rows by; ``None`` where a subclass reads otherwise."""
         return self._tensor if type(self).read is TorchBasedFeature.read else None
 
     def size(self) -> torch.Size:
         """Return the shape of one row."""
-        return self._tensor.size()[1:]
+        return torch.Size(self._tensor.shape[1:])
 
     def count(self) -> int:
         """Return the number of rows."""
-        return self._tensor.size(0)
+        return len(self._tensor)
 
     def update(self, value: Tensor, ids: Tensor | None = None) -> None:
         """Change rows, or replace the tensor. A mapped file stays as it is: only this process has the new rows.
 
         Args:
             value: ``[count, ...]``. With ``ids`` of the feature's width and dtype; without, of any, on any device.
+                Where ranks exchange the rows, the same on all ranks; it goes where the rows are.
             ids: ``[count]`` integer: where the rows go; ``None``: ``value`` replaces the whole tensor.
 
         Raises:
             FeatureError: no tensor, or one whose shape or dtype does not fit.
+            InputError: ``ids`` of rows that ranks exchange.
+            RankError: ranks exchange the rows, and pass different values, or are late.
         """
+        held = self._tensor
         if ids is None:
-            self._tensor = _rows(value)
+            placed = value if isinstance(held, Tensor) else self._exchange.place_of(held).put(value, None, _NAME)
+            self._tensor = _rows(placed)
             return
+        if not isinstance(held, Tensor):
+            raise InputError(
+                "Expected all rows of a feature whose rows ranks exchange, got some, by ids. Call update(value) on all "
+                "ranks, with the whole tensor."
+            )
         if ids.shape[0] != value.shape[0]:
             raise FeatureError(f"ids and value must have the same length, but got {ids.shape[0]} and {value.shape[0]}.")
-        if self.size() != value.size()[1:] or self._tensor.dtype != value.dtype:
+        if self.size() != value.size()[1:] or held.dtype != value.dtype:
             raise FeatureError(
-                f"The size of the feature is {self.size()} ({self._tensor.dtype}), while the size of the value is "
+                f"The size of the feature is {self.size()} ({held.dtype}), while the size of the value is "
                 f"{value.size()[1:]} ({value.dtype})."
             )
-        index = row_numbers(ids).to(self._tensor.device).long()
+        index = row_numbers(ids).to(held.device).long()
         bad = ((index < 0) | (index >= self.count())).nonzero()
         if bad.numel():
             raise FeatureError(f"Expected ids in [0, {self.count()}), got {int(index[bad[0]])}.")
-        self._tensor[index] = value.to(self._tensor.device)
+        held[index] = value.to(held.device)
 
     def metadata(self) -> dict[str, Any]:
         """Return further metadata of the feature."""
@@ -127,21 +167,35 @@ class TorchBasedFeature(Feature):
         """Pin the memory of the tensor for GPUs to read, in place, or in a copy below 64 MiB; return the feature.
 
         Raises:
-            InputError: there is no GPU.
+            InputError: there is no GPU; rows that ranks exchange.
             CapacityError: the system does not let this process pin as much memory.
         """
-        self._tensor = pinned(self._tensor)
+        self._tensor = pinned(self._of_this_rank("pin"))
         return self
 
     def is_pinned(self) -> bool:
         """Return whether a GPU can read the memory of the tensor."""
-        return self._tensor.numel() > 0 and self._tensor.device.type == "cpu" and is_pinned(self._tensor)
+        held = self._tensor
+        return isinstance(held, Tensor) and held.numel() > 0 and held.device.type == "cpu" and is_pinned(held)
 
     def to(self, device: Any) -> Self:
-        """Return a copy on another device, or in pinned memory (``"pinned"``)."""
+        """Return a copy on another device, or in pinned memory (``"pinned"``).
+
+        Raises:
+            InputError: rows that ranks exchange.
+        """
         other = copy.copy(self)
-        other._tensor = to_device(self._tensor, device, "features")
+        other._tensor = to_device(self._of_this_rank(f"move to {device}"), device, "features")
         return other
+
+    def _of_this_rank(self, what: str) -> Tensor:
+        """Return the tensor, or raise InputError where this rank does not have all rows."""
+        if isinstance(self._tensor, Tensor):
+            return self._tensor
+        raise InputError(
+            f"Expected rows that this rank reads alone to {what}, got rows that ranks exchange, which stay in their "
+            "place. Leave that out: loaders bring to their GPU what they read."
+        )
 
     def __repr__(self) -> str:
         feature = textwrap.indent(str(self._tensor), " " * len("    feature=")).strip()
@@ -149,45 +203,41 @@ class TorchBasedFeature(Feature):
         return f"{type(self).__name__}(\n    feature={feature},\n    metadata={metadata},\n)"
 
 
-def _placed(rows: Tensor | Rows, placement: StorePlace, device: torch.device | str | None) -> Tensor:
-    """Return rows in a place where each rank reads all of them."""
-    gpu = check_place_of_all(placement, device)
-    place = rows_in(placement, gpu, None)
+def _placed(rows: Tensor | Rows, placement: StorePlace, place: NodeRows | GPURows | None) -> _Held:
+    """Return rows in a place; ``None`` is that of this process, and files."""
     if isinstance(rows, Rows):
         read = rows.mapped if placement == "mapped" else rows.read
-        placed = read() if place is None else place.read(rows, "the feature")
-    else:
-        if placement == "mapped" and not reside_in_files([rows.data_ptr()])[0]:
-            raise FeatureError(
-                "Expected a feature in a file with placement='mapped', got a tensor in memory. Pass "
-                "manyhop.files.open(...), or leave placement out."
-            )
-        placed = rows if place is None else place.put(rows, None, "the feature")
-    assert isinstance(placed, Tensor)
-    return _rows(placed)
-
-
-def check_place_of_all(placement: StorePlace, device: torch.device | str | None) -> torch.device | None:
-    """Return the GPU of a placement (``None``: host memory) in which each rank reads all rows, or raise InputError."""
-    gpu = check_place(placement, device, None)
-    if placement == "distributed" or (placement == "sharded" and gpu is None):
-        raise InputError(
-            "Expected a placement in which each rank reads all rows alone, since features are read without the other "
-            f"ranks, got {placement!r} with device={device!r}. Pass placement='sharded' with device='cuda'."
+        return _rows(read() if place is None else place.read(rows, _NAME))
+    if placement == "mapped" and not reside_in_files([rows.data_ptr()])[0]:
+        raise FeatureError(
+            "Expected a feature in a file with placement='mapped', got a tensor in memory. Pass "
+            "manyhop.files.open(...), or leave placement out."
         )
-    return gpu
+    return _rows(rows if place is None else place.put(rows, None, _NAME))
 
 
-def _rows(tensor: object) -> Tensor:
+def _rows(rows: object) -> _Held:
+    """Return the rows of a feature, contiguous: a tensor where this rank reads all, or raise FeatureError."""
+    if isinstance(rows, ShardedRows | DistributedRows) and not rows.is_whole:
+        _check_dimensions(rows.ndim)
+        return rows
+    return _tensor(rows.rows if isinstance(rows, ShardedRows | DistributedRows) else rows)
+
+
+def _tensor(tensor: object) -> Tensor:
     """Return a tensor as the rows of a feature, contiguous, or raise FeatureError."""
     if not isinstance(tensor, Tensor):
         raise FeatureError(f"torch_feature in TorchBasedFeature must be torch.Tensor, but got {type(tensor)}.")
-    if tensor.dim() < 2:
-        raise FeatureError(
-            "dimension of torch_feature in TorchBasedFeature must be greater than 1, but got "
-            f"{tensor.dim()} dimension. Add a dimension: x.view(-1, 1)."
-        )
+    _check_dimensions(tensor.dim())
     return tensor.contiguous()
+
+
+def _check_dimensions(dim: int) -> None:
+    if dim < 2:
+        raise FeatureError(
+            f"dimension of torch_feature in TorchBasedFeature must be greater than 1, but got {dim} dimension. Add a "
+            "dimension: x.view(-1, 1)."
+        )
 
 
 class DiskBasedFeature(TorchBasedFeature):
@@ -212,7 +262,7 @@ class DiskBasedFeature(TorchBasedFeature):
 
     def read_into_memory(self) -> TorchBasedFeature:
         """Return a feature with a copy of all rows in memory."""
-        return TorchBasedFeature(self._tensor.clone(), self._metadata)
+        return TorchBasedFeature(self._of_this_rank("copy").clone(), self._metadata)
 
     def pin_memory_(self) -> Self:
         """Leave rows that are in the file there, with a warning; return the feature."""
@@ -244,8 +294,9 @@ class TorchBasedFeatureStore(BasicFeatureStore):
         device: this rank's GPU, for places of GPUs.
 
     Raises:
-        InputError: a file is missing, damaged or of another kind, or a feature is there twice; a placement in which not
-            every rank reads all rows.
+        InputError: a file is missing, damaged or of another kind, or a feature is there twice; an unknown placement, or
+            a GPU that is not there.
+        RankError: the ranks do not have the same files, or are late.
     """
 
     def __init__(
@@ -256,6 +307,8 @@ class TorchBasedFeatureStore(BasicFeatureStore):
         device: torch.device | str | None = None,
     ) -> None:
         features: dict[FeatureKey, TorchBasedFeature] = {}
+        place = rows_in(placement, check_place(placement, device, None), None)
+        exchange = StoreExchange(place)
         for spec in feat_data:
             key = spec.domain.value, spec.type, spec.name
             if key in features:
@@ -270,7 +323,8 @@ class TorchBasedFeatureStore(BasicFeatureStore):
                 rows = rows.view(-1, 1) if rows.dim() == 1 else rows
             else:
                 rows = read_feature(spec.path, spec.format.value)
-            features[key] = TorchBasedFeature(rows, spec.extra_fields, placement=placement, device=device)
+            features[key] = feature = TorchBasedFeature(_placed(rows, placement, place), spec.extra_fields)
+            feature._exchange = exchange
         super().__init__(features)
 
     def pin_memory_(self) -> Self:

@@ -15,7 +15,7 @@ from manyhop.loading import DROPPED, current_key, current_turn
 from manyhop.loading.adapter import Joined
 from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.loading.gpu.samples import empty_sample
-from manyhop.pipeline import Stats, Turn, tensors_in
+from manyhop.pipeline import Stats, Turn, current_exchange, tensors_in
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraph
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
@@ -191,7 +191,7 @@ class Batches:
     def _gather(self, requests: list[RowRequest]) -> list[Any]:
         gpu = self._gpu
         if gpu is None:
-            return gather(requests, pool=self._pool, threads=self._threads)
+            return gather(requests, pool=self._pool, threads=self._threads, exchange=current_exchange())
         placed = gpu.columns(self._columns)
         return gpu.gather([placed.request(request) for request in requests], self._threads)
 

@@ -134,6 +134,11 @@ class Chain:
             return None
         return sampling if any(map(to_gpu, sampling.before)) else None
 
+    @cached_property
+    def fetchers(self) -> list[FeatureFetcher]:
+        """The stages that fetch features."""
+        return [stage for run in self.ahead for stage in run.stages if isinstance(stage, FeatureFetcher)]
+
     @property
     def moves(self) -> bool:
         """Whether items are moved to a GPU."""

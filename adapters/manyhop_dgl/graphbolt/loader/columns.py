@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from manyhop.features import RowRequest
+from manyhop.errors import FeatureError
+from manyhop.features import DistributedRows, RowRequest, ShardedRows
 from manyhop_dgl.graphbolt.features.feature import Feature, own_feature, title_of
 from manyhop_dgl.graphbolt.features.torch_based import TorchBasedFeature
 from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
@@ -17,11 +19,11 @@ class PlacedFeatures:
     """Features, each where a GPU reads it.
 
     Args:
-        given: title -> the tensor that the feature has.
+        given: title -> the tensor that the feature has, or what ranks exchange its rows by.
         placed: title -> what a GPU reads instead, of those that the loader places.
     """
 
-    def __init__(self, given: dict[str, Tensor], placed: dict[str, object]) -> None:
+    def __init__(self, given: dict[str, Any], placed: dict[str, object]) -> None:
         self.given, self._placed = given, placed
         self.sources: list[object] = [placed.get(title, tensor) for title, tensor in given.items()]
 
@@ -70,18 +72,29 @@ class FeatureColumns:
                 return False
         return True
 
-    def tables(self) -> list[Tensor]:
-        """Return the tensors that rows are read from."""
+    def tables(self) -> list[Any]:
+        """Return what rows are read from."""
         tables = [None if feature is None else feature.table() for _, feature in self._features()]
         return [table for table in tables if table is not None]
+
+    def exchanged(self) -> dict[str, ShardedRows | DistributedRows]:
+        """Return the features whose rows ranks exchange, by title."""
+        found = {}
+        for store, key, title in self._wanted:
+            with suppress(FeatureError):  # of a feature that is not there, which is raised for the minibatch
+                feature = own_feature(store, key)
+                rows = None if feature is None else feature.table()
+                if isinstance(rows, ShardedRows | DistributedRows):
+                    found[title] = rows
+        return found
 
     def _features(self) -> Iterator[tuple[str, Feature | None]]:
         for store, key, title in self._wanted:
             yield title, own_feature(store, key)
 
-    def _current(self, *, placed: bool = False) -> dict[str, Tensor]:
-        """Title -> tensor; ``placed``: without those that a cache of the user's is before."""
-        found: dict[str, Tensor] = {}
+    def _current(self, *, placed: bool = False) -> dict[str, Any]:
+        """Title -> what rows are read from; ``placed``: without those that a cache of the user's is before."""
+        found: dict[str, Any] = {}
         for title, feature in self._features():
             table = None if feature is None else feature.table()
             if table is not None and (isinstance(feature, TorchBasedFeature) or not placed):

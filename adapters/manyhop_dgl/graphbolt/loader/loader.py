@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,7 @@ from torch.utils.data import IterDataPipe
 
 from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
-from manyhop.features import PinnedPool
+from manyhop.features import PinnedPool, ShardedRows
 from manyhop.loading import EpochLoader, Item, Progress
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
@@ -31,13 +31,13 @@ from manyhop_dgl.graphbolt.items.minibatcher import minibatcher_default
 from manyhop_dgl.graphbolt.items.sampler import DistributedItemSampler, ItemSampler
 from manyhop_dgl.graphbolt.items.sets import ItemSet
 from manyhop_dgl.graphbolt.loader.batches import Batches
-from manyhop_dgl.graphbolt.loader.chain import Run, gpu_of, read_chain
+from manyhop_dgl.graphbolt.loader.chain import gpu_of, read_chain
 from manyhop_dgl.graphbolt.loader.columns import FeatureColumns
 from manyhop_dgl.graphbolt.loader.facts import ChainFacts, cannot_resume
+from manyhop_dgl.graphbolt.loader.lockstep import check_exchanged, exchanged
 from manyhop_dgl.graphbolt.loader.options import LoaderOptions
 from manyhop_dgl.graphbolt.loader.padding import Padding
 from manyhop_dgl.graphbolt.loader.source import Keyed, Source, given_minibatch
-from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
 from manyhop_dgl.graphbolt.stages.negative import NegativeSampler
 from manyhop_dgl.graphbolt.typing import Nodes, Pipe
 from manyhop_dgl.samplers.seeding import draw
@@ -81,7 +81,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             columns. A minibatch that does not fit gets larger sizes, out of few (``stats().pad_fit_rate``).
 
     Raises:
-        InputError: an argument does not make sense.
+        InputError: an argument does not make sense; rows that ranks exchange, in a chain that cannot keep them in step.
         CapacityError: topology or features do not fit where ``placement`` wants them.
         RankError: ranks that share the minibatches have others, or do not come in time.
     """
@@ -133,7 +133,8 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         self.padding: Padding | None
         self.distributed = isinstance(sampler, DistributedItemSampler) and self._for_user
         self.uneven, self.rank_timeout = None, DEFAULT_TIMEOUT if self.distributed else None
-        self._columns = FeatureColumns(_fetchers(chain.ahead) if chain.grouped is not None else [])
+        check_exchanged(chain, distributed=self.distributed, runs_ahead=self._ahead > 0)
+        self._columns = FeatureColumns(chain.fetchers if chain.grouped is not None else [])
         self._replay = "" if sampler is None else type(self)._replay
         self._before: _Part | None = None
         if chain.relay is not None:
@@ -152,6 +153,8 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         if self._for_user:
             self._find_gpu()
             self._find_padding()
+        if self.distributed:
+            self._deal(0)  # raises where GPUs, of which more is known now, exchange rows, but the batches are uneven
         self._prepare_ranks()
 
     @property
@@ -191,7 +194,19 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         return replace(self._sampler.plan, seed=seed, batch_size=self.batch_size, wraps=wraps)
 
     def _deal(self, first: int) -> Deal:
-        return self._sampler.deal(first) if self.uneven is None else super()._deal(first)
+        if self.uneven is not None:
+            return super()._deal(first)
+        deal = self._sampler.deal(first)
+        left = deal.num_batches - first
+        if deal.uneven == "keep" and left % deal.world_size and self._exchanges():
+            raise InputError(
+                f"Expected minibatches that {deal.world_size} ranks can share evenly, as they exchange rows for each, "
+                f"got {left}. Pass drop_uneven_inputs=True to the DistributedItemSampler, or another batch_size."
+            )
+        return deal
+
+    def _over_nodes(self) -> bool:
+        return any(isinstance(rows, ShardedRows) for rows in exchanged(self._chain).values())
 
     def _planned(self, plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[object], Tensor]]:
         sampler = self._sampler
@@ -223,6 +238,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
     # Iteration
 
     def __iter__(self) -> EpochIterator:  # type: ignore[override]
+        check_exchanged(self._chain, distributed=self.distributed, runs_ahead=self._ahead > 0)  # as features are now
         self._find_gpu()
         if self._before is not None:
             assert self._chain.relay is not None
@@ -260,7 +276,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         )
 
     def _sources(self) -> list[object]:
-        return list(FeatureColumns(_fetchers(self._chain.ahead)).tables())
+        return FeatureColumns(self._chain.fetchers).tables()
 
     def _find_gpu(self) -> None:
         """Get ready for a GPU, if minibatches are made on one, or moved there, ahead of the caller."""
@@ -363,10 +379,6 @@ class _Part(DataLoader):
 
     _for_user = False
     _replay = ""
-
-
-def _fetchers(runs: Sequence[Run]) -> list[FeatureFetcher]:
-    return [stage for run in runs for stage in run.stages if isinstance(stage, FeatureFetcher)]
 
 
 def _keyed(items: Iterator[object], streams: Streams | None) -> Iterator[Keyed]:

@@ -87,7 +87,7 @@ def gather(
             raise InputError(
                 f"Expected an exchange for {next(iter(elsewhere.values())).name}, whose rows are spread over several "
                 f"{'nodes' if isinstance(next(iter(elsewhere.values())).source, ShardedRows) else 'GPUs'}, got none. "
-                "Iterate a loader with distributed=True, or let all ranks ask the feature store."
+                "Iterate a loader whose ranks share batches, or let all ranks ask the feature store."
             )
         found = exchange(list(elsewhere.values()), pool)
         for i, rows in zip(elsewhere, found, strict=True):
