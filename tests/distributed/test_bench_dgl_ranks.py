@@ -2,6 +2,10 @@
 
 import pytest
 
+import manyhop_dgl  # noqa: F401  # makes dgl importable
+
+pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
+
 
 def run_worker():
     import torch
