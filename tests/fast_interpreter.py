@@ -80,10 +80,18 @@ if os.environ.get("TRITON_INTERPRET") == "1":
     def _same(data: Any, expected: Any) -> bool:
         return data.dtype == expected.dtype and data.shape == expected.shape and data.tobytes() == expected.tobytes()
 
+    class TensorWithinError(Exception):
+        """A constant minus a tensor, say, is a ``constexpr`` with a tensor in it."""
+
+    def _value(operand: Any) -> Any:
+        return operand.value if operand.__class__ is constexpr else operand
+
     def _key(operand: Any) -> Any:
         if operand.__class__ is tensor:
             return operand.info
-        value = operand.value if operand.__class__ is constexpr else operand
+        value = _value(operand)
+        if value.__class__ is tensor:
+            raise TensorWithinError
         return operand.__class__, value.__class__, value.name if isinstance(value, tl.dtype) else value
 
     def _short(long: Callable[..., Any], way_of: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,14 +99,17 @@ if os.environ.get("TRITON_INTERPRET") == "1":
         ways: dict[Any, Any] = {}
 
         def operation(*operands: Any, **options: Any) -> Any:
-            key = (*[_key(operand) for operand in operands], *options.items())
+            try:
+                key = (*[_key(operand) for operand in operands], *options.items())
+            except TensorWithinError:
+                return operation(*map(_value, operands), **options)
             way = ways.get(key)
             if way is not None:
                 return way(*operands)
             found = long(*operands, **options)
             if key not in ways:
                 try:
-                    ways[key] = way_of(found, *[x.value if x.__class__ is constexpr else x for x in operands])
+                    ways[key] = way_of(found, *map(_value, operands))
                 except NoShortWayError:
                     ways[key] = None
             return found
@@ -113,6 +124,8 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 
         def operation(self: Any, other: Any) -> Any:
             kind = other.__class__
+            if kind is constexpr and other.value.__class__ is tensor:
+                return operation(self, other.value)
             if kind is tensor:
                 key: Any = (self.info, other.info)
             elif kind is int and 0 <= other < MOST and self.info.wide:
@@ -125,7 +138,7 @@ if os.environ.get("TRITON_INTERPRET") == "1":
             found = long(self, other)
             found.handle.dtype = found.dtype  # triton leaves comparisons the type of the operands
             if key not in ways:
-                value = other.value if kind is constexpr else other
+                value = _value(other)
                 try:
                     way = _binary_way(self, value, key[1] is int, function, *check(self, value))
                     ways[key] = (

@@ -97,10 +97,12 @@ def _client(address: str, arguments: Sequence[str]) -> None:
 
 def _serve() -> None:
     """Fork a process for each connection, until the process that has started this one ends."""
-    import numba  # noqa: F401
     import pytest  # noqa: F401
+    from numba.core.registry import cpu_target
 
     import manyhop_pyg  # noqa: F401
+
+    cpu_target.target_context.refresh()  # what numba imports with its first kernel, scipy.linalg too
 
     # Python's fear, from 3.12 on; the only threads are OpenBLAS's, which ends them before a fork.
     warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
