@@ -1,8 +1,8 @@
 """A stand-in for ``python`` whose processes are forked from one that has imported torch and PyG, and loaded kernels.
 
-``python()`` is a command that takes a script, ``-m MODULE`` or ``-c CODE``, as the interpreter does. Environment,
-working directory, standard streams, network namespace, signals and exit status are those of the command. Where the
-imports of a process are what a test is about, it starts an interpreter of its own.
+``python()`` is a command that takes a script, ``-m MODULE`` or ``-c CODE``, after ``-W ACTION`` or not, as the
+interpreter does. Environment, working directory, standard streams, network namespace, signals and exit status are those
+of the command. Where a process's imports or the interpreter's end are what a test is about, it starts an interpreter.
 """
 
 from __future__ import annotations
@@ -198,6 +198,9 @@ def _program(arguments: list[str]) -> Callable[[], Any]:
     if arguments[0] == "-u":
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[attr-defined]
         del arguments[0]
+    if arguments[0] == "-W":
+        warnings.simplefilter(arguments[1])  # type: ignore[arg-type]
+        del arguments[:2]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=__builtins__)
     kind, *rest = arguments

@@ -22,15 +22,16 @@ def run(*arguments, **how):
         ("import sys; sys.exit(7)", 7),
         ("import sys; sys.exit('too bad')", 1),
         ("1 / 0", 1),
+        ("import warnings; warnings.warn('odd')", 1),
         ("import os; os.kill(os.getpid(), 15)", -signal.SIGTERM),
         ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL),
         ("import os; os.kill(os.getpid(), 11)", -signal.SIGSEGV),
     ],
-    ids=["end", "status", "text", "exception", "SIGTERM", "SIGKILL", "SIGSEGV"],
+    ids=["end", "status", "text", "exception", "warning", "SIGTERM", "SIGKILL", "SIGSEGV"],
 )
 def test_a_process_ends_as_the_interpreter_does(code, status):
-    ours = run("-c", code)
-    its = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    ours = run("-W", "error", "-c", code)
+    its = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
     assert ours.returncode == its.returncode == status
     assert ours.stderr.splitlines()[-1:] == its.stderr.splitlines()[-1:]
 

@@ -1,8 +1,8 @@
 """Sampling graphs: copied, saved, shared, made of others, and refused."""
 
 import subprocess
-import sys
 
+import forks
 import pytest
 import torch
 from gb_typed_graphs import EDGE_TYPES, NODE_TYPES, picked, small
@@ -29,7 +29,7 @@ graph = gb.load_from_shared_memory({name!r})
 graph.indices[0] = 4
 print(graph.num_edges, graph.edge_attributes["empty"].shape)
 """
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    done = subprocess.run([forks.python(), "-W", "error", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == f"{graph.num_edges} torch.Size([8, 0])"
     assert shared.indices[0] == 4  # one memory

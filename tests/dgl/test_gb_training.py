@@ -3,9 +3,9 @@
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
+import forks
 import pytest
 import torch
 import torch.nn.functional as F
@@ -117,7 +117,7 @@ def test_link_prediction_with_edge_features(dataset):
 
 @pytest.mark.slow
 def test_two_ranks_share_the_batches_of_one(folder, dataset, tmp_path):
-    command, out = [sys.executable, "-W", "error", str(Path(gb_training.__file__))], tmp_path / "rank"
+    command, out = [forks.python(), "-W", "error", str(Path(gb_training.__file__))], tmp_path / "rank"
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     with socket.socket() as reserved:  # as long as it is bound, nobody is given its port who asks for any
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -3,8 +3,8 @@
 import itertools
 import os
 import subprocess
-import sys
 
+import forks
 import pytest
 import torch
 import torch.distributed as dist
@@ -153,13 +153,13 @@ def test_a_script_for_pyg_alone(tmp_path):
 
     script = tmp_path / "train.py"
     script.write_text(PYG_ALONE)
-    env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")} | {"OMP_NUM_THREADS": "1"}
+    env = {k: v for k, v in forks.environment().items() if k not in ("RANK", "WORLD_SIZE")}
     with reserve_port() as one, reserve_port() as other:
         ports = [reserved.getsockname()[1] for reserved in (one, other)]
         command = ["torch.distributed.run", f"--master-port={ports[0]}", "--nproc-per-node=2", "-m"]
         command += ["manyhop_pyg", str(script), str(ports[1])]
         done = subprocess.run(
-            [sys.executable, "-m", *command], env=env, capture_output=True, text=True, timeout=300, check=False
+            [forks.python(), "-m", *command], env=env, capture_output=True, text=True, timeout=300, check=False
         )
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in range(2):

@@ -3,6 +3,7 @@
 import copy
 import functools
 import re
+import sys
 import tempfile
 from pathlib import Path
 
@@ -78,6 +79,7 @@ def shown(output):
 def test_it_runs(path, monkeypatch):
     """Through sockets with names: ports that are chosen before a kernel starts may be taken until it has."""
     monkeypatch.setenv("NOTEBOOK_EPOCHS", "1")
+    monkeypatch.setattr(sys, "executable", forks.python())  # of the kernel
     monkeypatch.setenv("PYTHON_EXEC", forks.python())  # of the ranks that torchrun starts
     notebook = nbformat.from_dict(copy.deepcopy(read(path)))
     for cell in notebook.cells:

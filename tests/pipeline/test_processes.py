@@ -6,6 +6,8 @@ import sys
 import textwrap
 import time
 
+import forks
+
 PRELUDE = """
 import signal, sys, threading, time, torch
 from manyhop.pipeline import Pipeline, Stats, WorkerPool
@@ -23,9 +25,9 @@ def ours():
 """
 
 
-def start(code: str) -> subprocess.Popen[str]:
+def start(code: str, python: str = sys.executable) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(code)],
+        [python, "-W", "error", "-c", PRELUDE + textwrap.dedent(code)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -73,7 +75,7 @@ def test_an_error_in_the_training_loop_ends_the_process() -> None:
             if i == 3:
                 raise ZeroDivisionError("in the loop")
     """
-    process = start(code)
+    process = start(code, forks.python())
     _, err = process.communicate(timeout=300)
     assert process.returncode == 1
     assert err.strip().endswith("ZeroDivisionError: in the loop")
@@ -109,7 +111,7 @@ def test_an_interrupt_while_waiting_ends_the_wait_and_the_threads() -> None:
                 time.sleep(0.01)
             print("interrupted", list(pipeline), ours())
     """
-    assert interrupt_when_ready(start(code)) == "interrupted [] []\n"
+    assert interrupt_when_ready(start(code, forks.python())) == "interrupted [] []\n"
 
 
 def test_an_interrupt_in_the_loop_ends_the_threads() -> None:
@@ -125,7 +127,7 @@ def test_an_interrupt_in_the_loop_ends_the_threads() -> None:
                 time.sleep(0.01)
             print("interrupted", ours())
     """
-    assert interrupt_when_ready(start(code)) == "interrupted []\n"
+    assert interrupt_when_ready(start(code, forks.python())) == "interrupted []\n"
 
 
 def test_many_epochs_that_are_left_early_keep_memory_and_threads_constant() -> None:
