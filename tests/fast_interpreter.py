@@ -10,6 +10,7 @@ import inspect
 import itertools
 import math
 import os
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -58,6 +59,9 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 
     def _numpy_type(type_: Any) -> Any:
         return _numpy_types.get(type_.name) or _numpy_types.setdefault(type_.name, _numpy_type_of(type_))
+
+    program = threading.local()
+    """Which program of which grid runs: threads may launch kernels at the same time, which triton's own cannot."""
 
     class NoShortWayError(Exception): ...
 
@@ -337,24 +341,16 @@ if os.environ.get("TRITON_INTERPRET") == "1":
     def _call_function(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self.rewrite()(*args, **kwargs)
 
-    def _run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-        """Launch a kernel whose arguments are on the CPU."""
-        if warmup:
-            return
-        function = self.rewrite()
-        try:
-            constexprs = self.constexprs
-        except AttributeError:
-            constexprs = self.constexprs = interpreter.GridExecutor(function, self.arg_names, grid).constexprs
-        values = inspect.getcallargs(function, *args, **{k: v for k, v in kwargs.items() if k in self.arg_names})
-        values = {k: v if k in constexprs else interpreter._implicit_cvt(v) for k, v in values.items()}
-        grid = (*(grid(values) if callable(grid) else grid), 1, 1)[:3]
-        builder = interpreter.interpreter_builder
-        builder.set_grid_dim(*grid)
+    def _launch(self: Any, *args: Any, **kwargs: Any) -> None:
+        """Run the programs of a kernel whose arguments are on the CPU, one after the other."""
+        values = inspect.getcallargs(self.fn, *args, **{k: v for k, v in kwargs.items() if k in self.arg_names})
+        values = {k: v if k in self.constexprs else interpreter._implicit_cvt(v) for k, v in values.items()}
+        grid = (*(self.grid(values) if callable(self.grid) else self.grid), 1, 1)[:3]
+        program.grid = grid
         for index in itertools.product(*map(range, grid)):
-            builder.set_grid_idx(*index)
+            program.index = index
             try:
-                function(**values)
+                self.fn(**values)
             except Exception as error:
                 raise InterpreterError(repr(error)) from error
 
@@ -368,7 +364,7 @@ if os.environ.get("TRITON_INTERPRET") == "1":
         interpreter._patch_lang = lambda function: None
         tensor.__index__ = lambda self: self.handle.data.item()  # triton 3.6's needs an older numpy
         interpreter.InterpretedFunction.__call__ = _call_function
-        interpreter.InterpretedFunction.run = _run
+        interpreter.GridExecutor.__call__ = _launch
         for name, (function, check) in BINARY.items():
             setattr(tensor, f"__{name}__", _binary(getattr(tensor, f"__{name}__"), function, check))
         long_to, long_load, long_store = tensor.to, tl.load, tl.store
@@ -377,12 +373,8 @@ if os.environ.get("TRITON_INTERPRET") == "1":
         tensor.__getitem__ = _indexed(tensor.__getitem__)
         read = _short(long_load, _reading)
         write = _short(long_store, _writing)
-        builder = interpreter.interpreter_builder
         for package in (tl, tl.core):
-            package.program_id, package.num_programs = (
-                _index(lambda: builder.grid_idx),
-                _index(lambda: builder.grid_dim),
-            )
+            package.program_id, package.num_programs = _index(lambda: program.index), _index(lambda: program.grid)
             package.arange, package.full = _constant(package.arange), _constant(package.full)
             package.where = _short(package.where, _choice)
             package.load = lambda pointer, mask=None, other=None, **options: read(pointer, mask, other, **options)

@@ -6,8 +6,6 @@ import sys
 import textwrap
 import time
 
-import forks
-
 PRELUDE = """
 import signal, sys, threading, time, torch
 from manyhop.pipeline import Pipeline, Stats, WorkerPool
@@ -25,9 +23,9 @@ def ours():
 """
 
 
-def start(code: str, python: str = sys.executable) -> subprocess.Popen[str]:
+def start(code: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [python, "-W", "error", "-c", PRELUDE + textwrap.dedent(code)],
+        [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(code)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -75,7 +73,7 @@ def test_an_error_in_the_training_loop_ends_the_process() -> None:
             if i == 3:
                 raise ZeroDivisionError("in the loop")
     """
-    process = start(code, forks.python())
+    process = start(code)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 1
     assert err.strip().endswith("ZeroDivisionError: in the loop")
@@ -111,7 +109,7 @@ def test_an_interrupt_while_waiting_ends_the_wait_and_the_threads() -> None:
                 time.sleep(0.01)
             print("interrupted", list(pipeline), ours())
     """
-    assert interrupt_when_ready(start(code, forks.python())) == "interrupted [] []\n"
+    assert interrupt_when_ready(start(code)) == "interrupted [] []\n"
 
 
 def test_an_interrupt_in_the_loop_ends_the_threads() -> None:
@@ -127,7 +125,7 @@ def test_an_interrupt_in_the_loop_ends_the_threads() -> None:
                 time.sleep(0.01)
             print("interrupted", ours())
     """
-    assert interrupt_when_ready(start(code, forks.python())) == "interrupted []\n"
+    assert interrupt_when_ready(start(code)) == "interrupted []\n"
 
 
 def test_many_epochs_that_are_left_early_keep_memory_and_threads_constant() -> None:
