@@ -4,6 +4,7 @@ import time
 
 import pytest
 import torch
+from faults import fail_in_step
 from rank_loaders import digest, graph, typed_graph
 
 import manyhop
@@ -183,11 +184,10 @@ def step_wrongly(what, timeout=100.0, workers=0):
     loader = make("node", "sharded", distributed=True, rank_timeout=timeout, batch_size=2, num_workers=workers)
     for number, _ in enumerate(loader):
         if number == 2 and rank == 1:
-            if what == "break":
-                return
             if what == "sleep":
                 time.sleep(1000)
-            raise KeyError("my step is broken")
+            if fail_in_step(what):
+                return
         time.sleep(0.01)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from faults import fail_in_step
 from torch_geometric.data import Data
 
 import manyhop
@@ -62,11 +63,7 @@ def train(fault, culprit, at, pauses):
     for epoch in range(1000):
         for i, _ in enumerate(loader):
             if (rank, epoch, i) == (culprit, 1, at):
-                if fault == "raise":
-                    raise KeyError("my step is broken")
-                if fault == "kill":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                if fault == "break":
+                if fail_in_step(fault):
                     return
                 get_stuck(fault)
             time.sleep(0.01 + pauses[rank])

@@ -1,12 +1,11 @@
 """The same with real loaders: what a user sees when a rank fails."""
 
-import os
-import signal
 import time
 
 import pytest
 import torch
 import torch.distributed as dist
+from faults import fail_in_step
 from rank_loaders import homogeneous
 from torch.nn.parallel import DistributedDataParallel
 
@@ -39,11 +38,7 @@ def train(fault, num_workers, ddp):
     for epoch in range(1000):
         for i, batch in enumerate(loader):
             if culprit and epoch == 4 and i == 1:
-                if fault == "raise":
-                    raise KeyError("my step is broken")
-                if fault == "kill":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                if fault == "break":
+                if fail_in_step(fault):
                     return
                 broken = fault == "batch"
             model(batch.x).sum().backward()

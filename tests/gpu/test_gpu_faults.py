@@ -1,13 +1,12 @@
 """What a user sees when a rank fails, leaves or has less to do, for each place that features may have on GPUs."""
 
 import faulthandler
-import os
 import re
-import signal
 import time
 
 import pytest
 import torch
+from faults import fail_in_step
 from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Data
 
@@ -61,13 +60,9 @@ def train(fault, placement, num_workers, ddp):
     for epoch in range(1000):
         for i, batch in enumerate(loader):
             if culprit and epoch == 4 and i == 1:
-                if fault == "raise":
-                    raise KeyError("my step is broken")
-                if fault == "kill":
-                    os.kill(os.getpid(), signal.SIGKILL)
                 if fault == "sleep":
                     time.sleep(1000)
-                if fault == "break":
+                if fail_in_step(fault):
                     return
                 broken = fault == "batch"
             model(batch.x).sum().backward()

@@ -20,9 +20,16 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
 from tape import Tape
 
 from manyhop.capture import code
+from manyhop.masks import masked_mean
 from manyhop_pyg import NeighborLoader, capture
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def masked_loss(out: Tensor, batch: Any) -> Tensor:
+    """The loss of the seeds that are no padding."""
+    n = batch.batch_size
+    return masked_mean(F.cross_entropy(out[:n], batch.y[:n], reduction="none"), batch.seed_mask)
 
 
 class Run:
@@ -37,9 +44,7 @@ class Run:
         self.step: Any = self.train
 
     def loss(self, batch: Any) -> Tensor:
-        out = self.model(batch.x, batch.edge_index)[: batch.batch_size]
-        loss = F.cross_entropy(out, batch.y[: batch.batch_size], reduction="none")
-        return self.factor * (loss * batch.seed_mask).sum() / batch.seed_mask.sum()
+        return self.factor * masked_loss(self.model(batch.x, batch.edge_index), batch)
 
     def train(self, batch: Any) -> Tensor:
         self.optimizer.zero_grad()

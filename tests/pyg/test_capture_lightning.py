@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
+from captured_runs import masked_loss
 from torch import Tensor
 from torch_geometric.nn import GraphSAGE
 
@@ -15,7 +15,6 @@ from recorder_stand_in import StandIn
 
 import manyhop.capture.step
 from manyhop.errors import InputError
-from manyhop.masks import masked_mean
 from manyhop_pyg import NeighborLoader, capture
 
 lightning = pytest.importorskip("pytorch_lightning")
@@ -43,9 +42,7 @@ def test_losses_are_those_of_the_eager_run(data: Any, recorders: list[StandIn]) 
             self.step: Any = capture(self.update) if self.captured else self.update
 
         def update(self, batch: Any) -> Tensor:
-            out = self.gnn(batch.x, batch.edge_index)[: batch.batch_size]
-            loss = F.cross_entropy(out, batch.y[: batch.batch_size], reduction="none")
-            loss = masked_mean(loss, batch.seed_mask)
+            loss = masked_loss(self.gnn(batch.x, batch.edge_index), batch)
             self.optimizer.zero_grad()
             self.manual_backward(loss)
             self.optimizer.step()
@@ -85,9 +82,7 @@ class Automatic(lightning.LightningModule):  # type: ignore[misc]
         return [optimizer], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5), "interval": "step"}]
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        out = self.gnn(batch.x, batch.edge_index)[: batch.batch_size]
-        loss = F.cross_entropy(out, batch.y[: batch.batch_size], reduction="none")
-        loss = masked_mean(loss, batch.seed_mask)
+        loss = masked_loss(self.gnn(batch.x, batch.edge_index), batch)
         self.log("loss", loss, on_step=True, on_epoch=True, batch_size=8)
         self.log_dict({"twice": 2 * loss, "constant": 3.0}, batch_size=8)
         return {"loss": loss, "mask": batch.seed_mask}

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
+from captured_runs import masked_loss
 from torch import Tensor
 from torch_geometric.nn import GraphSAGE
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
 from tape import Tape
 
-from manyhop.masks import masked_mean
 from manyhop_pyg import NeighborLoader, capture
 
 lightning = pytest.importorskip("pytorch_lightning")
@@ -55,9 +54,7 @@ class Net(lightning.LightningModule):  # type: ignore[misc]
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "loss"}}
 
     def loss(self, batch: Any) -> Tensor:
-        out = self.gnn(batch.x, batch.edge_index)[: batch.batch_size].float()
-        loss = F.cross_entropy(out, batch.y[: batch.batch_size], reduction="none")
-        return masked_mean(loss, batch.seed_mask).clamp(max=self.limit)
+        return masked_loss(self.gnn(batch.x, batch.edge_index).float(), batch).clamp(max=self.limit)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss = self.loss(batch)
