@@ -30,6 +30,12 @@ def test_ranks_that_sample_together_read_less(capsys, tmp_path):
     assert len(re.findall(r"\| communities \| (\d+) \| [\d,]+ \| [\d,]+ \| \d+% \|", text)) == 3
 
 
+@pytest.mark.parametrize("few", [("--batches", "1"), ("--batch-size", "1500")])
+def test_one_step_has_none_before_it(capsys, few):
+    assert main(["cooperative", "--nodes", "2000", "--ranks", "2", "--fanouts", "2", *few]) == 1
+    assert "Expected at least two steps of 2 ranks, got" in capsys.readouterr().err
+
+
 def test_a_row_is_received_once_for_each_owner_that_samples():
     edges = {HOMOGENEOUS_EDGE: torch.tensor([0, 1, 2, 2, 3, 3])}, {HOMOGENEOUS_EDGE: torch.tensor([0, 0, 0, 1, 1, 2])}
     sample = SampledSubgraph(

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from manyhop.errors import InputError
 from manyhop.files import StoredGraph, open_graph
 from manyhop.files.convert.partition import metis_order
 from manyhop.graph import Graph, NodeType
@@ -93,11 +94,17 @@ def _placements(graph: StoredGraph, ranks: int) -> Iterator[tuple[str, str, dict
 def _steps(
     owners: Mapping[NodeType, Ints], own: bool, options: argparse.Namespace
 ) -> list[list[tuple[int, NodeType, Tensor]]]:
-    """The batches of each step, one per rank."""
+    """The batches of each step, one per rank; at least two steps, as batches are compared with those before."""
     by_rank: dict[int, list[tuple[int, NodeType, Tensor]]] = defaultdict(list)
     for one in seeds_of(owners, own, options.batch_size, options.batches):
         by_rank[one[0]].append(one)
-    return [list(step) for step in zip(*by_rank.values(), strict=False)]
+    steps = [list(step) for step in zip(*by_rank.values(), strict=False)]
+    if len(steps) < 2:
+        raise InputError(
+            f"Expected at least two steps of {options.ranks} ranks, got {len(steps)}. Pass a larger --batches, or a "
+            "smaller --batch-size or --ranks."
+        )
+    return steps
 
 
 def _compare(sampler: Engine, owners: Mapping[NodeType, Ints], own: bool, options: argparse.Namespace) -> list[str]:
@@ -158,4 +165,4 @@ def _new_rows(sampler: Engine, owners: Mapping[NodeType, Ints], options: argpars
                 new += sum(int(np.isin(nodes, known[rank][t], invert=True).sum()) for t, nodes in found.items())
                 batches += 1
             known[rank] = found
-    return rows / max(batches, 1), new / max(batches, 1)
+    return rows / batches, new / batches
