@@ -111,7 +111,7 @@ def in_step(made: contextlib.AbstractContextManager[Any]) -> Iterator[Any]:
 def dgl_loader_without_kernels(batches: int, **options: Any) -> Iterator[Any]:
     """Make a loader of DGL's kind of ``batches`` batches, which works inside the context."""
     import manyhop_dgl  # first, so that DGL can be imported
-    from manyhop_dgl.samplers import plan, tensors
+    from manyhop_dgl.samplers import cut, plan
     from manyhop_dgl.torch_graphs.where import graphs_of_cpu_too
 
     src, dst = torch.randint(0, NODES, (2, 4 * NODES))
@@ -125,7 +125,7 @@ def dgl_loader_without_kernels(batches: int, **options: Any) -> Iterator[Any]:
     with without_kernels() as monkeypatch, graphs_of_cpu_too():
         monkeypatch.setattr(manyhop_dgl.DataLoader, "samples_on_gpu", lambda self: True)
         monkeypatch.setattr(plan, "engine_for", engine)
-        monkeypatch.setattr(tensors, "_fill", lambda table, device: None)
+        monkeypatch.setattr(cut, "_fill", lambda table, device: None)
         seeds = torch.randint(0, NODES, (batches * BATCH_SIZE,))
         yield manyhop_dgl.DataLoader(g, seeds, sampler, batch_size=BATCH_SIZE, shuffle=True, seed=1, **options)
 
@@ -135,7 +135,7 @@ def graphbolt_loader_without_kernels(batches: int) -> Iterator[Any]:
     """Make a loader of GraphBolt's kind of ``batches`` minibatches, which works inside the context."""
     import manyhop_dgl.graphbolt as gb
     from manyhop_dgl.graphbolt.loader import loader
-    from manyhop_dgl.samplers import tensors
+    from manyhop_dgl.samplers import cut
 
     src, dst = torch.randint(0, NODES, (2, 4 * NODES))
     counts = torch.bincount(dst, minlength=NODES)
@@ -150,7 +150,7 @@ def graphbolt_loader_without_kernels(batches: int) -> Iterator[Any]:
     with without_kernels() as monkeypatch:
         monkeypatch.setattr(loader, "gpu_of", lambda pipe: CPU)
         monkeypatch.setattr(gb.CopyTo, "step", lambda self, item: item)
-        monkeypatch.setattr(tensors, "_fill", lambda table, device: None)
+        monkeypatch.setattr(cut, "_fill", lambda table, device: None)
         yield gb.DataLoader(pipe)
 
 
