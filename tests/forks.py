@@ -76,17 +76,24 @@ def end(code: int) -> NoReturn:
 
 
 def _client(address: str, arguments: Sequence[str]) -> None:
-    """Have a process forked, and end as it does."""
+    """Have a process forked, and end as it does. Hand on the signals that come, also before it is there."""
+    wake, waker = socket.socketpair()
+    waker.setblocking(False)
+    signal.set_wakeup_fd(waker.fileno())
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, lambda number, _: None)  # the number is sent to the waker
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
         how = {"arguments": arguments, "folder": os.getcwd(), "env": dict(os.environ)}
         message = json.dumps(how).encode()
         socket.send_fds(connection, [len(message).to_bytes(8, "little")], [0, 1, 2, os.open(_NET, os.O_RDONLY)])
         connection.sendall(message)
-        answers = connection.makefile()
+        answers = connection.makefile("rb", buffering=0)
         pid = int(answers.readline())
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
-            signal.signal(number, lambda number, _: os.kill(pid, number))
+        while connection not in select.select([connection, wake], [], [])[0]:
+            for number in wake.recv(64):
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.kill(pid, number)
         code = int(answers.readline())
     if code < 0:
         if -code != signal.SIGKILL:
