@@ -1,4 +1,6 @@
-"""Data for tests of sharing."""
+"""Data for tests of sharing, and waiting for other processes."""
+
+import time
 
 import torch
 from torch_geometric.data import Data, HeteroData
@@ -50,4 +52,14 @@ def refused(call, *args, **kwargs):
     return None
 
 
-# Content
+def wait_until(condition):
+    """Wait for what another process does, or the kernel."""
+    end = time.monotonic() + 60
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
+
+
+def wait_for(file):
+    """Wait until there is a file that another process makes."""
+    assert wait_until(file.exists), file
