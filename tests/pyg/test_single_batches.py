@@ -1,4 +1,4 @@
-"""Batches of given seeds on a GPU, which are made in fewer steps: the same as on the CPU, whatever changes meanwhile.
+"""Batches of given seeds on a GPU: the same as on the CPU, regardless of changes meanwhile.
 
 Without CUDA, kernels run in triton's interpreter, and the CPU stands for the GPU.
 """
@@ -6,7 +6,6 @@ Without CUDA, kernels run in triton's interpreter, and the CPU stands for the GP
 import os
 import threading
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,8 +21,6 @@ from manyhop.features.gathering.gpu import gather_on_gpu
 from manyhop.loading import next_key
 from manyhop.loading.gpu import runtime
 from manyhop.sampling import BatchKey
-from manyhop.sampling.gpu import sampler as gpu_sampler
-from manyhop.sampling.gpu.launch import single
 from manyhop_pyg import NeighborLoader, NeighborSampler, NodeLoader
 
 HAS_GPU = torch.cuda.is_available()
@@ -69,10 +66,6 @@ def loaders(monkeypatch: pytest.MonkeyPatch) -> Make:
     return make
 
 
-def is_single(loader: NodeLoader) -> bool:
-    return bool(loader._single)
-
-
 def check(cpu: NodeLoader, gpu: NodeLoader, seeds: Any, **options: Any) -> None:
     expected, found = cpu.batch(seeds, **options), gpu.batch(seeds, **options)
     assert list(found.keys()) == list(expected.keys())
@@ -85,7 +78,6 @@ def test_the_same_as_on_the_cpu(data, loaders):
     for key, given in enumerate(([40, 40, 2], many[3:4], many, [1], many[:9].int(), many[::7], [], [40, 40, 2])):
         check(cpu, gpu, given, key=(3, 1, key))
     check(cpu, gpu, [5])
-    assert is_single(gpu)
     for key in ((-1, 0, 0), (1 << 63, 2, 1 << 70)):
         check(cpu, gpu, [5, 7], key=key)
 
@@ -95,7 +87,6 @@ def test_seeds_that_are_on_the_gpu_already(data, loaders):
     device = torch.device("cuda" if HAS_GPU else "cpu")
     for given in (torch.arange(9, device=device), torch.arange(18, device=device)[::2]):
         assert same(cpu.batch(given.cpu()), gpu.batch(given).cpu())
-    assert is_single(gpu)
 
 
 def test_a_batch_has_memory_of_its_own(data, loaders):
@@ -129,7 +120,6 @@ def test_changes_are_noticed(data, loaders):
     del data.edge_attr
     data.batch, data.seed_time, data.n_id = torch.arange(60), torch.arange(60), torch.arange(60) + 1
     check(cpu, gpu, [5, 9])
-    assert is_single(gpu)
     for loader in both:
         loader.node_sampler.num_neighbors = [4, 4, 1]
     check(cpu, gpu, [5, 9])
@@ -140,29 +130,12 @@ def test_changes_are_noticed(data, loaders):
     for loader in both:
         loader.transform = Constant()
     check(cpu, gpu, [5, 9])
-    assert is_single(gpu)
-
-
-def test_no_memory_for_seeds(data, loaders, monkeypatch):
-    """The batch takes the usual way; nobody else gets what it had begun with twice."""
-    cpu, gpu = loaders(data)
-    check(cpu, gpu, [5, 9])
-    (pool,) = {plan.pool for (_, size), plan in gpu._single._engine._singles.items() if size == 2}
-
-    def fail(*_: Any) -> None:
-        raise torch.OutOfMemoryError("of a test")
-
-    monkeypatch.setattr(single, "ctypes", SimpleNamespace(memmove=fail))
-    check(cpu, gpu, [5, 9])
-    assert pool._free
-    assert len({*map(id, pool._free)}) == len(pool._free)
 
 
 def test_a_loader_whose_ranks_share_batches_later(data, loaders):
     """As after Accelerate has prepared it."""
     cpu, gpu = loaders(data)
     check(cpu, gpu, [5, 9])
-    assert is_single(gpu)
     for loader in (cpu, gpu):
         loader._share("a test", "pad")
     check(cpu, gpu, [5, 9])
@@ -215,7 +188,6 @@ def test_other_loaders(data, loaders, options):
     cpu, gpu = loaders(data, **options)
     for seeds in ([5, 9, 5], [1], [2]):
         check(cpu, gpu, seeds)
-    assert is_single(gpu) == (set(options) <= {"replace", "weight_attr"})
 
 
 def test_other_data(data, hetero, loaders):
@@ -227,7 +199,6 @@ def test_other_data(data, hetero, loaders):
         data.edge_index = edges
         cpu, gpu = loaders(data)
         check(cpu, gpu, [5, 9])
-    assert is_single(gpu)
     cpu, gpu = loaders(hetero, input_nodes="paper")
     for seeds in ([5, 9, 5], [1], torch.arange(40)):
         check(cpu, gpu, seeds)
@@ -236,25 +207,15 @@ def test_other_data(data, hetero, loaders):
 def test_edges_that_lead_to_seeds_backward(data, loaders):
     cpu, gpu = loaders(data, direction="backward")
     check(cpu, gpu, [5, 9])
-    assert is_single(gpu)
 
 
-def test_batches_that_do_not_fit_at_first(loaders, monkeypatch):
-    again: list[int] = []
-    sample_any = gpu_sampler.GPUSampler._sample_any
-
-    def note(self: Any, request: Any) -> Any:
-        again.append(1)
-        return sample_any(self, request)
-
-    monkeypatch.setattr(gpu_sampler.GPUSampler, "_sample_any", note)
+def test_batches_that_do_not_fit_at_first(loaders):
     ring = torch.arange(400)
     star = torch.stack([ring, torch.zeros_like(ring)])
     graph = Data(x=torch.randn(400, 2), edge_index=torch.cat([star, torch.stack([ring, ring.roll(1)])], 1))
     cpu, gpu = loaders(graph, (-1,), batch_size=1, input_nodes=torch.arange(2))
-    for seeds, times in (([7], 0), ([0], 1), ([0], 1), ([7], 1)):
+    for seeds in ([7], [0], [0], [7]):
         check(cpu, gpu, seeds)
-        assert len(again) == times
 
 
 def test_seeds_that_are_no_nodes(data, loaders):
@@ -288,26 +249,3 @@ def test_several_threads(data, loaders):
         thread.join()
     assert all_same(expected, found)
     assert all_same(list(cpu), [batch.cpu() for batch in epoch])
-
-
-def test_memory_is_bounded(data, loaders, monkeypatch):
-    monkeypatch.setattr(gpu_sampler, "_MOST_SINGLES", 3)
-    cpu, gpu = loaders(data)
-    engine = gpu._gpu.sampling.engine(gpu.node_sampler)
-    before = {number: cpu.batch([5] * number) for number in range(1, 6)}
-    for _ in range(2):
-        for number, expected in before.items():
-            assert same(expected, gpu.batch([5] * number).cpu())
-    assert 0 < len(engine._singles) <= 3
-    (pool,) = {id(plan.pool): plan.pool for plan in engine._singles.values()}.values()
-    free = len(pool._free)
-    assert free <= 2
-    node_type = gpu.node_sampler.topology.node_type(None)
-    pending = engine.begin_seeds(node_type, torch.tensor([5]), BatchKey(7, 0, 0))
-    assert len(pool._free) == free - 1
-    del pending
-    assert len(pool._free) == free
-    pending = engine.begin_seeds(node_type, torch.tensor([5]), BatchKey(7, 0, 0))
-    assert torch.equal(pending.finish()[0].node[node_type].cpu(), before[1].n_id)
-    with pytest.raises(InputError, match="finished already"):
-        pending.finish()

@@ -397,4 +397,4 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
         return getattr(self.filter_fn, "__func__", None) is not ThreadedLoader.filter_fn
 
     def __getstate__(self) -> dict[str, object]:
-        return super().__getstate__() | {"_plans": PlanCache(), "_knows_device": False, "_single": None}
+        return super().__getstate__() | {"_plans": PlanCache(), "_knows_device": False}

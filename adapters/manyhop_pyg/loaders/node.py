@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch_geometric.loader
@@ -14,7 +14,7 @@ from torch_geometric.typing import InputNodes
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
-from manyhop.loading import BatchContext, EngineName, batch_key
+from manyhop.loading import EngineName
 from manyhop.loading.padding import Pad
 from manyhop.pipeline import Uneven
 from manyhop.placement import GPUMode
@@ -23,7 +23,7 @@ from manyhop.sampling.engines import suits_cugraph
 from manyhop.system.ranges import ranged
 from manyhop_pyg.batch.assemble import put
 from manyhop_pyg.loaders.check import check_features, check_sampler, check_seed_times, check_seed_types, store_size
-from manyhop_pyg.loaders.inputs import as_int64, as_tensor, check_kind, given_nodes, seed_input
+from manyhop_pyg.loaders.inputs import given_nodes, seed_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
 from manyhop_pyg.loaders.options import LoaderOptions
 from manyhop_pyg.loaders.sampler_arguments import sampler_of_arguments
@@ -31,7 +31,6 @@ from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.typing import Attributes, Batch, Inputs, PyGData, Sample, Transform
 
 if TYPE_CHECKING:
-    from manyhop_pyg.loaders.single import SingleBatches
     from manyhop_pyg.samplers.on_gpu import Finish, GPUSampling
 
 
@@ -145,8 +144,6 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         )
         self._set_up(self.input_data.node.numel(), options, kwargs)
 
-    _single: SingleBatches | Literal[False] | None = None  # False: there are none
-
     def batch(
         self,
         seeds: Tensor | Sequence[int] | Mapping[NodeType, Tensor],
@@ -168,46 +165,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         Raises:
             InputError: seeds, times or a key that do not make sense, or rows that ranks exchange in step.
         """
-        if input_time is None and (type(seeds) is Tensor or type(seeds) is list):
-            single = self._single_batches()
-            if single is not None:
-                return self._single_batch(single, seeds, key)
         return self._batch_around(given_nodes(seeds, input_time, self.input_data.input_type, self._sampled_on()), key)
-
-    def _single_batches(self) -> SingleBatches | None:
-        """Return what makes batches of given seeds in fewer steps; ``None``: they take the usual way."""
-        if not self._knows_device:
-            self._settle_device()
-        found = self._single
-        if found is False:
-            return None
-        plain = self.transform_sampler_output is None and not self.distributed  # since Accelerate has prepared it
-        plain = plain and not self.has_own_filter() and not self.has_own_collate()
-        if found is not None and plain and found.fits(self.data, self.node_sampler):
-            return found
-        found = self._find_single() if plain else None
-        self._single = found or False
-        return found
-
-    def _find_single(self) -> SingleBatches | None:
-        if self._gpu is None or self.pad is not None:
-            return None
-        parts = ("begin_on_gpu", "joining", "join_one", "finish_batches", "_complete", "_label", "_make_around")
-        if any(getattr(type(self), name) is not getattr(NodeLoader, name) for name in parts):
-            return None  # a subclass makes other batches
-        from manyhop_pyg.loaders.single import SingleBatches
-
-        return SingleBatches.of(self._gpu, self.data, self.node_sampler)
-
-    def _single_batch(self, single: SingleBatches, seeds: object, key: tuple[int, int, int] | None) -> Batch:
-        nodes = as_tensor("seeds", seeds)
-        check_kind("seeds", nodes)
-        named = BatchKey(self.seed or 0, 0, 0) if key is None else batch_key(key)
-        batch = single.make(as_int64("seeds", nodes), named)
-        if self.transform is not None:
-            with BatchContext(named, None, first_call=1):  # of a sampler: that of the seeds
-                batch = self.transform(batch)
-        return batch
 
     def _seed_input(self) -> NodeSamplerInput:
         """The seeds of all batches."""

@@ -20,7 +20,6 @@ from manyhop.sampling.gpu.launch.capacity import Capacity, Shape
 from manyhop.sampling.gpu.launch.memory import tiles
 from manyhop.sampling.gpu.launch.plan import Plan
 from manyhop.sampling.gpu.launch.sequence import LAUNCH, PROGRAMS, KernelSequence
-from manyhop.sampling.gpu.launch.single import Single
 from manyhop.sampling.gpu.sampler import GPUSampler, Pending
 from manyhop.sampling.gpu.transfer import address
 
@@ -70,7 +69,7 @@ class GPULaborSampler:
         """Sample around ``request.seeds``."""
         return self._hops.sample(request)
 
-    def begin(self, requests: Sequence[NodeRequest]) -> Pending | Single:
+    def begin(self, requests: Sequence[NodeRequest]) -> Pending:
         """As :meth:`GPUSampler.begin`."""
         return self._hops.begin(requests)
 

@@ -8,12 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from manyhop.errors import CapacityError, InputError
-from manyhop.graph import Graph, NodeType
+from manyhop.graph import Graph
 from manyhop.sampling.check import check_request, check_spec
-from manyhop.sampling.contract import BatchKey, NeighborSpec, NodeRequest, SampledSubgraph
+from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.gpu.bidirectional import add_reverses
 from manyhop.sampling.gpu.induced import Inducer, drop_excluded
 from manyhop.sampling.gpu.launch.capacity import Shape
@@ -22,10 +21,9 @@ from manyhop.sampling.gpu.launch.pool import Launch, Pool
 from manyhop.sampling.gpu.launch.results import Results
 from manyhop.sampling.gpu.launch.seeds import SeedGroup
 from manyhop.sampling.gpu.launch.sequence import KernelSequence
-from manyhop.sampling.gpu.launch.single import Single, SinglePlan
 from manyhop.sampling.gpu.transfer import kernel_device, run_on
 
-_MOST_SINGLES = 64  # plans of single batches that are kept
+_SPARE = 4  # times the batches of a launch: what its pool may have room for
 
 
 def _raw_stream(device: int) -> int:
@@ -61,14 +59,6 @@ class GPUSampler:
         self._lock = threading.Lock()
         self._pools: dict[Shape, Pool] = {}
         self._last: tuple[Any, Pool] | None = None
-        self._singles: dict[tuple[NodeType, int], SinglePlan] = {}
-        self._plain = (
-            spec.temporal is None
-            and spec.reverse is None
-            and self._inducer is None
-            and not self._plan.weighs
-            and len(self._plan.edge_types) > 0
-        )
         self._streams: dict[int, torch.cuda.Stream] = {}
 
     def _make_plan(self, spec: NeighborSpec) -> Plan:
@@ -91,7 +81,7 @@ class GPUSampler:
         """Sample around ``request.seeds``."""
         return self.begin([request]).finish()[0]
 
-    def begin(self, requests: Sequence[NodeRequest]) -> Pending | Single:
+    def begin(self, requests: Sequence[NodeRequest]) -> Pending:
         """Enqueue the sampling of batches on the current stream, in one launch or, if they do not fit, several.
 
         Does not wait for the GPU.
@@ -104,69 +94,9 @@ class GPUSampler:
         """
         if not requests:
             raise InputError("Expected at least one request, got none.")
-        if len(requests) == 1 and type(requests) is not SeedGroup:
-            single = self._single_of(requests[0])
-            if single is not None:
-                return single
         for request in [requests.whole()] if type(requests) is SeedGroup else requests:
             check_request(self.graph, self.spec, request, in_range=False)
         return Pending(self, requests)
-
-    def begin_seeds(self, node_type: NodeType, seeds: Tensor, key: BatchKey) -> Pending | Single:
-        """Enqueue the sampling of one batch: :meth:`begin`, in fewer steps of the host.
-
-        Args:
-            node_type: type of the seeds.
-            seeds: ``[n] int64``, on the CPU or on the device.
-            key: of the batch.
-        """
-        single = self._single(node_type, seeds, key)
-        return self.begin([NodeRequest(key=key, seeds={node_type: seeds})]) if single is None else single
-
-    def _single_of(self, request: NodeRequest) -> Single | None:
-        if request.time_max is not None or request.time_min is not None or request.exclude is not None:
-            return None
-        if request.tree is not None or len(request.seeds) != 1:
-            return None
-        ((node_type, seeds),) = request.seeds.items()
-        return self._single(node_type, seeds, request.key)
-
-    def _single(self, node_type: NodeType, seeds: Tensor, key: BatchKey) -> Single | None:
-        """Begin a batch by the shortest way; ``None``: it takes the way of any batches, which also checks it."""
-        if not self._plain or seeds.dtype is not torch.int64 or seeds.dim() != 1:
-            return None
-        stream = self._current_stream()
-        if stream is not None and torch._C._cuda_getDevice() != self.device.index:
-            return None
-        size = seeds.shape[0]
-        plan = self._singles.get((node_type, size))
-        if plan is None:
-            plan = self._plan_single(node_type, size)
-            if plan is None:
-                return None
-        workspace = plan.pool.acquire(stream)
-        try:
-            if plan.pool.preallocates(workspace, 1):
-                memory = torch.empty(workspace.max_sizes[0], dtype=torch.int64, device=self.device)
-                return Single(node_type, seeds, key, plan, workspace, memory, self._sample_any)
-        except torch.OutOfMemoryError:
-            pass
-        plan.pool.release(workspace)
-        return None
-
-    def _plan_single(self, node_type: NodeType, num_seeds: int) -> SinglePlan | None:
-        if num_seeds == 0 or self.graph.num_nodes.get(node_type, 0) == 0:
-            return None
-        required = tuple(num_seeds if name == node_type else 0 for name in self._plan.types)
-        pool = self._smallest(1, required, window=False, exclude=False, spare=1)
-        if len(self._singles) >= _MOST_SINGLES:
-            self._singles = {}
-        plan = self._singles[node_type, num_seeds] = SinglePlan.of(pool, node_type)
-        return plan
-
-    def _sample_any(self, request: NodeRequest) -> SampledSubgraph:
-        check_request(self.graph, self.spec, request, in_range=False)
-        return Pending(self, [request]).finish()[0]
 
     def _current_stream(self) -> torch.cuda.Stream | None:
         """Return the caller's stream on the device, always as the same object."""
@@ -210,17 +140,15 @@ class GPUSampler:
         self._last = asked, pool
         return pool
 
-    def _smallest(
-        self, num_batches: int, required: tuple[int, ...], *, window: bool, exclude: bool, spare: int = 4
-    ) -> Pool:
-        """Return the smallest pool that fits, of at most ``spare`` times as many batches."""
+    def _smallest(self, num_batches: int, required: tuple[int, ...], *, window: bool, exclude: bool) -> Pool:
+        """Return the smallest pool that fits, of at most ``_SPARE`` times as many batches."""
         own = tuple(-(-n // 64) * 64 for n in required)
         with self._lock:
             fitting = [
                 pool
                 for shape, pool in self._pools.items()
                 if (shape.window, shape.exclude) == (window, exclude)
-                and num_batches <= shape.num_batches <= spare * num_batches
+                and num_batches <= shape.num_batches <= _SPARE * num_batches
                 and all(
                     n <= limit <= max(least, 8 * n, 4 * sum(required))
                     for n, least, limit in zip(required, own, shape.seeds, strict=True)
