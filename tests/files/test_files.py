@@ -1,8 +1,10 @@
 """Tensors in files: round trips, and every kind of damage."""
 
 import contextlib
+import gc
 import hashlib
 import json
+import weakref
 import zlib
 
 import numpy as np
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from manyhop import files
 from manyhop.errors import FeatureError, InputError
 from manyhop.files.dtypes import _BY_NAME
+from manyhop.system.arrays import bytes_of
 
 NUMPY = [d for n, d in _BY_NAME.items() if not n.startswith(("bfloat", "float8"))]
 
@@ -59,6 +62,28 @@ def test_round_trip(tmp_path_factory, shape, dtype, kind, data):
     begin = data.draw(st.integers(0, shape[0]))
     end = data.draw(st.integers(begin, shape[0]))
     same(rows.read(begin, end, threads=2), x[begin:end])
+
+
+@pytest.mark.parametrize("kind", [".npy", ".bin", ".safetensors"])
+def test_views_of_other_memory(tmp_path, kind):
+    """Strides, conjugates and negatives that torch has not written to memory, and strides of a single entry."""
+    x, z = torch.rand(7, 6), torch.rand(7, 2, dtype=torch.complex64)
+    views = [x[:, 1], x.t(), x[:, ::2], x[3:4, 1], x[:, :0], x[0].expand(4, 6), torch._neg_view(x), z.conj()]
+    for k, view in enumerate([*views, z.conj().imag, z.conj().imag[:1, 1], x[:, 1].requires_grad_()]):
+        rows = files.write(tmp_path / f"{k}{kind}", view)
+        rows.verify()
+        same(rows.mapped(), torch.empty(view.shape, dtype=view.dtype).copy_(view.detach()))
+
+
+def test_bytes_hold_the_tensor():
+    memory = np.arange(8)
+    alive = weakref.ref(memory)
+    data = bytes_of(torch.from_numpy(memory)[2:])
+    del memory
+    assert data == np.arange(2, 8).view(np.uint8).data
+    del data
+    gc.collect()
+    assert alive() is None
 
 
 @pytest.mark.parametrize("dtype", [d for d in _BY_NAME.values() if "e8m0" not in str(d)], ids=str)

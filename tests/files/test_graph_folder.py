@@ -323,3 +323,20 @@ def test_compressed_columns_need_no_memory(tmp_path, host_memory):
     )
     host_memory(1000)
     assert opened.build().csc[EDGE].row.shape == (5000,)
+
+
+@pytest.mark.parametrize("num_edges", [200, 20_000])
+def test_tensors_that_are_not_contiguous(tmp_path, num_edges):
+    """Edges as pairs, transposed, and columns of tables: what is written is read again in their order."""
+    src, dst = torch.randint(0, 50, (num_edges, 2)).t()
+    table = torch.rand(num_edges, 4)
+    tensors = {"w": table[:, 1], "pairs": table[:, ::2], "turned": torch.rand(3, num_edges).t()}
+    order = dst.sort(stable=True).indices
+    for k in range(3):
+        stored = files.save_graph(
+            tmp_path / str(k), {NODE: 50}, {EDGE: (src, dst)}, edge_tensors={EDGE: tensors}, homogeneous=True
+        )
+        edges = stored.edges[EDGE]
+        assert edges.edge_index.read().equal(torch.stack([src, dst])[:, order])
+        for name, values in tensors.items():
+            assert edges.tensors[name].read().equal(values[order]), name

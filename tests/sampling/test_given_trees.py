@@ -58,3 +58,12 @@ def test_wrong_trees(graph):
             sampler(graph, spec_of(graph, hops=(2,))).sample(request())
         with pytest.raises(InputError, match="for 'item', got nothing"):
             sampler(graph, spec_of(graph)).sample(request(tree={"user": TREES["user"]}))
+
+
+def test_trees_that_are_not_contiguous(graph):
+    for n in (5, 40, 400) * 3:
+        tree = torch.arange(n) // 8
+        columns = torch.stack([tree, tree + 1], 1)
+        seeds = {"user": torch.arange(n) % 8, "item": torch.arange(n) % 5}
+        spec, given = spec_of(graph), request(seeds=seeds, tree={"user": columns[:, 0], "item": columns[:, 0]})
+        assert_equal(CPUSampler(graph, spec).sample(given), ReferenceSampler(graph, spec).sample(given))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
+from manyhop.errors import InputError
 from manyhop.stores import checksum
 from manyhop.stores.checksums import _products, _sampled
 
@@ -90,3 +94,26 @@ def test_empty_and_scalar_tensors():
     assert checksum(torch.empty(0)) != checksum(torch.empty(0, 3))
     assert checksum(torch.tensor(1)) != checksum(torch.tensor(2))
     assert checksum(torch.ones(2, requires_grad=True)) == checksum(torch.ones(2))
+
+
+def test_strides_of_a_tensor_without_entries_do_not_count():
+    for x in (torch.empty(2, 0), torch.empty(0, 2)[:, 1], torch.empty(1).expand(0), torch.empty(3)[::2][:0]):
+        assert checksum(x) == checksum(torch.empty(x.shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float32])
+def test_conjugates_and_negatives_are_those_of_their_values(dtype):
+    x = torch.rand(7, 3, dtype=dtype)
+    view = x.conj() if dtype.is_complex else torch._neg_view(x)
+    assert checksum(view) == checksum(torch.empty(7, 3, dtype=dtype).copy_(view)) != checksum(x)
+
+
+def test_tensors_without_numbers_of_their_dtype_are_refused():
+    with FakeTensorMode():
+        fake = torch.zeros(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # new versions of torch deprecate it
+        quantized = torch.quantize_per_tensor(torch.rand(12), 0.1, 0, torch.qint8)
+    for x in (fake, quantized, torch.empty(3, device="meta"), torch.eye(3).to_sparse()):
+        with pytest.raises(InputError, match="Expected a dense tensor with memory of its own, got a tensor"):
+            checksum(x)

@@ -33,6 +33,7 @@ def update_on_gpu(gradients: Gradients, change: Change) -> None:
         return
     with as_current(values.device):
         reads, types, rows, blocks = _gradients(gradients, [weight, *states, *(one.rows for one in hot)])
+        pieces = _pieces(gradients)
         numbers = tuple(_bits(number) for number in (change.scale, rule.h0, rule.h1, rule.h2, rule.h3))
         a, b = ([state.data_ptr() for state in states] + [0, 0])[:2]
         stamped = (0, 0) if change.stamps is None else (change.stamps.of_rows.data_ptr(), change.stamps.value)
@@ -44,7 +45,7 @@ def update_on_gpu(gradients: Gradients, change: Change) -> None:
         updates = _kernel(update_rows, (0,) * 18 + (NUMBERS.value,), constants)
         updates(
             values.device, -(-(end - begin) // rows) * blocks,
-            *reads, _pieces(gradients).data_ptr(), weight.data_ptr(), change.first, a, b, *stamped, *apart, *at_hot,
+            *reads, pieces.data_ptr(), weight.data_ptr(), change.first, a, b, *stamped, *apart, *at_hot,
             numbers,
         )  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import hashlib
 import mmap
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import CapacityError, InputError
+from manyhop.system.arrays import bytes_of
 from manyhop.system.mapped import watch
 
 CHUNK = 1 << 24
@@ -84,6 +84,7 @@ class FilePart:
 
     def read(self, begin: int, end: int, out: Tensor) -> None:
         """Read rows ``[begin, end)`` into ``out``."""
+        assert out.is_contiguous()  # else a copy would be filled
         view, position = bytes_of(out), self.offset + begin * self.row_bytes
         file = os.open(self.path, os.O_RDONLY)
         try:
@@ -164,13 +165,6 @@ class FilePart:
             out = buffer[: min(CHUNK, self.nbytes - begin)]
             whole.read(begin, begin + out.numel(), out)
             use(bytes_of(out))
-
-
-def bytes_of(tensor: Tensor) -> memoryview:
-    """The memory of a contiguous CPU tensor of any dtype. Valid while the tensor lives."""
-    assert tensor.is_contiguous()
-    assert tensor.device.type == "cpu"
-    return memoryview((ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")
 
 
 def file_size(path: Path) -> int:

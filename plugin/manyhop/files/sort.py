@@ -17,8 +17,9 @@ from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
 from manyhop.files.disk_room import writing
-from manyhop.files.part import FilePart, bytes_of
+from manyhop.files.part import FilePart
 from manyhop.files.tensor_file import TensorFile
+from manyhop.system.arrays import bytes_of
 from manyhop.system.memory import require_memory
 from manyhop.system.progress import Progress
 
@@ -204,7 +205,7 @@ class _Pile:
                     f"Expected '{name}' of {count} edges as {dtype} of shape {[count, *shape]}, got {values.dtype} of "
                     f"shape {list(values.shape)}."
                 )
-            path, data = self._paths[name], bytes_of(values.contiguous())
+            path, data = self._paths[name], bytes_of(values)
             with (
                 writing(path, self.num_rows * math.prod(shape) * dtype.itemsize + data.nbytes),
                 path.open("ab") as file,

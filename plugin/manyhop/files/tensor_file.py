@@ -18,8 +18,9 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.files.disk_room import writing
 from manyhop.files.dtypes import code_of_dtype, dtype_name, numpy_dtype
-from manyhop.files.part import CHUNK, bytes_of
+from manyhop.files.part import CHUNK
 from manyhop.files.rows import Rows
+from manyhop.system.arrays import bytes_of
 from manyhop.system.progress import Progress
 
 
@@ -48,7 +49,7 @@ class TensorFile:
 
     def write(self, element: int, data: Tensor) -> None:
         """Put the numbers of ``data`` at position ``element`` of the flattened tensor."""
-        view = bytes_of(data.detach().contiguous().cpu())
+        view = bytes_of(data.cpu())
         position = self._begin + element * self.dtype.itemsize
         with writing(self.path, self._nbytes):
             while view.nbytes:
@@ -119,9 +120,7 @@ def write(path: str | PathLike[str], tensor: Tensor | Rows, *, progress: bool | 
     ):
         for begin in range(0, tensor.shape[0], step):
             end = min(begin + step, tensor.shape[0])
-            rows = (
-                tensor.read(begin, end) if isinstance(tensor, Rows) else tensor[begin:end].detach().contiguous().cpu()
-            )
+            rows = tensor.read(begin, end) if isinstance(tensor, Rows) else tensor[begin:end].contiguous().cpu()
             file.write(begin * row, rows)
             crc32 = zlib.crc32(bytes_of(rows), crc32)
             bar.add(rows.nbytes)

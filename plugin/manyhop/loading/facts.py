@@ -10,12 +10,12 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from manyhop.features import DistributedRows, ShardedRows
 from manyhop.graph import Graph
 from manyhop.stores.checksums import checksum, checksum_of_values
+from manyhop.system.arrays import has_memory
 
 _MOST = 400  # characters of one fact in a state
 
@@ -58,7 +58,7 @@ def rows_fact(value: Any) -> Any:
         return _exact(value.rows) if whole else f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         return f"{value.dtype} {list(value.shape)}, checksum {checksum(value):08x}"
-    if isinstance(value, Tensor) and (value.layout is not torch.strided or value.device.type == "meta"):
+    if isinstance(value, Tensor) and not has_memory(value):
         return f"{value.dtype} {list(value.shape)} as {value.layout} on {value.device.type}"
     return plain(value)
 

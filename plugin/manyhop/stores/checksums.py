@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from manyhop.sampling.random import as_u64, below, mix
-from manyhop.system.arrays import as_tensor
+from manyhop.system.arrays import as_tensor, flat_bytes
 
 WHOLE = 16 << 20  # bytes: about 1.5 ms
 WHOLE_ONCE = 256 << 20  # about 20 ms, where tables of a graph would take seconds
@@ -68,7 +68,7 @@ def _checksum(tensor: Tensor, dtype: torch.dtype, most: int) -> int:
 
 def _of_entries(entries: Tensor, dtype: torch.dtype, shape: Sequence[int]) -> int:
     kind = f"{dtype} {list(shape)}".encode()
-    return zlib.crc32(_digest(entries.to(dtype).contiguous().view(-1)), zlib.crc32(kind))
+    return zlib.crc32(_digest(flat_bytes(entries.to(dtype))), zlib.crc32(kind))
 
 
 def _sampled(shape: Sequence[int]) -> tuple[npt.NDArray[np.int64], ...]:
@@ -81,9 +81,8 @@ def _sampled(shape: Sequence[int]) -> tuple[npt.NDArray[np.int64], ...]:
     return np.unravel_index((begin[:, None] + np.arange(_RUN)).ravel(), tuple(shape))
 
 
-def _digest(flat: Tensor) -> bytes:
-    """The bytes of a short vector; the products of blocks of a long one, and its last bytes."""
-    data = flat.view(torch.uint8)
+def _digest(data: Tensor) -> bytes:
+    """Few bytes as they are; of many, the products of blocks, and the last ones."""
     if data.data_ptr() % 8:
         data = data.clone()
     num_blocks = data.numel() // (8 * _BLOCK)

@@ -1,4 +1,4 @@
-"""numpy's arrays as tensors."""
+"""Tensors as arrays and as bytes, which hold the memory that they show."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from manyhop.errors import InputError
 
 
 def as_tensor(value: Any) -> Tensor:
@@ -17,3 +19,48 @@ def as_tensor(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
     return torch.from_numpy(value if value.flags.writeable else value.copy())
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Return whether the entries of a tensor are numbers of its dtype in memory.
+
+    Not so where it is sparse, nested or quantized, on ``meta``, or of a subclass of Tensor that wraps others or none,
+    such as FakeTensor.
+    """
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        return False
+    if tensor.untyped_storage().device.type == "meta":  # also a FakeTensor's, whose data_ptr() warns
+        return False
+    return tensor.numel() == 0 or tensor.data_ptr() != 0
+
+
+def flat_bytes(tensor: Tensor) -> Tensor:
+    """Return ``[nbytes] uint8`` on the tensor's device: its memory where that is contiguous, else a copy in order.
+
+    Raises:
+        InputError: a tensor that has no memory.
+    """
+    if not has_memory(tensor):
+        raise InputError(
+            f"Expected a dense tensor with memory of its own, got {describe(tensor)}. Convert it with to_dense() or "
+            "dequantize(), or make it outside of FakeTensorMode."
+        )
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # Strides of tensors of one entry or none may be any, which view(dtype) refuses.
+    return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """Return :func:`flat_bytes` of a CPU tensor as something that files read and write, and that holds the tensor."""
+    return flat_bytes(tensor).numpy().data
+
+
+def describe(value: Any) -> str:
+    """Return what errors call a value that came: dtype, shape and what is unusual about it."""
+    if not isinstance(value, Tensor):
+        return f"{value.dtype} {list(value.shape)}" if hasattr(value, "dtype") else f"a {type(value).__name__}"
+    kind = "" if type(value) is Tensor else f" of class {type(value).__name__}"
+    nested = "nested " if value.is_nested else ""
+    layout = "" if value.layout is torch.strided else f" of layout {value.layout}"
+    shape = "" if value.is_nested else f" {list(value.shape)}"
+    return f"a {nested}tensor{kind} {value.dtype}{shape}{layout} on {value.device}"

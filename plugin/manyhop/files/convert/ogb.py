@@ -14,7 +14,6 @@ from manyhop.errors import InputError
 from manyhop.files.convert.edge_index import EdgeIndexFile
 from manyhop.files.convert.ogb_links import has_link_split, link_split
 from manyhop.files.graph_writer import GraphWriter
-from manyhop.files.part import bytes_of
 from manyhop.files.rows import Rows
 from manyhop.files.rows import open as open_rows
 from manyhop.files.saved_tensors import mask_of
@@ -22,6 +21,7 @@ from manyhop.files.sort import EdgeSorter, Kind
 from manyhop.files.tables import Table
 from manyhop.files.tensor_file import write_manifest
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop.system.arrays import bytes_of
 
 _NAMES = {
     "node-feat": "x",
@@ -150,7 +150,7 @@ class _Source:
         count, width, dtype = 0, 0, torch.int64
         with path.open("wb") as file:
             for piece in table.matrix():
-                file.write(bytes_of(piece.contiguous()))
+                file.write(bytes_of(piece))
                 count, width, dtype = count + piece.shape[0], piece.shape[1], piece.dtype
         if not count:
             raise InputError(f"{table.path}: has no rows.")

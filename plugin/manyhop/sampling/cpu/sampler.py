@@ -162,8 +162,8 @@ class CPUSampler:
     def _set_trees(self, ws: Workspace, trees: Mapping[NodeType, Tensor]) -> None:
         """Put the seeds into given trees."""
         for node_type, tree in trees.items():
-            address = int(ws.nodes["tree"][self._type_index[node_type]])
-            ctypes.memmove(address, tree.contiguous().data_ptr(), 8 * tree.numel())
+            tree = tree.contiguous()
+            ctypes.memmove(int(ws.nodes["tree"][self._type_index[node_type]]), tree.data_ptr(), tree.nbytes)
 
     def _exclude(self, ws: Workspace, request: NodeRequest) -> list[Tensor]:
         """Pass the edges that the batch must not have to the kernels. Its number of edges is known at its end only."""
