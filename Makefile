@@ -23,7 +23,7 @@ QUICK := tests/graph tests/files tests/sampling/test_reference_golden.py tests/s
 	$(wildcard tests/pyg/test_*_loader.py tests/pyg/test_loader_*.py)) \
 	tests/dgl/test_dgl_samplers.py tests/dgl/test_dgl_loader.py tests/dgl/test_gb_loader.py
 
-.PHONY: help demo test quick lint docs bench notebooks upstream clean
+.PHONY: help demo test quick lint docs bench notebooks upstream graphbolt clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -59,7 +59,13 @@ notebooks: $(VENV)/dev.stamp ## run the notebooks again, and keep what they show
 
 upstream: $(if $(PYG)$(DGL),$(VENV)/dev.stamp) ## run PyG's and DGL's own tests and scripts: PYG=CHECKOUT DGL=CHECKOUT, about an hour
 	@[ -n "$(PYG)$(DGL)" ] || { echo "Name checkouts: make upstream PYG=../pytorch_geometric DGL=../dgl"; exit 2; }
-	$(RUN) tests/upstream/run.py $(PYG:%=--pyg %) $(DGL:%=--dgl %) --output docs/compatibility.md
+	$(RUN) tests/upstream/run.py $(PYG:%=--pyg %) $(DGL:%=--dgl %) \
+	  $(patsubst %,--graphbolt %,$(wildcard .venv-graphbolt/bin/python)) --output docs/compatibility.md
+
+# With it, tests/upstream/test_graphbolt_peer.py compares manyhop with GraphBolt, and `make upstream` runs GraphBolt alone.
+graphbolt: $(RUN) ## install DGL's own GraphBolt into .venv-graphbolt, with the old torch that it needs: 5 GB, for tests
+	[ -e .venv-graphbolt ] || $(PYTHON) -m venv .venv-graphbolt
+	PIP_CONSTRAINT= .venv-graphbolt/bin/python -m pip install --quiet --requirement tests/upstream/graphbolt.txt
 
 clean: ## remove the virtual environment and everything built
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

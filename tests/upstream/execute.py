@@ -50,14 +50,15 @@ class Result:
     seconds: float = 0.0
 
 
-def execute(job: Job, mode: str, limit: float, keep: Path | None) -> Result:
+def execute(job: Job, mode: str, limit: float, keep: Path | None, python: Path = Path(sys.executable)) -> Result:
     """Run a job, or read what is kept of it.
 
     Args:
         job: what to run.
-        mode: ``"plain"`` or ``"swapped"``.
+        mode: ``"plain"``, ``"swapped"``, or ``"own"`` in a Python without manyhop.
         limit: seconds.
         keep: a folder of results and outputs.
+        python: which one runs it.
     """
     if job.why_not:
         return Result({SCRIPT: NOT_RUN}, note=f"needs {job.why_not}")
@@ -66,7 +67,7 @@ def execute(job: Job, mode: str, limit: float, keep: Path | None) -> Result:
     if kept and kept.exists():
         return Result(**json.loads(kept.read_text()))
     with tempfile.TemporaryDirectory() as folder:
-        result, output = _run(job, mode, limit, Path(folder))
+        result, output = _run(job, mode, limit, Path(folder), python)
     if kept:
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps(asdict(result)))
@@ -74,7 +75,7 @@ def execute(job: Job, mode: str, limit: float, keep: Path | None) -> Result:
     return result
 
 
-def _run(job: Job, mode: str, limit: float, folder: Path) -> tuple[Result, str]:
+def _run(job: Job, mode: str, limit: float, folder: Path, python: Path) -> tuple[Result, str]:
     file, report = job.repo / job.path, folder / "report.xml"
     if job.tests:
         what = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", "--tb=short", f"--junit-xml={report}"]
@@ -83,7 +84,7 @@ def _run(job: Job, mode: str, limit: float, folder: Path) -> tuple[Result, str]:
         if job.graphbolt:
             _stand_ins_of_graphbolt(folder)
         what = [str(as_script(file, folder)), *job.arguments]
-    command = [sys.executable, str(INSIDE), job.project, mode, *what]
+    command = [str(python), str(INSIDE), job.project, mode, *what]
     start = time.monotonic()
     output, status = _process(command, _environment(job), folder, limit)
     seconds = time.monotonic() - start

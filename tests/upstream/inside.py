@@ -1,11 +1,13 @@
 """Run tests or a script of PyG or DGL as ``python`` would, with their classes or ours.
 
-``inside.py PROJECT {plain,swapped} {-m MODULE | SCRIPT} ARGS...`` does what ``python -m manyhop_pyg ...`` does
-(``manyhop_dgl``), in a process in which small graphs stand in for datasets; ``plain`` leaves the classes alone.
+``inside.py PROJECT {plain,swapped,own} {-m MODULE | SCRIPT} ARGS...`` does what ``python -m manyhop_pyg ...`` does
+(``manyhop_dgl``), in a process in which small graphs stand in for datasets; ``plain`` leaves the classes alone, and
+``own`` does without manyhop.
 """
 
 import importlib
 import os
+import runpy
 import signal
 import sys
 
@@ -25,9 +27,24 @@ def swap_dgl() -> None:
         stand_ins.everywhere(graphbolt_modules.provide)
 
 
+def run_alone(project: str, what: list[str]) -> None:
+    """Run in a Python whose torch the library has all its builds for."""
+    stand_ins.everywhere(stand_ins.activate, project)
+    sys.path[0] = os.getcwd()
+    if what[0] == "-m":
+        sys.argv[:] = what[1:]
+        runpy.run_module(what[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[:] = what
+        runpy.run_path(what[0], run_name="__main__")
+
+
 def main() -> None:
     project, mode, *what = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the shell ignores it in the background
+    if mode == "own":
+        run_alone(project, what)
+        return
     package, library = ADAPTERS[project]
     adapter = importlib.import_module(package)  # for DGL this is also what makes `import dgl` work on any torch
     stand_ins.everywhere(stand_ins.activate, project)

@@ -97,6 +97,26 @@ def summary(runs: Sequence[Run]) -> str:
     return "\n".join(lines)
 
 
+def opening(runs: Sequence[Run], expected: Expected) -> str:
+    """How much passes, and how many fail with manyhop only by reason: most ask for what is no interface."""
+    lines, reasons = [], Counter[str]()
+    for tests, what in ((True, "tests"), (False, "scripts")):
+        group = [run for run in runs if run.job.tests == tests]
+        ours, theirs = ([Counter(result.outcomes.values()) for result in of] for of in _results(group))
+        passed, alone = (sum(counts[PASSED] for counts in of) for of in (ours, theirs))
+        differing = sum(sum(worse(run).values()) for run in group)
+        lines.append(f"- {what}: {passed} pass with manyhop, {alone} without; {differing} fail with manyhop only")
+    for run in runs:
+        for key, count in worse(run).items():
+            reasons[_reason(key, count, expected)] += count
+    rows = [f"| {count} | {reason} |" for reason, count in reasons.most_common()]
+    return "\n".join([*lines, "", "| fail with manyhop only | why |", "|---|---|", *rows] if rows else lines)
+
+
+def _results(runs: Sequence[Run]) -> tuple[list[Result], list[Result]]:
+    return [run.swapped for run in runs], [run.plain for run in runs if run.plain]
+
+
 def _row(run: Run) -> str:
     plain = _cell(run.job, run.plain) if run.plain else "has no CUDA" if run.job.gpus else "does not load"
     where = f", {run.job.gpus} GPU{'s' * (run.job.gpus > 1)}" if run.job.gpus else ""
@@ -119,11 +139,14 @@ def _reasons(runs: Sequence[Run], expected: Expected) -> list[str]:
     by_reason: dict[str, list[str]] = defaultdict(list)
     for run in runs:
         for key, count in sorted(worse(run).items()):
-            reason = expected.reasons.get(key) if count <= expected.counts.get(key, 0) else None
             name = key.rpartition("/")[2].replace("::", " ")
-            by_reason[reason or "Unexpected"].append(f"`{name}`" + (f" ({count})" if count > 1 else ""))
+            by_reason[_reason(key, count, expected)].append(f"`{name}`" + (f" ({count})" if count > 1 else ""))
     lines = ["Fails with manyhop only, and why:", ""] if by_reason else ["Nothing fails with manyhop only."]
     return lines + [f"- {reason}: {', '.join(names)}" for reason, names in by_reason.items()]
+
+
+def _reason(key: str, count: int, expected: Expected) -> str:
+    return expected.reasons[key] if count <= expected.counts.get(key, 0) else "Unexpected"
 
 
 def _key(job: Job, test: str) -> str:

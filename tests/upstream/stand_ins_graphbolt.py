@@ -1,5 +1,6 @@
 """Folders with small random graphs, where GraphBolt's ``BuiltinDataset`` looks for them before it would download."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +101,10 @@ def _typed(path: Path) -> None:
     )
 
 
-def write(root: Path) -> None:
-    """Write all of them into ``root``, a script's folder ``datasets``."""
-    for name in (*NODE_CLASSIFICATION, *LINK_PREDICTION, *BOTH):
-        _one_type(root / name, nodes=name not in LINK_PREDICTION, links=name in LINK_PREDICTION + BOTH)
-    for name in TYPED:
-        _typed(root / name)
+def write(root: Path, names: Collection[str] = (*NODE_CLASSIFICATION, *LINK_PREDICTION, *BOTH, *TYPED)) -> None:
+    """Write all of them, or some, into ``root``, a script's folder ``datasets``."""
+    for name in names:
+        if name in TYPED:
+            _typed(root / name)
+        else:
+            _one_type(root / name, nodes=name not in LINK_PREDICTION, links=name in LINK_PREDICTION + BOTH)
