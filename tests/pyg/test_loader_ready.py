@@ -34,7 +34,7 @@ def test_rows_of_nothing_are_gathered_in_a_thread(data, hetero, on_gpu, monkeypa
     seen, join = [], Batches.join
 
     def spy(self, samples, turns):
-        batches, nbytes, _ = made = join(self, samples, turns)
+        batches, nbytes = made = join(self, samples, turns)
         if threading.current_thread() is not threading.main_thread():
             seen.append((threading.current_thread().name, len(batches), nbytes))
         return made
@@ -66,3 +66,10 @@ def test_stores_of_others_are_not_asked(data, hetero, on_gpu, monkeypatch):
     on_gpu()
     make_loader("stores", data, hetero)
     assert asked == []
+
+
+def test_no_few_batches_of_a_group_are_joined_by_themselves(data, on_gpu):
+    on_gpu()
+    gpu = make_loader("nodes", data, None)._gpu
+    gpu.learn_size(1)
+    assert [gpu.joined_at_once(left) for left in (11, 16, 17, 24, 25, 32)] == [11, 16, 17, 24, 16, 16]
