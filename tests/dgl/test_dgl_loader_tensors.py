@@ -373,7 +373,7 @@ def test_rows_of_nothing_are_gathered_while_a_loader_is_made(on_gpu, monkeypatch
     seen, join = [], Batches.join
 
     def spy(self, samples, turns):
-        filled, nbytes, _ = made = join(self, samples, turns)
+        filled, nbytes = made = join(self, samples, turns)
         if threading.current_thread() is not threading.main_thread():
             seen.append((threading.current_thread().name, len(filled), nbytes))
         return made

@@ -9,10 +9,7 @@ from manyhop.pipeline.gpu.kernels.pad import FIELDS, clear_rows, pad_samples
 
 KERNELS = [
     (pad_samples, {"table": 0, "blocks": 0, "programs": 0, "num_trees": 0}, {"SPARE": 32, "TILE": 1024}),
-    *[
-        (clear_rows, {"calls": n * FIELDS.value, "step": 0, "blocks": 0, "programs": 0}, {"NUM": n, "TILE": 1024})
-        for n in (4, 16)
-    ],
+    *[(clear_rows, {"calls": n * FIELDS.value, "blocks": 0, "programs": 0}, {"NUM": n, "TILE": 1024}) for n in (4, 16)],
 ]
 """Kernel, its arguments with the lengths of tuples (0: a single integer), constants."""
 

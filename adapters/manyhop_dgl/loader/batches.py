@@ -11,7 +11,6 @@ from torch import Tensor
 
 from manyhop.features import BufferPool, RowRequest, gather
 from manyhop.loading import current_turn
-from manyhop.loading.adapter import Joined
 from manyhop.loading.gpu.samples import empty_sample
 from manyhop.pipeline import Stats, Turn, current_exchange
 from manyhop_dgl.edges.tensors import EdgeTensors
@@ -65,7 +64,7 @@ class Batches:
         """Put the data that the sampler asks for into a batch."""
         if self._gpu is None:
             return self._fill(sample)
-        (filled,), nbytes, _ = self.join([sample], None)
+        (filled,), nbytes = self.join([sample], None)
         self._stats.count(gathered_bytes=nbytes)
         return filled
 
@@ -91,7 +90,7 @@ class Batches:
         self._stats.count(gathered_bytes=nbytes)
         return filled
 
-    def join(self, samples: Sequence[object], turns: Sequence[Turn] | None) -> Joined[Filled]:
+    def join(self, samples: Sequence[object], turns: Sequence[Turn] | None) -> tuple[list[Filled], int]:
         """Put data into several batches, by one gather."""
         gpu = self._gpu
         assert gpu is not None
@@ -100,7 +99,7 @@ class Batches:
         gpu.end_gather(start, len(samples))
         for one in filled:
             one.is_watched = turns is not None
-        return Joined(filled, nbytes)
+        return filled, nbytes
 
     def _gather(self, requests: list[RowRequest]) -> list[Any]:
         gpu = self._gpu

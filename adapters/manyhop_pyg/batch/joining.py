@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
@@ -19,19 +18,10 @@ from manyhop_pyg.typing import Batch, Bounds, PyGData, Sample, StoreSize
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
-    from manyhop.pipeline.gpu import PaddedTogether
-    from manyhop.sampling.gpu.launch.results import Results
 
 
 class Pads(Protocol):
     """Gives batches fixed sizes."""
-
-    batch_size: int
-    """Seeds of a batch, with padding."""
-
-    def pad_launched(self, launched: Results, first: int, num: int, device: torch.device) -> PaddedTogether | None:
-        """Return some samples of a launch, padded together; ``None``: one does not fit into the first sizes."""
-        ...
 
     def pad(self, outs: Sequence[Sample], stats: Stats) -> list[Sample]:
         """Return padded samples."""

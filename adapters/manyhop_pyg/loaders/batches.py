@@ -12,13 +12,11 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from torch_geometric.data import Data, HeteroData
 
 from manyhop.embedding import RowsAhead
-from manyhop.loading.adapter import Joined
 from manyhop.loading.gpu.samples import empty_sample
 from manyhop.pipeline import Turn
 from manyhop_pyg.batch.assemble import finish_trainable
 from manyhop_pyg.batch.join import join
 from manyhop_pyg.batch.joining import Gathered
-from manyhop_pyg.batch.launched import LaunchedSample, counts_of, join_launched, outs_of
 from manyhop_pyg.batch.output import sizes_of
 from manyhop_pyg.batch.plan import has_embeddings
 from manyhop_pyg.data.feature_store import FeatureStore
@@ -88,31 +86,25 @@ class Batches:
         value = self._loader.collate_fn(positions)
         return pinned(value) if self._pins and self.in_thread else value
 
-    def complete(self, sample: Sample | LaunchedSample) -> Batch | Gathered:
+    def complete(self, sample: Sample) -> Batch | Gathered:
         """Call ``filter_fn``, or only gather rows where the rest is left to :meth:`hand_out`."""
-        out = outs_of([sample])[0] if type(sample) is LaunchedSample else sample
         if self._gathers_only:
-            return self._loader.join_one(out)
-        batch = self._loader.filter_fn(out)
+            return self._loader.join_one(sample)
+        batch = self._loader.filter_fn(sample)
         return pinned(batch) if self._pins else batch
 
-    def join(self, samples: Sequence[Sample | LaunchedSample], turns: Sequence[Turn] | None) -> Joined[Batch]:
+    def join(self, samples: Sequence[Sample], turns: Sequence[Turn] | None) -> tuple[list[Batch], int]:
         """Join samples with the features of the data, by one gather."""
         loader = self._loader
         joining = loader.joining()
-        if turns is not None and type(samples[0]) is LaunchedSample:
-            found = join_launched(joining, samples, turns, loader.num_first if loader.distributed else None)
-            if found is not None:
-                return found
-        batches, outs, nbytes = join(joining, outs_of(samples), [])
+        batches, outs, nbytes = join(joining, samples, [])
         if turns is not None:
             loader.finish_batches(joining, batches, outs, turns)
-        return Joined(batches, nbytes)
+        return batches, nbytes
 
-    def count(self, samples: Sequence[Sample | LaunchedSample]) -> None:
+    def count(self, samples: Sequence[Sample]) -> None:
         """Add seeds, nodes and edges to the statistics."""
-        launched = samples and type(samples[0]) is LaunchedSample
-        self._loader.count(*(counts_of(samples) if launched else sizes_of(samples)))
+        self._loader.count(*sizes_of(samples))
 
     def values(self, batch: Batch | Gathered) -> list[Collection[object]]:
         """Return the values of the attributes of a batch of PyG's, or the batch."""

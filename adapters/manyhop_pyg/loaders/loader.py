@@ -240,10 +240,6 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
         """Begin to sample around the inputs of several batches."""
         raise NotImplementedError
 
-    def begin_group(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
-        """Begin to sample a group of batches of an epoch, which are joined with their features together."""
-        return self.begin_on_gpu(sampling, inputs, keys)
-
     def _sample_on_gpu(self, index: Inputs) -> Sample | None:
         """What the sampler gives for one batch, on the GPU; ``None`` where it has to be asked itself."""
         if self._gpu is None or self._gpu.sampling is None:

@@ -186,10 +186,6 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
     def begin_on_gpu(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
         return sampling.begin_nodes(self.node_sampler, inputs, keys)
 
-    def begin_group(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
-        whole = self._padding is not None and self.filter_per_worker and self.transform_sampler_output is None
-        return sampling.begin_nodes(self.node_sampler, inputs, keys, whole=whole)
-
     def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
         input_id, seed_time, *sizes = out.metadata
         if not sizes:

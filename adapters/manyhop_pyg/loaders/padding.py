@@ -120,7 +120,6 @@ class Padding:
             device=device,
         )
         self.sizes: PadSizes = self._fixed.sizes
-        self.pad_launched = self._fixed.pad_launched
         self._num_labels = max(out.metadata[1].size(1) if _is_binary(out.metadata) else 0 for out in outs)
         self._neg_sampling = neg_sampling
 

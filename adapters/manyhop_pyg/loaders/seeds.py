@@ -69,7 +69,7 @@ class Seeds:
 
     def begin(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
         """Begin to sample around the inputs of several batches."""
-        return self._loader.begin_group(sampling, inputs, keys)
+        return self._loader.begin_on_gpu(sampling, inputs, keys)
 
     def sample(self, positions: Positions) -> Sample:
         """Sample around the inputs at some positions."""

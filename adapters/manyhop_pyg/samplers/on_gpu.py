@@ -6,20 +6,18 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
-from torch_geometric.sampler.base import SubgraphType
 
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.loading.gpu.stock import Stock
 from manyhop.loading.gpu.upload import upload
 from manyhop.placement import GPUPlace
-from manyhop.sampling import BatchKey, HGTSpec, SampledSubgraph
+from manyhop.sampling import BatchKey, HGTSpec
 from manyhop.sampling.engines import Engine, Spec, placed_engine
-from manyhop_pyg.batch.launched import LaunchedGroup
 from manyhop_pyg.loaders.gpu_inputs import InputGroup
 from manyhop_pyg.samplers.exclude import Exclusion
 from manyhop_pyg.samplers.hgt import HGTSampler
@@ -32,7 +30,6 @@ from manyhop_pyg.typing import Metadata, Sample
 
 if TYPE_CHECKING:
     from manyhop.sampling import GPUEdgeSampler
-    from manyhop.sampling.gpu.launch.results import Results
 
 OwnSampler: TypeAlias = NeighborSampler | HGTSampler
 Finish: TypeAlias = Callable[[], list[Sample]]
@@ -94,8 +91,6 @@ class GPUSampling:
         sampler: OwnSampler,
         inputs: Sequence[NodeSamplerInput],
         keys: Sequence[BatchKey],
-        *,
-        whole: bool = False,
     ) -> Finish:
         """Enqueue the sampling around seed nodes, of several batches, on the current stream.
 
@@ -103,28 +98,21 @@ class GPUSampling:
             sampler: that of this object.
             inputs: of each batch.
             keys: of each batch.
-            whole: leave the samples of a launch as they are where that is possible (``LaunchedSample``).
         """
         engine, _ = self._follow(sampler)
         metadata: list[Metadata]
-        launched: Callable[[], Results | list[SampledSubgraph]] | None = None
         if type(inputs) is InputGroup and inputs.of_nodes and isinstance(sampler, NeighborSampler):
             from manyhop.sampling.gpu.launch.seeds import SeedGroup
 
             node_type = sampler.topology.node_type(inputs.input_type)
             pending = engine.begin(SeedGroup(keys, node_type, inputs.columns["node"], inputs.sizes))
             metadata = [(input_id, None) for input_id in inputs.input_ids()]
-            if whole and _is_plain(sampler):
-                launched = getattr(pending, "finish_whole", None)  # not of cuGraph's engine
         else:
             pending = engine.begin([sampler.node_request(*both) for both in zip(inputs, keys, strict=True)])
             metadata = self._about(inputs)
 
-        def finish() -> list[Any]:
-            samples = pending.finish() if launched is None else launched()
-            if not isinstance(samples, list):
-                return LaunchedGroup(samples, sampler.node_output, metadata, node_type).handles()
-            outs = [sampler.node_output(sample) for sample in samples]
+        def finish() -> list[Sample]:
+            outs = [sampler.node_output(sample) for sample in pending.finish()]
             for out, about in zip(outs, metadata, strict=True):
                 out.metadata = about
             return outs
@@ -229,13 +217,6 @@ class GPUSampling:
 def _columns(index: TypedEdgeInput) -> list[Tensor | None]:
     """Return ids, labels and times of seed edges, type by type."""
     return [column for part in index.parts.values() for column in (part.input_id, part.label, part.time)]
-
-
-def _is_plain(sampler: NeighborSampler) -> bool:
-    """Whether PyG's terms for samples are those of the engine, without types: row and column, int64, only these."""
-    topology = sampler.topology
-    is_directional = sampler.subgraph_type == SubgraphType.directional
-    return is_directional and not topology.backward and topology.index_dtype == torch.int64
 
 
 def samples_on_gpu(sampler: BaseSampler, method: str) -> bool:

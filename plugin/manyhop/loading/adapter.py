@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
@@ -143,16 +143,6 @@ class Columns(Protocol):
         ...
 
 
-class Joined(NamedTuple, Generic[BatchT]):
-    """Batches that were made by one gather."""
-
-    batches: list[BatchT]
-    nbytes: int
-    """Bytes of their rows."""
-    memory: list[torch.Tensor] | None = None
-    """Tensors of the memory that is the batches' own, one of each; ``None``: to be found in the batches."""
-
-
 class Assembler(Protocol[SampleT, BatchT]):
     """Makes the user's batches of samples and rows."""
 
@@ -194,8 +184,8 @@ class Assembler(Protocol[SampleT, BatchT]):
         """Make a batch of its sample, transformed."""
         ...
 
-    def join(self, samples: Sequence[SampleT], turns: Sequence[Turn] | None) -> Joined[BatchT]:
-        """Make batches of several samples by one gather, not transformed.
+    def join(self, samples: Sequence[SampleT], turns: Sequence[Turn] | None) -> tuple[list[BatchT], int]:
+        """Make batches of several samples by one gather, not transformed. Return them and the bytes of their rows.
 
         Args:
             samples: of batches that follow each other.

@@ -18,8 +18,6 @@ from manyhop.sampling import BatchKey, SampledSubgraph
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
-    from manyhop.pipeline.gpu import PaddedTogether
-    from manyhop.sampling.gpu.launch.results import Results
 
 SampleT = TypeVar("SampleT")
 Pad: TypeAlias = Literal["auto"]
@@ -75,10 +73,6 @@ class FixedSizes:
     def pad(self, samples: Sequence[SampledSubgraph]) -> list[Padded]:
         """Return the samples, padded."""
         return self._padder(next(iter(samples[0].node.values())).device)(samples)
-
-    def pad_launched(self, launched: Results, first: int, num: int, device: torch.device) -> PaddedTogether | None:
-        """Return some samples of a launch, padded together; see :meth:`manyhop.pipeline.Padder.pad_launched`."""
-        return self._padder(device).pad_launched(launched, first, num)
 
     def _padder(self, device: torch.device) -> Padder:
         """That of samples on a device."""

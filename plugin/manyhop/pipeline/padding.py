@@ -12,7 +12,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,10 +21,6 @@ from manyhop.graph import EdgeType, NodeType
 from manyhop.pipeline.block_sizes import SPARE, Blocks, Counts, Filled, PadSizes, padding_ends
 from manyhop.sampling import SampledSubgraph
 from manyhop.system import triton_compiler
-
-if TYPE_CHECKING:
-    from manyhop.pipeline.gpu import PaddedTogether
-    from manyhop.sampling.gpu.launch.results import Results
 
 
 @dataclass(slots=True, eq=False, kw_only=True)  # frozen ones take longer to make
@@ -95,7 +91,6 @@ class Padder:
     def __init__(self, sizes: PadSizes, device: torch.device, *, num_trees: int) -> None:
         self.sizes, self.device, self._num_trees = sizes, device, num_trees
         self._frames: dict[int, Any] = {}
-        self._launched: dict[bool, Any] = {}  # of disjoint samples, and of others
         if triton_compiler.runs_on(device):
             _kernels().prepare_padding(device)
 
@@ -115,22 +110,6 @@ class Padder:
             Padded(sample=out, sizes=frame.sizes, counts=own, grown=times, node_mask=nodes, edge_mask=edges, jobs=jobs)
             for (out, nodes, edges, jobs), frame, own, times in zip(filled, frames, counts, grown, strict=True)
         ]
-
-    def pad_launched(self, launched: Results, first: int, num: int) -> PaddedTogether | None:
-        """Return some samples of a launch, padded together; ``None``: one does not fit into the first sizes.
-
-        Args:
-            launched: without weights of edges; all that the padder gets are of the same graph.
-            first: number of the first one.
-            num: how many.
-        """
-        disjoint = launched.layout.per_node == 2
-        frame = self._launched.get(disjoint)
-        if frame is None:
-            made = _kernels().LaunchedFrame(self._frame(0), launched, self.device, self._num_trees)
-            frame = self._launched.setdefault(disjoint, made)
-        padded: PaddedTogether | None = frame.pad(launched, first, num)
-        return padded
 
     def _frame(self, times: int) -> Any:
         """That of sizes which have grown so many times."""

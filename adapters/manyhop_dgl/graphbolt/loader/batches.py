@@ -12,7 +12,6 @@ from torch import Tensor
 
 from manyhop.features import BufferPool, RowRequest, gather
 from manyhop.loading import DROPPED, current_key, current_turn
-from manyhop.loading.adapter import Joined
 from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.loading.gpu.samples import empty_sample
 from manyhop.pipeline import Stats, Turn, current_exchange, tensors_in
@@ -152,7 +151,7 @@ class Batches:
             return Keyed(key, item)
         return self._rest(item, key, batch) if self._runs_rest else item
 
-    def join(self, samples: Sequence[Sampled], turns: Sequence[Turn] | None) -> Joined[object]:
+    def join(self, samples: Sequence[Sampled], turns: Sequence[Turn] | None) -> tuple[list[object], int]:
         """Make minibatches of several samples, by one gather."""
         gpu, grouped = self._gpu, self._chain.grouped
         assert gpu is not None
@@ -170,8 +169,8 @@ class Batches:
             for item in items:
                 _settle(item)
         if not self.hands_out:
-            return Joined(items, nbytes)
-        return Joined([Keyed(sample.key, item) for sample, item in zip(samples, items, strict=True)], nbytes)
+            return items, nbytes
+        return [Keyed(sample.key, item) for sample, item in zip(samples, items, strict=True)], nbytes
 
     def _answered(self, samples: Sequence[Sampled], *, count: bool) -> list[MiniBatch]:
         """Return minibatches with their layers. The samples stay as they are: they may be needed once more."""

@@ -80,15 +80,15 @@ class InFlightGroup(SampledGroup):
             self._state = State(gpu, self._adapter.columns)
             turns = self._turns[i : i + len(samples)]
             try:
-                batches, nbytes, memory = assembler.join(samples, turns)
+                batches, nbytes = assembler.join(samples, turns)
             except Exception:
                 if len(samples) == 1:
                     raise
                 del samples[1:]  # one of them raises: complete each alone
-                batches, nbytes, memory = assembler.join(samples, turns[:1])
+                batches, nbytes = assembler.join(samples, turns[:1])
             timed = gpu.is_timed(turns[0])
             ready = streams.mark(timed)
-        together = gpu.tensors_of(self._adapter, batches) if memory is None else memory
+        together = gpu.tensors_of(self._adapter, batches)
         source = self._state, self
         self._made = {
             k: OnStream(batch, ready, timed and k == i, together, source) for k, batch in enumerate(batches, i)

@@ -84,12 +84,12 @@ def reserve(adapter: Adapter[Any, Any], gpu: GPURuntime, samples: Sequence[Any])
     if gpu.memory.exchanges:  # exchanges take all ranks
         return
     join = adapter.assembler.join
-    batches, nbytes, _ = join(samples[:1], None)
+    batches, nbytes = join(samples[:1], None)
     gpu.learn_size(nbytes)
     at_once = gpu.joined_at_once(gpu.group_size) if adapter.assembler.joins else 1
     most = min(len(samples), BACKLOG + 2 * at_once, max(2, _RESERVED_BYTES // max(nbytes, 1)))
     for i in range(1, most, at_once):
-        batches += join(samples[i : min(most, i + at_once)], None).batches
+        batches += join(samples[i : min(most, i + at_once)], None)[0]
 
 
 def make_exchange(

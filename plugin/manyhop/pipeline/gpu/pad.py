@@ -24,7 +24,6 @@ _TILE: Final = 1024
 _MOST_PROGRAMS: Final = 64  # of a job: more are hardly faster
 _BYTES_OF_PROGRAM: Final = 1 << 18  # of a tensor, a small part of which is padding
 _CLEARED: Final = (4, 16)  # tensors of a launch; a kernel each
-_NEVER: Final = 1 << 62  # the first sample of a tensor that is not there
 
 
 class _Cut(NamedTuple):
@@ -192,10 +191,16 @@ def fill(
         made.append((padded, {t: next(mask_of) for t in node}, {e: next(mask_of) for e in row}))
         at += 8 * cut.num_ids
         mask_at += cut.num_masks
-    jobs, staging = host_table((sum([len(frame.jobs) for frame in frames]), frames[0].jobs.shape[1]), device)
+    shape = sum([len(frame.jobs) for frame in frames]), frames[0].jobs.shape[1]
+    staging = torch.empty(shape, dtype=torch.int64, pin_memory=device.type == "cuda")
+    jobs = staging.numpy()
     np.concatenate([frame.jobs for frame in frames], out=jobs)
     jobs[:, _IN : _BEGINS + num_blocks + 1] = np.array(added, dtype=np.int64).reshape(len(jobs), -1)
-    table = enqueue_padding(staging, frames, device, num_trees)
+    programs = min(max([frame.tiles for frame in frames]), _MOST_PROGRAMS)
+    with as_current(device):
+        table = staging.to(device, non_blocking=True)
+        if programs:
+            _pad()(device, programs * len(jobs), table.data_ptr(), num_blocks, programs, num_trees)
     filled: list[Filled] = []
     begin, number = table.data_ptr(), table.get_device()
     for parts, frame in zip(made, frames, strict=True):
@@ -219,72 +224,24 @@ def _address(values: Tensor, count: int, kind: NodeType | EdgeType, alive: list[
 
 
 def clear(tensors: Sequence[tuple[Tensor, int, int]], num_blocks: int) -> None:
-    """Let the rows of padding be zeros; enqueued on the current stream.
+    """Write zeros over the rows of padding, on the current stream: up to 16 tensors by a launch.
 
     Args:
         tensors: contiguous, on the GPU; each with the address of the job (of ``Jobs``) of the nodes or edges that its
             rows belong to, and the block that the rows are of (-1: all).
-        num_blocks: of these jobs.
+        num_blocks: number of blocks of these jobs.
     """
-    parts = [
-        Cleared(value.data_ptr(), value.nbytes // value.size(0), job, block, 1)
-        for value, job, block in tensors
-        if value.numel()
-    ]
-    if parts:
-        enqueue_clearing(parts, max([value.nbytes for value, _, _ in tensors]), num_blocks, tensors[0][0].device)
-
-
-class Cleared(NamedTuple):
-    """A tensor of which the rows of padding are cleared."""
-
-    address: int
-    nbytes: int
-    """Of a row."""
-    job: int
-    """Address of the job of the nodes or edges that the rows of the first sample belong to."""
-    block: int
-    """The block that the rows are of; -1: all."""
-    num: int
-    """How many samples it has rows of, all rows of one after all of another; one where these are of a block."""
-
-
-def enqueue_padding(table: Tensor, frames: Sequence[GPUFrame], device: torch.device, num_trees: int) -> Tensor:
-    """Enqueue the kernel that pads, for a table of jobs in memory of :func:`host_table`; return it on the GPU."""
-    programs = min(max([frame.tiles for frame in frames]), _MOST_PROGRAMS)
-    with as_current(device):
-        sent = table.to(device, non_blocking=True)
-        if programs:
-            _pad()(device, programs * len(table), sent.data_ptr(), frames[0].num_blocks, programs, num_trees)
-    return sent
-
-
-def enqueue_clearing(parts: Sequence[Cleared], most: int, num_blocks: int, device: torch.device, step: int = 0) -> None:
-    """Enqueue the kernels that clear the rows of padding: up to 16 tensors by a launch.
-
-    Args:
-        parts: the tensors, at least one.
-        most: bytes of the largest part of a sample.
-        num_blocks: of the jobs.
-        device: the GPU.
-        step: bytes from the jobs of a sample to those of the next one.
-    """
+    filled = [(value.data_ptr(), value.nbytes // value.size(0), *where) for value, *where in tensors if value.numel()]
+    if not filled:
+        return
+    device, most = tensors[0][0].device, max([value.nbytes for value, _, _ in tensors])
     programs = min(-(-most // _BYTES_OF_PROGRAM), _MOST_PROGRAMS)
     with as_current(device):
-        for k in range(0, len(parts), _CLEARED[-1]):
-            some, calls, num = parts[k : k + _CLEARED[-1]], list[int](), 0
-            for part in some:
-                calls += (*part[:4], num)
-                num += part.num
+        for begin in range(0, len(filled), _CLEARED[-1]):
+            some = filled[begin : begin + _CLEARED[-1]]
             size = next(n for n in _CLEARED if n >= len(some))
-            calls += (0, 0, 0, 0, _NEVER) * (size - len(some))
-            _clear(size)(device, programs * num, tuple(calls), step, num_blocks, programs)
-
-
-def host_table(shape: tuple[int, int], device: torch.device) -> tuple[npt.NDArray[np.int64], Tensor]:
-    """Memory of the host for a table that a GPU will get: as an array, as a tensor."""
-    staging = torch.empty(shape, dtype=torch.int64, pin_memory=device.type == "cuda")
-    return staging.numpy(), staging
+            calls = [number for call in some for number in call] + [0] * (k.FIELDS.value * (size - len(some)))
+            _clear(size)(device, programs * len(some), tuple(calls), num_blocks, programs)
 
 
 @functools.cache
@@ -294,4 +251,4 @@ def _pad() -> Kernel:
 
 @functools.cache
 def _clear(size: int) -> Kernel:
-    return Kernel(k.clear_rows, (size * k.FIELDS.value, 0, 0, 0), (size, _TILE), num_warps=4)
+    return Kernel(k.clear_rows, (size * k.FIELDS.value, 0, 0), (size, _TILE), num_warps=4)

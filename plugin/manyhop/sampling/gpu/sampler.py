@@ -18,7 +18,6 @@ from manyhop.sampling.gpu.induced import Inducer, drop_excluded
 from manyhop.sampling.gpu.launch.capacity import Shape
 from manyhop.sampling.gpu.launch.plan import Plan
 from manyhop.sampling.gpu.launch.pool import Launch, Pool
-from manyhop.sampling.gpu.launch.results import Results
 from manyhop.sampling.gpu.launch.seeds import SeedGroup
 from manyhop.sampling.gpu.launch.sequence import KernelSequence
 from manyhop.sampling.gpu.transfer import kernel_device, run_on
@@ -181,20 +180,8 @@ class Pending:
         """
         return run_on(self._stream, self._complete)
 
-    def finish_whole(self) -> Results | list[SampledSubgraph]:
-        """Finish as :meth:`finish` does, but leave the samples as they reside where one launch has written all of them.
-
-        Raises:
-            InputError: a seed is not a node of the graph.
-            CapacityError: a batch is too large.
-        """
-        sampler = self._sampler
-        is_plain = sampler._inducer is None and sampler.spec.reverse is None and not sampler._plan.weighs
-        return run_on(self._stream, self._launched if is_plain else self._complete)
-
     def _complete(self) -> list[SampledSubgraph]:
-        found, sampler = self._launched(), self._sampler
-        samples = found if isinstance(found, list) else found.cut()
+        samples, sampler = self._directional(), self._sampler
         if sampler._inducer is not None:
             samples = _in_given_trees(samples, self._requests)
             return drop_excluded(sampler._inducer.replace_edges(samples), self._requests)
@@ -202,20 +189,18 @@ class Pending:
             return add_reverses(samples, sampler.spec.reverse)
         return samples
 
-    def _launched(self) -> Results | list[SampledSubgraph]:
+    def _directional(self) -> list[SampledSubgraph]:
+        """Return the samples with the edges that were sampled, in one direction."""
         launches, self._launches = self._launches, []
         if not launches:
             raise InputError("These batches have been finished already. Call begin() for the next ones.")
         try:
-            if len(launches) == 1:
-                return launches[0].finish()
-            return [sample for launch in launches for sample in launch.finish().cut()]
+            return [sample for launch in launches for sample in launch.finish()]
         except CapacityError:
             if len(self._requests) == 1:
                 raise
         # Batches one by one: their sizes are known by now.
-        singly = [Pending(self._sampler, [request])._launched() for request in self._requests]
-        return [sample for found in singly for sample in (found if isinstance(found, list) else found.cut())]
+        return [sample for request in self._requests for sample in Pending(self._sampler, [request])._directional()]
 
 
 def _in_given_trees(samples: list[SampledSubgraph], requests: Sequence[NodeRequest]) -> list[SampledSubgraph]:

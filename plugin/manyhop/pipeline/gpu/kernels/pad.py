@@ -14,10 +14,9 @@ BEGINS = tl.constexpr(10)  # [blocks + 1]: where blocks begin in the sample, and
 # Then [blocks + 1] the same with padding; and of edges [blocks] the first nodes that padding edges of each block come
 # from, and [blocks] those that they lead to.
 
-FIELDS = tl.constexpr(5)
+FIELDS = tl.constexpr(4)
 # Of a tensor whose rows of padding are cleared: its address, bytes of a row, address of the job of the nodes or edges
-# that the rows belong to, the block that they are of (-1: all), and how many samples come before. Where they are of all
-# blocks, it may have the rows of several samples, one sample after the other.
+# that the rows belong to, and the block that they are of (-1: all).
 
 
 @triton.jit(do_not_specialize=["table", "blocks", "programs", "num_trees"])
@@ -85,28 +84,26 @@ def _renumber(row, k: tl.constexpr, at, i, nodes, blocks, spare, known, act):
     tl.store(tl.load(row + OUT + k).to(tl.pointer_type(tl.int64)) + i, tl.where(known, node, spare), mask=act)
 
 
-@triton.jit(do_not_specialize=["calls", "step", "blocks", "programs"])
-def clear_rows(calls, step, blocks, programs, NUM: tl.constexpr, TILE: tl.constexpr):
-    """Write zeros over the rows of padding of tensors, those of each sample by ``programs`` programs.
+@triton.jit(do_not_specialize=["calls", "blocks", "programs"])
+def clear_rows(calls, blocks, programs, NUM: tl.constexpr, TILE: tl.constexpr):
+    """Write zeros over the rows of padding of tensors, each by ``programs`` programs.
 
-    calls: ``NUM * FIELDS`` integers. step: bytes from the jobs of a sample to those of the next one.
+    calls: ``NUM * FIELDS`` integers.
     """
     program = tl.program_id(0).to(tl.int64)
-    sample, number = program // programs, program % programs
-    address, nbytes, job, block, first = calls[0], calls[1], calls[2], calls[3], calls[4]
+    tensor, number = program // programs, program % programs
+    address, nbytes, job, block = calls[0], calls[1], calls[2], calls[3]
     for k in tl.static_range(1, NUM):
-        here = sample >= calls[FIELDS * k + 4]
+        here = tensor == k
         address = tl.where(here, calls[FIELDS * k], address)
         nbytes = tl.where(here, calls[FIELDS * k + 1], nbytes)
         job = tl.where(here, calls[FIELDS * k + 2], job)
         block = tl.where(here, calls[FIELDS * k + 3], block)
-        first = tl.where(here, calls[FIELDS * k + 4], first)
-    row = (job + (sample - first) * step).to(tl.pointer_type(tl.int64))
+    row = job.to(tl.pointer_type(tl.int64))
     known, padded = row + BEGINS, row + BEGINS + blocks + 1
     if block >= 0:
         _clear_block(address, nbytes, known + block, padded + block, number, programs, TILE)
     else:
-        address += (sample - first) * tl.load(row + SIZE) * nbytes
         for b in range(0, blocks):
             _clear_block(address + tl.load(padded + b) * nbytes, nbytes, known + b, padded + b, number, programs, TILE)
 

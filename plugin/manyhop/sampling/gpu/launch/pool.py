@@ -9,7 +9,7 @@ import torch
 
 from manyhop.errors import CapacityError
 from manyhop.sampling.check import check_request
-from manyhop.sampling.contract import NodeRequest
+from manyhop.sampling.contract import NodeRequest, SampledSubgraph
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.launch.capacity import Capacity, Shape, first_guess, worst_case
 from manyhop.sampling.gpu.launch.descriptor import write_descriptor
@@ -134,7 +134,7 @@ class Launch:
         workspace.launch(None if self._results is None else self._results.addresses)
         self._workspace = workspace
 
-    def finish(self) -> Results:
+    def finish(self) -> list[SampledSubgraph]:
         """Return the samples (directional), written on the same stream; waits for their sizes.
 
         Raises:
@@ -168,7 +168,7 @@ class Launch:
             if workspace.plan.weighs:
                 segments = workspace.extent.segment_of[: len(self._requests)]
                 results.weights = [workspace.kernels.edge_weights(own, report.num_edges) for own in segments]
-            return results
+            return results.cut()
         finally:
             self._pool.learn(workspace, failed=False)
             self.release_workspace()

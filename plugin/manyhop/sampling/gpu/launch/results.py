@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from operator import sub
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -158,7 +156,7 @@ class Layout:
 
 
 class Results:
-    """The samples of a launch where they reside, of which there need not be tensors.
+    """The memory of the samples of a launch.
 
     Args:
         layout: how samples share memory.
@@ -168,7 +166,7 @@ class Results:
     """
 
     def __init__(self, layout: Layout, sizes: list[int], num_batches: int, device: torch.device) -> None:
-        self.layout, self._sizes, self._num, self._parts = layout, sizes, num_batches, layout.parts(num_batches)
+        self.layout, self._sizes, self._parts = layout, sizes, layout.parts(num_batches)
         self._memory = [torch.empty(n, dtype=torch.int64, device=device) for n in sizes]
         self.addresses = [memory.data_ptr() for memory in self._memory]
         """Addresses of the allocations."""
@@ -189,35 +187,6 @@ class Results:
         for sample, weight in zip(samples, self.weights or (), strict=False):
             sample.__dict__["edge_weight"] = weight
         return samples
-
-    @cached_property
-    def nodes(self) -> Ints:
-        """``[num_batches, num_types, num_hops + 1]``: seeds, then the nodes that each hop added, as in ``layout``."""
-        counts = self.report.nodes[: self._num * self.layout.num_types]
-        return np.array(counts, np.int64).reshape(self._num, self.layout.num_types, -1)
-
-    @cached_property
-    def edges(self) -> Ints:
-        """``[num_batches, num_edge_types, num_hops]``: edges that each hop added, in the order of ``layout``."""
-        num_types = self.layout.num_edge_types
-        counts = np.array(self.report.edges[: self._num * num_types], np.int64)
-        return counts.reshape(self._num, num_types, -1)[:, [r for _, r, _ in self.layout.segments]]
-
-    @cached_property
-    def begins(self) -> tuple[Ints, Ints]:
-        """``[num_batches, num_types, 2]`` of node and tree, ``[num_batches, num_edge_types, 3]`` of row, column and
-        edge id: where these begin in memory; that of trees which there are not means nothing."""
-        layout, num = self.layout, self._num
-        of_edges = np.array(self.report.num_edges[: num * layout.num_edge_types], np.int64).reshape(num, -1)
-        of_nodes = np.array(self.report.num_nodes[: num * layout.num_types], np.int64).reshape(num, -1)
-        sizes = 8 * np.concatenate([of_edges.repeat(3, axis=1), of_nodes.repeat(layout.per_node, axis=1)], axis=1)
-        ends = sizes.cumsum().reshape(sizes.shape)
-        begins = ends - sizes
-        for part, address in zip(self._parts, self.addresses, strict=True):
-            begins[part.start : part.stop] += address - begins[part.start, 0]
-        nodes = begins[:, [i for _, i in layout.nodes]]
-        edges = begins[:, [[i, i + 1, i + 2] for _, _, i in layout.segments]]
-        return np.stack([nodes, nodes + 8 * of_nodes], axis=2), edges
 
 
 def parts_of(num_batches: int) -> list[range]:

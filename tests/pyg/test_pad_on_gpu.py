@@ -1,4 +1,4 @@
-"""Batches of fixed sizes that are made together, of samples of a launch: those of the CPU, bit for bit."""
+"""Batches of fixed sizes that a GPU samples and pads: those of the CPU, bit for bit."""
 
 import functools
 from collections.abc import Callable
@@ -17,40 +17,24 @@ from manyhop.loading import padding
 from manyhop.pipeline import block_sizes
 from manyhop.pipeline.streams import tensors_in
 from manyhop_pyg import FeatureStore, GraphStore, NeighborLoader
-from manyhop_pyg.batch.launched import join_launched
-from manyhop_pyg.loaders import batches
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a CPU stands for the GPU")
 
 
-class Launches:
-    """Loaders take the way of GPUs, with kernels that are interpreted, where it is called with ``True``."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, kernels_everywhere: Callable[[bool], None]) -> None:
-        self._patch, self._everywhere = monkeypatch, kernels_everywhere
-        self.joined: list[int] = []
-        """Batches that were made together, of each call; 0 where they were made one by one."""
-        self.calls: list[Any] = []
-        """Their arguments."""
-
-        def join(joining: Any, samples: Any, turns: Any, num_first: Any) -> Any:
-            self.calls.append((joining, samples, turns))
-            found = join_launched(joining, samples, turns, num_first)
-            self.joined.append(0 if found is None else len(found.batches))
-            return found
-
-        stand_for_gpu(monkeypatch.setattr)
-        monkeypatch.setattr(manyhop.pipeline.gpu, "GPUPositions", Positions)
-        monkeypatch.setattr(batches, "join_launched", join)
-
-    def __call__(self, on: bool = True) -> None:
-        pyg_works_on(self._patch.setattr, CPU if on else None)
-        self._everywhere(on)
+Switch = Callable[..., None]
 
 
 @pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch, kernels_everywhere: Callable[[bool], None]) -> Launches:
-    return Launches(monkeypatch, kernels_everywhere)
+def on_gpu(monkeypatch: pytest.MonkeyPatch, kernels_everywhere: Callable[[bool], None]) -> Switch:
+    """Let loaders take the way of GPUs, with kernels that are interpreted, where it is called with ``True``."""
+    stand_for_gpu(monkeypatch.setattr)
+    monkeypatch.setattr(manyhop.pipeline.gpu, "GPUPositions", Positions)
+
+    def switch(on: bool = True) -> None:
+        pyg_works_on(monkeypatch.setattr, CPU if on else None)
+        kernels_everywhere(on)
+
+    return switch
 
 
 def loader_of(source: Any, *args: Any, **options: Any) -> NeighborLoader:
@@ -69,23 +53,20 @@ def loader_of(source: Any, *args: Any, **options: Any) -> NeighborLoader:
     ],
     ids=lambda options: next(iter(options)),
 )
-def test_data(data: Data, launches: Launches, options: dict[str, Any]) -> None:
+def test_data(data: Data, on_gpu: Switch, options: dict[str, Any]) -> None:
     data.e_id = torch.arange(300)
-    compare(launches, functools.partial(loader_of, data, **options), epochs=1)
-    assert sum(launches.joined) == (7 if "drop_last" in options else 8)
-    assert 0 not in launches.joined
+    compare(on_gpu, functools.partial(loader_of, data, **options), epochs=1)
 
 
-def test_stores(data: Data, launches: Launches) -> None:
+def test_stores(data: Data, on_gpu: Switch) -> None:
     features, graph = FeatureStore(), GraphStore()
     features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
     features.put_tensor(data.edge_attr, group_name=None, attr_name="edge_attr", index=None)
     graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
-    compare(launches, functools.partial(loader_of, (features, graph)), epochs=1)
-    assert sum(launches.joined) == 8
+    compare(on_gpu, functools.partial(loader_of, (features, graph)), epochs=1)
 
 
-def test_a_last_batch_that_is_filled(data: Data, launches: Launches) -> None:
+def test_a_last_batch_that_is_filled(data: Data, on_gpu: Switch) -> None:
     """As Accelerate's ``even_batches`` has it: seeds that come once more are marked. The host looks up the seeds."""
 
     def prepared() -> NeighborLoader:
@@ -93,24 +74,21 @@ def test_a_last_batch_that_is_filled(data: Data, launches: Launches) -> None:
         loader._share("a test", "fill")
         return loader
 
-    loader = compare(launches, prepared, epochs=1)
-    assert not any(launches.joined)
+    loader = compare(on_gpu, prepared, epochs=1)
     assert [batch.is_padding.sum().item() for batch in loader] == [0, 0, 0, 0, 0, 3]
 
 
-def test_types(hetero: Any, launches: Launches) -> None:
-    compare(launches, functools.partial(loader_of, hetero, "paper"), epochs=1)
-    assert sum(launches.joined) == 5
+def test_types(hetero: Any, on_gpu: Switch) -> None:
+    compare(on_gpu, functools.partial(loader_of, hetero, "paper"), epochs=1)
 
 
-def test_batches_that_do_not_fit(data: Data, launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_that_do_not_fit(data: Data, on_gpu: Switch, monkeypatch: pytest.MonkeyPatch) -> None:
     really = padding.pad_sizes
     monkeypatch.setattr(block_sizes, "MULTIPLE", 1)
     monkeypatch.setattr(block_sizes, "MARGIN", 0.0)
     monkeypatch.setattr(padding, "pad_sizes", lambda counts, **others: really(sorted(counts, key=str)[:4], **others))
-    loader = compare(launches, functools.partial(loader_of, data, shuffle=True), epochs=1)
+    loader = compare(on_gpu, functools.partial(loader_of, data, shuffle=True), epochs=1)
     assert loader.stats().pad_fit_rate < 1
-    assert 0 in launches.joined
 
 
 @pytest.mark.parametrize(
@@ -123,16 +101,14 @@ def test_batches_that_do_not_fit(data: Data, launches: Launches, monkeypatch: py
     ],
     ids=["attribute of batches", "int32", "EdgeIndex", "gradients"],
 )
-def test_what_is_made_one_by_one(data: Data, launches: Launches, change: Callable[[Data], Any]) -> None:
+def test_other_data(data: Data, on_gpu: Switch, change: Callable[[Data], Any]) -> None:
     changed = change(data) or data
-    compare(launches, functools.partial(loader_of, changed), epochs=1)
-    assert sum(launches.joined) == 0
+    compare(on_gpu, functools.partial(loader_of, changed), epochs=1)
 
 
-def test_batches_are_independent(data: Data, launches: Launches) -> None:
-    launches()
+def test_batches_are_independent(data: Data, on_gpu: Switch) -> None:
+    on_gpu()
     expected, first, *others = list(loader_of(data, shuffle=True)), *loader_of(data, shuffle=True)
-    assert sum(launches.joined) == 16
     assert list(first.keys()) == list(expected[0].keys())
     versions = [value._version for batch in others for value in tensors_in(batch)]
     for value in tensors_in(first):
@@ -144,21 +120,11 @@ def test_batches_are_independent(data: Data, launches: Launches) -> None:
         assert batch.num_sampled_nodes == own.num_sampled_nodes
 
 
-def test_rows_that_change_are_gathered_again(data: Data, launches: Launches) -> None:
-    launches()
+def test_rows_that_change_are_gathered_again(data: Data, on_gpu: Switch) -> None:
+    on_gpu()
     loader, seen = loader_of(data), []
     for batch in loader:
         assert torch.equal(batch.x[batch.node_mask], data.x[batch.n_id[batch.node_mask]])
         seen.append(batch)
         data.x.add_(1)
     assert len(seen) == 8
-
-
-def test_samples_that_do_not_follow_each_other(data: Data, launches: Launches) -> None:
-    launches()
-    for _ in loader_of(data):
-        pass
-    joining, samples, turns = launches.calls[0]
-    assert len(samples) == 8
-    assert join_launched(joining, samples[2:4], turns[2:4], None) is not None
-    assert join_launched(joining, [samples[2], samples[1]], turns[1:3], None) is None
