@@ -52,7 +52,7 @@ docs: $(VENV)/dev.stamp ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 bench: $(VENV)/dev.stamp ## compare with other samplers on this machine, about a minute
-	$(RUN) -m manyhop.cli bench cpu --quick
+	$(RUN) tests/benchmarks cpu --quick
 
 notebooks: $(VENV)/dev.stamp ## run the notebooks again, and keep what they show
 	$(VENV)/bin/jupyter execute --inplace examples/notebooks/*.ipynb

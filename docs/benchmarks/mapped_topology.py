@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from benchmarks.disk.memory_limit import memory_limit
 
 from manyhop import files
 from manyhop.graph import HOMOGENEOUS_EDGE as EDGE
@@ -21,7 +22,6 @@ from manyhop.graph import HOMOGENEOUS_NODE as NODE
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
 from manyhop.sampling.cpu import paging, sampler
-from manyhop_bench.disk.memory_limit import memory_limit
 
 NODES, DEGREE, FANOUTS, LIMIT = 20_000_000, 40, (10, 10), 1 << 30
 AHEAD, SINGLE, TOGETHER = "as the system reads ahead", "single pages", "single pages, asked for together"

@@ -1,7 +1,7 @@
 """Loaders over one graph with its topology in each place; cuGraph's memory, and loaders that share its calls.
 
 ``torchrun --nproc-per-node 2 docs/benchmarks/topologies.py``, or ``python`` for one GPU. The graph is that of
-``manyhop bench gpu --quick``; rows are on each GPU.
+``python tests/benchmarks gpu --quick``; rows are on each GPU.
 """
 
 import argparse
@@ -9,13 +9,13 @@ import statistics
 import time
 
 import torch
+from benchmarks.gpu.graphs import GPUGraph, draw_features, draw_labels, draw_seeds, rmat
+from benchmarks.gpu.timing import Ranks
 
 import manyhop
 from manyhop.sampling.cugraph.engine import CuGraphSampler
 from manyhop.sampling.cugraph.graph import SpreadGraph
 from manyhop.sampling.cugraph.scheduler import Scheduler
-from manyhop_bench.gpu.graphs import GPUGraph, draw_features, draw_labels, draw_seeds, rmat
-from manyhop_bench.gpu.timing import Ranks
 from manyhop_pyg import FeatureStore, GraphStore, NeighborLoader
 
 FANOUTS, BATCH, ROUNDS = ([15, 10, 5], [10, 10]), 1024, 3

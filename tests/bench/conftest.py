@@ -1,9 +1,18 @@
 """What tests of benchmarks share."""
 
+import os
 import sys
+from pathlib import Path
 
 import forks
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    """Processes that a benchmark starts import its package."""
+    folder = str(Path(__file__).parents[1])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH")))))
 
 
 @pytest.fixture

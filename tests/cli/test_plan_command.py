@@ -83,3 +83,58 @@ def test_usage(capsys):
             main(argv)
         assert error.value.code == status
         assert "usage: manyhop plan" in "".join(capsys.readouterr())
+
+
+PAPERS = ["--num-nodes", "111e6", "--num-edges", "1.6e9", "--features", "128", "--dtype", "float16"]
+H200S = ["--memory", "2TiB", "--gpu-memory", "141GB"]
+
+
+def plan(capsys, *argv):
+    assert main(["plan", *argv]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_graph_that_is_not_there(capsys):
+    out = plan(capsys, *PAPERS, *H200S, "--gpus", "8")
+    assert "x         [111000000, 128] float16  26.5 GiB  device" in out
+    assert "1 node, 8 GPUs each; 131.3 GiB free per GPU" in out
+    igbh = ["--num-nodes", "547e6", "--num-edges", "5.8e9", "--features", "1024", "--dtype", "float16"]
+    assert "x: pinned." in plan(capsys, *igbh, *H200S, "--gpus", "8", "--nodes", "4")
+
+
+def test_a_topology_that_fits_nowhere(capsys):
+    argv = ["--num-nodes", "1e9", "--num-edges", "1e12", "--gpus", "8", "--nodes", "64", *H200S]
+    assert main(["plan", *argv]) == 1
+    assert "No engine holds this topology (3.6 TiB)" in capsys.readouterr().err
+    argv = ["--num-nodes", "1e9", "--num-edges", "1e9", "--features", "100000", "--gpus", "1", *H200S]
+    assert main(["plan", *argv]) == 1
+    assert "No engine" not in capsys.readouterr().err
+
+
+def test_a_topology_that_no_node_holds(capsys):
+    argv = ["--num-nodes", "1e9", "--num-edges", "2e11", "--gpus", "8", "--nodes", "32", "--gpu-memory", "141GB"]
+    out = plan(capsys, *argv, "--memory", "256GB")
+    assert "topology: distributed. 752.5 GiB do not fit" in out
+    assert "all ranks then call cuGraph together" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "Expected files to plan for, or --num-nodes and --num-edges"),
+        (["--num-nodes", "5"], "Expected files to plan for"),
+        (["x.npy", "--num-nodes", "5"], "Expected files, or --num-nodes, got both"),
+        (["--num-nodes", "5", "--num-edges", "5", "--dtype", "float16"], "Expected --features with --dtype"),
+        ([*PAPERS[:-1], "float17", *H200S, "--gpus", "1"], "expected a dtype of "),
+    ],
+)
+def test_wrong_numbers_of_a_graph(argv, message, capsys):
+    assert main(["plan", *argv]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_numbers_of_nodes(capsys):
+    for text in ("-5", "1.5", "many", "inf"):
+        with pytest.raises(SystemExit):
+            main(["plan", f"--num-nodes={text}"])
+        assert f"argument --num-nodes: expected an integer of at least 0, got '{text}'" in capsys.readouterr().err

@@ -9,16 +9,16 @@ pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'man
 
 def run_worker():
     import torch
+    from benchmarks.dgl import worker
 
     import manyhop
-    from manyhop_bench.dgl import worker
 
     manyhop.init()
     return worker.run(scale=9, num_edges=4000, rounds=1, batches=2, batch_size=64, device=torch.device("cpu"))
 
 
 def test_epochs_under_ddp(launcher):
-    from manyhop_bench.dgl.gpu import epochs
+    from benchmarks.dgl.gpu import epochs
 
     found = launcher.run(run_worker, world_size=2)
     assert [one["ranks"] for one in found] == [2, 2]

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.gpu.command import QUICK
+from benchmarks.gpu.job import Sink, read_results
+from benchmarks.gpu.record import Run
+from benchmarks.gpu.report import as_text
+from benchmarks.gpu.timing import Ranks
 
 import manyhop
-from manyhop_bench.gpu.command import QUICK
-from manyhop_bench.gpu.job import Sink, read_results
-from manyhop_bench.gpu.record import Run
-from manyhop_bench.gpu.report import as_text
-from manyhop_bench.gpu.timing import Ranks
 
 pytestmark = pytest.mark.slow
 ENV = {"TRITON_INTERPRET": "1"}
@@ -22,8 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # also of ranks
 
 def measure(results, peer, right, rows, row_bytes):
     import fast_interpreter  # noqa: F401
-
-    from manyhop_bench.gpu import exchange
+    from benchmarks.gpu import exchange
 
     closed = []
 

@@ -5,8 +5,7 @@ import math
 
 import pytest
 import torch
-
-from manyhop_bench.gpu.command import QUICK, run
+from benchmarks.gpu.command import QUICK, run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

@@ -17,11 +17,6 @@ def test_the_engine_names_no_adapter():
     assert {name: named for name, named in import_graph.adapters_named().items() if named} == {}
 
 
-def test_nothing_depends_on_the_benchmarks():
-    found = {(name, dotted) for name, names in imports().items() for dotted in names if "manyhop_bench" in dotted}
-    assert {name.partition(".")[0] for name, _ in found} == {"manyhop_bench"}
-
-
 def private_imports() -> set[tuple[str, str]]:
     found = set()
     for name, names in imports().items():

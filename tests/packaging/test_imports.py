@@ -64,7 +64,7 @@ def run(tmp_path_factory):
 
 
 def test_the_engine_imports_no_framework_and_no_compiler(run):
-    run(ENGINE, ["torch_geometric", "dgl", "manyhop_bench", *COMPILERS])
+    run(ENGINE, ["torch_geometric", "dgl", *COMPILERS])
 
 
 def test_what_needs_no_dgl_works_without_it(run):
@@ -79,7 +79,7 @@ def test_adapters_know_nothing_of_each_other(run, package, other):
     library = {"manyhop_dgl": "dgl", "manyhop_pyg": "torch_geometric"}
     if find_spec(library[package]) is None:
         pytest.skip(f"{library[package]} is not installed")
-    run(ALL_OF.format(package=package), [library[other], other, "manyhop_bench"])
+    run(ALL_OF.format(package=package), [library[other], other])
 
 
 ELSEWHERE = """

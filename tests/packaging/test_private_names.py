@@ -10,14 +10,13 @@ LIBRARIES = {
     "torch": "_active_ddp_module _apply_fn _backward_hooks _backward_pre_hooks _buffers _C _comm_hooks _comm_ptr "
     "_convert_indices_from_coo_to_csr _cuda_getCurrentRawStream _cuda_getCurrentStream _cuda_getDevice "
     "_cuda_setDevice _cuda_setStream _embedding_bag_per_sample_weights_backward _foreach_copy_ "
-    "_foreach_zero_ _forward_hooks _forward_pre_hooks _get_backend _indices _iterator _lazy_call "
-    "_modules _parameters _per_optimizer_states _post_accumulate_grad_hooks _returnIfTrue _sleep _timeout _unsafe_view "
+    "_foreach_zero_ _forward_hooks _forward_pre_hooks _get_backend _indices _lazy_call "
+    "_modules _parameters _per_optimizer_states _post_accumulate_grad_hooks _returnIfTrue _timeout _unsafe_view "
     "_untyped_storage _values _version",
     "numba": "_cache _compile_for_args _load_index",
     "PyG": "_aggregate_forward_hooks _aggregate_forward_pre_hooks _edge_store_dict _global_store _key _mapping "
     "_message_forward_hooks _message_forward_pre_hooks _node_store_dict _orig_edge_index _propagate_forward_hooks "
     "_propagate_forward_pre_hooks _store _to_canonical",
-    "cuGraph-PyG": "_embedding",
     "DGL": "_aggre_type _allow_zero_in_degree _CAPI_DGLHeteroCreateHeteroGraphWithNumNodes "
     "_CAPI_DGLHeteroCreateUnitGraphFromCSR _CAPI_SetSeed _columns _default_initializer _edge_frames _graph "
     "_in_src_feats _initializers _node_frames _out_feats _seed_nodes _seeds_timestamp",

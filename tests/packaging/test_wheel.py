@@ -15,12 +15,12 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ("plugin", "adapters")
 SCRIPT = """
 import importlib, pkgutil, sys
-import manyhop, manyhop_bench, manyhop_dgl, manyhop_pyg, torch
+import manyhop, manyhop_dgl, manyhop_pyg, torch
 from torch_geometric.data import Data
 
-for package in (manyhop, manyhop_dgl, manyhop_pyg, manyhop_bench):
+for package in (manyhop, manyhop_dgl, manyhop_pyg):
     assert package.__file__.startswith(sys.prefix), package.__file__
-    if package in (manyhop_dgl, manyhop_bench) and "dgl" in manyhop_dgl.compat.unavailable():
+    if package is manyhop_dgl and "dgl" in manyhop_dgl.compat.unavailable():
         continue
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if "__main__" not in module.name:
@@ -70,7 +70,7 @@ def test_size_and_contents(wheel):
         for path in (ROOT / source).rglob(pattern)
     }
     assert files == ours
-    assert {f"{package}/py.typed" for package in ("manyhop", "manyhop_bench", "manyhop_dgl", "manyhop_pyg")} <= files
+    assert {f"{package}/py.typed" for package in ("manyhop", "manyhop_dgl", "manyhop_pyg")} <= files
     for line in (
         "License-Expression: Apache-2.0",
         "Requires-Python: >=3.11",
@@ -102,4 +102,5 @@ def test_it_runs_in_an_environment_of_its_own(wheel, tmp_path):
     doctor = run(tmp_path / "env" / "bin" / "manyhop", "doctor")
     assert str(packages) in doctor
     assert "manyhop can work here." in doctor
-    assert "usage: manyhop bench cpu" in run(tmp_path / "env" / "bin" / "manyhop", "bench", "cpu", "--help")
+    small = ("--nodes", "500", "--edges", "2000", "--features", "2", "--batches", "1", "--rounds", "1")
+    assert "pyg  cpu     manyhop" in run(tmp_path / "env" / "bin" / "manyhop", "bench", *small)

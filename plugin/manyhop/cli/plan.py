@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import get_args
 
-from manyhop.cli.verbs import Parser, Verbs, add_verb
+from manyhop.cli.verbs import Verbs, add_verb
 from manyhop.placement import GPUMode
 
 
@@ -16,10 +15,9 @@ def add_to(verbs: Verbs) -> None:
         verbs,
         "plan",
         _run,
-        help="report what will be in which memory, and what it will take, before anything is loaded",
-        description="Reports, before anything is loaded, which memory topology and features will be in, and why; with "
-        "--fanout also what batches, steps and epochs are expected to take. Machines, their GPUs and the graph may be "
-        "described by options: they need not be there.",
+        help="report what will be in which memory, before anything is loaded",
+        description="Reports, before anything is loaded, which memory topology and features will be in, and why. "
+        "Machines, their GPUs and the graph may be described by options: they need not be there.",
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="folders of graphs, or files of tensors")
     parser.add_argument("--ranks", type=int, metavar="N", help="processes in all (1, or one per GPU)")
@@ -33,27 +31,11 @@ def add_to(verbs: Verbs) -> None:
     gpus.add_argument("--gpu-memory", metavar="BYTES", help="free memory of each, such as 141GB (what is free here)")
     gpus.add_argument("--no-peers", action="store_true", help="the GPUs of a node cannot read each other's memory")
     gpus.add_argument("--placement", choices=get_args(GPUMode), metavar="HOW", help="as the loaders' argument (auto)")
-    _add_costs(parser)
-
-
-def _add_costs(parser: Parser) -> None:
-    """Add what a graph that is not here has, and what the cost model is asked."""
     numbers = parser.add_argument_group("for a graph that is not here, instead of FILE")
     numbers.add_argument("--num-nodes", type=_number, metavar="N", help="nodes, such as 111e6")
     numbers.add_argument("--num-edges", type=_number, metavar="E", help="directed edges")
     numbers.add_argument("--features", type=_number, metavar="F", help="numbers of features per node (0)")
     numbers.add_argument("--dtype", metavar="TYPE", help="of the features, such as float16 (float32)")
-    times = parser.add_argument_group("for expected times")
-    times.add_argument("--fanout", type=_number, nargs="+", metavar="K", help="neighbours per hop")
-    times.add_argument("--machine", choices=("H100", "H200"), help="kind of GPU, whose constants are built in")
-    times.add_argument(
-        "--calibration", type=Path, metavar="JSON", help="constants that `manyhop bench machine --output` wrote"
-    )
-    times.add_argument("--network", metavar="BYTES", help="per second of each rank between nodes, such as 25GB (40GB)")
-    times.add_argument("--batch-size", type=_number, metavar="N", help="seeds per batch and rank (1024)")
-    times.add_argument("--seeds", type=_number, metavar="N", help="seeds of an epoch, of all ranks (all nodes)")
-    times.add_argument("--hidden", type=_number, metavar="C", help="channels of a GraphSAGE with a layer per hop (256)")
-    times.add_argument("--step", type=float, metavar="MS", help="of your model on one GPU, instead of the GraphSAGE's")
 
 
 def _number(text: str) -> int:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from manyhop import cuda, files
-from manyhop.cli.plan_costs import check_options, cpu_lines, gpu_lines, items_of, machine_of, no_engine
 from manyhop.errors import CapacityError, InputError
-from manyhop.placement import GPUMode, GPUPlacement, Hardware, Item, Placement, decide, decide_gpu
+from manyhop.files.dtypes import dtype_of_name
+from manyhop.placement import GPUPlacement, Hardware, Item, Placement, decide, decide_gpu
 from manyhop.sampling.cugraph.graph import build_bytes_of
 from manyhop.system.memory import available_memory
 from manyhop.system.units import in_units, parse_bytes
@@ -23,7 +23,7 @@ def report(args: argparse.Namespace) -> str:
         InputError: arguments that do not go together, or a file that cannot be read.
         CapacityError: not all fits.
     """
-    check_options(args)
+    _check_graph(args)
     memory = available_memory() if args.memory is None else parse_bytes(args.memory)
     if memory is None:
         raise InputError("How much memory is free cannot be found out here: pass --memory.")
@@ -51,8 +51,7 @@ def _cpu_report(args: argparse.Namespace, memory: int) -> str:
     )
     here = cuda.gpus()
     hint = ["", f"For loaders on the {_count(len(here), 'GPU')} of this machine: --gpus {len(here)}"] if here else []
-    costs = [] if args.fanout is None else cpu_lines(args)
-    return "\n".join([head, "", *_table(placement, shapes), "", str(placement), *costs, *hint])
+    return "\n".join([head, "", *_table(placement, shapes), "", str(placement), *hint])
 
 
 def _gpu_report(args: argparse.Namespace, memory: int) -> str:
@@ -75,29 +74,44 @@ def _gpu_report(args: argparse.Namespace, memory: int) -> str:
     )
     topology, features, shapes = _items(args)
     features = [replace(item, can_shard=True) for item in features]  # GPUs hold parts of vectors, too
-
-    def decide_for(mode: GPUMode) -> GPUPlacement:
-        return decide_gpu(topology, features, hardware, mode=mode)
-
     try:
-        placement = decide_for(args.placement or "auto")
+        placement = decide_gpu(topology, features, hardware, mode=args.placement or "auto")
     except CapacityError as error:
-        raise no_engine(topology, lambda: decide_gpu(topology, [], hardware), error) from None
+        raise _no_engine(topology, hardware, error) from None
     head = (
         f"{_count(args.nodes, 'node')}, {_count(args.gpus, 'GPU')} each; {in_units(free)} free per GPU, "
         f"{in_units(placement.gpu_usable)} usable; {in_units(memory)} free per node, "
         f"{in_units(placement.host_usable)} usable"
     )
-    costs = [] if args.fanout is None else gpu_lines(args, placement, hardware, decide_for)
-    return "\n".join([head, "", *_table(placement, shapes), "", str(placement), *costs])
+    return "\n".join([head, "", *_table(placement, shapes), "", str(placement)])
+
+
+def _check_graph(args: argparse.Namespace) -> None:
+    numbers = [name for name in ("num_nodes", "num_edges", "features", "dtype") if getattr(args, name) is not None]
+    if args.files and numbers:
+        raise InputError(f"Expected files, or --{numbers[0].replace('_', '-')}, got both. Leave one out.")
+    if not args.files and not (args.num_nodes and args.num_edges):
+        raise InputError("Expected files to plan for, or --num-nodes and --num-edges of at least 1, got neither.")
+    if args.dtype is not None and not args.features:
+        raise InputError("Expected --features with --dtype: how many numbers has each node?")
+
+
+def _no_engine(topology: Item, hardware: Hardware, error: CapacityError) -> CapacityError:
+    """Return the error to raise where not all fits: it states whether the topology alone would."""
+    try:
+        decide_gpu(topology, [], hardware)
+    except CapacityError:
+        return CapacityError(
+            f"No engine holds this topology ({in_units(topology.nbytes)}): the GPUs of a node together, or its memory, "
+            f"have to, or all GPUs while cuGraph builds it ({in_units(topology.distributed_bytes or 0)}). {error}"
+        )
+    return error
 
 
 def _gpu_memory(args: argparse.Namespace) -> int:
-    """Bytes that are free on each GPU: as given, as the named machine has, or as it is here."""
+    """Bytes that are free on each GPU: as given, or as it is here."""
     if args.gpu_memory is not None:
         return parse_bytes(args.gpu_memory)
-    if args.fanout is not None:
-        return machine_of(args).gpu_costs().memory
     here = cuda.gpus()
     if len(here) < args.gpus:
         raise InputError(f"Expected --gpu-memory, got {len(here)} GPUs here, of the {args.gpus} that are asked for.")
@@ -105,7 +119,26 @@ def _gpu_memory(args: argparse.Namespace) -> int:
 
 
 def _items(args: argparse.Namespace) -> tuple[Item, list[Item], dict[str, str]]:
-    return read_items(args.files) if args.files else items_of(args)
+    return read_items(args.files) if args.files else _items_of_numbers(args)
+
+
+def _items_of_numbers(args: argparse.Namespace) -> tuple[Item, list[Item], dict[str, str]]:
+    """Topology, features, and shapes to print, of the graph that options describe."""
+    nodes, edges = args.num_nodes, args.num_edges
+    pointers = 8 * (nodes + 1)
+    ids = (4 if nodes <= 2**31 else 8) * edges
+    topology = Item(
+        name="topology",
+        nbytes=pointers + ids,
+        can_map=False,
+        pointer_bytes=pointers,
+        distributed_bytes=build_bytes_of(nodes, edges),
+    )
+    if not args.features:
+        return topology, [], {}
+    dtype = args.dtype or "float32"
+    x = Item(name="x", nbytes=nodes * args.features * dtype_of_name(dtype, "--dtype").itemsize, can_map=False)
+    return topology, [x], {"x": f"[{nodes}, {args.features}] {dtype}"}
 
 
 def read_items(paths: Sequence[str]) -> tuple[Item, list[Item], dict[str, str]]:

@@ -1,1 +1,0 @@
-"""``manyhop bench``: how fast manyhop is on this machine, side by side with what else is installed."""

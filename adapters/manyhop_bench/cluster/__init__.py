@@ -1,1 +1,0 @@
-"""``manyhop bench cluster``: many ranks, simulated."""

@@ -1,1 +1,0 @@
-"""``manyhop bench cpu``: sampling alone and whole loaders on the CPU."""

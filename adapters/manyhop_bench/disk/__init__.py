@@ -1,1 +1,0 @@
-"""``manyhop bench disk``: rows of a file that is larger than memory."""

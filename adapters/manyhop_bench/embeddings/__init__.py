@@ -1,1 +1,0 @@
-"""``manyhop bench embeddings``: updates of trainable rows beside torch's."""

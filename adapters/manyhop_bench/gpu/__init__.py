@@ -1,1 +1,0 @@
-"""``manyhop bench gpu``: sampling, gathering, loading and training on NVIDIA GPUs."""

@@ -1,1 +1,0 @@
-"""``manyhop bench machine``: the constants of the cost model."""

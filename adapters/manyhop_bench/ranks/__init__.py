@@ -1,1 +1,0 @@
-"""``manyhop bench ranks`` and ``manyhop bench exchange``: several ranks on one machine."""

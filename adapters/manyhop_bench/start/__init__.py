@@ -1,1 +1,0 @@
-"""``manyhop bench start``: what a process takes until its first batch."""

@@ -1,1 +1,0 @@
-"""``manyhop bench step``: training steps and layers on a GPU."""

@@ -1,0 +1,148 @@
+"""One small run of each program of tests/benchmarks. What needs a GPU takes the CPU for one."""
+
+import dataclasses
+import re
+
+import pytest
+import torch
+from benchmarks.cli import main
+
+import manyhop_dgl  # noqa: F401  # makes dgl importable
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def measure(capsys, tmp_path):
+    """Run a program, check that it saves what it prints, and return that."""
+
+    def run(target, *arguments, saved=None):
+        assert main([target, *arguments, "--output", str(tmp_path)]) == 0
+        text = capsys.readouterr().out
+        assert (tmp_path / f"{saved or target}.md").read_text() == text
+        return text
+
+    return run
+
+
+def test_cpu():
+    from benchmarks.cpu.command import QUICK, run
+
+    size = dataclasses.replace(
+        QUICK, num_nodes=2_000, num_edges=20_000, sampling_rounds=1, min_turn_s=0.0, loader_rounds=1,
+        loader_batches=1, build_edges=20_000, build_rounds=1, memory=1 << 20, batch_size=32,
+    )  # fmt: skip
+    record = run(size, (*size.workloads, "build"), 1, [])
+    measured = {t.workload for section in record.sections for t in section.timings if t.name == "manyhop"}
+    assert len(measured) == 7
+    assert all(min(t.edges) > 0 < min(t.seconds) for section in record.sections for t in section.timings)
+
+
+@pytest.mark.filterwarnings("ignore:Dataloader CPU affinity opt", "ignore:This process .* is multi-threaded")
+def test_dgl(monkeypatch, tmp_path, capsys):
+    pytest.importorskip("dgl")
+    from benchmarks.dgl import command, gpu
+
+    size = command.Size(name="tiny", scale=9, num_edges=4000, rounds=1, batches=1)
+    for module in (command, gpu):
+        monkeypatch.setattr(module, "_BATCH", 64)
+    monkeypatch.setattr(command, "QUICK", size)
+    monkeypatch.setattr(command, "_MIN_TURN", 0.0)
+    assert main(["dgl", "--quick", "--threads", "1", "--output", str(tmp_path)]) == 0
+    assert "LaborSampler 15-10-5" in capsys.readouterr().out
+    assert (tmp_path / "tiny.md").exists()
+    record = gpu.run(dataclasses.replace(size, batches=2), ["--gpu"], device="cpu", workers=1)
+    assert record.sections[0].timings
+    assert record.tables[0].rows
+
+
+@pytest.mark.slow
+def test_gpu():
+    pytest.importorskip("triton")
+    from benchmarks.gpu.command import QUICK, run
+
+    tiny = dataclasses.replace(
+        QUICK, device="cpu", num_nodes=1000, num_edges=8000, fanouts=((3, 2),), batch_size=16, rounds=2, merged=(1, 2),
+        sampling_batches=2, gather_bytes=1 << 12, gather_table=1 << 15, row_bytes=(32, 64), epoch_batches=3, epochs=2,
+        num_features=4, hidden=(4, 6), strong_batches=2,
+    )  # fmt: skip
+    parts = ("sampling", "gather", "loader", "epoch", "build", "stores")
+    found = run(tiny, parts, ("manyhop", "torch", "WholeGraph", "cuGraph-PyG"), [1], 900, [], side_by_side=True)
+    assert {row.part for row in found.rows if row.name == "manyhop"} == set(parts)
+    assert all(min(row.seconds) > 0 for row in found.rows)
+    assert {line.name for line in found.missing} == {"WholeGraph", "cuGraph-PyG"}
+
+
+def test_step(monkeypatch, measure):
+    from benchmarks.step import command
+
+    planted = command.PlantedSize(
+        num_nodes=200, num_edges=1500, features=16, classes=3, channels=8, fanouts=(3, 2), batch_size=32, noise=0.5
+    )
+    training = command.TrainingSize(
+        num_nodes=256, num_edges=2000, features=8, channels=8, fanouts=(3, 2), batch_size=64, turn=5
+    )
+    layer = command.LayerSize(num_dst=40, num_src=90, num_edges=120, channels=8)
+    sizes = command.Sizes(layer=layer, training=training, planted=planted, learnt=planted, seeds=1)
+    monkeypatch.setattr(command, "SIZES", {"cpu": sizes, "cuda": sizes})
+    monkeypatch.setattr(command, "EPOCHS", 1)
+    monkeypatch.setattr(command, "_MIN_TURN", 0.0)
+    text = measure("step", "--rounds", "1")
+    assert "| GATv2 layer, float32 | manyhop |" in text
+    assert "| GraphSAGE | the same without loading |" in text
+    assert "| planted classes | accelerate(trim=True) |" in text
+
+
+def test_ranks(forked, measure):
+    sizes = ["--nodes", "2000", "--edges", "20000", "--features", "8", "--seeds", "256", "--batch-size", "64"]
+    text = measure("ranks", *sizes, "--ranks", "2", "--rounds", "1", "--epochs", "1")
+    loading, training, memory = map(float, re.findall(r"manyhop \| 2 \| (\S+) \| (\S+) \| (\S+)", text)[0])
+    assert min(training, memory) > 0 <= loading
+
+
+def test_exchange(forked, capfd):
+    sizes = ["--rows", "2000", "--ids", "100", "--features", "4", "--rounds", "1", "--batches", "1"]
+    assert main(["exchange", *sizes]) == 0
+    assert re.search(r"^\| 16 bytes, host \| 0\.0 \| \d+\.\d\d \|", capfd.readouterr().out, re.MULTILINE)
+
+
+def test_partition_and_cooperative(measure):
+    pytest.importorskip("pymetis")
+    small = ["--nodes", "2000", "--ranks", "2", "--batches", "2", "--batch-size", "50", "--fanouts", "2"]
+    found = re.findall(r"\| 2 \| ([\w ]+) \| (\w+) \| [\d,]+ \| ([\d.]+)% \|", measure("partition", *small))
+    share = {(order, seeds): float(percent) for order, seeds, percent in found}
+    assert share["METIS", "own"] < 0.6 * share["random", "own"]
+    assert len(re.findall(r"\| communities \| [\w-]+ \| (?:random|METIS) \|", measure("cooperative", *small))) == 6
+
+
+def test_cluster(measure):
+    sizes = ["--nodes", "2000", "--edges", "20000", "--batches", "8", "--batch-size", "20", "--fanout", "3"]
+    text = measure("cluster", *sizes, "--ranks", "1", "8", "--gpus", "4", "--steps", "16")
+    assert len(re.findall(r"^\| 8 \| \d+\.\d\d \|", text, re.MULTILINE)) >= 4
+
+
+def test_disk(forked, measure, monkeypatch, tmp_path):
+    from benchmarks.disk import memory_limit
+
+    for name in ("_VERSION_1", "_VERSION_2"):  # a control group would leave the processes too little
+        monkeypatch.setattr(memory_limit, name, tmp_path / "none")
+    text = measure("disk", "--memory", "3MiB", "--seconds", "0.3", "--rounds", "1")
+    assert len(re.findall(r"\| [^|]+ \| [\d,]+ \(", text)) == 4
+
+
+def test_embeddings(measure):
+    text = measure("embeddings", "--rows", "500", "--ids", "200", "--rounds", "2")
+    assert "| forward, backward, update |" in text
+
+
+def test_start():
+    from benchmarks.start.command import _process
+
+    steps = _process("manyhop", "")
+    assert steps.shape == (3, 2)
+    assert steps[:, 1].sum() > 0.01

@@ -1,0 +1,1 @@
+"""``benchmarks cluster``: many ranks, simulated."""

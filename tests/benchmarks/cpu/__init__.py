@@ -1,0 +1,1 @@
+"""``benchmarks cpu``: sampling alone and whole loaders on the CPU."""

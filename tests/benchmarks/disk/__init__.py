@@ -1,0 +1,1 @@
+"""``benchmarks disk``: rows of a file that is larger than memory."""

@@ -1,0 +1,1 @@
+"""``benchmarks embeddings``: updates of trainable rows beside torch's."""

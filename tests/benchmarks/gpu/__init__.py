@@ -1,0 +1,1 @@
+"""``benchmarks gpu``: sampling, gathering, loading and training on NVIDIA GPUs."""

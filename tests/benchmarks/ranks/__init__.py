@@ -1,0 +1,1 @@
+"""``benchmarks ranks`` and ``benchmarks exchange``: several ranks on one machine."""

@@ -1,0 +1,1 @@
+"""``benchmarks start``: what a process takes until its first batch."""

@@ -1,0 +1,1 @@
+"""``benchmarks step``: training steps and layers on a GPU."""
