@@ -107,6 +107,8 @@ def test_typed_fanouts(hetero, fanouts, message):
         (dict(subgraph_type="indirect"), "subgraph_type"),
         (dict(temporal_strategy="first"), "temporal_strategy"),
         (dict(weight_attr="nothing"), "'nothing', got none"),
+        (dict(weight_attr={("_N", "_E", "_N"): "edge_weight"}), "weight_attr as the name of an attribute, got {"),
+        (dict(time_attr=["time"]), r"time_attr as the name of an attribute, got \['time'\]"),
         (dict(weight_attr="x"), "got one of nodes"),
         (dict(time_attr="nothing"), "'nothing' of nodes or of edges"),
         (dict(time_attr="name"), "one entry per node"),
@@ -221,6 +223,7 @@ def test_things_that_are_no_data():
         (dict(neg_sampling="ternary"), "ternary"),
         (dict(neg_sampling=dict(mode="triplet", amount=0.5)), "integer"),
         (dict(neg_sampling=NegativeSampling("binary", 1, dst_weight=torch.ones(3))), "weight"),
+        (dict(neg_sampling=NegativeSampling("triplet", 1, dst_weight=[1.0] * 60)), "dst_weight .* as a tensor"),
         (dict(exclude_true_negatives=True), "pass neg_sampling"),
     ],
 )

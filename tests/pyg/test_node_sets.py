@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 
 import manyhop_pyg
-from manyhop.errors import InputError
+from manyhop.errors import GraphError, InputError
 from manyhop.sampling import BatchKey
 from manyhop_pyg import (
     ClusterData,
@@ -19,6 +19,8 @@ from manyhop_pyg import (
     GraphSAINTEdgeSampler,
     GraphSAINTNodeSampler,
     GraphSAINTRandomWalkSampler,
+    NeighborSampler,
+    get_ppr,
 )
 
 SAINT = {"GraphSAINTNodeSampler": (9,), "GraphSAINTEdgeSampler": (9,), "GraphSAINTRandomWalkSampler": (5, 2)}
@@ -116,8 +118,27 @@ def test_metis(data, tmp_path):
     assert sizes.sum() == 60
     assert sizes.max() <= 25
     assert torch.equal(ClusterData(data, 4, save_dir=str(tmp_path)).partition.node_perm, parts.partition.node_perm)
-    with pytest.raises(InputError, match="2 to 60 parts"):
-        ClusterData(data, 61)
+
+
+@pytest.mark.parametrize(
+    ("change", "parts", "sizes"),
+    [
+        (dict(), 1, [60]),
+        (dict(), 64, [1] * 60 + [0] * 4),
+        (dict(edge_index=torch.empty(2, 0, dtype=torch.int64)), 3, [20] * 3),
+        (dict(edge_index=torch.arange(60).repeat(2, 1)), 7, [9, 9, 8, 9, 8, 9, 8]),
+    ],
+    ids=["one part", "more parts than nodes", "no edges", "self loops only"],
+)
+def test_graphs_that_metis_does_not_divide(data, change, parts, sizes):
+    pytest.importorskip("pymetis")
+    data = Data(x=data.x, edge_index=change.get("edge_index", data.edge_index))
+    clusters = ClusterData(data, parts, log=False)
+    assert [clusters[i].num_nodes for i in range(parts)] == sizes
+    loader = ClusterLoader(clusters, batch_size=parts)
+    (batch,) = loader
+    assert batch.n_id.sort().values.tolist() == list(range(60))
+    assert batch.num_edges == data.num_edges
 
 
 def test_threads_and_restart(data, clusters):
@@ -156,3 +177,39 @@ def test_threads_and_restart(data, clusters):
 def test_wrong_arguments(data, make, message):
     with pytest.raises(InputError, match=message):
         make(data)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda data: ClusterData(data, 1, cluster=torch.zeros(60, dtype=torch.int64)),
+        lambda data: ClusterData(data, 2, log=False),
+        lambda data: GraphSAINTNodeSampler(data, 3),
+        lambda data: GraphSAINTEdgeSampler(data, 3),
+        lambda data: GraphSAINTRandomWalkSampler(data, 3, 2),
+        lambda data: NeighborSampler(data, [2], sample_direction="backward"),
+        lambda data: get_ppr(data.edge_index, num_nodes=60),
+    ],
+)
+def test_an_edge_out_of_range_is_named_by_its_own_end(data, make):
+    pytest.importorskip("pymetis")
+    for end, name in enumerate(("source", "destination")):
+        data.edge_index[:, 7] = 0
+        data.edge_index[end, 7] = 60
+        with pytest.raises(GraphError, match=rf"{name} nodes of .* in \[0, 60\), got 60"):
+            make(data)
+
+
+def test_an_edge_type_is_named_as_the_user_does(hetero):
+    hetero["author", "writes", "paper"].edge_index[0, 0] = 30
+    with pytest.raises(GraphError, match=r"source nodes of edge type \('author', 'writes', 'paper'\) .* got 30"):
+        NeighborSampler(hetero, [2], sample_direction="backward")
+    hetero["author", "writes", "paper"].edge_index[0, 0] = 29
+    hetero["author", "writes", "journal"].edge_index = torch.tensor([[0], [0]])
+    with pytest.raises(GraphError, match=r"\('author', 'writes', 'journal'\) uses the unknown node type 'journal'"):
+        NeighborSampler(hetero, [2], sample_direction="backward")
+
+
+def test_order_is_asked_of_the_end_that_is_sampled_from(data):
+    with pytest.raises(GraphError, match="not in order of source"):
+        NeighborSampler(data, [2], sample_direction="backward", is_sorted=True)

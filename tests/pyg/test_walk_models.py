@@ -59,6 +59,25 @@ def test_it_learns():
         assert torch.equal(walks, model.pos_sample(torch.arange(12)))
 
 
+def along(pairs=(("a", "b"), ("b", "a")), path=None, *, edges=EDGES, nodes=None, context_size=3):
+    """A model of walks of four steps along edges between such types."""
+    path = [(src, "to", dst) for src, dst in pairs] if path is None else path
+    return MetaPath2Vec({(s, "to", d): edges for s, d in pairs}, 4, path, 4, context_size, num_nodes_dict=nodes)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16], ids=str)
+def test_metapaths_over_edges_of_other_dtypes_and_none(dtype):
+    model = along(edges=EDGES.to(dtype))
+    assert model.num_nodes_dict == {"a": 5, "b": 5}
+    for walk in model._pos_sample(torch.tensor([0, 3])).tolist():
+        first, second = (walk[0] % 5, walk[1] % 5) if walk[1] < 10 else (None, None)
+        assert first is None or second in OUT[first]
+    empty = along(edges=EDGES[:, :0], nodes={"a": 2, "b": 2})
+    assert bool((empty._pos_sample(torch.tensor([1]))[0, 1:] == empty.dummy_idx).all())
+    with pytest.raises(InputError, match="nodes to draw negatives from"):
+        along(edges=EDGES[:, :0])
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
@@ -66,13 +85,25 @@ def test_it_learns():
         (lambda: Node2Vec(EDGES, 4, 1, 1), InputError, "walk_length to be an integer of at least 2"),
         (lambda: Node2Vec(EDGES, 4, 5, 6), InputError, "context_size of at most walk_length, got 6 and 5"),
         (lambda: Node2Vec(EDGES, 4, 5, 5, p=0), InputError, "p and q to be positive"),
-        (lambda: Node2Vec(EDGES, 4, 5, 5, num_nodes=3), GraphError, "3"),
+        (lambda: Node2Vec(EDGES, 4, 5, 5, num_nodes=4), GraphError, r"destination nodes of .* in \[0, 4\), got 4"),
         (lambda: Node2Vec(EDGES, 4, 5, 5).pos_sample(torch.tensor([9])), InputError, r"in \[0, 5\), got 9"),
         (
             lambda: MetaPath2Vec({("a", "to", "a"): EDGES}, 4, [("a", "on", "a")], 5, 5),
             InputError,
             r"Unknown edge type \('a', 'on', 'a'\) in metapath\. edge_index_dict has: \[\('a', 'to', 'a'\)\]",
         ),
+        (lambda: along([("a", "b")], []), InputError, "at least one edge type"),
+        (lambda: along([("a", "b"), ("a", "b")]), InputError, "start where the last one ends"),
+        (lambda: along([("a", "b")]), InputError, "walk_length=4 is more than its 1 edge types, got 'a' to 'b'"),
+        (lambda: along(context_size=6), InputError, r"walk_length \+ 1, got 6 and 4"),
+        (lambda: along(nodes={"a": 5}), InputError, r"all types of \('a', 'to', 'b'\), got none for 'b'"),
+        (lambda: along(nodes={"a": 5, "b": "5"}), InputError, r"num_nodes_dict\['b'\] to be an integer"),
+        (lambda: along(nodes={"a": 4, "b": 4}), GraphError, r"destination nodes of .*'a', 'to', 'b'.*\[0, 4\), got 4"),
+        (lambda: along(nodes={"a": 3, "b": 5}), GraphError, r"source nodes of .*'a', 'to', 'b'.*\[0, 3\), got 3"),
+        (lambda: along(edges=EDGES - 1), GraphError, r"source nodes of .*'a', 'to', 'b'.*, got -1"),
+        (lambda: along(edges=EDGES * 10**6, nodes={"a": 5, "b": 5}), GraphError, "source nodes .* got 3000000"),
+        (lambda: along(edges=EDGES.float()), GraphError, "integer tensor, got torch.float32"),
+        (lambda: along(edges=EDGES.tolist()), InputError, "edge_index as a tensor .*, got list"),
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )

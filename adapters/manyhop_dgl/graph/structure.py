@@ -92,11 +92,15 @@ class DGLStructure:
                 src, relation, dst = edge_type
                 if compressed:
                     pointer, ids, edge_id = g.adj_tensors(table, edge_type)
-                    given = EdgeInput(row=ids, colptr=pointer, edge_id=_unless_counting(edge_id))
+                    given = EdgeInput(
+                        row=ids, colptr=pointer, edge_id=_unless_counting(edge_id), reversed=edge_dir == "out"
+                    )
                 else:
                     row, col, edge_id = g.edges(form="all", order=None, etype=edge_type)
                     ends = (row, col) if edge_dir == "in" else (col, row)
-                    given = EdgeInput(row=ends[0], col=ends[1], edge_id=_unless_counting(edge_id))
+                    given = EdgeInput(
+                        row=ends[0], col=ends[1], edge_id=_unless_counting(edge_id), reversed=edge_dir == "out"
+                    )
                 edges[edge_type if edge_dir == "in" else (dst, relation, src)] = given
         num_nodes = {node_type: g.num_nodes(node_type) for node_type in g.ntypes}
         return build_graph(num_nodes, edges)

@@ -134,8 +134,8 @@ def build_topology(
         GraphError: ids out of range, times or weights that are missing, of wrong length, NaN or negative.
         CapacityError: the tables do not fit in memory.
     """
-    node_time, edge_time = _times(raw, time_attr)
-    weight = _weights(raw, weight_attr)
+    node_time, edge_time = _times(raw, _name("time_attr", time_attr))
+    weight = _weights(raw, _name("weight_attr", weight_attr))
 
     inputs: dict[str, TensorTree] = {
         "edges": raw.edges,
@@ -187,6 +187,7 @@ def _build(
             weight=weight.get(t),
             time=None if time is None else time_key(time.cpu(), floating=floating),
             is_sorted=is_sorted,
+            reversed=backward,
         )
     node_times = {k: time_key(v.cpu(), floating=floating) for k, v in node_time.items()}
     graph = build_graph(raw.num_nodes, edges, node_time=node_times, defer=cuda.in_reach())
@@ -333,6 +334,14 @@ def _weights(raw: RawGraph, name: str | None) -> dict[EdgeType, Tensor]:
     return {t: w.cpu() for t, w in edges.items()}
 
 
+def _name(argument: str, name: object) -> str | None:
+    if not isinstance(name, str | None):
+        raise InputError(
+            f"Expected {argument} as the name of an attribute, got {name!r}. Give all types one name for it."
+        )
+    return name
+
+
 def _num_edges(raw: RawGraph) -> int:
     return sum(e["row"].numel() for e in raw.edges.values())
 
@@ -354,6 +363,23 @@ def _kind(value: object) -> str:
     if isinstance(value, Tensor):
         return f"{value.dtype} of shape {list(value.shape)}"
     return type(value).__name__
+
+
+def edge_list(edge_index: object) -> Tensor:
+    """Return an argument ``edge_index`` as ``[2, num_edges]`` of torch's own class.
+
+    Raises:
+        InputError: anything but a tensor ``[2, num_edges]``.
+    """
+    if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.size(0) != 2:
+        got = list(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
+        raise InputError(f"Expected edge_index as a tensor [2, num_edges], got {got}. Convert it.")
+    return plain(edge_index)
+
+
+def nodes_in(ids: Tensor) -> int:
+    """Return the number of nodes that edges show: their highest id, plus 1."""
+    return int(ids.max()) + 1 if ids.numel() > 0 else 0
 
 
 def plain(tensor: Tensor) -> Tensor:

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from manyhop.arguments import integer
-from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, Graph, build_graph, place
 from manyhop.sampling import CPUPageRankSampler, PageRankNeighbors, PageRankSpec
 from manyhop.system.progress import Progress
-from manyhop_pyg.data.convert import plain
+from manyhop_pyg.data.convert import edge_list, nodes_in
 
 
 def get_ppr(
@@ -45,13 +44,10 @@ def get_ppr(
         InputError: arguments that do not make sense.
         GraphError: edges that lead to nodes that there are not.
     """
-    if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.size(0) != 2:
-        got = list(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
-        raise InputError(f"Expected edge_index as a tensor [2, num_edges], got {got}. Convert it.")
-    if num_nodes is None:
-        num_nodes = int(edge_index.max()) + 1 if edge_index.numel() > 0 else 0
-    src, dst = plain(edge_index)
-    edges = {HOMOGENEOUS_EDGE: EdgeInput(row=dst, col=src)}  # the engine walks from destination to source
+    src, dst = ends = edge_list(edge_index)
+    num_nodes = nodes_in(ends) if num_nodes is None else num_nodes
+    # The engine walks from destination to source.
+    edges = {HOMOGENEOUS_EDGE: EdgeInput(row=dst, col=src, reversed=True)}
     nodes = {HOMOGENEOUS_NODE: integer("num_nodes", num_nodes, 0)}
     graph = build_graph(nodes, edges, defer=edge_index.is_cuda)
     spec = PageRankSpec(edge_type=HOMOGENEOUS_EDGE, alpha=alpha, eps=eps, top_k=top_k)

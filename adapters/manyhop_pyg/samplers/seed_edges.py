@@ -87,6 +87,9 @@ class SeedEdges(Generic[EngineT]):
         if n is not None and n.is_triplet() and src_weight is not None:
             _warn_of_src_weight()
             src_weight = None
+        for name, weight in (("src_weight", src_weight), ("dst_weight", dst_weight)):
+            if not isinstance(weight, Tensor | None):
+                raise InputError(f"Expected {name} of negatives as a tensor [num_nodes], got {type(weight).__name__}.")
         return call(graph, edge_type, negatives=negatives, src_weight=src_weight, dst_weight=dst_weight)
 
     def _seed_graph(self, edge_type: EdgeType, *, exclude_true: bool) -> Graph:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,9 +13,11 @@ from torch import Tensor
 from manyhop.arguments import integer
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, EdgeType, NodeType, build_graph
+from manyhop.graph.build import check_ids
 from manyhop.loading import next_key
 from manyhop.sampling import WalkRequest, WalkSpec
 from manyhop.sampling.walks import NegativeWalker, Walker
+from manyhop_pyg.data.convert import edge_list, nodes_in
 from manyhop_pyg.loaders.walks import WalkLoader, WalkSource, Windows
 
 
@@ -59,15 +63,12 @@ class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is unt
         sparse: bool = False,
     ) -> None:
         torch.nn.Module.__init__(self)  # PyG's constructor asks for pyg-lib
-        if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.size(0) != 2:
-            got = list(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
-            raise InputError(f"Expected edge_index as a tensor [2, num_edges], got {got}. Convert it.")
+        src, dst = ends = edge_list(edge_index).cpu()
         if integer("walk_length", walk_length, 2) < integer("context_size", context_size, 1):
             raise InputError(
                 f"Expected context_size of at most walk_length, got {context_size} and {walk_length}. Walk further."
             )
-        if num_nodes is None:
-            num_nodes = int(edge_index.max()) + 1 if edge_index.numel() > 0 else 0
+        num_nodes = nodes_in(ends) if num_nodes is None else num_nodes
         self.EPS = 1e-15
         self.num_nodes = integer("num_nodes", num_nodes, 1)
         self.embedding_dim = integer("embedding_dim", embedding_dim, 1)
@@ -76,8 +77,8 @@ class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is unt
         self.walks_per_node = integer("walks_per_node", walks_per_node, 1)
         self.p, self.q = p, q
         self.num_negative_samples = integer("num_negative_samples", num_negative_samples, 1)
-        src, dst = edge_index.cpu()
-        graph = build_graph({HOMOGENEOUS_NODE: self.num_nodes}, {HOMOGENEOUS_EDGE: EdgeInput(row=dst, col=src)})
+        edges = EdgeInput(row=dst, col=src, reversed=True)  # the engine walks from destination to source
+        graph = build_graph({HOMOGENEOUS_NODE: self.num_nodes}, {HOMOGENEOUS_EDGE: edges})
         self._walks = Walker(graph, self._spec())
         self._negatives = NegativeWalker((self.num_nodes,) * self.walk_length)
         self.embedding = torch.nn.Embedding(self.num_nodes, self.embedding_dim, sparse=sparse)
@@ -162,7 +163,7 @@ class MetaPath2Vec(torch_geometric.nn.MetaPath2Vec):  # type: ignore[misc]
         sparse: whether gradients of the embedding are sparse.
 
     Raises:
-        InputError: a type of the metapath without edges or nodes.
+        InputError: a metapath that the edges do not have, that does not go on, or that is too short for the walk.
         GraphError: edges that lead to nodes that there are not.
     """
 
@@ -178,19 +179,28 @@ class MetaPath2Vec(torch_geometric.nn.MetaPath2Vec):  # type: ignore[misc]
         num_nodes_dict: dict[NodeType, int] | None = None,
         sparse: bool = False,
     ) -> None:
-        if unknown := [tuple(t) for t in metapath if tuple(t) not in edge_index_dict]:
+        _check_metapath(edge_index_dict, metapath, integer("walk_length", walk_length, 1))
+        if walk_length + 1 < integer("context_size", context_size, 1):
             raise InputError(
-                f"Unknown edge type {unknown[0]} in metapath. edge_index_dict has: {list(edge_index_dict)}."
+                f"Expected context_size of at most walk_length + 1, got {context_size} and {walk_length}. Walk further."
             )
+        edges = {t: edge_list(edge_index) for t, edge_index in edge_index_dict.items()}
+        given = _count_nodes(edges) if num_nodes_dict is None else num_nodes_dict
+        num_nodes = {t: integer(f"num_nodes_dict['{t}']", number, 0) for t, number in given.items()}
+        for t, (src, dst) in edges.items():  # PyG's constructor writes to memory by them
+            if missing := [end for end in (t[0], t[2]) if end not in num_nodes]:
+                raise InputError(f"Expected num_nodes_dict with all types of {t}, got none for '{missing[0]}'. Add it.")
+            check_ids(t, "source", src, num_nodes[t[0]])
+            check_ids(t, "destination", dst, num_nodes[t[2]])
         super().__init__(
-            edge_index_dict,
-            embedding_dim,
+            {t: ends.long() for t, ends in edges.items()},
+            integer("embedding_dim", embedding_dim, 1),
             metapath,
             walk_length,
             context_size,
-            walks_per_node,
-            num_negative_samples,
-            num_nodes_dict,
+            integer("walks_per_node", walks_per_node, 1),
+            integer("num_negative_samples", num_negative_samples, 1),
+            num_nodes,
             sparse,
         )
         along = {tuple(t): (t[2], t[1], t[0]) for t in metapath}  # the engine walks from destination to source
@@ -226,6 +236,33 @@ class MetaPath2Vec(torch_geometric.nn.MetaPath2Vec):  # type: ignore[misc]
     def _device(self) -> torch.device:
         device: torch.device = self.embedding.weight.device
         return device
+
+
+def _check_metapath(edges: Mapping[EdgeType, object], metapath: Sequence[EdgeType], walk_length: int) -> None:
+    """Raise InputError unless walks of this length can follow the metapath."""
+    if not metapath:
+        raise InputError("Expected metapath with at least one edge type, got none.")
+    if unknown := [tuple(t) for t in metapath if tuple(t) not in edges]:
+        raise InputError(f"Unknown edge type {unknown[0]} in metapath. edge_index_dict has: {list(edges)}.")
+    for before, after in pairwise(metapath):
+        if before[2] != after[0]:
+            raise InputError(
+                f"Expected each edge type of metapath to start where the last one ends, got {after} after {before}."
+            )
+    if walk_length > len(metapath) and metapath[0][0] != metapath[-1][2]:
+        raise InputError(
+            f"Expected a metapath that ends where it starts, as walk_length={walk_length} is more than its "
+            f"{len(metapath)} edge types, got '{metapath[0][0]}' to '{metapath[-1][2]}'. Close it, or walk less far."
+        )
+
+
+def _count_nodes(edges: Mapping[EdgeType, Tensor]) -> dict[NodeType, int]:
+    """Return the number of nodes of each type that edges show."""
+    num_nodes: dict[NodeType, int] = {}
+    for edge_type, ends in edges.items():
+        for node_type, ids in zip(edge_type[::2], ends, strict=True):
+            num_nodes[node_type] = max(num_nodes.get(node_type, 0), nodes_in(ids))
+    return num_nodes
 
 
 def _numbers(model: Node2Vec | MetaPath2Vec) -> dict[str, int]:

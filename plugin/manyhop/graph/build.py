@@ -53,6 +53,14 @@ class EdgeInput:
     """The user vouches that edges are grouped by destination (and by time inside, where times are used). It is checked;
     without it the order is found out."""
 
+    reversed: bool = False
+    """Whether these are the user's edges from destination to source. Errors name the user's edge type and ends."""
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The user's names of ``row`` and ``col``."""
+        return ("destination", "source") if self.reversed else ("source", "destination")
+
 
 def build_graph(
     num_nodes: Mapping[NodeType, int],
@@ -87,11 +95,12 @@ def build_graph(
         _expect_length(f"times of node type '{node_type}'", time, num_nodes[node_type])
     csc = {}
     for edge_type, edge in edges.items():
-        for end in (edge_type[0], edge_type[2]):
+        named = (edge_type[2], edge_type[1], edge_type[0]) if edge.reversed else edge_type
+        for end in (named[0], named[2]):
             if end not in num_nodes:
-                raise GraphError(f"Edge type {edge_type} uses the unknown node type '{end}'. Known: {list(num_nodes)}.")
+                raise GraphError(f"Edge type {named} uses the unknown node type '{end}'. Known: {list(num_nodes)}.")
         src_time = node_time.get(edge_type[0]) if edge.time is None else None
-        csc[edge_type] = _build_csc(edge_type, edge, num_nodes[edge_type[0]], num_nodes[edge_type[2]], src_time, defer)
+        csc[edge_type] = _build_csc(named, edge, num_nodes[edge_type[0]], num_nodes[edge_type[2]], src_time, defer)
     return Graph(num_nodes=dict(num_nodes), csc=csc, node_time=node_time)
 
 
@@ -162,7 +171,7 @@ def _build_csc(
     edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int, src_time: Tensor | None, defer: bool
 ) -> CSC:
     num_edges = edge.row.numel()
-    check_ids(edge_type, "source", edge.row, num_src)
+    check_ids(edge_type, edge.ends[0], edge.row, num_src)
     if edge.part is not None:
         return _part(edge_type, edge, num_src, num_dst, src_time)
     small = 4 if max(num_src, num_dst, num_edges) < 2**31 else 8
@@ -170,9 +179,9 @@ def _build_csc(
     timed = edge.time is not None or src_time is not None
     waits = defer and grouped and not timed and edge.weight is None and edge.edge_id is None
     if waits and edge.col is not None and edge.colptr is None and _on_gpu(edge.row, edge.col):
-        _expect_length(f"destination nodes of edge type {edge_type}", edge.col, num_edges)
-        check_ids(edge_type, "destination", edge.col, num_dst)
-        in_order = _is_in_order(edge_type, edge.col, None, claimed=edge.is_sorted)
+        _expect_length(f"{edge.ends[1]} nodes of edge type {edge_type}", edge.col, num_edges)
+        check_ids(edge_type, edge.ends[1], edge.col, num_dst)
+        in_order = _is_in_order(edge_type, edge, edge.col, None)
         return DeferredCSC(edge.row, edge.col, num_src, num_dst, in_order=in_order)
     edge = _on_host(edge)
     extras = 16 * (edge.weight is not None) + 10 * timed
@@ -199,11 +208,11 @@ def _build_csc(
         col = torch.repeat_interleave(torch.diff(colptr)) if time is not None else None
     else:
         assert edge.col is not None
-        _expect_length(f"destination nodes of edge type {edge_type}", edge.col, num_edges)
-        check_ids(edge_type, "destination", edge.col, num_dst)
+        _expect_length(f"{edge.ends[1]} nodes of edge type {edge_type}", edge.col, num_edges)
+        check_ids(edge_type, edge.ends[1], edge.col, num_dst)
         col = edge.col
     row, perm = edge.row, edge.edge_id
-    if col is not None and not _is_in_order(edge_type, col, time, claimed=edge.is_sorted):
+    if col is not None and not _is_in_order(edge_type, edge, col, time):
         if waits and not _is_uncounted(row, col):
             return DeferredCSC(row, col, num_src, num_dst)
         stored = columns.group(row, col, num_src, num_dst, time)
@@ -236,18 +245,18 @@ def _part(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int, src_
             f"Expected a part of the edges of {edge_type} as an edge list, without weights and times of edges, got "
             "more. Use times of nodes, or give all edges to every rank."
         )
-    _expect_length(f"destination nodes of edge type {edge_type}", edge.col, edge.row.numel())
-    check_ids(edge_type, "destination", edge.col, num_dst)
+    _expect_length(f"{edge.ends[1]} nodes of edge type {edge_type}", edge.col, edge.row.numel())
+    check_ids(edge_type, edge.ends[1], edge.col, num_dst)
     first, total = edge.part.tolist()
     time = None if src_time is None else src_time[edge.row.long()]
     return PartCSC(edge.row, edge.col, num_src, num_dst, first=first, total=total, time=time)
 
 
-def _is_in_order(edge_type: EdgeType, col: Tensor, time: Tensor | None, *, claimed: bool) -> bool:
-    """Whether edges are grouped by destination and, with times, by time inside.
+def _is_in_order(edge_type: EdgeType, edge: EdgeInput, col: Tensor, time: Tensor | None) -> bool:
+    """Return whether edges are grouped by ``col`` and, with times, by time inside.
 
     Raises:
-        GraphError: they are not, although that is ``claimed``.
+        GraphError: they are not, although the user vouches for it.
     """
     for begin in range(0, max(0, col.numel() - 1), _BLOCK):  # few graphs need more than the first block
         block = col[begin : begin + _BLOCK + 1]
@@ -257,10 +266,10 @@ def _is_in_order(edge_type: EdgeType, col: Tensor, time: Tensor | None, *, claim
             up &= (block[1:] != block[:-1]) | (times[1:] >= times[:-1])
         if bool(up.all()):
             continue
-        if claimed:
+        if edge.is_sorted:
             at = begin + int((~up).nonzero()[0])
             raise GraphError(
-                f"is_sorted=True, but edges {at} and {at + 1} of {edge_type} are not in order of destination"
+                f"is_sorted=True, but edges {at} and {at + 1} of {edge_type} are not in order of {edge.ends[1]}"
                 f"{' and time' if time is not None else ''}. Sort them, or pass is_sorted=False."
             )
         return False

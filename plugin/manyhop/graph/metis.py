@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from manyhop.errors import GraphError, InputError, MissingExtraError
+from manyhop.errors import GraphError, MissingExtraError
 from manyhop.system.memory import require_memory
 from manyhop.system.progress import Progress
 
@@ -49,7 +49,6 @@ def metis_parts(
 
     Raises:
         GraphError: ids that are not below the number of nodes.
-        InputError: fewer nodes than parts, or no edges between different nodes.
         CapacityError: the edges do not fit in memory.
         MissingExtraError: pymetis is not installed.
     """
@@ -57,13 +56,14 @@ def metis_parts(
         import pymetis
     except ImportError:
         raise MissingExtraError("pymetis", "metis", "Partitioning by METIS") from None
-    if not 2 <= num_parts <= num_nodes:
-        raise InputError(f"Expected 2 to {num_nodes} parts, as there are {num_nodes} nodes, got {num_parts}.")
     advice = "Partition on a machine with more memory, or pass parts of your own."
     require_memory(f"METIS with {num_edges} edges", _BYTES_PER_EDGE * num_edges, advice)
     starts, neighbours, weights = _undirected(edges, num_edges, num_nodes)
-    if not len(neighbours):
-        raise InputError("Expected edges between different nodes, which METIS keeps together, got none.")
+    if (
+        num_parts == 1 or num_parts > num_nodes or not len(neighbours)
+    ):  # METIS would print warnings, or leave parts empty
+        part = np.arange(num_nodes) * min(num_parts, num_nodes) // max(1, num_nodes)
+        return MetisParts(part, np.diff(starts), float(num_parts > 1 and len(neighbours) > 0))
     adjacency = pymetis.CSRAdjacency(starts, neighbours)
     # METIS keeps the GIL: the bar of many edges is shown at once, and stands still.
     bar = Progress("METIS", num_edges, unit="edges", delay=0.0 if num_edges > _MANY_EDGES else 1.0)

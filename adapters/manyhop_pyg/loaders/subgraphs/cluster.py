@@ -14,6 +14,8 @@ from torch_geometric.loader.cluster import Partition
 
 from manyhop.arguments import flag, integer
 from manyhop.errors import InputError
+from manyhop.graph import HOMOGENEOUS_EDGE
+from manyhop.graph.build import check_ids
 from manyhop.graph.metis import metis_parts
 from manyhop_pyg.data.convert import plain
 from manyhop_pyg.loaders.inputs import as_tensor
@@ -25,7 +27,8 @@ from manyhop_pyg.typing import Attributes, Batch, Sample
 class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # PyG is untyped
     """PyG's ``ClusterData``, without torch-sparse and pyg-lib: the nodes of a graph in clusters, one after the other.
 
-    METIS (by ``pymetis``; without directions of edges), or ``cluster``, assigns nodes to clusters. The
+    METIS (by ``pymetis``; without directions of edges), or ``cluster``, assigns nodes to clusters. Of a graph without
+    edges between different nodes, or with fewer nodes than ``num_parts``, each cluster has consecutive nodes. The
     attributes are copies of the data's, in the order of the clusters, as in PyG.
 
     Args:
@@ -41,6 +44,7 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # 
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
+        GraphError: edges that lead to nodes that there are not.
         MissingExtraError: there is no ``cluster``, and ``pymetis`` is not installed.
     """
 
@@ -82,10 +86,13 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # 
 
     def _metis(self, edge_index: Tensor, num_nodes: int) -> Tensor:
         """The cluster of each node."""
+        src, dst = plain(edge_index)
+        check_ids(HOMOGENEOUS_EDGE, "source", src, num_nodes)
+        check_ids(HOMOGENEOUS_EDGE, "destination", dst, num_nodes)
         if self._cluster is not None:
             return self._cluster.to(edge_index.device, torch.int64)
-        src, dst = plain(edge_index).cpu().long().numpy()
-        found = metis_parts([(src, dst)], len(src), num_nodes, self.num_parts, recursive=self.recursive)
+        ends = src.cpu().long().numpy(), dst.cpu().long().numpy()
+        found = metis_parts([ends], src.numel(), num_nodes, self.num_parts, recursive=self.recursive)
         return torch.from_numpy(found.part).to(edge_index.device)
 
 

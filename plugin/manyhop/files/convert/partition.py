@@ -37,13 +37,17 @@ def metis_order(graph: StoredGraph, num_parts: int, report: Callable[[str], None
         report: gets a sentence about the result.
 
     Raises:
-        InputError: fewer nodes than parts, or no edges.
+        InputError: fewer nodes than parts, or no edges between different nodes.
         CapacityError: the edges do not fit in memory, which METIS needs.
         MissingExtraError: pymetis is not installed.
     """
     counts = {name: nodes.count for name, nodes in graph.nodes.items()}
     num_edges, total = sum(stored.count for stored in graph.edges.values()), sum(counts.values())
+    if not 2 <= num_parts <= total:
+        raise InputError(f"Expected 2 to {total} parts, as there are {total} nodes, got {num_parts}.")
     found = metis_parts(_pieces(graph), num_edges, total, num_parts)
+    if not found.degree.any():
+        raise InputError("Expected edges between different nodes, which METIS keeps together, got none.")
     order, offset, moved = {}, 0, 0
     for name, count in counts.items():
         part = found.part[offset : offset + count]
