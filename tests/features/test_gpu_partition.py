@@ -10,8 +10,9 @@ from manyhop.errors import CapacityError, FeatureError, InputError, MissingExtra
 from manyhop.features.whole_memory.capacity import require_communicator, require_contexts, shortage
 from manyhop.features.whole_memory.communicators import binding
 from manyhop.features.whole_memory.partition import KINDS, Division
-from manyhop.features.whole_memory.topology import as_bytes, lay_out, tables_of, with_tables
+from manyhop.features.whole_memory.topology import lay_out, tables_of, with_tables
 from manyhop.graph import CSC, Graph
+from manyhop.system.arrays import flat_bytes
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -164,7 +165,7 @@ def test_tables_of_a_graph_fit_into_one_piece_of_memory():
     begins, total = lay_out([table.nbytes for _, table in tables])
     memory = torch.full((total,), 255, dtype=torch.uint8)
     for begin, (_, table) in zip(begins, tables, strict=True):
-        memory[begin : begin + table.nbytes] = as_bytes(table)
+        memory[begin : begin + table.nbytes] = flat_bytes(table)
     assert all(begin % 256 == 0 for begin in begins)
     views = {n: memory[b : b + t.nbytes].view(t.dtype) for b, (n, t) in zip(begins, tables, strict=True)}
     again = with_tables(graph, views)

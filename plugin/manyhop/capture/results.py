@@ -85,7 +85,8 @@ class Results(Generic[R]):
             # These are no views of one tensor: a change of one does not count as a change of all.
             own_parts = memory.unsafe_split_with_sizes([own, whole - own] * _AT_ONCE)[::2]
             parts.append([part.view(tensor.shape) for part in own_parts])
-            addresses.append(range(memory.data_ptr(), memory.data_ptr() + step * _AT_ONCE, step))
+            first = own_parts[0].data_ptr()
+            addresses.append(range(first, first + step * _AT_ONCE, step))
         self._parts = list(zip(*parts, strict=True))
         self._addresses = list(zip(*addresses, strict=True))
 

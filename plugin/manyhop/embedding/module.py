@@ -233,7 +233,9 @@ class Embedding(nn.Module):
     def add_gradients(self, forward: int, ids: Tensor, grads: Tensor, ids_sorted: tuple[Tensor, Tensor] | None) -> None:
         """Keep the gradients of a forward: ``[count]`` ids, ``[count, width]``, and what :meth:`sort_early` gave."""
         device = self.place.device
-        self._pending.append(_Pending(forward, ids.to(device), grads.to(device, self.dtype).contiguous(), ids_sorted))
+        self._pending.append(
+            _Pending(forward, ids.to(device), grads.to(device, self.dtype).resolve_neg().contiguous(), ids_sorted)
+        )
 
     def gather_numbered(self, flat: Tensor, rows: Tensor | None) -> tuple[int, Tensor]:
         """Return the number of a forward, and its rows ``[count, width]``, if these are not there already."""

@@ -8,6 +8,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from manyhop.system.arrays import flat_bytes
+
 AllToAll: TypeAlias = Callable[[Tensor, Tensor, list[int], list[int]], object]
 """``all_to_all(received, sent, from_ranks, to_ranks)``: bytes, and numbers of bytes by rank."""
 
@@ -51,7 +53,7 @@ def send_in_chunks(
         sent = torch.cat([part[:0], *(part[p.start - begin : p.stop - begin] for p in out if p)]).cpu()
         sizes = [len(p) * row_bytes for p in into]
         received = torch.empty(sum(sizes), dtype=torch.uint8)
-        all_to_all(received, sent.reshape(-1).view(torch.uint8), sizes, [len(p) * row_bytes for p in out])
+        all_to_all(received, flat_bytes(sent), sizes, [len(p) * row_bytes for p in out])
         for rows, data in zip(into, torch.split(received, sizes), strict=True):
             if rows:
                 yield rows, data

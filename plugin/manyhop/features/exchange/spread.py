@@ -15,6 +15,7 @@ from manyhop.errors import FeatureError
 from manyhop.features.exchange.chunks import overlap, send_in_chunks
 from manyhop.features.exchange.host import Exchange
 from manyhop.memory import share
+from manyhop.system.arrays import flat_bytes
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -104,4 +105,4 @@ def _copy(source: Bytes, rows: range, begin: int, target: Bytes, first: int, wid
 
 def _bytes(tensor: Tensor) -> Bytes:
     """The memory of a tensor. Torch does not count writing to it as a change, of which ranks have different numbers."""
-    return tensor.view(-1).view(torch.uint8).numpy()
+    return flat_bytes(tensor).numpy()

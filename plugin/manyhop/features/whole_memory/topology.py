@@ -15,6 +15,7 @@ from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.features.whole_memory.filling import copy_overlap
 from manyhop.features.whole_memory.memory import WholeMemory
 from manyhop.graph import CSC, Graph
+from manyhop.system.arrays import flat_bytes
 
 _ALIGNMENT = 256  # bytes; what memory of a table's own would have
 
@@ -44,7 +45,7 @@ def share_graph(graph: Graph, *, timeout: float = DEFAULT_TIMEOUT) -> tuple[Grap
     memory = WholeMemory((total,), torch.uint8, name="the topology", timeout=timeout)
     local, mine = memory.local, memory.local_rows
     for begin, (_, table) in zip(begins, tables, strict=True):
-        copy_overlap(as_bytes(table), range(begin, begin + table.nbytes), local, mine)
+        copy_overlap(flat_bytes(table), range(begin, begin + table.nbytes), local, mine)
     memory.finish("is copied")
     whole = memory.whole
     views = {
@@ -80,8 +81,3 @@ def lay_out(sizes: list[int]) -> tuple[list[int], int]:
         begins.append(end)
         end += -(-size // _ALIGNMENT) * _ALIGNMENT
     return begins, end
-
-
-def as_bytes(table: Tensor) -> Tensor:
-    """The memory of a table, ``[nbytes] uint8``."""
-    return table.contiguous().view(-1).view(torch.uint8)
