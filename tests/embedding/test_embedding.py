@@ -124,6 +124,16 @@ def test_steps_forget_gradients_and_without_any_nothing_changes():
     assert optimizer.param_groups[0]["step"] == 1
 
 
+def test_a_gradient_that_torch_has_not_negated_yet():
+    found = []
+    for grads in (torch.ones(4, WIDTH), torch._neg_view(-torch.ones(4, WIDTH))):
+        embedding = make(seed=1)
+        embedding(torch.tensor([3, 1, 3, 2])).backward(grads)
+        optim.SGD(embedding, lr=1.0).step()
+        found.append(embedding.weight.clone())
+    assert torch.equal(*found)
+
+
 def test_several_embeddings_and_a_schedule():
     first, second = make(seed=0), manyhop.Embedding(7, 3, init=lambda rows: torch.ones(len(rows), 3))
     optimizer = optim.SGD([first, second], lr=1.0)

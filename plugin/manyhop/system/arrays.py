@@ -27,9 +27,11 @@ def has_memory(tensor: Tensor) -> bool:
     Not so where it is sparse, nested or quantized, on ``meta``, or of a subclass of Tensor that wraps others or none,
     such as FakeTensor.
     """
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested or tensor.device.type == "meta":
         return False
-    if tensor.untyped_storage().device.type == "meta":  # also a FakeTensor's, whose data_ptr() warns
+    if type(tensor) is Tensor:
+        return True
+    if tensor.untyped_storage().device.type == "meta":  # a FakeTensor's, whose data_ptr() warns
         return False
     return tensor.numel() == 0 or tensor.data_ptr() != 0
 
