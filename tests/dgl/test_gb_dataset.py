@@ -16,7 +16,8 @@ from gb_dataset_folders import in_edges, write_hetero, write_homogeneous
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.hints import pip_install
-from manyhop_dgl.graphbolt.datasets import files, steps
+from manyhop_dgl.graphbolt.datasets import preprocess
+from manyhop_dgl.graphbolt.features import on_disk
 
 yaml = pytest.importorskip("yaml")
 
@@ -231,7 +232,7 @@ def test_long_preprocessing_names_its_steps(tmp_path, monkeypatch, capsys):
     write_hetero(tmp_path)
     gb.OnDiskDataset(tmp_path)
     assert capsys.readouterr().err == ""  # too small to be worth a line
-    monkeypatch.setattr(steps, "_WORTH_SHOWING", 0)
+    monkeypatch.setattr(preprocess, "_WORTH_SHOWING", 0)
     gb.OnDiskDataset(tmp_path)
     assert capsys.readouterr().err == ""  # nothing is done again
     gb.OnDiskDataset(tmp_path, force_preprocess=True)
@@ -293,11 +294,11 @@ def test_edges_without_pyarrow(tmp_path, monkeypatch):
         raise MissingExtraError("pyarrow", "files", "Reading CSV files")
 
     edges, _ = write_homogeneous(tmp_path)
-    monkeypatch.setattr(files.Table, "columns", missing)
-    assert torch.equal(files.read_edges(tmp_path / "edges" / "all.csv", "csv"), edges)
+    monkeypatch.setattr(on_disk.Table, "columns", missing)
+    assert torch.equal(on_disk.read_edges(tmp_path / "edges" / "all.csv", "csv"), edges)
     (tmp_path / "bad.csv").write_text("1,x\n")
     with pytest.raises(InputError, match="two columns of integers"):
-        files.read_edges(tmp_path / "bad.csv", "csv")
+        on_disk.read_edges(tmp_path / "bad.csv", "csv")
 
 
 def test_a_batch_of_a_dataset(tmp_path):

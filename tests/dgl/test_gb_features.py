@@ -7,7 +7,7 @@ import torch
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import FeatureError, InputError
 from manyhop_dgl.graphbolt.features import feature as feature_
-from manyhop_dgl.graphbolt.features import pinning
+from manyhop_dgl.graphbolt.features import tensors
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -301,13 +301,13 @@ def test_what_is_pinned_in_place(monkeypatch):
     in_place = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
-    monkeypatch.setattr(pinning, "pin", in_place.append)
-    monkeypatch.setattr(pinning, "is_pinned", lambda tensor: any(tensor is one for one in in_place))
+    monkeypatch.setattr(tensors, "pin", in_place.append)
+    monkeypatch.setattr(tensors, "is_pinned", lambda tensor: any(tensor is one for one in in_place))
     small, large = torch.ones(4, 2), torch.empty(1 << 23, 2)
-    copy = pinning.pinned(small)
+    copy = tensors.pinned(small)
     assert copy is not small  # its pages are not its own
     assert torch.equal(copy, small)
-    assert pinning.pinned(large) is pinning.pinned(large) is large
+    assert tensors.pinned(large) is tensors.pinned(large) is large
     assert len(in_place) == 1
     graph = gb.fused_csc_sampling_graph(torch.tensor([0, 1]), torch.tensor([0]), edge_attributes={"p": torch.ones(1)})
     before, p = graph.indices, graph.edge_attributes["p"]

@@ -4,10 +4,17 @@ Nothing of ``dgl.graphbolt`` is imported: it needs a library that is built for f
 needed for ``MiniBatch.blocks`` and ``from_dglgraph`` only.
 """
 
-from manyhop_dgl.graphbolt.datasets.builtin import BuiltinDataset
 from manyhop_dgl.graphbolt.datasets.dataset import Dataset, OnDiskDataset, OnDiskTask, Task
-from manyhop_dgl.graphbolt.datasets.legacy import LegacyDataset
-from manyhop_dgl.graphbolt.datasets.metadata import (
+from manyhop_dgl.graphbolt.datasets.preprocess import preprocess_ondisk_dataset
+from manyhop_dgl.graphbolt.datasets.ready_made import BuiltinDataset, LegacyDataset
+from manyhop_dgl.graphbolt.features.cached import (
+    CPUCachedFeature,
+    GPUCachedFeature,
+    cpu_cached_feature,
+    gpu_cached_feature,
+)
+from manyhop_dgl.graphbolt.features.feature import BasicFeatureStore, Feature, FeatureStore, read_many
+from manyhop_dgl.graphbolt.features.on_disk import (
     OnDiskFeatureData,
     OnDiskFeatureDataDomain,
     OnDiskFeatureDataFormat,
@@ -18,15 +25,7 @@ from manyhop_dgl.graphbolt.datasets.metadata import (
     OnDiskTVTSet,
     OnDiskTVTSetData,
 )
-from manyhop_dgl.graphbolt.datasets.preprocess import preprocess_ondisk_dataset
-from manyhop_dgl.graphbolt.features.cached import (
-    CPUCachedFeature,
-    GPUCachedFeature,
-    cpu_cached_feature,
-    gpu_cached_feature,
-)
-from manyhop_dgl.graphbolt.features.feature import BasicFeatureStore, Feature, FeatureStore, read_many
-from manyhop_dgl.graphbolt.features.torch_based import DiskBasedFeature, TorchBasedFeature, TorchBasedFeatureStore
+from manyhop_dgl.graphbolt.features.tensors import DiskBasedFeature, TorchBasedFeature, TorchBasedFeatureStore
 from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph, SamplingGraph
 from manyhop_dgl.graphbolt.graph.make import (
     from_dglgraph,
@@ -40,19 +39,11 @@ from manyhop_dgl.graphbolt.graph.subgraph import (
     SampledSubgraph,
     SampledSubgraphImpl,
 )
-from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
-from manyhop_dgl.graphbolt.items.minibatcher import minibatcher_default
-from manyhop_dgl.graphbolt.items.names import (
-    CANONICAL_ETYPE_DELIMITER,
-    ORIGINAL_EDGE_ID,
-    etype_str_to_tuple,
-    etype_tuple_to_str,
-    seed_type_str_to_ntypes,
-)
+from manyhop_dgl.graphbolt.items.minibatch import MiniBatch, minibatcher_default
 from manyhop_dgl.graphbolt.items.sampler import DistributedItemSampler, ItemSampler
 from manyhop_dgl.graphbolt.items.sets import HeteroItemSet, ItemSet, ItemSetDict
 from manyhop_dgl.graphbolt.loader.loader import DataLoader
-from manyhop_dgl.graphbolt.stages.base import functional_datapipe
+from manyhop_dgl.graphbolt.pipes import functional_datapipe
 from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
 from manyhop_dgl.graphbolt.stages.functional import (
     add_reverse_edges,
@@ -75,7 +66,14 @@ from manyhop_dgl.graphbolt.stages.sampling import (
     TemporalNeighborSampler,
 )
 from manyhop_dgl.graphbolt.stages.stage import CopyTo, MiniBatchTransformer, SeedEdgesExcluder
-from manyhop_dgl.graphbolt.typing import GBWarning
+from manyhop_dgl.graphbolt.types import (
+    CANONICAL_ETYPE_DELIMITER,
+    ORIGINAL_EDGE_ID,
+    GBWarning,
+    etype_str_to_tuple,
+    etype_tuple_to_str,
+    seed_type_str_to_ntypes,
+)
 from manyhop_dgl.samplers.seeding import seed
 
 __all__ = [

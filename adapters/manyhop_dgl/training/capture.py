@@ -14,7 +14,7 @@ from torch import Tensor
 from manyhop.capture import CapturedStep
 from manyhop.errors import InputError
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
-from manyhop_dgl.graphbolt.stages.base import Movable
+from manyhop_dgl.graphbolt.pipes import Movable
 from manyhop_dgl.nested import all_in_nested
 from manyhop_dgl.samplers.blocks import make_blocks, unread
 from manyhop_dgl.samplers.tensors import BlockTensors

@@ -15,23 +15,23 @@ from torch import Tensor
 from manyhop.arguments import path_of
 from manyhop.errors import InputError
 from manyhop.stores import GraphPlace, StorePlace, check_place
-from manyhop_dgl.graphbolt.datasets.files import DatasetFolder, read_tensor
-from manyhop_dgl.graphbolt.datasets.forked import on_one_core_if_forked
 from manyhop_dgl.graphbolt.datasets.graph import read_sampling_graph
-from manyhop_dgl.graphbolt.datasets.metadata import (
+from manyhop_dgl.graphbolt.datasets.preprocess import on_one_core_if_forked, preprocess_ondisk_dataset, read_yaml
+from manyhop_dgl.graphbolt.features.feature import FeatureStore
+from manyhop_dgl.graphbolt.features.on_disk import (
+    DatasetFolder,
     OnDiskGraphTopology,
     OnDiskMetaData,
     OnDiskTVTSet,
     OnDiskTVTSetData,
+    read_tensor,
     sets_of,
 )
-from manyhop_dgl.graphbolt.datasets.preprocess import preprocess_ondisk_dataset, read_yaml
-from manyhop_dgl.graphbolt.features.feature import FeatureStore
-from manyhop_dgl.graphbolt.features.torch_based import TorchBasedFeatureStore
+from manyhop_dgl.graphbolt.features.tensors import TorchBasedFeatureStore
 from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph, SamplingGraph
 from manyhop_dgl.graphbolt.graph.make import in_place
 from manyhop_dgl.graphbolt.items.sets import HeteroItemSet, ItemSet
-from manyhop_dgl.graphbolt.typing import GBWarning
+from manyhop_dgl.graphbolt.types import GBWarning
 
 Items = ItemSet | HeteroItemSet
 _OF_NODES = ("seeds", "seed_nodes", "node_pairs", "negative_srcs", "negative_dsts")

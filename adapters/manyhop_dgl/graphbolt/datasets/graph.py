@@ -14,6 +14,7 @@ from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_dgl.graphbolt.graph.make import fused_csc_sampling_graph
 
 _reading = threading.Lock()
+_PACKAGES = (__name__.removesuffix(".datasets.graph"), "manyhop_dgl" + ".graphbolt")  # that have written graphs
 _VERSION = 6199  # which GraphBolt writes into its graphs
 
 
@@ -24,7 +25,7 @@ def read_sampling_graph(path: Path) -> FusedCSCSamplingGraph:
         InputError: the file is damaged, or holds something else.
     """
     known: list[Any] = [
-        (FusedCSCSamplingGraph, f"{FusedCSCSamplingGraph.__module__}.{FusedCSCSamplingGraph.__qualname__}"),
+        *((FusedCSCSamplingGraph, f"{module}.graph.graph.FusedCSCSamplingGraph") for module in _PACKAGES),
         (_OfDGL, "dgl.graphbolt.impl.fused_csc_sampling_graph.FusedCSCSamplingGraph"),
         (_OfTorch, "torch.ScriptObject"),
     ]

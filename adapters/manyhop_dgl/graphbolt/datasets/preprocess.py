@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import bisect
 import os
+import sys
+import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
@@ -17,15 +20,78 @@ from torch import Tensor
 
 from manyhop.arguments import path_of
 from manyhop.errors import GraphError, InputError, MissingExtraError
+from manyhop.system.fork import in_forked_children
 from manyhop.system.units import in_units
-from manyhop_dgl.graphbolt.datasets.files import DatasetFolder, existing, read_edges, read_tensor
-from manyhop_dgl.graphbolt.datasets.forked import on_one_core_if_forked
-from manyhop_dgl.graphbolt.datasets.metadata import OnDiskFeatureData, feature_of
-from manyhop_dgl.graphbolt.datasets.steps import Steps
+from manyhop_dgl.graphbolt.features.on_disk import (
+    DatasetFolder,
+    OnDiskFeatureData,
+    existing,
+    feature_of,
+    read_edges,
+    read_tensor,
+)
 from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_dgl.graphbolt.graph.make import fused_csc_sampling_graph, sort_by_destination
-from manyhop_dgl.graphbolt.items.names import ORIGINAL_EDGE_ID, etype_str_to_tuple
-from manyhop_dgl.graphbolt.typing import GBWarning
+from manyhop_dgl.graphbolt.types import ORIGINAL_EDGE_ID, GBWarning, etype_str_to_tuple
+
+
+class _Process:
+    is_forked = False
+
+
+def _note() -> None:
+    _Process.is_forked = True
+
+
+in_forked_children(_note)
+
+
+@contextmanager
+def on_one_core_if_forked() -> Iterator[None]:
+    """In the body, torch's operators use no other threads in a process that was forked.
+
+    OpenMP does not survive a fork: where the parent's operators have used several threads, the first operator of the
+    child that does so waits for ever for threads which only the parent has.
+    """
+    before = torch.get_num_threads()
+    if not _Process.is_forked or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+_WORTH_SHOWING = 64 << 20
+"""Bytes of input from which on steps are named: less is done before a line could be read."""
+
+
+class Steps:
+    """Reports the steps of a long operation as they begin.
+
+    Args:
+        title: of all of it.
+        nbytes: size of the input.
+    """
+
+    def __init__(self, title: str, nbytes: int) -> None:
+        self._title, self._show = title, nbytes >= _WORTH_SHOWING
+        self._begin = time.perf_counter()
+
+    def begin(self, step: str) -> None:
+        """Report the beginning of a step."""
+        self._write(f"{step} ...")
+
+    def end(self) -> None:
+        """Report the duration of all steps."""
+        self._write(f"done in {time.perf_counter() - self._begin:.1f} s")
+
+    def _write(self, text: str) -> None:
+        if self._show:
+            print(f"{self._title}: {text}", file=sys.stderr, flush=True)
+
 
 _FOLDER = Path("preprocessed") / "manyhop"
 _GRAPH = _FOLDER / "fused_csc_sampling_graph.pt"

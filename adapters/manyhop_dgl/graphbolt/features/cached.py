@@ -24,7 +24,7 @@ from manyhop.features import (
     keep_hot,
 )
 from manyhop_dgl.graphbolt.features.feature import Feature, FeatureKey, row_numbers
-from manyhop_dgl.graphbolt.features.torch_based import DiskBasedFeature, TorchBasedFeature
+from manyhop_dgl.graphbolt.features.tensors import DiskBasedFeature, TorchBasedFeature
 
 _TIMES = 8  # rows asked for, of those that are kept: enough to tell rows that are asked for often from others
 _POLICIES = (None, "s3-fifo", "sieve", "lru", "clock")

@@ -14,7 +14,7 @@ from manyhop.errors import GraphError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
 from manyhop.stores import TopologyPlace
 from manyhop.system.versions import version_of
-from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple
+from manyhop_dgl.graphbolt.types import etype_str_to_tuple
 
 TENSORS = ("csc_indptr", "indices", "node_type_offset", "type_per_edge")
 ATTRIBUTES = ("node_attributes", "edge_attributes")

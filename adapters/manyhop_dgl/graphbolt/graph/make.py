@@ -17,7 +17,7 @@ from manyhop.stores import GraphPlace, check_graph_place, place_for_topology
 from manyhop.system.memory import require_memory
 from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_dgl.graphbolt.graph.shared import open_shared_memory
-from manyhop_dgl.graphbolt.items.names import ORIGINAL_EDGE_ID, etype_str_to_tuple, etype_tuple_to_str
+from manyhop_dgl.graphbolt.types import ORIGINAL_EDGE_ID, etype_str_to_tuple, etype_tuple_to_str
 from manyhop_dgl.samplers.seeding import next_key
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

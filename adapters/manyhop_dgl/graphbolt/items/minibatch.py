@@ -1,9 +1,10 @@
-"""What travels through the stages: one minibatch, to which each stage adds its part."""
+"""The minibatch that travels through the stages, each of which adds its part."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,16 +12,84 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graphbolt.graph.subgraph import SampledSubgraph, columns_of_edges
-from manyhop_dgl.graphbolt.items.minibatch_blocks import make_blocks
-from manyhop_dgl.graphbolt.items.minibatch_pairs import LabelledPairs, negative_pairs, pairs_of_seeds, pairs_with_labels
-from manyhop_dgl.graphbolt.stages.base import Movable, show
-from manyhop_dgl.graphbolt.typing import Features, Links, Nodes
+from manyhop_dgl.graphbolt.items.blocks import make_blocks
+from manyhop_dgl.graphbolt.pipes import Movable, show
+from manyhop_dgl.graphbolt.types import Features, GBWarning, Links, Nodes, Pairs
 
 if TYPE_CHECKING:
     from dgl.heterograph import DGLBlock
     from torch_geometric.data import Data
 
     from manyhop.pipeline import Padded
+
+
+LabelledPairs: TypeAlias = tuple[Links, Nodes]
+"""Pairs, and a label of each."""
+
+
+def negative_pairs(pairs: Any, srcs: Any, dsts: Any) -> Any:
+    """``(src, dst)``, each ``[num_pairs, negative_ratio]``; the end that was not drawn is that of the positive pair.
+
+    Args:
+        pairs: positive pairs ``(src, dst)``, each ``[num_pairs]``; by edge type or not.
+        srcs: drawn sources ``[num_pairs, negative_ratio]``, or ``None``.
+        dsts: drawn destinations, or ``None``.
+    """
+    drawn = srcs if srcs is not None else dsts
+    if drawn is None or (pairs is None and (srcs is None or dsts is None)):
+        return None
+    if isinstance(drawn, dict):
+        return {
+            name: negative_pairs(pairs and pairs[name], srcs and srcs.get(name), dsts and dsts.get(name))
+            for name in drawn
+        }
+    ends = []
+    for i, end in enumerate((srcs, dsts)):
+        ends.append(end if end is not None else pairs[i].repeat_interleave(drawn.shape[1]).view(drawn.shape))
+    return tuple(ends)
+
+
+def pairs_with_labels(positive: Links | None, negative: Links | None, labels: Nodes | None) -> LabelledPairs | None:
+    """Pairs and labels to compute a loss with; ``None`` where there are none."""
+    if labels is not None:
+        return None if positive is None else (positive, labels)
+    if positive is None or negative is None:
+        return None
+    if not isinstance(positive, dict) or not isinstance(negative, dict):
+        assert not isinstance(positive, dict)
+        assert not isinstance(negative, dict)
+        pairs, marks = _labelled(positive, negative)
+        return pairs, marks.float()
+    both = {name: _labelled(positive[name], negative[name]) for name in positive}
+    return {name: pairs for name, (pairs, _) in both.items()}, {name: marks for name, (_, marks) in both.items()}
+
+
+def pairs_of_seeds(seeds: Nodes | None, labels: Nodes | None, *, negatives: bool) -> LabelledPairs | None:
+    """Pairs and labels of ``seeds`` ``[num_pairs, 2]``, by type where they have types; ``None`` where there are none.
+
+    Args:
+        seeds: positions of both ends.
+        labels: ``[num_pairs]``, or by type.
+        negatives: whether labels tell positive pairs from negative ones; they are float32 then, where there are no
+            types, as DGL's are.
+    """
+    parts = list(seeds.values()) if isinstance(seeds, dict) else [seeds]
+    if labels is None or any(ends is None or ends.dim() != 2 for ends in parts):
+        return None
+    if isinstance(seeds, dict):
+        return {name: (ends[:, 0], ends[:, 1]) for name, ends in seeds.items()}, labels
+    assert seeds is not None
+    assert not isinstance(labels, dict)
+    return (seeds[:, 0], seeds[:, 1]), labels.float() if negatives else labels
+
+
+def _labelled(positive: Pairs, negative: Pairs) -> tuple[Pairs, Tensor]:
+    """Positive pairs, then negative ones, and ``[num_pos + num_neg]`` ones and zeros."""
+    src, dst = (torch.cat((yes, no.reshape(-1))) for yes, no in zip(positive, negative, strict=True))
+    marks = torch.zeros_like(src)
+    marks[: positive[0].numel()] = 1
+    return (src, dst), marks
+
 
 _FIELDS = (
     "seed_nodes",
@@ -251,3 +320,57 @@ def _are_nodes(seeds: object) -> bool:
     if isinstance(seeds, dict):
         return all(_are_nodes(part) for part in seeds.values())
     return isinstance(seeds, Tensor) and seeds.dim() == 1
+
+
+Minibatcher = Callable[[Any, tuple[str | None, ...] | None], Any]
+
+
+def minibatcher_default(batch: Any, names: tuple[str | None, ...] | None) -> Any:
+    """Make a :class:`MiniBatch` of the items of a batch, as attributes of their names.
+
+    Args:
+        batch: what an item set gives for several indices: a tensor, a tuple, or a dictionary of those by type.
+        names: one per element of an item, ``None`` for those to leave out; instead of a tuple, ``None``: the batch is
+            returned as it is, with a warning.
+
+    Raises:
+        InputError: ``node_pairs`` that are not ``[n, 2]``.
+    """
+    if names is None:
+        warnings.warn(
+            "Failed to map item list to `MiniBatch` as the names of items are not provided. Please provide a "
+            "customized `MiniBatcher`. The item list is returned as is.",
+            GBWarning,
+            stacklevel=2,
+        )
+        return batch
+    minibatch: object = MiniBatch()
+    for i, name in enumerate(names):
+        if name is None:
+            continue
+        if len(names) == 1:
+            item = batch
+        elif isinstance(batch, Mapping):
+            item = {key: value[i] for key, value in batch.items()}
+        else:
+            item = batch[i]
+        if not hasattr(minibatch, name) and name != "timestamp":  # which temporal samplers read
+            warnings.warn(
+                f"Unknown item name '{name}' is detected and added into `MiniBatch`. You probably need to provide a "
+                "customized `MiniBatcher`.",
+                GBWarning,
+                stacklevel=2,
+            )
+        if name == "node_pairs":
+            item = {key: _ends(value) for key, value in item.items()} if isinstance(item, Mapping) else _ends(item)
+        setattr(minibatch, name, item)
+    return minibatch
+
+
+def _ends(pairs: object) -> Any:
+    """``[n, 2]`` pairs -> sources and destinations."""
+    if not isinstance(pairs, torch.Tensor):
+        return pairs
+    if pairs.dim() != 2 or pairs.size(1) != 2:
+        raise InputError(f"Expected node_pairs of shape [n, 2], got {list(pairs.shape)}.")
+    return pairs[:, 0], pairs[:, 1]

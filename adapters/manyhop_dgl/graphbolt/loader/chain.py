@@ -27,7 +27,7 @@ from manyhop_dgl.graphbolt.stages.stage import (
     num_parts_before,
     upstream_of,
 )
-from manyhop_dgl.graphbolt.typing import Pipe
+from manyhop_dgl.graphbolt.types import Pipe
 
 _WITHOUT_DRAWS = (FeatureFetcher, CopyTo, SeedEdgesExcluder, SubgraphSampler)  # of which a pipe is the end
 

@@ -26,20 +26,17 @@ from manyhop.placement import GPUMode
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
 from manyhop.world import current_rank
-from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
-from manyhop_dgl.graphbolt.items.minibatcher import minibatcher_default
+from manyhop_dgl.graphbolt.items.minibatch import MiniBatch, minibatcher_default
 from manyhop_dgl.graphbolt.items.sampler import DistributedItemSampler, ItemSampler
 from manyhop_dgl.graphbolt.items.sets import ItemSet
 from manyhop_dgl.graphbolt.loader.batches import Batches
 from manyhop_dgl.graphbolt.loader.chain import gpu_of, read_chain
-from manyhop_dgl.graphbolt.loader.columns import FeatureColumns
-from manyhop_dgl.graphbolt.loader.facts import ChainFacts, cannot_resume
-from manyhop_dgl.graphbolt.loader.lockstep import check_exchanged, exchanged
-from manyhop_dgl.graphbolt.loader.options import LoaderOptions
+from manyhop_dgl.graphbolt.loader.columns import FeatureColumns, check_exchanged, exchanged
+from manyhop_dgl.graphbolt.loader.facts import ChainFacts, LoaderOptions, cannot_resume
 from manyhop_dgl.graphbolt.loader.padding import Padding
 from manyhop_dgl.graphbolt.loader.source import Keyed, Source, given_minibatch
 from manyhop_dgl.graphbolt.stages.negative import NegativeSampler
-from manyhop_dgl.graphbolt.typing import Nodes, Pipe
+from manyhop_dgl.graphbolt.types import Nodes, Pipe
 from manyhop_dgl.samplers.seeding import draw
 
 _finding_gpu = threading.Lock()

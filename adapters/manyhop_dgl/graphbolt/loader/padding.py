@@ -15,14 +15,13 @@ from manyhop.pipeline import Counts, Padded, PadSizes
 from manyhop.sampling import SampledSubgraph
 from manyhop_dgl.graphbolt.graph.topology import Topology
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
-from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple, seed_type_str_to_ntypes
 from manyhop_dgl.graphbolt.loader.chain import AllAtOnce, Chain, Sampling
 from manyhop_dgl.graphbolt.loader.source import Sampled
 from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
 from manyhop_dgl.graphbolt.stages.layers import layers_of, mark_padding, put_layers, sample_of
 from manyhop_dgl.graphbolt.stages.sampling import SubgraphSampler
 from manyhop_dgl.graphbolt.stages.stage import CopyTo, SeedEdgesExcluder, is_ours, step
-from manyhop_dgl.graphbolt.typing import Pipe
+from manyhop_dgl.graphbolt.types import Pipe, etype_str_to_tuple, seed_type_str_to_ntypes
 
 _IDS = (
     "_own_seeds",

@@ -18,8 +18,7 @@ from manyhop.placement import GPUPlace
 from manyhop.sampling import BatchKey, NodeRequest, SampledSubgraph
 from manyhop.sampling.engines import Engine, placed_engine
 from manyhop_dgl.graphbolt.graph.topology import Topology, check_on_gpu
-from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
-from manyhop_dgl.graphbolt.items.minibatcher import minibatcher_default
+from manyhop_dgl.graphbolt.items.minibatch import MiniBatch, minibatcher_default
 from manyhop_dgl.graphbolt.loader.chain import AllAtOnce, Chain, Sampling
 from manyhop_dgl.graphbolt.loader.stats import num_seeds
 from manyhop_dgl.graphbolt.stages.layers import AllLayers, are_nested, sample_of

@@ -23,7 +23,7 @@ from manyhop_dgl.graphbolt.stages.features import FeatureFetcher
 from manyhop_dgl.graphbolt.stages.negative import NegativeSampler
 from manyhop_dgl.graphbolt.stages.sampling import SubgraphSampler
 from manyhop_dgl.graphbolt.stages.stage import CopyTo, Stage, Step, drawing, is_of_this_package, is_ours, step
-from manyhop_dgl.graphbolt.typing import Pipe
+from manyhop_dgl.graphbolt.types import Pipe
 
 _Part = tuple[StageName, list[Step], Streams | None]
 

@@ -15,11 +15,9 @@ from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
 from manyhop.pipeline import PaddedRows, clear_rows
 from manyhop_dgl.graphbolt.features.feature import FeatureKey, Gather, ReadRequest, read_by
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
-from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple, etype_tuple_to_str
-from manyhop_dgl.graphbolt.stages.base import functional_datapipe
-from manyhop_dgl.graphbolt.stages.hints import check_hints
+from manyhop_dgl.graphbolt.pipes import check_hints, functional_datapipe
 from manyhop_dgl.graphbolt.stages.stage import MiniBatchTransformer
-from manyhop_dgl.graphbolt.typing import Features, Pipe
+from manyhop_dgl.graphbolt.types import Features, Pipe, etype_str_to_tuple, etype_tuple_to_str
 
 Keys: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
 

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop_dgl.graphbolt.graph.exclude import Excluded, split_pairs
-from manyhop_dgl.graphbolt.graph.subgraph import CSC, CSCFormatBase
+from manyhop_dgl.graphbolt.graph.subgraph import CSC, CSCFormatBase, Excluded, split_pairs
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
-from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple
-from manyhop_dgl.graphbolt.typing import Nodes
+from manyhop_dgl.graphbolt.types import Nodes, etype_str_to_tuple
 
 Number: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """``number(nodes of columns, others)`` gives nodes of rows, and the position of each of both among them."""

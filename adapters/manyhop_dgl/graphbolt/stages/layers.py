@@ -16,15 +16,13 @@ from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.pipeline import Padded
 from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.engines import Engine
-from manyhop_dgl.graphbolt.graph.exclude import Excluded
 from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
-from manyhop_dgl.graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl, columns_of_edges
+from manyhop_dgl.graphbolt.graph.subgraph import CSCFormatBase, Excluded, SampledSubgraphImpl, columns_of_edges
 from manyhop_dgl.graphbolt.graph.subgraph import SampledSubgraph as OneLayer
 from manyhop_dgl.graphbolt.graph.topology import Topology, fanout_list
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
-from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple, etype_tuple_to_str
 from manyhop_dgl.graphbolt.stages.functional import compact_csc_format, unique_and_compact_csc_formats
-from manyhop_dgl.graphbolt.typing import Nodes
+from manyhop_dgl.graphbolt.types import Nodes, etype_str_to_tuple, etype_tuple_to_str
 from manyhop_dgl.samplers.cut import columns_of, nodes_by_hop
 from manyhop_dgl.samplers.seeding import next_key
 

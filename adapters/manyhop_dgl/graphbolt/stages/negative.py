@@ -10,9 +10,9 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
-from manyhop_dgl.graphbolt.stages.base import functional_datapipe
+from manyhop_dgl.graphbolt.pipes import functional_datapipe
 from manyhop_dgl.graphbolt.stages.stage import MiniBatchTransformer
-from manyhop_dgl.graphbolt.typing import Pairs, Pipe
+from manyhop_dgl.graphbolt.types import Pairs, Pipe
 
 
 @functional_datapipe("sample_negative")

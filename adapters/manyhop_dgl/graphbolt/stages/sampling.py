@@ -12,9 +12,8 @@ from manyhop.arguments import flags
 from manyhop.errors import InputError
 from manyhop_dgl.graphbolt.graph.subgraph import SampledSubgraph, SampledSubgraphImpl
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
-from manyhop_dgl.graphbolt.stages.base import functional_datapipe
+from manyhop_dgl.graphbolt.pipes import check_hints, functional_datapipe
 from manyhop_dgl.graphbolt.stages.functional import compact_csc_format
-from manyhop_dgl.graphbolt.stages.hints import check_hints
 from manyhop_dgl.graphbolt.stages.layers import (
     AllLayers,
     check_graph,
@@ -25,7 +24,7 @@ from manyhop_dgl.graphbolt.stages.layers import (
 )
 from manyhop_dgl.graphbolt.stages.seeds import begin_nodes
 from manyhop_dgl.graphbolt.stages.stage import MiniBatchTransformer
-from manyhop_dgl.graphbolt.typing import Nodes, Pipe
+from manyhop_dgl.graphbolt.types import Nodes, Pipe
 
 
 @functional_datapipe("sample_subgraph")

@@ -11,9 +11,14 @@ from torch import Tensor
 from manyhop.arguments import check_no_mask
 from manyhop.errors import InputError
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
-from manyhop_dgl.graphbolt.items.names import CANONICAL_ETYPE_DELIMITER, etype_str_to_tuple, seed_type_str_to_ntypes
 from manyhop_dgl.graphbolt.stages.functional import unique_and_compact
-from manyhop_dgl.graphbolt.typing import Links, Nodes
+from manyhop_dgl.graphbolt.types import (
+    CANONICAL_ETYPE_DELIMITER,
+    Links,
+    Nodes,
+    etype_str_to_tuple,
+    seed_type_str_to_ntypes,
+)
 
 Added: TypeAlias = tuple[str, int, torch.Size]
 """Where nodes are among the collected ones: their type, their part, the shape that they had."""

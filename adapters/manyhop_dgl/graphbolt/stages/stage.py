@@ -17,12 +17,10 @@ from manyhop.graph import HOMOGENEOUS_NODE
 from manyhop.loading import DROPPED, BatchContext
 from manyhop.sampling import BatchKey, SampledSubgraph
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
-from manyhop_dgl.graphbolt.items.names import etype_tuple_to_str
-from manyhop_dgl.graphbolt.stages.base import DataPipe, functional_datapipe, move
+from manyhop_dgl.graphbolt.pipes import DataPipe, check_hints, functional_datapipe, move
 from manyhop_dgl.graphbolt.stages.functional import edges_to_exclude, exclude_seed_edges
-from manyhop_dgl.graphbolt.stages.hints import check_hints
 from manyhop_dgl.graphbolt.stages.layers import without_edges
-from manyhop_dgl.graphbolt.typing import Pipe
+from manyhop_dgl.graphbolt.types import Pipe, etype_tuple_to_str
 
 Step = Callable[[Any], Any]
 

@@ -11,10 +11,11 @@ from torch import Tensor
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
 from manyhop_dgl.graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraph
-from manyhop_dgl.graphbolt.items.names import etype_str_to_tuple
+from manyhop_dgl.graphbolt.types import etype_str_to_tuple
 
 if TYPE_CHECKING:
     from dgl.heterograph import DGLBlock
+
 
 _LARGEST = torch.iinfo(torch.int32).max
 

@@ -1,19 +1,80 @@
-"""A dataset of DGL's older kind, or of OGB, as one of GraphBolt's."""
+"""Ready-made datasets: GraphBolt's own in existing folders, and those of dgl.data and OGB."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop_dgl.graphbolt.datasets.dataset import Dataset, Items, OnDiskTask, all_nodes_of
+from manyhop.stores import StorePlace
+from manyhop_dgl.graphbolt.datasets.dataset import Dataset, Items, OnDiskDataset, OnDiskTask, all_nodes_of
 from manyhop_dgl.graphbolt.features.feature import BasicFeatureStore, FeatureKey
-from manyhop_dgl.graphbolt.features.torch_based import TorchBasedFeature
+from manyhop_dgl.graphbolt.features.tensors import TorchBasedFeature
 from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_dgl.graphbolt.graph.make import structure_of
-from manyhop_dgl.graphbolt.items.names import etype_tuple_to_str
 from manyhop_dgl.graphbolt.items.sets import HeteroItemSet, ItemSet
+from manyhop_dgl.graphbolt.types import etype_tuple_to_str
+
+
+class BuiltinDataset(OnDiskDataset):
+    """One of GraphBolt's ready-made datasets, in the folder ``root/name-seeds`` (as after DGL 2.1), else ``root/name``.
+
+    Nothing is downloaded.
+
+    Args:
+        name: of the dataset.
+        root: the folder that it is in.
+        placement: as of :class:`OnDiskDataset`.
+        device: as of :class:`OnDiskDataset`.
+
+    Raises:
+        InputError: it is not there.
+    """
+
+    _NAMES = (
+        "cora",
+        "igb-het-medium",
+        "igb-het-small",
+        "igb-het-tiny",
+        "igb-hom",
+        "igb-hom-large",
+        "igb-hom-medium",
+        "igb-hom-small",
+        "igb-hom-tiny",
+        "ogbl-citation2",
+        "ogb-lsc-mag240m",
+        "ogbn-arxiv",
+        "ogbn-mag",
+        "ogbn-papers100M",
+        "ogbn-products",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        root: str | Path = "datasets",
+        *,
+        placement: StorePlace = "process",
+        device: torch.device | str | None = None,
+    ) -> None:
+        own = name.removesuffix("-seeds")
+        folders = [Path(root) / f"{own}-seeds", *([] if name.endswith("-seeds") else [Path(root) / own])]
+        folder = next((path for path in folders if path.exists()), None)
+        if folder is None:
+            raise InputError(
+                f"Expected the dataset '{name}' in {' or '.join(map(str, folders))}, found none. "
+                + (
+                    f"This package downloads nothing. Download {own}-seeds.zip from DGL's page of GraphBolt datasets "
+                    f"(https://data.dgl.ai/dataset/graphbolt/{own}-seeds.zip) and unpack it into {Path(root)}."
+                    if own in self._NAMES
+                    else f"Available datasets are {list(self._NAMES)}; for your own, use OnDiskDataset(folder)."
+                )
+            )
+        super().__init__(folder, placement=placement, device=device)
+
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
 

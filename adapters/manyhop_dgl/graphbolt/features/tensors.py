@@ -14,18 +14,42 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
-from manyhop.features import DistributedRows, RowRequest, ShardedRows, gather, is_pinned
+from manyhop.features import DistributedRows, RowRequest, ShardedRows, gather, is_pinned, pin
 from manyhop.files import Rows
 from manyhop.loading import current_key
 from manyhop.memory.mapped_files import reside_in_files
 from manyhop.pipeline import current_exchange
 from manyhop.stores import GPURows, NodeRows, StoreExchange, StorePlace, as_it_is, check_place, rows_in
 from manyhop.system.copying import to_device
-from manyhop_dgl.graphbolt.datasets.files import read_feature, read_tensor
-from manyhop_dgl.graphbolt.datasets.metadata import OnDiskFeatureData
 from manyhop_dgl.graphbolt.features.feature import BasicFeatureStore, Feature, FeatureKey, row_numbers
-from manyhop_dgl.graphbolt.features.pinning import pinned
-from manyhop_dgl.graphbolt.typing import GBWarning
+from manyhop_dgl.graphbolt.features.on_disk import OnDiskFeatureData, read_feature, read_tensor
+from manyhop_dgl.graphbolt.types import GBWarning
+
+_PAGES_OF_ITS_OWN = (
+    1 << 26
+)  # bytes from which on no other tensor lies in the same pages; malloc has them from 32 MiB on
+
+
+def pinned(tensor: Tensor) -> Tensor:
+    """A tensor of the CPU in pinned memory: itself, pinned where it is, or, if it is small, a copy.
+
+    Whole pages are pinned in place. A small tensor shares its pages with others, which CUDA would then refuse to copy.
+
+    Raises:
+        InputError: there is no GPU.
+        CapacityError: the system does not let this process pin as much memory.
+    """
+    if tensor.device.type != "cpu":
+        return tensor
+    if not torch.cuda.is_available():
+        raise InputError("Expected a CUDA device to pin memory for, found none. Do not pin on this machine.")
+    if is_pinned(tensor):
+        return tensor
+    if tensor.nbytes < _PAGES_OF_ITS_OWN:
+        return tensor.pin_memory()
+    pin(tensor)
+    return tensor
+
 
 _Held: TypeAlias = Tensor | ShardedRows | DistributedRows
 _NAME = "the feature"  # in errors
