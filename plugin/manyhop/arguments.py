@@ -131,9 +131,11 @@ def positions(index: Any, count: int) -> Tensor:
     """
     import torch
 
+    from manyhop.system.arrays import listed
+
     what = "Expected a sampler to give"
     try:
-        found = torch.as_tensor(index)
+        found = torch.as_tensor(listed(index))
     except (TypeError, ValueError, RuntimeError):
         raise InputError(f"{what} lists of positions, got {index!r}.") from None
     if found.numel() == 0:

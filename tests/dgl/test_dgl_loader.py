@@ -305,6 +305,29 @@ def test_a_dataset_of_batches():
     assert [batch[1].numel() for batch in DataLoader(graph(), iter(GivenBatches().batches), sampler())] == [5, 7, 2]
 
 
+class Endless(torch.utils.data.Dataset):
+    """A map-style dataset that no number is too large for."""
+
+    def __init__(self, item):
+        self.item = item
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, i):
+        return self.item(i)
+
+
+def test_a_map_style_dataset_ends_with_its_length():
+    loader = DataLoader(graph(), Endless(lambda i: torch.arange(4) + 4 * i), sampler())
+    assert [batch[1].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    ids = Endless(lambda i: 2 * i)
+    assert [batch[1].tolist() for batch in DataLoader(graph(), ids, sampler(), batch_size=2)] == [[0, 2], [4]]
+    by_type = DataLoader(graph(), {"_N": ids}, sampler(), batch_size=2)
+    assert [batch[1]["_N"].tolist() for batch in by_type] == [[0, 2], [4]]
+    assert sampler().sample(graph(), ids)[1].tolist() == [0, 2, 4]
+
+
 def test_resume_in_a_dataset_of_batches():
     first = DataLoader(graph(), GivenBatches(), sampler(), seed=2)
     whole = [flat(batch) for batch in DataLoader(graph(), GivenBatches(), sampler(), seed=2)]

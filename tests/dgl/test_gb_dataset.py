@@ -124,6 +124,16 @@ def test_what_dgl_has_preprocessed_stays(tmp_path):
     assert (tmp_path / "preprocessed" / "metadata.yaml").read_text() == "dataset_name: dgl's\n"
 
 
+def in_order_of_files(graph):
+    """Edge data as DGL keeps them: type after type, each in the order of its file; but for original edge ids."""
+    ids = graph.edge_attributes.get(gb.ORIGINAL_EDGE_ID)
+    if ids is None:
+        return graph.edge_attributes
+    kind = torch.zeros_like(ids) if graph.type_per_edge is None else graph.type_per_edge
+    order = torch.tensor(sorted(range(len(ids)), key=lambda e: (int(kind[e]), int(ids[e]))))
+    return {name: v if name == gb.ORIGINAL_EDGE_ID else v[order] for name, v in graph.edge_attributes.items()}
+
+
 def write_as_dgl_does(folder, graph, monkeypatch, **config):
     """A folder as DGL's GraphBolt leaves it after preprocessing: its graph is a C++ object in a Python object."""
     tensors = {"version_number": torch.tensor([6199]), "indptr": graph.csc_indptr, "indices": graph.indices}
@@ -134,9 +144,10 @@ def write_as_dgl_does(folder, graph, monkeypatch, **config):
     for name in ("node_type_to_id", "edge_type_to_id"):
         if getattr(graph, name) is not None:
             state[name] = {key: torch.tensor(k) for key, k in getattr(graph, name).items()}
-    for name in ("node_attributes", "edge_attributes"):
-        if getattr(graph, name) is not None:
-            state[name] = getattr(graph, name)
+    if graph.node_attributes is not None:
+        state["node_attributes"] = graph.node_attributes
+    if graph.edge_attributes is not None:
+        state["edge_attributes"] = in_order_of_files(graph)
 
     class ScriptObject:
         def __getstate__(self):
@@ -173,6 +184,7 @@ def test_what_dgl_has_preprocessed_is_used_where_nothing_else_is_there(tmp_path,
             os.remove(tmp_path / "b" / "metadata.yaml")
         dataset = gb.OnDiskDataset(tmp_path / "b", include_original_edge_id=True).load()
         assert repr(dataset.graph) == repr(expected)
+        assert torch.equal(dataset.graph.edge_attributes["p"], expected.edge_attributes["p"])
         assert dataset.dataset_name == "dgl's"
         assert dataset.graph.topology().graph.num_nodes == expected.topology().graph.num_nodes
     with pytest.raises(InputError, match="Restore"):
@@ -185,6 +197,13 @@ def test_dgls_graph_without_ids_or_of_another_version(tmp_path, monkeypatch):
     assert gb.OnDiskDataset(tmp_path).load().graph.num_edges == graph.num_edges
     with pytest.raises(InputError, match="made without"):
         gb.OnDiskDataset(tmp_path, include_original_edge_id=True)
+    graph.add_edge_attribute("p", torch.arange(graph.num_edges))
+    os.remove(tmp_path / "preprocessed" / "metadata.yaml")
+    (tmp_path / "preprocessed" / "fused_csc_sampling_graph.pt").unlink()
+    (tmp_path / "preprocessed").rmdir()
+    write_as_dgl_does(tmp_path, graph, monkeypatch)
+    with pytest.warns(gb.GBWarning, match=r"original edge ids beside the edge data \['p'\]"):
+        gb.OnDiskDataset(tmp_path).load()
     path = tmp_path / "preprocessed" / "fused_csc_sampling_graph.pt"
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(InputError, match="cannot be read"):

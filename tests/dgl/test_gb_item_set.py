@@ -67,6 +67,18 @@ def test_numbers_have_the_dtype_of_the_scalar():
     assert [int(x) for x in gb.ItemSet(5)[::-2]] == [4, 2, 0]
 
 
+@pytest.mark.parametrize("made", [lambda: map(int, range(6)), lambda: (i for i in range(6))])
+def test_items_of_an_iterator_are_read_once(made):
+    sampler = gb.ItemSampler(gb.ItemSet(made(), names="seeds"), batch_size=4)
+    assert len(list(sampler)) == 2
+    with pytest.raises(InputError, match="iterator that was read before"):
+        list(sampler)
+    by_type = gb.HeteroItemSet({"a": gb.ItemSet(made()), "b": gb.ItemSet(6)})
+    assert len(list(by_type)) == 12
+    with pytest.raises(InputError, match="iterator that was read before"):
+        list(by_type)
+
+
 def test_names():
     assert gb.ItemSet(5, names="seeds").names == ("seeds",)
     pair = (torch.arange(2), torch.arange(2))

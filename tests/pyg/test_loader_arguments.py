@@ -24,6 +24,18 @@ def loader_of(data, **kwargs):
     return NeighborLoader(data, [3, 2], **{"batch_size": 8, "shuffle": True, "seed": 5, **kwargs})
 
 
+def test_a_map_style_dataset_of_nodes_ends_with_its_length(data):
+    class Endless(torch.utils.data.Dataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, i):
+            return 2 * i
+
+    loader = NeighborLoader(data, [3], input_nodes=Endless(), batch_size=2)
+    assert [batch.n_id[: batch.batch_size].tolist() for batch in loader] == [[0, 2], [4]]
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 def test_worker_init_fn_runs_once_in_each_thread(data, persistent):
     calls = []

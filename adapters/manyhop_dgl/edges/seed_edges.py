@@ -10,6 +10,7 @@ from torch import Tensor
 
 from manyhop.arguments import check_no_mask
 from manyhop.errors import InputError
+from manyhop.system.arrays import listed
 
 
 def as_ids(ids: Any, bound: int, what: str) -> tuple[Tensor, bool]:
@@ -24,7 +25,7 @@ def as_ids(ids: Any, bound: int, what: str) -> tuple[Tensor, bool]:
             ids, single = torch.tensor([operator.index(ids)]), True
     except (TypeError, ValueError, RuntimeError):
         try:
-            ids = torch.as_tensor(ids)
+            ids = torch.as_tensor(listed(ids))
         except (TypeError, ValueError, RuntimeError):
             raise InputError(f"Expected {what} as a tensor of ids, got {type(ids).__name__}.") from None
     if ids.dim() == 0:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop.system.arrays import listed
 
 
 def checked_edge_type(edge_type: object) -> EdgeType:
@@ -30,7 +31,7 @@ def checked_pair(edge_type: EdgeType, pair: Any) -> tuple[Tensor, Tensor]:
         GraphError: they are not.
     """
     try:
-        src, dst = (torch.as_tensor(ids) for ids in pair)
+        src, dst = (torch.as_tensor(listed(ids)) for ids in pair)
     except (TypeError, ValueError, RuntimeError):
         raise GraphError(
             f"Expected the edges of {edge_type} as (sources, destinations), got {type(pair).__name__}."

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 
 from manyhop.arguments import check_no_mask
 from manyhop.errors import InputError
-from manyhop.system.arrays import as_tensor
+from manyhop.system.arrays import as_tensor, is_map_style, listed
 
 Indices: TypeAlias = Tensor | dict[Any, Tensor]
 
@@ -93,14 +93,15 @@ def as_seeds(indices: object) -> Seeds | GivenBatches:
         return Seeds({kind: _as_tensor(value, f"indices[{kind!r}]") for kind, value in indices.items()})
     if isinstance(indices, Tensor):
         return Seeds(_as_tensor(indices, "indices"))
+    if is_map_style(indices) and not _has_ids(indices):
+        return GivenBatches(indices)
     try:
         tensor = _plain(indices)
     except (TypeError, ValueError, RuntimeError):
         tensor = None
     if tensor is not None:
         return Seeds(_as_tensor(tensor, "indices"))
-    can_be_indexed = hasattr(indices, "__getitem__") and hasattr(indices, "__len__")
-    if (isinstance(indices, Iterable) or can_be_indexed) and not isinstance(indices, str | bytes):
+    if isinstance(indices, Iterable) and not isinstance(indices, str | bytes):
         return GivenBatches(indices)
     raise InputError(
         "Expected indices to be a tensor, a dictionary of tensors by type, or a dataset of the indices of batches, got "
@@ -122,4 +123,9 @@ def _as_tensor(value: object, name: str) -> Tensor:
 
 
 def _plain(value: object) -> Tensor:
-    return as_tensor(value) if isinstance(value, np.ndarray) else torch.as_tensor(value)
+    return as_tensor(value) if isinstance(value, np.ndarray) else torch.as_tensor(listed(value))
+
+
+def _has_ids(dataset: Any) -> bool:
+    """Return whether the items of a map-style dataset are single ids, by the first one."""
+    return len(dataset) > 0 and torch.as_tensor(dataset[0]).dim() == 0

@@ -13,6 +13,7 @@ from torch import Tensor
 from manyhop.arguments import check_no_mask
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
+from manyhop.system.arrays import listed
 from manyhop_dgl.graph.topology import Topology
 from manyhop_dgl.typing import EdgeName, Fanouts, LayerFanouts, Names, Nodes
 
@@ -142,7 +143,7 @@ def as_ids(ids: Any, what: str) -> Tensor:
     """
     tensor: Tensor = ids
     if not isinstance(ids, Tensor):
-        values = np.asarray(ids)
+        values = np.asarray(listed(ids))
         if (values.dtype.kind not in "iu" or values.dtype == np.uint8) and values.size > 0:
             raise InputError(f"Expected {what} as integers, got {type(ids).__name__} of {values.dtype}.")
         tensor = torch.from_numpy(values.astype(np.int64))

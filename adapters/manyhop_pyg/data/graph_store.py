@@ -23,6 +23,7 @@ from manyhop.stores import (
     counts_of_parts,
     place_for_topology,
 )
+from manyhop.system.arrays import listed
 from manyhop_pyg.data.tensor_attrs import is_edge_type
 
 Size = tuple[int | None, int | None]
@@ -195,7 +196,7 @@ def _checked(edge_index: object, attr: EdgeAttr) -> tuple[Tensor, Tensor]:
 
 def _pair(edge_index: Any, name: str) -> tuple[Tensor, Tensor]:
     try:
-        first, second = (torch.as_tensor(part) for part in edge_index)
+        first, second = (torch.as_tensor(listed(part)) for part in edge_index)
     except (TypeError, ValueError, RuntimeError):
         raise GraphError(f"Expected the {name} as a pair of tensors, got {type(edge_index).__name__}.") from None
     return first, second

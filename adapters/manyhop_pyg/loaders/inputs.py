@@ -16,6 +16,7 @@ from manyhop.arguments import check_no_mask
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.system.arrays import as_tensor as from_array
+from manyhop.system.arrays import listed
 from manyhop_pyg.data.convert import plain
 from manyhop_pyg.data.remote import is_hetero, read_edge_index
 from manyhop_pyg.samplers.given_negatives import EdgeInput, GivenNegatives
@@ -360,6 +361,6 @@ def as_tensor(name: str, value: object) -> Tensor:
             return torch.from_numpy(np.array(value))  # in half the time of torch
         if isinstance(value, list):
             return torch.as_tensor(np.asarray(value) if value else torch.empty(0).long())
-        return from_array(np.asarray(value))
+        return from_array(np.asarray(listed(value)))
     except (TypeError, ValueError, RuntimeError):
         raise InputError(f"Expected {name} as a tensor, got {type(value).__name__}.") from None

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 
+_MAP_STYLE = {"__getitem__": True, "__len__": True, "__iter__": False, "__array__": False}
+
 
 def as_tensor(value: Any) -> Tensor:
     """A tensor or an array as a tensor without a gradient, on the same memory.
@@ -19,6 +21,19 @@ def as_tensor(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
     return torch.from_numpy(value if value.flags.writeable else value.copy())
+
+
+def is_map_style(value: Any) -> bool:
+    """Return whether a value is read by number and has a length, but cannot be iterated, as datasets of torch."""
+    return all(hasattr(value, name) == has for name, has in _MAP_STYLE.items())
+
+
+def listed(value: Any) -> Any:
+    """Return the items of a map-style dataset as a list; any other value as it is.
+
+    torch and numpy would read a dataset until IndexError, which it need not raise.
+    """
+    return [value[i] for i in range(len(value))] if is_map_style(value) else value
 
 
 def has_memory(tensor: Tensor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop_dgl.graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_dgl.graphbolt.graph.make import fused_csc_sampling_graph
+from manyhop_dgl.graphbolt.types import ORIGINAL_EDGE_ID, GBWarning
 
 _reading = threading.Lock()
 _PACKAGES = (__name__.removesuffix(".datasets.graph"), "manyhop_dgl" + ".graphbolt")  # that have written graphs
@@ -32,6 +34,7 @@ def read_sampling_graph(path: Path) -> FusedCSCSamplingGraph:
     try:
         with _reading, torch.serialization.safe_globals(known):  # which are forgotten again at its end
             graph = torch.load(path, weights_only=True)
+        unordered = isinstance(graph, _OfDGL) and graph.unordered()
         if isinstance(graph, _OfDGL):
             graph = graph.convert()
     except Exception as error:  # damaged files raise errors of many kinds
@@ -41,6 +44,13 @@ def read_sampling_graph(path: Path) -> FusedCSCSamplingGraph:
         ) from error
     if not isinstance(graph, FusedCSCSamplingGraph):
         raise InputError(f"{path}: Expected a FusedCSCSamplingGraph, got a {type(graph).__name__}.")
+    if unordered:
+        warnings.warn(
+            f"{path}: Expected original edge ids beside the edge data {unordered}, which DGL leaves in the order of "
+            "the files of edges, got none: the data belong to other edges. Restore the files of edges.",
+            GBWarning,
+            stacklevel=2,
+        )
     graph.indices = torch.from_numpy(graph.indices.numpy().copy())  # numpy's memory asks for huge pages
     return graph
 
@@ -57,8 +67,16 @@ class _OfDGL:
 
     _c_csc_graph: _OfTorch
 
+    def unordered(self) -> list[str]:
+        """Return the names of edge data whose order is not known, as there are no original edge ids."""
+        data = self._c_csc_graph.state.get("edge_attributes") or {}
+        return [] if ORIGINAL_EDGE_ID in data else sorted(data)
+
     def convert(self) -> FusedCSCSamplingGraph:
-        """Convert a graph of DGL's GraphBolt to a :class:`FusedCSCSamplingGraph`."""
+        """Convert a graph of DGL's GraphBolt to a :class:`FusedCSCSamplingGraph`.
+
+        DGL leaves edge data in the order of the files of edges. Original edge ids put them into that of the graph.
+        """
         state: dict[str, dict[str, Any]] = self._c_csc_graph.state
         tensors = state["independent_tensors"]
         if int(tensors["version_number"]) != _VERSION:
@@ -67,13 +85,21 @@ class _OfDGL:
             name: {key: int(value) for key, value in state[name].items()} if name in state else None
             for name in ("node_type_to_id", "edge_type_to_id")
         }
+        data = dict(state.get("edge_attributes") or {})
+        kind = tensors.get("type_per_edge")
+        if ORIGINAL_EDGE_ID in data:
+            row = data[ORIGINAL_EDGE_ID].long()
+            if kind is not None:  # ids count within a type
+                sizes = kind.long().bincount()
+                row = row + (sizes.cumsum(0) - sizes)[kind.long()]
+            data |= {name: values[row] for name, values in data.items() if name != ORIGINAL_EDGE_ID}
         return fused_csc_sampling_graph(
             tensors["indptr"],
             tensors["indices"],
             tensors.get("node_type_offset"),
-            tensors.get("type_per_edge"),
+            kind,
             numbers["node_type_to_id"],
             numbers["edge_type_to_id"],
             state.get("node_attributes"),
-            state.get("edge_attributes"),
+            data or None,
         )

@@ -49,6 +49,7 @@ class ItemSet:
                 "Name each of them."
             )
         self._length = self._find_length()
+        self._begun = False
 
     def _find_length(self) -> int | None:
         """How many items; ``None`` where that cannot be known."""
@@ -88,6 +89,7 @@ class ItemSet:
         return self._length
 
     def __iter__(self) -> Iterator[Any]:
+        self._begin()
         if _is_scalar(self._items):
             yield from self[:]
         elif len(self._items) == 1:
@@ -97,6 +99,16 @@ class ItemSet:
         else:
             for i in range(self._length):
                 yield tuple(item[i] for item in self._items)
+
+    def _begin(self) -> None:
+        """Raise InputError where an iterator, which can be read once, has been read before."""
+        used = [item for item in self._items if isinstance(item, Iterator)] if isinstance(self._items, tuple) else []
+        if used and self._begun:
+            raise InputError(
+                f"Expected items that can be iterated again, got a {type(used[0]).__name__}, an iterator that was "
+                "read before. Pass a list, or an object whose __iter__ begins anew."
+            )
+        self._begun = True
 
     def __getitem__(self, index: Index) -> Any:
         """Items by number, by slice or by ``[count]`` numbers.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
+from manyhop_dgl.graphbolt.features.feature import row_numbers
 from manyhop_dgl.graphbolt.graph.subgraph import CSC, CSCFormatBase, Excluded, split_pairs
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
 from manyhop_dgl.graphbolt.types import Nodes, etype_str_to_tuple
@@ -54,7 +55,7 @@ def index_select(tensor: Tensor, index: Tensor) -> Tensor:
     """Return ``tensor[index]``, along dimension 0. A pinned tensor is read by the GPU that ``index`` lies on."""
     from manyhop.features import gather
 
-    (rows,) = gather([(tensor, index)])
+    (rows,) = gather([(tensor, row_numbers(index))])
     return rows  # type: ignore[no-any-return]  # one tensor for each request; gather says Any
 
 
