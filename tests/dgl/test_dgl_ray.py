@@ -17,9 +17,9 @@ def train(config):
 
     ends = torch.randint(0, 60, (2, 300), generator=torch.Generator().manual_seed(1))
     graph = dgl.graph(tuple(ends), num_nodes=60)
-    items = gb.ItemSampler(gb.ItemSet(torch.arange(56), names="seeds"), batch_size=7, shuffle=True)
+    items = gb.DistributedItemSampler(gb.ItemSet(torch.arange(56), names="seeds"), batch_size=7, shuffle=True)
     sampled = items.sample_neighbor(gb.from_dglgraph(graph, is_homogeneous=True), [3, 2])
-    options = {"batch_size": 7, "shuffle": True}
+    options = {"batch_size": 7, "shuffle": True, "use_ddp": True}
     loaders = {
         "DGL": manyhop_dgl.DataLoader(graph, torch.arange(56), manyhop_dgl.NeighborSampler([3, 2]), **options),
         "GraphBolt": gb.DataLoader(sampled),

@@ -1,23 +1,21 @@
-"""Accelerate's scripts: their ranks share the batches of loaders that it prepares."""
-
-import itertools
+"""Accelerate's scripts: it leaves loaders whose ranks share batches as they are, and refuses others."""
 
 import pytest
 import torch
-from rank_loaders import NUM_SEEDS, digest, graph, homogeneous, one_process, typed_graph
+from rank_loaders import NUM_SEEDS, digest, graph, homogeneous, one_process
 
 pytest.importorskip("accelerate")
 
 
-def train(shared):
+def train():
     from accelerate import Accelerator
     from torch_geometric.nn import GraphSAGE
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
     model = GraphSAGE(4, 8, num_layers=2, out_channels=3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    options = {"distributed": True} if shared else {}
-    model, optimizer, loader = accelerator.prepare(model, optimizer, homogeneous(seed=5, num_workers=1, **options))
+    loader = homogeneous(seed=5, num_workers=1, distributed=True)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     seen, synchronized = [], []
     for _ in range(2):
         for batch in loader:
@@ -33,16 +31,14 @@ def train(shared):
     return seen, synchronized, in_loader, [p.sum().item() for p in model.parameters()]
 
 
-@pytest.mark.parametrize("shared", [True, False], ids=["distributed=True", "as Accelerate writes it"])
-def test_two_ranks(launcher, shared):
-    first, second = launcher.run(train, shared)
+def test_two_ranks(launcher):
+    first, second = launcher.run(train)
     dealt = [batch for pair in zip(first[0], second[0], strict=True) for batch in pair]
     expected = [batch for epoch in one_process("homogeneous", 2) for batch in epoch]
     assert len(dealt) == len(expected) == 16
-    for k, ((batch, is_padding), other) in enumerate(zip(dealt, expected, strict=True)):
-        filled = not shared and k in (7, 15)  # 5 of 61 seeds are left for the last batch of 8
-        assert (batch != other) == filled
-        assert is_padding == ([False] * 5 + [True] * 3 if filled else [False] * len(is_padding))
+    for (batch, is_padding), other in zip(dealt, expected, strict=True):
+        assert batch == other
+        assert not any(is_padding)
     assert first[1:] == second[1:]
     _, synchronized, in_loader, _ = first
     epoch = [i % 3 == 2 for i in range(len(synchronized) // 2)]
@@ -50,104 +46,51 @@ def test_two_ranks(launcher, shared):
     assert not in_loader
 
 
-CASES = list(itertools.product([False, True], [False, True], [False, True], [6, 16, 64]))
-
-
-def compared():
-    """Sizes of batches, and what is gathered, of ours and of a loader of torch's; with all settings of Accelerate."""
-    from accelerate import Accelerator
-    from accelerate.utils import DataLoaderConfiguration
-
-    from manyhop_pyg import NeighborLoader
-
-    found = []
-    for split, even, drop, batch_size in CASES:
-        configuration = DataLoaderConfiguration(split_batches=split, even_batches=even)
-        accelerator = Accelerator(cpu=True, dataloader_config=configuration)
-        options = {"batch_size": batch_size, "drop_last": drop}
-        ours = accelerator.prepare(NeighborLoader(graph(), [2], num_workers=1, **options))
-        theirs = accelerator.prepare(torch.utils.data.DataLoader(range(NUM_SEEDS), **options))
-        for _ in range(2):
-            both, first = [], []
-            for loader in (ours, theirs):
-                seeds, gathered = [], []
-                for batch in loader:
-                    ids = batch if loader is theirs else batch.input_id
-                    if loader is ours:
-                        assert batch.n_id[: batch.batch_size].tolist() == ids.tolist()
-                        first += ids[~batch.is_padding].tolist()
-                    seeds.append(ids.tolist())
-                    if even or drop:  # else ranks do not have as many batches
-                        gathered += accelerator.gather_for_metrics(ids).tolist()
-                both.append((seeds, gathered))
-            assert len(ours) == len(both[0][0])
-            found.append((*both, first))
-    return found
-
-
-def test_ranks_have_the_seeds_that_accelerate_gives_them(launcher):
-    cases = [case for case in CASES for _ in range(2)]
-    for (_, even, drop, _), *ranks in zip(cases, *launcher.run(compared), strict=True):
-        for ours, theirs, _ in ranks:
-            assert ours == theirs
-            assert not even or drop or ours[1] == list(range(NUM_SEEDS))
-        assert drop or sorted(ranks[0][2] + ranks[1][2]) == list(range(NUM_SEEDS))
-
-
 def refused():
     from accelerate import Accelerator
-    from accelerate.utils import DataLoaderConfiguration
 
-    from manyhop.errors import InputError, RankError
+    from manyhop.errors import InputError
     from manyhop_pyg import NeighborLoader
 
     accelerator = Accelerator(cpu=True)
     mine = torch.arange(NUM_SEEDS).chunk(2)[accelerator.process_index]
     alone = NeighborLoader(graph(), [2], mine, batch_size=8)
-    assert torch.cat([batch.input_id for batch in alone]).tolist() == list(range(len(mine)))  # as it was written
-    with pytest.raises(RankError, match="input_nodes"):
-        accelerator.prepare(NeighborLoader(graph(), [2], mine, batch_size=8))
-    sampler = torch.utils.data.SequentialSampler(range(NUM_SEEDS))
-    with pytest.raises(InputError, match=r"cuts its own batches, to share them in Accelerator.prepare"):
-        accelerator.prepare(NeighborLoader(graph(), [2], sampler=sampler, batch_size=8))
-    halves = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
-    with pytest.raises(InputError, match=r"batch_size that 2 ranks can share evenly in Acc.*, got 7"):
-        halves.prepare(NeighborLoader(graph(), [2], batch_size=7))
+    assert torch.cat([batch.input_id for batch in alone]).tolist() == list(range(len(mine)))
+    with pytest.raises(InputError, match=r"in Accelerator.prepare.*distributed=True"):
+        accelerator.prepare(alone)
 
 
-def test_what_is_not_shared(launcher):
+def test_ranks_that_do_not_share_batches(launcher):
     launcher.run(refused)
 
 
-def others():
-    """Loaders whose rows are not those of their seeds, whose seeds are sorted by type, or whose sizes are fixed."""
+def of_dgl():
+    """Loaders of DGL and GraphBolt stay as they are; returns seeds, and where gradients are synchronized."""
+    import dgl
     from accelerate import Accelerator
-    from accelerate.utils import DataLoaderConfiguration
 
-    from manyhop_pyg import GraphSAINTRandomWalkSampler, LinkNeighborLoader, NeighborLoader
+    import manyhop_dgl
+    import manyhop_dgl.graphbolt as gb
 
-    accelerator = Accelerator(cpu=True)
-    typed = {"paper": torch.arange(NUM_SEEDS), "author": torch.arange(29)}
-    seeds = []
-    for batch in accelerator.prepare(NeighborLoader(typed_graph(), [2], typed, batch_size=8)):
-        seeds += [(t, i) for t in typed for i in batch[t].input_id[~batch[t].is_padding].tolist()]
-    links = LinkNeighborLoader(graph(), [2], neg_sampling="binary", batch_size=7)
-    walks = GraphSAINTRandomWalkSampler(graph(), batch_size=6, walk_length=2, num_steps=5)
-    remainders = []
-    for loader in accelerator.prepare(links, walks):
-        for _ in loader:
-            remainders.append(accelerator.gradient_state.remainder)
-    halves = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
-    padded, shapes = halves.prepare(NeighborLoader(graph(), [2], batch_size=16, pad="auto")), set()
-    for batch in padded:
-        shapes.add((tuple(batch.x.shape), tuple(batch.edge_index.shape), len(batch.seed_mask), batch.batch_size))
-    return seeds, set(remainders), shapes
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
+    seeds = torch.arange(NUM_SEEDS)
+    sampler = manyhop_dgl.NeighborSampler([2])
+    ours = manyhop_dgl.DataLoader(dgl.graph((seeds, seeds)), seeds, sampler, batch_size=8, use_ddp=True)
+    items = gb.DataLoader(gb.DistributedItemSampler(gb.ItemSet(seeds, names="seeds"), batch_size=8))
+    assert accelerator.prepare(ours, items) == (ours, items)
+    model, found = torch.nn.Linear(1, 1), []
+    for loader in (ours, items):
+        for batch in loader:
+            with accelerator.accumulate(model):
+                own = batch[1] if loader is ours else batch.seeds
+                found.append((own.tolist(), accelerator.sync_gradients))
+    return found
 
 
-def test_other_kinds_of_loaders(launcher):
-    (first, *one), (second, *other) = launcher.run(others)
-    assert sorted(first + second) == [(t, i) for t, n in (("author", 29), ("paper", NUM_SEEDS)) for i in range(n)]
-    assert one == other
-    assert one[0] == {-1}
-    ((_, _, *sizes),) = one[1]
-    assert sizes == [8, 8]
+def test_loaders_of_dgl(launcher):
+    pytest.importorskip("dgl", "2.1")
+    first, second = launcher.run(of_dgl)
+    assert [synchronized for _, synchronized in first] == [False, False, True, True] * 2
+    for begin in (0, 4):
+        seen = [seed for found in (first, second) for seeds, _ in found[begin : begin + 4] for seed in seeds]
+        assert sorted(seen) == list(range(NUM_SEEDS))

@@ -42,17 +42,6 @@ def test_dropped_no_batch_comes_twice(num_batches: int, world_size: int, data: s
 
 
 @given(sizes, worlds, st.data())
-def test_filled_the_last_round_goes_on(num_batches: int, world_size: int, data: st.DataObject) -> None:
-    first = data.draw(st.integers(0, num_batches))
-    turns = [list(deal) for deal in deals(num_batches, world_size, first, "fill")]
-    rounds = -(-(num_batches - first) // world_size)
-    assert {len(t) for t in turns} == {rounds}
-    batches = [t for of_all in zip(*turns, strict=True) for t in of_all]
-    assert [t.batch for t in batches] == list(range(first, first + rounds * world_size))
-    assert [t.is_padding for t in batches] == [t.batch >= num_batches for t in batches]
-
-
-@given(sizes, worlds, st.data())
 def test_kept_uneven_each_batch_comes_once(num_batches: int, world_size: int, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, num_batches))
     turns = [list(deal) for deal in deals(num_batches, world_size, first, "keep")]

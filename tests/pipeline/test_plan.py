@@ -165,18 +165,6 @@ def test_plan_covers_each_item_once(n: int, size: int, shuffle: bool, drop_last:
         assert items == list(range(len(items)))
 
 
-@given(st.integers(1, 30), st.integers(1, 40), st.booleans(), st.integers(0, 3))
-def test_behind_the_last_item_comes_the_first_one(n: int, size: int, shuffle: bool, epoch: int) -> None:
-    plan, wrapped = BatchPlan(n, size, shuffle), BatchPlan(n, size, shuffle, wraps=True)
-    assert len(plan) == len(wrapped)
-    order = np.concatenate([plan.few_indices(epoch, b) for b in range(len(plan))])
-    batches = range(len(plan) + 3)
-    for b, positions in zip(batches, wrapped.many_indices(epoch, batches), strict=True):
-        assert positions.tolist() == [order[(b * size + i) % n] for i in range(size)]
-        assert np.array_equal(wrapped.few_indices(epoch, b), positions)
-        assert wrapped.is_filled(b) == ((b + 1) * size > n)
-
-
 def test_epochs_and_seeds_differ() -> None:
     orders = {
         tuple(BatchPlan(50, 50, shuffle=True, seed=seed).indices(epoch, 0)) for seed in (0, 1, -1) for epoch in (0, 1)

@@ -66,18 +66,6 @@ def test_stores(data: Data, on_gpu: Switch) -> None:
     compare(on_gpu, functools.partial(loader_of, (features, graph)), epochs=1)
 
 
-def test_a_last_batch_that_is_filled(data: Data, on_gpu: Switch) -> None:
-    """As Accelerate's ``even_batches`` has it: seeds that come once more are marked. The host looks up the seeds."""
-
-    def prepared() -> NeighborLoader:
-        loader = loader_of(data, input_nodes=torch.arange(45), shuffle=True)
-        loader._share("a test", "fill")
-        return loader
-
-    loader = compare(on_gpu, prepared, epochs=1)
-    assert [batch.is_padding.sum().item() for batch in loader] == [0, 0, 0, 0, 0, 3]
-
-
 def test_types(hetero: Any, on_gpu: Switch) -> None:
     compare(on_gpu, functools.partial(loader_of, hetero, "paper"), epochs=1)
 

@@ -132,12 +132,8 @@ def test_changes_are_noticed(data, loaders):
     check(cpu, gpu, [5, 9])
 
 
-def test_a_loader_whose_ranks_share_batches_later(data, loaders):
-    """As after Accelerate has prepared it."""
-    cpu, gpu = loaders(data)
-    check(cpu, gpu, [5, 9])
-    for loader in (cpu, gpu):
-        loader._share("a test", "pad")
+def test_a_loader_whose_ranks_share_batches(data, loaders):
+    cpu, gpu = loaders(data, distributed=True)
     check(cpu, gpu, [5, 9])
     assert gpu.batch([5, 9]).is_padding.tolist() == [False, False]
 

@@ -126,7 +126,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         RankError: with ``use_ddp=True``, where ranks pass other arguments, or do not come in time.
     """
 
-    _not_cut = "a dataset of batches as indices. Pass a tensor of indices"
+    _shared_by = "use_ddp=True"
 
     def __init__(
         self,
@@ -235,16 +235,6 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         self._find_gpu()
         self._find_padding()
         self._prepare_ranks()
-
-    @property
-    def _keeps_order(self) -> bool:  # type: ignore[override]
-        return isinstance(self.dataset, Seeds) and len(self.dataset.types) == 1
-
-    @property
-    def _has_row_per_seed(self) -> bool:  # type: ignore[override]
-        """Whether the last block, or the graph of seed edges, is of the seeds: not with negatives, nor in subgraphs."""
-        negatives = getattr(self.graph_sampler, "negative_sampler", None) is not None
-        return isinstance(sampler_of_nodes(self.graph_sampler), BlockSampler) and not negatives
 
     def samples_on_gpu(self) -> bool:
         """Whether batches are made on a GPU: by manyhop's samplers, and of seeds that the loader cuts into batches."""

@@ -18,7 +18,7 @@ from manyhop import cuda
 from manyhop.arguments import callables, flag, positions
 from manyhop.errors import InputError
 from manyhop.graph import grouped_on
-from manyhop.loading import check_engine, check_options, current_turn, next_key
+from manyhop.loading import EpochLoader, check_engine, check_options, current_turn, next_key
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import probe
@@ -40,7 +40,6 @@ from manyhop_pyg.loaders.inputs import input_of
 from manyhop_pyg.loaders.lockstep import check_sharded, make_lockstep, sharded_store
 from manyhop_pyg.loaders.options import LoaderOptions, load_positions, of_ranks
 from manyhop_pyg.loaders.padding import Padding, check_pad
-from manyhop_pyg.loaders.prepared import SharedWhenPrepared
 from manyhop_pyg.loaders.seeds import Seeds, columns_of_nodes, nodes_of_seeds
 from manyhop_pyg.samplers.host import prepare
 from manyhop_pyg.typing import Attributes, Batch, Bounds, Inputs, Positions, PyGData, Sample, StoreSize, Transform
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
 _settling = threading.Lock()
 
 
-class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
+class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
     """A torch ``DataLoader`` whose batches are made by threads of this process, in keyed order.
 
     ``num_workers=N`` is N threads that make batches ahead; 0 makes them in the caller. Neither the order of the batches
@@ -377,8 +376,8 @@ class ThreadedLoader(CoreControl, SharedWhenPrepared, DataLoader[Batch]):
         if self.distributed:
             n = out.metadata[0].numel()
             marks = torch.zeros(n, dtype=torch.bool) if self._gpu is None else self._gpu.marks.take(n)
-            if turn is not None and (first := self.num_first(turn, n)) < n:
-                marks[first:] = True
+            if turn is not None and turn.is_padding:
+                marks[:] = True
             if len(seeds) == 1:
                 seeds[0]["is_padding"] = marks
             else:

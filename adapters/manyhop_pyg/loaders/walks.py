@@ -59,8 +59,6 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
         RankError: with ``distributed=True``, where ranks pass other arguments, or do not come in time.
     """
 
-    _has_row_per_seed = False
-
     def __init__(
         self,
         source: WalkSource,

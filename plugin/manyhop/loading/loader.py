@@ -149,12 +149,7 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
     def _planned(self, plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[Any], torch.Tensor]]:
         """Return the items of a plan's epoch, and what turns them into positions of seeds ``[batch_size] int64``."""
         if self._gpu is not None and self._gpu.finds_seeds(self._view(), self._adapter()):  # items are their numbers
-
-            def to_index(batch: int) -> torch.Tensor:
-                look_up = plan.few_indices if plan.is_filled(batch) else plan.indices
-                return torch.from_numpy(look_up(epoch, batch))
-
-            return ((turn, turn.batch) for turn in deal), to_index
+            return ((turn, turn.batch) for turn in deal), lambda batch: torch.from_numpy(plan.indices(epoch, batch))
         return planned(plan, epoch, deal)
 
     def _over_nodes(self) -> bool:
@@ -330,9 +325,7 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
     def _plan(self, seed: int = 0) -> BatchPlan:
         """Return which seeds are in which batch. Seed 0 is for warming up, before any epoch has a seed."""
         assert self.batch_size is not None
-        return BatchPlan(
-            self._num_items, self.batch_size, self._shuffle, self.drop_last, seed, self._parts, self.uneven == "fill"
-        )
+        return BatchPlan(self._num_items, self.batch_size, self._shuffle, self.drop_last, seed, self._parts)
 
     def _find_parts(self, num_parts: int) -> ItemParts:
         """Group the seeds by part."""

@@ -138,9 +138,6 @@ class BatchPlan:
     parts: ItemParts | None = None
     """The parts of the items, where batches have items of one part each."""
 
-    wraps: bool = False
-    """All batches are full, and there is no last one: behind the last item comes the first one. Not with parts."""
-
     def __post_init__(self) -> None:
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise InputError(f"Expected batch_size to be an integer of at least 1, got {self.batch_size!r}. Pass one.")
@@ -148,7 +145,7 @@ class BatchPlan:
             raise InputError(f"Expected between 0 and 2^40 items, got {self.num_items}. Split the input.")
 
     def __len__(self) -> int:
-        """Number of batches of an epoch, without those that have first items only once more."""
+        """Return the number of batches of an epoch."""
         if self.drop_last:
             return self.num_items // self.batch_size
         return -(-self.num_items // self.batch_size)
@@ -220,12 +217,8 @@ class BatchPlan:
                 begin += len(some)
         return [np.concatenate(several) for several in found]
 
-    def is_filled(self, batch: int) -> bool:
-        """Whether a batch has items that come once more."""
-        return self.wraps and (batch + 1) * self.batch_size > self.num_items
-
     def _check(self, batch: int) -> None:
-        if batch < 0 or (batch >= len(self) and not (self.wraps and self.num_items)):
+        if not 0 <= batch < len(self):
             raise InputError(f"Expected a batch from 0 to {len(self) - 1}, got {batch}. An epoch has no more.")
 
     def in_order(self, batch: int) -> npt.NDArray[np.int64]:
@@ -236,8 +229,6 @@ class BatchPlan:
         """
         self._check(batch)
         first = batch * self.batch_size
-        if self.is_filled(batch):
-            return np.arange(first, first + self.batch_size, dtype=np.int64) % self.num_items
         return np.arange(first, min(first + self.batch_size, self.num_items), dtype=np.int64)
 
 

@@ -12,8 +12,8 @@ from manyhop.pipeline.parts import ItemParts, seats
 Uneven: TypeAlias = Literal["pad", "drop", "error"]
 """What happens where ranks cannot share the batches evenly: batches are repeated, left out, or an error is raised."""
 
-Dealing: TypeAlias = Uneven | Literal["fill", "keep"]
-"""The same, and what libraries do that prepare loaders: fill the last round with the first items, or keep it uneven."""
+Dealing: TypeAlias = Uneven | Literal["keep"]
+"""The same, or, as GraphBolt does: only the first ranks have a batch in the last round."""
 
 
 class Turn(NamedTuple):
@@ -35,9 +35,8 @@ class Deal:
 
     Rank ``r`` of ``W`` gets batches ``first + r``, ``first + r + W``, and so on; all ranks get the same number. Where
     the last round is not full, ``"pad"`` fills it with batches of the epoch from batch 0 on, ``"drop"`` leaves it out,
-    ``"fill"`` goes on with batches that a plan that ``wraps`` has, and with ``"keep"`` only the first ranks have one.
-    With ``parts``, the ranks get the same batches in each round, but a full round is dealt out by the parts of its
-    batches: to ranks to which they are local, as far as possible.
+    and with ``"keep"`` only the first ranks have one. With ``parts``, the ranks get the same batches in each round, but
+    a full round is dealt out by the parts of its batches: to ranks to which they are local, as far as possible.
 
     Raises:
         InputError: for numbers out of range, another ``uneven``, or ``"error"`` where the last round is not full.
@@ -68,7 +67,7 @@ class Deal:
             raise InputError(
                 f"Expected to begin at 0 to {self.num_batches} batches, got {self.first}. There are no more."
             )
-        if self.uneven not in ("fill", "keep", *get_args(Uneven)):
+        if self.uneven not in ("keep", *get_args(Uneven)):
             raise InputError(
                 f"Expected uneven to be one of {get_args(Uneven)}, got {self.uneven!r}. Choose one of them."
             )
@@ -98,7 +97,7 @@ class Deal:
             homes = self.parts.homes(begin, begin + self.world_size)
             seat = seats(homes, self.parts.num_parts).index(self.rank)
         place = begin + seat
-        return Turn(round, place if self.uneven == "fill" else place % self.num_batches, place >= self.num_batches)
+        return Turn(round, place % self.num_batches, place >= self.num_batches)
 
     def after(self, rounds: int) -> int:
         """Global batches of the epoch that are done after some rounds, those before ``first`` included."""

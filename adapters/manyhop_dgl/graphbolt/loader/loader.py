@@ -28,14 +28,12 @@ from manyhop.sampling.random import Use, make_key
 from manyhop.world import current_rank
 from manyhop_dgl.graphbolt.items.minibatch import MiniBatch, minibatcher_default
 from manyhop_dgl.graphbolt.items.sampler import DistributedItemSampler, ItemSampler
-from manyhop_dgl.graphbolt.items.sets import ItemSet
 from manyhop_dgl.graphbolt.loader.batches import Batches
 from manyhop_dgl.graphbolt.loader.chain import gpu_of, read_chain
 from manyhop_dgl.graphbolt.loader.columns import FeatureColumns, check_exchanged, exchanged
 from manyhop_dgl.graphbolt.loader.facts import ChainFacts, LoaderOptions, cannot_resume
 from manyhop_dgl.graphbolt.loader.padding import Padding
 from manyhop_dgl.graphbolt.loader.source import Keyed, Source, given_minibatch
-from manyhop_dgl.graphbolt.stages.negative import NegativeSampler
 from manyhop_dgl.graphbolt.types import Nodes, Pipe
 from manyhop_dgl.samplers.seeding import draw
 
@@ -83,7 +81,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         RankError: ranks that share the minibatches have others, or do not come in time.
     """
 
-    _not_cut = "no ItemSampler of items that can be indexed. Begin the chain with one"
+    _shared_by = "the items to a DistributedItemSampler"
 
     def __init__(
         self,
@@ -154,15 +152,6 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             self._deal(0)  # raises where GPUs, of which more is known now, exchange rows, but the batches are uneven
         self._prepare_ranks()
 
-    @property
-    def _keeps_order(self) -> bool:  # type: ignore[override]
-        return isinstance(self._sampler.item_set, ItemSet)
-
-    @property
-    def _has_row_per_seed(self) -> bool:  # type: ignore[override]
-        """Whether no stage adds negatives to the seeds."""
-        return not any(isinstance(stage, NegativeSampler) for run in self._chain.ahead for stage in run.stages)
-
     def _num_threads(self) -> int:
         return self._ahead
 
@@ -180,19 +169,16 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
 
     def __len__(self) -> int:
         """Number of minibatches of an epoch, where the chain knows it."""
-        return len(self.datapipe) if self.uneven is None else len(self._deal(0))
+        return len(self.datapipe)
 
     def _length(self) -> int | None:
         return None if self._chain.sampler is None else len(self._deal(0))
 
     def _plan(self, seed: int = 0) -> BatchPlan:
         assert self.batch_size is not None
-        wraps = self.uneven == "fill"
-        return replace(self._sampler.plan, seed=seed, batch_size=self.batch_size, wraps=wraps)
+        return replace(self._sampler.plan, seed=seed, batch_size=self.batch_size)
 
     def _deal(self, first: int) -> Deal:
-        if self.uneven is not None:
-            return super()._deal(first)
         deal = self._sampler.deal(first)
         left = deal.num_batches - first
         if deal.uneven == "keep" and left % deal.world_size and self._exchanges():

@@ -38,7 +38,7 @@ def steps_on_gpu(
         if merges:
             with streams.on_stream():
                 numbers = [item[1] for _, item in batches]
-                if lookup is not None and plan is not None and not any(map(plan.is_filled, numbers)):
+                if lookup is not None and plan is not None:
                     inputs = lookup.of(plan, epoch.number, numbers)
                 else:
                     inputs = seeds.inputs([epoch.to_index(item[1]) for _, item in batches])
