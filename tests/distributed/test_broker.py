@@ -190,6 +190,24 @@ def test_one_who_waited_and_is_gone_does_not_matter(brokers: Brokers) -> None:
     assert waiting.get().message == {"n": 1}
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["{}", "[]", "null", '{"do": "deliver", "message": {}, "found": false}', '{"do": "request", "key": 1}', "no"],
+)
+def test_a_malformed_message_ends_one_connection_only(brokers: Brokers, text: str) -> None:
+    a, b = brokers(0), brokers(1)
+    first = ask(a)
+    waiting = Asking(b)
+    assert waiting.still_waits()
+    with channel.new_socket() as stranger:
+        stranger.settimeout(60)
+        stranger.connect(channel.address_of(a._name))
+        stranger.sendall(len(text).to_bytes(4, "big") + text.encode())
+        assert stranger.recv(1) == b""
+    first.deliver({"n": 1}, [])
+    assert waiting.get().message == {"n": 1}
+
+
 def test_different_things_under_one_key_are_an_error(brokers: Brokers) -> None:
     first = ask(brokers(0), what="share() number 1, of a", expected=2)
     error = ask(brokers(1), what="share() number 1, of b", expected=2)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import selectors
 import socket
 import threading
@@ -22,6 +23,8 @@ from io import FileIO
 from manyhop.errors import RankError
 from manyhop.memory import channel, copies
 from manyhop.memory.channel import Message, receive, send
+
+_log = logging.getLogger("manyhop")
 
 _PROMPT_S = 5.0  # for the rest of a message whose beginning is there: who takes longer is stopped
 _LINGER_S = 5.0  # at the end, for processes that have yet to ask
@@ -254,7 +257,12 @@ class _Service:
                 channel.close_all(thing.fds)
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:
+            _log.warning("The service for shared memory cannot take a connection: %s.", error)
+            time.sleep(0.1)  # until files are closed, if there are too many
+            return
         channel.not_inherited(connection)
         connection.settimeout(_PROMPT_S)
         try:
@@ -270,30 +278,44 @@ class _Service:
         except (OSError, EOFError, ValueError):
             self._drop_peer(peer)
             return
-        if message["do"] == "request":
-            peer.key, peer.rank = message["key"], message["rank"]
-            self._on_request(peer, message)
-            return
-        thing = self._things[peer.key]
-        if message["do"] == "deliver":
-            thing.message, thing.fds = message["message"], fds
-            if message["found"]:
-                thing.expected = 0  # who else wants it finds it as well
-            thing.users.add(peer)
-        else:
-            thing.error = f"{thing.what} failed on rank {peer.rank}: {message['error']}"
-        self._settle(peer.key)
+        thing = self._things.get(peer.key)
+        builds = thing is not None and thing.builder is peer and thing.is_pending
+        match message:
+            case {
+                "do": "request",
+                "key": str(key),
+                "what": str(what),
+                "rank": int(rank),
+                "expected": int(expected),
+            } if not peer.key:
+                peer.key, peer.rank = key, rank
+                self._on_request(peer, what, expected)
+            case {"do": "deliver", "message": dict(content), "found": bool(found)} if builds:
+                assert thing is not None
+                thing.message, thing.fds, fds = content, fds, []
+                if found:
+                    thing.expected = 0  # who else wants it finds it as well
+                thing.users.add(peer)
+                self._settle(peer.key)
+            case {"do": "fail", "error": str(error)} if builds:
+                assert thing is not None
+                thing.error = f"{thing.what} failed on rank {peer.rank}: {error}"
+                self._settle(peer.key)
+            case _:
+                _log.warning("The service for shared memory has got a message that it does not expect: ignored.")
+                self._drop_peer(peer)
+        channel.close_all(fds)
 
-    def _on_request(self, peer: _Peer, request: Message) -> None:
+    def _on_request(self, peer: _Peer, what: str, expected: int) -> None:
         thing = self._things.get(peer.key)
         if thing is None:
-            self._things[peer.key] = _Thing(request["what"], request["expected"], peer)
+            self._things[peer.key] = _Thing(what, expected, peer)
             self._send(peer, {"do": "build"})
             return
         thing.came += 1
-        if thing.what != request["what"]:
+        if thing.what != what:
             text = (
-                f"{request['what']} on rank {peer.rank}, but {thing.what} on rank {thing.builder.rank}. "
+                f"{what} on rank {peer.rank}, but {thing.what} on rank {thing.builder.rank}. "
                 "All ranks of a node have to make the same calls in the same order."
             )
             self._send(peer, {"do": "fail", "error": text, "ranks": []})
