@@ -1,6 +1,9 @@
 """Sampling graphs: copied, saved, shared, made of others, and refused."""
 
+import contextlib
+import os
 import subprocess
+import sys
 
 import forks
 import pytest
@@ -8,6 +11,7 @@ import torch
 from gb_typed_graphs import EDGE_TYPES, NODE_TYPES, picked, small
 
 import manyhop_dgl.graphbolt as gb
+import manyhop_dgl.graphbolt.graph.shared as shared_memory
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE
 
@@ -42,6 +46,79 @@ print(graph.num_edges, graph.edge_attributes["empty"].shape)
     for wrong in ("", "a/b"):
         with pytest.raises(InputError, match="name of shared memory"):
             graph.copy_to_shared_memory(wrong)
+
+
+def test_shared_memory_opens_when_it_is_complete():
+    """Read while another process writes, and after that process was killed."""
+    name = f"complete-{os.getpid()}"
+    code = f"""
+import time, torch, manyhop_dgl.graphbolt as gb
+indptr = torch.arange(1_000_001) * 10
+shared = gb.fused_csc_sampling_graph(indptr, torch.ones(10_000_000, dtype=torch.int64)).copy_to_shared_memory({name!r})
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", code]) as writer:
+        try:
+            while True:
+                assert writer.poll() is None
+                with contextlib.suppress(InputError):
+                    found = gb.load_from_shared_memory(name)
+                    break
+            assert bool(found.indices.all())
+            with pytest.raises(InputError, match="in use"):
+                found.copy_to_shared_memory(name)
+        finally:
+            writer.kill()
+    shared = small().copy_to_shared_memory(name)  # the name is free again
+    assert repr(gb.load_from_shared_memory(name)) == repr(shared)
+    assert bool(found.indices.all())
+
+
+def test_shared_memory_of_others_or_damaged_is_refused():
+    graph, name = small(p=torch.rand(8)), f"refused-{os.getpid()}"
+    shared = graph.copy_to_shared_memory(name)
+    path = shared_memory._path(name)
+    content = path.read_bytes()
+    head = content.index(b"}") + 1
+    del shared
+    try:
+        for change in (
+            content[:4],
+            content[:-1],
+            bytes(20) + content[20:],
+            *(flipped(content, i) for i in range(head)),
+        ):
+            path.write_bytes(change)
+            path.chmod(0o600)
+            with pytest.raises(InputError, match="has not ended"):
+                gb.load_from_shared_memory(name)
+        path.write_bytes(content)
+        assert repr(gb.load_from_shared_memory(name)) == repr(graph)
+        path.chmod(0o666)
+        with pytest.raises(InputError, match="nobody else may open"):
+            gb.load_from_shared_memory(name)
+        path.chmod(0o600)
+        link = shared_memory._path(f"{name}-link")
+        link.symlink_to(path)
+        for use in (gb.load_from_shared_memory, graph.copy_to_shared_memory):
+            with pytest.raises(InputError, match="cannot be opened"):
+                use(f"{name}-link")
+        link.unlink()
+        link.hardlink_to(path)
+        with pytest.raises(InputError, match="2 names"):
+            gb.load_from_shared_memory(name)
+        link.unlink()
+        if os.getuid() == 0:
+            os.chown(path, 65534, 65534)
+            with pytest.raises(InputError, match="of user 65534"):
+                gb.load_from_shared_memory(name)
+    finally:
+        path.unlink()
+
+
+def flipped(content, at):
+    """The content with one bit of a byte changed."""
+    return content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :]
 
 
 def test_random_graphs():
