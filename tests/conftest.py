@@ -20,7 +20,7 @@ from gpu_stand_ins import (  # noqa: F401
     recorders,
 )
 
-from manyhop.pipeline import Crew
+from manyhop.loading.pipeline import Crew
 from manyhop.system import triton_compiler
 
 # Kernels for GPUs need a newer triton than the oldest supported torch brings.
@@ -78,4 +78,4 @@ def seeded() -> Iterator[None]:
 def on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loaders choose the GPU where the process uses one: tests that are not about GPUs must not depend on others."""
     if not any(request.node.get_closest_marker(name) for name in ("gpu", "multigpu")):
-        monkeypatch.setattr("manyhop.cuda.initialized", lambda: False)
+        monkeypatch.setattr("manyhop.ranks.cuda.initialized", lambda: False)

@@ -10,8 +10,8 @@ from types import ModuleType
 import numpy as np
 import torch
 
-from manyhop import world
-from manyhop.sampling.cugraph import communicators
+from manyhop.ranks import world
+from manyhop_cugraph import communicators
 
 CPU = torch.device("cpu")
 calls = []
@@ -154,7 +154,7 @@ def install(patch=setattr):
         ours = world.init(timeout=timeout)
         return handles.setdefault(world.token(), communicators.Handle(None, None, ours.world_size, ()))
 
-    from manyhop.sampling.cugraph import graph
+    from manyhop_cugraph import graph
 
     patch(graph, "handle", handle)
     return module

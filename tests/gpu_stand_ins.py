@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from manyhop.loading.gpu import steps
-from manyhop.pipeline import OnStream
+from manyhop.loading.pipeline import OnStream
 
 Patch: TypeAlias = Callable[[Any, str, Any], object]
 
@@ -100,7 +100,7 @@ class Positions:
 @pytest.fixture
 def gpu_in_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process sees a GPU, which it has not used so far."""
-    monkeypatch.setattr("manyhop.cuda.in_reach", lambda: True)
+    monkeypatch.setattr("manyhop.ranks.cuda.in_reach", lambda: True)
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
 def recorders(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """A captured step takes the latest recorder."""
     found: list[Any] = []
-    monkeypatch.setattr("manyhop.capture.step.recorder_of", lambda device: found[-1])
+    monkeypatch.setattr("manyhop_train.capture.step.recorder_of", lambda device: found[-1])
     return found
 
 

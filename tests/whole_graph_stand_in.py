@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop import memory, world
 from manyhop.features.whole_memory import communicators
 from manyhop.features.whole_memory import memory as whole_memory
-from manyhop.placement import Hardware
+from manyhop.memory import sharing
+from manyhop.memory.placement import Hardware
+from manyhop.ranks import world
 
 CPU = torch.device("cpu")
 GIB = 1 << 30
@@ -49,7 +50,7 @@ class Handle:
         if kind == "MtDistributed":
             self.tensor = torch.full((sizes[rank],), 77, dtype=torch.int8)
         else:
-            self.tensor = memory.share(lambda: torch.empty(sum(sizes), dtype=torch.int8), what="WholeGraph")
+            self.tensor = sharing.share(lambda: torch.empty(sum(sizes), dtype=torch.int8), what="WholeGraph")
 
     def get_local_flatten_tensor(self, import_view: Any, *_: Any) -> Any:
         begin = 0 if self.kind == "MtDistributed" else sum(self.sizes[: self.rank])
@@ -105,9 +106,9 @@ def install(patch: Any = setattr) -> Binding:
 
     import manyhop.features.exchange.gpu.exchange
     import manyhop.sampling
-    from manyhop import cuda
+    from manyhop.memory.stores import exchanged, places
+    from manyhop.ranks import cuda
     from manyhop.sampling import CPUSampler, EdgeSampler
-    from manyhop.stores import exchanged, places
 
     binding = Binding()
     for module in (communicators, whole_memory):
@@ -121,7 +122,7 @@ def install(patch: Any = setattr) -> Binding:
     patch(cuda, "hardware", hardware)
     stand_for_gpu(patch, memory=None)
     pyg_works_on(patch, CPU)
-    sys.modules["manyhop.pipeline.gpu"] = SimpleNamespace(GPUPositions=Positions)  # type: ignore[assignment]
+    sys.modules["manyhop.loading.pipeline.gpu"] = SimpleNamespace(GPUPositions=Positions)  # type: ignore[assignment]
     for name, kind in (("GPUSampler", CPUSampler), ("GPUEdgeSampler", EdgeSampler)):
         vars(manyhop.sampling)[name] = make_sampler(kind)
     for module in (places, exchanged):

@@ -7,8 +7,8 @@ import dgl.graphbolt
 import dgl.sampling
 from dgl.dataloading import negative_sampler
 
+import manyhop_graphbolt as graphbolt
 from manyhop.loading import Swap
-from manyhop_dgl import graphbolt
 from manyhop_dgl.compat import unavailable
 from manyhop_dgl.edges.negatives import GlobalUniform, PerSourceUniform
 from manyhop_dgl.edges.prediction import EdgePredictionSampler, as_edge_prediction_sampler

@@ -17,9 +17,9 @@ import torch.distributed as dist
 from benchmarks.ranks.simulated import communities, owners_of, random_order, seeds_of
 
 from manyhop.files import open_graph
-from manyhop.files.convert.partition import metis_order
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest
 from manyhop.sampling.engines import engine_for
+from manyhop_tools.convert.partition import metis_order
 
 FANOUTS, BATCH_SIZE, STEPS, WIDTH, HIDDEN = (10, 10), 1024, 8, 128, 128
 

@@ -13,9 +13,9 @@ from benchmarks.gpu.graphs import GPUGraph, draw_features, draw_labels, draw_see
 from benchmarks.gpu.timing import Ranks
 
 import manyhop
-from manyhop.sampling.cugraph.engine import CuGraphSampler
-from manyhop.sampling.cugraph.graph import SpreadGraph
-from manyhop.sampling.cugraph.scheduler import Scheduler
+from manyhop_cugraph.engine import CuGraphSampler
+from manyhop_cugraph.graph import SpreadGraph
+from manyhop_cugraph.scheduler import Scheduler
 from manyhop_pyg import FeatureStore, GraphStore, NeighborLoader
 
 FANOUTS, BATCH, ROUNDS = ([15, 10, 5], [10, 10]), 1024, 3

@@ -6,7 +6,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from manyhop.aggregation.gpu import attention, kernels, softmax
+from manyhop_train.aggregation.gpu import attention, kernels, softmax
 
 TYPES = {"DTYPE": tl.float32, "ACC": tl.float32, "INDEX": tl.int64, "CHANNELS": 256, "ALIGNED": True}
 HALF = TYPES | {"DTYPE": tl.bfloat16, "INDEX": tl.int32}

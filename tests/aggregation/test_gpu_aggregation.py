@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyhop.aggregation import Edges, aggregate, is_sorted, mark_sorted
-from manyhop.aggregation.reference import aggregate_by_torch
 from manyhop.errors import InputError
+from manyhop_train.aggregation import Edges, aggregate, is_sorted, mark_sorted
+from manyhop_train.aggregation.reference import aggregate_by_torch
 
 pytestmark = pytest.mark.usefixtures("kernels_everywhere")
 
@@ -153,7 +153,7 @@ def test_orders_serve_layers_with_fewer_edges(device):
 
 
 def test_operators_are_right_for_torch_compile(device):
-    from manyhop.aggregation.gpu.operators import aggregate_operator
+    from manyhop_train.aggregation.gpu.operators import aggregate_operator
 
     for reduce in ("sum", "mean", "max"):
         x, edges = rows(device, 4, torch.float64), Edges(edges_of(device), ordered=True)

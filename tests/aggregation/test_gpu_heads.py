@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 pytest.importorskip("triton")
-from manyhop.aggregation import Edges, Order, add_ends, aggregate, normalize
-from manyhop.aggregation.gpu import launch
+from manyhop_train.aggregation import Edges, Order, add_ends, aggregate, normalize
+from manyhop_train.aggregation.gpu import launch
 
 NUM_SRC, NUM_DST, NUM_EDGES = 17, 9, 150
 

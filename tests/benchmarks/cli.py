@@ -10,9 +10,9 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks.names import BUILD, CONTENDERS, PARTS, STEP_PARTS, WORKLOADS
-from manyhop.cli.verbs import Parser, Run, Verbs, add_verb, at_least_one, run_verb
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.system.units import parse_bytes
+from manyhop_tools.cli.verbs import Parser, Run, Verbs, add_verb, at_least_one, run_verb
 
 
 def main(argv: Sequence[str] | None = None) -> int:

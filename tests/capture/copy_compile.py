@@ -5,7 +5,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from manyhop.capture.kernels import FIELDS, copy_tensors, fetch_arguments
+from manyhop_train.capture.kernels import FIELDS, copy_tensors, fetch_arguments
 
 TARGET = GPUTarget("cuda", 90, 32)
 

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
-import manyhop.capture.step
+import manyhop_train.capture.step
 from manyhop.masks import masked_mean
 from manyhop_pyg import NeighborLoader, capture
 
@@ -55,7 +55,7 @@ def train(
     optimizer = torch.optim.SGD(ranked.parameters(), lr=0.1, momentum=0.9)
     if device == "cpu":
         stand_in = StandIn(model, optimizer)
-        manyhop.capture.step.recorder_of = lambda device: stand_in
+        manyhop_train.capture.step.recorder_of = lambda device: stand_in
 
     def loss_of(batch: Any) -> Tensor:
         loss = F.cross_entropy(ranked(batch.x, batch.edge_index)[: batch.batch_size], batch.y[: batch.batch_size],

@@ -9,8 +9,8 @@ import torch
 
 import manyhop_dgl  # noqa: F401  # makes dgl importable
 from manyhop import files
-from manyhop.cli import main
 from manyhop.hints import pip_install
+from manyhop_tools.cli import main
 
 SMALL = ["--batch-size", "50", "--batches", "2", "--fanout", "3", "2", "--rounds", "2"]
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
@@ -22,7 +22,7 @@ def peers(monkeypatch):
 
     def offer(**values):
         points = EntryPoints(EntryPoint(name, value, "manyhop.peers") for name, value in values.items())
-        monkeypatch.setattr("manyhop.cli.bench.entry_points", lambda **which: points.select(**which))
+        monkeypatch.setattr("manyhop_tools.cli.bench.entry_points", lambda **which: points.select(**which))
 
     offer(**PROJECT["entry-points"]["manyhop.peers"])
     return offer

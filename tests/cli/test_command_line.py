@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from manyhop import __version__
-from manyhop.cli import main
-from manyhop.doctor import report
+from manyhop_tools.cli import main
+from manyhop_tools.doctor import report
 
 
 def test_doctor_is_content_here(capsys):
@@ -28,7 +28,7 @@ def test_doctor_fails_where_something_is_broken(monkeypatch, capsys):
 def test_help_imports_nothing_that_is_slow(verb):
     code = """
 import sys
-from manyhop.cli import main
+from manyhop_tools.cli import main
 try:
     main(sys.argv[1:])
 except SystemExit:
@@ -70,5 +70,7 @@ def test_wrong_arguments_exit_with_usage(argv, capsys):
 
 
 def test_the_module_runs():
-    run = subprocess.run([sys.executable, "-m", "manyhop.cli", "--version"], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-m", "manyhop_tools.cli", "--version"], capture_output=True, text=True, check=True
+    )
     assert run.stdout.strip() == f"manyhop {__version__}"

@@ -15,7 +15,7 @@ from torch_geometric.data import Data, HeteroData
 
 import manyhop_pyg
 from manyhop import files
-from manyhop.cli import main
+from manyhop_tools.cli import main
 
 arrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -308,7 +308,7 @@ def test_files_larger_than_memory(tmp_path, form):
     script = """
         import resource, sys
         import numpy, pyarrow.csv, pyarrow.parquet, torch
-        from manyhop.cli import main
+        from manyhop_tools.cli import main
         assert main(["convert", sys.argv[1], sys.argv[3] + "-first"]) == 0  # starts all threads
         used = int(next(s for s in open("/proc/self/status") if s.startswith("VmData")).split()[1]) * 1024
         resource.setrlimit(resource.RLIMIT_DATA, (used + ALLOWED,) * 2)

@@ -9,7 +9,7 @@ from torch_geometric.datasets import KarateClub
 
 import manyhop_pyg
 from manyhop import files
-from manyhop.cli import main
+from manyhop_tools.cli import main
 
 pytest.importorskip("pyarrow")
 fsspec = pytest.importorskip("fsspec")

@@ -6,7 +6,7 @@ import torch
 
 import manyhop_pyg
 from manyhop import files
-from manyhop.cli import main
+from manyhop_tools.cli import main
 
 arrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import manyhop_pyg
-from manyhop.cli import main
+from manyhop_tools.cli import main
 
 arrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

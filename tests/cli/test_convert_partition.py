@@ -9,8 +9,8 @@ from torch_geometric.data import Data, HeteroData
 
 import manyhop_pyg
 from manyhop import files
-from manyhop.cli import main
 from manyhop.errors import InputError
+from manyhop_tools.cli import main
 
 arrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -9,7 +9,7 @@ import torch
 
 import manyhop_pyg
 from manyhop import files
-from manyhop.cli import main
+from manyhop_tools.cli import main
 
 pytest.importorskip("pyarrow")
 

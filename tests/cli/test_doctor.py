@@ -5,9 +5,9 @@ import importlib
 import numba
 import pytest
 
-from manyhop.doctor import report
-from manyhop.doctor.report import examine, installed_version
 from manyhop.hints import pip_install
+from manyhop_tools.doctor import report
+from manyhop_tools.doctor.report import examine, installed_version
 
 
 def finding(topic):

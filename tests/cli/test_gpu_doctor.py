@@ -6,11 +6,11 @@ import sys
 import pytest
 import torch
 
-from manyhop.doctor import gpu as doctor_gpu
-from manyhop.doctor.gpu import Facts
-from manyhop.doctor.gpu_probe import Compiled, compile_one
 from manyhop.hints import pip_install
 from manyhop.system import nvml
+from manyhop_tools.doctor import gpu as doctor_gpu
+from manyhop_tools.doctor.gpu import Facts
+from manyhop_tools.doctor.gpu_probe import Compiled, compile_one
 
 GIB = 2**30
 WELL = Compiled(seconds=0.421, folder="/home/me/.triton/cache", kept=17, writable=True)
@@ -166,7 +166,7 @@ def test_the_probe():
 
 
 def test_the_doctor_needs_no_triton():
-    code = "import sys; sys.modules['triton'] = None; from manyhop.doctor.gpu import findings, look; "
+    code = "import sys; sys.modules['triton'] = None; from manyhop_tools.doctor.gpu import findings, look; "
     code += "print(len(findings(look())))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(run.stdout) >= 3

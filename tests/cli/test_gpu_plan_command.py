@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from manyhop import cuda, files
-from manyhop.cli import main
+from manyhop import files
+from manyhop.ranks import cuda
 from manyhop.system.nvml import GPU
+from manyhop_tools.cli import main
 
 
 @pytest.fixture

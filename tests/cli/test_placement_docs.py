@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 import manyhop
 import manyhop_pyg
 from manyhop import files
-from manyhop.cli import main
+from manyhop_tools.cli import main
 
 arrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from manyhop import files
-from manyhop.cli import main
+from manyhop_tools.cli import main
 
 
 @pytest.fixture

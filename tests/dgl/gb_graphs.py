@@ -5,7 +5,7 @@ import itertools
 import torch
 
 import manyhop_dgl.graphbolt as gb
-from manyhop_dgl.graphbolt.types import ORIGINAL_EDGE_ID
+from manyhop_graphbolt.types import ORIGINAL_EDGE_ID
 
 NTYPES = {"user": 0, "item": 1}
 ETYPES = {"user:follows:user": 0, "user:likes:item": 1, "item:liked:user": 2}

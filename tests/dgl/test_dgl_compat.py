@@ -90,7 +90,7 @@ def test_a_name_that_is_missing_after_install_too():
             print(error)
     """)
     kind, message = out.splitlines()
-    assert kind == "<class 'manyhop_dgl.graphbolt.items.sets.ItemSet'>"
+    assert kind == "<class 'manyhop_graphbolt.items.sets.ItemSet'>"
     assert "has no CooperativeConvFunction either" in message
     assert "import manyhop_dgl.graphbolt as gb" not in message
 

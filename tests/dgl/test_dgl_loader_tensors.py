@@ -10,7 +10,7 @@ from gpu_stand_ins import stand_for_gpu
 import manyhop_dgl
 from manyhop.errors import GraphError, InputError
 from manyhop.features import RowRequest
-from manyhop.placement import Hardware
+from manyhop.memory.placement import Hardware
 from manyhop.sampling import engines
 from manyhop_dgl.loader.columns import FrameColumns
 from manyhop_dgl.loader.tensors import sampler_of_nodes
@@ -297,9 +297,9 @@ def test_a_state_goes_on_on_a_gpu(on_gpu):
 @pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
 @pytest.mark.parametrize("use_uva", [False, True])
 def test_where_data_go(monkeypatch, kind, use_uva):
-    from manyhop import cuda
     from manyhop.loading.gpu.decide import decide_memory
     from manyhop.loading.gpu.memory import Sources
+    from manyhop.ranks import cuda
 
     there = torch.device("meta")
     monkeypatch.setattr(cuda, "hardware", lambda *args, **kwargs: Hardware(gpu_memory=10**11, host_memory=10**12))

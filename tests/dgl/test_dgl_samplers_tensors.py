@@ -12,7 +12,7 @@ from sampler_graphs import graph, same_batch, same_tensors, typed_graph
 
 import manyhop_dgl
 from manyhop.loading import BatchContext
-from manyhop.pipeline import Counts, Padder, pad_sizes
+from manyhop.loading.pipeline import Counts, Padder, pad_sizes
 from manyhop.sampling import BatchKey
 from manyhop_dgl.samplers import cut
 from manyhop_dgl.samplers.cut import cut_all

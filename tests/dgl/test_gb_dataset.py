@@ -16,8 +16,8 @@ from gb_dataset_folders import in_edges, write_hetero, write_homogeneous
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.hints import pip_install
-from manyhop_dgl.graphbolt.datasets import preprocess
-from manyhop_dgl.graphbolt.features import on_disk
+from manyhop_graphbolt.datasets import preprocess
+from manyhop_graphbolt.features import on_disk
 
 yaml = pytest.importorskip("yaml")
 

@@ -9,7 +9,7 @@ from gb_dataset_folders import write_hetero, write_homogeneous
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import GraphError, InputError
-from manyhop_dgl.graphbolt.features import on_disk
+from manyhop_graphbolt.features import on_disk
 
 yaml = pytest.importorskip("yaml")
 

@@ -6,7 +6,7 @@ import torch
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
-from manyhop_dgl.graphbolt.features import cached
+from manyhop_graphbolt.features import cached
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -6,8 +6,8 @@ import torch
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import FeatureError, InputError
-from manyhop_dgl.graphbolt.features import feature as feature_
-from manyhop_dgl.graphbolt.features import tensors
+from manyhop_graphbolt.features import feature as feature_
+from manyhop_graphbolt.features import tensors
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -20,7 +20,7 @@ def test_features():
 
 
 def test_features_are_gathered_by_one_call(monkeypatch):
-    from manyhop_dgl.graphbolt.stages import features
+    from manyhop_graphbolt.stages import features
 
     calls = []
     gather = features.gather

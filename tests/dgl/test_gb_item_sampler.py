@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
-from manyhop.pipeline import BatchPlan
-from manyhop_dgl.graphbolt.items import sampler as sampler_
+from manyhop.loading.pipeline import BatchPlan
+from manyhop_graphbolt.items import sampler as sampler_
 
 
 def items_of(batches):

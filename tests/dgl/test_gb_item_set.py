@@ -6,7 +6,7 @@ import torch
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
-from manyhop_dgl.graphbolt.items.sets import own_item_set
+from manyhop_graphbolt.items.sets import own_item_set
 
 
 def equal(a, b):

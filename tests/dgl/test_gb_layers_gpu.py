@@ -7,8 +7,8 @@ from gpu_stand_ins import CPU, stand_for_gpu
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.sampling import BatchKey, NodeRequest
-from manyhop_dgl.graphbolt.loader import loader
-from manyhop_dgl.graphbolt.stages.layers import layers_of
+from manyhop_graphbolt.loader import loader
+from manyhop_graphbolt.stages.layers import layers_of
 
 sampling = pytest.importorskip("manyhop.sampling")
 pytest.importorskip("triton", reason="the backend is triton's")

@@ -15,7 +15,7 @@ from torch.utils.data.datapipes.iter import Mapper
 import manyhop_dgl.graphbolt as gb
 from manyhop import files
 from manyhop.errors import InputError
-from manyhop.pipeline import Deal
+from manyhop.loading.pipeline import Deal
 
 GRAPH = random_graph(weight=torch.rand(400))
 FEATURES = gb.BasicFeatureStore(

@@ -16,8 +16,8 @@ import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
 from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.sampling.engines import engine_for
-from manyhop_dgl.graphbolt.loader import loader as loader_
-from manyhop_dgl.graphbolt.loader import source
+from manyhop_graphbolt.loader import loader as loader_
+from manyhop_graphbolt.loader import source
 
 GRAPH = random_graph()
 

@@ -8,8 +8,8 @@ from test_gb_loader_groups import sizes as on_gpu  # noqa: F401
 import manyhop_dgl
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
-from manyhop.pipeline import Padder, tensors_in
-from manyhop_dgl.graphbolt.graph.subgraph import columns_of_edges
+from manyhop.loading.pipeline import Padder, tensors_in
+from manyhop_graphbolt.graph.subgraph import columns_of_edges
 
 GRAPH, TYPED = random_graph(), random_hetero_graph()
 TIMED, TIMED_TYPES = random_graph(time=torch.arange(400) * 3 % 1000), random_hetero_graph()
@@ -280,7 +280,7 @@ def all_tensors(minibatches):
 def test_kernels_pad_layers_that_were_sampled_one_by_one(chain, kernels_everywhere, monkeypatch):
     """As the CPU does, of what the CPU has sampled."""
     pytest.importorskip("triton", minversion="3.5", reason="GPU kernels need triton 3.5 or later")
-    from manyhop.pipeline import gpu
+    from manyhop.loading.pipeline import gpu
 
     kernels_everywhere(False)
     expected, own, filled = all_tensors(gb.DataLoader(chain(), pad="auto")), Padder.__call__, []

@@ -6,7 +6,7 @@ from gb_graphs import ETYPES, batches, check_layers, edges_of, in_edges, random_
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
-from manyhop_dgl.graphbolt.types import ORIGINAL_EDGE_ID
+from manyhop_graphbolt.types import ORIGINAL_EDGE_ID
 
 ALL = torch.tensor([-1, -1, -1])
 

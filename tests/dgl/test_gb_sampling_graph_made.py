@@ -11,7 +11,7 @@ import torch
 from gb_typed_graphs import EDGE_TYPES, NODE_TYPES, picked, small
 
 import manyhop_dgl.graphbolt as gb
-import manyhop_dgl.graphbolt.graph.shared as shared_memory
+import manyhop_graphbolt.graph.shared as shared_memory
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch_graphs import block, compare, heterogeneous, homogeneous, on_torch
 
-from manyhop_dgl.torch_graphs import kernels
+from manyhop_dgl_cuda import kernels
 
 FEW = {"num_src": 12, "num_dst": 6, "num_edges": 30}
 

@@ -10,7 +10,7 @@ from torch_graphs import block, heterogeneous, homogeneous, minibatches, results
 
 import manyhop_dgl
 from manyhop.errors import MissingExtraError
-from manyhop_dgl.torch_graphs.index import TorchGraphIndex
+from manyhop_dgl_cuda.index import TorchGraphIndex
 
 pytestmark = pytest.mark.gpu
 

@@ -8,7 +8,7 @@ import torch
 from dgl.nn.functional import edge_softmax
 from torch_graphs import block, compare, heterogeneous, homogeneous, on_torch, results
 
-from manyhop_dgl.torch_graphs.where import graphs_of_cpu_too
+from manyhop_dgl_cuda.where import graphs_of_cpu_too
 
 BINARY = ["add", "sub", "mul", "div"]
 REDUCE = ["sum", "mean", "max", "min"]
@@ -235,7 +235,7 @@ def no_kernels(monkeypatch):
     """DGL's C++ kernels on tensors raise, within ``graphs_of_cpu_too``."""
     from dgl import _sparse_ops
 
-    from manyhop_dgl.torch_graphs import where
+    from manyhop_dgl_cuda import where
 
     for name in vars(_sparse_ops):
         if name.startswith("_CAPI_DGLKernel"):

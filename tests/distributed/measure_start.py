@@ -15,7 +15,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a line per connection o
 import torch.distributed as dist
 from counting_store import CountingStore
 
-from manyhop.control import FactExchange
+from manyhop.ranks.control import FactExchange
 
 STEPS = {  # what a script with one loader exchanges: title -> facts of a rank
     "manyhop.init()": lambda rank: {"node": f"torchrun {rank // 8}", "token": "0" * 32 if rank == 0 else ""},

@@ -37,7 +37,7 @@ class Net(lightning.LightningModule):
 
 
 def train():
-    import manyhop.capture.step
+    import manyhop_train.capture.step
     from manyhop.lightning import CaptureSteps
     from manyhop_pyg import NeighborLoader, capture
 
@@ -50,7 +50,7 @@ def train():
             stand_ins.append(StandIn(net.gnn, net.optimizers(use_pl_optimizer=False)))
             return stand_ins[-1]
 
-        manyhop.capture.step.recorder_of = recorder_of
+        manyhop_train.capture.step.recorder_of = recorder_of
         trainer = lightning.Trainer(
             accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, logger=False, enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False, callbacks=[callback] * captured,

@@ -152,7 +152,7 @@ def fail():
         )
     except InputError as error:
         errors.append(str(error))
-    from manyhop.sampling.cugraph.scheduler import Scheduler
+    from manyhop_cugraph.scheduler import Scheduler
 
     short = Scheduler(timeout=1.0)
     if world.rank == 0:
@@ -178,7 +178,7 @@ def stand_in(monkeypatch):
     import whole_graph_stand_in
 
     monkeypatch.setitem(sys.modules, "pylibcugraph", None)
-    monkeypatch.setitem(sys.modules, "manyhop.pipeline.gpu", None)
+    monkeypatch.setitem(sys.modules, "manyhop.loading.pipeline.gpu", None)
     for name in ("GPUSampler", "GPUEdgeSampler"):
         monkeypatch.setitem(vars(manyhop.sampling), name, None)
     whole_graph_stand_in.install(monkeypatch.setattr)
@@ -217,7 +217,7 @@ def test_groups_take_half_a_call(stand_in, fanouts, batch_size, sizes):
 
 
 def test_a_call_has_room_for_the_next_group(stand_in, monkeypatch):
-    from manyhop.sampling.cugraph import engine
+    from manyhop_cugraph import engine
 
     monkeypatch.setattr(engine, "EDGES_PER_CALL", 9 * 7 * (3 + 6))
     data = make_data()
@@ -336,7 +336,7 @@ def train_in_step(size):
     """Take results as loaders do whose groups follow each other, with a step of all ranks after each."""
     import torch.distributed as dist
 
-    from manyhop.sampling.cugraph.scheduler import Scheduler
+    from manyhop_cugraph.scheduler import Scheduler
 
     rank = manyhop.init(timeout=100).rank
     scheduler, caller = Scheduler(timeout=100.0), Caller()

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import manyhop
-from manyhop import control
 from manyhop.errors import FeatureError, GraphError, ManyhopError, RankError
 from manyhop.features import ShardedRows
-from manyhop.memory import identity
+from manyhop.memory.identities import identity
+from manyhop.ranks import control
 from manyhop_dgl import Graph, share
 from manyhop_dgl.graph.topology import topology_of
 

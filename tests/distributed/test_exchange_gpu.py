@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import manyhop
-from manyhop import control
 from manyhop.errors import CapacityError, FeatureError, RankError
 from manyhop.features import RowRequest, Shards
 from manyhop.features.sources.distributed import DistributedRows
+from manyhop.ranks import control
 
 ENV = {"TRITON_INTERPRET": "1"}
 sys.path.insert(0, str(Path(__file__).parents[1]))  # also of ranks

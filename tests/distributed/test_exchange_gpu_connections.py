@@ -9,9 +9,9 @@ import torch
 from test_exchange_gpu import ENV, make_exchange, shard
 
 import manyhop
-from manyhop import control
 from manyhop.errors import RankError
 from manyhop.features import BufferPool, RowRequest
+from manyhop.ranks import control
 
 WHOLE = torch.arange(80.0).view(40, 2)
 COUNT = 2
@@ -21,7 +21,7 @@ class Loader:
     """The exchanges of a loader without the rest of it."""
 
     def __init__(self, name, timeout=100.0):
-        from manyhop.pipeline import Lockstep
+        from manyhop.loading.pipeline import Lockstep
 
         self.exchange = make_exchange(name, timeout)
         self.exchange.rest()
@@ -32,7 +32,7 @@ class Loader:
         self.steps = self.lockstep.begin(epoch, COUNT)
 
     def batch(self, number):
-        from manyhop.pipeline import current_exchange
+        from manyhop.loading.pipeline import current_exchange
 
         ids = torch.randint(0, 40, (9,), generator=torch.Generator().manual_seed(number + manyhop.init().rank))
         with self.steps.batch(number):

@@ -14,7 +14,7 @@ from torch.utils.data import IterDataPipe
 import manyhop
 from manyhop.errors import InputError, ManyhopError, RankError
 from manyhop.features import DistributedRows, ShardedRows, WholeMemory
-from manyhop.memory import identity
+from manyhop.memory.identities import identity
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "dgl"), str(Path(__file__).parent)]
 
@@ -94,7 +94,7 @@ def on_stand_in():
     import whole_graph_stand_in
 
     import manyhop_dgl.graphbolt as gb
-    from manyhop_dgl.graphbolt.loader import loader
+    from manyhop_graphbolt.loader import loader
 
     binding = whole_graph_stand_in.install()
     loader.gpu_of = lambda pipe: torch.device("cpu")
@@ -273,7 +273,7 @@ def test_rows_of_nodes_are_taken_as_they_are(launcher):
 
 def load_dataset(folder, place):
     import manyhop_dgl.graphbolt as gb
-    from manyhop.stores import topology_place
+    from manyhop.memory.stores import topology_place
 
     if place == "distributed":
         on_stand_in()

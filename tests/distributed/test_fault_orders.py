@@ -17,8 +17,8 @@ from faults import fail_in_step
 from torch_geometric.data import Data
 
 import manyhop
-from manyhop import control
 from manyhop.errors import RankError
+from manyhop.ranks import control
 from manyhop_pyg import NeighborLoader
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]

@@ -216,7 +216,7 @@ def share_and_open(place, device, folder):
     if manyhop.init().rank == 0:
         manyhop_pyg.save(data, folder)
     options = {"seed": 1, "batch_size": 50, "input_nodes": torch.arange(NUM_NODES), "distributed": True}
-    manyhop.control.exchange("saved", {}, timeout=200)
+    manyhop.ranks.control.exchange("saved", {}, timeout=200)
     stores = manyhop_pyg.open(folder, placement=place, device=device)
     loader = manyhop_pyg.NeighborLoader(stores, [4, 3], rank_timeout=100.0, **options)
     results, places = [right(loader, given)], {loader.placement.place_of("'x'")}
@@ -287,7 +287,7 @@ def peak_while_putting(place, how, path):
     before = peak_bytes()
     store.put_tensor(given, group_name=None, attr_name="x", index=index)
     after = peak_bytes()
-    manyhop.control.exchange("read", {}, timeout=200)
+    manyhop.ranks.control.exchange("read", {}, timeout=200)
     return after - before, rows.nbytes, store.get_tensor(group_name=None, attr_name="x", index=7).tolist()[:2]
 
 

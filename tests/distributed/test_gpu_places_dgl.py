@@ -64,7 +64,7 @@ def share_dgl(place, device):
     import whole_graph_stand_in
 
     import manyhop_dgl
-    from manyhop.stores import is_held
+    from manyhop.memory.stores import is_held
     from manyhop_dgl.loader import loader as loaders
 
     whole_graph_stand_in.install()
@@ -137,7 +137,7 @@ def use_graphbolt(place, device, folder):
     import whole_graph_stand_in
 
     import manyhop_dgl.graphbolt as gb
-    from manyhop.stores import is_held, topology_place
+    from manyhop.memory.stores import is_held, topology_place
 
     binding = whole_graph_stand_in.install()
     dataset = gb.OnDiskDataset(folder, placement=place, device=device).load()
@@ -176,7 +176,7 @@ def test_a_dataset_of_graphbolt_in_its_place(launcher, tmp_path, place, device):
 
 def share_graphbolt(folder):
     import manyhop_dgl.graphbolt as gb
-    from manyhop.memory import identity
+    from manyhop.memory.identities import identity
 
     dataset = gb.OnDiskDataset(folder, placement="shared").load()
     shared = [dataset.graph.indices, *[dataset.feature["node", None, name].table() for name in ("x", "y", "z")]]

@@ -113,7 +113,7 @@ def test_a_gpu_that_the_process_uses_later(launcher):
 def refused(lacks_memory):
     import whole_graph_stand_in
 
-    from manyhop.stores import exchanged
+    from manyhop.memory.stores import exchanged
 
     def refuse(rows):
         raise CapacityError("Expected to pin.")

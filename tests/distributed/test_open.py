@@ -5,9 +5,10 @@ import torch
 from torch_geometric.data import Data
 
 import manyhop_pyg
-from manyhop import files, world
+from manyhop import files
 from manyhop.loading import folders
-from manyhop.memory import identity
+from manyhop.memory.identities import identity
+from manyhop.ranks import world
 
 
 def make_data(num_nodes=300, num_edges=4000):

@@ -9,11 +9,13 @@ from torch_geometric.data import Data, HeteroData
 
 import manyhop
 import manyhop_pyg
-from manyhop import cli, files, world
+from manyhop import files
 from manyhop.errors import GraphError, InputError, ManyhopError, RankError
 from manyhop.features import ShardedRows
 from manyhop.loading import folders
-from manyhop.memory import identity
+from manyhop.memory.identities import identity
+from manyhop.ranks import world
+from manyhop_tools import cli
 
 TWO, FOUR = [0, 1], [0, 0, 1, 1]
 

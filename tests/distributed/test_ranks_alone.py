@@ -11,8 +11,8 @@ import torch.distributed as dist
 from rank_loaders import LOADERS, digest, graph, homogeneous, one_process
 from torch_geometric.sampler import NodeSamplerInput
 
-from manyhop import world
 from manyhop.errors import InputError
+from manyhop.ranks import world
 from manyhop_pyg import NeighborLoader, NeighborSampler
 
 

@@ -19,7 +19,7 @@ def end_in_mid_epoch(num_workers, persistent, dropped):
     """How many batches are being made when memory that is older than the loader would be freed."""
     under_way, found, after = set(), [], ""
     manyhop.init()
-    manyhop.world.at_shutdown(lambda: found.append(len(under_way)))
+    manyhop.ranks.world.at_shutdown(lambda: found.append(len(under_way)))
 
     def transform(batch):
         me = object()
@@ -49,9 +49,9 @@ def fail_at_the_end():
     """Something that fails at the end keeps nothing else from ending."""
     ended = []
     manyhop.init()
-    manyhop.world.at_shutdown(lambda: ended.append("first"))
-    manyhop.world.at_shutdown(lambda: {}["nothing"])
-    manyhop.world.at_shutdown(lambda: ended.append("last"))
+    manyhop.ranks.world.at_shutdown(lambda: ended.append("first"))
+    manyhop.ranks.world.at_shutdown(lambda: {}["nothing"])
+    manyhop.ranks.world.at_shutdown(lambda: ended.append("last"))
     try:
         manyhop.shutdown()
     except KeyError as error:

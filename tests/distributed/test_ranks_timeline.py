@@ -7,7 +7,7 @@ import pytest
 import torch
 from rank_loaders import homogeneous
 
-from manyhop.cli import main
+from manyhop_tools.cli import main
 
 LATE_S = 1.0
 

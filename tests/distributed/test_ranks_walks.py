@@ -42,7 +42,7 @@ def share(uneven, folder):
 
 
 def share_rank():
-    from manyhop.world import current_rank
+    from manyhop.ranks.world import current_rank
 
     return current_rank()
 
@@ -62,7 +62,7 @@ def test_they_share_an_epoch(launcher, tmp_path, uneven):
 
 
 def share_others():
-    from manyhop.world import current_rank
+    from manyhop.ranks.world import current_rank
 
     try:
         node2vec(walks_per_node=1 + current_rank()).loader(batch_size=5, distributed=True)

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from manyhop.errors import CapacityError, InputError
-from manyhop.memory import identity, mapped_files, packing, segments
+from manyhop.memory import mapped_files, packing, segments
+from manyhop.memory.identities import identity
 from manyhop.memory.mapped_files import MappedFiles
 from manyhop.memory.packing import pack, receive, unpack
 

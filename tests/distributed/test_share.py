@@ -12,9 +12,9 @@ from shared_data import make_data, make_hetero, make_stores, refused, same_value
 
 import manyhop
 import manyhop_pyg
-from manyhop import world
 from manyhop.errors import InputError
-from manyhop.memory import identity
+from manyhop.memory.identities import identity
+from manyhop.ranks import world
 
 
 def see_shared(counter):

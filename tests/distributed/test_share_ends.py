@@ -14,8 +14,9 @@ from torch_geometric.data import Data
 
 import manyhop
 import manyhop_pyg
-from manyhop import world
-from manyhop.memory import broker, identity, segments, sharing
+from manyhop.memory import broker, segments, sharing
+from manyhop.memory.identities import identity
+from manyhop.ranks import world
 
 
 def end_before_the_others_ask(folder):

@@ -11,7 +11,8 @@ from shared_data import make_data, make_hetero, make_stores, refused, same_value
 import manyhop
 import manyhop_pyg
 from manyhop.errors import GraphError
-from manyhop.memory import identity, segments
+from manyhop.memory import segments
+from manyhop.memory.identities import identity
 
 CASES = {
     "plain": {},

@@ -64,8 +64,8 @@ def test_three_loaders_take_the_memory_of_one(launcher, placement):
 def sharded_topology():
     import whole_graph_stand_in
 
-    from manyhop import cuda
-    from manyhop.placement import Hardware
+    from manyhop.memory.placement import Hardware
+    from manyhop.ranks import cuda
 
     binding = whole_graph_stand_in.install()
     small = lambda *_, together, **__: Hardware(  # noqa: E731
@@ -156,10 +156,10 @@ def auto_where_a_rank_cannot_pin():
 
     import whole_graph_stand_in
 
-    from manyhop import cuda
     from manyhop.errors import CapacityError
     from manyhop.loading.gpu.pinning import HostMemory
-    from manyhop.placement import Hardware
+    from manyhop.memory.placement import Hardware
+    from manyhop.ranks import cuda
 
     binding, lines = whole_graph_stand_in.install(), []
     cuda.hardware = lambda *_, **__: Hardware(gpu_memory=78_600, host_memory=1 << 40, num_nodes=2, together=True)

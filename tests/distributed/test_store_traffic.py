@@ -6,11 +6,12 @@ import time
 import pytest
 from counting_store import CountingStore
 
-from manyhop import World, control, world
-from manyhop.control import FactExchange, absent
+from manyhop import World
 from manyhop.errors import RankError
-from manyhop.watch import monitor
-from manyhop.watch.heartbeat import Heartbeat
+from manyhop.ranks import control, world
+from manyhop.ranks.control import FactExchange, absent
+from manyhop.ranks.watch import monitor
+from manyhop.ranks.watch.heartbeat import Heartbeat
 
 
 def exchange_among(num_ranks, facts_of, missing=(), timeout=60.0):

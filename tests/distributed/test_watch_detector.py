@@ -5,11 +5,11 @@ import threading
 import pytest
 import torch
 
-from manyhop.failure import note_batch
-from manyhop.watch.detector import FaultDetector
-from manyhop.watch.heartbeat import End, Heartbeat, LoopStatus, described, is_of_communication
-from manyhop.watch.monitor import silence_of
-from manyhop.watch.place import place_of
+from manyhop.ranks.watch.detector import FaultDetector
+from manyhop.ranks.watch.heartbeat import End, Heartbeat, LoopStatus, described, is_of_communication
+from manyhop.ranks.watch.monitor import silence_of
+from manyhop.ranks.watch.place import place_of
+from manyhop.system.failure import note_batch
 
 TIMEOUT = 10.0
 

@@ -13,9 +13,9 @@ from launch import reserve_port
 from watched import Loader, wait_until_left
 
 import manyhop
-from manyhop import control
 from manyhop.errors import InputError, RankError
-from manyhop.watch import Watch
+from manyhop.ranks import control
+from manyhop.ranks.watch import Watch
 
 
 def live_together(timeout):

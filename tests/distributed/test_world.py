@@ -9,10 +9,11 @@ import torch
 import torch.distributed as dist
 
 import manyhop
-from manyhop import World, control
-from manyhop import world as w
+from manyhop import World
 from manyhop.errors import InputError, RankError
-from manyhop.world import current_rank, node_identity, number_nodes
+from manyhop.ranks import control
+from manyhop.ranks import world as w
+from manyhop.ranks.world import current_rank, node_identity, number_nodes
 
 
 def test_arithmetic_of_ranks_and_nodes():

@@ -2,7 +2,7 @@
 
 import time
 
-from manyhop.watch import Watch, monitor
+from manyhop.ranks.watch import Watch, monitor
 
 
 class Loader:

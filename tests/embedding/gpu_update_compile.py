@@ -5,10 +5,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from manyhop.embedding.kernels.refresh import refresh_rows
-from manyhop.embedding.kernels.routes import count_rows, find_routes, merge_runs, number_rows
-from manyhop.embedding.kernels.update import NUMBERS, sum_pieces, update_rows
-from manyhop.embedding.rules import Kind
+from manyhop_embedding.kernels.refresh import refresh_rows
+from manyhop_embedding.kernels.routes import count_rows, find_routes, merge_runs, number_rows
+from manyhop_embedding.kernels.update import NUMBERS, sum_pieces, update_rows
+from manyhop_embedding.rules import Kind
 
 INTEGERS = (
     "ids",

@@ -9,10 +9,10 @@ from embedding_training import NUM_ROWS, OURS, WIDTH, batch, loss_of, train, tra
 
 import manyhop
 from manyhop import optim
-from manyhop.embedding import place
-from manyhop.embedding.gradients import Gradients, sort_ids
-from manyhop.embedding.updating import distinct_rows, numbered, sum_by_row
 from manyhop.errors import CapacityError, FeatureError, InputError
+from manyhop_embedding import place
+from manyhop_embedding.gradients import Gradients, sort_ids
+from manyhop_embedding.updating import distinct_rows, numbered, sum_by_row
 
 
 def make(**options):
@@ -162,7 +162,7 @@ def test_initial_rows_are_a_function_of_seed_and_row():
 
 
 def test_initial_rows_of_a_function_come_in_pieces(monkeypatch):
-    monkeypatch.setattr("manyhop.embedding.initial._PIECE_BYTES", 4 * 3 * 10)
+    monkeypatch.setattr("manyhop_embedding.initial._PIECE_BYTES", 4 * 3 * 10)
     pretrained, asked = torch.randn(35, 3), []
 
     def rows_of(rows):
@@ -174,7 +174,7 @@ def test_initial_rows_of_a_function_come_in_pieces(monkeypatch):
 
 
 def test_threads_do_not_change_a_bit(monkeypatch):
-    monkeypatch.setattr("manyhop.embedding.updating._ROWS_OF_A_THREAD", 16)
+    monkeypatch.setattr("manyhop_embedding.updating._ROWS_OF_A_THREAD", 16)
     found = []
     for threads in (1, 3):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)

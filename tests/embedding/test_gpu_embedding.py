@@ -6,16 +6,16 @@ import pytest
 import torch
 from embedding_training import OURS
 
-from manyhop.embedding.change import Change
-from manyhop.embedding.gradients import Gradients
-from manyhop.embedding.hot import Hot
-from manyhop.embedding.rules import Kind, Rule, Stamps
-from manyhop.embedding.updating import distinct_rows, numbered, sum_apart, sum_by_row, update
 from manyhop.features import HotRows
+from manyhop_embedding.change import Change
+from manyhop_embedding.gradients import Gradients
+from manyhop_embedding.hot import Hot
+from manyhop_embedding.rules import Kind, Rule, Stamps
+from manyhop_embedding.updating import distinct_rows, numbered, sum_apart, sum_by_row, update
 
 pytest.importorskip("triton")
-from manyhop.embedding.gpu import refresh_on_gpu, update_on_gpu
-from manyhop.embedding.gpu_routes import merge_on_gpu, number_on_gpu, routes_on_gpu
+from manyhop_embedding.gpu import refresh_on_gpu, update_on_gpu
+from manyhop_embedding.gpu_routes import merge_on_gpu, number_on_gpu, routes_on_gpu
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled where there is a GPU")
 

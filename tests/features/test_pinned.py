@@ -21,7 +21,7 @@ from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, Graph, 
 from manyhop.loading.gpu.pinning import HostMemory
 from manyhop.memory import pinned
 from manyhop.memory.mapped_files import reside_in_files
-from manyhop.stores.spread import TOPOLOGY
+from manyhop.memory.stores.spread import TOPOLOGY
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="plays the part of CUDA")
 

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from manyhop.capture.ends import Ends
 from manyhop.masks import masked_mean
+from manyhop_train.capture.ends import Ends
 
 NODES, EDGES, FEATURES, HIDDEN, CLASSES = 1 << 17, 1 << 20, 128, 64, 16
 EPOCHS, BATCHES = 6, 512

@@ -14,7 +14,7 @@ import manyhop
 import manyhop_pyg
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
 from manyhop.sampling import NeighborSpec
-from manyhop.sampling.cugraph import binding
+from manyhop_cugraph import binding
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "sampling")]
 
@@ -54,8 +54,8 @@ def found(request, gpu_launcher):
 
 
 def sampler_of(graph, spec):
-    from manyhop.sampling.cugraph.engine import CuGraphSampler
-    from manyhop.sampling.cugraph.graph import SpreadGraph
+    from manyhop_cugraph.engine import CuGraphSampler
+    from manyhop_cugraph.graph import SpreadGraph
 
     device = torch.device("cuda", torch.cuda.current_device())
     return CuGraphSampler(SpreadGraph(graph, device, timeout=60), spec)
@@ -215,7 +215,7 @@ def test_losses_fall_and_uneven_ranks_end(found, distributed):
 
 
 def interleave():
-    from manyhop.sampling.cugraph.engine import CuGraphSampler
+    from manyhop_cugraph.engine import CuGraphSampler
 
     rank, device = manyhop.init().rank, torch.device("cuda", torch.cuda.current_device())
     generator = torch.Generator().manual_seed(0)

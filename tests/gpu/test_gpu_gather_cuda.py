@@ -13,7 +13,7 @@ from torch import Tensor
 from manyhop.errors import CapacityError, FeatureError, InputError
 from manyhop.features import Checks, GPUVisits, RowRequest, gather, is_pinned, keep_hot, pin, pinned_bytes, unpin
 from manyhop.features.gathering import gpu_plan
-from manyhop.memory import share
+from manyhop.memory.sharing import share
 
 pytestmark = [
     pytest.mark.gpu,

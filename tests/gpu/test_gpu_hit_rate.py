@@ -12,9 +12,9 @@ from torch_geometric.data import Data
 
 import manyhop
 import manyhop_pyg
-from manyhop import cuda
 from manyhop.features import file_cache
 from manyhop.graph import HOMOGENEOUS_EDGE
+from manyhop.ranks import cuda
 from manyhop_pyg import NeighborLoader
 
 pytestmark = [

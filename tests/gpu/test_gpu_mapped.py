@@ -8,9 +8,9 @@ import torch
 from torch_geometric.data import Data
 
 import manyhop_pyg
-from manyhop import cuda
 from manyhop.graph import HOMOGENEOUS_EDGE, PlacedGraph
 from manyhop.memory.mapped_files import MappedFiles
+from manyhop.ranks import cuda
 from manyhop_pyg import NeighborLoader
 
 pytestmark = [

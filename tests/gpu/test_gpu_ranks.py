@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 
 import manyhop
-from manyhop import control
 from manyhop.errors import CapacityError, FeatureError, RankError
 from manyhop.features import DistributedRows, GPUExchange, RowRequest, Shards, WholeMemory, gather, share_graph
 from manyhop.features.whole_memory.communicators import communicator
 from manyhop.graph import EdgeInput, build_graph
+from manyhop.ranks import control
 from manyhop.sampling import BatchKey, CPUSampler, GPUSampler, NeighborSpec, NodeRequest
 
 pytestmark = [

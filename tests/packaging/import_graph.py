@@ -10,8 +10,14 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ADAPTERS = {path.name for path in (ROOT / "adapters").iterdir() if (path / "__init__.py").exists()}
-_NAMES_AN_ADAPTER = re.compile(r"\bmanyhop_[a-z]+")
+# All packages beside the core: adapters and satellites.
+ADAPTERS = {
+    path.name
+    for folder in ("plugin", "adapters")
+    for path in (ROOT / folder).iterdir()
+    if (path / "__init__.py").exists() and path.name != "manyhop"
+}
+_NAMES_AN_ADAPTER = re.compile(r"\bmanyhop_[a-z_]+")
 _DOTTED = re.compile(r"\w+(\.\w+)+\.?")
 
 

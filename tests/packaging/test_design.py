@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "design.md").read_text()
 PATHS = re.compile(r"(?:[\w.]+/)+(?=\s|$)|(?:[\w.]+/)*\w+\.py\b")
-PACKAGES = [ROOT / "plugin" / "manyhop", *(p for p in (ROOT / "adapters").iterdir() if (p / "__init__.py").exists())]
+PACKAGES = [p for base in ("plugin", "adapters") for p in (ROOT / base).iterdir() if (p / "__init__.py").exists()]
 
 
 def named() -> set[Path]:

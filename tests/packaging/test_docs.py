@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from manyhop.cli import _parser
+from manyhop_tools.cli import _parser
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]

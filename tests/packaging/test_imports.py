@@ -11,8 +11,8 @@ import importlib, pkgutil, sys
 sys.modules.update(dict.fromkeys({blocked!r}))  # importing one of these raises ImportError
 """
 ENGINE = """
-import manyhop, manyhop.cli, manyhop.errors, manyhop.features, manyhop.graph, manyhop.loading, manyhop.pipeline
-import manyhop.sampling
+import manyhop, manyhop_tools.cli, manyhop.errors, manyhop.features, manyhop.graph, manyhop.loading
+import manyhop.loading.pipeline, manyhop.sampling
 """
 ALL_OF = """
 import {package} as package
@@ -102,7 +102,7 @@ def test_loaders_on_cpus_need_nothing_that_only_posix_has(run):
     if find_spec("torch_geometric") is None:
         pytest.skip("torch_geometric is not installed")
     epoch = """
-import manyhop.cli, manyhop.features, manyhop.memory.pinned, manyhop.files, manyhop.memory
+import manyhop_tools.cli, manyhop.features, manyhop.memory.pinned, manyhop.files, manyhop.memory
 import manyhop_dgl, manyhop_dgl.graphbolt
 from manyhop_pyg import NeighborLoader
 data = torch_geometric.data.Data(x=torch.arange(4.)[:, None], edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]))

@@ -20,7 +20,7 @@ def make(*arguments):
 def test_help_lists_the_targets():
     out = make().stdout
     assert {line.split("\t")[0] for line in out.splitlines()} == {
-        *("bench", "clean", "demo", "docs", "help", "lint", "notebooks", "quick", "test", "upstream"),
+        *("bench", "clean", "demo", "docs", "graphbolt", "help", "lint", "notebooks", "quick", "test", "upstream"),
     }
 
 

@@ -66,7 +66,7 @@ def test_size_and_contents(wheel):
     ours = {
         str(path.relative_to(ROOT / source))
         for source in SOURCES
-        for pattern in ("*.py", "py.typed")
+        for pattern in ("*.py", "*.pyi", "py.typed")
         for path in (ROOT / source).rglob(pattern)
     }
     assert files == ours

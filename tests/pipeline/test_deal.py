@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhop.errors import InputError
-from manyhop.pipeline import Deal, Turn
+from manyhop.loading.pipeline import Deal, Turn
 
 sizes = st.integers(0, 40)
 worlds = st.integers(1, 7)

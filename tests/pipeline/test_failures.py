@@ -12,7 +12,7 @@ import pytest
 from pipeline_threads import wait_until
 
 from manyhop.errors import RankError
-from manyhop.pipeline import Pipeline
+from manyhop.loading.pipeline import Pipeline
 
 WORKERS = [0, 2]
 NOTE = "manyhop: while making batch 3 of epoch 7; to make it again: again()"

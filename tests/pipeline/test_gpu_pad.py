@@ -9,11 +9,11 @@ import torch
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeInput, build_graph
-from manyhop.pipeline import Counts, PaddedRows, Padder, clear_rows, pad_sizes
+from manyhop.loading.pipeline import Counts, PaddedRows, Padder, clear_rows, pad_sizes
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler, SampledSubgraph
 
 pytest.importorskip("triton")
-from manyhop.pipeline.gpu import GPUFrame, clear, fill
+from manyhop.loading.pipeline.gpu import GPUFrame, clear, fill
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 CPU = torch.device("cpu")

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from manyhop.errors import InputError
-from manyhop.pipeline import BatchPlan
+from manyhop.loading.pipeline import BatchPlan
 
 pytest.importorskip("triton")
-from manyhop.pipeline.gpu import GPUPositions
+from manyhop.loading.pipeline.gpu import GPUPositions
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 

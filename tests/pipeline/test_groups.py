@@ -11,7 +11,7 @@ import pytest
 from pipeline_threads import wait_until
 
 from manyhop.errors import InputError
-from manyhop.pipeline import Groups, Pipeline, Stats, WorkerPool
+from manyhop.loading.pipeline import Groups, Pipeline, Stats, WorkerPool
 
 WORKERS = [0, 1, 3]
 

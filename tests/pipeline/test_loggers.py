@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from manyhop.pipeline import Stats
+from manyhop.loading.pipeline import Stats
 
 
 def metrics():

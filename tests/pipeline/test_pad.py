@@ -8,7 +8,7 @@ import torch
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeInput, build_graph
-from manyhop.pipeline import Counts, Padder, pad_sizes
+from manyhop.loading.pipeline import Counts, Padder, pad_sizes
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler
 
 NUM_NODES = {"a": 60, "b": 40, "none": 0}

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from manyhop.errors import InputError
 from manyhop.features.sources.shards import Shards
-from manyhop.pipeline import BatchPlan, Deal, ItemParts, check_num_parts, parts_of
-from manyhop.pipeline.parts import seats
+from manyhop.loading.pipeline import BatchPlan, Deal, ItemParts, check_num_parts, parts_of
+from manyhop.loading.pipeline.parts import seats
 from manyhop.sampling.random import Use, fold, make_key
 
 counts = st.lists(st.integers(0, 30), min_size=1, max_size=6)
@@ -58,7 +58,7 @@ def test_the_contract() -> None:
     part, plan = make([5, 2, 4], 2, shuffle=True)
     key = make_key(Use.SHUFFLE, 7, 1)
     of = [np.flatnonzero(part == p) for p in range(3)]
-    from manyhop.pipeline import permute
+    from manyhop.loading.pipeline import permute
 
     order = [of[p][permute(np.arange(len(of[p])), len(of[p]), np.uint64(fold(key, p)))].tolist() for p in range(3)]
     batches = [batch.tolist() for batch in plan.many_indices(1, range(len(plan)))]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pipeline_threads import ours, wait_until
 
-from manyhop.pipeline import Pipeline, Stats, WorkerPool
+from manyhop.loading.pipeline import Pipeline, Stats, WorkerPool
 
 WORKERS = [0, 1, 2, 4]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from manyhop.errors import InputError
-from manyhop.pipeline import Pipeline, Stats, WorkerPool
+from manyhop.loading.pipeline import Pipeline, Stats, WorkerPool
 
 
 def square(batch: int, item: int) -> int:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from pipeline_threads import ours, wait_until
 
-from manyhop.pipeline import Pipeline, WorkerPool, end_crews
+from manyhop.loading.pipeline import Pipeline, WorkerPool, end_crews
 
 WORKERS = [0, 1, 2, 4]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pipeline_threads import ours, wait_until
 
-from manyhop.pipeline import Groups, Pipeline, WorkerPool
+from manyhop.loading.pipeline import Groups, Pipeline, WorkerPool
 
 WORKERS = [0, 1, 4]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhop.errors import InputError
-from manyhop.pipeline import BatchPlan, permute
+from manyhop.loading.pipeline import BatchPlan, permute
 from manyhop.sampling.random import Use, fold, make_key
 
 Permutation = Callable[[int, np.ndarray], np.ndarray]

@@ -8,7 +8,7 @@ import time
 
 PRELUDE = """
 import signal, sys, threading, time, torch
-from manyhop.pipeline import Pipeline, Stats, WorkerPool
+from manyhop.loading.pipeline import Pipeline, Stats, WorkerPool
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 
@@ -58,7 +58,7 @@ def test_the_interpreter_ends_although_a_batch_hangs() -> None:
     code = """
         def hang(batch, item):
             time.sleep(1000)
-        import manyhop.pipeline.workers as workers
+        import manyhop.loading.pipeline.workers as workers
         workers._EXIT_SECONDS = 0.2
         p = Pipeline(range(10), hang, num_workers=1)
         time.sleep(0.1)
@@ -156,7 +156,7 @@ def test_many_epochs_that_are_left_early_keep_memory_and_threads_constant() -> N
 
 def test_importing_loads_nothing_heavy() -> None:
     code = """
-        import manyhop, manyhop.features, manyhop.pipeline
+        import manyhop, manyhop.features, manyhop.loading.pipeline
         heavy = ("numba", "llvmlite", "triton", "torch_geometric", "dgl", "matplotlib")
         print([m for m in sys.modules if m.split(".")[0] in heavy])
     """

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from manyhop.cli import main
 from manyhop.errors import InputError, MissingExtraError
-from manyhop.pipeline import Pipeline, Stats, merge_traces, save_timeline
-from manyhop.pipeline.advice import advise
-from manyhop.pipeline.timeline import _latest
+from manyhop.loading.pipeline import Pipeline, Stats, merge_traces, save_timeline
+from manyhop.loading.pipeline.advice import advise
+from manyhop.loading.pipeline.timeline import _latest
 from manyhop.system import kernel_progress
 from manyhop.system.kernel_progress import Compilation
+from manyhop_tools.cli import main
 
 STEP = "your step is the bottleneck: the loader hides behind it"
 

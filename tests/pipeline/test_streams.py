@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from manyhop.pipeline import OnStream, Stats, Streams, streams
-from manyhop.pipeline.advice import advise
-from manyhop.pipeline.streams import tensors_in
+from manyhop.loading.pipeline import OnStream, Stats, Streams, streams
+from manyhop.loading.pipeline.advice import advise
+from manyhop.loading.pipeline.streams import tensors_in
 
 
 @dataclass

@@ -9,10 +9,10 @@ import sys
 import pytest
 import torch
 
-from manyhop import cuda
 from manyhop.errors import InputError
+from manyhop.ranks import cuda
+from manyhop.ranks.world import World
 from manyhop.system import allocator, nvml
-from manyhop.world import World
 
 
 def facts(gpu, peers=(), **more):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhop.errors import CapacityError, InputError, MissingExtraError
-from manyhop.placement import GPU_RESERVE, RESERVE, Hardware, Item, decide_gpu
+from manyhop.memory.placement import GPU_RESERVE, RESERVE, Hardware, Item, decide_gpu
 
 GB = 10**9
 TOPOLOGY = Item(name="topology", nbytes=10 * GB, can_map=True, can_shard=True)

@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from manyhop import cuda
 from manyhop.loading.which_gpu import choose_gpu, first_rank, own_gpu, shared_gpu, warn_if_shared
+from manyhop.ranks import cuda
 from manyhop.system import triton_compiler
 
 
@@ -57,7 +57,7 @@ def test_a_process_without_gpu_has_none():
 def test_adapters_ask_for_it(four_gpus, monkeypatch):
     from torch_geometric.data import Data
 
-    from manyhop_dgl.graphbolt.loader.chain import gpu_of
+    from manyhop_graphbolt.loader.chain import gpu_of
     from manyhop_pyg.loaders.device import find_device
 
     monkeypatch.setattr(triton_compiler, "usable", lambda: True)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhop.errors import CapacityError, InputError
-from manyhop.placement import RESERVE, Item, decide
+from manyhop.memory.placement import RESERVE, Item, decide
 from manyhop.system.units import in_units, parse_bytes
 
 GB = 10**9

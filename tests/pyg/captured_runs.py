@@ -19,9 +19,9 @@ from torch_geometric.nn import GraphSAGE
 sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
 from tape import Tape
 
-from manyhop.capture import code
 from manyhop.masks import masked_mean
 from manyhop_pyg import NeighborLoader, capture
+from manyhop_train.capture import code
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -75,7 +75,7 @@ class Both:
         self.data, self.device = data, device
         if device == "cpu":
             tape = Tape()
-            patch.setattr("manyhop.capture.step.recorder_of", lambda device: tape)
+            patch.setattr("manyhop_train.capture.step.recorder_of", lambda device: tape)
             patch.setattr(code, "_NOT_THE_USERS", code._NOT_THE_USERS | {"tape", "recorder_stand_in"})
 
     def compare(self, change: Any = nothing, make: Any = lambda run: run.train, epochs: int = 3, **options: Any) -> Any:

@@ -56,9 +56,9 @@ def on_stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     stand_for_gpu(monkeypatch.setattr)
     if triton_compiler.usable():
-        monkeypatch.setattr(importlib.import_module("manyhop.pipeline.gpu"), "GPUPositions", Positions)
+        monkeypatch.setattr(importlib.import_module("manyhop.loading.pipeline.gpu"), "GPUPositions", Positions)
     else:
-        monkeypatch.setitem(sys.modules, "manyhop.pipeline.gpu", SimpleNamespace(GPUPositions=Positions))
+        monkeypatch.setitem(sys.modules, "manyhop.loading.pipeline.gpu", SimpleNamespace(GPUPositions=Positions))
     types = SimpleNamespace(PendingTypedEdges=StandInOfTypes)
     monkeypatch.setitem(sys.modules, "manyhop.sampling.gpu.typed_edges", types)
     for name, kind in (("GPUSampler", CPUSampler), ("GPUHGTSampler", CPUHGTSampler), ("GPUEdgeSampler", EdgeSampler)):

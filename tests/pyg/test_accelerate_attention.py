@@ -7,8 +7,8 @@ import torch
 from test_accelerate import batch_of, check, device  # noqa: F401  # device is a fixture
 from torch_geometric.nn import GAT, GATConv, GATv2Conv, Sequential
 
-from manyhop.aggregation import attention
 from manyhop_pyg import accelerate
+from manyhop_train.aggregation import attention
 
 KINDS = [GATConv, GATv2Conv]
 OPTIONS: list[dict[str, Any]] = [

@@ -14,14 +14,14 @@ from gpu_stand_ins import Driver
 from torch_geometric.data import Data
 
 import manyhop_pyg
-from manyhop import cuda
-from manyhop.cli import main
 from manyhop.errors import CapacityError
 from manyhop.features import is_pinned
 from manyhop.loading.gpu.decide import decide_memory
 from manyhop.loading.gpu.memory import GPUMemory, Sources
 from manyhop.memory.mapped_files import reside_in_files
-from manyhop.placement import GPUMode, Hardware
+from manyhop.memory.placement import GPUMode, Hardware
+from manyhop.ranks import cuda
+from manyhop_tools.cli import main
 
 GPU = torch.device("meta")  # not where the data is
 NUM_NODES = 1000

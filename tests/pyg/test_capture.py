@@ -19,10 +19,10 @@ from torch_geometric.nn import GraphSAGE, SAGEConv
 sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
 from recorder_stand_in import StandIn
 
-from manyhop.aggregation import Edges
 from manyhop.errors import InputError
 from manyhop_pyg import LinkNeighborLoader, NeighborLoader, accelerate, capture
 from manyhop_pyg.training import convs
+from manyhop_train.aggregation import Edges
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
@@ -182,7 +182,7 @@ def test_a_step_that_waits_runs_eagerly_and_the_log_names_its_line(data, recorde
 
 
 def test_sizes_that_always_change_are_not_captured_for_ever(data, recorders, caplog, monkeypatch):
-    monkeypatch.setattr("manyhop.capture.step._MOST_GRAPHS", 2)
+    monkeypatch.setattr("manyhop_train.capture.step._MOST_GRAPHS", 2)
     run = Run(data, recorders, captured=True, optimizer="sgd")
 
     def change(number: int) -> None:

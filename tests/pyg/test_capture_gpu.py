@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch_geometric.nn import GAT, GCN, GraphSAGE
 
-from manyhop.capture.recorder import CUDARecorder
 from manyhop_pyg import NeighborLoader, accelerate, capture
+from manyhop_train.capture.recorder import CUDARecorder
 
 pytestmark = [
     pytest.mark.gpu,

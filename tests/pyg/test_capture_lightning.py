@@ -13,7 +13,7 @@ from torch_geometric.nn import GraphSAGE
 sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
 from recorder_stand_in import StandIn
 
-import manyhop.capture.step
+import manyhop_train.capture.step
 from manyhop.errors import InputError
 from manyhop_pyg import NeighborLoader, capture
 
@@ -119,7 +119,7 @@ def test_a_callback_captures_what_the_trainer_does(data: Any, monkeypatch: pytes
             return found
 
         if device == "cpu":
-            monkeypatch.setattr(manyhop.capture.step, "recorder_of", recorder_of)
+            monkeypatch.setattr(manyhop_train.capture.step, "recorder_of", recorder_of)
         loader = NeighborLoader(data, [3, 2], batch_size=8, shuffle=True, seed=1, pad="auto", device=device)
         options = {"accelerator": "gpu" if device == "cuda" else "cpu", "devices": 1, "gradient_clip_val": 0.5}
         trainer = fit(net, loader, *[callback] * captured, max_steps=14, **options)

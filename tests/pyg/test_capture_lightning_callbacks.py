@@ -77,7 +77,7 @@ class Case:
         self.data, self.device, self.path = data, device, tmp_path
         if device == "cpu":
             tape = Tape()
-            monkeypatch.setattr("manyhop.capture.step.recorder_of", lambda device: tape)
+            monkeypatch.setattr("manyhop_train.capture.step.recorder_of", lambda device: tape)
 
     def loader(self) -> Any:
         return NeighborLoader(self.data, [3, 2], batch_size=8, shuffle=True, seed=1, pad="auto", device=self.device)
@@ -214,7 +214,7 @@ class Steps(Net):
 
 
 def test_progress_of_the_trainer(case: Case, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("manyhop.capture.step._MOST_SIZES", 8)
+    monkeypatch.setattr("manyhop_train.capture.step._MOST_SIZES", 8)
     step, _ = case.compare(net=Epochs)
     assert step.graphs == 4
     step, _ = case.compare(net=Steps)

@@ -79,7 +79,7 @@ def test_edges_of_which_the_order_is_not_known(data, batches, recorders):
 
 
 def test_values_that_always_change(data, batches, recorders, caplog, monkeypatch):
-    monkeypatch.setattr("manyhop.capture.step._MOST_SIZES", 4)
+    monkeypatch.setattr("manyhop_train.capture.step._MOST_SIZES", 4)
     run = Run(data, recorders, captured=True)
     for i, batch in enumerate(batches):
         batch.number = i
@@ -90,7 +90,7 @@ def test_values_that_always_change(data, batches, recorders, caplog, monkeypatch
 
 
 def test_settings_that_always_change(data, batches, recorders, caplog, monkeypatch):
-    monkeypatch.setattr("manyhop.capture.step._MOST_SIZES", 4)
+    monkeypatch.setattr("manyhop_train.capture.step._MOST_SIZES", 4)
     run = Run(data, recorders, captured=True)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(run.optimizer, 0.1, total_steps=9)
     run.losses(1, each=lambda number: scheduler.step())

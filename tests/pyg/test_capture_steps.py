@@ -36,7 +36,7 @@ class Counts(torch.optim.Optimizer):
 
 @pytest.mark.parametrize("in_state", [True, False])
 def test_optimizers_that_count_in_python(both: Both, in_state: bool, caplog: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("manyhop.capture.step._MOST_SIZES", 8)
+    monkeypatch.setattr("manyhop_train.capture.step._MOST_SIZES", 8)
 
     def make(run: Run) -> Any:
         run.optimizer = Counts(run.model.parameters(), in_state=in_state)
@@ -68,7 +68,7 @@ class Mean(torch.nn.Module):
     ("counts", "reason"), [(True, "'number' was 7 and is 8"), (False, "mean is another one in each step")]
 )
 def test_modules_that_change_in_python(both: Both, counts: bool, reason: str, caplog: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("manyhop.capture.step._MOST_SIZES", 8)
+    monkeypatch.setattr("manyhop_train.capture.step._MOST_SIZES", 8)
 
     def make(run: Run) -> Any:
         mean = Mean(counts=counts).to(both.device)

@@ -7,8 +7,8 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 import manyhop
-from manyhop.embedding import RowsAhead
 from manyhop.errors import FeatureError, InputError
+from manyhop_embedding import RowsAhead
 from manyhop_pyg import LinkNeighborLoader, NeighborLoader
 
 NODES, WIDTH, CLASSES = 400, 8, 5
@@ -70,7 +70,7 @@ def test_groups_of_batches_as_on_a_gpu(on_gpu, options):
 
 def test_rows_that_were_gathered_ahead_are_read_again(monkeypatch):
     """Without that, training would differ: the check above would notice."""
-    monkeypatch.setattr("manyhop.embedding.ahead.Versions.refresh", lambda *args: None)
+    monkeypatch.setattr("manyhop_embedding.ahead.Versions.refresh", lambda *args: None)
     assert train(True, num_workers=1, prefetch_factor=8)[0] != train(False)[0]
 
 

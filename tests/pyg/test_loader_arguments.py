@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import CachedLoader, PrefetchLoader, ZipLoader
 
 import manyhop_pyg
-from manyhop.pipeline import Crew
+from manyhop.loading.pipeline import Crew
 from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
 
 

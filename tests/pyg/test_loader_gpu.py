@@ -14,7 +14,7 @@ from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.transforms import Constant, ToSparseTensor
 
 from manyhop.errors import FeatureError, InputError
-from manyhop.pipeline.streams import tensors_in
+from manyhop.loading.pipeline.streams import tensors_in
 from manyhop_pyg import (
     ClusterData,
     ClusterLoader,

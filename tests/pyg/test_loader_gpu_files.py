@@ -13,12 +13,12 @@ from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data
 
 import manyhop_pyg
-from manyhop import cuda
-from manyhop.cli import main
 from manyhop.features import file_cache
 from manyhop.features.hot import files as hot_files
 from manyhop.memory.mapped_files import reside_in_files
-from manyhop.placement import Hardware
+from manyhop.memory.placement import Hardware
+from manyhop.ranks import cuda
+from manyhop_tools.cli import main
 
 pytest.importorskip("triton")
 from manyhop.features.gathering.gpu import gather_on_gpu

@@ -7,7 +7,7 @@ from grouped import compare
 from torch_geometric.sampler import NegativeSampling
 
 import manyhop
-from manyhop.pipeline import BatchPlan
+from manyhop.loading.pipeline import BatchPlan
 from manyhop_pyg import FeatureStore, GivenNegatives, GraphStore, LinkNeighborLoader, NeighborLoader
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import Constant
 
-from manyhop.pipeline.streams import tensors_in
+from manyhop.loading.pipeline.streams import tensors_in
 from manyhop_pyg import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
 from manyhop_pyg.loaders.batches import Batches
 from manyhop_pyg.loaders.loader import ThreadedLoader

@@ -14,9 +14,9 @@ from torch_geometric.sampler import NegativeSampling, NodeSamplerInput
 
 import manyhop.sampling
 import manyhop_pyg
-from manyhop import cuda
 from manyhop.errors import InputError
 from manyhop.loading.gpu import runtime
+from manyhop.ranks import cuda
 from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
 from manyhop_pyg.batch import join
 

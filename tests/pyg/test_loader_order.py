@@ -14,7 +14,7 @@ from torch.utils.data.distributed import DistributedSampler
 from torch_geometric.sampler import NodeSamplerInput
 
 from manyhop.errors import InputError, StateError
-from manyhop.pipeline import BatchPlan
+from manyhop.loading.pipeline import BatchPlan
 from manyhop.sampling import BatchKey, NodeRequest, ReferenceSampler
 from manyhop_pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler
 

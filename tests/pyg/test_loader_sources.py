@@ -14,7 +14,7 @@ from torch_geometric.testing import MyFeatureStore, MyGraphStore
 from torch_geometric.transforms import ToSparseTensor
 
 from manyhop.errors import FeatureError, GraphError
-from manyhop.pipeline.streams import tensors_in
+from manyhop.loading.pipeline.streams import tensors_in
 from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
 
 WRITES = ("author", "writes", "paper")

@@ -12,7 +12,7 @@ from torch_geometric.nn import HeteroConv, SAGEConv, global_max_pool
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 
 from manyhop.errors import FeatureError, InputError
-from manyhop.pipeline.streams import tensors_in
+from manyhop.loading.pipeline.streams import tensors_in
 from manyhop_pyg import (
     FeatureStore,
     GraphStore,

@@ -8,7 +8,7 @@ from helpers_pyg import all_same
 from torch_geometric.nn import GraphSAGE
 from torch_geometric.sampler import NegativeSampling
 
-from manyhop.pipeline.streams import tensors_in
+from manyhop.loading.pipeline.streams import tensors_in
 from manyhop_pyg import GivenNegatives, LinkNeighborLoader, NeighborLoader
 
 pytestmark = [

@@ -12,10 +12,10 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
 
 pytest.importorskip("triton", minversion="3.5", reason="GPU kernels need triton 3.5 or later")
-import manyhop.pipeline.gpu
+import manyhop.loading.pipeline.gpu
 from manyhop.loading import padding
-from manyhop.pipeline import block_sizes
-from manyhop.pipeline.streams import tensors_in
+from manyhop.loading.pipeline import block_sizes
+from manyhop.loading.pipeline.streams import tensors_in
 from manyhop_pyg import FeatureStore, GraphStore, NeighborLoader
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a CPU stands for the GPU")
@@ -28,7 +28,7 @@ Switch = Callable[..., None]
 def on_gpu(monkeypatch: pytest.MonkeyPatch, kernels_everywhere: Callable[[bool], None]) -> Switch:
     """Let loaders take the way of GPUs, with kernels that are interpreted, where it is called with ``True``."""
     stand_for_gpu(monkeypatch.setattr)
-    monkeypatch.setattr(manyhop.pipeline.gpu, "GPUPositions", Positions)
+    monkeypatch.setattr(manyhop.loading.pipeline.gpu, "GPUPositions", Positions)
 
     def switch(on: bool = True) -> None:
         pyg_works_on(monkeypatch.setattr, CPU if on else None)

@@ -10,7 +10,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from manyhop.graph import PlacedGraph
-from manyhop.stores.copies import Copy
+from manyhop.memory.stores.copies import Copy
 from manyhop_pyg import GraphStore, NeighborLoader, NeighborSampler
 from manyhop_pyg.data.topologies import _known
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import manyhop
-from manyhop.pipeline import Stats
+from manyhop.loading.pipeline import Stats
 from manyhop.system import numba_cache, numba_kernels
 
 HELPERS = """\

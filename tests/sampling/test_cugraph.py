@@ -12,8 +12,8 @@ from structure import SEEDS, SPECS, check, request
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest
-from manyhop.sampling.cugraph.engine import CuGraphSampler
-from manyhop.sampling.cugraph.graph import SpreadGraph
+from manyhop_cugraph.engine import CuGraphSampler
+from manyhop_cugraph.graph import SpreadGraph
 
 CPU = torch.device("cpu")
 
@@ -59,7 +59,7 @@ def homogeneous(num_nodes=40, num_edges=300, seed=0, **columns):
 
 
 def test_calls_are_bounded(monkeypatch):
-    from manyhop.sampling.cugraph import engine
+    from manyhop_cugraph import engine
 
     _, _, graph = homogeneous()
     spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (2, 2)})
@@ -74,7 +74,7 @@ def test_calls_are_bounded(monkeypatch):
 
 @pytest.mark.parametrize(("expand", "edges"), [("new", 5 + 3 * 34 + 2 * 2), ("all", 5 + 3 * 34 + 3 * 2)])
 def test_fanouts_of_types_bound_the_edges_of_a_seed(expand, edges):
-    from manyhop.sampling.cugraph.engine import EDGES_PER_CALL
+    from manyhop_cugraph.engine import EDGES_PER_CALL
 
     given = dict(zip(TYPES, [(1, 2), (3, 0), (0, -1), (2, 2)], strict=True))  # from "b" on, most edges are sampled
     sampler = sampler_of(make_world(4).graph, NeighborSpec(fanouts=given, expand=expand))
@@ -115,7 +115,7 @@ def test_requests_with_times_share_a_call():
 
 
 def test_requests_share_calls_as_far_as_they_fit(monkeypatch):
-    from manyhop.sampling.cugraph import engine
+    from manyhop_cugraph import engine
 
     _, _, graph = homogeneous()
     sampler = sampler_of(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (2,)}))

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from manyhop.errors import MissingExtraError
-from manyhop.sampling.cugraph import binding
-from manyhop.sampling.cugraph.communicators import num_rows
+from manyhop_cugraph import binding
+from manyhop_cugraph.communicators import num_rows
 
 FILES = {
     "raft_dask/__init__.py": "import raft_dask.loud\nraise ImportError('Dask')",

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from manyhop.graph import EdgeInput, build_graph
-from manyhop.pipeline import BatchPlan
+from manyhop.loading.pipeline import BatchPlan
 from manyhop.sampling import (
     CONTRACT_VERSION,
     BatchKey,

@@ -5,7 +5,7 @@ import torch
 from torch_geometric.data import Data
 
 import manyhop_pyg
-from manyhop.stores.copies import Copy
+from manyhop.memory.stores.copies import Copy
 
 
 def test_copies_that_are_current():

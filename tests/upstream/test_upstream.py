@@ -185,7 +185,7 @@ if __name__ == '__main__':
 }
 SHOWN = {
     "pyg": "manyhop_pyg.loaders.node 600",
-    "dgl": "manyhop_dgl.graphbolt.datasets.dataset True",
+    "dgl": "manyhop_graphbolt.datasets.dataset True",
     "dgl, spawned": "manyhop_dgl.loader.loader True",
 }
 

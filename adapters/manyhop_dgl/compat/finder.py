@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from manyhop.hints import pip_install
-from manyhop_dgl.torch_graphs import dispatch
+from manyhop_dgl_cuda import dispatch
 
 _GRAPHBOLT = "dgl.graphbolt"
 _INSTEAD = "Use manyhop_dgl.graphbolt in its place: import manyhop_dgl.graphbolt as gb"
@@ -150,7 +150,7 @@ class _Sparse(_Real):
         except (ImportError, OSError):
             if not hasattr(module, "SparseMatrix"):  # the library is looked for in the end
                 raise
-            from manyhop_dgl.sparse import operators
+            from manyhop_dgl_cuda.sparse import operators
 
             for name in operators.__all__:
                 setattr(torch.ops.dgl_sparse, name, getattr(operators, name))
@@ -188,7 +188,7 @@ def _in_place_of(name: str) -> str:
     """Return what to use in place of a name of ``dgl.graphbolt``."""
     if name.startswith("__"):  # which tools ask every module for
         return _INSTEAD
-    from manyhop_dgl import graphbolt
+    import manyhop_graphbolt as graphbolt
 
     if hasattr(graphbolt, name):
         return _INSTEAD

@@ -8,16 +8,16 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from manyhop.embedding import Embedding
 from manyhop.errors import InputError
 from manyhop.features import DistributedRows, ShardedRows
 from manyhop.graph import EdgeType, NodeType
-from manyhop.stores import TopologyPlace
+from manyhop.memory.stores import TopologyPlace
 from manyhop_dgl.graph.frames import Frame, TypedData
 from manyhop_dgl.graph.home import Home
 from manyhop_dgl.graph.queries import Queries
 from manyhop_dgl.graph.structure import OwnStructure, Tables
 from manyhop_dgl.graph.types import Types
+from manyhop_embedding import Embedding
 
 
 class GraphData(Queries):

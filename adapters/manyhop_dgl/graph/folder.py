@@ -15,7 +15,7 @@ from manyhop.files import Rows, StoredGraph
 from manyhop.files.stored_graph import tensor_of
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.loading import folders
-from manyhop.stores import StorePlace, check_place
+from manyhop.memory.stores import StorePlace, check_place
 from manyhop_dgl.graph.data import GraphData
 from manyhop_dgl.graph.frames import Frame, whole
 from manyhop_dgl.graph.home import Home

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop.embedding import Embedding
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import DistributedRows, ShardedRows
 from manyhop.files import Rows
 from manyhop.graph import EdgeType, NodeType
-from manyhop.stores import as_it_is, is_held
+from manyhop.memory.stores import as_it_is, is_held
 from manyhop_dgl.graph.home import Home
 from manyhop_dgl.typing import GraphLike
+from manyhop_embedding import Embedding
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from numpy.typing import ArrayLike
 
-from manyhop import cuda
-from manyhop.embedding import Embedding
 from manyhop.errors import InputError
 from manyhop.features import CacheSize, is_pinnable, is_pinned, pin, unpin
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeInput, EdgeType, NodeType, build_graph
-from manyhop.stores import StorePlace
+from manyhop.memory.stores import StorePlace
+from manyhop.ranks import cuda
 from manyhop_dgl.graph.data import GraphData
 from manyhop_dgl.graph.folder import open_folder, save_folder
 from manyhop_dgl.graph.home import Home
@@ -23,6 +22,7 @@ from manyhop_dgl.graph.structure import DGLStructure, Tables
 from manyhop_dgl.graph.to_dgl import to_dgl
 from manyhop_dgl.graph.topology import structure_of
 from manyhop_dgl.graph.views import Edges, Nodes
+from manyhop_embedding import Embedding
 
 if TYPE_CHECKING:
     from dgl import DGLGraph

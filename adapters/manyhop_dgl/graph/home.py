@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.features import DistributedRows, ShardedRows
 from manyhop.files import Rows
-from manyhop.stores import GPURows, NodeRows, StorePlace, TopologyPlace, check_place, place_for_topology, rows_in
+from manyhop.memory.stores import GPURows, NodeRows, StorePlace, TopologyPlace, check_place, place_for_topology, rows_in
+from manyhop.ranks.control import DEFAULT_TIMEOUT
 
 
 @dataclass(frozen=True)

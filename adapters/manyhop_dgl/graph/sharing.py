@@ -7,10 +7,10 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from manyhop import memory
-from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
-from manyhop.stores import StorePlace, leaves_host
+from manyhop.memory import sharing
+from manyhop.memory.stores import StorePlace, leaves_host
+from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop_dgl.graph.graph import Graph
 
 T = TypeVar("T")
@@ -57,14 +57,14 @@ def share(
     """
     if isinstance(load, Graph) or hasattr(load, "canonical_etypes"):
         graph = cast(Any, load)
-        shared = memory.share(lambda: graph, what=f"a graph of {graph.canonical_etypes}", timeout=timeout)
+        shared = sharing.share(lambda: graph, what=f"a graph of {graph.canonical_etypes}", timeout=timeout)
         return cast(T, _placed(shared, placement, device))
     if not callable(load):
         raise InputError(
             f"Expected a function that loads a graph, or a graph, got {type(load).__name__}. Pass a function: "
             "share(lambda: Graph.from_dgl(dataset[0]))."
         )
-    return cast(T, _placed(memory.share(load, timeout=timeout), placement, device))
+    return cast(T, _placed(sharing.share(load, timeout=timeout), placement, device))
 
 
 def _placed(data: object, placement: StorePlace, device: torch.device | str | None) -> object:

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeInput, EdgeType, Graph, build_graph, endpoints, out_degrees, reverse_edges
-from manyhop.memory import identity, once_per_node
-from manyhop.stores import WHOLE_ONCE, checksum
+from manyhop.memory.identities import identity
+from manyhop.memory.sharing import once_per_node
+from manyhop.memory.stores import WHOLE_ONCE, checksum
 from manyhop.system.progress import one_call
 from manyhop_dgl.typing import TypeNames
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType, Graph, with_mask, with_weights
+from manyhop.memory.stores import WHOLE_ONCE, checksum
 from manyhop.sampling.walks import Walker
-from manyhop.stores import WHOLE_ONCE, checksum
 from manyhop.system.fork import in_forked_children
 from manyhop.system.versions import version_of
 from manyhop_dgl.graph.data import GraphData

@@ -12,7 +12,7 @@ from torch import Tensor
 from manyhop.features import BufferPool, RowRequest, gather
 from manyhop.loading import current_turn
 from manyhop.loading.gpu.samples import empty_sample
-from manyhop.pipeline import Stats, Turn, current_exchange
+from manyhop.loading.pipeline import Stats, Turn, current_exchange
 from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.loader.columns import FrameColumns, PlacedFrames
 from manyhop_dgl.loader.prefetched import sampler_of_nodes

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from manyhop.embedding import Embedding
 from manyhop.features import RowRequest
 from manyhop_dgl.loader.prefetched import Data
 from manyhop_dgl.loader.view import LoaderView
+from manyhop_embedding import Embedding
 
 
 class PlacedFrames:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import dgl
 from torch import Tensor
 
-from manyhop.pipeline import Padded
+from manyhop.loading.pipeline import Padded
 from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.nested import all_in_nested
 from manyhop_dgl.samplers.tensors import BlockTensors

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from manyhop.graph import NodeType
-from manyhop.pipeline import BatchPlan
+from manyhop.loading.pipeline import BatchPlan
 from manyhop.system.versions import version_of
 
 MOST = 8 << 20
@@ -26,7 +26,7 @@ class GPUSeeds:
     """
 
     def __init__(self, node_type: NodeType, ids: Tensor, device: torch.device) -> None:
-        from manyhop.pipeline.gpu import GPUPositions  # imports triton
+        from manyhop.loading.pipeline.gpu import GPUPositions  # imports triton
 
         self._node_type, self._ids, self._device = node_type, ids, device
         self._positions = GPUPositions(device)

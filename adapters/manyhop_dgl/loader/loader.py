@@ -18,8 +18,8 @@ from manyhop.loading import EngineName, EpochLoader, check_engine, next_key
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import Pad, probe
-from manyhop.pipeline import BatchPlan
-from manyhop.placement import GPUMode
+from manyhop.loading.pipeline import BatchPlan
+from manyhop.memory.placement import GPUMode
 from manyhop.sampling.engines import suits_cugraph
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import forget_changed

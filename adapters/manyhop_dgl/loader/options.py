@@ -10,11 +10,11 @@ from typing import Literal
 import torch
 
 from manyhop.arguments import flag, flags
-from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
 from manyhop.loading import EngineName, check_placement, check_rank_options
 from manyhop.loading.padding import Pad
-from manyhop.placement import GPUMode
+from manyhop.memory.placement import GPUMode
+from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds
 from manyhop_dgl.samplers.arguments import integer
 

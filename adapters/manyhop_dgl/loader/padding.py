@@ -21,7 +21,7 @@ from manyhop.loading.padding import (
     lengthened,
     mask_of,
 )
-from manyhop.pipeline import Counts, PadSizes
+from manyhop.loading.pipeline import Counts, PadSizes
 from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds

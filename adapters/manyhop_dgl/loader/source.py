@@ -13,8 +13,8 @@ from torch import Tensor
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.loading import current_turn, next_key
-from manyhop.pipeline import Stats
-from manyhop.placement import GPUPlace
+from manyhop.loading.pipeline import Stats
+from manyhop.memory.placement import GPUPlace
 from manyhop.sampling import BatchKey
 from manyhop.sampling.engines import Engine
 from manyhop.system.ranges import ranged

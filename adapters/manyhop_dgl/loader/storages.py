@@ -15,12 +15,12 @@ import torch
 from dgl.frame import Column, LazyFeature
 from torch import Tensor
 
-from manyhop.embedding import Embedding, RowsAhead
 from manyhop.errors import FeatureError
 from manyhop.features import DistributedRows, RowRequest, ShardedRows
 from manyhop.system.versions import version_of
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.nested import apply_nested
+from manyhop_embedding import Embedding, RowsAhead
 
 Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
 Assign: TypeAlias = Callable[[Any], None]

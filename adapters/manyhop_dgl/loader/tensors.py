@@ -15,11 +15,10 @@ from dgl.frame import Frame
 from dgl.heterograph import DGLBlock
 from torch import Tensor
 
-from manyhop.embedding import Embedding
 from manyhop.errors import InputError
 from manyhop.features import DistributedRows, RowRequest, ShardedRows
 from manyhop.graph import EdgeType
-from manyhop.pipeline import PaddedRows, clear_rows
+from manyhop.loading.pipeline import PaddedRows, clear_rows
 from manyhop.system.versions import version_of
 from manyhop_dgl.edges.pair_graphs import index_of_pairs
 from manyhop_dgl.edges.prediction import EdgePredictionSampler
@@ -32,6 +31,7 @@ from manyhop_dgl.samplers.blocks import Frames, each_of, lazy_frames, make_block
 from manyhop_dgl.samplers.neighbor import EngineSampler
 from manyhop_dgl.samplers.tensors import BlockTensors, with_fields
 from manyhop_dgl.typing import Pairs
+from manyhop_embedding import Embedding
 
 Batch = BlockTensors | EdgeTensors
 

@@ -19,10 +19,10 @@ from manyhop_dgl.graph.dgl_frames import frames_of_ids, make_column, same_column
 from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.samplers.plan import as_device
 from manyhop_dgl.samplers.tensors import BlockTensors
-from manyhop_dgl.torch_graphs.adjacency import Adjacency
-from manyhop_dgl.torch_graphs.index import TorchGraphIndex
-from manyhop_dgl.torch_graphs.where import on_torch
 from manyhop_dgl.typing import GraphLike
+from manyhop_dgl_cuda.adjacency import Adjacency
+from manyhop_dgl_cuda.index import TorchGraphIndex
+from manyhop_dgl_cuda.where import on_torch
 
 Frames = tuple[Sequence[Frame], Sequence[Frame]]
 """Of node types and of edge types."""

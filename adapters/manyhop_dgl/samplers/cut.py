@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from manyhop.graph import NodeType
-from manyhop.pipeline import Padded
+from manyhop.loading.pipeline import Padded
 from manyhop.sampling import SampledSubgraph
 from manyhop.sampling.cpu.output import Empty, empty
 from manyhop_dgl.samplers.tensors import BlockTensors, Hops, with_fields

@@ -13,7 +13,7 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
 from manyhop.graph import EdgeType, NodeType, PlacedGraph
-from manyhop.placement import GPUPlace
+from manyhop.memory.placement import GPUPlace
 from manyhop.sampling import (
     BatchKey,
     LaborSpec,

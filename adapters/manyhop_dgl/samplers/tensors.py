@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from manyhop.graph import EdgeType, NodeType
-from manyhop.pipeline import Counts, Padded
+from manyhop.loading.pipeline import Counts, Padded
 
 T = TypeVar("T")
 D = TypeVar("D", "Hops", "BlockTensors")

@@ -11,14 +11,14 @@ import dgl
 from dgl.frame import Frame
 from torch import Tensor
 
-from manyhop.capture import CapturedStep
 from manyhop.errors import InputError
-from manyhop_dgl.graphbolt.items.minibatch import MiniBatch
-from manyhop_dgl.graphbolt.pipes import Movable
 from manyhop_dgl.nested import all_in_nested
 from manyhop_dgl.samplers.blocks import make_blocks, unread
 from manyhop_dgl.samplers.tensors import BlockTensors
-from manyhop_dgl.torch_graphs.index import TorchGraphIndex
+from manyhop_dgl_cuda.index import TorchGraphIndex
+from manyhop_graphbolt.items.minibatch import MiniBatch
+from manyhop_graphbolt.pipes import Movable
+from manyhop_train.capture import CapturedStep
 
 R = TypeVar("R")
 

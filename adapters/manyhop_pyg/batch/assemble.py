@@ -15,10 +15,10 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from torch_geometric.typing import SparseTensor, TensorFrame
 
-from manyhop.embedding import Embedding, RowsAhead
 from manyhop.errors import InputError
 from manyhop.features import RowRequest
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop_embedding import Embedding, RowsAhead
 from manyhop_pyg.batch.plan import Column, DataPlan
 from manyhop_pyg.typing import Attributes, Bounds, Permutation
 

@@ -12,11 +12,11 @@ from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler, SamplerOutput
 from torch_geometric.sampler.base import SubgraphType
 
-from manyhop.aggregation import Hops, mark_sorted
 from manyhop_pyg.batch.output import joined
 from manyhop_pyg.batch.plan import DataPlan
 from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
 from manyhop_pyg.typing import Batch, Sample
+from manyhop_train.aggregation import Hops, mark_sorted
 
 if TYPE_CHECKING:
     from manyhop_pyg.batch.joining import Joining

@@ -10,7 +10,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
 
 from manyhop.features import BufferPool
-from manyhop.pipeline import Stats, Turn
+from manyhop.loading.pipeline import Stats, Turn
 from manyhop_pyg.batch.plan import DataPlan, PlanCache
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.loaders.columns import DataColumns, PlacedStore, StoreColumns

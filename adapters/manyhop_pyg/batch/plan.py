@@ -14,9 +14,9 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.storage import BaseStorage, EdgeStorage, NodeStorage
 from torch_geometric.typing import SparseTensor, TensorFrame
 
-from manyhop.embedding import Embedding
 from manyhop.errors import FeatureError
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, NodeType
+from manyhop_embedding import Embedding
 from manyhop_pyg.typing import Attributes, Batch
 
 Placed = Callable[[str, object], object]

@@ -15,7 +15,6 @@ from torch_geometric.data.storage import BaseStorage
 from torch_geometric.sampler.base import DataType
 from torch_geometric.typing import SparseTensor
 
-from manyhop import cuda
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import (
     HOMOGENEOUS_EDGE,
@@ -27,8 +26,10 @@ from manyhop.graph import (
     build_graph,
     time_key,
 )
-from manyhop.memory import identity, once_per_node
-from manyhop.stores import WHOLE_ONCE, checksum
+from manyhop.memory.identities import identity
+from manyhop.memory.sharing import once_per_node
+from manyhop.memory.stores import WHOLE_ONCE, checksum
+from manyhop.ranks import cuda
 from manyhop_pyg.data.compressed import recall
 from manyhop_pyg.data.graph_store import GraphStore
 from manyhop_pyg.data.remote import read_stores

@@ -26,8 +26,8 @@ from manyhop.features import (
 )
 from manyhop.files import Rows
 from manyhop.graph import EdgeType, NodeType
-from manyhop.pipeline import current_exchange
-from manyhop.stores import StoreExchange, StorePlace, as_it_is, check_place, rows_in
+from manyhop.loading.pipeline import current_exchange
+from manyhop.memory.stores import StoreExchange, StorePlace, as_it_is, check_place, rows_in
 from manyhop_pyg.data.tensor_attrs import (
     ExactAttr,
     is_edge_type,

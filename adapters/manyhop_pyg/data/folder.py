@@ -23,7 +23,7 @@ from manyhop.files.saved_tensors import load_safely
 from manyhop.files.stored_graph import Others, tensor_of
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
 from manyhop.loading import folders
-from manyhop.stores import StorePlace, check_place
+from manyhop.memory.stores import StorePlace, check_place
 from manyhop.system.memory import require_memory
 from manyhop_pyg.data.compressed import remember
 from manyhop_pyg.data.convert import plain, read_data

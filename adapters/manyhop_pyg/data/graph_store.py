@@ -12,10 +12,9 @@ from torch import Tensor
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
 import manyhop
-from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType
-from manyhop.stores import (
+from manyhop.memory.stores import (
     GraphPlace,
     NodeRows,
     TopologyPlace,
@@ -23,6 +22,7 @@ from manyhop.stores import (
     counts_of_parts,
     place_for_topology,
 )
+from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.system.arrays import listed
 from manyhop_pyg.data.tensor_attrs import is_edge_type
 

@@ -12,10 +12,10 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.data import BaseData
 from torch_geometric.data.storage import BaseStorage, EdgeStorage, NodeStorage
 
-from manyhop import memory
-from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
-from manyhop.stores import StorePlace, check_place, leaves_host, place_for_topology, rows_in
+from manyhop.memory import sharing
+from manyhop.memory.stores import StorePlace, check_place, leaves_host, place_for_topology, rows_in
+from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.data.graph_store import GraphStore
 
@@ -70,13 +70,13 @@ def share(
     """
     if isinstance(load, _KINDS) or (isinstance(load, tuple) and all(isinstance(part, _KINDS) for part in load)):
         data = cast(T, load)
-        return _placed(memory.share(lambda: data, what=_title(data), timeout=timeout), placement, device)
+        return _placed(sharing.share(lambda: data, what=_title(data), timeout=timeout), placement, device)
     if not callable(load):
         raise InputError(
             f"Expected a function that loads the data, Data, HeteroData or (FeatureStore, GraphStore), got "
             f"{type(load).__name__}. Pass a function: share(lambda: dataset[0])."
         )
-    return _placed(memory.share(load, timeout=timeout), placement, device)
+    return _placed(sharing.share(load, timeout=timeout), placement, device)
 
 
 def _placed(data: T, placement: StorePlace, device: torch.device | str | None) -> T:

@@ -11,9 +11,9 @@ import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch_geometric.data import Data, HeteroData
 
-from manyhop.embedding import RowsAhead
 from manyhop.loading.gpu.samples import empty_sample
-from manyhop.pipeline import Turn
+from manyhop.loading.pipeline import Turn
+from manyhop_embedding import RowsAhead
 from manyhop_pyg.batch.assemble import finish_trainable
 from manyhop_pyg.batch.join import join
 from manyhop_pyg.batch.joining import Gathered

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NodeSamplerInput
 
-from manyhop.pipeline import BatchPlan
+from manyhop.loading.pipeline import BatchPlan
 from manyhop_pyg.typing import Inputs
 
 if TYPE_CHECKING:
-    from manyhop.pipeline.gpu import GPUPositions
+    from manyhop.loading.pipeline.gpu import GPUPositions
 
 _NODES = {"node", "row", "col"}  # int64 for samplers
 _IDS = _NODES | {"input_id"}
@@ -98,7 +98,7 @@ def inputs_on(device: torch.device, given: Inputs, sampler: BaseSampler) -> GPUI
     columns = {name: value for name, value in vars(given).items() if isinstance(value, Tensor)}
     if sum(column.nbytes for column in columns.values()) > _MOST_BYTES:
         return None
-    from manyhop.pipeline.gpu import GPUPositions
+    from manyhop.loading.pipeline.gpu import GPUPositions
 
     there = {name: column.to(device, torch.int64 if name in _NODES else None) for name, column in columns.items()}
     return GPUInputs(given, there, GPUPositions(device))

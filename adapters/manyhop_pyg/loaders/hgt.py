@@ -12,8 +12,8 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.graph import NodeType
 from manyhop.loading.padding import Pad
-from manyhop.pipeline import Uneven
-from manyhop.placement import GPUMode
+from manyhop.loading.pipeline import Uneven
+from manyhop.memory.placement import GPUMode
 from manyhop_pyg.loaders.node import NodeLoader
 from manyhop_pyg.samplers.hgt import NO_TIMES, HeteroInput, HGTSampler
 from manyhop_pyg.typing import Transform

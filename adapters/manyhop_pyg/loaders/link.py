@@ -17,8 +17,8 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeType
 from manyhop.loading import EngineName
 from manyhop.loading.padding import Pad
-from manyhop.pipeline import Uneven
-from manyhop.placement import GPUMode
+from manyhop.loading.pipeline import Uneven
+from manyhop.memory.placement import GPUMode
 from manyhop.sampling import BatchKey
 from manyhop.sampling.engines import suits_cugraph
 from manyhop.system.ranges import ranged

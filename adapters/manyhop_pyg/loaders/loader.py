@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 from torch_geometric.loader.utils import infer_filter_per_worker
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 
-from manyhop import cuda
 from manyhop.arguments import callables, flag, positions
 from manyhop.errors import InputError
 from manyhop.graph import grouped_on
@@ -22,7 +21,8 @@ from manyhop.loading import EpochLoader, check_engine, check_options, current_tu
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import probe
-from manyhop.pipeline import BatchPlan, Lockstep, Turn
+from manyhop.loading.pipeline import BatchPlan, Lockstep, Turn
+from manyhop.ranks import cuda
 from manyhop.sampling import BatchKey
 from manyhop_pyg.batch.assemble import finish_trainable, label_data, label_types
 from manyhop_pyg.batch.edge_index import put_edges

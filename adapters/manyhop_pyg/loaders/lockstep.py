@@ -8,7 +8,7 @@ from manyhop.errors import InputError
 from manyhop.features import Exchange
 from manyhop.features.hot.remote import Visits, fill, rows_wanted
 from manyhop.loading import BatchContext, counting_in
-from manyhop.pipeline import BatchPlan, Lockstep, Stats, Turn, exchanging
+from manyhop.loading.pipeline import BatchPlan, Lockstep, Stats, Turn, exchanging
 from manyhop.sampling import BatchKey
 from manyhop_pyg.batch.join import join
 from manyhop_pyg.data.feature_store import FeatureStore

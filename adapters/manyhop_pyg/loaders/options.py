@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.loading import EngineName
 from manyhop.loading.padding import Pad
+from manyhop.loading.pipeline import Uneven
 from manyhop.loading.trainers import SeedPositions
-from manyhop.pipeline import Uneven
-from manyhop.placement import GPUMode
+from manyhop.memory.placement import GPUMode
+from manyhop.ranks.control import DEFAULT_TIMEOUT
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from manyhop.loading.padding import (
     lengthened,
     mask_of,
 )
-from manyhop.pipeline import Counts, Padded, PaddedRows, PadSizes, Stats, clear_rows
+from manyhop.loading.pipeline import Counts, Padded, PaddedRows, PadSizes, Stats, clear_rows
 from manyhop.sampling import SampledSubgraph
 from manyhop_pyg.batch.output import to_sampler_output
 from manyhop_pyg.batch.plan import Column as PlannedColumn

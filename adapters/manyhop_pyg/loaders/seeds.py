@@ -11,7 +11,7 @@ from torch_geometric.sampler import BaseSampler, NodeSamplerInput
 
 from manyhop.errors import InputError
 from manyhop.graph import Graph
-from manyhop.placement import GPUPlace
+from manyhop.memory.placement import GPUPlace
 from manyhop.sampling import BatchKey
 from manyhop.sampling.engines import Engine
 from manyhop_pyg.data.convert import Topology

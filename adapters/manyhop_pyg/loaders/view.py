@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch_geometric.sampler import BaseSampler
 
-from manyhop.pipeline import Turn
+from manyhop.loading.pipeline import Turn
 from manyhop.sampling import BatchKey
 from manyhop_pyg.typing import Batch, Inputs, Positions, PyGData, Sample, Transform
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from manyhop.arguments import positions
 from manyhop.loading import Epoch, EpochLoader, Item, Threads, check_options, graph_facts, plain
 from manyhop.loading.iterator import EpochIterator
-from manyhop.pipeline import Uneven
+from manyhop.loading.pipeline import Uneven
 from manyhop.sampling import CONTRACT_VERSION
 from manyhop.sampling.walks import Walker
 from manyhop.system.ranges import ranged

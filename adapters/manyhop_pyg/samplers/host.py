@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from manyhop import cuda
 from manyhop.features import BufferPool
 from manyhop.graph import Graph
+from manyhop.ranks import cuda
 from manyhop.sampling.engines import Engine, HostEngine, Spec, engine_for
 
 

@@ -15,7 +15,7 @@ from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampl
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.loading.gpu.stock import Stock
 from manyhop.loading.gpu.upload import upload
-from manyhop.placement import GPUPlace
+from manyhop.memory.placement import GPUPlace
 from manyhop.sampling import BatchKey, HGTSpec
 from manyhop.sampling.engines import Engine, Spec, placed_engine
 from manyhop_pyg.loaders.gpu_inputs import InputGroup

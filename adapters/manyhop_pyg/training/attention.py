@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn.functional import dropout, leaky_relu, pad
 from torch_geometric.nn import GATConv, GATv2Conv, MessagePassing
 
-from manyhop.aggregation import add_ends, aggregate, normalize
 from manyhop_pyg.training.convs import PassEdges, is_plain
+from manyhop_train.aggregation import add_ends, aggregate, normalize
 
 Shares: TypeAlias = "tuple[Tensor, Tensor | None]"
-"""Of edges, and of self loops: see :func:`manyhop.aggregation.normalize`."""
+"""Of edges, and of self loops: see :func:`manyhop_train.aggregation.normalize`."""
 
 
 class _Attention(MessagePassing):  # type: ignore[misc]  # PyG is untyped

@@ -11,9 +11,9 @@ from torch_geometric.nn import GCNConv, GINConv, GraphConv, MessagePassing, SAGE
 from torch_geometric.nn.aggr import MaxAggregation, MeanAggregation, SumAggregation
 from torch_geometric.nn.models.basic_gnn import TrimToLayer
 
-from manyhop.aggregation import Edges, Reduction, aggregate, is_sorted
 from manyhop.errors import InputError
 from manyhop_pyg.training.trim import Needed, Trim
+from manyhop_train.aggregation import Edges, Reduction, aggregate, is_sorted
 
 REDUCTIONS: Final[dict[type, Reduction]] = {SumAggregation: "sum", MeanAggregation: "mean", MaxAggregation: "max"}
 _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16, torch.float64)

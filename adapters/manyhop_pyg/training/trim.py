@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from manyhop.aggregation import hops_of
 from manyhop.errors import InputError
+from manyhop_train.aggregation import hops_of
 
 _LEAVE_OUT = "Leave out trim=True."
 _NOTE = (

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop import cuda
 from manyhop.errors import GraphError
 from manyhop.graph import columns
 from manyhop.graph.csc import CSC, EdgeSlice
+from manyhop.ranks import cuda
 from manyhop.system.fork import in_forked_children
 from manyhop.system.progress import Progress
 

@@ -16,7 +16,7 @@ from manyhop.errors import InputError
 from manyhop.graph.csc import CSC, Graph
 from manyhop.memory.mapped_files import MappedFiles
 from manyhop.memory.pinned import is_pinnable, pin
-from manyhop.placement import GPUPlace
+from manyhop.memory.placement import GPUPlace
 from manyhop.system.copying import to_device
 
 
@@ -45,7 +45,7 @@ class PlacedGraph:
             where: ``device``: in memory of the GPU. ``pinned``: in memory of the host, pinned in place, but for column
                 pointers and small tables, which are on the GPU; of files, the pages that the system keeps, which all
                 processes share. ``sharded``: over the GPUs of the node, where all ranks
-                have put it; ``distributed``: the same of the run, in cuGraph (``manyhop.stores.spread``).
+                have put it; ``distributed``: the same of the run, in cuGraph (``manyhop.memory.stores.spread``).
 
         Raises:
             CapacityError: the system does not let this process pin as much memory.

@@ -16,8 +16,8 @@ import torch
 from manyhop.features import BufferPool
 from manyhop.graph import Graph
 from manyhop.loading.options import EngineName
-from manyhop.pipeline import BatchPlan, Stats, Turn
-from manyhop.placement import GPUPlace
+from manyhop.loading.pipeline import BatchPlan, Stats, Turn
+from manyhop.memory.placement import GPUPlace
 from manyhop.sampling import BatchKey
 from manyhop.sampling.contract import Engine
 

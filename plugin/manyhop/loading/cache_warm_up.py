@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from manyhop import world
 from manyhop.features import FileCache, only_counting
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.keys import BatchContext
-from manyhop.pipeline import BatchPlan, Turn
+from manyhop.loading.pipeline import BatchPlan, Turn
+from manyhop.ranks import world
 from manyhop.sampling import BatchKey
 
 _MOST_BATCHES = 64

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 from manyhop.loading.keys import BatchContext
-from manyhop.pipeline import Steps, Turn
+from manyhop.loading.pipeline import Steps, Turn
 from manyhop.sampling import BatchKey
 
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from manyhop.features import FileCache, file_cache
 from manyhop.features.hot import files as hot_files
-from manyhop.pipeline import Stats, StatsReport, save_timeline
-from manyhop.placement import GPUPlacement
+from manyhop.loading.pipeline import Stats, StatsReport, save_timeline
+from manyhop.memory.placement import GPUPlacement
 
 
 class Figures:

@@ -8,14 +8,14 @@ from typing import Literal, TypeVar, get_args
 
 from torch import Tensor
 
-from manyhop import control, world
 from manyhop.arguments import one_of
-from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
 from manyhop.features import CacheSize, cache_files, check_cache
 from manyhop.files import StoredGraph, open_graph
-from manyhop.memory import share
-from manyhop.placement import Item, Place, decide
+from manyhop.memory.placement import Item, Place, decide
+from manyhop.memory.sharing import share
+from manyhop.ranks import control, world
+from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.system.memory import available_memory
 
 T = TypeVar("T")

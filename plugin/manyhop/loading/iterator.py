@@ -13,8 +13,8 @@ import torch
 from manyhop.errors import InputError, RankError
 from manyhop.features import Checks
 from manyhop.features.exchange.headers import ExchangeEndedError, ExchangeLostError
-from manyhop.pipeline import BatchPlan, Crew, Deal, Groups, Pipeline, Stats, Steps, Streams, Turn, WorkerPool
-from manyhop.watch import Iteration, moved
+from manyhop.loading.pipeline import BatchPlan, Crew, Deal, Groups, Pipeline, Stats, Steps, Streams, Turn, WorkerPool
+from manyhop.ranks.watch import Iteration, moved
 
 Item: TypeAlias = tuple[Turn, Any]
 """What a batch is made of: which one it is, and the positions of its seeds, or what they are looked up by."""

@@ -9,7 +9,7 @@ import torch
 
 from manyhop.arguments import integer
 from manyhop.errors import InputError
-from manyhop.pipeline import Turn
+from manyhop.loading.pipeline import Turn
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
 

@@ -20,12 +20,7 @@ from manyhop.loading.figures import Figures
 from manyhop.loading.iterator import GPU, REPLAY, EpochIterator, Item, Progress, Threads, given, planned
 from manyhop.loading.keys import BatchContext, batch_key, draw_seed
 from manyhop.loading.options import EngineName
-from manyhop.loading.ranks import Ranks, counting_in, join_ranks
-from manyhop.loading.resume import Resumable
-from manyhop.loading.steps import steps_on_cpu
-from manyhop.loading.trainers import PreparedLoader, SharedSampler
-from manyhop.loading.which_gpu import on_gpu
-from manyhop.pipeline import (
+from manyhop.loading.pipeline import (
     BatchPlan,
     Deal,
     Groups,
@@ -35,10 +30,15 @@ from manyhop.pipeline import (
     WorkerPool,
     parts_of,
 )
+from manyhop.loading.ranks import Ranks, counting_in, join_ranks
+from manyhop.loading.resume import Resumable
+from manyhop.loading.steps import steps_on_cpu
+from manyhop.loading.trainers import PreparedLoader, SharedSampler
+from manyhop.loading.which_gpu import on_gpu
+from manyhop.ranks.world import current_rank, current_size
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
 from manyhop.system.mapped import check_mapped_files
-from manyhop.world import current_rank, current_size
 
 
 class EpochLoader(Resumable, PreparedLoader, Figures):

@@ -8,8 +8,8 @@ import torch
 
 from manyhop.arguments import flags, seconds, torch_options
 from manyhop.errors import InputError
-from manyhop.pipeline import check_num_parts
-from manyhop.placement import GPUMode
+from manyhop.loading.pipeline import check_num_parts
+from manyhop.memory.placement import GPUMode
 
 EngineName: TypeAlias = Literal["cugraph"]
 """What ``engine=`` of a loader may be, beside ``None``."""

@@ -12,8 +12,8 @@ from manyhop.errors import FeatureError, InputError
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.loading.adapter import SeedSource
 from manyhop.loading.keys import BatchContext
-from manyhop.pipeline import BatchPlan, Counts, Padded, Padder, PadSizes, pad_sizes
-from manyhop.pipeline.block_sizes import PROBES
+from manyhop.loading.pipeline import BatchPlan, Counts, Padded, Padder, PadSizes, pad_sizes
+from manyhop.loading.pipeline.block_sizes import PROBES
 from manyhop.sampling import BatchKey, SampledSubgraph
 
 if TYPE_CHECKING:

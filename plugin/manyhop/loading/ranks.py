@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import manyhop
-from manyhop import World, control
+from manyhop import World
 from manyhop.features import Traffic
 from manyhop.loading.iterator import EpochIterator
-from manyhop.pipeline import Crew, Deal, Dealing, ItemParts, LoaderState, Lockstep, Stats, Steps, end_crews
-from manyhop.watch import Iteration, Watch, announce_end
+from manyhop.loading.pipeline import Crew, Deal, Dealing, ItemParts, LoaderState, Lockstep, Stats, Steps, end_crews
+from manyhop.ranks import control
+from manyhop.ranks.watch import Iteration, Watch, announce_end
 
 MakeLockstep: TypeAlias = Callable[[str, float], Lockstep | None]
 """Makes the exchanges of a loader, from its title and a timeout, on all ranks; ``None``: there are none."""
@@ -50,7 +51,7 @@ class Ranks:
 
     def _end_with_run(self) -> None:
         """Have threads ended before what they may use: exchanges, memory over several GPUs, the process group."""
-        manyhop.world.at_shutdown(self._threads.end)
+        manyhop.ranks.world.at_shutdown(self._threads.end)
 
     def begin(self, make_lockstep: MakeLockstep | None, epoch: int, rounds: int) -> tuple[Steps | None, Iteration]:
         """An iteration begins: its exchanges, where tensors are spread over nodes, and what the others see of it.

@@ -6,8 +6,8 @@ from typing import Any
 
 from manyhop.loading.facts import brief
 from manyhop.loading.iterator import Progress
+from manyhop.loading.pipeline import LoaderState
 from manyhop.loading.ranks import Ranks
-from manyhop.pipeline import LoaderState
 
 
 class Resumable:

@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import get_args
 
-from manyhop.placement import GPUMode
+from manyhop.memory.placement import GPUMode
 
 
 def run_as_main(package: str, library: str, install: Callable[[], None], file: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, overload
 from torch.utils.data import DistributedSampler
 
 from manyhop.errors import InputError
-from manyhop.world import World, current_size
+from manyhop.ranks.world import World, current_size
 
 
 class PreparedLoader:

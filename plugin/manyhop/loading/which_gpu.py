@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop import cuda
+from manyhop.ranks import cuda
 
 
 def choose_gpu(*, data: int | None, bound: int | None, current: int, holding: Sequence[int]) -> int:

@@ -8,14 +8,14 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from manyhop import control, world
 from manyhop.arguments import seconds
-from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError, RankError
 from manyhop.memory import segments
 from manyhop.memory.broker import Broker
 from manyhop.memory.packing import pack, receive, unpack
 from manyhop.memory.segments import Bytes, Segment, return_freed_memory
+from manyhop.ranks import control, world
+from manyhop.ranks.control import DEFAULT_TIMEOUT
 
 T = TypeVar("T")
 

@@ -9,7 +9,8 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from importlib import import_module
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -33,11 +34,14 @@ from manyhop.system.fork import in_forked_children
 
 __all__ = [
     "Backend",
+    "CollectiveBackend",
+    "CollectiveEngine",
     "Engine",
     "HostEngine",
     "Pending",
     "PinnedEngine",
     "Spec",
+    "collective_backend",
     "engine_for",
     "placed_engine",
     "suits_cugraph",
@@ -106,6 +110,34 @@ def placed_engine(placed: PlacedGraph, spec: Spec) -> Engine:
         return engine
 
 
+class CollectiveEngine(Engine, Protocol):
+    """An engine whose calls all ranks make together."""
+
+    request_size: int
+    """The number of seeds that one request of this rank covers."""
+
+
+class CollectiveBackend(Protocol):
+    """A module that samples a topology whose edges are spread over the GPUs of all ranks."""
+
+    def spread(self, graph: Graph, device: torch.device, *, timeout: float) -> Any:
+        """Spread the edges of a graph. All ranks call it."""
+
+    def build_bytes(self, graph: Graph) -> int:
+        """Return the bytes that all GPUs together need while the topology is built."""
+
+    def make_sampler(self, spread: Any, spec: NeighborSpec) -> CollectiveEngine:
+        """Return an engine over spread edges."""
+
+    def drain(self, *, timeout: float) -> None:
+        """Help other ranks until none has batches to sample. All ranks call it."""
+
+
+def collective_backend(name: str = "cugraph") -> CollectiveBackend:
+    """Return the backend ``name``: the package ``manyhop_NAME``, which is imported when it is first used."""
+    return cast(CollectiveBackend, import_module(f"manyhop_{name}"))
+
+
 def suits_cugraph(spec: Spec) -> bool:
     """Return whether cuGraph may sample by a spec without the user's asking for it: as the contract says."""
     return isinstance(spec, NeighborSpec) and spec.subgraph != "induced" and spec.temporal is None
@@ -113,13 +145,11 @@ def suits_cugraph(spec: Spec) -> bool:
 
 def _with_cugraph(placed: PlacedGraph, spec: Spec) -> Engine:
     """Return the engine of a topology that is spread over the GPUs of all ranks."""
-    from manyhop.sampling.cugraph.engine import CuGraphSampler
-
     if not isinstance(spec, NeighborSpec):
         raise InputError(
             f"Expected neighbour sampling with engine='cugraph', got {type(spec).__name__}. Leave engine out."
         )
-    return CuGraphSampler(placed.memory, spec)
+    return collective_backend().make_sampler(placed.memory, spec)
 
 
 _S = TypeVar("_S", bound=Sampler)

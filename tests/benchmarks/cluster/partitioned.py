@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from benchmarks.ranks.simulated import owners_of, seeds_of
 from manyhop.files import StoredGraph
-from manyhop.files.convert.partition import metis_order
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
+from manyhop_tools.convert.partition import metis_order
 
 Ints = npt.NDArray[np.int64]
 

@@ -10,8 +10,8 @@ from benchmarks.costs.machine import CPUCosts, GPUCosts, Machine
 from benchmarks.costs.sizes import BatchSizes
 from manyhop.arguments import at_least_one
 from manyhop.errors import InputError
-from manyhop.pipeline.block_sizes import MARGIN
-from manyhop.placement import GPUPlace
+from manyhop.loading.pipeline.block_sizes import MARGIN
+from manyhop.memory.placement import GPUPlace
 
 MERGED = 16
 """Batches that a loader samples in one launch."""

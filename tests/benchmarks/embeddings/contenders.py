@@ -14,7 +14,7 @@ import manyhop
 from benchmarks.common.machine import import_quietly
 from benchmarks.gpu.timing import Ranks
 from manyhop import optim
-from manyhop.stores import StorePlace
+from manyhop.memory.stores import StorePlace
 
 LEARNING_RATE = 0.01
 

@@ -21,8 +21,8 @@ from benchmarks.gpu.record import Run, dump, join, load
 from benchmarks.gpu.report import as_markdown, as_text
 from benchmarks.gpu.schedule import run_jobs
 from benchmarks.names import CONTENDERS, PARTS
-from manyhop import cuda
 from manyhop.errors import InputError
+from manyhop.ranks import cuda
 from manyhop.system import triton_compiler
 
 _NEEDS: Mapping[str, tuple[str, ...]] = {

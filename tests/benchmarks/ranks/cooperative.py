@@ -17,10 +17,10 @@ from benchmarks.common.report import opening, print_and_save, table, table_row
 from benchmarks.ranks.simulated import Ints, communities, owners_of, random_order, seeds_of
 from manyhop.errors import InputError
 from manyhop.files import StoredGraph, open_graph
-from manyhop.files.convert.partition import metis_order
 from manyhop.graph import Graph, NodeType
 from manyhop.sampling import BatchKey, LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.engines import Engine, engine_for
+from manyhop_tools.convert.partition import metis_order
 
 _DEPENDENCIES = (1, 16, 256)
 _COLUMNS = (

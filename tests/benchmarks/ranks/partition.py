@@ -11,9 +11,9 @@ from pathlib import Path
 from benchmarks.common.report import opening, print_and_save, table
 from benchmarks.ranks.simulated import ROW_BYTES, Ints, communities, owners_of, random_order, seeds_of
 from manyhop.files import StoredGraph, open_graph
-from manyhop.files.convert.partition import metis_order
 from manyhop.graph import NodeType
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
+from manyhop_tools.convert.partition import metis_order
 
 _COLUMNS = "graph", "ranks", "order of the nodes", "seeds", "rows per batch", "of other ranks", "MB received per batch"
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from manyhop.features import Shards
 from manyhop.files import StoredGraph, save_graph
-from manyhop.files.convert.partition import Order
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, NodeType
-from manyhop.pipeline import BatchPlan, Deal, ItemParts
+from manyhop.loading.pipeline import BatchPlan, Deal, ItemParts
+from manyhop_tools.convert.partition import Order
 
 ROW_BYTES = 512
 _DEGREE, _INSIDE = 12, 0.8  # of the graph that is made: edges per node, share inside communities

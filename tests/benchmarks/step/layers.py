@@ -12,8 +12,8 @@ from torch import Tensor
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, MessagePassing, SAGEConv
 
 from benchmarks.common.measure import MANYHOP, Contender
-from manyhop.aggregation import mark_sorted
 from manyhop_pyg import accelerate
+from manyhop_train.aggregation import mark_sorted
 
 PYG = "PyG"
 

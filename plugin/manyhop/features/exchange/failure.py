@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from manyhop.errors import RankError
 from manyhop.features.exchange.headers import ExchangeEndedError, Tag, lost
-from manyhop.world import World
+from manyhop.ranks.world import World
 
 
 class ExchangeFailure:

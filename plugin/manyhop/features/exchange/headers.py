@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop import control
 from manyhop.errors import RankError
-from manyhop.world import World
+from manyhop.ranks import control
+from manyhop.ranks.world import World
 
 Tag = tuple[int, int]
 """Epoch and number of the exchange in it, from 0: the same on all ranks."""

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop import control
-from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import FeatureError, RankError
 from manyhop.features.buffers import BufferPool
 from manyhop.features.exchange.failure import ExchangeFailure
@@ -29,7 +27,9 @@ from manyhop.features.exchange.routes import Routes, find_routes
 from manyhop.features.exchange.transfer import Pieces, give, number_of_parts, take
 from manyhop.features.requests import RowRequest
 from manyhop.features.sources.shards import servers
-from manyhop.world import World, init
+from manyhop.ranks import control
+from manyhop.ranks.control import DEFAULT_TIMEOUT
+from manyhop.ranks.world import World, init
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Exchange(ExchangeFailure):
 
     One exchange answers all requests of all ranks for one batch: ids that this node has are read from its memory, those
     in its cache too, the others are sent once each to the node that has them, which sends the rows of all tensors. Not
-    for several threads at once (``manyhop.pipeline`` keeps them in order).
+    for several threads at once (``manyhop.loading.pipeline`` keeps them in order).
 
     Args:
         name: for errors.

@@ -10,11 +10,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from manyhop import control
 from manyhop.errors import FeatureError
 from manyhop.features.exchange.chunks import overlap, send_in_chunks
 from manyhop.features.exchange.host import Exchange
-from manyhop.memory import share
+from manyhop.memory.sharing import share
+from manyhop.ranks import control
 from manyhop.system.arrays import flat_bytes
 
 Bytes = npt.NDArray[np.uint8]

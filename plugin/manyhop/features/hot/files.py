@@ -19,15 +19,15 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from manyhop import world
 from manyhop.errors import InputError
 from manyhop.features.buffers import BufferPool
 from manyhop.features.hot.kept_rows import KeptRows
 from manyhop.features.layout import RowLayout, row_layout
 from manyhop.features.requests import RowRequest, out_of_range
-from manyhop.memory import node_segment
 from manyhop.memory.mapped_files import FilePlace, MappedFiles, map_again
 from manyhop.memory.segments import Bytes, Segment
+from manyhop.memory.sharing import node_segment
+from manyhop.ranks import world
 from manyhop.system.memory import available_memory, require_memory
 from manyhop.system.units import in_units
 from manyhop.system.versions import version_of

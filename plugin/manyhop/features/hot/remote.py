@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop import control
 from manyhop.features.buffers import BufferPool
 from manyhop.features.exchange.host import Exchange
 from manyhop.features.exchange.spread import node_memory
 from manyhop.features.hot.index import HotIndex
 from manyhop.features.requests import RowRequest
 from manyhop.features.sources.shards import ShardedRows
-from manyhop.memory import share
+from manyhop.memory.sharing import share
+from manyhop.ranks import control
 
 _TAG = (-2, 0)  # of the exchange that fills a cache: no epoch has it
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from manyhop.errors import FeatureError
 from manyhop.features.sources.cached import HotRows
 from manyhop.features.sources.shards import RowsInParts, Shards
-from manyhop.world import World
+from manyhop.ranks.world import World
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError
 from manyhop.features.hot.index import HotIndex
-from manyhop.world import World
+from manyhop.ranks.world import World
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from manyhop import control
 from manyhop.errors import CapacityError
 from manyhop.features.whole_memory.partition import Division
+from manyhop.ranks import control
+from manyhop.ranks.world import World
 from manyhop.system.memory import available_memory
 from manyhop.system.units import in_units
-from manyhop.world import World
 
 _SPARE = 64 << 20  # bytes that allocations of other kinds may need meanwhile
 _COMMUNICATOR = 1 << 30  # NCCL's buffers: 772 MiB were seen, between two H200

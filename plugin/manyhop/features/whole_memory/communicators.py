@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import torch
 
-from manyhop import control, world
-from manyhop.cuda import check_gpus
 from manyhop.errors import InputError, MissingExtraError, RankError
 from manyhop.features.whole_memory.capacity import require_communicator
+from manyhop.ranks import control, world
+from manyhop.ranks.cuda import check_gpus
 
 Scope = Literal["node", "all"]
 """Which ranks hold a tensor together: those of each node, or all."""

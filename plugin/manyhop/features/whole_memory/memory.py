@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop import control, world
-from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import FeatureError, InputError
 from manyhop.features.sources.distributed import DistributedRows
 from manyhop.features.whole_memory.capacity import require_contexts, require_room
@@ -21,6 +19,8 @@ from manyhop.features.whole_memory.partition import Division, Kind, Location
 from manyhop.files import Rows
 from manyhop.files import open as open_rows
 from manyhop.files.rows import Paths
+from manyhop.ranks import control, world
+from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.system.copying import copy_rows
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop import control
-from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.features.whole_memory.filling import copy_overlap
 from manyhop.features.whole_memory.memory import WholeMemory
 from manyhop.graph import CSC, Graph
+from manyhop.ranks import control
+from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.system.arrays import flat_bytes
 
 _ALIGNMENT = 256  # bytes; what memory of a table's own would have

@@ -11,7 +11,7 @@ import torch
 
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.gpu.runtime import GPURuntime
-from manyhop.pipeline import BatchPlan
+from manyhop.loading.pipeline import BatchPlan
 from manyhop.sampling import BatchKey
 
 

@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop import control, cuda, world
 from manyhop.errors import InputError
 from manyhop.features import DistributedRows, ShardedRows
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.loading.gpu.memory import GPUMemory, row_bytes
 from manyhop.loading.gpu.pinning import HostMemory, decide_and_lock
 from manyhop.loading.options import EngineName
-from manyhop.placement import GPUMode, GPUPlace, GPUPlacement, Hardware, Item
-from manyhop.sampling.cugraph.graph import build_bytes
-from manyhop.stores.copies import Copy, is_movable
-from manyhop.stores.spread import SPREAD_PLACES, TOPOLOGY, Found, held, topology_place
+from manyhop.memory.placement import GPUMode, GPUPlace, GPUPlacement, Hardware, Item
+from manyhop.memory.stores.copies import Copy, is_movable
+from manyhop.memory.stores.spread import SPREAD_PLACES, TOPOLOGY, Found, held, topology_place
+from manyhop.ranks import control, cuda, world
+from manyhop.sampling.engines import collective_backend
 
 
 def decide_memory(
@@ -84,6 +84,9 @@ def decide_memory(
         places = found.places(name, together=together)
         return places | {"device"} if name in copied else places
 
+    distributed_bytes = None
+    if graph is not None:
+        distributed_bytes = collective_backend().build_bytes(graph) // (1 if together else world.current_size())
     store = topology_place(graph)
     place = None if store is None else _topology_held(store.place, there(TOPOLOGY), hardware)
     topology = Item(
@@ -94,7 +97,7 @@ def decide_memory(
         can_shard=nbytes > 0,
         pointer_bytes=0 if graph is None else graph.pointer_bytes,
         can_distribute=can_distribute,
-        distributed_bytes=None if graph is None else build_bytes(graph) // (1 if together else world.current_size()),
+        distributed_bytes=distributed_bytes,
         there=there(TOPOLOGY),
         held="distributed" if engine == "cugraph" else place,
     )

@@ -10,7 +10,7 @@ from manyhop.loading.adapter import Adapter
 from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.loading.gpu.samples import SampledGroup
 from manyhop.loading.gpu.state import State
-from manyhop.pipeline import OnStream, Turn
+from manyhop.loading.pipeline import OnStream, Turn
 from manyhop.sampling import BatchKey
 from manyhop.system.ranges import ranged
 

@@ -12,7 +12,7 @@ from manyhop.loading.adapter import Adapter
 from manyhop.loading.gpu.memory import row_bytes
 from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.loading.keys import BatchContext
-from manyhop.pipeline import BatchPlan
+from manyhop.loading.pipeline import BatchPlan
 from manyhop.sampling import BatchKey
 
 if TYPE_CHECKING:

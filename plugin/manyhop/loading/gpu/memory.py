@@ -14,9 +14,9 @@ from manyhop.features import CachedRows, DistributedRows, RowRequest, ShardedRow
 from manyhop.features.layout import row_layout
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.loading.gpu.pinning import HostMemory
-from manyhop.placement import GPUPlace, GPUPlacement
-from manyhop.stores.copies import Copy, Version, is_movable
-from manyhop.stores.spread import (
+from manyhop.memory.placement import GPUPlace, GPUPlacement
+from manyhop.memory.stores.copies import Copy, Version, is_movable
+from manyhop.memory.stores.spread import (
     SPREAD_PLACES,
     Found,
     Held,

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop import control, world
 from manyhop.errors import CapacityError
 from manyhop.features import is_pinnable, is_pinned, pin, unpin
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.memory.mapped_files import reside_in_files
-from manyhop.placement import GPUMode, GPUPlacement, Hardware, Item, decide_gpu
-from manyhop.stores.spread import TOPOLOGY
+from manyhop.memory.placement import GPUMode, GPUPlacement, Hardware, Item, decide_gpu
+from manyhop.memory.stores.spread import TOPOLOGY
+from manyhop.ranks import control, world
 
 Table: TypeAlias = Tensor | np.ndarray[Any, Any]
 
@@ -118,7 +118,7 @@ def decide_and_lock(
     together: bool,
     timeout: float,
 ) -> GPUPlacement:
-    """Decide where topology and features go, as :func:`manyhop.placement.decide_gpu`.
+    """Decide where topology and features go, as :func:`manyhop.memory.placement.decide_gpu`.
 
     With ``auto``, what is to be pinned is page-locked at once. As long as the system refuses some of it, the limit is
     what it has let us lock, and all is decided anew: what is over goes to the next best place. If several ranks decide

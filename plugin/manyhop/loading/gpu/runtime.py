@@ -7,13 +7,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
-from manyhop import world
-from manyhop.control import DEFAULT_TIMEOUT
 from manyhop.errors import InputError
 from manyhop.features import Checks, RowRequest, gather
 from manyhop.loading.adapter import Adapter, Columns, LoaderView, Placed, SeedSource
@@ -22,10 +20,13 @@ from manyhop.loading.gpu.memory import Sources
 from manyhop.loading.gpu.samples import BACKLOG, BACKLOG_TOGETHER, MOST_ALONE, MOST_TOGETHER, group_size
 from manyhop.loading.gpu.stock import Stock
 from manyhop.loading.keys import current_turn
+from manyhop.loading.pipeline import OnStream, Streams, Turn, current_exchange, tensors_in
 from manyhop.loading.which_gpu import on_gpu, warn_if_shared
-from manyhop.pipeline import OnStream, Streams, Turn, current_exchange, tensors_in
-from manyhop.placement import GPUMode
-from manyhop.stores.exchanged import exchanged_on_gpus
+from manyhop.memory.placement import GPUMode
+from manyhop.memory.stores.exchanged import exchanged_on_gpus
+from manyhop.ranks import world
+from manyhop.ranks.control import DEFAULT_TIMEOUT
+from manyhop.sampling.engines import CollectiveEngine, collective_backend
 
 Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
 
@@ -105,13 +106,11 @@ class GPURuntime:
         """Return the number of batches that are sampled together, the same on all ranks."""
         if not self.collective:
             return group_size(loader.batch_size, MOST_ALONE)
-        from manyhop.sampling.cugraph.engine import CuGraphSampler
-
         with on_gpu(self.device):
             engine = seeds.engine(self.sampling)
-        assert isinstance(engine, CuGraphSampler)
         nodes = 1 if seeds.of_nodes else _NODES_PER_SEED_EDGE
-        return group_size(loader.batch_size, (MOST_TOGETHER, engine.request_size // nodes))
+        request_size = cast(CollectiveEngine, engine).request_size
+        return group_size(loader.batch_size, (MOST_TOGETHER, request_size // nodes))
 
     def columns(self, columns: Columns) -> Any:
         """Return the current tensors that batches take rows from, placed where the GPU reads them."""
@@ -206,10 +205,8 @@ class GPURuntime:
     def drain(self) -> None:
         """Where all ranks sample together: help the others until none has batches to sample. All ranks call it."""
         if self.collective:
-            from manyhop.sampling.cugraph.scheduler import scheduler
-
             with on_gpu(self.device):
-                scheduler(timeout=DEFAULT_TIMEOUT).drain()
+                collective_backend().drain(timeout=DEFAULT_TIMEOUT)
 
     def joined_at_once(self, left: int) -> int:
         """Return how many of the ``left`` batches of a group one gather covers, limited by the memory of their rows."""

@@ -14,7 +14,7 @@ from manyhop.loading.epoch import Epoch
 from manyhop.loading.gpu.groups import InFlightGroup
 from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.loading.iterator import Item
-from manyhop.pipeline import Groups, OnStream
+from manyhop.loading.pipeline import Groups, OnStream
 from manyhop.sampling import BatchKey
 from manyhop.system.ranges import ranged
 

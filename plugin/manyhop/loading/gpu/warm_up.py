@@ -14,7 +14,7 @@ from manyhop.loading.gpu.groups import InFlightGroup
 from manyhop.loading.gpu.hot import fill_cache
 from manyhop.loading.gpu.runtime import JOINED, GPURuntime
 from manyhop.loading.gpu.samples import BACKLOG
-from manyhop.pipeline import BatchPlan
+from manyhop.loading.pipeline import BatchPlan
 from manyhop.sampling import BatchKey
 from manyhop.system.triton_compiler import showing_compilation
 

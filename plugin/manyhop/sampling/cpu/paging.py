@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from manyhop.graph import Graph
 from manyhop.memory.mapped_files import reside_in_files
-from manyhop.placement import RESERVE
+from manyhop.memory.placement import RESERVE
 from manyhop.system.memory import available_memory
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import torch
 
-from manyhop import control, world
 from manyhop.errors import RankError
 from manyhop.features.exchange.gpu.peers import Peers
 from manyhop.features.exchange.headers import ExchangeLostError
+from manyhop.ranks import control, world
 
 _BROKEN = "nobody: broken"
 _LONGEST_END = (

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop.control import DEFAULT_TIMEOUT
-from manyhop.cuda import check_gpus
 from manyhop.errors import FeatureError, RankError
 from manyhop.features.buffers import BufferPool
 from manyhop.features.exchange.failure import ExchangeFailure
@@ -41,7 +39,9 @@ from manyhop.features.hot.gpu import require_gpu_memory
 from manyhop.features.requests import RowRequest, out_of_range
 from manyhop.features.sources.cached import HotRows
 from manyhop.features.sources.distributed import DistributedRows
-from manyhop.world import World, init
+from manyhop.ranks.control import DEFAULT_TIMEOUT
+from manyhop.ranks.cuda import check_gpus
+from manyhop.ranks.world import World, init
 
 _ASKS = int(Status.ASKS)
 _OUT_OF_RANGE = "FeatureError: a row number is out of range"
@@ -54,7 +54,7 @@ class GPUExchange(ExchangeFailure):
     One exchange serves all requests of all ranks for one batch. The GPU sorts the ids by owner rank, and removes
     repeated ids if that pays. Ranks exchange counts and ids, and send the number of rows that earlier exchanges predict
     (see ``SpeculativeQuota``) while the host waits for the counts. The rest, if any, follows in parts: the next part is
-    gathered and own rows are copied while a part is in flight. Not thread-safe (``manyhop.pipeline`` orders the calls).
+    gathered and own rows are copied while a part is in flight. Not thread-safe: the loading pipeline orders the calls.
     Exchanges of a process share communicators: one has its own from the first call to :meth:`rest`.
 
     Args:

@@ -1,4 +1,4 @@
-"""The shuffle of an epoch, compiled: equal to ``manyhop.pipeline.permute``."""
+"""The shuffle of an epoch, compiled: equal to ``manyhop.loading.pipeline.permute``."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+from manyhop_graphbolt import *

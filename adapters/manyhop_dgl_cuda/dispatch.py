@@ -1,0 +1,176 @@
+"""Where DGL calls its C++: which of its functions take graphs on torch tensors, and which graphs are made so.
+
+A graph on the CPU keeps DGL's own index and C++. A graph on CUDA has a ``TorchGraphIndex`` if the installed DGL is a
+build for CPUs. Each function named here looks at what it is given, and calls DGL's own or that of this package.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from manyhop_dgl_cuda.where import has_cuda, on_torch
+
+_Function = Callable[..., Any]
+
+# DGL's name -> module and function here: those that take a graph first.
+_BY_GRAPH = {
+    "_gspmm": "spmm.gspmm",
+    "_gspmm_hetero": "spmm.gspmm_hetero",
+    "_update_grad_minmax_hetero": "spmm.update_grad_minmax_hetero",
+    "_gsddmm": "sddmm.gsddmm",
+    "_gsddmm_hetero": "sddmm.gsddmm_hetero",
+    "_edge_softmax_forward": "sddmm.edge_softmax_forward",
+    "_edge_softmax_backward": "sddmm.edge_softmax_backward",
+}
+# Those that take tensors only.
+_BY_DEVICE = {
+    "_segment_reduce": "segments.segment_reduce",
+    "_bwd_segment_cmp": "segments.bwd_segment_cmp",
+    "_scatter_add": "segments.scatter_add",
+    "_segment_mm": "segments.segment_mm",
+    "_segment_mm_backward_B": "segments.segment_mm_backward_b",
+    "_gather_mm": "segments.gather_mm",
+    "_gather_mm_scatter": "segments.gather_mm_scatter",
+}
+
+
+def follow_kernels(module: ModuleType) -> None:
+    """Replace what ``dgl.backend.pytorch.sparse`` has of DGL's C++ kernels."""
+    for name, place in _BY_GRAPH.items():
+        _replace(module, name, place, _is_on_torch)
+    for name, place in _BY_DEVICE.items():
+        _replace(module, name, place, _any_on_torch)
+    for name, takes in {"gspmm": "is_sum", "gsddmm": "is_end_sum", "edge_softmax": "is_softmax"}.items():
+        _replace(module, name, f"fused.{name}", functools.partial(_is_fused, f"fused.{takes}"))
+    # DGL's are of names that torch deprecates, and cast for CUDA only.
+    _replace(module, "_cast_if_autocast_enabled", "autocast.cast", _any_on_torch)
+    _replace(module, "_disable_autocast_if_enabled", "autocast.disabled", lambda: on_torch(torch.device("cuda")))
+
+
+def follow_index(module: ModuleType) -> None:
+    """Replace how ``dgl.heterograph_index`` makes graphs."""
+    own = module.HeteroGraphIndex
+    _replace(module, "create_unitgraph_from_coo", "make.from_coo", _any_on_torch)
+    _replace(module, "create_unitgraph_from_csr", "make.from_csr", _any_on_torch)
+    _replace(
+        module,
+        "create_heterograph_from_relations",
+        "make.from_relations",
+        lambda _, relations, *__: any(map(_is_on_torch, relations)),
+    )
+    _replace(module, "disjoint_union", "make.disjoint_union", lambda _, graphs: any(map(_is_on_torch, graphs)))
+    copy_to = own.copy_to
+
+    def copy_or_convert(self: object, ctx: object) -> object:
+        device = sys.modules["dgl.backend"].to_backend_ctx(ctx)
+        return _ours("make.from_dgl")(self).to(device) if on_torch(device) else copy_to(self, ctx)
+
+    own.copy_to = functools.update_wrapper(copy_or_convert, copy_to)
+
+
+def follow_means(module: ModuleType) -> None:
+    """Replace the means of ``dgl.ops.spmm``, which count degrees each time."""
+    _replace(
+        module, "gspmm", "fused.mean", lambda g, *args: _is_on_torch(g._graph) and _ours("fused.is_mean")(g, *args)
+    )
+
+
+def follow_graph(module: ModuleType) -> None:
+    """Shorten methods of ``dgl.heterograph.DGLGraph`` where graphs are on torch tensors."""
+    graph = module.DGLGraph
+    _shorten(graph, "update_all", "methods.update_all")
+    _shorten(graph, "apply_edges", "methods.apply_edges")
+    _shorten(graph, "_set_n_repr", "methods.set_nodes")
+    _shorten(graph, "_set_e_repr", "methods.set_edges")
+    _replace(graph, "local_scope", "methods.LocalScope", lambda g: _is_on_torch(g._graph))
+    is_all, every = sys.modules["dgl.base"].is_all, sys.modules["dgl.base"].ALL
+    _replace(
+        graph, "in_degrees", "methods.in_degrees", lambda g, v=every, etype=None: _is_on_torch(g._graph) and is_all(v)
+    )
+    _replace(
+        graph, "out_degrees", "methods.out_degrees", lambda g, u=every, etype=None: _is_on_torch(g._graph) and is_all(u)
+    )
+
+
+def follow_layer(module: ModuleType, *, name: str, place: str) -> None:
+    """Replace ``forward`` of a layer of ``dgl.nn`` where graphs are on torch tensors."""
+
+    def takes(layer: object, graph: object, *args: object, **kwargs: object) -> bool:
+        on_torch = hasattr(graph, "_graph") and _is_on_torch(graph._graph)
+        return on_torch and bool(_ours(f"layers.is_{place}")(layer, graph, *args, **kwargs))
+
+    _replace(getattr(module, name), "forward", f"layers.{place}", takes)
+
+
+def follow_frame(module: ModuleType) -> None:
+    """Replace how ``dgl.frame`` reads rows of pinned memory for a GPU."""
+    _replace(module, "gather_pinned_tensor_rows", "make.pinned_rows", _any_on_torch)
+
+
+def follow_ndarray(module: ModuleType) -> None:
+    """Replace how ``dgl.ndarray`` makes the arrays that DGL's C++ gets beside a graph: on CUDA it cannot."""
+    cuda = module.gpu(0).device_type
+    _replace(
+        module,
+        "empty",
+        "refused.no_array",
+        lambda *args: len(args) > 2 and args[2].device_type == cuda and not has_cuda(),
+    )
+
+
+def follow_to_block(module: ModuleType) -> None:
+    """Replace the C++ of ``dgl.transforms.to_block``."""
+    _replace(module, "_CAPI_DGLToBlock", "make.to_block", _is_on_torch)
+
+
+def follow_subgraph(module: ModuleType) -> None:
+    """Replace the C++ of ``dgl.subgraph``."""
+    _replace(module, "_CAPI_DGLInSubgraph", "make.in_subgraph", _is_on_torch)
+    _replace(module, "_CAPI_DGLOutSubgraph", "make.out_subgraph", _is_on_torch)
+
+
+def _replace(owner: object, name: str, place: str, takes: Callable[..., bool]) -> None:
+    """Put a function before one of DGL's: calls that ``takes`` wants go to ``place``, imported at the first of them."""
+    own = getattr(owner, name)
+
+    def either(*args: object, **kwargs: object) -> object:
+        return (_ours(place) if takes(*args, **kwargs) else own)(*args, **kwargs)
+
+    setattr(owner, name, functools.update_wrapper(either, own))
+
+
+def _shorten(graph: type, name: str, place: str) -> None:
+    """Put a function before a method of DGL's that returns nothing: it is called where this gives False."""
+    own = getattr(graph, name)
+
+    def either(self: Any, *args: object, **kwargs: object) -> None:
+        if not _is_on_torch(self._graph) or not _ours(place)(self, *args, **kwargs):
+            own(self, *args, **kwargs)
+
+    setattr(graph, name, functools.update_wrapper(either, own))
+
+
+@functools.cache
+def _ours(place: str) -> _Function:
+    module, _, name = place.partition(".")
+    function: _Function = getattr(import_module(f"{__package__}.{module}"), name)
+    return function
+
+
+def _is_on_torch(gidx: object, *_: object, **__: object) -> bool:
+    return type(gidx) is not sys.modules["dgl.heterograph_index"].HeteroGraphIndex
+
+
+def _is_fused(takes: str, gidx: object, *args: object, **kwargs: object) -> bool:
+    return _is_on_torch(gidx) and bool(_ours(takes)(gidx, *args, **kwargs))
+
+
+def _any_on_torch(*args: object, **kwargs: object) -> bool:
+    return any(isinstance(arg, torch.Tensor) and on_torch(arg.device) for arg in (*args, *kwargs.values()))

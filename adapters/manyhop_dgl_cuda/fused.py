@@ -1,0 +1,96 @@
+"""The operators that layers spend their time in, each one kernel forward and one or two backward.
+
+DGL composes them of g-SpMM and g-SDDMM, whose Python takes longer than the GPU does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dgl
+from dgl.base import is_all
+from torch import Tensor
+
+from manyhop_dgl_cuda.autocast import cast
+from manyhop_dgl_cuda.differentiable import end_sums, normalized, weighted_means, weighted_sums
+from manyhop_dgl_cuda.spmm import check_dtypes, is_weight
+from manyhop_dgl_cuda.structure import Structure
+
+
+def is_sum(gidx: Structure, op: str, reduce_op: str, lhs: Tensor | None, rhs: Tensor | None) -> bool:
+    """Whether :func:`gspmm` computes this: sums of features of nodes, and those weighted by edges."""
+    if reduce_op != "sum" or lhs is None or not lhs.is_floating_point() or len(gidx.relations) != 1:
+        return False
+    if op == "copy_lhs":
+        return lhs.dim() > 1
+    return op == "mul" and rhs is not None and lhs.dim() == rhs.dim() > 1 and is_weight(lhs, rhs)
+
+
+def gspmm(gidx: Structure, op: str, reduce_op: str, lhs: Tensor, rhs: Tensor | None) -> Tensor:
+    """Sum features of sources: ``dgl.backend.gspmm`` where :func:`is_sum`.
+
+    Args:
+        gidx: a graph of one edge type.
+        op: copy_lhs or mul.
+        reduce_op: sum, or mean for :func:`mean`.
+        lhs: ``[num_src, ...]``.
+        rhs: ``[num_edges, ..., 1]``, with mul.
+    """
+    adjacency = gidx.only_relation()
+    lhs, rhs = cast(lhs, None if op == "copy_lhs" else rhs)
+    if rhs is not None:
+        check_dtypes(lhs, rhs)
+    return (weighted_means if reduce_op == "mean" else weighted_sums)(adjacency, lhs, rhs)
+
+
+def is_mean(g: dgl.DGLGraph, op: str, reduce_op: str, lhs: Any, rhs: Any) -> bool:
+    """Whether :func:`mean` computes this."""
+    return reduce_op == "mean" and isinstance(lhs, Tensor) and is_sum(g._graph, op, "sum", lhs, rhs)
+
+
+def mean(g: dgl.DGLGraph, op: str, reduce_op: str, lhs: Tensor, rhs: Tensor | None) -> Tensor:
+    """Average features of sources: ``dgl.ops.gspmm`` where :func:`is_mean`; zeros where there are no edges."""
+    return gspmm(g._graph, op, reduce_op, lhs, rhs)
+
+
+def is_softmax(gidx: Structure, logits: Tensor, eids: Any = dgl.base.ALL, norm_by: str = "dst") -> bool:
+    """Whether :func:`edge_softmax` computes this."""
+    return is_all(eids) and len(gidx.relations) == 1 and logits.is_floating_point()
+
+
+def edge_softmax(gidx: Structure, logits: Tensor, eids: Any = dgl.base.ALL, norm_by: str = "dst") -> Tensor:
+    """Normalize scores of edges: ``dgl.backend.edge_softmax`` where :func:`is_softmax`.
+
+    Args:
+        gidx: a graph of one edge type.
+        logits: ``[num_edges, ...]``.
+        eids: all.
+        norm_by: over the edges of each destination (dst) or source (src).
+    """
+    adjacency = gidx.only_relation()
+    (logits,) = cast(logits)
+    return normalized(adjacency.reverse if norm_by == "src" else adjacency, logits)
+
+
+def is_end_sum(
+    gidx: Structure, op: str, lhs: Tensor | None, rhs: Tensor | None, lhs_target: str = "u", rhs_target: str = "v"
+) -> bool:
+    """Whether :func:`gsddmm` computes this: sums of features of both ends."""
+    if (op, lhs_target, rhs_target) != ("add", "u", "v") or lhs is None or rhs is None or len(gidx.relations) != 1:
+        return False
+    return lhs.shape[1:] == rhs.shape[1:] and lhs.dtype == rhs.dtype and lhs.is_floating_point()
+
+
+def gsddmm(gidx: Structure, op: str, lhs: Tensor, rhs: Tensor, lhs_target: str = "u", rhs_target: str = "v") -> Tensor:
+    """Add features of both ends of each edge: ``dgl.backend.gsddmm`` where :func:`is_end_sum`.
+
+    Args:
+        gidx: a graph of one edge type.
+        op: add.
+        lhs: ``[num_src, ...]``.
+        rhs: ``[num_dst, ...]``.
+        lhs_target: u.
+        rhs_target: v.
+    """
+    lhs, rhs = cast(lhs, rhs)
+    return end_sums(gidx.only_relation(), lhs, rhs)

@@ -1,0 +1,300 @@
+"""The structure of a DGL graph on torch tensors: what ``DGLGraph`` asks of its ``HeteroGraphIndex``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import dgl
+import torch
+from dgl._ffi.ndarray import register_extension
+from dgl.backend import to_backend_ctx
+from dgl.heterograph_index import (
+    HeteroGraphIndex,
+    create_heterograph_from_relations,
+    create_unitgraph_from_coo,
+    create_unitgraph_from_csr,
+)
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.system.copying import to_device
+from manyhop_dgl_cuda.adjacency import positions
+from manyhop_dgl_cuda.refused import refuse
+from manyhop_dgl_cuda.structure import FORMATS, Structure
+from manyhop_dgl_cuda.subgraphs import Induced, edge_subgraph, node_subgraph
+from manyhop_dgl_cuda.where import on_torch
+
+Edges = tuple[Tensor, Tensor, Tensor]
+
+
+class TorchGraphIndex(Structure):
+    """A graph's structure with the methods of DGL's ``HeteroGraphIndex``.
+
+    ``isinstance(index, HeteroGraphIndex)`` is true, as ``DGLGraph`` wants, but it is no subclass: DGL's C++ would take
+    one for its own object and crash. Given this, it raises ``NoCUDABuildError``.
+    """
+
+    __class__ = property(lambda self: HeteroGraphIndex)
+
+    # How it is copied, saved and refused
+
+    def __reduce__(self) -> tuple[Any, ...]:  # pickle would take __class__ for the class
+        return TorchGraphIndex, (self.ends, self.relations, self.num_nodes_by_type, self.allowed)
+
+    @property
+    def _dgl_handle(self) -> NoReturn:
+        """What DGL's C++ asks for: see ``register_extension``."""
+        refuse(self.device)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if hasattr(HeteroGraphIndex, name) and not name.startswith("_"):
+            refuse(self.device)
+        raise AttributeError(f"'TorchGraphIndex' object has no attribute {name!r}")
+
+    # Types and numbers
+
+    def is_metagraph_unibipartite(self) -> bool:
+        """Whether no node type is both source and destination."""
+        return not {s for s, _ in self.ends} & {d for _, d in self.ends}
+
+    def number_of_ntypes(self) -> int:
+        """Number of node types."""
+        return len(self.num_nodes_by_type)
+
+    def number_of_etypes(self) -> int:
+        """Number of edge types."""
+        return len(self.relations)
+
+    def num_nodes(self, ntype: int) -> int:
+        """Number of nodes of a type."""
+        return self.num_nodes_by_type[ntype]
+
+    def num_edges(self, etype: int) -> int:
+        """Number of edges of a type."""
+        return self.relations[etype].num_edges
+
+    number_of_nodes, number_of_edges = num_nodes, num_edges
+    bits_needed = HeteroGraphIndex.bits_needed
+
+    def is_multigraph(self) -> bool:
+        """Whether two edges of a type have the same ends."""
+        return any(
+            bool((relation.keys(relation.src, relation.dst).sort().values.diff() == 0).any())
+            for relation in self.relations
+        )
+
+    def is_readonly(self) -> bool:
+        """Always: DGL makes a new index to change a graph."""
+        return True
+
+    def get_relation_graph(self, etype: int) -> TorchGraphIndex:
+        """The graph of one edge type."""
+        (src, dst), relation = self.ends[etype], self.relations[etype]
+        if src == dst:
+            return TorchGraphIndex([(0, 0)], [relation], [relation.num_src], self.allowed)
+        return TorchGraphIndex([(0, 1)], [relation], [relation.num_src, relation.num_dst], self.allowed)
+
+    # Device, type of ids, formats
+
+    @property
+    def ctx(self) -> dgl.ndarray.DGLContext:
+        """Where the tensors are, in DGL's terms."""
+        return _context(self.device)
+
+    @property
+    def dtype(self) -> str:
+        """Type of ids: "int32" or "int64"."""
+        return str(self.relations[0].dtype).removeprefix("torch.")
+
+    def asbits(self, bits: int) -> TorchGraphIndex:
+        """The same with ids of 32 or 64 bits."""
+        dtype = torch.int32 if bits == 32 else torch.int64
+        return self.with_relations([relation.map(lambda t: t.to(dtype)) for relation in self.relations])
+
+    def to(self, device: torch.device) -> TorchGraphIndex:
+        """The same on another device."""
+        return self.with_relations(
+            [relation.map(lambda t: to_device(t, device, "edges")) for relation in self.relations]
+        )
+
+    def copy_to(self, ctx: dgl.ndarray.DGLContext) -> TorchGraphIndex | HeteroGraphIndex:
+        """The same on another device: DGL's own index where that is a CPU."""
+        device = to_backend_ctx(ctx)
+        return self.to(device) if on_torch(device) else self._to_dgl()
+
+    def is_pinned(self) -> bool:
+        """Never: tensors on a GPU are not pinned."""
+        return False
+
+    def record_stream(self, stream: torch.cuda.Stream) -> None:
+        """Keep the memory of the tensors until a stream has used it."""
+        for relation in self.relations:
+            for tensor in relation.tensors():
+                tensor.record_stream(stream)
+
+    def formats(self, formats: str | Sequence[str] | None = None) -> dict[str, list[str]] | TorchGraphIndex:
+        """The formats that are there and those made when they are needed; or a graph restricted to some.
+
+        Kernels take a format that they need also where it is not allowed.
+        """
+        if formats is None:
+            there = set.intersection(*(relation.created() for relation in self.relations))
+            created = [name for name in self.allowed if name in there]
+            return {"created": created, "not created": [name for name in self.allowed if name not in there]}
+        wanted = [formats] if isinstance(formats, str) else list(formats)
+        if not wanted or not set(wanted) <= set(FORMATS):
+            raise InputError(f"Expected formats to be some of {', '.join(FORMATS)}, got {wanted}.")
+        relations = [relation.map(lambda t: t) for relation in self.relations]  # formats made of it are its own
+        for relation in relations:
+            if not relation.created() & set(wanted):
+                relation.create(next(name for name in FORMATS if name in wanted))
+        return TorchGraphIndex(self.ends, relations, self.num_nodes_by_type, wanted, self._metagraph)
+
+    def create_formats_(self) -> None:
+        """Make all formats that are allowed."""
+        for relation in self.relations:
+            for name in self.allowed:
+                relation.create(name)
+
+    # Nodes and edges
+
+    def has_nodes(self, ntype: int, vids: Tensor) -> Tensor:
+        """Whether ids are those of nodes: 1 or 0."""
+        return ((vids >= 0) & (vids < self.num_nodes(ntype))).to(vids.dtype)
+
+    def edges(self, etype: int, order: str | None = None) -> Edges:
+        """Sources, destinations and ids of all edges, by id, or by source, then destination."""
+        if order not in (None, "", "eid", "srcdst"):
+            raise InputError(f"Expected order to be None, 'eid' or 'srcdst', got {order!r}.")
+        relation = self.relations[etype]
+        src, dst, ids = relation.src, relation.dst, positions(relation.src)
+        if order != "srcdst":
+            return src, dst, ids
+        at = relation.keys(src, dst).argsort(stable=True)
+        return src[at], dst[at], ids[at]
+
+    def find_edges(self, etype: int, eid: Tensor) -> Edges:
+        """Sources, destinations and ids of some edges."""
+        part = self.relations[etype].select(eid)
+        return part.src, part.dst, eid
+
+    def in_edges(self, etype: int, v: Tensor) -> Edges:
+        """Edges into some nodes, in the order of these."""
+        place, src, ids = self.relations[etype].csc.of(v)
+        return src, v[place.long()], ids
+
+    def out_edges(self, etype: int, v: Tensor) -> Edges:
+        """Edges out of some nodes, in the order of these."""
+        place, dst, ids = self.relations[etype].csr.of(v)
+        return v[place.long()], dst, ids
+
+    def predecessors(self, etype: int, v: int) -> Tensor:
+        """Sources of the edges into a node."""
+        return self.in_edges(etype, self._one(v))[0]
+
+    def successors(self, etype: int, v: int) -> Tensor:
+        """Destinations of the edges out of a node."""
+        return self.out_edges(etype, self._one(v))[1]
+
+    def in_degrees(self, etype: int, v: Tensor) -> Tensor:
+        """Number of edges into each of some nodes."""
+        return self.relations[etype].csc.degrees[v.long()]
+
+    def out_degrees(self, etype: int, v: Tensor) -> Tensor:
+        """Number of edges out of each of some nodes."""
+        return self.relations[etype].csr.degrees[v.long()]
+
+    def has_edges_between(self, etype: int, u: Tensor, v: Tensor) -> Tensor:
+        """Whether there is an edge from each source to its destination: 1 or 0."""
+        begin, end, _ = self.relations[etype].ranges_between(u, v)
+        return (begin < end).to(u.dtype)
+
+    def edge_ids_one(self, etype: int, u: Tensor, v: Tensor) -> Tensor:
+        """An edge from each source to its destination, the first of several; -1 where there is none."""
+        begin, end, order = self.relations[etype].ranges_between(u, v)
+        if order.numel() == 0:
+            return torch.full_like(begin, -1, dtype=u.dtype)
+        first = order[begin.clamp(max=order.numel() - 1)]
+        return first.masked_fill(begin == end, -1).to(u.dtype)
+
+    def edge_ids_all(self, etype: int, u: Tensor, v: Tensor) -> Edges:
+        """All edges from each source to its destination."""
+        u, v = u.expand(max(u.numel(), v.numel())), v.expand(max(u.numel(), v.numel()))
+        begin, end, order = self.relations[etype].ranges_between(u, v)
+        bounds = torch.cat([begin[:0].new_zeros(1), (end - begin).cumsum(0)])
+        place = torch.repeat_interleave(positions(begin), end - begin)
+        ids = order[begin[place] + positions(place) - bounds[place]]
+        return u[place], v[place], ids.to(u.dtype)
+
+    # Matrices
+
+    def adjacency_matrix_tensors(self, etype: int, transpose: bool, fmt: str) -> tuple[Any, ...]:
+        """Numbers of rows and columns, then ``indptr``, ``indices`` and edge ids (csr), or rows and columns (coo).
+
+        As in DGL, there are no edge ids if they are 0, 1, 2, ...
+        """
+        relation = self.relations[etype]
+        relation = relation.reverse if transpose else relation
+        if fmt == "csr":
+            csr = relation.csr
+            ids = csr.indices[:0] if csr.edge_ids is None else csr.edge_ids
+            return relation.num_src, relation.num_dst, csr.indptr, csr.indices, ids
+        if fmt == "coo":
+            return relation.num_src, relation.num_dst, relation.src, relation.dst
+        raise InputError(f"Expected the format of the matrix to be 'csr' or 'coo', got {fmt!r}.")
+
+    def adjacency_matrix(self, etype: int, transpose: bool, ctx: torch.device) -> tuple[Tensor, None]:
+        """A sparse matrix of ones."""
+        num_rows, num_cols, rows, cols = self.adjacency_matrix_tensors(etype, transpose, "coo")
+        at = torch.stack([rows, cols]).long().to(ctx)
+        ones = torch.ones(rows.numel(), device=ctx)
+        return torch.sparse_coo_tensor(at, ones, (num_rows, num_cols), check_invariants=False), None
+
+    adjacency_matrix_scipy = HeteroGraphIndex.adjacency_matrix_scipy
+    incidence_matrix = HeteroGraphIndex.incidence_matrix
+
+    # Other graphs
+
+    def reverse(self) -> TorchGraphIndex:
+        """The graph of the reverse edges."""
+        ends = [(dst, src) for src, dst in self.ends]
+        same = ends == self.ends
+        return self.with_relations([relation.reverse for relation in self.relations], None, None if same else ends)
+
+    def node_subgraph(self, induced_nodes: Sequence[Tensor]) -> Induced[TorchGraphIndex]:
+        """The edges between some nodes, by node type."""
+        return node_subgraph(self, induced_nodes)
+
+    def edge_subgraph(self, induced_edges: Sequence[Tensor], preserve_nodes: bool) -> Induced[TorchGraphIndex]:
+        """Some edges, by edge type."""
+        return edge_subgraph(self, induced_edges, preserve_nodes)
+
+    def _one(self, node: int) -> Tensor:
+        return torch.tensor([int(node)], device=self.device, dtype=self.relations[0].dtype)
+
+    def _to_dgl(self) -> HeteroGraphIndex:
+        """DGL's own index, with the format that is there."""
+        graphs = []
+        for (src, dst), there in zip(self.ends, self.relations, strict=True):
+            relation, num_types = there.map(lambda t: t.cpu()), 1 if src == dst else 2
+            num = relation.num_src, relation.num_dst
+            if "coo" in relation.created():
+                graph = create_unitgraph_from_coo(num_types, *num, relation.src, relation.dst, self.allowed)
+            else:
+                csc = relation.csc
+                graph = create_unitgraph_from_csr(
+                    num_types, *num, csc.indptr, csc.indices, csc.ids, self.allowed, transpose=True
+                )
+            graphs.append(graph)
+        num_nodes = dgl.utils.toindex(self.num_nodes_by_type)
+        return create_heterograph_from_relations(self.metagraph, graphs, num_nodes)
+
+
+register_extension(TorchGraphIndex)
+
+
+@functools.cache
+def _context(device: torch.device) -> dgl.ndarray.DGLContext:
+    return dgl.utils.to_dgl_context(device)

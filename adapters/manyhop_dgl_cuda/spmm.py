@@ -1,0 +1,175 @@
+"""DGL's g-SpMM on torch tensors: messages of sources and edges, reduced at destinations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from dgl import DGLError
+from torch import Tensor
+
+from manyhop_dgl_cuda.adjacency import Adjacency
+from manyhop_dgl_cuda.features import aligned, binary, without_last
+from manyhop_dgl_cuda.kernels import segment_max, segment_sum
+from manyhop_dgl_cuda.structure import Structure
+
+Args = tuple[Tensor | None, Tensor | None]
+
+
+def gspmm(gidx: Structure, op: str, reduce_op: str, u: Tensor | None, e: Tensor | None) -> tuple[Tensor, Args]:
+    """Reduce messages: ``dgl._sparse_ops._gspmm``.
+
+    Args:
+        gidx: a graph of one edge type.
+        op: how ``u`` and ``e`` make a message: add, sub, mul, div, copy_lhs, copy_rhs.
+        reduce_op: sum, max or min.
+        u: ``[num_src, ...]`` features of sources.
+        e: ``[num_edges, ...]`` features of edges.
+
+    Returns:
+        ``[num_dst, ...]``, infinite for destinations without edges if this is a maximum or minimum; and for these the
+        source and the edge that each value came from, of equal ones those of the last edge.
+    """
+    adjacency = gidx.only_relation()
+    u, e, scalar = _operands(op, u, e)
+    if reduce_op == "sum":
+        return without_last(_sum(adjacency, op, u, e), scalar), (None, None)
+    out, args = _extremum(adjacency, op, reduce_op, u, e, last=True)
+    return without_last(out, scalar), (without_last(args[0], scalar), without_last(args[1], scalar))
+
+
+def gspmm_hetero(
+    gidx: Structure, op: str, reduce_op: str, u_len: int, feats: Sequence[Tensor | None]
+) -> tuple[tuple[Tensor, ...], tuple[list[Tensor | None], ...]]:
+    """Reduce messages of all edge types at once: ``dgl._sparse_ops._gspmm_hetero``.
+
+    Args:
+        gidx: a graph.
+        op: as in :func:`gspmm`, also ``reduce_op``.
+        reduce_op: sum, max or min.
+        u_len: number of node types.
+        feats: features by node type, then by edge type.
+
+    Returns:
+        Features by node type; and for maxima and minima, also by node type, the sources, the edges, the node types of
+        the sources and the edge types that values came from, of equal ones those of the first edge.
+    """
+    num_types = len(gidx.num_nodes_by_type)
+    out: list[Tensor | None] = [None] * num_types
+    found: list[list[Tensor | None]] = [[None] * num_types for _ in range(4)]
+    scalar = False
+    for etype, (src, dst) in enumerate(gidx.ends):
+        adjacency = gidx.relations[etype]
+        u = feats[src] if op != "copy_rhs" else None
+        e = feats[u_len + etype] if op != "copy_lhs" else None
+        u, e, scalar = _operands(op, u, e)
+        before = out[dst]
+        if reduce_op == "sum":
+            value = _sum(adjacency, op, u, e)
+            out[dst] = value if before is None else before + value
+            continue
+        value, args = _extremum(adjacency, op, reduce_op, u, e, last=False)
+        better = torch.ones_like(value, dtype=torch.bool)
+        if before is not None:
+            better = value > before if reduce_op == "max" else value < before
+            value = torch.where(better, value, before)
+        out[dst] = value
+        for all_types, new in zip(found, (*args, _constant(args[0], src), _constant(args[1], etype)), strict=True):
+            kept = all_types[dst]
+            all_types[dst] = new if kept is None or new is None else torch.where(better, new, kept)
+    filled = tuple(torch.tensor([]) if value is None else without_last(value, scalar) for value in out)
+    sources, edges, source_types, edge_types = ([without_last(arg, scalar) for arg in args] for args in found)
+    return filled, (sources, edges, source_types, edge_types)
+
+
+def update_grad_minmax_hetero(
+    gidx: Structure,
+    op: str,
+    list_x: Sequence[Tensor],
+    list_idx: Sequence[Tensor | None],
+    list_idx_etype: Sequence[Tensor | None],
+    list_dX: Sequence[Tensor | None],
+) -> tuple[Tensor | None, ...]:
+    """Send gradients of maxima to where these came from: ``dgl._sparse_ops._update_grad_minmax_hetero``.
+
+    Args:
+        gidx: the reversed graph.
+        op: copy_lhs for gradients of nodes, copy_rhs for those of edges.
+        list_x: gradients of the maxima, by node type.
+        list_idx: nodes or edges that the maxima came from.
+        list_idx_etype: their node types or edge types.
+        list_dX: where the gradients go, by node type or edge type.
+    """
+    targets = {(dst, src if op == "copy_lhs" else i) for i, (dst, src) in enumerate(gidx.ends)}
+    for dst, kind in sorted(targets):
+        grad, idx, types = list_dX[kind], list_idx[dst], list_idx_etype[dst]
+        if grad is None or idx is None or types is None or grad.shape[0] == 0:
+            continue
+        others = types.view(idx.shape) != kind
+        grad.scatter_add_(0, idx.long().masked_fill(others, 0), list_x[dst].masked_fill(others, 0))
+    return tuple(list_dX)
+
+
+def check_dtypes(*used: Tensor) -> None:
+    """Raise DGLError if operands have several dtypes."""
+    if len({t.dtype for t in used}) > 1:
+        raise DGLError(
+            f"Expected features of nodes and edges to have one dtype, got {used[0].dtype} and {used[1].dtype}. "
+            "Convert one of them."
+        )
+
+
+def _operands(op: str, u: Tensor | None, e: Tensor | None) -> tuple[Tensor | None, Tensor | None, bool]:
+    """Operands of as many dimensions; whether all of them are scalars per row, which have a dimension more here."""
+    used = [t for t in (None if op == "copy_rhs" else u, None if op == "copy_lhs" else e) if t is not None]
+    check_dtypes(*used)
+    scalar = all(t.dim() == 1 for t in used)
+    u, e = aligned(None if op == "copy_rhs" else u, None if op == "copy_lhs" else e)
+    return u, e, scalar
+
+
+def _sum(adjacency: Adjacency, op: str, u: Tensor | None, e: Tensor | None) -> Tensor:
+    csc = adjacency.csc
+    if u is not None and (e is None or (op == "mul" and is_weight(u, e))):
+        return segment_sum(u, csc.order, e)
+    return segment_sum(_messages(adjacency, op, u, e), csc.by_id)
+
+
+def is_weight(u: Tensor, e: Tensor) -> bool:
+    """Whether edges have one number per head, and heads are the leading dimensions of the features of nodes."""
+    leading = e.shape[1:-1]
+    return e.shape[-1] == 1 and u.numel() > 0 and (leading.numel() == 1 or leading == u.shape[1:-1])
+
+
+def _extremum(
+    adjacency: Adjacency, op: str, reduce_op: str, u: Tensor | None, e: Tensor | None, *, last: bool
+) -> tuple[Tensor, Args]:
+    """Maxima or minima, and the sources and edges that they came from."""
+    csc = adjacency.csc
+    minimum = reduce_op == "min"
+    table = u if op == "copy_lhs" else _messages(adjacency, op, u, e)
+    assert table is not None
+    rows = csc.indices if op == "copy_lhs" else csc.ids
+    values, found = segment_max(-table if minimum else table, csc.indptr, rows, last=last)
+    values = -values if minimum else values
+    if adjacency.num_edges == 0:
+        values = torch.zeros_like(values)  # as in DGL
+    if op == "copy_lhs":
+        return values, (found, None)
+    if u is None or adjacency.num_edges == 0:
+        return values, (None if u is None else found, found)
+    sources = adjacency.src.index_select(0, found.view(-1)).view_as(found)
+    empty = (csc.indptr.diff() == 0).view(-1, *[1] * (found.dim() - 1))
+    return values, (sources.masked_fill(empty, 0), found)  # DGL names source 0 and edge 0 where there are no edges
+
+
+def _messages(adjacency: Adjacency, op: str, u: Tensor | None, e: Tensor | None) -> Tensor:
+    """``[num_edges, ...]`` messages by edge id."""
+    if u is None:
+        assert e is not None
+        return e
+    return binary(op, u.index_select(0, adjacency.src), e)
+
+
+def _constant(like: Tensor | None, value: int) -> Tensor | None:
+    return None if like is None else torch.full_like(like, value)

@@ -1,0 +1,154 @@
+"""GraphBolt's interface over manyhop's engine: ``import manyhop_dgl.graphbolt as gb`` in place of ``dgl.graphbolt``.
+
+Nothing of ``dgl.graphbolt`` is imported: it needs a library that is built for few versions of torch. DGL itself is
+needed for ``MiniBatch.blocks`` and ``from_dglgraph`` only.
+"""
+
+from manyhop_dgl.samplers.seeding import seed
+from manyhop_graphbolt.datasets.dataset import Dataset, OnDiskDataset, OnDiskTask, Task
+from manyhop_graphbolt.datasets.preprocess import preprocess_ondisk_dataset
+from manyhop_graphbolt.datasets.ready_made import BuiltinDataset, LegacyDataset
+from manyhop_graphbolt.features.cached import (
+    CPUCachedFeature,
+    GPUCachedFeature,
+    cpu_cached_feature,
+    gpu_cached_feature,
+)
+from manyhop_graphbolt.features.feature import BasicFeatureStore, Feature, FeatureStore, read_many
+from manyhop_graphbolt.features.on_disk import (
+    OnDiskFeatureData,
+    OnDiskFeatureDataDomain,
+    OnDiskFeatureDataFormat,
+    OnDiskGraphTopology,
+    OnDiskGraphTopologyType,
+    OnDiskMetaData,
+    OnDiskTaskData,
+    OnDiskTVTSet,
+    OnDiskTVTSetData,
+)
+from manyhop_graphbolt.features.tensors import DiskBasedFeature, TorchBasedFeature, TorchBasedFeatureStore
+from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph, SamplingGraph
+from manyhop_graphbolt.graph.make import (
+    from_dglgraph,
+    fused_csc_sampling_graph,
+    load_from_shared_memory,
+    rand_csc_graph,
+)
+from manyhop_graphbolt.graph.subgraph import (
+    CSCFormatBase,
+    FusedSampledSubgraphImpl,
+    SampledSubgraph,
+    SampledSubgraphImpl,
+)
+from manyhop_graphbolt.items.minibatch import MiniBatch, minibatcher_default
+from manyhop_graphbolt.items.sampler import DistributedItemSampler, ItemSampler
+from manyhop_graphbolt.items.sets import HeteroItemSet, ItemSet, ItemSetDict
+from manyhop_graphbolt.loader.loader import DataLoader
+from manyhop_graphbolt.pipes import functional_datapipe
+from manyhop_graphbolt.stages.features import FeatureFetcher
+from manyhop_graphbolt.stages.functional import (
+    add_reverse_edges,
+    add_reverse_edges_2,
+    compact_csc_format,
+    exclude_seed_edges,
+    expand_indptr,
+    index_select,
+    isin,
+    unique_and_compact,
+    unique_and_compact_csc_formats,
+)
+from manyhop_graphbolt.stages.negative import NegativeSampler, UniformNegativeSampler
+from manyhop_graphbolt.stages.sampling import (
+    InSubgraphSampler,
+    LayerNeighborSampler,
+    NeighborSampler,
+    SubgraphSampler,
+    TemporalLayerNeighborSampler,
+    TemporalNeighborSampler,
+)
+from manyhop_graphbolt.stages.stage import CopyTo, MiniBatchTransformer, SeedEdgesExcluder
+from manyhop_graphbolt.types import (
+    CANONICAL_ETYPE_DELIMITER,
+    ORIGINAL_EDGE_ID,
+    GBWarning,
+    etype_str_to_tuple,
+    etype_tuple_to_str,
+    seed_type_str_to_ntypes,
+)
+
+__all__ = [
+    "CANONICAL_ETYPE_DELIMITER",
+    "ORIGINAL_EDGE_ID",
+    "BasicFeatureStore",
+    "BuiltinDataset",
+    "CPUCachedFeature",
+    "CSCFormatBase",
+    "CopyTo",
+    "DataLoader",
+    "Dataset",
+    "DiskBasedFeature",
+    "DistributedItemSampler",
+    "Feature",
+    "FeatureFetcher",
+    "FeatureStore",
+    "FusedCSCSamplingGraph",
+    "FusedSampledSubgraphImpl",
+    "GBWarning",
+    "GPUCachedFeature",
+    "HeteroItemSet",
+    "InSubgraphSampler",
+    "ItemSampler",
+    "ItemSet",
+    "ItemSetDict",
+    "LayerNeighborSampler",
+    "LegacyDataset",
+    "MiniBatch",
+    "MiniBatchTransformer",
+    "NegativeSampler",
+    "NeighborSampler",
+    "OnDiskDataset",
+    "OnDiskFeatureData",
+    "OnDiskFeatureDataDomain",
+    "OnDiskFeatureDataFormat",
+    "OnDiskGraphTopology",
+    "OnDiskGraphTopologyType",
+    "OnDiskMetaData",
+    "OnDiskTVTSet",
+    "OnDiskTVTSetData",
+    "OnDiskTask",
+    "OnDiskTaskData",
+    "SampledSubgraph",
+    "SampledSubgraphImpl",
+    "SamplingGraph",
+    "SeedEdgesExcluder",
+    "SubgraphSampler",
+    "Task",
+    "TemporalLayerNeighborSampler",
+    "TemporalNeighborSampler",
+    "TorchBasedFeature",
+    "TorchBasedFeatureStore",
+    "UniformNegativeSampler",
+    "add_reverse_edges",
+    "add_reverse_edges_2",
+    "compact_csc_format",
+    "cpu_cached_feature",
+    "etype_str_to_tuple",
+    "etype_tuple_to_str",
+    "exclude_seed_edges",
+    "expand_indptr",
+    "from_dglgraph",
+    "functional_datapipe",
+    "fused_csc_sampling_graph",
+    "gpu_cached_feature",
+    "index_select",
+    "isin",
+    "load_from_shared_memory",
+    "minibatcher_default",
+    "preprocess_ondisk_dataset",
+    "rand_csc_graph",
+    "read_many",
+    "seed",
+    "seed_type_str_to_ntypes",
+    "unique_and_compact",
+    "unique_and_compact_csc_formats",
+]

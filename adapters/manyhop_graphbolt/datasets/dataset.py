@@ -1,0 +1,374 @@
+"""Datasets: a graph, features and the sets of tasks."""
+
+from __future__ import annotations
+
+import textwrap
+import warnings
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor
+
+from manyhop.arguments import path_of
+from manyhop.errors import InputError
+from manyhop.memory.stores import GraphPlace, StorePlace, check_place
+from manyhop_graphbolt.datasets.graph import read_sampling_graph
+from manyhop_graphbolt.datasets.preprocess import on_one_core_if_forked, preprocess_ondisk_dataset, read_yaml
+from manyhop_graphbolt.features.feature import FeatureStore
+from manyhop_graphbolt.features.on_disk import (
+    DatasetFolder,
+    OnDiskGraphTopology,
+    OnDiskMetaData,
+    OnDiskTVTSet,
+    OnDiskTVTSetData,
+    read_tensor,
+    sets_of,
+)
+from manyhop_graphbolt.features.tensors import TorchBasedFeatureStore
+from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph, SamplingGraph
+from manyhop_graphbolt.graph.make import in_place
+from manyhop_graphbolt.items.sets import HeteroItemSet, ItemSet
+from manyhop_graphbolt.types import GBWarning
+
+Items = ItemSet | HeteroItemSet
+_OF_NODES = ("seeds", "seed_nodes", "node_pairs", "negative_srcs", "negative_dsts")
+_SETS = ("train_set", "validation_set", "test_set")
+
+
+class Task:
+    """A task: its metadata, and items for training, validation and test."""
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the task: its name, the number of classes, ..."""
+        raise NotImplementedError
+
+    @property
+    def train_set(self) -> Items | None:
+        """Items to train with."""
+        raise NotImplementedError
+
+    @property
+    def validation_set(self) -> Items | None:
+        """Items to validate with."""
+        raise NotImplementedError
+
+    @property
+    def test_set(self) -> Items | None:
+        """Items to test with."""
+        raise NotImplementedError
+
+
+class Dataset:
+    """A graph, features and tasks."""
+
+    @property
+    def tasks(self) -> list[Any]:
+        """The tasks."""
+        raise NotImplementedError
+
+    @property
+    def graph(self) -> SamplingGraph | None:
+        """The graph."""
+        raise NotImplementedError
+
+    @property
+    def feature(self) -> FeatureStore:
+        """The features."""
+        raise NotImplementedError
+
+    @property
+    def dataset_name(self) -> str | None:
+        """The name of the dataset."""
+        raise NotImplementedError
+
+    @property
+    def all_nodes_set(self) -> Items | None:
+        """All nodes."""
+        raise NotImplementedError
+
+
+class OnDiskTask(Task):
+    """A task of given parts.
+
+    Args:
+        metadata: its description.
+        train_set: items to train with. In place of a set, an error that is raised whenever the set is asked for.
+        validation_set: items to validate with.
+        test_set: items to test with.
+    """
+
+    def __init__(
+        self,
+        metadata: dict[str, Any],
+        train_set: Items | InputError | None,
+        validation_set: Items | InputError | None,
+        test_set: Items | InputError | None,
+    ) -> None:
+        self._metadata = metadata
+        self._train_set, self._validation_set, self._test_set = train_set, validation_set, test_set
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the task: its name, the number of classes, ..."""
+        return self._metadata
+
+    @property
+    def train_set(self) -> Items | None:
+        """Items to train with."""
+        return _given(self._train_set)
+
+    @property
+    def validation_set(self) -> Items | None:
+        """Items to validate with."""
+        return _given(self._validation_set)
+
+    @property
+    def test_set(self) -> Items | None:
+        """Items to test with."""
+        return _given(self._test_set)
+
+    def __repr__(self) -> str:
+        parts = "".join(
+            f"{name}={getattr(self, f'_{name}')},\n" for name in ("validation_set", "train_set", "test_set")
+        )
+        title = type(self).__name__
+        return f"{title}({textwrap.indent(f'{parts}metadata={self.metadata},', ' ' * (len(title) + 1)).strip()})"
+
+
+def _given(items: Items | InputError | None) -> Items | None:
+    """Return a set, or raise what is wrong with it."""
+    if isinstance(items, InputError):
+        raise type(items)(*items.args) from items
+    return items
+
+
+class OnDiskDataset(Dataset):
+    """A dataset in a folder with a ``metadata.yaml``, as GraphBolt defines it (docs/graphbolt.md has an example).
+
+    The graph is sorted once, when the dataset is first made; see :func:`preprocess_ondisk_dataset`.
+
+    Args:
+        path: the folder.
+        include_original_edge_id: keep the position of each edge in its file, by which edge features are read.
+        force_preprocess: ``True``: sort the graph again; ``False``: use it as it is; ``None``: again if something
+            has changed.
+        auto_cast_to_optimal_dtype: int32 for ids where they fit, the smallest integers for edge types.
+        allow_outside_paths: read files outside of the folder, too, where ``metadata.yaml`` names such.
+        placement: where graph and features are. ``"process"``: in this process, features with ``in_memory: false`` in
+            their files. ``"mapped"``: all features in their files. ``"shared"``: both once per node. ``"pinned"``,
+            ``"device"``, or ``"sharded"`` with ``device="cuda"`` (over the GPUs of each node): where all loaders of a
+            GPU read features and topology. ``"sharded"`` (over the host memory of the nodes) and ``"distributed"``
+            (over all GPUs): the same for features, whose rows ranks exchange; the graph is there once per node.
+            ``"auto"``: once per node; the first loader decides what its GPU reads. But for ``"process"`` and
+            ``"mapped"``, all ranks of the run load the dataset.
+        device: this rank's GPU, for places of GPUs.
+
+    Raises:
+        InputError: a file is missing or damaged, or has something unknown; an unknown placement, or a GPU that is not
+            there.
+        GraphError: edges that contradict the numbers of nodes.
+        MissingExtraError: PyYAML is not installed.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        include_original_edge_id: bool = False,
+        force_preprocess: bool | None = None,
+        auto_cast_to_optimal_dtype: bool = True,
+        allow_outside_paths: bool = False,
+        *,
+        placement: StorePlace = "process",
+        device: torch.device | str | None = None,
+    ) -> None:
+        gpu = check_place(placement, device, None)
+        self._is_spread = placement == "distributed" or (placement == "sharded" and gpu is None)
+        self._placement, self._device = placement, device
+        folder = path_of("path", path)
+        folder = folder.parent if folder.name == "metadata.yaml" else folder
+        self._files = DatasetFolder(folder, allow_outside_paths)
+        made = preprocess_ondisk_dataset(
+            folder, include_original_edge_id, force_preprocess, auto_cast_to_optimal_dtype, allow_outside_paths
+        )
+        self._yaml_data = read_yaml(Path(made))
+        self._auto_cast = auto_cast_to_optimal_dtype
+        self._loaded = False
+
+    @property
+    def yaml_data(self) -> dict[str, Any]:
+        """The parsed metadata.yaml; it can be changed before :meth:`load`."""
+        return self._yaml_data
+
+    def load(self, tasks: str | list[str] | None = None) -> Self:
+        """Read the graph, features and sets. Returns the dataset.
+
+        A set that cannot be read is no obstacle to the rest: the error is raised when that set is asked for.
+
+        Args:
+            tasks: names of the tasks that are wanted; ``None``: all.
+
+        Raises:
+            InputError: a file of the graph or of a feature is missing or damaged, or has something unknown.
+            TypeError: names in another form.
+        """
+        if isinstance(tasks, str):
+            tasks = [tasks]
+        if tasks is not None and not isinstance(tasks, list):
+            raise TypeError(f"The type of selected_task should be list, but got {type(tasks)}.")
+        described = deepcopy(self._yaml_data)
+        for key in ("include_original_edge_id", "auto_cast_to_optimal_dtype", "manyhop"):
+            described.pop(key, None)
+        known = {"dataset_name", "graph_topology", "feature_data", "tasks"}
+        if set(described) - known:
+            warnings.warn(
+                f"metadata.yaml: unknown entries are not used: {sorted(set(described) - known)}",
+                GBWarning,
+                stacklevel=2,
+            )
+        described_tasks = described.pop("tasks", None) or []
+        meta = OnDiskMetaData(**{key: value for key, value in described.items() if key in known})
+        for spec in meta.feature_data:
+            spec.path = str(self._files.file(spec.path))
+        self._dataset_name = meta.dataset_name
+        with on_one_core_if_forked():
+            self._graph = self._load_graph(meta.graph_topology)
+            self._feature = TorchBasedFeatureStore(meta.feature_data, placement=self._placement, device=self._device)
+            self._check_features()
+            self._tasks = self._make_tasks(described_tasks, tasks)
+        self._all_nodes_set = all_nodes_of(self._graph)
+        self._loaded = True
+        return self
+
+    @property
+    def tasks(self) -> list[OnDiskTask]:
+        """The tasks."""
+        self._check_loaded()
+        return self._tasks
+
+    @property
+    def graph(self) -> FusedCSCSamplingGraph | None:
+        """The graph."""
+        self._check_loaded()
+        return self._graph
+
+    @property
+    def feature(self) -> TorchBasedFeatureStore:
+        """The features."""
+        self._check_loaded()
+        return self._feature
+
+    @property
+    def dataset_name(self) -> str | None:
+        """The name of the dataset."""
+        self._check_loaded()
+        return self._dataset_name
+
+    @property
+    def all_nodes_set(self) -> Items | None:
+        """All nodes, by the name ``"seeds"``."""
+        self._check_loaded()
+        return self._all_nodes_set
+
+    def _check_loaded(self) -> None:
+        if not self._loaded:
+            raise InputError(
+                "Please ensure that you have called the OnDiskDataset.load() method to properly load the data."
+            )
+
+    def _load_graph(self, topology: OnDiskGraphTopology | None) -> FusedCSCSamplingGraph | None:
+        if topology is None:
+            return None
+        path = self._files.file(topology.path)
+        place = "process" if self._placement == "mapped" else "shared" if self._is_spread else self._placement
+        return in_place(lambda: read_sampling_graph(path), cast(GraphPlace, place))
+
+    def _check_features(self) -> None:
+        """There has to be a row for every node and edge."""
+        if self._graph is None:
+            return
+        counts = {"node": self._graph.num_nodes, "edge": self._graph.num_edges}
+        for (domain, kind, name), feature in self._feature.items():
+            if domain not in counts:
+                continue
+            of = counts[domain]
+            expected = of.get(str(kind)) if isinstance(of, dict) else of if kind is None else None
+            if expected is None:
+                known = list(of) if isinstance(of, dict) else "no type"
+                raise InputError(f"Expected {domain} feature '{name}' to be of {known}, got '{kind}'.")
+            if feature.count() != expected:
+                raise InputError(
+                    f"Expected {expected} rows of {domain} feature '{name}'{f' of {kind}' if kind else ''}, one per "
+                    f"{domain}, got {feature.count()}."
+                )
+
+    def _make_tasks(self, described: list[Any], wanted: list[str] | None) -> list[OnDiskTask]:
+        made = []
+        for number, task in enumerate(described):
+            if not isinstance(task, Mapping):
+                raise InputError(f"Expected each entry of tasks in metadata.yaml to be a mapping, got {task!r}.")
+            metadata = {key: value for key, value in task.items() if key not in _SETS}
+            name = metadata.get("name")
+            if wanted is None or name in wanted:
+                title = f"task '{name}'" if name is not None else f"task {number}"
+                sets = [self._make_set(f"{title}, {part}", task.get(part)) for part in _SETS]
+                made.append(OnDiskTask(metadata, *sets))
+        missing = set(wanted or []) - {task.metadata.get("name") for task in made}
+        if missing:
+            warnings.warn(f"Below tasks are not found in YAML: {missing}. Skipped.", GBWarning, stacklevel=3)
+        return made
+
+    def _make_set(self, title: str, described: object) -> Items | InputError | None:
+        """Return the items of a set; where they cannot be read, the error to raise when they are asked for."""
+        try:
+            return self._read_set(sets_of(described))
+        except InputError as error:
+            failure = type(error)(f"{title}: {error}")
+            failure.__cause__ = error
+            return failure
+
+    def _read_set(self, entries: list[OnDiskTVTSet]) -> Items | None:
+        if not entries:
+            return None
+        if entries[0].type is None:
+            if len(entries) > 1:
+                raise InputError("Only one TVT set is allowed if type is not specified.")
+            return self._items(entries[0])
+        types = [entry.type for entry in entries]
+        if None in types or len(set(types)) < len(types):
+            raise InputError(f"Expected a different type for each entry of a set in metadata.yaml, got {types}.")
+        return HeteroItemSet({str(entry.type): self._items(entry) for entry in entries})
+
+    def _items(self, entry: OnDiskTVTSet) -> ItemSet:
+        if not entry.data:
+            raise InputError("Expected at least one entry in the 'data' of each set in metadata.yaml, got none.")
+        tensors = tuple(self._read(data) for data in entry.data)
+        if len({len(tensor) for tensor in tensors}) > 1:
+            got = {data.path: len(tensor) for data, tensor in zip(entry.data, tensors, strict=True)}
+            of = f" of type '{entry.type}'" if entry.type is not None else ""
+            raise InputError(f"Expected the same number of rows in all files of the items{of}, got {got}.")
+        names = tuple(data.name for data in entry.data)
+        return ItemSet(tensors, names=None if all(name is None for name in names) else names)
+
+    def _read(self, data: OnDiskTVTSetData) -> Tensor:
+        path = self._files.file(data.path)
+        tensor = read_tensor(path, data.format.value, in_memory=data.in_memory)
+        if tensor.dim() == 0:
+            raise InputError(f"{path}: Expected a row per item, got a single number.")
+        cast = self._auto_cast and data.in_memory and self._graph is not None
+        cast = cast and self._graph.indices.dtype == torch.int32  # type: ignore[union-attr]  # is not None, as just seen
+        return tensor.to(torch.int32) if cast and data.name in _OF_NODES and not tensor.is_floating_point() else tensor
+
+
+def all_nodes_of(graph: FusedCSCSamplingGraph | None) -> Items | None:
+    """Return an item set of all nodes of a graph, named ``"seeds"``."""
+    if graph is None:
+        warnings.warn("`all_nodes_set` is returned as None, since graph is None.", GBWarning, stacklevel=3)
+        return None
+    counts, dtype = graph.num_nodes, graph.indices.dtype
+    if isinstance(counts, int):
+        return ItemSet(torch.tensor(counts, dtype=dtype), names="seeds")
+    return HeteroItemSet({name: ItemSet(torch.tensor(n, dtype=dtype), names="seeds") for name, n in counts.items()})

@@ -1,0 +1,371 @@
+"""Features in tensors: in memory, pinned, on a GPU, or mapped from files."""
+
+from __future__ import annotations
+
+import copy
+import textwrap
+import warnings
+from collections.abc import Iterable
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self, TypeAlias
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import FeatureError, InputError
+from manyhop.features import DistributedRows, RowRequest, ShardedRows, gather, is_pinned, pin
+from manyhop.files import Rows
+from manyhop.loading import current_key
+from manyhop.loading.pipeline import current_exchange
+from manyhop.memory.mapped_files import reside_in_files
+from manyhop.memory.stores import GPURows, NodeRows, StoreExchange, StorePlace, as_it_is, check_place, rows_in
+from manyhop.system.copying import to_device
+from manyhop_graphbolt.features.feature import BasicFeatureStore, Feature, FeatureKey, row_numbers
+from manyhop_graphbolt.features.on_disk import OnDiskFeatureData, read_feature, read_tensor
+from manyhop_graphbolt.types import GBWarning
+
+_PAGES_OF_ITS_OWN = (
+    1 << 26
+)  # bytes from which on no other tensor lies in the same pages; malloc has them from 32 MiB on
+
+
+def pinned(tensor: Tensor) -> Tensor:
+    """A tensor of the CPU in pinned memory: itself, pinned where it is, or, if it is small, a copy.
+
+    Whole pages are pinned in place. A small tensor shares its pages with others, which CUDA would then refuse to copy.
+
+    Raises:
+        InputError: there is no GPU.
+        CapacityError: the system does not let this process pin as much memory.
+    """
+    if tensor.device.type != "cpu":
+        return tensor
+    if not torch.cuda.is_available():
+        raise InputError("Expected a CUDA device to pin memory for, found none. Do not pin on this machine.")
+    if is_pinned(tensor):
+        return tensor
+    if tensor.nbytes < _PAGES_OF_ITS_OWN:
+        return tensor.pin_memory()
+    pin(tensor)
+    return tensor
+
+
+_Held: TypeAlias = Tensor | ShardedRows | DistributedRows
+_NAME = "the feature"  # in errors
+
+
+class TorchBasedFeature(Feature):
+    """A feature in a tensor.
+
+    Rows come on the device of the ids. A GPU reads pinned memory by itself; rows of other memory of the CPU are
+    gathered there, and sent. Those of a tensor on a GPU stay there.
+
+    Rows that are sharded over several nodes, or distributed over GPUs, are exchanged: all ranks call :meth:`read` and
+    :meth:`update` together. A loader over them begins with a :class:`DistributedItemSampler`.
+
+    Args:
+        torch_feature: ``[count, ...]``, of at least two dimensions: in memory, pinned, on a GPU, or mapped from a file;
+            or ``manyhop.files.open(...)``, of which each rank reads only the rows that it is to hold. ``WholeMemory``,
+            ``ShardedRows``, ``DistributedRows`` and what offers DLPack are kept as they are, whatever ``placement`` is.
+        metadata: what else is known of it.
+        placement: where the rows go: ``"process"`` leaves a tensor where it is, and reads files; ``"mapped"`` leaves
+            rows in their file; ``"shared"``: once per node; ``"sharded"``: over the host memory of the nodes; for GPUs
+            ``"pinned"``, ``"device"``, ``"distributed"`` (over all GPUs), or ``"sharded"`` with ``device="cuda"``;
+            ``"auto"``: as ``"shared"``, and loaders decide what GPUs read. But for ``"process"`` and ``"mapped"`` all
+            ranks make the feature, of the same rows; all loaders of the process read it in its place.
+        device: this rank's GPU, for places of GPUs.
+
+    Raises:
+        FeatureError: no tensor, or one of less than two dimensions; one in memory, with ``placement="mapped"``.
+        InputError: an unknown placement, or a GPU that is not there.
+        RankError: the ranks do not pass the same, or are late.
+    """
+
+    def __init__(
+        self,
+        torch_feature: object,
+        metadata: dict[str, Any] | None = None,
+        *,
+        placement: StorePlace = "process",
+        device: torch.device | str | None = None,
+    ) -> None:
+        place = rows_in(placement, check_place(placement, device, None), None)
+        there = None if isinstance(torch_feature, Tensor) else as_it_is(torch_feature)
+        if there is not None:
+            self._tensor = _rows(there)
+        else:
+            rows = torch_feature if isinstance(torch_feature, Rows) else _tensor(torch_feature)
+            self._tensor = _placed(rows, placement, place)
+        self._exchange = StoreExchange(place if there is None else None)
+        self._metadata = metadata
+
+    def read(self, ids: Tensor | None = None) -> Tensor:
+        """Return rows of the feature.
+
+        Args:
+            ids: ``[count]`` integer; ``None``: all.
+
+        Returns:
+            ``[count, ...]`` on the device of ``ids``. All rows: the tensor; where it is pinned, a copy on the GPU;
+            where ranks exchange the rows, a tensor of all of them.
+
+        Raises:
+            FeatureError: there is no such row.
+            InputError: rows that ranks exchange, in a chain of stages beside ``fetch_feature``.
+            RankError: ranks exchange the rows, and another one failed, is late or reads something else.
+        """
+        if not isinstance(self._tensor, Tensor):
+            return self._read_together(self._tensor, ids)
+        if ids is None:
+            return self._tensor.cuda() if self.is_pinned() and torch.cuda.is_available() else self._tensor
+        rows: Tensor = gather([RowRequest(self._tensor, row_numbers(ids), name=_NAME)])[0]
+        return rows
+
+    def _read_together(self, held: ShardedRows | DistributedRows, ids: Tensor | None) -> Tensor:
+        exchange = current_exchange()
+        if exchange is None and current_key() is not None:  # of a minibatch, maybe in one of several threads
+            raise InputError(
+                "Expected rows that ranks exchange to be read by fetch_feature, in the order of the minibatches, got a "
+                "read in a function, stage or store of a chain. Name the feature in fetch_feature, or keep its rows "
+                "where each rank reads alone: placement='shared'."
+            )
+        index = torch.arange(len(held)) if ids is None else row_numbers(ids)
+        there = index.to(held.rows.device) if isinstance(index, Tensor) else index
+        rows: Tensor = gather([RowRequest(held, there, name=_NAME)], exchange=exchange or self._exchange)[0]
+        return rows.to(index.device)
+
+    def table(self) -> Any:
+        """Return the tensor, or what ranks exchange rows by; ``None`` where a subclass reads otherwise."""
+        return self._tensor if type(self).read is TorchBasedFeature.read else None
+
+    def size(self) -> torch.Size:
+        """Return the shape of one row."""
+        return torch.Size(self._tensor.shape[1:])
+
+    def count(self) -> int:
+        """Return the number of rows."""
+        return len(self._tensor)
+
+    def update(self, value: Tensor, ids: Tensor | None = None) -> None:
+        """Change rows, or replace the tensor. A mapped file stays as it is: only this process has the new rows.
+
+        Args:
+            value: ``[count, ...]``. With ``ids`` of the feature's width and dtype; without, of any, on any device.
+                Where ranks exchange the rows, the same on all ranks; it goes where the rows are.
+            ids: ``[count]`` integer: where the rows go; ``None``: ``value`` replaces the whole tensor.
+
+        Raises:
+            FeatureError: no tensor, or one whose shape or dtype does not fit.
+            InputError: ``ids`` of rows that ranks exchange.
+            RankError: ranks exchange the rows, and pass different values, or are late.
+        """
+        held = self._tensor
+        if ids is None:
+            placed = value if isinstance(held, Tensor) else self._exchange.place_of(held).put(value, None, _NAME)
+            self._tensor = _rows(placed)
+            return
+        if not isinstance(held, Tensor):
+            raise InputError(
+                "Expected all rows of a feature whose rows ranks exchange, got some, by ids. Call update(value) on all "
+                "ranks, with the whole tensor."
+            )
+        if ids.shape[0] != value.shape[0]:
+            raise FeatureError(f"ids and value must have the same length, but got {ids.shape[0]} and {value.shape[0]}.")
+        if self.size() != value.size()[1:] or held.dtype != value.dtype:
+            raise FeatureError(
+                f"The size of the feature is {self.size()} ({held.dtype}), while the size of the value is "
+                f"{value.size()[1:]} ({value.dtype})."
+            )
+        index = row_numbers(ids).to(held.device).long()
+        bad = ((index < 0) | (index >= self.count())).nonzero()
+        if bad.numel():
+            raise FeatureError(f"Expected ids in [0, {self.count()}), got {int(index[bad[0]])}.")
+        held[index] = value.to(held.device)
+
+    def metadata(self) -> dict[str, Any]:
+        """Return further metadata of the feature."""
+        return self._metadata if self._metadata is not None else super().metadata()
+
+    def pin_memory_(self) -> Self:
+        """Pin the memory of the tensor for GPUs to read, in place, or in a copy below 64 MiB; return the feature.
+
+        Raises:
+            InputError: there is no GPU; rows that ranks exchange.
+            CapacityError: the system does not let this process pin as much memory.
+        """
+        self._tensor = pinned(self._of_this_rank("pin"))
+        return self
+
+    def is_pinned(self) -> bool:
+        """Return whether a GPU can read the memory of the tensor."""
+        held = self._tensor
+        return isinstance(held, Tensor) and held.numel() > 0 and held.device.type == "cpu" and is_pinned(held)
+
+    def to(self, device: Any) -> Self:
+        """Return a copy on another device, or in pinned memory (``"pinned"``).
+
+        Raises:
+            InputError: rows that ranks exchange.
+        """
+        other = copy.copy(self)
+        other._tensor = to_device(self._of_this_rank(f"move to {device}"), device, "features")
+        return other
+
+    def _of_this_rank(self, what: str) -> Tensor:
+        """Return the tensor, or raise InputError where this rank does not have all rows."""
+        if isinstance(self._tensor, Tensor):
+            return self._tensor
+        raise InputError(
+            f"Expected rows that this rank reads alone to {what}, got rows that ranks exchange, which stay in their "
+            "place. Leave that out: loaders bring to their GPU what they read."
+        )
+
+    def __repr__(self) -> str:
+        feature = textwrap.indent(str(self._tensor), " " * len("    feature=")).strip()
+        metadata = textwrap.indent(str(self.metadata()), " " * len("    metadata=")).strip()
+        return f"{type(self).__name__}(\n    feature={feature},\n    metadata={metadata},\n)"
+
+
+def _placed(rows: Tensor | Rows, placement: StorePlace, place: NodeRows | GPURows | None) -> _Held:
+    """Return rows in a place; ``None`` is that of this process, and files."""
+    if isinstance(rows, Rows):
+        read = rows.mapped if placement == "mapped" else rows.read
+        return _rows(read() if place is None else place.read(rows, _NAME))
+    if placement == "mapped" and not reside_in_files([rows.data_ptr()])[0]:
+        raise FeatureError(
+            "Expected a feature in a file with placement='mapped', got a tensor in memory. Pass "
+            "manyhop.files.open(...), or leave placement out."
+        )
+    return _rows(rows if place is None else place.put(rows, None, _NAME))
+
+
+def _rows(rows: object) -> _Held:
+    """Return the rows of a feature, contiguous: a tensor where this rank reads all, or raise FeatureError."""
+    if isinstance(rows, ShardedRows | DistributedRows) and not rows.is_whole:
+        _check_dimensions(rows.ndim)
+        return rows
+    return _tensor(rows.rows if isinstance(rows, ShardedRows | DistributedRows) else rows)
+
+
+def _tensor(tensor: object) -> Tensor:
+    """Return a tensor as the rows of a feature, contiguous, or raise FeatureError."""
+    if not isinstance(tensor, Tensor):
+        raise FeatureError(f"torch_feature in TorchBasedFeature must be torch.Tensor, but got {type(tensor)}.")
+    _check_dimensions(tensor.dim())
+    return tensor.contiguous()
+
+
+def _check_dimensions(dim: int) -> None:
+    if dim < 2:
+        raise FeatureError(
+            f"dimension of torch_feature in TorchBasedFeature must be greater than 1, but got {dim} dimension. Add a "
+            "dimension: x.view(-1, 1)."
+        )
+
+
+class DiskBasedFeature(TorchBasedFeature):
+    """A feature whose rows stay in a file of ``numpy.save``, which is mapped: those that are read come from the disk.
+
+    Args:
+        path: the file. An array of one dimension is one column.
+        metadata: what else is known of it.
+        num_threads: a hint; the threads that gather rows read them.
+
+    Raises:
+        InputError: the file is missing, damaged or of another kind.
+        FeatureError: no dimension.
+    """
+
+    def __init__(
+        self, path: str | PathLike[str], metadata: dict[str, Any] | None = None, num_threads: int | None = None
+    ) -> None:
+        rows = read_tensor(Path(path), "numpy", in_memory=False)
+        super().__init__(rows.view(-1, 1) if rows.dim() == 1 else rows, metadata)
+        self._mapped = self._tensor  # until all rows are replaced
+
+    def read_into_memory(self) -> TorchBasedFeature:
+        """Return a feature with a copy of all rows in memory."""
+        return TorchBasedFeature(self._of_this_rank("copy").clone(), self._metadata)
+
+    def pin_memory_(self) -> Self:
+        """Leave rows that are in the file there, with a warning; return the feature."""
+        return self if self._stays("pin") else super().pin_memory_()
+
+    def to(self, device: Any) -> Self:
+        """Return a copy on another device; rows that are in the file stay there, with a warning."""
+        in_place = str(device) == "cpu" and self._tensor is self._mapped
+        return self if in_place or self._stays(f"move to {device}") else super().to(device)
+
+    def _stays(self, what: str) -> bool:
+        if self._tensor is not self._mapped:
+            return False
+        warnings.warn(
+            f"Expected a feature in memory to {what}, got a {type(self).__name__}: its rows stay in the file. Call "
+            "read_into_memory() first, or set in_memory: true in metadata.yaml.",
+            GBWarning,
+            stacklevel=3,
+        )
+        return True
+
+
+class TorchBasedFeatureStore(BasicFeatureStore):
+    """Features from files.
+
+    Args:
+        feat_data: which; ``in_memory=False`` maps the file, which is a :class:`DiskBasedFeature` if it is numpy's.
+        placement: where all of them go, as :class:`TorchBasedFeature` has it; ``"process"``: by ``in_memory``.
+        device: this rank's GPU, for places of GPUs.
+
+    Raises:
+        InputError: a file is missing, damaged or of another kind, or a feature is there twice; an unknown placement, or
+            a GPU that is not there.
+        RankError: the ranks do not have the same files, or are late.
+    """
+
+    def __init__(
+        self,
+        feat_data: Iterable[OnDiskFeatureData],
+        *,
+        placement: StorePlace = "process",
+        device: torch.device | str | None = None,
+    ) -> None:
+        features: dict[FeatureKey, TorchBasedFeature] = {}
+        place = rows_in(placement, check_place(placement, device, None), None)
+        exchange = StoreExchange(place)
+        for spec in feat_data:
+            key = spec.domain.value, spec.type, spec.name
+            if key in features:
+                raise InputError(f"Expected each feature once, got {key} twice. Give them different names.")
+            rows: Tensor | Rows
+            in_memory = placement != "mapped" and (spec.in_memory or placement != "process")
+            if not in_memory and spec.format.value == "numpy":
+                features[key] = DiskBasedFeature(spec.path, spec.extra_fields)
+                continue
+            if placement in ("process", "mapped"):
+                rows = read_tensor(spec.path, spec.format.value, in_memory=in_memory)
+                rows = rows.view(-1, 1) if rows.dim() == 1 else rows
+            else:
+                rows = read_feature(spec.path, spec.format.value)
+            features[key] = feature = TorchBasedFeature(_placed(rows, placement, place), spec.extra_fields)
+            feature._exchange = exchange
+        super().__init__(features)
+
+    def pin_memory_(self) -> Self:
+        """Pin the memory of all features, except for those in files; return the store."""
+        for feature in self._features.values():
+            feature.pin_memory_()
+        return self
+
+    def is_pinned(self) -> bool:
+        """Return whether a GPU can read all features."""
+        return all(feature.is_pinned() for feature in self._features.values())
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return a copy on another device, or in pinned memory (``"pinned"``)."""
+        other = copy.copy(self)
+        other._features = {key: feature.to(device) for key, feature in self._features.items()}
+        return other
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(\n    {textwrap.indent(str(self._features), '    ').strip()}\n)"

@@ -1,0 +1,455 @@
+"""The graph that GraphBolt's samplers work on: one CSC for all node and edge types, and sampling of one layer."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.features import is_pinned
+from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, time_key
+from manyhop.memory.stores import TopologyPlace
+from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest
+from manyhop.sampling.random import Use, below, draw, make_key
+from manyhop.system.copying import to_device
+from manyhop_dgl.samplers.seeding import next_key
+from manyhop_graphbolt.features.tensors import pinned
+from manyhop_graphbolt.graph.fused_csc import ATTRIBUTES, FusedCSC
+from manyhop_graphbolt.graph.layers import thinned
+from manyhop_graphbolt.graph.shared import copy_to_shared_memory
+from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl
+from manyhop_graphbolt.graph.topology import (
+    Nodes,
+    Topology,
+    edge_attribute,
+    fanout_list,
+    make_tables,
+    make_topology,
+)
+from manyhop_graphbolt.types import ORIGINAL_EDGE_ID, Fanout, etype_str_to_tuple, etype_tuple_to_str
+
+_Window: TypeAlias = tuple[dict[str, Tensor] | None, dict[str, Tensor] | None]
+"""The earliest and the latest time key of edges, by seed; ``None``: no limit."""
+
+
+class Sampling(FusedCSC):
+    """The methods that sample. Draws are a function of the minibatch being made; outside of a loader, of torch's
+    default generator."""
+
+    def topology(
+        self,
+        *,
+        fused: bool = False,
+        probs_name: str | None = None,
+        node_time: str | None = None,
+        edge_time: str | None = None,
+    ) -> Topology:
+        """The graph as the engine's samplers take it; kept until a tensor that it is made of changes.
+
+        Args:
+            fused: one table for all edge types, for fanouts that count for all of them together.
+            probs_name: edge attribute ``[num_edges]``: floating-point probabilities, or a mask.
+            node_time: node attribute ``[num_nodes]`` with times.
+            edge_time: edge attribute ``[num_edges]`` with times.
+
+        Raises:
+            GraphError: tensors that contradict each other; an attribute that is missing or of a wrong dtype or length.
+        """
+        fused = fused and self.is_heterogeneous
+        attributes = (self.node_attribute(node_time), self.edge_attribute(edge_time))
+        parts = (self.csc_indptr, self.indices, self.node_type_offset, self.type_per_edge, *attributes)
+        names = (tuple((self.node_type_to_id or {}).items()), tuple((self.edge_type_to_id or {}).items()))
+        key = (fused, node_time, edge_time, names)
+        tables = self._cache.get(("tables", key), parts, lambda: make_tables(self, fused, node_time, edge_time))
+        more = (self.edge_attribute(probs_name), (self.edge_attributes or {}).get(ORIGINAL_EDGE_ID))
+        make = partial(make_topology, self, tables, probs_name)
+        topology: Topology = self._cache.get(("topology", key, probs_name), (*parts, *more), make)
+        return topology
+
+    def topology_for(self, fanouts: Sequence[Fanout], probs_name: str | None = None, **times: str | None) -> Topology:
+        """The topology that fanouts ask for: a fused one where a fanout counts for all edge types together.
+
+        Args:
+            fanouts: per layer an integer, or ``[1]`` or ``[num_edge_types]`` integers.
+            probs_name: see :meth:`topology`.
+            times: ``node_time`` and ``edge_time``; see :meth:`topology`.
+
+        Raises:
+            GraphError: see :meth:`topology`.
+        """
+        hops = [fanout_list(fanout) for fanout in fanouts]
+        several = self.is_heterogeneous and len(self.edge_types_by_id()) > 1
+        fused = several and any(len(hop) == 1 and hop[0] > 0 for hop in hops)
+        return self.topology(fused=fused, probs_name=probs_name, **times)
+
+    def in_subgraph(self, nodes: Nodes) -> SampledSubgraphImpl:
+        """Return all in-edges of some nodes.
+
+        Args:
+            nodes: ``[n]`` unique nodes; node type -> those of that type.
+
+        Returns:
+            A subgraph with a column per node, whose rows are nodes of the graph. Without the attribute
+            ``ORIGINAL_EDGE_ID`` the ids of edges are their positions in ``indices``.
+
+        Raises:
+            InputError: nodes that occur twice, that do not exist, or of an unknown type.
+        """
+        topology = self.topology()
+        seeds = topology.seeds(nodes)
+        for name, ids in seeds.items():
+            if torch.unique(ids).numel() != ids.numel():
+                raise InputError(f"Nodes cannot have duplicate values, but some of type '{name}' occur twice.")
+        return _sampled(self, topology, topology.spec([-1]), seeds, with_ids=True)
+
+    def sample_neighbors(
+        self, nodes: Nodes, fanouts: Fanout, replace: bool = False, probs_name: str | None = None
+    ) -> SampledSubgraphImpl:
+        """Sample in-edges of some nodes.
+
+        Args:
+            nodes: ``[n]`` nodes; node type -> those of that type. Nodes that occur twice are sampled for twice.
+            fanouts: ``[1]``: so many edges per node, of all types together; ``[num_edge_types]``: so many per node and
+                edge type, by type id. -1 is all.
+            replace: sample with replacement.
+            probs_name: edge attribute: edges are drawn in proportion to it, or, where it is a mask, among those that it
+                lets through.
+
+        Returns:
+            A subgraph with a column per node, whose rows are nodes of the graph.
+
+        Raises:
+            InputError: arguments that do not fit the graph.
+            GraphError: the attribute is missing, or of a wrong dtype or length.
+        """
+        topology = self.topology_for([fanouts], probs_name)
+        return _sampled(self, topology, topology.spec([fanouts], replace=replace), topology.seeds(nodes))
+
+    def sample_layer_neighbors(
+        self, nodes: Nodes, fanouts: Fanout, replace: bool = False, probs_name: str | None = None
+    ) -> SampledSubgraphImpl:
+        """Sample in-edges of some nodes so that nodes share their neighbours (arXiv 2210.13339).
+
+        Args:
+            nodes: see :meth:`sample_neighbors`.
+            fanouts: see :meth:`sample_neighbors`.
+            replace: sample with replacement.
+            probs_name: see :meth:`sample_neighbors`.
+
+        Returns:
+            A subgraph with a column per node, whose rows are nodes of the graph.
+
+        Raises:
+            InputError: arguments that do not fit the graph.
+            GraphError: the attribute is missing, or of a wrong dtype or length.
+        """
+        topology = self.topology_for([fanouts], probs_name)
+        return _sampled(self, topology, topology.layer_spec([fanouts], replace=replace), topology.seeds(nodes))
+
+    def temporal_sample_neighbors(
+        self,
+        nodes: Nodes,
+        input_nodes_timestamp: Tensor | Mapping[str, Tensor],
+        fanouts: Fanout,
+        replace: bool = False,
+        probs_name: str | None = None,
+        node_timestamp_attr_name: str | None = None,
+        edge_timestamp_attr_name: str | None = None,
+    ) -> SampledSubgraphImpl:
+        """Sample edges that lead to some nodes and are earlier than these: their own time, and that of their source.
+
+        Args:
+            nodes: see :meth:`sample_neighbors`.
+            input_nodes_timestamp: ``[n]`` time of each node, or ``[n, 2]``, the beginning and the end of its window:
+                edges are not earlier than that; node type -> those of that type.
+            fanouts: see :meth:`sample_neighbors`.
+            replace: sample with replacement.
+            probs_name: see :meth:`sample_neighbors`: drawn are edges that are early enough.
+            node_timestamp_attr_name: node attribute with times.
+            edge_timestamp_attr_name: edge attribute with times.
+
+        Returns:
+            A subgraph with a column per node, whose rows are nodes of the graph.
+
+        Raises:
+            InputError: arguments that do not fit the graph.
+            GraphError: an attribute is missing, or of a wrong dtype or length.
+        """
+        names = (node_timestamp_attr_name, edge_timestamp_attr_name)
+        return self._temporal(names, nodes, input_nodes_timestamp, fanouts, replace, probs_name, shared=False)
+
+    def temporal_sample_layer_neighbors(
+        self,
+        nodes: Nodes,
+        input_nodes_timestamp: Tensor | Mapping[str, Tensor],
+        fanouts: Fanout,
+        replace: bool = False,
+        probs_name: str | None = None,
+        node_timestamp_attr_name: str | None = None,
+        edge_timestamp_attr_name: str | None = None,
+    ) -> SampledSubgraphImpl:
+        """Sample edges as :meth:`temporal_sample_neighbors` so that nodes share their neighbours (arXiv 2210.13339).
+
+        The edges that are early enough are found where the nodes are; which of them are taken is decided on the CPU.
+
+        Args:
+            nodes: see :meth:`temporal_sample_neighbors`.
+            input_nodes_timestamp: see there.
+            fanouts: see there.
+            replace: see there.
+            probs_name: a mask of the edges; without the names of times see :meth:`sample_layer_neighbors`.
+            node_timestamp_attr_name: see there.
+            edge_timestamp_attr_name: see there.
+
+        Returns:
+            A subgraph with a column per node, whose rows are nodes of the graph.
+
+        Raises:
+            InputError: arguments that do not fit the graph, or probabilities together with times.
+            GraphError: an attribute is missing, or of a wrong dtype or length.
+        """
+        names = (node_timestamp_attr_name, edge_timestamp_attr_name)
+        return self._temporal(names, nodes, input_nodes_timestamp, fanouts, replace, probs_name, shared=True)
+
+    def _temporal(
+        self,
+        names: tuple[str | None, str | None],
+        nodes: Nodes,
+        times: Nodes,
+        fanouts: Fanout,
+        replace: bool,
+        probs_name: str | None,
+        *,
+        shared: bool,
+    ) -> SampledSubgraphImpl:
+        """Sample one layer with the times of nodes and edges of these names; ``shared``: nodes share neighbours."""
+        node_time, edge_time = names
+        if node_time is None and edge_time is None:
+            sample = self.sample_layer_neighbors if shared else self.sample_neighbors
+            return sample(nodes, fanouts, replace, probs_name)
+        if shared and probs_name is not None and edge_attribute(self, probs_name, "a mask").dtype != torch.bool:
+            raise InputError(
+                f"Expected no probabilities with times to sample layers, got '{probs_name}'. Leave one out, pass a "
+                "mask (bool), or call temporal_sample_neighbors."
+            )
+        topology = self.topology_for([fanouts], probs_name, node_time=node_time, edge_time=edge_time)
+        seeds, window = topology.seeds(nodes), _window(topology, nodes, times)
+        if not shared:
+            return _sampled(self, topology, topology.spec([fanouts], replace=replace, temporal=True), seeds, window)
+        labor = topology.layer_spec([fanouts], replace=replace)
+        return _sampled(self, topology, topology.spec([-1], temporal=True), seeds, window, labor)
+
+    def sample_negative_edges_uniform(self, edge_type: str | None, node_pairs: Any, negative_ratio: int) -> Any:
+        """For each edge, draw destinations uniformly among all nodes of their type. They may be true edges by chance.
+
+        Args:
+            edge_type: ``"source:relation:destination"``; ``None`` for a homogeneous graph.
+            node_pairs: ``(src, dst)``, each ``[n]``, or ``[n, 2]``.
+            negative_ratio: how many per edge.
+
+        Returns:
+            For ``(src, dst)``: ``(None, [n * negative_ratio] destinations)``. For ``[n, 2]``:
+            ``[n * (1 + negative_ratio), 2]``, the given pairs, then those drawn, each source ``negative_ratio`` times.
+
+        Raises:
+            InputError: arguments that do not fit the graph.
+        """
+        if isinstance(negative_ratio, bool) or not isinstance(negative_ratio, int) or negative_ratio < 1:
+            raise InputError(f"Negative_ratio should be positive Integer, got {negative_ratio!r}.")
+        total = self.total_num_nodes
+        if edge_type is not None and self.is_heterogeneous:
+            dst_type, counts = etype_str_to_tuple(edge_type)[2], self.num_nodes
+            if not isinstance(counts, dict) or dst_type not in counts:
+                raise InputError(f"Expected an edge type of {list(self.edge_type_to_id or ())}, got {edge_type!r}.")
+            total = counts[dst_type]
+        as_rows = isinstance(node_pairs, Tensor)
+        if as_rows and (node_pairs.dim() != 2 or node_pairs.size(1) != 2):
+            raise InputError(f"Only tensor with shape N*2 is supported, got {list(node_pairs.shape)}.")
+        src: Tensor = node_pairs[:, 0] if as_rows else node_pairs[0]
+        count = src.numel() * negative_ratio
+        if count and total < 1:
+            raise InputError(f"Expected nodes to draw destinations from, got none of edge type {edge_type!r}.")
+        key = next_key()
+        drawn = below(draw(make_key(Use.NEGATIVE_DST, *key), np.arange(count)), total)
+        dst = torch.from_numpy(drawn).to(src)
+        if not as_rows:
+            return None, dst
+        return torch.cat([node_pairs, torch.stack([src.repeat_interleave(negative_ratio), dst], 1)])
+
+    def sample_negative_edges_uniform_2(self, edge_type: str | None, node_pairs: Tensor, negative_ratio: int) -> Any:
+        """Call :meth:`sample_negative_edges_uniform` for seeds ``[n, 2]``."""
+        return self.sample_negative_edges_uniform(edge_type, node_pairs, negative_ratio)
+
+
+def _sampled(
+    g: Sampling,
+    topology: Topology,
+    spec: NeighborSpec | LaborSpec,
+    seeds: dict[str, Tensor],
+    window: _Window = (None, None),
+    labor: LaborSpec | None = None,
+    *,
+    with_ids: bool = False,
+) -> SampledSubgraphImpl:
+    """One hop around seeds, on the GPU that they lie on or on the CPU, with nodes of the graph in it.
+
+    With ``labor``, ``spec`` asks for all edges, of which those are kept that layer-neighbour sampling picks.
+    ``with_ids``: edges have ids even if the graph does not keep their original ones.
+    """
+    gpu = next((ids.device for ids in seeds.values() if ids.is_cuda), None)
+    request = NodeRequest(key=next_key(), seeds=seeds, time_min=window[0], time_max=window[1])
+    sample = topology.sampler(spec, gpu).sample(request)
+    if labor is not None:
+        sample = thinned(topology.graph, labor, request.key, sample)
+    by_type = topology.by_type(sample)
+    counts = {name: hops[0] for name, hops in (by_type.num_sampled_nodes or {}).items()}
+    csc: dict[EdgeType, CSCFormatBase] = {}
+    edge_ids: dict[EdgeType, Any] = {}
+    for edge_type in by_type.row:
+        src, _, dst = edge_type
+        col, row = by_type.col[edge_type], by_type.row[edge_type]
+        degree = torch.bincount(col, minlength=counts.get(dst, 0))
+        indptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+        indices = by_type.node[src][row].to(g.indices.dtype)
+        csc[edge_type] = CSCFormatBase(indptr=indptr.to(g.csc_indptr.dtype), indices=indices)
+        edge_ids[edge_type] = by_type.edge_id[edge_type]
+    has_ids = with_ids or topology.has_original_edge_ids
+    if not g.is_heterogeneous:
+        return SampledSubgraphImpl(
+            sampled_csc=csc[HOMOGENEOUS_EDGE], original_edge_ids=edge_ids[HOMOGENEOUS_EDGE] if has_ids else None
+        )
+    return SampledSubgraphImpl(
+        sampled_csc={etype_tuple_to_str(t): one for t, one in csc.items()},
+        original_edge_ids={etype_tuple_to_str(t): ids for t, ids in edge_ids.items()} if has_ids else None,
+    )
+
+
+def _window(topology: Topology, nodes: Nodes, times: Any) -> _Window:
+    """The earliest and the latest time key that edges may have, by seed: from the beginning of the seed's window
+    (``None``: there is none) to the last one before its time."""
+    if isinstance(nodes, Tensor) != isinstance(times, Tensor):
+        raise InputError("Expected nodes and times both by type, or both as one tensor, got one of each.")
+    by_type = {"": (nodes, times)} if isinstance(nodes, Tensor) else {k: (x, times.get(k)) for k, x in nodes.items()}
+    begins, ends = dict[str, Tensor](), dict[str, Tensor]()
+    for name, (ids, time) in by_type.items():
+        shape = list(time.shape) if isinstance(time, Tensor) else time
+        if not isinstance(time, Tensor) or shape not in ([ids.numel()], [ids.numel(), 2]):
+            raise InputError(f"Expected a time for each of the nodes {name}, {list(ids.shape)}, or two, got {shape}.")
+        if time.dtype.is_floating_point and not topology.floating_time:
+            time = time.ceil().long()
+        keys = time_key(time, floating=bool(topology.floating_time))
+        ends[name] = (keys if time.dim() == 1 else keys[:, 1]) - 1
+        if time.dim() == 2:
+            begins[name] = keys[:, 0].contiguous()
+            if time.device.type == "cpu" and bool((begins[name] > keys[:, 1]).any()):  # a GPU would be waited for
+                at = int((begins[name] > keys[:, 1]).nonzero()[0])
+                raise InputError(f"Expected times [start, end] of each of the nodes {name}, got {time[at].tolist()}.")
+    if begins and len(begins) < len(ends):
+        raise InputError(f"Expected two times for the nodes of all types, got one for {sorted({*ends} - {*begins})}.")
+    return (_by_table(topology, nodes, begins) if begins else None), _by_table(topology, nodes, ends)
+
+
+def _by_table(topology: Topology, nodes: Nodes, keys: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Keys by the node types of the tables."""
+    if isinstance(nodes, Tensor):
+        if len(topology.graph.num_nodes) > 1:
+            raise InputError("Expected nodes and times by type in a heterogeneous graph, got tensors.")
+        return {next(iter(topology.graph.num_nodes)): keys[""]}
+    if topology.fused:
+        return {next(iter(topology.graph.num_nodes)): torch.cat(list(keys.values()))}
+    return keys
+
+
+class SamplingGraph:
+    """What all graphs for sampling share."""
+
+    @property
+    def num_nodes(self) -> int | dict[str, int]:
+        """How many nodes there are; by type in a heterogeneous graph."""
+        raise NotImplementedError
+
+    @property
+    def num_edges(self) -> int | dict[str, int]:
+        """How many edges there are; by type in a heterogeneous graph."""
+        raise NotImplementedError
+
+    def copy_to_shared_memory(self, shared_memory_name: str) -> SamplingGraph:
+        """Copy the graph into memory that other processes can open by name."""
+        raise NotImplementedError
+
+    def to(self, device: torch.device | str) -> SamplingGraph:
+        """Return a copy on another device."""
+        raise NotImplementedError
+
+
+class FusedCSCSamplingGraph(Sampling, SamplingGraph):
+    """A graph whose edges are grouped by destination, those of all types in one table.
+
+    Nodes of one type have consecutive ids.
+
+    Made by :func:`fused_csc_sampling_graph` and :func:`from_dglgraph`. The tensors can be replaced and written to at
+    any time; the tables that samplers use follow when they are next asked for.
+
+    Attributes:
+        csc_indptr: ``[num_nodes + 1]`` integer: where the edges of each node begin.
+        indices: ``[num_edges]`` integer: source node of each edge.
+        node_type_offset: ``[num_node_types + 1]`` integer: where the nodes of each type begin; ``None``: one type.
+        type_per_edge: ``[num_edges]`` integer: edge type id of each edge; ``None``: one type.
+        node_type_to_id: node type -> its number.
+        edge_type_to_id: edge type ``"source:relation:destination"`` -> its number.
+        node_attributes: name -> ``[num_nodes, ...]``.
+        edge_attributes: name -> ``[num_edges, ...]``, in the order of ``indices``.
+        topology_place: where loaders on GPUs read the topology; ``None``: where each of them decides.
+    """
+
+    def copy_to_shared_memory(self, shared_memory_name: str) -> FusedCSCSamplingGraph:
+        """Copy the graph into memory that other processes open with :func:`load_from_shared_memory`.
+
+        The name is free again when the copy is gone, or the process that made it.
+
+        Args:
+            shared_memory_name: any name without a slash; it belongs to this machine and user.
+
+        Raises:
+            InputError: the name is taken, or the graph lies on a GPU.
+            CapacityError: there is not enough shared memory.
+        """
+        return copy_to_shared_memory(self, shared_memory_name)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return a copy on another device, or in pinned memory (``"pinned"``)."""
+        return self._map(lambda x: to_device(x, device, "edges"))
+
+    def pin_memory_(self) -> Self:
+        """Pin the memory of all tensors for GPUs to read, in place, or in copies below 64 MiB; return the graph.
+
+        Raises:
+            InputError: there is no GPU.
+            CapacityError: the system does not let this process pin as much memory.
+        """
+        self.__dict__.update(self._map(pinned).__getstate__())
+        return self
+
+    def is_pinned(self) -> bool:
+        """Return whether a GPU can read all tensors directly."""
+        return all(tensor.device.type == "cpu" and is_pinned(tensor) for tensor in self.tensors())
+
+    def __repr__(self) -> str:
+        parts = [f"csc_indptr={self.csc_indptr}", f"indices={self.indices}"]
+        parts.append(f"total_num_nodes={self.total_num_nodes}, num_edges={self.num_edges}")
+        for name in ("node_type_offset", "type_per_edge", "node_type_to_id", "edge_type_to_id", *ATTRIBUTES):
+            if getattr(self, name) is not None:
+                parts.append(f"{name}={getattr(self, name)}")
+        title, text = type(self).__name__, ",\n".join(parts)
+        return textwrap.indent(f"{title}({text},)", " " * (len(title) + 1)).strip()
+
+
+torch.serialization.add_safe_globals(
+    [FusedCSCSamplingGraph, TopologyPlace]
+)  # a graph saved by torch.save loads with weights_only=True

@@ -1,0 +1,266 @@
+"""Sampling graphs from tensors, from DGL graphs, and at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.errors import GraphError, InputError
+from manyhop.graph import columns
+from manyhop.memory.sharing import share
+from manyhop.memory.stores import GraphPlace, check_graph_place, place_for_topology
+from manyhop.sampling.random import Use, below, draw, make_key
+from manyhop.system.memory import require_memory
+from manyhop_dgl.samplers.seeding import next_key
+from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
+from manyhop_graphbolt.graph.shared import open_shared_memory
+from manyhop_graphbolt.types import ORIGINAL_EDGE_ID, etype_str_to_tuple, etype_tuple_to_str
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def fused_csc_sampling_graph(
+    csc_indptr: Tensor,
+    indices: Tensor,
+    node_type_offset: Tensor | None = None,
+    type_per_edge: Tensor | None = None,
+    node_type_to_id: Mapping[str, int] | None = None,
+    edge_type_to_id: Mapping[str, int] | None = None,
+    node_attributes: Mapping[str, Tensor] | None = None,
+    edge_attributes: Mapping[str, Tensor] | None = None,
+    *,
+    placement: GraphPlace = "process",
+) -> FusedCSCSamplingGraph:
+    """Make a sampling graph of tensors, without copying them.
+
+    Args:
+        csc_indptr: ``[num_nodes + 1]`` integer: where the edges that lead to each node begin.
+        indices: ``[num_edges]`` integer: source node of each edge.
+        node_type_offset: ``[num_node_types + 1]`` integer: where the nodes of each type begin.
+        type_per_edge: ``[num_edges]`` integer: edge type id of each edge.
+        node_type_to_id: node type -> its number, from 0.
+        edge_type_to_id: edge type ``"source:relation:destination"`` -> its number, from 0.
+        node_attributes: name -> ``[num_nodes, ...]``.
+        edge_attributes: name -> ``[num_edges, ...]``, in the order of ``indices``.
+        placement: ``"process"``: the tensors stay where they are. Other places have them once per node, in memory that
+            its ranks share; all ranks make the graph then, of the same tensors. ``"pinned"``, ``"device"`` and
+            ``"sharded"`` (over the GPUs of each node) are where all loaders of a GPU read the topology, ``"auto"``
+            where the first of them decides.
+
+    Raises:
+        GraphError: tensors or names that contradict each other.
+        InputError: an unknown placement; a place of GPUs, where there are none.
+    """
+    indices, type_per_edge = _integers_if_empty(indices), _integers_if_empty(type_per_edge)
+    for name, tensor in (("csc_indptr", csc_indptr), ("indices", indices)):
+        _check_integers(name, tensor)
+    if csc_indptr.numel() < 1:
+        raise GraphError("Expected csc_indptr of shape [num_nodes + 1], got [].")
+    if node_type_to_id is not None and edge_type_to_id is not None:
+        _check_names(node_type_to_id, edge_type_to_id)
+        if node_type_offset is not None and node_type_offset.numel() != len(node_type_to_id) + 1:
+            raise GraphError(
+                f"node_type_offset length should be |ntypes| + 1: expected {len(node_type_to_id) + 1}, got "
+                f"{node_type_offset.numel()}."
+            )
+    if type_per_edge is not None:
+        _check_integers("type_per_edge", type_per_edge)
+    graph = FusedCSCSamplingGraph(
+        csc_indptr, indices, node_type_offset, type_per_edge, node_type_to_id, edge_type_to_id, {}, {}
+    )
+    if type_per_edge is not None and type_per_edge.numel() != graph.total_num_edges:
+        raise GraphError(f"Expected type_per_edge of shape [{graph.total_num_edges}], got {list(type_per_edge.shape)}.")
+    for name, tensor in (node_attributes or {}).items():
+        graph.add_node_attribute(name, tensor)
+    for name, tensor in (edge_attributes or {}).items():
+        graph.add_edge_attribute(name, tensor)
+    if node_attributes is None:
+        graph.node_attributes = None
+    if edge_attributes is None:
+        graph.edge_attributes = None
+    return in_place(lambda: graph, placement)
+
+
+def in_place(load: Callable[[], FusedCSCSamplingGraph], placement: GraphPlace) -> FusedCSCSamplingGraph:
+    """Return a graph whose tensors, and topology for GPUs, are in a place. All ranks call it, but for ``"process"``.
+
+    Args:
+        load: returns the graph; runs on one rank of each node where these share it.
+        placement: see :func:`fused_csc_sampling_graph`.
+
+    Raises:
+        InputError: an unknown placement; a place of GPUs, where there are none.
+        RankError: ``load`` failed on another rank.
+    """
+    check_graph_place(placement)
+    graph = load() if placement == "process" else share(load, what="a sampling graph")
+    graph.topology_place = place_for_topology(placement)
+    return graph
+
+
+def _integers_if_empty(tensor: object) -> Any:
+    """Return int64 for ``torch.tensor([])``, which is of floats."""
+    return tensor.long() if isinstance(tensor, Tensor) and tensor.shape == (0,) else tensor
+
+
+def _check_integers(name: str, tensor: object) -> None:
+    if not isinstance(tensor, Tensor) or tensor.dim() != 1 or tensor.dtype not in _INTEGERS:
+        got = f"{tensor.dtype} {list(tensor.shape)}" if isinstance(tensor, Tensor) else f"a {type(tensor).__name__}"
+        raise GraphError(f"Expected {name} as a 1-D tensor of integers, got {got}.")
+
+
+def _check_names(node_types: Mapping[str, int], edge_types: Mapping[str, int]) -> None:
+    for kind, ids in (("Node", node_types), ("Edge", edge_types)):
+        if not all(isinstance(name, str) for name in ids):
+            raise GraphError(f"{kind} type name should be string, got {list(ids)}.")
+        if not all(isinstance(k, int) and not isinstance(k, bool) for k in ids.values()):
+            raise GraphError(f"{kind} type id should be int, got {dict(ids)}.")
+        if sorted(ids.values()) != list(range(len(ids))):
+            raise GraphError(f"Expected {kind.lower()} type ids from 0 to {len(ids) - 1}, each once, got {dict(ids)}.")
+    for name in edge_types:
+        src, _, dst = etype_str_to_tuple(name)
+        for end in (src, dst):
+            if end not in node_types:
+                raise GraphError(f"Unrecognized node type {end} in edge type {name}: known are {list(node_types)}.")
+
+
+def from_dglgraph(
+    g: Any, is_homogeneous: bool = False, include_original_edge_id: bool = False
+) -> FusedCSCSamplingGraph:
+    """Make a sampling graph with the edges and the data of a DGL graph.
+
+    Args:
+        g: a ``dgl.DGLGraph``, or a graph with its methods.
+        is_homogeneous: leave the types out.
+        include_original_edge_id: keep the edge ids of ``g`` (per type), by which edge features are read.
+
+    Raises:
+        GraphError: node data that not all node types have, or edge data that not all edge types have.
+        InputError: no graph.
+    """
+    if not hasattr(g, "canonical_etypes"):
+        raise InputError(f"Expected a dgl.DGLGraph, got a {type(g).__name__}.")
+    graph, order = structure_of(g, is_homogeneous, include_original_edge_id)
+    for name, values in _joined({t: g.nodes[t].data for t in g.ntypes}, "node").items():
+        graph.add_node_attribute(name, values)
+    for name, values in _joined({t: g.edges[t].data for t in g.canonical_etypes}, "edge").items():
+        graph.add_edge_attribute(name, values[order])
+    return graph
+
+
+def structure_of(g: Any, is_homogeneous: bool, include_original_edge_id: bool) -> tuple[FusedCSCSamplingGraph, Tensor]:
+    """The graph that :func:`from_dglgraph` makes, without data; and, for each of its edges, which edge of ``g`` it is,
+    counted through all types."""
+    ntypes, etypes = list(g.ntypes), list(g.canonical_etypes)
+    offset = torch.tensor([0, *(int(g.num_nodes(name)) for name in ntypes)]).cumsum(0)
+    start = dict(zip(ntypes, offset.tolist(), strict=False))
+    src, dst, kinds, ids = [], [], [], []
+    for k, etype in enumerate(etypes):
+        u, v = (end.long().cpu() for end in g.edges(etype=etype, order="eid"))
+        src.append(u + start[etype[0]])
+        dst.append(v + start[etype[2]])
+        kinds.append(torch.full_like(u, k))
+        ids.append(torch.arange(u.numel()))
+    csc = sort_by_destination(torch.cat(src), torch.cat(dst), int(offset[-1]))
+    attributes = {ORIGINAL_EDGE_ID: torch.cat(ids)[csc.order].to(g.idtype)} if include_original_edge_id else {}
+    graph = FusedCSCSamplingGraph(
+        csc.indptr.to(g.idtype),
+        csc.indices.to(g.idtype),
+        None if is_homogeneous else offset,
+        None if is_homogeneous else torch.cat(kinds)[csc.order],
+        None if is_homogeneous else {name: k for k, name in enumerate(ntypes)},
+        None if is_homogeneous else {etype_tuple_to_str(etype): k for k, etype in enumerate(etypes)},
+        {},
+        attributes,
+    )
+    return graph, csc.order
+
+
+def load_from_shared_memory(shared_memory_name: str) -> FusedCSCSamplingGraph:
+    """Open a graph in shared memory of this machine, without copying it.
+
+    Args:
+        shared_memory_name: as it was given to :meth:`FusedCSCSamplingGraph.copy_to_shared_memory`.
+
+    Raises:
+        InputError: there is no such graph.
+    """
+    return open_shared_memory(FusedCSCSamplingGraph, shared_memory_name)
+
+
+def rand_csc_graph(num_nodes: int, density: float, bidirection_edge: bool = False) -> FusedCSCSamplingGraph:
+    """Make a homogeneous graph of uniformly drawn edges, from torch's default generator.
+
+    Args:
+        num_nodes: how many nodes.
+        density: edges drawn, as a share of ``num_nodes * num_nodes``. Edges that are drawn twice are there once.
+        bidirection_edge: add the reverse of every edge.
+
+    Raises:
+        GraphError: arguments out of range.
+    """
+    if num_nodes < 1 or not 0 <= density <= 1:
+        raise GraphError(f"Expected at least 1 node and a density in [0, 1], got {num_nodes} and {density}.")
+    count = int(num_nodes * num_nodes * density)
+    pairs = below(draw(make_key(Use.CALL, *next_key()), np.arange(2 * count)), num_nodes).reshape(2, count)
+    ends = torch.from_numpy(np.concatenate([pairs, pairs[::-1]], axis=1) if bidirection_edge else pairs)
+    number = torch.unique(ends[1] * num_nodes + ends[0])  # sorted by destination
+    csc = sort_by_destination(number % num_nodes, number // num_nodes, num_nodes)
+    return fused_csc_sampling_graph(csc.indptr, csc.indices)
+
+
+class SortedEdges:
+    """Edges in the order of their destinations.
+
+    Attributes:
+        indptr: ``[num_nodes + 1] int64``.
+        indices: ``[num_edges] int64`` sources.
+        order: ``[num_edges] int64``: where each edge was before.
+    """
+
+    def __init__(self, indptr: Tensor, indices: Tensor, order: Tensor) -> None:
+        self.indptr, self.indices, self.order = indptr, indices, order
+
+
+def sort_by_destination(src: Tensor, dst: Tensor, num_nodes: int) -> SortedEdges:
+    """Group edges by destination, in the given order within each group.
+
+    Args:
+        src: ``[num_edges] int64``.
+        dst: ``[num_edges] int64``.
+        num_nodes: ids are below it.
+
+    Raises:
+        GraphError: ids out of range.
+        CapacityError: there is not enough memory.
+    """
+    for what, ids in (("source", src), ("destination", dst)):
+        if ids.numel():
+            low, high = (int(x) for x in torch.aminmax(ids))
+            if low < 0 or high >= num_nodes:
+                raise GraphError(f"Expected {what} nodes in [0, {num_nodes}), got {low if low < 0 else high}.")
+    require_memory(
+        f"Sorting {src.numel()} edges by destination",
+        36 * src.numel() + 8 * num_nodes,  # keys, sorted keys and their order, sorted sources
+        "Use fewer edges, or a machine with more memory.",
+    )
+    found = columns.group(src, dst, num_nodes, num_nodes)
+    return SortedEdges(found.colptr, found.row.long(), found.position.long())
+
+
+def _joined(by_type: Mapping[object, Mapping[str, Tensor]], domain: str) -> dict[str, Tensor]:
+    """Data of all types in a row. What only some types have is refused: there would be no rows for the others."""
+    joined = {}
+    for name in dict.fromkeys(name for data in by_type.values() for name in data):
+        missing = [t for t, data in by_type.items() if name not in data]
+        if missing:
+            raise GraphError(
+                f"Expected {domain} data '{name}' for all {domain} types, since it becomes one attribute of the "
+                f"sampling graph, got none for {missing}. Remove it from the graph, and read it from a feature store."
+            )
+        joined[name] = torch.cat([data[name].cpu() for data in by_type.values()])
+    return joined

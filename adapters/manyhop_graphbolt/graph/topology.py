@@ -1,0 +1,384 @@
+"""A sampling graph as the engine sees it: tables per edge type or one for all, and arguments in its terms."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.arguments import check_no_mask
+from manyhop.errors import GraphError, InputError
+from manyhop.features import BufferPool
+from manyhop.graph import (
+    HOMOGENEOUS_EDGE,
+    HOMOGENEOUS_NODE,
+    EdgeInput,
+    EdgeType,
+    Graph,
+    NodeType,
+    PlacedGraph,
+    build_graph,
+    time_key,
+    with_edge_ids,
+    with_mask,
+    with_weights,
+)
+from manyhop.memory.placement import GPUPlace
+from manyhop.memory.stores import topology_place
+from manyhop.sampling import LaborSpec, NeighborSpec, SampledSubgraph
+from manyhop.sampling.engines import Engine, engine_for, placed_engine
+from manyhop_graphbolt.graph.fused_csc import FusedCSC
+from manyhop_graphbolt.graph.split import Splitter
+from manyhop_graphbolt.types import ORIGINAL_EDGE_ID, Fanout, etype_tuple_to_str
+
+Nodes = Tensor | Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """The engine's view of a sampling graph."""
+
+    graph: Graph
+    """By node and edge type; of a homogeneous graph, and if ``fused``, with the one node type ``"_N"``."""
+
+    fused: bool
+    """Whether node types are mixed though the graph has several: ids are those of the fused CSC."""
+
+    weighted: bool
+    """Whether the edges have probabilities."""
+
+    floating_time: bool | None
+    """Whether times are floating-point; ``None`` without times."""
+
+    has_original_edge_ids: bool
+    """Whether edge ids of samples are those that edges had before they were sorted; else positions in the fused CSC."""
+
+    offsets: Mapping[NodeType, range]
+    """Node type -> its nodes in the fused CSC."""
+
+    edge_types: tuple[EdgeType, ...]
+    """By edge type id."""
+
+    device: torch.device
+    """Where the sampling graph lies; ``graph`` is on the CPU."""
+
+    _splitter: Splitter | None
+    """Only if ``fused``."""
+
+    _placed: dict[torch.device, PlacedGraph] = field(default_factory=dict)
+    _engines: dict[tuple[torch.device | None, str], Engine] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def spec(self, fanouts: Sequence[Fanout], *, replace: bool = False, temporal: bool = False) -> NeighborSpec:
+        """How to sample neighbours; each layer samples for all nodes so far (of trees: for those that came last).
+
+        Args:
+            fanouts: as GraphBolt's samplers take them: per layer an integer, or ``[1]`` or ``[num_edge_types]``
+                integers. The last is that of the layer of the seeds, which is sampled first.
+            replace: sample with replacement.
+            temporal: keep to the times of the seeds.
+
+        Raises:
+            InputError: fanouts of another number, or below -1; some count for all edge types together, and this
+                topology has tables by type.
+        """
+        return NeighborSpec(
+            fanouts=self._fanouts(fanouts),
+            replace=replace,
+            weighted=self.weighted,
+            expand="new" if temporal else "all",
+            temporal="uniform" if temporal else None,
+            disjoint=temporal,
+        )
+
+    def layer_spec(self, fanouts: Sequence[Fanout], *, replace: bool = False, **options: Any) -> LaborSpec:
+        """How to sample so that nodes of a layer share their neighbours, as GraphBolt does it.
+
+        Args:
+            fanouts: see :meth:`spec`.
+            replace: sample with replacement.
+            options: others of :class:`manyhop.sampling.LaborSpec`.
+
+        Raises:
+            InputError: see :meth:`spec`.
+        """
+        fans = self._fanouts(fanouts)
+        return LaborSpec(fanouts=fans, method="exact", replace=replace, weighted=self.weighted, **options)
+
+    def _fanouts(self, fanouts: Sequence[Fanout]) -> dict[EdgeType, tuple[int, ...]]:
+        """By edge type, hop by hop."""
+        types, count = self.graph.edge_types, len(self.edge_types)
+        by_type: dict[EdgeType, list[int]] = {t: [] for t in types}
+        for hop in [fanout_list(fanout) for fanout in reversed(fanouts)]:
+            if len(hop) not in (1, count):
+                raise InputError(
+                    "Fanouts should have the same number of elements as etypes or should have a length of 1: expected "
+                    f"{count}, got {len(hop)}."
+                )
+            if any(k < -1 for k in hop):
+                raise InputError(
+                    f"Fanouts should consist of values that are either -1 or greater than or equal to 0, got {hop}."
+                )
+            same = len(set(hop)) == 1 and hop[0] in (0, -1)  # for one type or for all: no difference
+            if not same and (len(hop) > 1 if self.fused else len(hop) < count):
+                raise InputError(
+                    f"Expected fanouts of one number in all layers, or of {count} (one per edge type) in all layers, "
+                    f"got {[fanout_list(fanout) for fanout in fanouts]}. Use the same form for all."
+                )
+            for i, t in enumerate(types):
+                by_type[t].append(hop[0] if len(hop) == 1 or self.fused else hop[i])
+        return {t: tuple(hops) for t, hops in by_type.items()}
+
+    def sampler(self, spec: NeighborSpec | LaborSpec, device: torch.device | str | None = None) -> Engine:
+        """Return an engine for this topology, made once.
+
+        Args:
+            spec: how to sample.
+            device: a GPU: sample there, from the place that the sampling graph names, else from its memory where the
+                sampling graph is in it, else from pinned memory. ``None``: sample on the CPU.
+
+        Raises:
+            InputError: layer-neighbour sampling with replacement on a GPU; a topology that is to be sharded over GPUs,
+                which no loader has done.
+        """
+        where = None if device is None or torch.device(device).type == "cpu" else torch.device(device)
+        if where is not None:
+            check_on_gpu(spec, where)
+        key = (where, repr(spec))
+        with self._lock:
+            if key not in self._engines:
+                if where is None:
+                    self._engines[key] = engine_for(self.graph, spec, empty=BufferPool().empty)
+                else:
+                    self._engines[key] = placed_engine(self._placed_on(where), spec)
+            return self._engines[key]
+
+    def _placed_on(self, device: torch.device) -> PlacedGraph:
+        if device not in self._placed:
+            store = topology_place(self.graph)
+            place: GPUPlace | None = None if store is None else store.place
+            default: GPUPlace = "device" if self.device.type == "cuda" else "pinned"
+            self._placed[device] = PlacedGraph.of(self.graph, device, place or default)
+        return self._placed[device]
+
+    def seeds(self, nodes: Nodes) -> dict[NodeType, Tensor]:
+        """Seed nodes for the engine: ``[num_seeds] int64`` by node type, or as ids of the fused CSC.
+
+        Args:
+            nodes: node type -> ids of that type; or, as one tensor, ids of the fused CSC.
+
+        Raises:
+            InputError: an unknown node type, ids out of range or of a wrong dtype or shape.
+        """
+        if isinstance(nodes, Tensor):
+            ids = _checked(nodes, sum(map(len, self.offsets.values())), "nodes")
+            if HOMOGENEOUS_NODE in self.graph.num_nodes:
+                return {HOMOGENEOUS_NODE: ids}
+            split = {name: ids[(ids >= own.start) & (ids < own.stop)] - own.start for name, own in self.offsets.items()}
+            return {name: own for name, own in split.items() if own.numel()}
+        seeds = {}
+        for name, ids in nodes.items():
+            if name not in self.offsets:
+                raise InputError(f"Expected nodes of the types {list(self.offsets)}, got '{name}'.")
+            seeds[name] = _checked(ids, len(self.offsets[name]), f"nodes of type '{name}'")
+        if not self.fused:
+            return seeds
+        parts = [ids + self.offsets[name].start for name, ids in seeds.items()]
+        return {HOMOGENEOUS_NODE: torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)}
+
+    def by_type(self, sample: SampledSubgraph) -> SampledSubgraph:
+        """A sample by node and edge type, with the nodes and edges of each type in the order that they had.
+
+        Only a ``fused`` topology has samples that are not so already.
+        """
+        if self._splitter is None:
+            return sample
+        return self._splitter.split(sample)
+
+
+def check_on_gpu(spec: NeighborSpec | LaborSpec, device: torch.device) -> None:
+    """Raise InputError for what a GPU does not sample."""
+    if isinstance(spec, LaborSpec) and spec.replace:
+        raise InputError(
+            f"Expected replace=False for layer-neighbour sampling on {device}, got True. Leave replace out, or sample "
+            "on the CPU and move minibatches by copy_to() after sampling."
+        )
+
+
+def fanout_list(fanout: Any) -> list[int]:
+    """One layer's fanouts: of an integer, a sequence or a tensor.
+
+    Raises:
+        InputError: something else.
+    """
+    if isinstance(fanout, Tensor):
+        if fanout.dim() > 1 or fanout.dtype.is_floating_point or fanout.dtype == torch.bool or fanout.numel() == 0:
+            raise InputError(
+                f"Fanouts should be 1-D tensor of integers, got {fanout.dtype} of shape {list(fanout.shape)}."
+            )
+        return [int(k) for k in fanout.view(-1).tolist()]
+    several = fanout if isinstance(fanout, Sequence) else [fanout]
+    if several and all(isinstance(k, Integral) and not isinstance(k, bool) for k in several):
+        return [int(k) for k in several]
+    raise InputError(f"Expected the fanout of a layer as an integer or a 1-D tensor of integers, got {fanout!r}.")
+
+
+def _checked(ids: object, bound: int, what: str) -> Tensor:
+    if isinstance(ids, Tensor) and ids.shape == (0,):
+        return ids.long()  # torch.tensor([]) is of floats
+    if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.dtype.is_floating_point:
+        got = f"{ids.dtype} of shape {list(ids.shape)}" if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
+        raise InputError(f"Expected {what} as a 1-D tensor of integers, got {got}.")
+    check_no_mask(what, ids)
+    if ids.numel() and not ids.is_cuda:
+        low, high = (int(x) for x in torch.aminmax(ids))
+        if low < 0 or high >= bound:
+            raise InputError(f"Expected {what} in [0, {bound}), got {low if low < 0 else high}.")
+    return ids.long()
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """What topologies of the same edges and times share."""
+
+    graph: Graph
+    """Edge ids are positions in the table of their type."""
+
+    positions: Mapping[EdgeType, Tensor | None]
+    """Edge type -> position of each of its edges in the fused CSC; ``None``: they agree."""
+
+    fused: bool
+    floating_time: bool | None
+
+
+def make_tables(g: FusedCSC, fused: bool, node_time: str | None, edge_time: str | None) -> Tables:
+    """The tables of a sampling graph, without probabilities.
+
+    Args:
+        g: the sampling graph.
+        fused: one table for all edge types.
+        node_time: node attribute with times; edges have that of their source.
+        edge_time: edge attribute with times.
+
+    Raises:
+        GraphError: arrays that contradict each other; an attribute that is missing or of a wrong dtype or length.
+    """
+    times, floating = _times(g, node_time, edge_time)
+    graph, positions = _tables(g, fused, times)
+    return Tables(graph, positions, fused, None if times is None else floating)
+
+
+def make_topology(g: FusedCSC, tables: Tables, probs_name: str | None) -> Topology:
+    """The tables with probabilities and with the ids that edges have for the user, for GPUs in the graph's place.
+
+    Args:
+        g: the sampling graph.
+        tables: those of its edges.
+        probs_name: edge attribute: floating-point probabilities, or a mask.
+
+    Raises:
+        GraphError: an attribute that is missing, or of a wrong dtype or length.
+    """
+    graph, fused = tables.graph, tables.fused
+    weighted = False
+    if probs_name is not None:
+        probs = edge_attribute(g, probs_name, "probabilities").cpu()
+        split = {t: probs if at is None else probs[at] for t, at in tables.positions.items()}
+        if probs.dtype == torch.bool:
+            graph = with_mask(graph, split)
+        elif probs.dtype.is_floating_point:
+            graph, weighted = with_weights(graph, split), True
+        else:
+            raise GraphError(
+                f"Probs should have a floating-point or boolean data type: expected that of edge attribute "
+                f"'{probs_name}', got {probs.dtype}."
+            )
+    original = None
+    if ORIGINAL_EDGE_ID in (g.edge_attributes or {}):
+        original = edge_attribute(g, ORIGINAL_EDGE_ID, "original edge ids")
+    splitter = None
+    if fused:
+        assert g.type_per_edge is not None
+        splitter = Splitter(g.node_ranges(), g.edge_types_by_id(), g.type_per_edge, original)
+    topology = Topology(
+        graph=graph if fused else _with_ids(graph, tables.positions, None if original is None else original.cpu()),
+        fused=fused,
+        weighted=weighted,
+        floating_time=tables.floating_time,
+        has_original_edge_ids=original is not None,
+        offsets=g.node_ranges(),
+        edge_types=g.edge_types_by_id(),
+        device=g.indices.device,
+        _splitter=splitter,
+    )
+    if g.topology_place is not None:
+        g.topology_place.claim(topology.graph, topology)
+    return topology
+
+
+def edge_attribute(g: FusedCSC, name: str, what: str) -> Tensor:
+    """An edge attribute ``[num_edges]``."""
+    values = g.edge_attribute(name)
+    assert values is not None
+    if values.dim() != 1 or values.numel() != g.total_num_edges:
+        raise GraphError(
+            f"Expected {what} '{name}' of shape [{g.total_num_edges}], one per edge, got {list(values.shape)}."
+        )
+    return values
+
+
+def _tables(g: FusedCSC, fused: bool, times: Tensor | None) -> tuple[Graph, dict[EdgeType, Tensor | None]]:
+    """A graph without weights, and per edge type the position of its edges in the fused CSC, ``None``: all in order."""
+    indptr, indices = g.csc_indptr.cpu(), g.indices.cpu()
+    if fused or not g.is_heterogeneous:
+        edges = EdgeInput(row=indices, colptr=indptr, time=times)
+        return build_graph({HOMOGENEOUS_NODE: g.total_num_nodes}, {HOMOGENEOUS_EDGE: edges}), {HOMOGENEOUS_EDGE: None}
+    assert g.type_per_edge is not None
+    offsets, kinds = g.node_ranges(), g.type_per_edge.cpu()
+    if kinds.numel() and int(kinds.max()) >= len(g.edge_types_by_id()):
+        raise GraphError(
+            f"Expected type_per_edge below the number of edge types, {len(g.edge_types_by_id())}, got "
+            f"{int(kinds.max())}."
+        )
+    tables, positions = {}, {}
+    for k, edge_type in enumerate(g.edge_types_by_id()):
+        at = (kinds == k).nonzero().view(-1)
+        src, dst = offsets[edge_type[0]], offsets[edge_type[2]]
+        colptr = torch.searchsorted(at, indptr.long()[dst.start : dst.stop + 1])
+        outside = int(colptr[0]) + at.numel() - int(colptr[-1])
+        if outside:
+            raise GraphError(
+                f"Expected the edges of type '{etype_tuple_to_str(edge_type)}' to lead to nodes of type "
+                f"'{edge_type[2]}', got {outside} that do not. Check type_per_edge and node_type_offset."
+            )
+        row = indices[at] - src.start
+        tables[edge_type] = EdgeInput(row=row, colptr=colptr, time=None if times is None else times[at])
+        positions[edge_type] = at
+    return build_graph({name: len(own) for name, own in offsets.items()}, tables), dict(positions)
+
+
+def _with_ids(graph: Graph, positions: Mapping[EdgeType, Tensor | None], original: Tensor | None) -> Graph:
+    """The graph whose edge ids are the original ones, or positions in the fused CSC."""
+    ids = {t: at if original is None else original if at is None else original[at] for t, at in positions.items()}
+    return with_edge_ids(graph, {t: of_type for t, of_type in ids.items() if of_type is not None})
+
+
+def _times(g: FusedCSC, node_time: str | None, edge_time: str | None) -> tuple[Tensor | None, bool]:
+    """``[num_edges] int64`` time keys: the later of those of an edge and of its source; whether they are of floats."""
+    parts = []
+    times = g.node_attribute(node_time)
+    if times is not None:
+        values = times.cpu()
+        if values.shape != (g.total_num_nodes,):
+            raise GraphError(f"Expected times '{node_time}' of shape [{g.total_num_nodes}], got {list(values.shape)}.")
+        parts.append(values[g.indices.cpu().long()])
+    if edge_time is not None:
+        parts.append(edge_attribute(g, edge_time, "times").cpu())
+    floating = any(values.dtype.is_floating_point for values in parts)
+    keys = [time_key(values, floating=floating) for values in parts]
+    return (None if not keys else keys[0] if len(keys) == 1 else torch.maximum(*keys)), floating

@@ -1,0 +1,259 @@
+"""Makes minibatches of items, samples and rows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.features import BufferPool, RowRequest, gather
+from manyhop.loading import DROPPED, current_key, current_turn
+from manyhop.loading.gpu.runtime import GPURuntime
+from manyhop.loading.gpu.samples import empty_sample
+from manyhop.loading.pipeline import Stats, Turn, current_exchange, tensors_in
+from manyhop.sampling import BatchKey
+from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraph
+from manyhop_graphbolt.items.minibatch import MiniBatch
+from manyhop_graphbolt.loader.chain import Chain, Run
+from manyhop_graphbolt.loader.columns import FeatureColumns
+from manyhop_graphbolt.loader.padding import Padding
+from manyhop_graphbolt.loader.source import Keyed, Sampled, Source
+from manyhop_graphbolt.loader.stats import TimedRuns, count_sampled, feature_bytes, num_seeds
+from manyhop_graphbolt.stages.features import FeatureFetcher
+from manyhop_graphbolt.stages.stage import step
+
+
+class Batches:
+    """The ``Assembler`` of a loader.
+
+    Functions of the user after the last stage of this package run in its threads; without any, when a batch is handed
+    out, which is with its key until then.
+
+    Args:
+        chain: of the loader.
+        source: of the loader.
+        columns: of the loader.
+        stats: of the loader.
+        gpu: of the loader; ``None``: it has none.
+        pool: where memory of rows comes from.
+        padding: of the loader; ``None``: minibatches are not padded.
+        threads: how many threads copy the rows of a batch.
+        num_workers: the user's.
+        for_user: whether these are the user's, not those of another loader.
+    """
+
+    in_thread = True
+
+    def __init__(
+        self,
+        chain: Chain,
+        source: Source,
+        columns: FeatureColumns,
+        stats: Stats,
+        gpu: GPURuntime | None,
+        pool: BufferPool,
+        padding: Padding | None,
+        *,
+        threads: int,
+        num_workers: int,
+        for_user: bool,
+    ) -> None:
+        self._chain, self._source, self._columns, self._stats = chain, source, columns, stats
+        self._gpu, self._pool, self._padding, self._threads, self._for_user = gpu, pool, padding, threads, for_user
+        self._in_groups = gpu is not None and gpu.sampling is not None
+        runs = chain.ahead
+        if self._in_groups:
+            assert chain.grouped is not None
+            runs = [Run(chain.ahead[0].first_call, chain.grouped.after)]
+        self._is_current = chain.sampler is not None and len(runs) == 1  # the engine has named what is drawn
+        streams = None if gpu is None else gpu.streams
+        self._replaced = None if padding is None else padding.replaced
+        self._ahead = TimedRuns(runs, self._gather, stats, streams, on_gpu=self._in_groups, replaced=self._replaced)
+        self._rest = TimedRuns(chain.rest, self._gather, stats)
+        self.hands_out = bool(chain.rest) and num_workers == 0
+        self._runs_rest = bool(chain.rest) and not self.hands_out
+
+    @property
+    def joins(self) -> bool:
+        """Whether no function of the user runs before the rest, so that rows of several are gathered at once."""
+        return self._in_groups and self._chain.grouped is not None and self._chain.grouped.joins
+
+    @property
+    def makes_alone(self) -> bool:
+        """Whether minibatches are made one by one."""
+        return not self._in_groups
+
+    @property
+    def runs_user_code(self) -> bool:
+        """Whether functions of the user run in threads."""
+        return self._chain.has_functions(rest=self._runs_rest)
+
+    @property
+    def transform(self) -> Callable[[object], object] | None:
+        """What the functions of the user make of a minibatch that was joined."""
+        return self._after_all if self._runs_rest else None
+
+    def _after_all(self, item: object) -> object:
+        key = item.key if isinstance(item, MiniBatch) else current_key()
+        return self._rest(item, key, _batch())
+
+    def make(self, positions: Tensor | Keyed) -> object:
+        """Make one minibatch, stage by stage."""
+        batch, start = _batch(), perf_counter()
+        key, item = self._source.item(positions)
+        self._stats.record(batch, "assemble", start, perf_counter())
+        if self._chain.relay is None:
+            self._stats.count(seeds=num_seeds(item))
+        item = self._ahead(item, None if self._is_current else key, batch)
+        if self._for_user:
+            count_sampled(self._stats, item)
+        return self._done(key, item, batch)
+
+    def complete(self, sample: Sampled) -> object:
+        """Make a minibatch of its sample."""
+        turn, gpu = current_turn(), self._gpu
+        assert gpu is not None
+        start = perf_counter()
+        item: object = self._answered([sample], count=turn is not None)[0]
+        self._stats.record(_batch(), "assemble", start, perf_counter())
+        times = gpu.group_size if gpu.is_timed(turn) else 0
+        item = self._ahead(item, sample.key, _batch(), calls=sample.calls, times=times)
+        self._stats.count(gathered_bytes=feature_bytes(item))
+        return self._done(sample.key, item, _batch())
+
+    def make_now(self, item: MiniBatch) -> object:
+        """Make a minibatch of given seeds, all stages, in the caller; ``None``: a filter leaves it out."""
+        key, gpu = current_key(), self._gpu
+        assert key is not None
+        item.key = key
+        if self._in_groups:
+            assert gpu is not None
+            made = self.complete(self._source.begin(gpu.sampling, [Keyed(key, item)], [key])()[0])
+            made = self.hand_out(made) if isinstance(made, Keyed) else made
+        else:
+            runs = TimedRuns(self._chain.ahead, self._gather, self._stats, replaced=self._replaced)
+            made = runs(item, key, 0)
+            if made is not DROPPED:
+                _settle(made)
+                made = self._rest(made, key, 0)
+        return None if made is DROPPED else made
+
+    def _done(self, key: BatchKey, item: object, batch: int) -> object:
+        if item is DROPPED:
+            return item
+        if self._padding is not None:
+            _settle(item)
+        if self.hands_out:
+            return Keyed(key, item)
+        return self._rest(item, key, batch) if self._runs_rest else item
+
+    def join(self, samples: Sequence[Sampled], turns: Sequence[Turn] | None) -> tuple[list[object], int]:
+        """Make minibatches of several samples, by one gather."""
+        gpu, grouped = self._gpu, self._chain.grouped
+        assert gpu is not None
+        assert grouped is not None
+        items: list[Any] = list(self._answered(samples, count=turns is not None))
+        nbytes = 0
+        start = gpu.start_gather()
+        for stage in grouped.after if self.joins else [one for one in grouped.after if isinstance(one, FeatureFetcher)]:
+            if isinstance(stage, FeatureFetcher):
+                nbytes += stage.fetch(items, self._gather)
+            else:
+                items = [step(stage, item) for item in items]
+        gpu.end_gather(start, len(samples))
+        if self._padding is not None:
+            for item in items:
+                _settle(item)
+        if not self.hands_out:
+            return items, nbytes
+        return [Keyed(sample.key, item) for sample, item in zip(samples, items, strict=True)], nbytes
+
+    def _answered(self, samples: Sequence[Sampled], *, count: bool) -> list[MiniBatch]:
+        """Return minibatches with their layers. The samples stay as they are: they may be needed once more."""
+        assert self._chain.grouped is not None
+        items = [copy.copy(sample.item) for sample in samples]
+        topology = samples[0].topology  # a launch is of one
+        assert topology is not None
+        sampled = items, topology, [one.sample for one in samples]
+        if self._padding is None:
+            return self._chain.grouped.layers.answer(*sampled)
+        self._padding.answer(*sampled)
+        if count:
+            fit = sum([item.padding is not None and item.padding.grown == 0 for item in items])
+            self._stats.count(padded=len(items), fit=fit)
+        return items
+
+    def _gather(self, requests: list[RowRequest]) -> list[Any]:
+        gpu = self._gpu
+        if gpu is None:
+            return gather(requests, pool=self._pool, threads=self._threads, exchange=current_exchange())
+        placed = gpu.columns(self._columns)
+        return gpu.gather([placed.request(request) for request in requests], self._threads)
+
+    def count(self, samples: Sequence[Sampled]) -> None:
+        """Add seeds, nodes and edges to the statistics."""
+        if self._chain.relay is None:
+            self._stats.count(seeds=sum([one.num_seeds for one in samples]))
+        if self._for_user:
+            nodes = sum([ids.numel() for one in samples for ids in one.sample.node.values()])
+            edges = sum([ids.numel() for one in samples for ids in one.sample.row.values()])
+            self._stats.count(nodes=nodes, edges=edges)
+
+    def values(self, batch: object) -> Iterable[list[Tensor]]:
+        """Return all tensors of a minibatch."""
+        item = batch.item if isinstance(batch, Keyed) else batch
+        if type(item) is not MiniBatch:
+            return [list(tensors_in(item))]
+        found: list[Tensor] = []  # layers are looked through here, which takes less time than `tensors_in`
+        for name, value in vars(item).items():
+            if type(value) is Tensor:
+                found.append(value)
+            elif name == "sampled_subgraphs" and type(value) is list:
+                for layer in value:
+                    found += _tensors_of(layer) if isinstance(layer, SampledSubgraph) else tensors_in(layer)
+            elif value is not None:
+                found += tensors_in(value)
+        return [found]
+
+    def empty(self, device: torch.device) -> Sampled:
+        """Return a sample without nodes and edges."""
+        assert self._chain.grouped is not None
+        topology, _ = self._chain.grouped.layers.current()
+        sample, none = empty_sample(topology.graph, device), torch.empty(0, dtype=torch.int64, device=device)
+        item = MiniBatch(node_pairs={} if len(topology.offsets) > 1 else (none, none))
+        vars(item).update(_seed_nodes=None, _seeds_timestamp=None)
+        return Sampled(BatchKey(0, 0, 0), item, topology, sample, 1, 0)
+
+    def hand_out(self, batch: Keyed) -> object:
+        """Return what functions of the user make of a minibatch, in the caller."""
+        return self._rest(batch.item, batch.key, batch.key.batch)
+
+
+def _tensors_of(layer: Any) -> list[Tensor]:
+    """Return all tensors of a layer."""
+    found: list[Tensor] = []
+    for value in vars(layer).values():
+        for part in value.values() if isinstance(value, dict) else (value,):
+            if type(part) is CSCFormatBase:
+                found += (part.indptr, part.indices)
+            elif type(part) is Tensor:
+                found.append(part)
+            elif part is not None:
+                found += tensors_in(part)
+    return found
+
+
+def _settle(item: object) -> None:
+    """Forget what was padded, once all features are there."""
+    if isinstance(item, MiniBatch):
+        vars(item).pop("padding", None)
+
+
+def _batch() -> int:
+    """Return the number of the batch that this thread is making."""
+    turn = current_turn()
+    return 0 if turn is None else turn.batch

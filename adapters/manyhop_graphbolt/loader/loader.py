@@ -1,0 +1,378 @@
+"""The loader: runs a chain of pipes ahead of the training step, in threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import IterDataPipe
+
+from manyhop.errors import InputError
+from manyhop.features import PinnedPool, ShardedRows
+from manyhop.loading import EpochLoader, Item, Progress
+from manyhop.loading.adapter import Adapter
+from manyhop.loading.iterator import EpochIterator
+from manyhop.loading.padding import Pad, probe
+from manyhop.loading.pipeline import BatchPlan, Deal, Stats, Streams
+from manyhop.memory.placement import GPUMode
+from manyhop.ranks.control import DEFAULT_TIMEOUT
+from manyhop.ranks.world import current_rank
+from manyhop.sampling import BatchKey
+from manyhop.sampling.random import Use, make_key
+from manyhop_dgl.samplers.seeding import draw
+from manyhop_graphbolt.items.minibatch import MiniBatch, minibatcher_default
+from manyhop_graphbolt.items.sampler import DistributedItemSampler, ItemSampler
+from manyhop_graphbolt.loader.batches import Batches
+from manyhop_graphbolt.loader.chain import gpu_of, read_chain
+from manyhop_graphbolt.loader.columns import FeatureColumns, check_exchanged, exchanged
+from manyhop_graphbolt.loader.facts import ChainFacts, LoaderOptions, cannot_resume
+from manyhop_graphbolt.loader.padding import Padding
+from manyhop_graphbolt.loader.source import Keyed, Source, given_minibatch
+from manyhop_graphbolt.types import Nodes, Pipe
+
+_finding_gpu = threading.Lock()
+
+
+class DataLoader(EpochLoader, TorchDataLoader[object]):
+    """Iterates over a chain of pipes, whose stages are run ahead of the caller, in threads of this process.
+
+    ``num_workers=N`` is N threads that work on several minibatches at once; 0 is one thread, which runs the stages up
+    to the last one of this package (sampling, fetching, copying): functions of the user that come after it run in the
+    caller, as in GraphBolt. Order and content of the minibatches do not depend on ``num_workers``. On a GPU each thread
+    has a stream, so that sampling, fetching and copying of different minibatches overlap, and all that with the
+    training step; where the GPU does everything, no thread is needed: the caller enqueues its work ahead.
+
+    With a :class:`DistributedItemSampler` all ranks make the loader together, of the same graph, items and stages; if
+    one of them fails or stops in an epoch, the others raise an error that names it.
+
+    Each iteration is the next epoch. An exception in a stage is raised as it is, with a note that names the batch.
+
+    Args:
+        datapipe: the last pipe of the chain.
+        num_workers: number of threads.
+        persistent_workers: keep the threads between epochs.
+        overlap_feature_fetch: ``False``, without threads (``num_workers=0``): everything runs in the caller, when it
+            asks.
+        overlap_graph_fetch: a hint; what GPUs read of the graph is overlapped in either case.
+        max_uva_threads: a hint; manyhop decides how many threads of a GPU read host memory.
+        num_gpu_cached_edges: a hint for GraphBolt's cache of edges on the GPU; manyhop has none.
+        gpu_cache_threshold: see ``num_gpu_cached_edges``.
+        placement: where topology and features reside if minibatches are moved to a GPU before they are sampled:
+            ``"cuda-cuda"``, ``"pinned-cuda"``, ``"sharded"``, ``"distributed"`` or ``"auto"``, as for PyG's loaders;
+            ``None``: ``"pinned-cuda"`` for a graph in pinned memory, else ``"auto"``: as sizes and free memory suggest.
+            ``logging.getLogger("manyhop")`` explains the choice.
+        pad: ``"auto"``: pad the minibatches to fixed sizes, for CUDA graphs and ``torch.compile``; needs a chain with
+            one stage that samples. Nodes and edges are filled up layer by layer, their
+            features with zeros and their ids with 0; padding edges join padding nodes only. ``minibatch.node_mask`` and
+            ``seed_mask``, and ``row_mask`` and ``edge_mask`` of each layer, ``bool``, mark what is no padding; blocks
+            have ``"node_mask"`` and ``"edge_mask"``. Seed nodes and labels have as many rows as the last layer has
+            columns. A minibatch that does not fit gets larger sizes, out of few (``stats().pad_fit_rate``).
+
+    Raises:
+        InputError: an argument does not make sense; rows that ranks exchange, in a chain that cannot keep them in step.
+        CapacityError: topology or features do not fit where ``placement`` wants them.
+        RankError: ranks that share the minibatches have others, or do not come in time.
+    """
+
+    _shared_by = "the items to a DistributedItemSampler"
+
+    def __init__(
+        self,
+        datapipe: Pipe,
+        num_workers: int = 0,
+        persistent_workers: bool = True,
+        overlap_feature_fetch: bool = True,
+        overlap_graph_fetch: bool = False,
+        max_uva_threads: int = 6144,
+        num_gpu_cached_edges: int = 0,
+        gpu_cache_threshold: int = 1,
+        *,
+        placement: GPUMode | None = None,
+        pad: Pad | None = None,
+    ) -> None:
+        if not isinstance(datapipe, IterDataPipe):
+            raise InputError(
+                f"Expected a pipe, such as ItemSampler(...).sample_neighbor(...), got a {type(datapipe).__name__}."
+            )
+        options = LoaderOptions(
+            num_workers=num_workers,
+            persistent_workers=persistent_workers,
+            overlap_feature_fetch=overlap_feature_fetch,
+            overlap_graph_fetch=overlap_graph_fetch,
+            max_uva_threads=max_uva_threads,
+            num_gpu_cached_edges=num_gpu_cached_edges,
+            gpu_cache_threshold=gpu_cache_threshold,
+            placement=placement,
+            pad=pad,
+        )
+        self._chain = chain = read_chain(datapipe)
+        options.check_chain(chain)
+        sampler = chain.sampler
+        self._ahead = options.num_threads(chain)
+        super().__init__(
+            datapipe,
+            batch_size=int(chain.source.batch_size) if isinstance(chain.source, ItemSampler) else None,
+            drop_last=sampler is not None and sampler.plan.drop_last,
+            num_workers=self._ahead,
+            persistent_workers=persistent_workers and self._ahead > 0,
+        )
+        self.datapipe, self.num_workers, self._mode = datapipe, int(num_workers), placement
+        self.pad = pad
+        self.padding: Padding | None
+        self.distributed = isinstance(sampler, DistributedItemSampler) and self._for_user
+        self.uneven, self.rank_timeout = None, DEFAULT_TIMEOUT if self.distributed else None
+        check_exchanged(chain, distributed=self.distributed, runs_ahead=self._ahead > 0)
+        self._columns = FeatureColumns(chain.fetchers if chain.grouped is not None else [])
+        self._replay = "" if sampler is None else type(self)._replay
+        self._before: _Part | None = None
+        if chain.relay is not None:
+            self._before = _Part(chain.relay.datapipe, num_workers, persistent_workers, overlap_feature_fetch)
+        if sampler is None:
+            self._get_ready(0, None, shuffle=False, own_order=False)
+        else:
+            plan = sampler.plan
+            self._get_ready(plan.num_items, sampler.seed, shuffle=plan.shuffle, own_order=True)
+
+    def _get_ready(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
+        self.padding, self._gpu = None, None
+        self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=own_order)
+        if self._before is not None:
+            self._before._stats = self._stats
+        if self._for_user:
+            self._find_gpu()
+            self._find_padding()
+        if self.distributed:
+            self._deal(0)  # raises where GPUs, of which more is known now, exchange rows, but the batches are uneven
+        self._prepare_ranks()
+
+    def _num_threads(self) -> int:
+        return self._ahead
+
+    # Order: that of the item sampler, which counts epochs and draws seeds.
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the item sampler; ``None``: each epoch draws its own."""
+        return None if self._chain.sampler is None else self._chain.sampler.seed
+
+    @seed.setter
+    def seed(self, value: int | None) -> None:
+        if self._chain.sampler is not None:
+            self._chain.sampler.set_seed(value)
+
+    def __len__(self) -> int:
+        """Number of minibatches of an epoch, where the chain knows it."""
+        return len(self.datapipe)
+
+    def _length(self) -> int | None:
+        return None if self._chain.sampler is None else len(self._deal(0))
+
+    def _plan(self, seed: int = 0) -> BatchPlan:
+        assert self.batch_size is not None
+        return replace(self._sampler.plan, seed=seed, batch_size=self.batch_size)
+
+    def _deal(self, first: int) -> Deal:
+        deal = self._sampler.deal(first)
+        left = deal.num_batches - first
+        if deal.uneven == "keep" and left % deal.world_size and self._exchanges():
+            raise InputError(
+                f"Expected minibatches that {deal.world_size} ranks can share evenly, as they exchange rows for each, "
+                f"got {left}. Pass drop_uneven_inputs=True to the DistributedItemSampler, or another batch_size."
+            )
+        return deal
+
+    def _over_nodes(self) -> bool:
+        return any(isinstance(rows, ShardedRows) for rows in exchanged(self._chain).values())
+
+    def _planned(self, plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[object], Tensor]]:
+        sampler = self._sampler
+        if sampler.is_whole:
+            return super()._planned(plan, epoch, deal)
+        batches = ((turn, turn.batch) for turn in deal)
+        return batches, lambda batch: torch.from_numpy(sampler.positions(plan, epoch, batch))
+
+    def _key_of_epoch(self, progress: Progress, *, replays: bool) -> tuple[int, int]:
+        sampler = self._chain.sampler
+        if sampler is None:  # items have keys of their own
+            return 0, 0
+        epoch = sampler.begin_epoch()
+        progress.seed = sampler.drawn_seed(epoch)
+        plan, number = sampler.plan_of(epoch)
+        return plan.seed, number
+
+    @property
+    def _sampler(self) -> ItemSampler:
+        """The item sampler whose order is that of the minibatches.
+
+        Raises:
+            InputError: there is none.
+        """
+        if self._chain.sampler is None:
+            raise cannot_resume(self._chain.source)
+        return self._chain.sampler
+
+    # Iteration
+
+    def __iter__(self) -> EpochIterator:  # type: ignore[override]
+        check_exchanged(self._chain, distributed=self.distributed, runs_ahead=self._ahead > 0)  # as features are now
+        self._find_gpu()
+        if self._before is not None:
+            assert self._chain.relay is not None
+            self._chain.relay.made_ahead = iter(self._before)
+        sampler = self._chain.sampler
+        if sampler is None:
+            return self._begin_epoch(_keyed(iter(self._chain.source), None if self._gpu is None else self._gpu.streams))
+        self._next_epoch = sampler.next_epoch
+        if not self._progress.begun:
+            self._progress.epoch = self._next_epoch
+        return self._begin_epoch(None)
+
+    def _facts(self, seed: int | None) -> dict[str, object]:
+        facts = ChainFacts(self._chain, self._columns, self.pad)  # asked for before there is more of the loader
+        return facts.of_ranks(seed)
+
+    def _adapter(self) -> Adapter[Any, Any]:
+        chain, gpu = self._chain, self._gpu
+        facts = ChainFacts(chain, self._columns, self.pad)
+        return Adapter(Source(chain, gpu), self._columns, self._batches(self._stats), facts)
+
+    def _batches(self, stats: Stats) -> Batches:
+        chain, gpu = self._chain, self._gpu
+        return Batches(
+            chain,
+            Source(chain, gpu),
+            self._columns,
+            stats,
+            gpu,
+            self._buffers,
+            self.padding,
+            threads=1 if self.num_workers > 0 else torch.get_num_threads(),
+            num_workers=self.num_workers,
+            for_user=self._for_user,
+        )
+
+    def _sources(self) -> list[object]:
+        return FeatureColumns(self._chain.fetchers).tables()
+
+    def _find_gpu(self) -> None:
+        """Get ready for a GPU, if minibatches are made on one, or moved there, ahead of the caller."""
+        device = gpu_of(self.datapipe) if self._ahead > 0 else None
+        if device is None or (self._gpu is not None and self._gpu.device == device):
+            return
+        from manyhop.loading.gpu import warm_up
+        from manyhop.loading.gpu.runtime import GPURuntime
+
+        chain, placement = self._chain, self._mode
+        if chain.moves:
+            self._buffers = PinnedPool()
+        if chain.grouped is not None and placement is None and chain.grouped.layers.in_pinned_memory:
+            placement = "pinned-cuda"
+        self._gpu = None
+        self._gpu = GPURuntime(self._view(), self._adapter(), device, placement)
+        self._stats.on_gpu = self._stats.on_gpu or self._gpu.sampling is not None
+        if chain.sampler is None or chain.grouped is None or self._gpu.sampling is None:
+            return
+        plain = chain.sampler.minibatcher is minibatcher_default and chain.grouped.is_of_this_package
+        if plain and self._columns.complete:  # else code of the user would run for minibatches that nobody asked for
+            with suppress(InputError):  # which is raised again for the minibatch at fault
+                warm_up.prepare(self._view(), self._adapter(), self._gpu)
+
+    def _find_padding(self) -> None:
+        """Get ready to pad minibatches, if that is asked for."""
+        chain, gpu = self._chain, self._gpu
+        if self.pad is None or self._num_items == 0:
+            return
+        assert chain.sampling is not None
+        source = Source(chain, gpu)
+        on_gpu = gpu is not None and gpu.sampling is not None
+        with gpu.streams.on_stream() if gpu is not None and on_gpu else nullcontext():
+            samples = probe(self._plan(), source, gpu)
+            device = gpu.device if gpu is not None and on_gpu else None
+            self.padding = Padding(chain.sampling, samples, self._plan().batch_size, device)
+            if gpu is not None and on_gpu:
+                from manyhop.loading.gpu.warm_up import reserve
+
+                reserve(self._adapter(), gpu, samples)  # padded now
+
+    def _sizes_are_known(self) -> bool:
+        return self.pad is None or self.padding is not None
+
+    # One minibatch
+
+    def batch(self, seeds: Nodes | MiniBatch, *, key: tuple[int, int, int] | None = None) -> Any:
+        """Return what the chain makes of these seeds now: for serving and debugging.
+
+        It is no part of an epoch, and may be called from several threads at once, if functions of yours may be.
+
+        Args:
+            seeds: nodes or pairs of nodes, as the item set has them under the name of ``seeds``, ``seed_nodes`` or
+                ``node_pairs``, in a tensor or in tensors by type; any, not only those of the item set. A
+                :class:`MiniBatch` can have labels, times and what else the stages read.
+            key: ``(seed, epoch, batch)``: what samples are a function of, besides the seeds, such as the ``key`` of a
+                minibatch; default: the seed of the item sampler, or 0 if it has none, and batch 0 of epoch 0.
+
+        Returns:
+            What comes out of the last stage or function; ``None``: a filter leaves it out.
+
+        Raises:
+            InputError: seeds or a key that do not make sense, a chain that does not begin with an item sampler, or rows
+                that ranks exchange in step.
+        """
+        item = given_minibatch(self._chain, seeds)
+        with _finding_gpu:
+            self._find_gpu()
+        return self._make_alone(key, partial(self._batches(Stats()).make_now, item))  # no figure of epochs
+
+    # Restart
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the latest iteration stands, counted in minibatches received: those made ahead do not count.
+
+        With a :class:`DistributedItemSampler`, those of all ranks: all of them have to have received the same number.
+
+        Raises:
+            InputError: the chain cannot be resumed.
+        """
+        if not self._progress.begun:
+            self._progress.epoch = self._sampler.next_epoch
+        return super().state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where ``state_dict()`` was called: the next ``iter(loader)`` hands out the rest of that epoch.
+
+        Raises:
+            StateError: the state is damaged, or of a chain with another graph, other stages, items, batches or order.
+            InputError: the chain cannot be resumed.
+            RankError: other ranks, which have to load the state as well, load another one, or not in time.
+        """
+        sampler = self._sampler
+        super().load_state_dict(state)
+        sampler.resume_at(self._progress.epoch, self._progress.seed)
+
+
+class _Part(DataLoader):
+    """A loader whose minibatches go to a pipe of the user, and from there to another loader."""
+
+    _for_user = False
+    _replay = ""
+
+
+def _keyed(items: Iterator[object], streams: Streams | None) -> Iterator[Keyed]:
+    """Yield items that were made elsewhere, with their keys; those without get one by their position."""
+    seed: int | None = None
+    for i, item in enumerate(items):
+        key = getattr(item, "key", None)
+        if key is None:
+            if seed is None:
+                seed = int(make_key(Use.RANK, draw(), current_rank()))
+            key = BatchKey(seed, 0, i)
+            if isinstance(item, MiniBatch):
+                item.key = key
+        yield Keyed(key, item if streams is None else streams.lend(item))

@@ -1,0 +1,220 @@
+"""``pad="auto"``: minibatches of fixed sizes, so that a training step is captured in a CUDA graph, or compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop.loading.padding import FixedSizes, Pad, check_pad_option, lengthened, mask_of
+from manyhop.loading.pipeline import Counts, Padded, PadSizes
+from manyhop.sampling import SampledSubgraph
+from manyhop_graphbolt.graph.topology import Topology
+from manyhop_graphbolt.items.minibatch import MiniBatch
+from manyhop_graphbolt.loader.chain import AllAtOnce, Chain, Sampling
+from manyhop_graphbolt.loader.source import Sampled
+from manyhop_graphbolt.stages.features import FeatureFetcher
+from manyhop_graphbolt.stages.layers import layers_of, mark_padding, put_layers, sample_of
+from manyhop_graphbolt.stages.sampling import SubgraphSampler
+from manyhop_graphbolt.stages.stage import CopyTo, SeedEdgesExcluder, is_ours, step
+from manyhop_graphbolt.types import Pipe, etype_str_to_tuple, seed_type_str_to_ntypes
+
+_IDS = (
+    "_own_seeds",
+    "_own_seed_nodes",
+    "node_pairs",
+    "negative_srcs",
+    "negative_dsts",
+    "labels",
+    "indexes",
+    "timestamp",
+)
+_POSITIONS = ("compacted_seeds", "compacted_node_pairs", "compacted_negative_srcs", "compacted_negative_dsts")
+_MARGIN = 0.1
+_KEEP_SIZES = (FeatureFetcher, CopyTo, SubgraphSampler)  # of which a pipe is the end
+
+Sizes = dict[str | None, int]
+"""Type of seeds -> rows; of untyped ones, ``None``."""
+
+
+def check_pad(pad: Pad | None, chain: Chain) -> None:
+    """Raise InputError where the minibatches of a chain cannot be padded."""
+    check_pad_option(pad)
+    if pad is None:
+        return
+    if chain.sampler is None or chain.sampling is None:
+        raise InputError(
+            "Expected a chain of an ItemSampler over indexable items and of a stage that samples, with pad='auto'. "
+            "Leave pad out."
+        )
+    excluder = excluder_of(chain.sampling)
+    for stage in (*chain.sampling.after, *(one for run in chain.ahead[1:] for one in run.stages)):
+        if is_ours(stage) and not isinstance(stage, _KEEP_SIZES) and stage is not excluder:
+            raise InputError(
+                "Expected only fetch_feature and copy_to after sampling with pad='auto', and exclude_seed_edges before "
+                f"these, got a {type(stage).__name__}, which changes sizes. Leave one of them out."
+            )
+
+
+def excluder_of(sampling: Sampling) -> SeedEdgesExcluder | None:
+    """Return the stage right after sampling that excludes seed edges, before minibatches are padded."""
+    first = next((stage for stage in sampling.after if not isinstance(stage, SubgraphSampler)), None)
+    return first if isinstance(first, SeedEdgesExcluder) else None
+
+
+class Padding:
+    """How the minibatches of one loader are padded. Safe to call from several threads.
+
+    Args:
+        sampling: the stage that samples, and those around it.
+        samples: some minibatches of the loader.
+        batch_size: items of a minibatch.
+        device: the GPU that samples; ``None``: the CPU.
+    """
+
+    def __init__(
+        self, sampling: Sampling, samples: Sequence[Sampled], batch_size: int, device: torch.device | None
+    ) -> None:
+        self._layers = sampling.layers if isinstance(sampling, AllAtOnce) else None
+        self._stage = sampling.stage
+        self._excluder = excluder_of(sampling)
+        seeds_of = [_seeds(one.item) for one in samples]
+        kind, first = next(iter(seeds_of[0].items()))
+        alone = len(seeds_of[0]) == 1  # all full minibatches have as many seeds then
+        by_type = [one.sample if one.topology is None else one.topology.by_type(one.sample) for one in samples]
+        counts = [Counts.of(one) for one in by_type]
+        seeds: dict[NodeType, int] | None = None
+        if alone and first.are_nodes:
+            seeds = {t: batch_size if t == (kind or HOMOGENEOUS_NODE) else 0 for t in counts[0].nodes}
+        self._fixed = FixedSizes(
+            counts, empty=_empty_types(sampling.graph), seeds=seeds, num_trees=batch_size, device=device
+        )
+        self.sizes: PadSizes = self._fixed.sizes
+        most = Sizes()
+        for one in seeds_of:
+            most |= {t: max(part.number, most.get(t, 0)) for t, part in one.items()}
+        self._links = {t: n if alone else int(n * (1 + _MARGIN)) + 1 for t, n in most.items()}
+
+    def answer(
+        self, minibatches: Sequence[MiniBatch], topology: Topology, samples: Sequence[SampledSubgraph]
+    ) -> list[MiniBatch]:
+        """Put what was sampled for minibatches into them, padded; on a GPU, all of them by one kernel."""
+        by_type = [topology.by_type(sample) for sample in samples]
+        return self._answer(minibatches, by_type, with_ids=topology.has_original_edge_ids)
+
+    def _answer(
+        self, minibatches: Sequence[MiniBatch], by_type: Sequence[SampledSubgraph], *, with_ids: bool
+    ) -> list[MiniBatch]:
+        if self._excluder is not None:
+            by_type = [self._excluder.before_padding(*both) for both in zip(minibatches, by_type, strict=True)]
+        padded = self._fixed.pad(by_type)
+        layers = layers_of([one.sample for one in padded], with_ids=with_ids)
+        put_layers(minibatches, layers)
+        for minibatch, own, one in zip(minibatches, layers, padded, strict=True):
+            mark_padding(minibatch, own, one)
+            self._pad_seeds(minibatch, one)
+        return list(minibatches)
+
+    @property
+    def replaced(self) -> tuple[Pipe, Callable[[Any], Any]]:
+        """The stage that samples, and what samples, padded, in its place."""
+        return self._stage, self._sample
+
+    def _sample(self, minibatch: MiniBatch) -> MiniBatch:
+        if self._layers is not None:
+            return self._layers(minibatch, self.answer)
+        sampled: Any = step(self._stage, minibatch)
+        sample = sample_of(sampled.sampled_subgraphs)
+        return self._answer([sampled], [sample], with_ids=None not in sample.edge_id.values())[0]
+
+    def _pad_seeds(self, minibatch: MiniBatch, padded: Padded) -> None:
+        """Fill up what a minibatch has per seed: to as many as the last layer has columns, links to fixed numbers."""
+        spare = {t: blocks[0] - 1 for t, blocks in padded.sizes.nodes.items()}  # the last column of a type is padding
+        seeds, sizes = _seeds(minibatch), Sizes()
+        for t, (n, width, are_nodes) in seeds.items():
+            least = min([spare[end] for end in _ends(t, width)])  # -1: there is no padding
+            sizes[t] = least + 1 if are_nodes else n if least < 0 else _grown(self._links.get(t, n), n)
+        for name in _IDS:
+            self._fill(minibatch, name, sizes, lambda kind, width: [0] * width)
+        for name in _POSITIONS:
+            self._fill(minibatch, name, sizes, lambda kind, width: [spare[t] for t in _ends(kind, width)])
+        device = next(iter(padded.node_mask.values())).device
+        masks = {t: mask_of(n, sizes[t], device) for t, (n, _, _) in seeds.items()}
+        minibatch.seed_mask = masks.get(None, masks)  # type: ignore[arg-type]  # types have names
+
+    def _fill(
+        self, minibatch: MiniBatch, name: str, sizes: Sizes, fills: Callable[[str | None, int], list[int]]
+    ) -> None:
+        value = getattr(minibatch, name, None)
+        if value is None:
+            return
+        side = 1 if name.endswith("dsts") else 0
+
+        def filled(kind: str | None, part: object) -> object:
+            if isinstance(part, tuple):
+                return tuple(_filled(p, sizes[kind], [f]) for p, f in zip(part, fills(kind, 2), strict=True))
+            if not isinstance(part, Tensor):
+                raise InputError(
+                    f"Expected {name.removeprefix('_own_')} as tensors with pad='auto', got a {type(part).__name__}."
+                )
+            if name.startswith("compacted_negative"):
+                return _filled(part, sizes[kind], [fills(kind, 2)[side]])
+            return _filled(part, sizes[kind], fills(kind, part.size(1) if part.dim() > 1 else 1))
+
+        typed = isinstance(value, Mapping)
+        setattr(minibatch, name, {t: filled(t, v) for t, v in value.items()} if typed else filled(None, value))
+
+
+class _Seeds(NamedTuple):
+    """The seeds of a type."""
+
+    number: int
+    width: int
+    """Nodes of each."""
+    are_nodes: bool
+    """Whether they are nodes, not links between some."""
+
+
+def _seeds(minibatch: MiniBatch) -> dict[str | None, _Seeds]:
+    """The seeds of a minibatch by type; untyped ones have the type ``None``."""
+    given: Any = minibatch.node_pairs if minibatch.node_pairs is not None else minibatch.seeds
+    found: dict[str | None, _Seeds] = {}
+    for t, part in (given if isinstance(given, Mapping) else {None: given}).items():
+        if isinstance(part, tuple):
+            found[t] = _Seeds(len(part[0]), 2, False)
+        else:
+            found[t] = _Seeds(len(part), part.size(1) if part.dim() > 1 else 1, part.dim() == 1)
+    return found
+
+
+def _ends(kind: str | None, width: int) -> list[NodeType]:
+    """The types of the nodes that seeds of a type consist of."""
+    if kind is None:
+        return [HOMOGENEOUS_NODE] * width
+    return [kind] if width == 1 else list(seed_type_str_to_ntypes(kind, width))
+
+
+def _grown(size: int, number: int) -> int:
+    """A size that holds a number: one of few."""
+    while size < number:
+        size = size * 5 // 4 + 1
+    return size
+
+
+def _filled(values: Tensor, size: int, fills: Sequence[int]) -> Tensor:
+    """``[size, ...]``: values, followed by a fill for each column; one for all, where they are the same."""
+    if len(set(fills)) == 1:
+        return lengthened(values, size, fills[0])
+    columns = [lengthened(one, size, fill) for one, fill in zip(values.unbind(dim=1), fills, strict=True)]
+    return torch.stack(columns, dim=1)
+
+
+def _empty_types(graph: object) -> list[NodeType | EdgeType]:
+    """Return the types that a graph has no nodes, or edges, of; of a graph of the user's, as far as it has counts."""
+    nodes, edges = getattr(graph, "num_nodes", None), getattr(graph, "num_edges", None)
+    found: list[NodeType | EdgeType] = [t for t, n in nodes.items() if n == 0] if isinstance(nodes, dict) else []
+    return found + ([etype_str_to_tuple(t) for t, n in edges.items() if n == 0] if isinstance(edges, dict) else [])

@@ -1,0 +1,274 @@
+"""Functions on edges and nodes that stages, and users' own samplers, are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop_graphbolt.features.feature import row_numbers
+from manyhop_graphbolt.graph.subgraph import CSC, CSCFormatBase, Excluded, split_pairs
+from manyhop_graphbolt.items.minibatch import MiniBatch
+from manyhop_graphbolt.types import Nodes, etype_str_to_tuple
+
+Number: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""``number(nodes of columns, others)`` gives nodes of rows, and the position of each of both among them."""
+
+
+def expand_indptr(
+    indptr: Tensor, dtype: torch.dtype | None = None, node_ids: Tensor | None = None, output_size: int | None = None
+) -> Tensor:
+    """Return the column of each edge.
+
+    That is entry ``c`` of ``node_ids`` (without them ``c`` itself), as often as column ``c`` has edges.
+
+    Args:
+        indptr: ``[num_columns + 1]`` integer.
+        dtype: of the result; that of ``node_ids`` by default.
+        node_ids: ``[num_columns]``: what columns are called.
+        output_size: number of edges, which saves a GPU from being waited for.
+
+    Returns:
+        ``[num_edges]``.
+
+    Raises:
+        InputError: neither ``dtype`` nor ``node_ids``.
+    """
+    if node_ids is None:
+        if dtype is None:
+            raise InputError("Expected dtype or node_ids, got neither. Pass the dtype that columns are to have.")
+        node_ids = torch.arange(indptr.numel() - 1, dtype=dtype, device=indptr.device)
+    elif dtype is not None:
+        node_ids = node_ids.to(dtype)
+    return node_ids.repeat_interleave(indptr.diff(), dim=0, output_size=output_size)
+
+
+def isin(elements: Tensor, test_elements: Tensor) -> Tensor:
+    """Return ``[n] bool``: whether each of ``elements [n]`` is among ``test_elements [m]``."""
+    return torch.isin(elements, test_elements)
+
+
+def index_select(tensor: Tensor, index: Tensor) -> Tensor:
+    """Return ``tensor[index]``, along dimension 0. A pinned tensor is read by the GPU that ``index`` lies on."""
+    from manyhop.features import gather
+
+    (rows,) = gather([(tensor, row_numbers(index))])
+    return rows  # type: ignore[no-any-return]  # one tensor for each request; gather says Any
+
+
+def unique(nodes: Tensor) -> tuple[Tensor, Tensor]:
+    """``nodes [n]`` without repetitions, in the order of first occurrence, and where each of them is in it."""
+    values, place = torch.unique(nodes, return_inverse=True)
+    position = torch.arange(nodes.numel(), device=nodes.device)
+    first = position.new_full((values.numel(),), nodes.numel()).scatter_reduce(0, place, position, "amin")
+    order = first.argsort()
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(order.numel(), device=order.device)
+    return values[order], rank[place].to(nodes.dtype)
+
+
+def unique_and_compact(nodes: list[Tensor] | dict[str, list[Tensor]]) -> tuple[Any, Any]:
+    """Return the nodes of several tensors, each once, in the order of their first occurrence.
+
+    Args:
+        nodes: ``[n]`` each; or several tensors per node type.
+
+    Returns:
+        The nodes ``[num_nodes]``, and the tensors with the positions of the nodes among those; by type where the
+        arguments are.
+    """
+    if isinstance(nodes, dict):
+        pairs = {ntype: unique_and_compact(some) for ntype, some in nodes.items()}
+        return {ntype: values for ntype, (values, _) in pairs.items()}, {ntype: c for ntype, (_, c) in pairs.items()}
+    values, place = unique(torch.cat(nodes))
+    return values, list(torch.split(place, [some.numel() for some in nodes]))
+
+
+def unique_and_compact_csc_formats(csc_formats: CSC, unique_dst_nodes: Nodes) -> tuple[Nodes, CSC]:
+    """Number the rows of edges: the columns' nodes come first, then each other node where it first occurs.
+
+    Args:
+        csc_formats: the edges; their ``indices`` are nodes of the graph. By edge type or not.
+        unique_dst_nodes: the nodes of the columns, ``[num_columns]``, without repetitions. By node type or not.
+
+    Returns:
+        The nodes of the rows, and the edges with positions among these.
+    """
+    return _compact(csc_formats, unique_dst_nodes, lambda nodes, others: unique(torch.cat((nodes, others))))
+
+
+def compact_csc_format(csc_formats: CSC, dst_nodes: Nodes, dst_timestamps: Nodes | None = None) -> tuple[Any, ...]:
+    """Number the rows of edges without looking for repetitions: the columns' nodes come first, then a row per edge.
+
+    Args:
+        csc_formats: the edges; their ``indices`` are nodes of the graph. By edge type or not.
+        dst_nodes: the nodes of the columns, ``[num_columns]``. By node type or not.
+        dst_timestamps: the times of the columns, ``[num_columns]``, or windows, ``[num_columns, 2]``, which their
+            neighbours take over.
+
+    Returns:
+        The nodes of the rows, the edges with positions among these and, with ``dst_timestamps``, the times of the rows.
+    """
+
+    def each_apart(nodes: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+        both = torch.cat((nodes, others))
+        return both, torch.arange(both.numel(), dtype=both.dtype, device=both.device)
+
+    rows, compacted = _compact(csc_formats, dst_nodes, each_apart)
+    if dst_timestamps is None:
+        return rows, compacted
+    if not isinstance(csc_formats, dict):
+        assert isinstance(dst_timestamps, Tensor)
+        times = expand_indptr(csc_formats.indptr, node_ids=dst_timestamps, output_size=csc_formats.indices.numel())
+        return rows, compacted, torch.cat((dst_timestamps, times))
+    assert isinstance(dst_timestamps, dict)
+    of_rows = {ntype: [times] for ntype, times in dst_timestamps.items()}
+    for name, csc in csc_formats.items():
+        src, _, dst = etype_str_to_tuple(name)
+        if csc.indices.numel() or src not in of_rows:
+            times = expand_indptr(csc.indptr, node_ids=dst_timestamps[dst], output_size=csc.indices.numel())
+            of_rows.setdefault(src, []).append(times)
+    return rows, compacted, {ntype: torch.cat(times) for ntype, times in of_rows.items()}
+
+
+def _compact(csc_formats: CSC, columns: Nodes, number: Number) -> tuple[Nodes, CSC]:
+    """Number the rows of edges by ``number(columns' nodes, others) -> (nodes, position of each of both)``."""
+    if not isinstance(csc_formats, dict):
+        if not isinstance(columns, Tensor):
+            raise InputError("Expected nodes without types for edges without types, got a dictionary.")
+        _check_columns("the edges", csc_formats, columns)
+        rows, place = number(columns, csc_formats.indices)
+        return rows, CSCFormatBase(csc_formats.indptr, place[columns.numel() :])
+    if not isinstance(columns, dict):
+        raise InputError("Expected nodes by type for edges by type, got a tensor.")
+    others: dict[str, list[Tensor]] = {ntype: [] for ntype in columns}
+    for name, csc in csc_formats.items():
+        src, _, dst = etype_str_to_tuple(name)
+        _check_columns(name, csc, columns.get(dst, csc.indices[:0]))
+        others.setdefault(src, []).append(csc.indices)
+    rows_by_type: dict[str, Tensor] = {}
+    places: dict[str, Iterator[Tensor]] = {}
+    for ntype, parts in others.items():
+        begin = columns[ntype] if ntype in columns else parts[0][:0]
+        rows_by_type[ntype], place = number(begin, torch.cat([begin[:0], *parts]))
+        places[ntype] = iter(torch.split(place[begin.numel() :], [part.numel() for part in parts]))
+    compacted = {
+        name: CSCFormatBase(csc.indptr, next(places[etype_str_to_tuple(name)[0]])) for name, csc in csc_formats.items()
+    }
+    return rows_by_type, compacted
+
+
+def _check_columns(name: str, csc: CSCFormatBase, columns: Tensor) -> None:
+    if csc.indptr.numel() != columns.numel() + 1:
+        raise InputError(
+            f"Expected as many columns in {name} as there are nodes they stand for ({columns.numel()}), "
+            f"got {csc.indptr.numel() - 1}."
+        )
+
+
+def add_reverse_edges(edges: object, reverse_etypes_mapping: dict[str, str] | None = None) -> Any:
+    """Return pairs of nodes and their reverses.
+
+    Args:
+        edges: a pair ``(src, dst)`` of ``[n]``, or ``[n, 2]``; by edge type or not.
+        reverse_etypes_mapping: edge type -> that of its reverses; types that are not in it get none. Needed where
+            ``edges`` are by type.
+
+    Returns:
+        The same kind of thing, with up to twice as many pairs per type.
+
+    Raises:
+        InputError: edges by type without the mapping, or the mapping without types.
+    """
+    if isinstance(edges, dict) != (reverse_etypes_mapping is not None):
+        raise InputError(
+            "Expected reverse_etypes_mapping with edges by type, and only with those; got "
+            + ("none. Pass edge type -> reverse edge type." if isinstance(edges, dict) else "one. Leave it out.")
+        )
+    if not isinstance(edges, dict):
+        return _joined(edges, _reversed(edges))
+    both = dict(edges)
+    for name, reverse in (reverse_etypes_mapping or {}).items():
+        if name in edges:
+            turned = _reversed(edges[name])
+            both[reverse] = _joined(both[reverse], turned) if reverse in both else turned
+    return both
+
+
+add_reverse_edges_2 = add_reverse_edges
+"""DGL 2.1's name for edges that are tensors ``[n, 2]``."""
+
+
+def _reversed(pairs: object) -> Any:
+    src, dst = split_pairs(pairs)
+    return torch.stack((dst, src), dim=1) if isinstance(pairs, Tensor) else (dst, src)
+
+
+def _joined(one: Any, other: Any) -> object:
+    if isinstance(one, Tensor):
+        return torch.cat((one, other))
+    return tuple(torch.cat(ends) for ends in zip(one, other, strict=True))
+
+
+def exclude_seed_edges(
+    minibatch: MiniBatch, include_reverse_edges: bool = False, reverse_etypes_mapping: dict[str, str] | None = None
+) -> MiniBatch:
+    """Remove the seed edges (``node_pairs``, else ``seeds``) from all sampled layers of a minibatch.
+
+    Args:
+        minibatch: a minibatch of links whose layers are sampled.
+        include_reverse_edges: take out the reverses of the seed edges, too.
+        reverse_etypes_mapping: edge type -> that of its reverses, for heterogeneous graphs.
+
+    Returns:
+        The minibatch.
+
+    Raises:
+        InputError: no seed edges, no layers, or ``reverse_etypes_mapping`` without meaning or with unknown types.
+    """
+    layers = minibatch.sampled_subgraphs
+    of_layers = [layer.sampled_csc for layer in layers or () if isinstance(layer.sampled_csc, dict)]
+    sampled = {name for csc in of_layers for name in csc}
+    edges = edges_to_exclude(minibatch, include_reverse_edges, reverse_etypes_mapping, sampled)
+    if layers is None:
+        raise InputError("Expected a minibatch whose layers are sampled, got one without. Sample before excluding.")
+    minibatch.sampled_subgraphs = [layer.exclude_edges(edges) for layer in layers]
+    return minibatch
+
+
+def edges_to_exclude(
+    minibatch: MiniBatch,
+    include_reverse_edges: bool,
+    reverse_etypes_mapping: dict[str, str] | None,
+    sampled: Collection[str],
+) -> Excluded:
+    """Return the edges that :func:`exclude_seed_edges` removes; ``sampled`` are the names of the sampled edge types.
+
+    Raises:
+        InputError: see there.
+    """
+    edges: Any = minibatch.seeds if minibatch.node_pairs is None else minibatch.node_pairs
+    if edges is None:
+        raise InputError("Expected a minibatch with seed edges (node_pairs or seeds) to exclude, got none.")
+    if include_reverse_edges:
+        _check_mapping(reverse_etypes_mapping, edges, sampled)
+        edges = add_reverse_edges(edges, reverse_etypes_mapping)
+    elif reverse_etypes_mapping is not None:
+        raise InputError("Expected reverse_etypes_mapping only with include_reverse_edges=True, got it without.")
+    excluded: Excluded = edges
+    return excluded
+
+
+def _check_mapping(mapping: dict[str, str] | None, edges: object, sampled: Collection[str]) -> None:
+    """Raise for edge types that are not there: misspelt, their reverse edges would stay, and leak the labels."""
+    if not sampled or not isinstance(edges, dict):
+        return
+    for name, reverse in (mapping or {}).items():
+        unknown = name if name not in sampled and name not in edges else reverse if reverse not in sampled else None
+        if unknown is not None:
+            raise InputError(
+                f"Expected reverse_etypes_mapping between edge types of the graph, {sorted(sampled)}, got {unknown!r}."
+            )

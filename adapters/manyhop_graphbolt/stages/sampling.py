@@ -1,0 +1,315 @@
+"""Stages that sample: the layers of a minibatch, the input layer first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from manyhop.arguments import flags
+from manyhop.errors import InputError
+from manyhop_graphbolt.graph.subgraph import SampledSubgraph, SampledSubgraphImpl
+from manyhop_graphbolt.items.minibatch import MiniBatch
+from manyhop_graphbolt.pipes import check_hints, functional_datapipe
+from manyhop_graphbolt.stages.functional import compact_csc_format
+from manyhop_graphbolt.stages.layers import (
+    AllLayers,
+    check_graph,
+    compacted,
+    fanout_tensors,
+    layer_by_layer,
+    with_all_types,
+)
+from manyhop_graphbolt.stages.seeds import begin_nodes
+from manyhop_graphbolt.stages.stage import MiniBatchTransformer
+from manyhop_graphbolt.types import Nodes, Pipe
+
+
+@functional_datapipe("sample_subgraph")
+class SubgraphSampler(MiniBatchTransformer):
+    """The base of samplers. A subclass defines :meth:`sample_subgraphs`, or :meth:`sampling_stages`.
+
+    Functional name: ``sample_subgraph``.
+
+    Args:
+        datapipe: minibatches with ``seed_nodes``, ``node_pairs`` (and negatives) or ``seeds``.
+        args: go to :meth:`sampling_stages`, as do ``kwargs``.
+    """
+
+    def __init__(self, datapipe: Pipe, *args: object, **kwargs: object) -> None:
+        begun = MiniBatchTransformer(datapipe, _begin)
+        super().__init__(self.sampling_stages(begun, *args, **kwargs), _end)
+
+    def sampling_stages(self, datapipe: Pipe) -> Pipe:
+        """Add the stages that sample to a pipe, and return the last one.
+
+        A minibatch has the nodes to begin with as ``_seed_nodes``, their times (or ``None``) as ``_seeds_timestamp``;
+        it has to get ``input_nodes`` and ``sampled_subgraphs``.
+        """
+        return MiniBatchTransformer(datapipe, self._sample)
+
+    def sample_subgraphs(self, seeds: Nodes, seeds_timestamp: Nodes | None) -> tuple[Nodes, Sequence[SampledSubgraph]]:
+        """Sample around nodes.
+
+        Args:
+            seeds: ``[num_nodes]``, or those by node type.
+            seeds_timestamp: their times, ``[num_nodes]``; ``None`` without.
+
+        Returns:
+            The input nodes, and the layers, the input layer first.
+        """
+        raise NotImplementedError
+
+    def _sample(self, minibatch: MiniBatch) -> MiniBatch:
+        seeds, times = minibatch._seed_nodes, minibatch._seeds_timestamp
+        minibatch.input_nodes, minibatch.sampled_subgraphs = self.sample_subgraphs(seeds, times)
+        return minibatch
+
+
+def _begin(minibatch: MiniBatch) -> MiniBatch:
+    minibatch._seed_nodes, minibatch._seeds_timestamp = begin_nodes(minibatch)
+    return minibatch
+
+
+def _end(minibatch: MiniBatch) -> MiniBatch:
+    del minibatch._seed_nodes, minibatch._seeds_timestamp
+    return minibatch
+
+
+@functional_datapipe("sample_neighbor")
+class NeighborSampler(SubgraphSampler):
+    """Samples neighbours of all nodes of a layer, layer by layer. Functional name: ``sample_neighbor``.
+
+    Args:
+        datapipe: minibatches with ``seed_nodes``, ``node_pairs`` (and negatives) or ``seeds``.
+        graph: a :class:`FusedCSCSamplingGraph`, or an object with its methods.
+        fanouts: edges per node and layer, the input layer first: an integer, ``[1]`` (counts for all edge types
+            together) or ``[num_edge_types]`` integers; -1: all.
+        replace: sample with replacement.
+        prob_name: edge attribute with weights (floating-point) or a mask (bool) of the edges.
+        deduplicate: number each node of a layer once; ``False``: once for each edge that leads to it.
+        overlap_fetch: a hint; reads of the graph overlap without it. (As its seventh argument DGL 2.1 has ``sampler``,
+            which is understood here, too.)
+        num_gpu_cached_edges: a hint for GraphBolt's cache of edges on the GPU; manyhop has none.
+        gpu_cache_threshold: see ``num_gpu_cached_edges``.
+        cooperative: only ``False``.
+        asynchronous: a hint; sampling overlaps without it.
+        sampler: ``sampler(nodes, fanout, replace, prob_name)`` samples one layer; ``None``: ``graph.sample_neighbors``.
+
+    Raises:
+        InputError: (also at a batch) an argument does not make sense.
+    """
+
+    _one_layer = "sample_neighbors"
+    _all_layers = "spec"
+    _options: Mapping[str, Any] = {}
+
+    def __init__(
+        self,
+        datapipe: Pipe,
+        graph: object,
+        fanouts: Sequence[int | Tensor],
+        replace: bool = False,
+        prob_name: str | None = None,
+        deduplicate: bool = True,
+        overlap_fetch: bool | Callable[..., Any] = False,
+        num_gpu_cached_edges: int = 0,
+        gpu_cache_threshold: int = 1,
+        cooperative: bool = False,
+        asynchronous: bool = False,
+        sampler: Callable[..., Any] | None = None,
+    ) -> None:
+        if sampler is None and callable(overlap_fetch):
+            sampler, overlap_fetch = overlap_fetch, False
+        check_hints(
+            overlap_fetch=overlap_fetch,
+            num_gpu_cached_edges=num_gpu_cached_edges,
+            gpu_cache_threshold=gpu_cache_threshold,
+            cooperative=cooperative,
+            asynchronous=asynchronous,
+        )
+        super().__init__(datapipe, graph, fanout_tensors(fanouts), replace, prob_name, deduplicate, sampler)
+
+    def sampling_stages(  # type: ignore[override]  # as in DGL
+        self,
+        datapipe: Pipe,
+        graph: Any,
+        fanouts: Sequence[int | Tensor],
+        replace: bool,
+        prob_name: str | None,
+        deduplicate: bool,
+        sampler: Callable[..., Any] | None,
+    ) -> object:
+        """One stage for all layers."""
+        flags(replace=replace, deduplicate=deduplicate)
+        check_graph(graph, self._one_layer if sampler is None else None, prob_name)
+        own: Any = getattr(graph, self._one_layer, None)
+        one_layer = own if sampler is None or sampler == getattr(graph, "sample_neighbors", None) else sampler
+        knows_layers = one_layer == own and hasattr(graph, "topology_for")
+        tensors = fanout_tensors(fanouts)
+        if knows_layers and deduplicate and len({f.numel() for f in tensors}) == 1:
+            step: Any = AllLayers(graph, tensors, replace, prob_name, self._all_layers, **self._options)
+        else:
+            if self._options:
+                raise InputError(
+                    f"Expected {sorted(self._options)} only with deduplicate=True, fanouts of the same length in all "
+                    "layers and a FusedCSCSamplingGraph, got something else. Leave them out."
+                )
+            step = partial(layer_by_layer, graph, tensors, replace, prob_name, deduplicate, one_layer)
+        return MiniBatchTransformer(datapipe, step)
+
+
+@functional_datapipe("sample_layer_neighbor")
+class LayerNeighborSampler(NeighborSampler):
+    """Samples neighbours that the nodes of a layer share. Functional name: ``sample_layer_neighbor``.
+
+    By appendix A.3 of arXiv 2210.13339: exactly as many per node as :class:`NeighborSampler`.
+
+    Args:
+        datapipe: as for :class:`NeighborSampler`, like all others.
+        graph: see there.
+        fanouts: see there.
+        replace: see there; on a CPU only.
+        prob_name: see there.
+        deduplicate: see there.
+        layer_dependency: all layers have the same random numbers, so that they share more nodes.
+        batch_dependency: over how many minibatches the random numbers change: minibatches in a row share more nodes. 1:
+            new ones for each minibatch; 0: the same for all.
+        overlap_fetch: see there, like the following ones.
+        num_gpu_cached_edges: see there.
+        gpu_cache_threshold: see there.
+        cooperative: see there.
+        asynchronous: see there.
+
+    Raises:
+        InputError: (also at a batch) an argument does not make sense.
+    """
+
+    _one_layer = "sample_layer_neighbors"
+    _all_layers = "layer_spec"
+
+    def __init__(
+        self,
+        datapipe: Pipe,
+        graph: object,
+        fanouts: Sequence[int | Tensor],
+        replace: bool = False,
+        prob_name: str | None = None,
+        deduplicate: bool = True,
+        layer_dependency: bool = False,
+        batch_dependency: int = 1,
+        overlap_fetch: bool = False,
+        num_gpu_cached_edges: int = 0,
+        gpu_cache_threshold: int = 1,
+        cooperative: bool = False,
+        asynchronous: bool = False,
+    ) -> None:
+        if isinstance(batch_dependency, bool) or not isinstance(batch_dependency, int) or batch_dependency < 0:
+            raise InputError(f"Expected batch_dependency as an integer of at least 0, got {batch_dependency!r}.")
+        check_hints(layer_dependency=layer_dependency, overlap_fetch=overlap_fetch)
+        dependency: dict[str, Any] = {"layer_dependency": True} if layer_dependency else {}
+        self._options = dependency | ({"batch_dependency": batch_dependency} if batch_dependency != 1 else {})
+        super().__init__(
+            datapipe,
+            graph,
+            fanouts,
+            replace,
+            prob_name,
+            deduplicate,
+            overlap_fetch,
+            num_gpu_cached_edges,
+            gpu_cache_threshold,
+            cooperative,
+            asynchronous,
+        )
+
+
+@functional_datapipe("sample_in_subgraph")
+class InSubgraphSampler(SubgraphSampler):
+    """Takes all edges that lead to the nodes, as one layer. Functional name: ``sample_in_subgraph``.
+
+    Args:
+        datapipe: minibatches with ``seed_nodes``, ``node_pairs`` (and negatives) or ``seeds``.
+        graph: a :class:`FusedCSCSamplingGraph`, or an object with its methods.
+    """
+
+    def __init__(self, datapipe: Pipe, graph: Any) -> None:
+        check_graph(graph, "in_subgraph", None)
+        super().__init__(datapipe)
+        self.graph = graph
+
+    def sample_subgraphs(self, seeds: Nodes, seeds_timestamp: Nodes | None) -> tuple[Nodes, Sequence[SampledSubgraph]]:
+        """All in-edges of ``seeds``; their times do not matter."""
+        seeds = with_all_types(self.graph, seeds)
+        layer = compacted(self.graph.in_subgraph(seeds), seeds, deduplicate=True)
+        assert layer.original_row_node_ids is not None
+        return layer.original_row_node_ids, [layer]
+
+
+@functional_datapipe("temporal_sample_neighbor")
+class TemporalNeighborSampler(SubgraphSampler):
+    """Samples neighbours earlier than their seed. Functional name: ``temporal_sample_neighbor``.
+
+    The time of a seed is its entry in ``minibatch.timestamp``; with two times per seed, ``[n, 2]``, edges are not
+    earlier than the first one. Each edge leads to a row of its own.
+
+    Args:
+        datapipe: minibatches with ``timestamp``.
+        graph: a :class:`FusedCSCSamplingGraph`, or an object with its methods.
+        fanouts: as for :class:`NeighborSampler`.
+        replace: sample with replacement.
+        prob_name: edge attribute with weights (floating-point; not for layers with the names of times) or a mask (bool)
+            of the edges.
+        node_timestamp_attr_name: node attribute with the times of nodes.
+        edge_timestamp_attr_name: edge attribute with the times of edges.
+
+    Raises:
+        InputError: (at a batch) the minibatch has no ``timestamp``.
+    """
+
+    _one_layer = "temporal_sample_neighbors"
+
+    def __init__(
+        self,
+        datapipe: Pipe,
+        graph: object,
+        fanouts: Sequence[int | Tensor],
+        replace: bool = False,
+        prob_name: str | None = None,
+        node_timestamp_attr_name: str | None = None,
+        edge_timestamp_attr_name: str | None = None,
+    ) -> None:
+        check_graph(graph, self._one_layer, prob_name)
+        super().__init__(datapipe)
+        self.graph = graph
+        self.fanouts = fanout_tensors(fanouts)
+        self._arguments = (replace, prob_name, node_timestamp_attr_name, edge_timestamp_attr_name)
+
+    def sample_subgraphs(self, seeds: Nodes, seeds_timestamp: Nodes | None) -> tuple[Nodes, Sequence[SampledSubgraph]]:
+        """Sample around ``seeds``, from before their times."""
+        if seeds_timestamp is None:
+            raise InputError(
+                "Expected minibatches with a timestamp for temporal sampling, got one without. Name an item of the "
+                "ItemSet 'timestamp'."
+            )
+        seeds, times = with_all_types(self.graph, seeds), with_all_types(self.graph, seeds_timestamp)
+        layers: list[SampledSubgraph] = []
+        for fanout in reversed(self.fanouts):
+            sampled = getattr(self.graph, self._one_layer)(seeds, times, fanout, *self._arguments)
+            rows, csc, times = compact_csc_format(sampled.sampled_csc, seeds, times)
+            layers.insert(0, SampledSubgraphImpl(csc, seeds, rows, sampled.original_edge_ids))
+            seeds = rows
+        return seeds, layers
+
+
+@functional_datapipe("temporal_sample_layer_neighbor")
+class TemporalLayerNeighborSampler(TemporalNeighborSampler):
+    """Samples earlier neighbours that the nodes share. Functional name: ``temporal_sample_layer_neighbor``.
+
+    Neighbours are chosen as by :class:`LayerNeighborSampler`. The arguments are those of
+    :class:`TemporalNeighborSampler`.
+    """
+
+    _one_layer = "temporal_sample_layer_neighbors"

@@ -1,6 +1,0 @@
-"""Training steps as CUDA graphs: captured once per size of a batch, replayed afterwards."""
-
-from manyhop.capture.recorder import Recorder
-from manyhop.capture.step import CapturedStep, Layout
-
-__all__ = ["CapturedStep", "Layout", "Recorder"]

@@ -1,0 +1,1 @@
+from manyhop_train.lightning import *

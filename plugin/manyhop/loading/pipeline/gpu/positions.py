@@ -1,0 +1,87 @@
+"""Which items are in which batch: looked up where batches are made."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.loading.pipeline.gpu.kernels.positions import look_up
+from manyhop.loading.pipeline.plan import BatchPlan, network
+from manyhop.system.triton_launch import Kernel
+
+MOST: Final = 32
+"""Batches that are looked up by one launch."""
+
+MOST_TABLES: Final = 3
+"""Tables that are looked up with them."""
+
+_TILE = 128
+
+
+class GPUPositions:
+    """Looks up the items of batches on a GPU, several batches at once.
+
+    Args:
+        device: where the positions are wanted; a CPU where triton interprets its kernels.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def __call__(
+        self, plan: BatchPlan, epoch: int, batches: Sequence[int], tables: Sequence[Tensor] = ()
+    ) -> tuple[list[Tensor], list[int]]:
+        """Return ``plan.many_indices(epoch, batches)`` on the device, enqueued on the current stream.
+
+        Args:
+            plan: which items are in a batch.
+            epoch: of the batches.
+            batches: their numbers.
+            tables: up to ``MOST_TABLES`` of ``[num_items] int64``, contiguous, on the device.
+
+        Returns:
+            ``[n] int64``: the positions, batch by batch; then the entries of each table there; and how many there are
+            of each batch.
+
+        Raises:
+            InputError: for a batch that the plan does not have, or none, or too many tables.
+        """
+        if len(batches) > MOST:
+            parts = [self(plan, epoch, batches[i : i + MOST], tables) for i in range(0, len(batches), MOST)]
+            columns = zip(*(rows for rows, _ in parts), strict=True)
+            return [torch.cat(column) for column in columns], [size for _, sizes in parts for size in sizes]
+        if not batches or not 0 <= min(batches) <= max(batches) < len(plan):
+            raise InputError(f"Expected batches, each from 0 to {len(plan) - 1}, got {list(batches)}.")
+        if len(tables) > MOST_TABLES:
+            raise InputError(f"Expected at most {MOST_TABLES} tables to look up, got {len(tables)}.")
+        size, n, device, num = plan.batch_size, plan.num_items, self._device, len(tables)
+        found = torch.empty((num + 1, len(batches) * size), dtype=torch.int64, device=device)
+        tiles = -(-size // _TILE)
+        begin, pitch = found.data_ptr(), 8 * found.shape[1]
+        _kernel(num, plan.shuffle)(
+            device,
+            tiles * len(batches),
+            tuple([begin + pitch * k for k in range(MOST_TABLES + 1)]),
+            (*[table.data_ptr() for table in tables], *[0] * (MOST_TABLES - num)),
+            (*batches, *[0] * (MOST - len(batches))),
+            tiles,
+            size,
+            n,
+            *(network(plan, epoch) if plan.shuffle else (0, 0, 0, 0, 0)),
+        )
+        sizes = [min(size, n - batch * size) for batch in batches]
+        rows = found.unbind()
+        if min(sizes) == size:
+            return list(rows), sizes
+        return [torch.cat([row[k * size : k * size + m] for k, m in enumerate(sizes)]) for row in rows], sizes
+
+
+@functools.cache
+def _kernel(num_tables: int, shuffle: bool) -> Kernel:
+    shape = (MOST_TABLES + 1, MOST_TABLES, MOST, 0, 0, 0, 0, 0, 0, 0, 0)
+    return Kernel(look_up, shape, (MOST, num_tables, shuffle, _TILE), num_warps=4)

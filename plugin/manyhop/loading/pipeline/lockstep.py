@@ -1,0 +1,164 @@
+"""One exchange of rows per batch, in the order of the batches, on all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from manyhop.errors import RankError
+from manyhop.features import BufferPool, Exchange, Exchanging, RowRequest, Traffic
+from manyhop.loading.pipeline.turns import Turns, TurnsEndedError
+from manyhop.ranks import world
+from manyhop.system.failure import text_of
+from manyhop.system.ranges import ranged
+
+if TYPE_CHECKING:
+    from manyhop.features import GPUExchange
+
+
+class Lockstep:
+    """The exchanges of one loader. All ranks make it, and begin the same epochs.
+
+    Args:
+        exchange: of this loader alone.
+        moved: called with what each exchange has moved.
+    """
+
+    def __init__(self, exchange: Exchange | GPUExchange, moved: Callable[[Traffic], None]) -> None:
+        self._exchange, self._moved = exchange, moved
+        self._steps: Steps | None = None
+        ours = weakref.ref(self)
+        world.at_shutdown(lambda: _close(ours()))
+
+    def begin(self, epoch: int, count: int) -> Steps:
+        """An epoch of ``count`` batches begins; the one before, if it is not done, has been left.
+
+        Raises:
+            RankError: other ranks did not finish the epoch before in time.
+        """
+        if self._steps is not None:
+            self._steps.finish()
+        self._exchange.begin()
+        self._steps = Steps(self._exchange, self._moved, epoch, count)
+        return self._steps
+
+    def close(self) -> None:
+        """End the run: notify other ranks that may wait for this one, and give the connections back."""
+        if self._steps is not None:
+            self._steps.finish()
+        self._exchange.leave()
+
+
+class Steps:
+    """The exchanges of one epoch."""
+
+    def __init__(
+        self, exchange: Exchange | GPUExchange, moved: Callable[[Traffic], None], epoch: int, count: int
+    ) -> None:
+        self._exchange, self._moved, self._epoch = exchange, moved, epoch
+        self._turns, self._count = Turns(count, self._leave), count
+        self._closed = False
+        exchange.released_later = True
+
+    @property
+    def failure(self) -> RankError | None:
+        """The error of an exchange that has failed, if one has; rows of the one before may not have come either."""
+        return self._exchange.failure
+
+    @property
+    def lacks_rows(self) -> bool:
+        """Whether rows of a batch that was handed out did not come."""
+        return self._exchange.lacks_rows
+
+    @contextmanager
+    def batch(self, number: int) -> Iterator[None]:
+        """The body makes batch ``number`` of this rank, from 0, or a part of it, and may gather rows.
+
+        If it fails before, the other ranks get the error when they come to this batch.
+        """
+        before = _current.exchange
+        _current.exchange = lambda requests, pool: self._gather(number, requests, pool)
+        try:
+            yield
+        except Exception as error:
+            self._fail(number, error)
+            raise
+        finally:
+            _current.exchange = before
+
+    def close(self) -> None:
+        """The rest of the epoch is not wanted. A finaliser may call it, in any thread; further calls do nothing.
+
+        From now on, kernels that wait for rows of an exchange that has failed go on without them: who calls this is in
+        no step that would use them.
+        """
+        if not self._closed:
+            self._closed = True
+            self._turns.close()
+            self._exchange.released_later = False
+            self._exchange.release()
+
+    def finish(self) -> None:
+        """Close, and wait for an exchange that is under way."""
+        self.close()
+        self._turns.wait()
+
+    def _leave(self, number: int) -> None:
+        with contextlib.suppress(RankError):  # the other ranks have gone before
+            self._exchange.end((self._epoch, number))
+            self._exchange.rest()
+
+    @ranged("exchange")
+    def _gather(self, number: int, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
+        with self._turns.turn(number):
+            rows = None
+            try:
+                rows = self._exchange.gather(requests, (self._epoch, number), pool=pool)
+            finally:
+                if rows is None or number == self._count - 1:
+                    self._exchange.rest()
+            self._moved(self._exchange.traffic)
+            self._exchange.traffic = Traffic()
+        return rows
+
+    def _fail(self, number: int, error: Exception) -> None:
+        try:
+            with self._turns.turn(number):
+                self._exchange.end((self._epoch, number), text_of(error))
+                self._exchange.rest()
+                raise TurnsEndedError
+        except Exception:  # it has been sent already, or nobody can receive it
+            return
+
+
+class _Current(threading.local):
+    exchange: Exchanging | None = None
+
+
+_current = _Current()
+
+
+def current_exchange() -> Exchanging | None:
+    """How the batch that this thread is making gets rows from other nodes; ``None`` outside of such a batch."""
+    return _current.exchange
+
+
+@contextmanager
+def exchanging(exchange: Exchanging) -> Iterator[None]:
+    """In the body, in this thread, rows of other nodes are asked of ``exchange``."""
+    before, _current.exchange = _current.exchange, exchange
+    try:
+        yield
+    finally:
+        _current.exchange = before
+
+
+def _close(lockstep: Lockstep | None) -> None:
+    if lockstep is not None:
+        lockstep.close()

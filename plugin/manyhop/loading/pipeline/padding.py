@@ -1,0 +1,276 @@
+"""Samples of fixed sizes, so that a training step can be captured in a CUDA graph, or compiled once.
+
+Nodes and edges are in *blocks*, one per hop (a single one where a sample has no counts per hop), and each block is
+padded by itself: the counts per hop, by which models trim their layers, are then fixed, too. A padding node has the
+global id 0. A padding edge leads from a padding node of the block that its hop may add to, to one of the block that
+its hop samples for: no message reaches a node of the sample from there. The seeds stay at the beginning.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from manyhop.graph import EdgeType, NodeType
+from manyhop.loading.pipeline.block_sizes import SPARE, Blocks, Counts, Filled, PadSizes, padding_ends
+from manyhop.sampling import SampledSubgraph
+from manyhop.system import triton_compiler
+
+
+@dataclass(slots=True, eq=False, kw_only=True)  # frozen ones take longer to make
+class Padded:
+    """A sample of fixed sizes."""
+
+    sample: SampledSubgraph
+    """The sample; its counts per hop are the sizes of the blocks. Padding nodes have the global id 0, padding edges the
+    id 0, and in disjoint samples padding nodes are in a tree of their own, behind the others."""
+
+    sizes: PadSizes
+    """The sizes of its blocks."""
+
+    counts: Counts
+    """What is no padding: the first nodes and the first edges of each block."""
+
+    grown: int
+    """How many times the sizes grew because the sample did not fit, see :meth:`PadSizes.grown`; 0 for most samples.
+    Samples with the same number have the same sizes."""
+
+    node_mask: dict[NodeType, Tensor]
+    """``[num_nodes] bool``: which nodes are no padding."""
+
+    edge_mask: dict[EdgeType, Tensor]
+    """``[num_edges] bool``: which edges are no padding."""
+
+    jobs: Any
+    """What kernels know of it: ``manyhop.loading.pipeline.gpu.Jobs``; ``None`` on the CPU."""
+
+    def num_rows(self, kind: NodeType | EdgeType, block: int | None = None) -> int:
+        """How many nodes or edges of a type there are with padding, in all blocks or in one."""
+        sizes = self.sizes.nodes[kind] if isinstance(kind, str) else self.sizes.edges[kind]
+        return sum(sizes) if block is None else sizes[block]
+
+    def tails(self, kind: NodeType | EdgeType, block: int | None = None) -> list[tuple[int, int]]:
+        """Where the padding of a type begins in each block, and how much it is; or of one block, in its own rows."""
+        if isinstance(kind, str):
+            sizes, counts = self.sizes.nodes[kind], self.counts.nodes[kind]
+        else:
+            sizes, counts = self.sizes.edges[kind], self.counts.edges[kind]
+        if block is not None:
+            sizes, counts = sizes[block : block + 1], counts[block : block + 1]
+        begins = (0, *accumulate(sizes))
+        return [(a + n, size - n) for a, n, size in zip(begins, counts, sizes, strict=False) if n < size]
+
+
+class PaddedRows(NamedTuple):
+    """A tensor with a row per node or edge of a type of a padded sample."""
+
+    value: Tensor
+    padded: Padded
+    kind: NodeType | EdgeType
+    dim: int = 0
+    """The dimension of the rows."""
+    block: int | None = None
+    """Of which block the nodes or edges are; ``None``: all."""
+
+
+class Padder:
+    """Pads samples to fixed sizes, on one device; safe to call from several threads and on several streams.
+
+    Args:
+        sizes: sizes of the blocks; a sample that they do not hold gets grown ones.
+        device: where the samples are.
+        num_trees: largest number of trees of a disjoint sample; padding nodes are in tree ``num_trees``.
+    """
+
+    def __init__(self, sizes: PadSizes, device: torch.device, *, num_trees: int) -> None:
+        self.sizes, self.device, self._num_trees = sizes, device, num_trees
+        self._frames: dict[int, Any] = {}
+        if triton_compiler.runs_on(device):
+            _kernels().prepare_padding(device)
+
+    def __call__(self, samples: Sequence[SampledSubgraph]) -> list[Padded]:
+        """The padded samples; on a GPU, all of them by one kernel."""
+        counts = [Counts.of(sample) for sample in samples]
+        grown = [self.sizes.times_to_fit(own) for own in counts]
+        frames = [self._frame(times) for times in grown]
+        if triton_compiler.runs_on(self.device):
+            filled: list[Filled] = _kernels().fill(frames, samples, counts, self.device, self._num_trees)
+        else:
+            filled = [frame.fill(*sample) for frame, *sample in zip(frames, samples, counts, strict=True)]
+        for (out, *_), frame, sample, own in zip(filled, frames, samples, counts, strict=True):
+            if sample.edge_weight is not None:
+                out.__dict__["edge_weight"] = _padded_weights(sample.edge_weight, own, frame.sizes)
+        return [
+            Padded(sample=out, sizes=frame.sizes, counts=own, grown=times, node_mask=nodes, edge_mask=edges, jobs=jobs)
+            for (out, nodes, edges, jobs), frame, own, times in zip(filled, frames, counts, grown, strict=True)
+        ]
+
+    def _frame(self, times: int) -> Any:
+        """That of sizes which have grown so many times."""
+        frame = self._frames.get(times)
+        if frame is None:
+            sizes = self.sizes.grown(times)
+            on_gpu = triton_compiler.runs_on(self.device)
+            made = _kernels().GPUFrame(sizes) if on_gpu else _Frame(sizes, self._num_trees)
+            frame = self._frames.setdefault(times, made)
+        return frame
+
+
+def clear_rows(rows: Sequence[PaddedRows]) -> None:
+    """Let the rows of padding be zeros; on a GPU, those of all tensors by one kernel."""
+    by_kernel: list[tuple[Tensor, int, int]] = []
+    others: list[Tensor] = []
+    num_blocks = 0
+    for value, padded, kind, dim, block in rows:
+        jobs = padded.jobs
+        if (
+            jobs is not None
+            and dim == 0
+            and type(value) is Tensor  # of which its memory is all that is to be changed
+            and not value.requires_grad
+            and value.is_contiguous()
+            and value.get_device() == jobs.device
+            and value.size(0) == padded.num_rows(kind, block)
+        ):
+            by_kernel.append((value, jobs.addresses[kind], -1 if block is None else block))
+            num_blocks = jobs.num_blocks
+        elif dim == 0:  # a slice takes half the time of narrow
+            others += [value[begin : begin + n] for begin, n in padded.tails(kind, block)]
+        else:
+            others += [value.narrow(dim, begin, n) for begin, n in padded.tails(kind, block)]
+    if by_kernel:
+        _kernels().clear(by_kernel, num_blocks)
+    if others:
+        torch._foreach_zero_(others)
+
+
+def _padded_weights(weights: dict[EdgeType, Tensor], counts: Counts, sizes: PadSizes) -> dict[EdgeType, Tensor]:
+    """Weights of edges, with 0 for padding."""
+    padded = {}
+    for e, weight in weights.items():
+        parts: list[Tensor] = []
+        for part, size in zip(weight.split_with_sizes(list(counts.edges[e])), sizes.edges[e], strict=True):
+            parts += (part, part.new_zeros(size - part.numel()))
+        padded[e] = torch.cat(parts)
+    return padded
+
+
+@functools.cache
+def _kernels() -> Any:
+    from manyhop.loading.pipeline import gpu  # imports triton
+
+    return gpu
+
+
+class _Frame:
+    """What samples of some fixed sizes have in common, on the CPU."""
+
+    def __init__(self, sizes: PadSizes, num_trees: int) -> None:
+        self.sizes = sizes
+        self._first = {t: list(accumulate(blocks, initial=0)) for t, blocks in sizes.nodes.items()}
+        self._largest = max((sum(blocks) for blocks in (*sizes.nodes.values(), *sizes.edges.values())), default=0)
+        self._number = torch.arange(self._largest)
+        self._zero = torch.zeros_like(self._number)
+        self._tree = torch.full_like(self._number, num_trees)
+        self._mask = torch.cat([torch.ones_like(self._number), self._zero]).bool()
+        self._spare: dict[EdgeType, list[Tensor]] = {}
+        """Edge type -> for each hop ``[2, size]``: padding edges, in ascending order."""
+        for e, hops in sizes.edges.items():
+            self._spare[e] = []
+            for hop, size in enumerate(hops):
+                ends = [self._first[t][block + 1] - SPARE for t, block in padding_ends(e, hop, len(sizes.nodes[e[0]]))]
+                step = self._number[:size] * SPARE // max(size, 1)
+                self._spare[e].append(torch.stack([end + step for end in ends]))
+
+    def fill(self, sample: SampledSubgraph, counts: Counts) -> Filled:
+        """The padded sample."""
+        sizes, trees = self.sizes, sample.tree or {}
+        ids, masks = _Pieces(), _Pieces()
+        for t, node in sample.node.items():
+            n, size = counts.nodes[t], sizes.nodes[t]
+            ids.blocks(node, n, size, self._zero)
+            if trees:
+                ids.blocks(trees[t], n, size, self._tree)
+            ids.add([self._number[a : a + k] for a, k in zip(self._first[t], n, strict=False)], sum(n))
+            masks.add(self._masks(n, size), sum(size))
+        for e, edge_id in sample.edge_id.items():
+            n, size = counts.edges[e], sizes.edges[e]
+            if edge_id is not None:
+                ids.blocks(edge_id, n, size, self._zero)
+            masks.add(self._masks(n, size), sum(size))
+        padded_ids, padded_masks = ids.joined(), masks.joined()
+
+        node_of, tree_of, number = {}, {}, {}
+        for t in sample.node:
+            node_of[t] = next(padded_ids)
+            if trees:
+                tree_of[t] = next(padded_ids)
+            number[t] = next(padded_ids)
+        edge_id_of = {e: None if edge_id is None else next(padded_ids) for e, edge_id in sample.edge_id.items()}
+        row, col = {}, {}
+        for e in sample.row:
+            row[e], col[e] = self._edges(e, sample, counts.edges[e], number)
+        hops = sample.num_sampled_nodes is not None
+        padded = SampledSubgraph(
+            node=node_of,
+            row=row,
+            col=col,
+            edge_id=edge_id_of,
+            tree=tree_of if trees else None,
+            num_sampled_nodes=sizes.lists_of_nodes() if hops else None,
+            num_sampled_edges=sizes.lists_of_edges() if hops else None,
+        )
+        nodes = {t: next(padded_masks) for t in sample.node}
+        return padded, nodes, {e: next(padded_masks) for e in sample.edge_id}, None
+
+    def _masks(self, counts: Blocks, sizes: Blocks) -> list[Tensor]:
+        """Which entries of each block are no padding."""
+        begins = [self._largest - n for n in counts]
+        return [self._mask[a : a + size] for a, size in zip(begins, sizes, strict=True)]
+
+    def _edges(
+        self, e: EdgeType, sample: SampledSubgraph, counts: Blocks, number: dict[NodeType, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Row and col of an edge type; ``number`` are the new local ids of the sample's nodes."""
+        if e[0] == e[2]:
+            known = number[e[0]].index_select(0, sample.edge_index(e).reshape(-1)).view(2, -1)
+        else:
+            ends = number[e[0]].index_select(0, sample.row[e]), number[e[2]].index_select(0, sample.col[e])
+            known = torch.stack(ends)
+        parts, begin = [known[:, :0]], 0
+        for k, spare in zip(counts, self._spare[e], strict=True):
+            parts += (known[:, begin : begin + k], spare[:, k:])
+            begin += k
+        row, col = torch.cat(parts, dim=1).unbind()
+        return row, col
+
+
+class _Pieces:
+    """Parts that become adjacent in one piece of memory: one kernel copies them all."""
+
+    def __init__(self) -> None:
+        self._parts: list[Tensor] = []
+        self._lengths: list[int] = []
+
+    def add(self, parts: list[Tensor], length: int) -> None:
+        """A tensor that consists of parts."""
+        self._parts += parts
+        self._lengths.append(length)
+
+    def blocks(self, values: Tensor, counts: Blocks, sizes: Blocks, fill: Tensor) -> None:
+        """``values``, whose blocks are adjacent, with each block filled up to its size."""
+        begin = 0
+        for n, size in zip(counts, sizes, strict=True):
+            self._parts += (values[begin : begin + n], fill[: size - n])
+            begin += n
+        self._lengths.append(sum(sizes))
+
+    def joined(self) -> Iterator[Tensor]:
+        """The tensors, in the order in which they were added."""
+        return iter(torch.split_with_sizes(torch.cat(self._parts), self._lengths))

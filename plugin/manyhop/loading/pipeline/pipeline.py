@@ -1,0 +1,373 @@
+"""The engine: makes batches ahead of the caller, in threads, bounded and in order."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic
+
+from manyhop.errors import InputError, RankError
+from manyhop.loading.pipeline.stats import Stats
+from manyhop.loading.pipeline.tasks import Flag, Group, Groups, Item, T, Task
+from manyhop.loading.pipeline.workers import Crew, WorkerPool
+from manyhop.system.failure import failed_batch, note_batch
+from manyhop.system.ranges import ranged
+
+
+class Pipeline(Iterator[T], Generic[Item, T]):
+    """Makes a batch of each item, ahead of the caller, and hands the batches out in the order of the items.
+
+    ``make`` runs in ``num_workers`` threads, on several items at once; at most ``num_workers * prefetch`` batches are
+    taken and not yet handed out. With ``num_workers=0`` the caller makes each batch itself. Neither order
+    nor content of the batches depends on ``num_workers``, if ``make`` is a pure function. ``items`` is advanced only in
+    the caller's thread, as torch does it, so a sampler that draws from torch's default generator is reproducible.
+
+    With ``Groups`` in place of ``make``, a thread (or the caller) begins the next group before it completes the batches
+    of the present one, so that the device that works on them never waits for Python; two more groups per thread are
+    taken ahead, but no more than ``num_workers * prefetch`` batches are complete and not yet handed out. The caller
+    completes one batch ahead of the one that it hands out.
+
+    Several threads may ask for batches: each batch goes to one of them, an error to the one that asked for that
+    batch, and all get ``StopIteration`` afterwards.
+
+    It ends, and its threads with it, after the last batch, an error, ``close()``, or when it is dropped (a ``break`` in
+    a loop drops it).
+
+    Args:
+        items: one item per batch.
+        make: ``make(batch, item)`` makes the batch with the given index; or ``Groups``.
+        num_workers: number of threads; 0 for none.
+        prefetch: batches ahead of the caller, per thread.
+        epoch: named in errors.
+        replay: code for the user that makes the batch that failed again; named in errors.
+        batch_of: index of the batch that is made of the i-th item, ``i = 0, 1, ...``; ``None``: ``i`` itself.
+        timeout: seconds after which waiting for a batch is an error; ``None`` or 0: wait for ever.
+        worker_init: called once in each thread with its index; only without ``pool``.
+        pool: threads to use, which are left running; without it the threads live as long as the pipeline.
+        finish: ``finish(batch, value)`` completes a batch in the caller's thread, when it is handed out (for what must
+            not run in other threads); ``None``: ``make`` leaves nothing to do.
+        snapshot: called after each item is taken; its result belongs to that batch and appears as ``snapshot`` when
+            the batch is handed out (the state of a sampler that runs ahead, for a restart).
+        before: called first when a batch is asked for; its time counts as the caller's own step.
+        stats: where waiting and the caller's own steps are recorded.
+        closing: called when it is closed, in whatever way, before it waits for its threads: wakes those that wait for
+            something in ``make``. May be called several times, and by a finaliser.
+
+    Raises:
+        InputError: for numbers out of range, or arguments that need threads where there are none.
+    """
+
+    def __init__(
+        self,
+        items: Iterable[Item],
+        make: Callable[[int, Item], T] | Groups[Item, T],
+        *,
+        num_workers: int = 0,
+        prefetch: int = 2,
+        epoch: int = 0,
+        replay: str = "",
+        batch_of: Callable[[int], int] | None = None,
+        timeout: float | None = None,
+        worker_init: Callable[[int], None] | None = None,
+        pool: WorkerPool | None = None,
+        finish: Callable[[int, T], T] | None = None,
+        snapshot: Callable[[], Any] | None = None,
+        before: Callable[[], None] | None = None,
+        stats: Stats | None = None,
+        closing: Callable[[], None] | None = None,
+        name: str = "manyhop",
+    ) -> None:
+        _check(make, num_workers, prefetch, timeout, worker_init, pool)
+        self.epoch = epoch
+        self.lock = threading.RLock()
+        self._replay = replay
+        self._items: Iterator[Item] | None = iter(items)
+        self._taken = 0
+        self._batch_of = batch_of or (lambda i: i)
+        self._last_batch = 0
+        self._timeout = timeout or None
+        self._snapshot_of = snapshot
+        self._snapshot: Any = None
+        self._before = before
+        self._stats = stats
+        self._step_start: float | None = None
+        self._tasks: deque[Task[Item, T]] = deque()  # with threads: taken; without: complete
+        self._finish = finish
+        self._flag = Flag()
+        self._pid = os.getpid()
+        self._pool = pool
+        self._own_pool = pool is None
+        self._in_groups = isinstance(make, Groups)
+        self._groups = make if isinstance(make, Groups) else Groups(_one_by_one(make), 1)
+        if pool is None and num_workers > 0:
+            self._pool = WorkerPool(num_workers, worker_init, name, start_ahead=self._in_groups)
+        self._complete = num_workers * prefetch
+        self._ahead = self._complete + (2 * num_workers * self._groups.size if self._in_groups else 0)
+        self._begun: deque[Group[Item, T]] = deque()  # without threads
+        self._closed = False
+        weakref.finalize(self, self._flag.close).atexit = False
+        self._closing = closing
+        if closing is not None:
+            weakref.finalize(self, closing).atexit = False
+        self._fill()
+
+    @property
+    def snapshot(self) -> Any:
+        """What ``snapshot()`` gave when the item of the last batch handed out was taken; ``None`` before the first."""
+        return self._snapshot
+
+    @property
+    def crew(self) -> Crew | None:
+        """The threads that make its batches; ``None`` where there are none."""
+        return None if self._pool is None else self._pool.crew
+
+    def __iter__(self) -> Pipeline[Item, T]:
+        return self
+
+    def __next__(self) -> T:
+        with self.lock:
+            return self._hand_out()
+
+    def _hand_out(self) -> T:
+        if self._before is not None:
+            self._before()
+        start = time.perf_counter()
+        last_batch, step_start, self._step_start = self._last_batch, self._step_start, None
+        if self._closed:
+            self._stepped(step_start, start)
+            raise StopIteration
+        try:
+            task = self._next_task()
+            if self._flag.closed:  # from another thread meanwhile
+                task = None
+            if task is not None and self._finish is not None:
+                task.finish(self._finish)
+        except BaseException:  # an interrupt while waiting: the threads must not outlive it
+            self.close()
+            raise
+        if task is None or task.error is not None:
+            self._stepped(step_start, start)
+            self.close()
+            if task is None:
+                raise StopIteration
+            raise _as_seen_by_caller(task, self.epoch, self._replay)
+        self._last_batch = task.batch
+        self._snapshot = task.snapshot
+        if self._stats is not None:
+            self._step_start = time.perf_counter()
+            self._stats.handed((last_batch, step_start, task.batch, start, self._step_start))
+        return task.value  # type: ignore[return-value]
+
+    def _stepped(self, start: float | None, end: float) -> None:
+        """The caller has made its last step."""
+        if self._stats is not None and start is not None:
+            self._stats.take_handed()
+            self._stats.stepped(self._last_batch, start, end)
+
+    @ranged("wait")
+    def _next_task(self) -> Task[Item, T] | None:
+        """The finished task of the next batch, with its successor under way; ``None`` after the last."""
+        if self._pool is None:
+            return self._next_here()
+        if self._pid != os.getpid():
+            self._restart()
+        if not self._tasks:
+            return None
+        task = self._tasks[0]
+        if not task.done.acquire(timeout=-1 if self._timeout is None else self._timeout):
+            task.error = TimeoutError(
+                f"Expected batch {task.batch} within {self._timeout} s, got none. Pass a longer timeout."
+            )
+            return task
+        if self._flag.closed:
+            return None
+        self._tasks.popleft()
+        self._flag.permit()
+        self._fill()
+        return task
+
+    def _fill(self) -> None:
+        """Take items and queue them, group by group, until enough are under way."""
+        while self._pool is not None and len(self._tasks) + self._groups.size <= max(self._ahead, self._groups.size):
+            group = self._take_group()
+            if group is None:
+                return
+            self._tasks.extend(group.tasks)
+            self._pool.submit(group)
+
+    def _next_here(self) -> Task[Item, T] | None:
+        """The same without threads: batches are completed when asked for, those of groups one batch before.
+
+        What is done with every batch, between two training steps, is done quickly.
+        """
+        if not self._in_groups:  # of which tiny batches would notice the cost
+            task = self._take(0)
+            if task is not None:
+                if task.error is None:
+                    (task.complete,) = self._groups.begin([(task.batch, task.item)])  # type: ignore[list-item]
+                task.run(self._flag)
+            return task
+        while len(self._tasks) <= 1:
+            while len(self._begun) <= 1 and self._begin_here():
+                pass
+            if not self._begun:
+                break
+            for _ in range(max(1, self._groups.in_a_row())):
+                self._tasks.append(self._begun[0].run_one())
+                if not self._begun[0].tasks or self._tasks[-1].error is not None:
+                    break
+            if not self._begun[0].tasks:
+                self._begun.popleft()
+            if (error := self._tasks[-1].error) is not None:
+                if not isinstance(error, Exception):
+                    raise error  # an interrupt does not wait for its turn
+                del error  # its traceback refers to this frame
+                break
+        return self._tasks.popleft() if self._tasks else None
+
+    def _begin_here(self) -> bool:
+        """Begin the next group; whether there is one."""
+        group = self._take_group()
+        if group is None:
+            return False
+        self._begun.append(group)
+        del group  # the traceback of an error refers to this frame
+        self._begun[-1].start()
+        return True
+
+    def _take_group(self) -> Group[Item, T] | None:
+        """The tasks of the next items; ``None`` after the last item."""
+        if self._stats is not None:
+            self._stats.take_handed()
+        tasks: list[Task[Item, T]] = []
+        while len(tasks) < self._groups.size and (task := self._take(len(self._tasks) + len(tasks))) is not None:
+            tasks.append(task)
+            if task.error is not None:
+                break
+        return Group(tasks, self._groups, self._flag) if tasks else None
+
+    def _take(self, place: int) -> Task[Item, T] | None:
+        """The task of the next item; one that has failed if taking it failed; ``None`` after the last item.
+
+        ``place`` is the number of tasks that are under way before it.
+        """
+        if self._items is None:
+            return None
+        gate = self._flag.gate() if self._pool is not None and place >= self._complete else None
+        try:
+            item = next(self._items)
+            snapshot = None if self._snapshot_of is None else self._snapshot_of()
+        except StopIteration:
+            self._items = None
+            return None
+        except Exception as error:
+            self._items = None
+            task: Task[Item, T] = Task(self._batch_of(self._taken), None, None, gate)
+            task.error = error
+            return task
+        batch = self._batch_of(self._taken)
+        self._taken += 1
+        return Task(batch, item, snapshot, gate)
+
+    def _restart(self) -> None:
+        """In a forked child: what the parent's threads had not finished is made again here."""
+        self._pid = os.getpid()
+        for old in list(self._tasks):
+            self._tasks.popleft()
+            task = old
+            if old.done.locked():
+                task = Task(old.batch, old.item, old.snapshot)
+                task.error = old.error  # of taking its item
+                assert self._pool is not None
+                self._pool.submit(Group([task], self._groups, self._flag))
+            self._tasks.append(task)
+
+    def close(self) -> None:
+        """End the threads of this pipeline and drop the batches made ahead. Further calls do nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._flag.close()
+        if self._closing is not None:
+            self._closing()
+        pool = self._pool
+        if self._own_pool and pool is not None:
+            pool.close()
+        # A thread that waited for a batch has been woken; one that makes a batch may take longer than a close may.
+        if self.lock.acquire(timeout=Crew.close_seconds):
+            try:
+                self._drop()
+            finally:
+                self.lock.release()
+
+    def _drop(self) -> None:
+        self._items = None
+        self._tasks.clear()
+        while self._begun:
+            self._begun.popleft().skip(None)
+        pool, self._pool = self._pool, None
+        if self._own_pool and pool is not None:
+            pool.close()  # a thread that took its turn before the lock was free may have started others
+
+    def __enter__(self) -> Pipeline[Item, T]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _one_by_one(make: Callable[[int, Item], T]) -> Callable[[Sequence[tuple[int, Item]]], list[Callable[[], T]]]:
+    """Nothing is begun before it is made."""
+    return lambda batches: [partial(make, batch, item) for batch, item in batches]
+
+
+def _as_seen_by_caller(task: Task[Item, T], epoch: int, replay: str) -> BaseException:
+    """The error of a task as it is raised: with a note, unless it is an interrupt or the fault of other ranks."""
+    error, task.error = task.error, None
+    assert error is not None
+    if not isinstance(error, Exception) or isinstance(error, RankError):
+        return error
+    if isinstance(error, StopIteration):  # which would end the epoch without a word
+        stopped = RuntimeError("Expected a batch, got StopIteration. Raise another exception.")
+        stopped.__cause__, error = error, stopped
+    if task.item is None and failed_batch(error) is not None:  # the items come from another pipeline, which named it
+        return error
+    note_batch(error, epoch=epoch, batch=task.batch, replay=replay)
+    return error
+
+
+def _check(
+    make: object,
+    num_workers: int,
+    prefetch: int,
+    timeout: float | None,
+    worker_init: Callable[[int], None] | None,
+    pool: WorkerPool | None,
+) -> None:
+    if num_workers < 0:
+        raise InputError(f"Expected num_workers of at least 0, got {num_workers}. Pass 0 to sample in the caller.")
+    if prefetch < 1:
+        raise InputError(f"Expected at least 1 batch ahead per thread, got {prefetch}. Pass 1 or more, 2 is usual.")
+    if timeout is not None and timeout < 0:
+        raise InputError(f"Expected a timeout in seconds, at least 0, got {timeout}. Pass 0 to wait for ever.")
+    if num_workers == 0 and timeout:
+        raise InputError(f"Expected timeout=0 with num_workers=0, got {timeout}. Pass num_workers=1.")
+    if num_workers == 0 and (worker_init is not None or pool is not None):
+        raise InputError("Expected neither worker_init nor pool with num_workers=0, which has no threads. Drop them.")
+    if isinstance(make, Groups) and make.size < 1:
+        raise InputError(f"Expected groups of at least 1 batch, got {make.size}. Pass 1 or more.")
+    if pool is not None and pool.start_ahead != isinstance(make, Groups):
+        raise InputError("Expected a pool with start_ahead for groups, without it for others. Pass such a pool.")
+    if pool is not None and (worker_init is not None or pool.num_workers != num_workers):
+        raise InputError(
+            f"Expected a pool of {num_workers} threads that has its own worker_init, got one of {pool.num_workers}. "
+            "Give worker_init and num_workers to the pool."
+        )

@@ -1,0 +1,383 @@
+"""Where the time of an epoch goes, and what to do about it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from threading import Lock, current_thread
+from time import perf_counter
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from manyhop.errors import InputError
+from manyhop.loading.pipeline.advice import advise
+from manyhop.system import kernel_progress
+from manyhop.system.kernel_progress import Compilation, compiled_within
+from manyhop.system.threads import available_cores
+
+Stage = Literal["sample", "gather", "assemble", "wait", "step"]
+ON_GPU = "GPU of "
+"""Before the name of a thread: what a GPU does for it."""
+
+STAGES: tuple[Stage, ...] = ("sample", "gather", "assemble")
+"""The stages of making a batch, in order."""
+
+Handed: TypeAlias = tuple[int, float | None, int, float, float]
+"""A batch that was handed out: the one before, when work on that began, the batch, when it was asked for and given."""
+
+_KEPT_BATCHES = 64
+
+
+class Interval(NamedTuple):
+    """One stage of one batch, as it happened."""
+
+    batch: int
+    """Index of the batch in its epoch."""
+
+    stage: Stage
+    """What was done: ``wait`` and ``step`` are the user's, the others belong to making the batch."""
+
+    thread: str
+    """Name of the thread that did it; ``user`` for ``wait`` and ``step``."""
+
+    start: float
+    """Seconds on the clock of ``time.perf_counter``."""
+
+    end: float
+    """Seconds on the same clock."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatsReport:
+    """Figures of a loader since it was made, or since an earlier report. ``print`` shows them as a table."""
+
+    batches: int
+    """Batches handed to the user."""
+
+    seeds: int
+    """Seeds of the batches made."""
+
+    edges: int
+    """Sampled edges of the batches made."""
+
+    nodes: int
+    """Sampled nodes of the batches made."""
+
+    gathered_bytes: int
+    """Bytes of feature rows gathered."""
+
+    exchanged_bytes: int
+    """Bytes of feature rows received from other nodes."""
+
+    cache_hit_rate: float
+    """Of the rows that batches needed from other nodes, and for a GPU from other GPUs and from the host, the part that
+    was in the cache; 0 if none was needed."""
+
+    pad_fit_rate: float | None
+    """Of the batches that were padded to fixed sizes, the part that fit into the first ones; ``None``: none was."""
+
+    seeds_per_s: float
+    """Seeds per second of the user's time (waiting and steps)."""
+
+    edges_per_s: float
+    """Sampled edges per second of the user's time."""
+
+    sample_s: float
+    """Seconds in sampling, summed over threads; on a GPU: seconds of the GPU."""
+
+    gather_s: float
+    """Seconds in gathering features, summed over threads; on a GPU: seconds of the GPU."""
+
+    assemble_s: float
+    """Seconds in building the user's batch objects and in transforms, summed over threads, on the host."""
+
+    compile_s: float
+    """Seconds in which these stages waited for kernels to be compiled, or loaded, summed over threads; they are in none
+    of them."""
+
+    waited_s: float
+    """Seconds the user waited for batches; on a GPU also those for which the user's stream waited."""
+
+    first_wait_s: float
+    """The part of ``waited_s`` before the very first batch: compiling, starting threads."""
+
+    step_s: float
+    """Seconds of the user's own steps between batches; on a GPU, the host waits for earlier steps in them."""
+
+    num_workers: int
+    """Sampling threads of the loader."""
+
+    advice: str
+    """What limits the speed, and what to do about it."""
+
+    placement: str = ""
+    """Where a GPU reads topology and features, and why, in a line; ``loader.placement`` has more. And how much of the
+    rows in files is kept in memory."""
+
+    totals: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
+    """Sums since the loader was made, which a later report subtracts."""
+
+    source: object = field(default=None, repr=False, compare=False)
+    """The same in all reports of a loader, and in no others."""
+
+    def metrics(self, prefix: str = "manyhop/") -> dict[str, float]:
+        """Return all figures by name, for a logger: ``{"manyhop/seeds_per_s": 81920.0, ...}``.
+
+        The names are those of the attributes above. Texts are left out, and ``pad_fit_rate`` if nothing was padded.
+        """
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {prefix + name: float(value) for name, value in values.items() if isinstance(value, int | float)}
+
+    def __str__(self) -> str:
+        per_batch = 1e3 / max(1, self.batches)
+        rows = [
+            ("sampling", self.sample_s),
+            ("gathering", self.gather_s),
+            ("assembling", self.assemble_s),
+            *([("compiling", self.compile_s)] if self.compile_s else []),
+            ("waited for", self.waited_s),
+            ("your step", self.step_s),
+        ]
+        lines = [
+            f"{self.batches} batches, num_workers={self.num_workers}: {_si(self.seeds_per_s).strip()} seeds/s, "
+            f"{_si(self.edges_per_s).strip()} edges/s, {_si(self.gathered_bytes)}B of features",
+            f"{'':12}{'seconds':>10}{'ms/batch':>10}",
+        ]
+        lines += [f"{name:12}{seconds:10.3f}{seconds * per_batch:10.2f}" for name, seconds in rows]
+        if self.exchanged_bytes or self.cache_hit_rate:
+            lines.append(
+                f"from elsewhere: {_si(self.exchanged_bytes)}B exchanged, {self.cache_hit_rate:.0%} of the rows found "
+                "in the cache"
+            )
+        if self.pad_fit_rate is not None:
+            lines.append(f"padded: {self.pad_fit_rate:.1%} of the batches fit into the first sizes")
+        if self.placement:
+            lines.append(f"placement: {self.placement}")
+        return "\n".join([*lines, f"advice: {self.advice}"])
+
+
+class Stats:
+    """Collects the figures of a loader; safe to use from several threads, a few microseconds per batch.
+
+    A copy or a pickle begins empty.
+
+    Args:
+        num_workers: sampling threads of the loader, for the advice.
+        on_gpu: batches are made by a GPU, for the advice.
+    """
+
+    def __init__(self, num_workers: int = 0, *, on_gpu: bool = False) -> None:
+        self.num_workers = num_workers
+        self.on_gpu = on_gpu
+        self._lock = Lock()
+        self._handed: deque[Handed] = deque()
+        self.handed: Callable[[Handed], None] = self._handed.append
+        self._before_epoch: StatsReport | None = None
+        """``handed((last, step_start, batch, start, end))``: the user, who has worked on batch ``last`` from
+        ``step_start`` (``None``: on none), waited for another one from ``start`` to ``end``. Costs next to nothing
+        until somebody looks."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything recorded so far."""
+        self._source = object()
+        self._handed.clear()
+        with self._lock:
+            self._seconds: dict[str, float] = dict.fromkeys((*STAGES, "wait", "step"), 0.0)
+            self._batches = self._seeds = self._edges = self._nodes = self._bytes = 0
+            self._exchanged = self._other_rows = self._cached_rows = self._padded = self._fit = 0
+            self._first_wait = 0.0
+            self._compilations: set[Compilation] = set()
+            self._intervals: deque[tuple[int, Stage, str, float, float]] = deque(
+                maxlen=_KEPT_BATCHES * len(self._seconds)
+            )
+
+    def stage(self, batch: int, name: Stage) -> StageTimer:
+        """Time the body of a ``with`` statement as one stage of making a batch (also if it raises)."""
+        return StageTimer(self, batch, name)
+
+    def record(
+        self, batch: int, name: Stage, start: float, end: float, thread: str | None = None, times: int = 1
+    ) -> None:
+        """Add an interval, in seconds of ``time.perf_counter``, that a thread (the caller) spent in a stage.
+
+        It is one of several ``times`` that were like it.
+        """
+        if name not in self._seconds:
+            raise InputError(f"Expected a stage out of {tuple(self._seconds)}, got {name!r}. Use one of them.")
+        thread, known = thread or current_thread().name, kernel_progress.compilations
+        compiled = compiled_within(thread.removeprefix(ON_GPU), start, end) if known and start < known[-1].end else ()
+        self._add((batch, name, thread, start, end), times, compiled)
+
+    def stalled(self, seconds: float) -> None:
+        """The user's stream waited for batches while its host went on: a part of the step was waiting."""
+        if seconds <= 0:
+            return
+        self.take_handed()
+        with self._lock:
+            waited = min(seconds, self._seconds["step"])
+            self._seconds["step"] -= waited
+            self._seconds["wait"] += waited
+
+    def count(
+        self,
+        *,
+        seeds: int = 0,
+        edges: int = 0,
+        nodes: int = 0,
+        gathered_bytes: int = 0,
+        exchanged_bytes: int = 0,
+        other_rows: int = 0,
+        cached_rows: int = 0,
+        padded: int = 0,
+        fit: int = 0,
+    ) -> None:
+        """Add what one batch contains: of it, bytes from other ranks, rows that are elsewhere, those in the cache; and
+        whether it was padded, and fit into the first sizes."""
+        with self._lock:
+            self._seeds += seeds
+            self._edges += edges
+            self._nodes += nodes
+            self._bytes += gathered_bytes
+            self._exchanged += exchanged_bytes
+            self._other_rows += other_rows
+            self._cached_rows += cached_rows
+            self._padded += padded
+            self._fit += fit
+
+    def waited(self, batch: int, start: float, end: float) -> None:
+        """The user waited for a batch, and has it now."""
+        if self._batches == 0:
+            self._first_wait = end - start
+        self._batches += 1
+        self._add((batch, "wait", "user", start, end))
+
+    def take_handed(self) -> None:
+        """Add what :attr:`handed` has collected."""
+        with contextlib.suppress(IndexError):  # until there are no more
+            while True:
+                last, step_start, batch, start, end = self._handed.popleft()
+                if step_start is not None:
+                    self.stepped(last, step_start, start)
+                self.waited(batch, start, end)
+
+    def stepped(self, batch: int, start: float, end: float) -> None:
+        """Note that the user requests the next batch, after a step."""
+        self._add((batch, "step", "user", start, end))
+
+    def _add(
+        self, interval: tuple[int, Stage, str, float, float], times: int = 1, compiled: Sequence[Compilation] = ()
+    ) -> None:
+        _, stage, _, start, end = interval
+        seconds = end - start
+        for each in compiled:
+            seconds -= min(end, each.end) - max(start, each.start)
+        with self._lock:
+            self._seconds[stage] += times * seconds
+            self._compilations.update(compiled)  # on a GPU, a stage of the host may have the same ones
+            self._intervals.append(interval)
+
+    def intervals(self) -> list[Interval]:
+        """The intervals of the last batches (about 64), oldest first."""
+        self.take_handed()
+        with self._lock:
+            return [Interval(*interval) for interval in self._intervals]
+
+    def begin_epoch(self) -> None:
+        """An epoch begins now, for later reports since then."""
+        self._before_epoch = self.report()
+
+    def report(self, since: StatsReport | Literal["epoch"] | None = None) -> StatsReport:
+        """Return the figures so far, or those since an earlier report or since the last epoch began.
+
+        Raises:
+            InputError: ``since`` is something else, or of another loader.
+        """
+        if isinstance(since, str):
+            if since != "epoch":
+                raise InputError(f'Expected since="epoch" or an earlier report, got {since!r}. Use one of them.')
+            since = self._before_epoch
+        elif since is not None and not isinstance(since, StatsReport):
+            raise InputError(f'Expected since="epoch" or an earlier report, got {since!r:.60}. Use one of them.')
+        elif since is not None and since.source is not self._source:
+            raise InputError("Expected an earlier report of this loader, got one of another. Keep one per loader.")
+        self.take_handed()
+        with self._lock:
+            now: dict[str, float] = {
+                **self._seconds,
+                "compile": sum(c.end - c.start for c in self._compilations),
+                "first_wait": self._first_wait,
+                "batches": self._batches,
+                "seeds": self._seeds,
+                "edges": self._edges,
+                "nodes": self._nodes,
+                "bytes": self._bytes,
+                "exchanged": self._exchanged,
+                "other_rows": self._other_rows,
+                "cached_rows": self._cached_rows,
+                "padded": self._padded,
+                "fit": self._fit,
+            }
+        before = {} if since is None else since.totals
+        # Seconds can move from "step" to "wait" after an earlier report.
+        s = {name: max(0, value - before.get(name, 0)) for name, value in now.items()}
+        total, batches = s["wait"] + s["step"], int(s["batches"])
+        return StatsReport(
+            batches=batches,
+            seeds=int(s["seeds"]),
+            edges=int(s["edges"]),
+            nodes=int(s["nodes"]),
+            gathered_bytes=int(s["bytes"]),
+            exchanged_bytes=int(s["exchanged"]),
+            cache_hit_rate=s["cached_rows"] / s["other_rows"] if s["other_rows"] else 0.0,
+            pad_fit_rate=s["fit"] / s["padded"] if s["padded"] else None,
+            seeds_per_s=s["seeds"] / total if total else 0.0,
+            edges_per_s=s["edges"] / total if total else 0.0,
+            sample_s=s["sample"],
+            gather_s=s["gather"],
+            assemble_s=s["assemble"],
+            compile_s=s["compile"],
+            waited_s=s["wait"],
+            first_wait_s=s["first_wait"],
+            step_s=s["step"],
+            num_workers=self.num_workers,
+            advice=advise(
+                batches=batches,
+                making={"sampling": s["sample"], "gathering": s["gather"], "assembling": s["assemble"]},
+                waited=s["wait"] - s["first_wait"],
+                step=s["step"],
+                num_workers=self.num_workers,
+                cores=available_cores(),
+                on_gpu=self.on_gpu,
+            ),
+            totals=now,
+            source=self._source,
+        )
+
+    def __reduce__(self) -> tuple[Any, tuple[int]]:
+        return partial(Stats, on_gpu=self.on_gpu), (self.num_workers,)
+
+
+class StageTimer:
+    """Adds the time between entering and leaving to the statistics. (A generator would cost three times as much.)"""
+
+    __slots__ = ("_batch", "_name", "_start", "_stats")
+
+    def __init__(self, stats: Stats, batch: int, name: Stage) -> None:
+        self._stats, self._batch, self._name = stats, batch, name
+
+    def __enter__(self) -> None:
+        self._start = perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self._stats.record(self._batch, self._name, self._start, perf_counter())
+
+
+def _si(x: float) -> str:
+    """A number with three digits and a unit prefix: ``12.3 M``."""
+    for limit, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if x >= limit:
+            return f"{x / limit:.3g} {prefix}"
+    return f"{x:.3g} "

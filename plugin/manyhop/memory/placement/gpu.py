@@ -1,0 +1,253 @@
+"""What GPUs read: a copy on each, a part on each, host memory that they reach into, or batches that the CPU makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal, get_args
+
+from manyhop.errors import CapacityError, InputError, MissingExtraError
+from manyhop.memory.placement.hardware import Hardware
+from manyhop.memory.placement.item import GPUPlace, Item, check_names
+from manyhop.memory.placement.needs import Needs
+from manyhop.memory.placement.reasons import reason, too_much
+from manyhop.system.units import in_units
+
+GPUMode = Literal["auto", "cuda-cuda", "pinned-cuda", "cpu-cuda", "sharded", "distributed"]
+"""What ``placement=`` of a loader may be."""
+
+CACHE_SHARE = 0.2
+"""No more than this share of a feature is kept on each GPU as hot rows."""
+
+_MOST_NAMES = 4  # in a line
+
+# The features that are smaller leave a place all at once: hundreds of types are decided quickly.
+_ONE_BY_ONE = 12
+
+_EVERYTHING: dict[str, GPUPlace] = {"cuda-cuda": "device", "pinned-cuda": "pinned", "cpu-cuda": "host"}
+# Best first. What a mode leaves open: sharded and distributed concern features of which GPUs can hold parts.
+_OPEN: dict[str, tuple[GPUPlace, ...]] = {
+    "auto": ("device", "sharded", "pinned", "distributed", "host"),
+    "sharded": ("device", "sharded"),
+    "distributed": ("device", "sharded", "pinned"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPUChoice:
+    """Where one item goes, and why."""
+
+    item: Item
+    place: GPUPlace
+    cache_bytes: int
+    """Bytes of each GPU that hold this feature's hot rows, those asked for most often; 0 where none are kept."""
+    reason: str
+    """A sentence or two."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPUPlacement:
+    """What :func:`decide_gpu` decided; ``str`` gives it in sentences."""
+
+    topology: GPUChoice
+    features: tuple[GPUChoice, ...]
+    """In the given order."""
+    gpu_usable: int
+    """Bytes of each GPU that were given out."""
+    gpu_bytes: int
+    """Bytes that each GPU needs, hot rows included."""
+    host_usable: int
+    """Bytes of each node that were given out."""
+    host_bytes: int
+    """Bytes that each node needs beside what is in its memory already (files that stay files need none)."""
+    pinned_bytes: int
+    """Bytes that each process page-locks; other processes of the node lock the same memory."""
+
+    def place_of(self, feature: str) -> GPUPlace:
+        """The place of the feature of this name."""
+        return next(choice.place for choice in self.features if choice.item.name == feature)
+
+    def summary(self) -> str:
+        """Return where everything is in a line: items of a place together, with the reason of the largest.
+
+        A topology that is not a copy on the GPU has a reason of its own: GPUs read it otherwise than rows.
+        """
+        found: dict[tuple[GPUPlace, bool], list[GPUChoice]] = {}
+        for choice in (self.topology, *self.features):
+            alone = choice is self.topology and choice.place != "device"
+            found.setdefault((choice.place, alone), []).append(choice)
+        parts = []
+        for (place, _), choices in found.items():
+            names = ", ".join(choice.item.name for choice in choices[:_MOST_NAMES])
+            more = f" and {len(choices) - _MOST_NAMES} more" if len(choices) > _MOST_NAMES else ""
+            largest = max(choices, key=lambda choice: choice.item.nbytes)
+            parts.append(f"{names}{more}: {place} ({largest.reason.rstrip('.')})")
+        return "; ".join(parts)
+
+    def __str__(self) -> str:
+        lines = [f"{c.item.name}: {c.place}. {c.reason}" for c in (self.topology, *self.features)]
+        lines.append(f"Needed per GPU: {in_units(self.gpu_bytes)} of {in_units(self.gpu_usable)} usable.")
+        lines.append(f"Needed per node: {in_units(self.host_bytes)} of {in_units(self.host_usable)} usable.")
+        return "\n".join(lines)
+
+
+def decide_gpu(topology: Item, features: Sequence[Item], hardware: Hardware, *, mode: GPUMode = "auto") -> GPUPlacement:
+    """Decide where topology and features go for ranks that have one GPU each.
+
+    ``auto``: what fits goes to each GPU. If not all fits, the largest features are sharded over the GPUs of a node,
+    then the topology is; what does not fit then is pinned. Where the memory of the node is too small, features are
+    distributed over all GPUs, and so is the topology where cuGraph is installed, which then samples it; what is left
+    then is left to the CPU. Hot rows of features that are not on each GPU are kept there. As little as possible takes
+    each step, the largest features first, the topology last.
+
+    ``cuda-cuda``, ``pinned-cuda`` and ``cpu-cuda`` put everything on the device, in pinned memory, in host memory.
+    ``sharded`` and ``distributed`` do that to the features that can be; the others, and the topology, go where they
+    are read fastest.
+
+    Args:
+        topology: the tables that samplers read, in the size they have there.
+        features: all other tensors; those that are on a GPU already are left out.
+        hardware: what there is.
+        mode: what is decided beforehand.
+
+    Raises:
+        CapacityError: it does not fit; the message names what does not, and what would help.
+        InputError: an unknown mode, or one that this hardware, or a loader made by each rank for itself, cannot have.
+        MissingExtraError: ``sharded`` without pylibwholegraph.
+    """
+    if mode not in get_args(GPUMode):
+        raise InputError(f"Expected a placement of {list(get_args(GPUMode))}, got {mode!r}.")
+    check_names([topology, *features])
+    _check_mode(mode, hardware)
+    items = {item.name: item for item in (topology, *features)}
+    search = _Search(topology, features, hardware, mode)
+    places = search.best()
+    if places is None:
+        auto = mode != "auto" and _Search(topology, features, hardware, "auto").best() is not None
+        raise CapacityError(too_much(items, search.most_modest(), hardware, mode, auto))
+    return _placement(topology, features, hardware, mode, places)
+
+
+def _check_mode(mode: GPUMode, hardware: Hardware) -> None:
+    if mode not in ("sharded", "distributed") or hardware.world_size == 1:
+        return
+    if not hardware.together:
+        raise InputError(
+            f"placement={mode!r} spreads rows over the GPUs of several ranks, which have to make the loader "
+            "together: pass distributed=True, or another placement."
+        )
+    if mode == "sharded" and hardware.gpus_per_node > 1:
+        if not hardware.peer_access:
+            raise InputError(
+                "placement='sharded' needs GPUs that read each other's memory (peer access), which those of "
+                "this machine cannot. Pass placement='distributed', which sends rows instead, or 'pinned-cuda'."
+            )
+        if not hardware.wholegraph:
+            raise MissingExtraError("pylibwholegraph", "cu13", "placement='sharded'")
+
+
+class _Search:
+    """Looks for the best places that a mode allows."""
+
+    def __init__(self, topology: Item, features: Sequence[Item], hardware: Hardware, mode: GPUMode) -> None:
+        self.topology, self.hardware = topology, hardware
+        self.items = {item.name: item for item in (topology, *features)}
+        self.fixed: dict[str, GPUPlace] = {}
+        if mode in _EVERYTHING:
+            self.fixed = dict.fromkeys(self.items, _EVERYTHING[mode])
+        elif mode == "sharded":
+            # Scripts that ask for parts run unchanged where there is one GPU, which then holds all of them.
+            part: GPUPlace = "device" if hardware.gpus_per_node == 1 else "sharded"
+            self.fixed = {item.name: part for item in features if item.can_shard}
+        elif mode == "distributed":
+            part = "device" if hardware.world_size == 1 else "distributed"
+            self.fixed = {item.name: part for item in features if item.can_shard}
+        for item in self.items.values():
+            there = [place for place in _OPEN["auto"] if place in item.there]
+            if item.held is not None:
+                self.fixed[item.name] = item.held
+            elif there and (mode == "auto" or (mode == "sharded" and "sharded" in there)):
+                self.fixed[item.name] = there[0] if mode == "auto" else "sharded"
+        open_ = sorted((i for i in features if i.name not in self.fixed), key=lambda item: item.nbytes, reverse=True)
+        small = open_[_ONE_BY_ONE:]
+        alike = [[i for i in small if i.can_shard], [i for i in small if not i.can_shard]]
+        self.order = [*([item] for item in open_[:_ONE_BY_ONE]), *filter(None, alike)]
+        """Items that are still open, in the order in which they leave the good places."""
+        if topology.name not in self.fixed:
+            self.order.append([topology])
+        self.can = _there(hardware, _OPEN.get(mode, ("device",)))
+
+    def best(self) -> dict[str, GPUPlace] | None:
+        """Item -> place; ``None`` where nothing fits."""
+        for places in self._ways(self.order, self.can):
+            if self._fit({**self.fixed, **places}):
+                return self._promoted({**self.fixed, **places})
+        return None
+
+    def most_modest(self) -> dict[str, GPUPlace]:
+        """Item -> the worst place that it can have in this mode."""
+        return {**self.fixed, **{i.name: [p for p in self.can if self._can_be(i, p)][-1] for i in chain(*self.order)}}
+
+    def _ways(self, order: Sequence[Sequence[Item]], places: Sequence[GPUPlace]) -> Iterator[dict[str, GPUPlace]]:
+        """All ways to cut ``order`` into a run for each of ``places``; as little as possible goes to the last."""
+        worst, better = places[-1], places[:-1]
+        takes = [items for items in order if all(self._can_be(item, worst) for item in items)]
+        for count in range(len(takes) + 1) if better else ([len(takes)] if takes == order else []):
+            taken = dict.fromkeys((item.name for item in chain(*takes[:count])), worst)
+            rest = [items for items in order if items not in takes[:count]]
+            for way in self._ways(rest, better) if better else [{}]:
+                yield {**way, **taken}
+
+    def _promoted(self, places: dict[str, GPUPlace]) -> dict[str, GPUPlace]:
+        """Whole runs were moved; what is small enough for a better place beside the others comes back to it."""
+        for item in reversed(list(chain(*self.order))):
+            for place in self.can[: self.can.index(places[item.name])]:
+                if self._can_be(item, place) and self._fit({**places, item.name: place}):
+                    places = {**places, item.name: place}
+                    break
+        return places
+
+    def _can_be(self, item: Item, place: GPUPlace) -> bool:
+        if place == "distributed":
+            return item.can_shard and (item is not self.topology or (item.can_distribute and self.hardware.cugraph))
+        return place != "sharded" or item.can_shard
+
+    def _fit(self, places: dict[str, GPUPlace]) -> bool:
+        return Needs(self.items, places, self.hardware).fit()
+
+
+def _there(hardware: Hardware, places: Sequence[GPUPlace]) -> list[GPUPlace]:
+    """Those of ``places`` that this hardware has, best first."""
+    several = hardware.together and hardware.world_size > 1
+    peers = several and hardware.gpus_per_node > 1 and hardware.peer_access and hardware.wholegraph
+    # Inside a node of peers, distributed rows would take as much memory as sharded ones.
+    has = {"sharded": peers, "distributed": several and not (peers and hardware.num_nodes == 1)}
+    return [place for place in places if has.get(place, True)]
+
+
+def _placement(
+    topology: Item, features: Sequence[Item], hardware: Hardware, mode: GPUMode, places: Mapping[str, GPUPlace]
+) -> GPUPlacement:
+    items = {item.name: item for item in (topology, *features)}
+    needs = Needs(items, places, hardware)
+    without: set[GPUPlace] = {"device", "host"} if mode == "cpu-cuda" else {"device"}
+    cached = [i for i in features if i.can_shard and places[i.name] not in without]
+    room, total = hardware.gpu_usable - needs.gpu, sum(item.nbytes for item in cached)
+    caches = {i.name: min(int(i.nbytes * CACHE_SHARE), room * i.nbytes // max(total, 1)) for i in cached}
+
+    def choose(item: Item) -> GPUChoice:
+        place, cache = places[item.name], caches.get(item.name, 0)
+        asked = item.held is not None or (mode != "auto" and (mode in _EVERYTHING or place == mode))
+        why = reason(item, place, hardware, asked=asked, mapped=item.name in needs.mapped, cache=cache)
+        return GPUChoice(item=item, place=place, cache_bytes=cache, reason=why)
+
+    return GPUPlacement(
+        topology=choose(topology),
+        features=tuple(choose(item) for item in features),
+        gpu_usable=hardware.gpu_usable,
+        gpu_bytes=needs.gpu + sum(caches.values()),
+        host_usable=hardware.host_usable,
+        host_bytes=needs.host,
+        pinned_bytes=needs.pinned,
+    )

@@ -1,0 +1,172 @@
+"""What CPUs read: in the memory of the process, shared by the node, in its file, or spread over the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from manyhop.arguments import at_least_one
+from manyhop.errors import CapacityError
+from manyhop.memory.placement.item import RESERVE, Item, check_names, share_of
+from manyhop.system.units import in_units
+
+Place = Literal["process", "shared", "mapped", "sharded"]
+"""``process``: memory of the one process. ``shared``: one copy per node, which its ranks read. ``mapped``: the file, of
+which the operating system keeps in memory what is read often. ``sharded``: every node holds a part of the rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Where one item goes, and why."""
+
+    item: Item
+    place: Place
+    reason: str
+    """A sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """What :func:`decide` decided; ``str`` gives it in sentences."""
+
+    topology: Choice
+    features: tuple[Choice, ...]
+    """In the given order."""
+    usable: int
+    """Bytes of each node that were given out."""
+    bytes_per_node: int
+    """Bytes that every node needs (mapped files need none)."""
+
+    def place_of(self, feature: str) -> Place:
+        """The place of the feature of this name."""
+        return next(choice.place for choice in self.features if choice.item.name == feature)
+
+    def __str__(self) -> str:
+        lines = [f"{c.item.name}: {c.place}. {c.reason}" for c in (self.topology, *self.features)]
+        return "\n".join(
+            [*lines, f"Needed per node: {in_units(self.bytes_per_node)} of {in_units(self.usable)} usable."]
+        )
+
+
+def decide(
+    topology: Item,
+    features: Sequence[Item],
+    *,
+    memory: int,
+    ranks_per_node: int = 1,
+    num_nodes: int = 1,
+    can_shard: bool = True,
+) -> Placement:
+    """Decide where topology and features go.
+
+    What fits goes to memory: of the process where it is the only rank of its node, else once per node. If not all fits,
+    the largest features are sharded over the nodes, as few as possible; where that is not possible or not enough, the
+    largest items stay in their files. The topology, which is read most, is the last to do so, and is never sharded.
+
+    Args:
+        topology: the tables that samplers read.
+        features: all other tensors.
+        memory: free bytes of each node.
+        ranks_per_node: processes on each node.
+        num_nodes: nodes (machines).
+        can_shard: whether the loaders run in lockstep (``distributed=True``), which sharded features need.
+
+    Raises:
+        CapacityError: not all fits; the message names what would help.
+        InputError: numbers that make no sense.
+    """
+    at_least_one(memory=memory, ranks_per_node=ranks_per_node, num_nodes=num_nodes)
+    check_names(features)
+    usable = int(memory * (1 - RESERVE))
+    shards = num_nodes if can_shard else 1
+    mapped = _fewest_mapped(topology, features, usable, shards)
+    if mapped is None:
+        raise CapacityError(_remedies(topology, features, usable, num_nodes, can_shard))
+    in_memory = sorted((item for item in features if item.name not in mapped), key=_size, reverse=True)
+    room = usable - (0 if topology.name in mapped else topology.nbytes)
+    sharded = _fewest_sharded(in_memory, room, shards)
+    assert sharded is not None
+    needed = usable - room + sum(share_of(i.nbytes, shards) if i.name in sharded else i.nbytes for i in in_memory)
+
+    def choose(item: Item) -> Choice:
+        lacking = f"{in_units(item.nbytes)} do not fit in the {in_units(usable)} that are usable beside the rest"
+        if item.name in mapped:
+            reason = (
+                f"{lacking}: rows are read from the file, which the system keeps in the remaining "
+                f"{in_units(memory - needed)} as far as they go."
+            )
+            return Choice(item=item, place="mapped", reason=reason)
+        if item.name in sharded:
+            reason = (
+                f"{lacking}: each of {num_nodes} nodes holds {in_units(share_of(item.nbytes, shards))} of them. "
+                "Loaders need distributed=True."
+            )
+            return Choice(item=item, place="sharded", reason=reason)
+        if ranks_per_node == 1:
+            reason = f"{in_units(item.nbytes)} fit, and no other rank of the node needs them."
+            return Choice(item=item, place="process", reason=reason)
+        reason = f"{in_units(item.nbytes)} fit once per node, and its {ranks_per_node} ranks share them."
+        return Choice(item=item, place="shared", reason=reason)
+
+    return Placement(
+        topology=choose(topology),
+        features=tuple(choose(item) for item in features),
+        usable=usable,
+        bytes_per_node=needed,
+    )
+
+
+def _fewest_mapped(topology: Item, features: Sequence[Item], usable: int, shards: int) -> set[str] | None:
+    """Names of the items that stay in files so that the others fit: as few as possible, the topology last."""
+    mappable = sorted((item for item in features if item.can_map), key=_size, reverse=True)
+    mappable += [topology] if topology.can_map else []
+    for count in range(len(mappable) + 1):
+        mapped = {item.name for item in mappable[:count]}
+        rest = sorted((item for item in features if item.name not in mapped), key=_size, reverse=True)
+        room = usable - (0 if topology.name in mapped else topology.nbytes)
+        if _fewest_sharded(rest, room, shards) is not None:
+            return mapped
+    return None
+
+
+def _fewest_sharded(features: Sequence[Item], room: int, shards: int) -> set[str] | None:
+    """Names of the first of ``features`` that can be cut into ``shards``, as many as make all fit in ``room``."""
+    needed = sum(item.nbytes for item in features)
+    sharded: set[str] = set()
+    for item in features if shards > 1 else ():
+        if needed <= room:
+            break
+        if item.can_shard:
+            needed -= item.nbytes - share_of(item.nbytes, shards)
+            sharded.add(item.name)
+    return sharded if needed <= room else None
+
+
+def _size(item: Item) -> int:
+    return item.nbytes
+
+
+def _remedies(topology: Item, features: Sequence[Item], usable: int, num_nodes: int, can_shard: bool) -> str:
+    whole = [item for item in (topology, *features) if item is topology or not item.can_shard]
+    fixed = sum(item.nbytes for item in whole if not item.can_map)
+    loose = sum(item.nbytes for item in features if item.can_shard and not item.can_map)
+    parts = num_nodes if can_shard else 1
+    least = int((fixed + share_of(loose, parts)) / (1 - RESERVE)) + 1
+    stuck = [item.name for item in (topology, *features) if not item.can_map]
+    remedies = [
+        f"convert what cannot be mapped ({', '.join(stuck)}) with `manyhop convert` or manyhop.files.write, and leave "
+        "it in its files",
+        f"use nodes with {in_units(least)} of free memory",
+    ]
+    if usable > fixed and loose:
+        more = -(-loose // (usable - fixed))
+        if more > parts:
+            remedies.append(f"shard the features over {more} nodes or more (loaders with distributed=True)")
+    if loose:
+        remedies.append("store features as float16 or bfloat16")
+    return (
+        f"Topology and features need {in_units(topology.nbytes + sum(map(_size, features)))}, of which "
+        f"{in_units(fixed + share_of(loose, parts))} must be in the memory of each node; {in_units(usable)} are usable "
+        f"({1 - RESERVE:.0%} of what is free). One of these helps: {'; '.join(remedies)}."
+    )

@@ -1,0 +1,40 @@
+"""Tensors and topology in their places: put there once, read by all loaders of the process."""
+
+from manyhop.memory.stores.checksums import WHOLE_ONCE, checksum
+from manyhop.memory.stores.copies import Copy, Version, is_movable
+from manyhop.memory.stores.places import (
+    GPURows,
+    GraphPlace,
+    StoreExchange,
+    StorePlace,
+    as_it_is,
+    check_graph_place,
+    check_place,
+    leaves_host,
+    rows_in,
+)
+from manyhop.memory.stores.rows_of_nodes import NodeRows, counts_of_parts
+from manyhop.memory.stores.spread import TopologyPlace, is_held, place_for_topology, topology_place
+
+__all__ = [
+    "WHOLE_ONCE",
+    "Copy",
+    "GPURows",
+    "GraphPlace",
+    "NodeRows",
+    "StoreExchange",
+    "StorePlace",
+    "TopologyPlace",
+    "Version",
+    "as_it_is",
+    "check_graph_place",
+    "check_place",
+    "checksum",
+    "counts_of_parts",
+    "is_held",
+    "is_movable",
+    "leaves_host",
+    "place_for_topology",
+    "rows_in",
+    "topology_place",
+]

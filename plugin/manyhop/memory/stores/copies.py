@@ -1,0 +1,78 @@
+"""Copies of the user's tensors where GPUs read them: one for all loaders."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.memory.stores.checksums import WHOLE_ONCE, checksum
+from manyhop.system.arrays import as_tensor
+from manyhop.system.copying import to_device
+
+
+class Version:
+    """A tensor or an array as it is now."""
+
+    def __init__(self, value: Any) -> None:
+        self._source = value
+        self._version = value._version if isinstance(value, Tensor) else 0
+
+    @property
+    def of_tensor(self) -> tuple[Tensor, int] | None:
+        """The tensor and its version, as torch counts it; ``None`` for arrays."""
+        return (self._source, self._version) if isinstance(self._source, Tensor) else None
+
+    def is_of(self, value: Any) -> bool:
+        """Whether it is a version of this very tensor or array."""
+        return self._source is value
+
+    def is_current(self) -> bool:
+        """Whether it has not been changed in place (of arrays, nobody knows)."""
+        return not isinstance(self._source, Tensor) or self._source._version == self._version
+
+
+class Copy(Version):
+    """A tensor on a GPU, and what it is a copy of."""
+
+    def __init__(self, value: Any, device: torch.device) -> None:
+        super().__init__(value)
+        self._checksum = checksum(value, whole=WHOLE_ONCE)
+        self.there = to_device(as_tensor(value), device, "features")
+
+    @staticmethod
+    def of(value: Any, device: torch.device) -> Copy:
+        """The copy of a tensor on a device: an existing one, if there is one of the values that it has now."""
+        key = id(value), device
+        with _lock:
+            copy = _copies.get(key)
+            current = copy is not None and copy.is_of(value) and copy.is_current()
+            if copy is None or not current or copy._checksum != checksum(value, whole=WHOLE_ONCE):
+                copy = _copies[key] = Copy(value, device)
+            return copy
+
+    @staticmethod
+    def exists(value: Any, device: torch.device) -> bool:
+        """Whether a loader of this process holds a copy on a device that is current."""
+        with _lock:
+            copy = _copies.get((id(value), device))
+            return copy is not None and copy.is_of(value) and copy.is_current()
+
+
+_copies: weakref.WeakValueDictionary[Any, Copy] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def is_movable(value: Any, device: torch.device, *, also_there: bool = False) -> bool:
+    """Whether rows may be read from a copy elsewhere: dense tensors and arrays that the GPU does not hold yet.
+
+    ``also_there``: those that it holds, too.
+    """
+    if type(value) is Tensor or type(value) is torch.nn.Parameter:
+        elsewhere = value.device.type == "cpu" or (also_there and value.device == device)
+        return elsewhere and value.layout is torch.strided and value.dim() > 0 and not value.requires_grad
+    return isinstance(value, np.ndarray) and value.ndim > 0

@@ -1,0 +1,305 @@
+"""Rows of a store in the place that its user names: one mechanism for the stores of all adapters."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.arguments import one_of
+from manyhop.errors import FeatureError, InputError
+from manyhop.features import BufferPool, DistributedRows, RowRequest, ShardedRows, is_pinnable, pin
+from manyhop.files import Rows
+from manyhop.memory.placement import GPUPlace
+from manyhop.memory.stores.rows_of_nodes import Fill, NodeRows, begin_of, part_of_rows
+from manyhop.memory.stores.spread import SPREAD_PLACES, hold
+from manyhop.ranks import world
+from manyhop.ranks.control import DEFAULT_TIMEOUT
+from manyhop.ranks.world import World
+from manyhop.system.arrays import as_tensor
+from manyhop.system.copying import to_device
+
+if TYPE_CHECKING:
+    from manyhop.features import GPUExchange, WholeMemory
+
+StorePlace = Literal["process", "shared", "mapped", "pinned", "device", "sharded", "distributed", "auto"]
+"""``process``: memory of this process. ``shared``: host memory, once per node. ``mapped``: in files. ``pinned``: once
+per node, page-locked, where GPUs read. ``device``: on each GPU. ``sharded``: over the nodes' host memory or, with a
+device, over the GPUs of each node. ``distributed``: over the GPUs of all nodes. ``auto``: as ``shared``; loaders decide
+what their GPUs read."""
+
+GraphPlace = Literal["process", "shared", "pinned", "device", "sharded", "auto"]
+"""Of edges: ``process`` and ``shared`` as above; the others are where GPUs read the topology that is made of them, with
+``sharded`` over the GPUs of each node and ``auto`` where the first loader decides."""
+
+Held = Tensor | ShardedRows | DistributedRows
+
+
+def check_graph_place(place: Any, *, spreads: bool = False) -> None:
+    """Raise InputError for a graph's ``placement`` that is none, or needs a GPU where there is none.
+
+    ``spreads``: whether the edges may be spread over all ranks, ``"distributed"``.
+    """
+    places = [*get_args(GraphPlace), *(["distributed"] if spreads else [])]
+    if not isinstance(place, str) or place not in places:
+        hint = " Edges of a folder stay in its files: open it with placement='mapped'." if place == "mapped" else ""
+        raise InputError(f"Expected placement to be one of {places}, got {place!r}.{hint}")
+    if place in ("device", "pinned", "sharded"):
+        check_place(place, "cuda", None)
+
+
+def check_place(place: Any, device: Any, timeout: float | None) -> torch.device | None:
+    """Return the GPU that a store's place is on; ``None``: host memory.
+
+    Args:
+        place: the user's ``placement``.
+        device: the user's; ``None``: the current GPU for places that only GPUs have, else host memory.
+        timeout: the user's ``rank_timeout``.
+
+    Raises:
+        InputError: arguments that do not make sense, or no such GPU.
+    """
+    one_of("placement", place, get_args(StorePlace))
+    if timeout is not None and place in ("process", "mapped"):
+        raise InputError(f"Expected rank_timeout only where ranks share tensors, got {timeout!r}. Leave it out.")
+    if timeout is not None and not timeout > 0:
+        raise InputError(f"Expected a rank_timeout of more than 0 seconds, got {timeout!r}.")
+    on_gpu = place in ("pinned", "device", "distributed")
+    if device is None and not on_gpu:
+        return None
+    try:
+        found = torch.device("cuda" if device is None else device)
+    except (RuntimeError, TypeError):
+        found = torch.device("meta")
+    if found.type != "cuda" or not (on_gpu or place == "sharded"):
+        raise InputError(
+            f"Expected device='cuda' with placement='pinned', 'device', 'sharded' or 'distributed', else None, got "
+            f"placement={place!r} and device={device!r}."
+        )
+    return _there(found, place)
+
+
+def leaves_host(place: StorePlace, device: Any) -> bool:
+    """Return whether data that a node shares go on from there, to GPUs or over several nodes.
+
+    Raises:
+        InputError: as :func:`check_place`; a place that ranks do not share.
+    """
+    on_host = check_place(place, device, None) is None
+    if place in ("process", "mapped"):
+        raise InputError(f"Expected a placement that ranks share, got {place!r}. Call load() without share().")
+    return not on_host or place not in ("shared", "auto")
+
+
+def _there(device: torch.device, place: str) -> torch.device:
+    """Return a GPU, if it is there."""
+    if not (device.index or 0) < torch.cuda.device_count():
+        raise InputError(
+            f"Expected a GPU for placement={place!r}, got {device}, and {torch.cuda.device_count()} CUDA devices are "
+            "found. Keep the rows in host memory: placement='shared'."
+        )
+    return device
+
+
+def rows_in(place: StorePlace, device: torch.device | None, timeout: float | None) -> NodeRows | GPURows | None:
+    """Return what puts rows in a place; ``None`` where a store keeps what it is given.
+
+    Args:
+        place: of the store.
+        device: what :func:`check_place` returned.
+        timeout: seconds to wait for other ranks; ``None``: 600.
+    """
+    if device is not None:
+        return GPURows(place, device, timeout or DEFAULT_TIMEOUT)
+    return None if place in ("process", "mapped") else NodeRows(place == "sharded", timeout or DEFAULT_TIMEOUT)
+
+
+def as_it_is(value: Any) -> Any:
+    """Return rows that are in their place already, as a store holds them; ``None`` for others.
+
+    Takes ``WholeMemory``, ``ShardedRows``, ``DistributedRows``, and memory of other libraries through DLPack.
+
+    Raises:
+        FeatureError: memory in chunks, which is no tensor.
+    """
+    if isinstance(value, ShardedRows | DistributedRows):
+        return value
+    if type(value).__name__ == "WholeMemory" and type(value).__module__.startswith("manyhop."):
+        return rows_of_memory(value)
+    if not isinstance(value, Tensor | np.ndarray) and (
+        hasattr(value, "__dlpack__") or type(value).__name__ == "PyCapsule"
+    ):
+        return torch.utils.dlpack.from_dlpack(value)
+    return None
+
+
+def rows_of_memory(memory: WholeMemory) -> Tensor | DistributedRows:
+    """Return the rows of a memory over GPUs, or in pinned memory of the host, as a store holds them."""
+    kind, location = memory.division.kind, memory.division.location
+    if kind == "chunked":
+        raise FeatureError("Expected WholeMemory of kind 'continuous' or 'distributed' in a store, got 'chunked'.")
+    if kind == "distributed":
+        distributed = memory.rows()
+        hold(distributed, "device" if distributed.is_whole else "distributed")
+        return distributed
+    hold(memory.whole, "sharded" if location == "cuda" else "pinned")
+    return memory.whole
+
+
+class GPURows:
+    """Puts rows where GPUs read them, and gets those that ranks exchange. All ranks make and call it.
+
+    Args:
+        place: ``pinned``, ``device``, ``sharded`` or ``distributed``.
+        device: the GPU of this rank.
+        timeout: seconds to wait for other ranks.
+    """
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, place: StorePlace, device: torch.device, timeout: float) -> None:
+        self._place, self._device, self._timeout = place, device, timeout
+        self._title = f"GPU store {next(self._numbers)}"
+        self._host = NodeRows(False, timeout)
+        self._exchange: GPUExchange | None = None
+        self._calls = itertools.count()
+
+    def put(self, tensor: Any, index: Any, name: str) -> Tensor | DistributedRows:
+        """Put a tensor that all ranks have, or parts of it, as :meth:`NodeRows.put`; the whole may be on a GPU.
+
+        Raises:
+            CapacityError: there is not enough memory.
+            FeatureError: something else was given; the parts do not fit together.
+            RankError: the ranks do not put the same, or are late.
+        """
+        ours, what = world.init(timeout=self._timeout), f"{self._title}, {name}"
+        place = self._place_in(ours)
+        if place == "pinned":
+            return self._pinned(self._host.put(tensor, index, name))
+        begin = begin_of(tensor, index, name, what, self._timeout, on_gpu=True)
+        if place == "device":
+            whole = tensor if begin is None else self._host.put(tensor, index, name)
+            return self._on_device(to_device(as_tensor(whole), self._device, "features"))
+        part = as_tensor(tensor)
+        if begin is None:
+            memory = self._memory(part.shape, part.dtype, name)
+            memory.copy_from(part)
+        else:
+            part, num_rows = part_of_rows(part, begin, what, self._timeout)
+            memory = self._memory((num_rows, *part.shape[1:]), part.dtype, name)
+            memory.put(part, begin)
+        return rows_of_memory(memory)
+
+    def read(self, rows: Rows, name: str) -> Tensor | DistributedRows:
+        """Read a tensor from files that all nodes see: each rank reads only the rows that it is to hold.
+
+        Raises:
+            CapacityError: there is not enough memory.
+            InputError: a file that is truncated or damaged.
+            RankError: the ranks have different files; another rank failed or is late.
+        """
+        from manyhop.features.whole_memory.filling import read_rows
+
+        return self.make(
+            rows.shape, rows.dtype, name, lambda wanted, out: read_rows(rows, wanted, out, threads=None, progress=None)
+        )
+
+    def make(self, shape: Sequence[int], dtype: torch.dtype, name: str, fill: Fill) -> Tensor | DistributedRows:
+        """A tensor that exists once in its place, as :meth:`NodeRows.make`; ``fill`` writes to GPUs, unless pinned.
+
+        Raises:
+            CapacityError: there is not enough memory.
+            RankError: the ranks make different tensors; another rank failed or is late.
+        """
+        place = self._place_in(world.init(timeout=self._timeout))
+        if place == "pinned":
+            return self._pinned(self._host.make(shape, dtype, name, fill))
+        if place == "device":
+            whole = torch.empty(tuple(shape), dtype=dtype, device=self._device)
+            fill(range(shape[0]), whole)
+            return self._on_device(whole)
+        memory = self._memory(shape, dtype, name)
+        fill(memory.local_rows, memory.local)
+        memory.finish("is filled")
+        return rows_of_memory(memory)
+
+    def exchange(self, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
+        """Gather rows that are distributed, outside of a loader. All ranks call it."""
+        if self._exchange is None:
+            from manyhop.features import GPUExchange
+
+            self._exchange = GPUExchange(self._title, timeout=self._timeout)
+            world.at_shutdown(self._exchange.close)
+        device = next(iter(requests)).source.rows.device
+        on_gpu = [RowRequest(r.source, r.index.to(device), r.dim, r.name, r.bound) for r in requests]
+        try:
+            return self._exchange.gather(on_gpu, (0, next(self._calls)), pool=pool)
+        finally:
+            self._exchange.rest()
+
+    def _place_in(self, ours: World) -> StorePlace:
+        """Return the place, which is each rank's GPU where that has no others to share rows with."""
+        nodes = ours.num_nodes if self._place == "sharded" else 1
+        return "device" if self._place in SPREAD_PLACES and ours.world_size == nodes else self._place
+
+    def _memory(self, shape: Sequence[int], dtype: torch.dtype, name: str) -> WholeMemory:
+        from manyhop.features import WholeMemory
+
+        kind: Literal["continuous", "distributed"] = "continuous" if self._place == "sharded" else "distributed"
+        return WholeMemory(tuple(shape), dtype, kind=kind, name=name, timeout=self._timeout)
+
+    def _pinned(self, rows: Tensor | ShardedRows) -> Tensor:
+        assert isinstance(rows, Tensor)
+        return _held(page_locked(rows), "pinned")
+
+    def _on_device(self, rows: Tensor) -> Tensor:
+        return _held(rows, "device")
+
+
+def page_locked(rows: Tensor) -> Tensor:
+    """Return rows in page-locked memory: in place, unless this process alone has them and they are few.
+
+    Raises:
+        CapacityError: the system refuses.
+    """
+    if not is_pinnable(rows) and world.current().local_world_size == 1:
+        return rows.pin_memory()
+    pin(rows)
+    return rows
+
+
+class StoreExchange:
+    """Gathers rows of a store that ranks exchange, outside of a loader. All ranks make and call it.
+
+    Args:
+        place: of the store; rows that were put there as they are may be in another.
+    """
+
+    def __init__(self, place: NodeRows | GPURows | None) -> None:
+        self._place = place
+        self._of_others: dict[bool, NodeRows | GPURows | None] = {}
+
+    def __call__(self, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
+        """Gather rows whose sources are all sharded over nodes, or all distributed over GPUs."""
+        return self.place_of(requests[0].source).exchange(requests, pool)
+
+    def place_of(self, rows: ShardedRows | DistributedRows) -> NodeRows | GPURows:
+        """Return what puts rows where these are, and gets them."""
+        on_gpus = isinstance(rows, DistributedRows)
+        if self._place is not None and on_gpus == isinstance(self._place, GPURows):
+            return self._place
+        if on_gpus not in self._of_others:  # they were put as they are
+            place: StorePlace = "distributed" if on_gpus else "sharded"
+            self._of_others[on_gpus] = rows_in(place, rows.rows.device if on_gpus else None, None)
+        found = self._of_others[on_gpus]
+        assert found is not None
+        return found
+
+
+def _held(rows: Tensor, place: GPUPlace) -> Tensor:
+    hold(rows, place)
+    return rows

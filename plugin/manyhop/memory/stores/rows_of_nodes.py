@@ -1,0 +1,251 @@
+"""Tensors that the ranks put into a store together: once per node, whole or in parts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.errors import FeatureError, GraphError, RankError
+from manyhop.features import BufferPool, Exchange, RowRequest, ShardedRows, Shards, node_memory, spread
+from manyhop.files import Rows
+from manyhop.files.dtypes import dtype_name, dtype_of_name
+from manyhop.memory.sharing import share
+from manyhop.memory.stores.checksums import checksum
+from manyhop.ranks import control, world
+from manyhop.ranks.control import DEFAULT_TIMEOUT
+from manyhop.ranks.world import World
+from manyhop.system.arrays import as_tensor
+from manyhop.system.memory import require_memory
+
+Fill: TypeAlias = Callable[[range, Tensor], None]
+"""``fill(rows, out)`` writes rows of a tensor, by their numbers, into ``out``, ``[len(rows), ...]``."""
+
+
+class NodeRows:
+    """Puts tensors where they belong, and gets rows of those that are spread over nodes. All ranks make and call it.
+
+    Args:
+        sharded: every node holds a part of the rows; else all of them.
+        timeout: seconds to wait for other ranks.
+    """
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, sharded: bool, timeout: float) -> None:
+        self._sharded, self._timeout = sharded, timeout
+        self._title = f"store {next(self._numbers)}"
+        self._exchange: Exchange | None = None
+        self._calls = itertools.count()
+
+    def put(self, tensor: Any, index: Any, name: str) -> Tensor | ShardedRows:
+        """A tensor of all ranks: whole (``index`` is ``None`` or ``slice(None)``), or a part (``slice(begin, end)``).
+
+        Raises:
+            FeatureError: something else was given; the parts do not fit together.
+            RankError: the ranks do not put the same, or are late.
+        """
+        ours, what = world.init(timeout=self._timeout), f"{self._title}, {name}"
+        begin = begin_of(tensor, index, name, what, self._timeout)
+        if begin is None:
+            return self._put_whole(tensor, ours, what)
+        part, num_rows = part_of_rows(as_tensor(tensor), begin, what, self._timeout)
+        rows = spread(part, begin, self._wanted(num_rows, ours), self._connected(), what, self._timeout)
+        return self._held(rows, num_rows, ours)
+
+    def read(self, rows: Rows, name: str) -> Tensor | ShardedRows:
+        """A tensor in files that all nodes see: every rank reads a part of the rows that its node is to hold.
+
+        Raises:
+            InputError: a file that is truncated or damaged.
+            CapacityError: the rows do not fit in memory.
+            RankError: the ranks have different files; another rank failed or is late.
+        """
+
+        def fill(wanted: range, out: Tensor) -> None:
+            rows.read(wanted.start, wanted.stop, out=out)
+
+        return self.make(rows.shape, rows.dtype, name, fill)
+
+    def make(self, shape: Sequence[int], dtype: torch.dtype, name: str, fill: Fill) -> Tensor | ShardedRows:
+        """A tensor that exists once: every rank writes a part of the rows that its node is to hold.
+
+        Args:
+            shape: ``[num_rows, ...]``, of the whole.
+            dtype: of the rows.
+            name: for errors.
+            fill: writes rows. Must not communicate.
+
+        Raises:
+            CapacityError: the rows do not fit in memory.
+            RankError: the ranks make different tensors; another rank failed or is late.
+        """
+        ours, what = world.init(timeout=self._timeout), f"{self._title}, {name}"
+        control.agree(what, {"dtype": str(dtype), "shape": list(shape)}, timeout=DEFAULT_TIMEOUT)
+        self._connected()
+        mine = self._wanted(shape[0], ours)[ours.node]
+        part = Shards(len(mine), ours.local_world_size).rows_of(ours.local_rank)
+
+        def filled() -> Tensor:
+            if ours.local_rank == 0:
+                needed = len(mine) * math.prod(shape[1:]) * dtype.itemsize
+                require_memory(name, needed, "Spread it over more nodes, or over GPUs: placement='sharded'.")
+            held = node_memory((len(mine), *shape[1:]), dtype, what)
+            fill(range(mine.start + part.start, mine.start + part.stop), held[part.start : part.stop])
+            return held
+
+        return self._held(control.attempt(f"{what} is filled", filled, timeout=DEFAULT_TIMEOUT), shape[0], ours)
+
+    def join(self, parts: Mapping[str, Tensor], name: str) -> list[Tensor]:
+        """The parts of all ranks one after the other, in the order of the ranks.
+
+        Args:
+            parts: by name; tensors of one length, such as sources and destinations of edges.
+            name: of all of them.
+
+        Raises:
+            GraphError: ranks put the same part.
+            RankError: the ranks do not put the same tensors, or are late.
+        """
+        ours = world.init(timeout=self._timeout)
+        counts = counts_of_parts([*parts.values()], name, f"{self._title}, {name}", self._timeout)
+        begin, wanted = sum(counts[: ours.rank]), self._wanted(sum(counts), ours)
+        return [
+            spread(part, begin, wanted, self._connected(), f"{self._title}, {one} of the {name}", self._timeout)
+            for one, part in parts.items()
+        ]
+
+    def exchange(self, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
+        """Gather rows outside of a loader. All ranks call it."""
+        return self._connected().gather(requests, (0, next(self._calls)), pool=pool)
+
+    def _put_whole(self, tensor: Any, ours: World, what: str) -> Tensor | ShardedRows:
+        facts = {"dtype": str(tensor.dtype), "shape": list(tensor.shape)}
+        control.agree(what, facts, timeout=self._timeout)
+        wanted = self._wanted(len(tensor), ours)[ours.node]
+        rows = share(lambda: as_tensor(tensor[wanted.start : wanted.stop]).contiguous(), what=what)
+        self._connected()
+        return self._held(rows, len(tensor), ours)
+
+    def _held(self, rows: Tensor, num_rows: int, ours: World) -> Tensor | ShardedRows:
+        return ShardedRows(rows, num_rows, ours) if self._sharded and ours.num_nodes > 1 else rows
+
+    def _wanted(self, num_rows: int, ours: World) -> list[range]:
+        shards = Shards(num_rows, ours.num_nodes if self._sharded else 1)
+        return [shards.rows_of(node if self._sharded else 0) for node in range(ours.num_nodes)]
+
+    def _connected(self) -> Exchange:
+        if self._exchange is None:
+            self._exchange = Exchange(self._title, timeout=self._timeout)
+            world.at_shutdown(self._exchange.close)
+        return self._exchange
+
+
+def counts_of_parts(part: Sequence[Tensor], name: str, what: str, timeout: float) -> list[int]:
+    """Return how many entries the part of each rank has. All ranks call it.
+
+    Args:
+        part: this rank's: tensors of one length.
+        name: of what they are parts of.
+        what: is done; the same on all ranks, and nothing else's.
+        timeout: seconds to wait for other ranks.
+
+    Raises:
+        GraphError: ranks put the same part, which would be there as often.
+        RankError: another rank failed or is late.
+    """
+    ours, count = world.init(timeout=timeout), len(part[0])
+    if ours.world_size == 1:
+        return [count]
+    facts = {"length": count, "digest": [checksum(tensor) for tensor in part]}
+    every = control.exchange(f"lengths of {what}", facts, timeout=timeout)
+    first: dict[object, int] = {}
+    for rank, other in enumerate(every):
+        before = first.setdefault((other["length"], *other["digest"]), rank)
+        if before != rank and other["length"]:
+            raise GraphError(
+                f"Expected each rank to put a part of its own of the {name}, got the same {other['length']} on ranks "
+                f"{before} and {rank}: each would be there twice. Put every edge on one rank only; a rank without any "
+                "puts an empty part."
+            )
+    return [other["length"] for other in every]
+
+
+def begin_of(tensor: Any, index: Any, name: str, what: str, timeout: float, *, on_gpu: bool = False) -> int | None:
+    """Return where a rank's part of a tensor begins; ``None``: it is the whole. All ranks call it.
+
+    Args:
+        tensor: what this rank puts.
+        index: the rows that these are.
+        name: of the tensor.
+        what: is done, for errors.
+        timeout: seconds to wait for other ranks.
+        on_gpu: whether it may be on a GPU.
+
+    Raises:
+        FeatureError: something else was given, or parts on some ranks only.
+        RankError: another rank failed or is late.
+    """
+    problem, begin = _problem(tensor, index, name, on_gpu=on_gpu)
+    every = control.exchange(what, {"problem": problem, "part": begin is not None}, timeout=timeout)
+    if problem:
+        raise FeatureError(problem)
+    wrong = tuple(rank for rank, facts in enumerate(every) if facts["problem"])
+    if wrong:
+        raise RankError(f"{what}: {control.rank_names(wrong)} failed: {every[wrong[0]]['problem']}", ranks=wrong)
+    if len({facts["part"] for facts in every}) > 1:
+        raise FeatureError(
+            f"Expected {name} either whole on all ranks or in parts on all ranks, got parts, index=slice(begin, "
+            "end), on some. Ranks without rows put an empty part."
+        )
+    return begin
+
+
+def part_of_rows(part: Tensor, begin: int, what: str, timeout: float) -> tuple[Tensor, int]:
+    """Return a rank's part of a tensor, and the number of all rows. All ranks call it.
+
+    A part without rows gets the shape and dtype of the others: its rank need not know them.
+
+    Args:
+        part: ``[count, ...]``: the rows from ``begin`` on.
+        begin: number of the first row of this part.
+        what: is done, for errors.
+        timeout: seconds to wait for other ranks.
+
+    Raises:
+        RankError: another rank failed or is late.
+    """
+    facts: dict[str, Any] = {"end": begin + len(part)}
+    if len(part):
+        facts |= {"dtype": dtype_name(part.dtype), "shape": list(part.shape[1:])}
+    every = control.exchange(f"end of {what}", facts, timeout=timeout)
+    like = next((other for other in every if "dtype" in other), None)
+    if len(part) == 0 and like is not None:
+        part = torch.empty(0, *like["shape"], dtype=dtype_of_name(like["dtype"], what), device=part.device)
+    return part, max(other["end"] for other in every)
+
+
+def _problem(tensor: Any, index: Any, name: str, *, on_gpu: bool) -> tuple[str, int | None]:
+    """What is wrong with what a rank puts, and where its part begins (``None``: it is the whole)."""
+    dense = isinstance(tensor, np.ndarray) or (
+        isinstance(tensor, Tensor) and tensor.layout is torch.strided and (on_gpu or tensor.device.type == "cpu")
+    )
+    if not dense:
+        kind = f"{tensor.layout} on {tensor.device}" if isinstance(tensor, Tensor) else f"a {type(tensor).__name__}"
+        where = "" if on_gpu else " in CPU memory, to be held once per node"
+        return f"Expected {name} as a dense tensor or array{where}, got {kind}.", None
+    if index is None or (isinstance(index, slice) and index == slice(None)):
+        return "", None
+    if isinstance(index, slice) and index.step in (None, 1) and isinstance(index.stop, int):
+        begin = index.start or 0
+        if begin >= 0 and begin + len(tensor) == index.stop:
+            return "", begin
+    return (
+        f"Expected {name} whole (index=None), or a part with its place, index=slice(begin, begin + {len(tensor)}), got "
+        f"index={index!r} for {len(tensor)} rows. What ranks hold together is only replaced as a whole."
+    ), None

@@ -1,0 +1,284 @@
+"""Rows and topology spread over several GPUs: one allocation for all loaders of the process.
+
+Ranks make such memory together, so it is only reused where all ranks still have it: they compare its numbers. One rank
+alone may read what is sharded over its node, which takes no part of the others.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from manyhop.features import CachedRows, DistributedRows, HotRows
+from manyhop.graph import Graph, PlacedGraph
+from manyhop.memory.placement import GPUPlace
+from manyhop.memory.stores.checksums import WHOLE_ONCE, checksum
+from manyhop.memory.stores.copies import Version
+from manyhop.ranks import world
+from manyhop.system.arrays import as_tensor
+
+if TYPE_CHECKING:
+    from manyhop.features import WholeMemory
+
+SpreadPlace = Literal["sharded", "distributed"]
+"""``sharded``: over the GPUs of each node, which read each other's memory. ``distributed``: over the GPUs of all nodes,
+whose ranks exchange rows."""
+
+SPREAD_PLACES: tuple[SpreadPlace, ...] = ("sharded", "distributed")
+TOPOLOGY = "topology"
+"""The name of the tables that samplers read, among those of features."""
+
+_run = ""
+_numbers = itertools.count(1)  # all ranks make spread memory in the same order
+_lock = threading.Lock()
+
+
+class Held:
+    """What is known of rows in their place, for all loaders that read them.
+
+    Args:
+        place: where they are.
+    """
+
+    def __init__(self, place: GPUPlace) -> None:
+        self.place = place
+        self.hot: tuple[HotRows, Tensor] | None = None
+        """Which rows this rank's GPU keeps beside its own, and these rows."""
+
+    def reader(self, rows: Any) -> Any:
+        """Return a source for ``gather`` of its own for each loader; hot rows are shared."""
+        if isinstance(rows, DistributedRows):
+            hot, hot_rows = self.hot or (None, None)
+            return replace(rows, hot=hot, hot_rows=hot_rows)
+        return rows if self.hot is None else CachedRows(rows, *self.hot)
+
+
+class SpreadRows(Version):
+    """A tensor, or an array, of the user's whose rows are spread over GPUs. All ranks make it.
+
+    Args:
+        value: ``[num_rows, ...]``, the same on all ranks.
+        place: where the rows go.
+        name: for errors.
+        timeout: seconds to wait for other ranks.
+
+    Raises:
+        CapacityError: there is not enough memory on the GPUs.
+        InputError: GPUs that cannot read each other's memory; a rank without a GPU of its own.
+        MissingExtraError: pylibwholegraph is not installed.
+        RankError: ranks have different tensors, or did not come in time.
+    """
+
+    def __init__(self, value: Any, place: SpreadPlace, name: str, timeout: float) -> None:
+        super().__init__(value)
+        self.number = next(_numbers)
+        """The same on all ranks."""
+        self.place = place
+        self.held = Held(place)
+        rows = as_tensor(value)
+        self._checksum = checksum(value, whole=WHOLE_ONCE)
+        self._memory = make_memory(rows, place, name, timeout)
+        self._rows = self._memory.whole if place == "sharded" else self._memory.rows()
+
+    @property
+    def value(self) -> Any:
+        """What the user has."""
+        return self._source
+
+    @property
+    def rows(self) -> Tensor | DistributedRows:
+        """What the rows are read from."""
+        return self._rows
+
+    @staticmethod
+    def of(value: Any, place: SpreadPlace, name: str, timeout: float) -> SpreadRows:
+        """Spread rows for all loaders of the process. All ranks call it."""
+        spread = SpreadRows(value, place, name, timeout)
+        _forget_at_shutdown()
+        with _lock:
+            _spread[id(value), place] = spread
+        return spread
+
+    @staticmethod
+    def find(value: Any, place: SpreadPlace) -> SpreadRows | None:
+        """Return the spread rows of a tensor, if a loader or store of this process has them and they are current."""
+        with _lock:
+            found = _spread.get((id(value), place))
+        if found is None or found.value is not value or not found.is_current():
+            return None
+        return found if found._checksum == checksum(value, whole=WHOLE_ONCE) else None
+
+
+def hold(rows: Tensor | DistributedRows, place: GPUPlace) -> None:
+    """Have loaders read rows where they are: they are in a place of a GPU's already, and belong to a store."""
+    _held[rows] = Held(place)
+
+
+def held(value: Any) -> Held | None:
+    """Return what is known of rows that belong to a store; ``None`` for others, which loaders place."""
+    if isinstance(value, DistributedRows) and value not in _held:
+        hold(value, "device" if value.is_whole else "distributed")
+    if isinstance(value, Tensor | DistributedRows) and value in _held:
+        found: Held = _held[value]
+        return found
+    return None
+
+
+def is_held(value: object) -> bool:
+    """Return whether rows are in a place of a GPU's already, and belong to a store."""
+    return held(value) is not None
+
+
+_held: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of rows -> Held
+_spread: weakref.WeakValueDictionary[tuple[int, SpreadPlace], SpreadRows] = weakref.WeakValueDictionary()
+_graphs: weakref.WeakKeyDictionary[PlacedGraph, int] = weakref.WeakKeyDictionary()
+
+
+def make_memory(rows: Tensor, place: SpreadPlace, name: str, timeout: float) -> WholeMemory:
+    """Return memory over GPUs that holds the rows of a tensor that all ranks have. All ranks call it."""
+    from manyhop.features import WholeMemory
+
+    kind: Literal["continuous", "distributed"] = "continuous" if place == "sharded" else "distributed"
+    memory = WholeMemory(tuple(rows.shape), rows.dtype, kind=kind, name=name, timeout=timeout)
+    memory.copy_from(rows)
+    return memory
+
+
+def spread_graph(graph: Graph, device: torch.device, timeout: float) -> PlacedGraph:
+    """Spread a topology over the GPUs of each node, for all loaders of the process. All ranks call it."""
+    from manyhop.features import share_graph
+
+    number = next(_numbers)
+    there, memory = share_graph(graph, timeout=timeout)
+    placed = PlacedGraph.add(PlacedGraph(graph, there, device, "sharded", memory))
+    _forget_at_shutdown()
+    _graphs[placed] = number
+    return placed
+
+
+def spread_edges(graph: Graph, device: torch.device, timeout: float) -> PlacedGraph:
+    """Spread the edges of a topology over the GPUs of all ranks, for cuGraph. All ranks call it."""
+    from manyhop.sampling.engines import collective_backend
+
+    number = next(_numbers)
+    memory = collective_backend().spread(graph, device, timeout=timeout)
+    placed = PlacedGraph.add(PlacedGraph(graph, graph, device, "distributed", memory))
+    _forget_at_shutdown()
+    _graphs[placed] = number
+    return placed
+
+
+class TopologyPlace:
+    """Where a store wants GPUs to read its topology, which it keeps there for all loaders.
+
+    Args:
+        place: of the topology; ``None``: where the first loader decides.
+    """
+
+    def __init__(self, place: GPUPlace | None) -> None:
+        self.place = place
+        self._owners: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._kept: dict[int, tuple[PlacedGraph, Any]] = {}
+
+    def claim(self, graph: Graph, owner: Any) -> None:
+        """Have loaders read tables that were made of the store's edges in this place.
+
+        Args:
+            graph: the tables.
+            owner: what later samplers over the same edges find them by.
+        """
+        _places[graph] = weakref.ref(self)
+        self._owners[id(graph)] = owner
+
+    def keep(self, graph: Graph, placed: PlacedGraph) -> None:
+        """Keep a topology in its place as long as the store is there."""
+        self._kept[id(graph)] = placed, self._owners.get(id(graph))
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"place": self.place}  # all else is of this process
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+
+def place_for_topology(placement: str) -> TopologyPlace | None:
+    """Return where a store's ``placement`` wants its topology; ``None`` for those of the host."""
+    wanted: dict[str, GPUPlace | None] = {"pinned": "pinned", "device": "device", "sharded": "sharded", "auto": None}
+    return TopologyPlace(wanted[placement]) if placement in wanted else None
+
+
+def topology_place(graph: Graph | None) -> TopologyPlace | None:
+    """Return the place that the store of a topology wants for it; ``None`` where there is no such store."""
+    found = None if graph is None or graph not in _places else _places[graph]()
+    assert found is None or isinstance(found, TopologyPlace)
+    return found
+
+
+_places: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of graphs -> weak reference to TopologyPlace
+
+
+class Found:
+    """The spread memory that this process has already for what a loader reads. It is kept as long as this object.
+
+    Args:
+        named: name and value of the user's tensors.
+        graph: the topology; ``None``: one that nobody spreads.
+        device: this rank's GPU.
+    """
+
+    def __init__(self, named: Sequence[tuple[str, Any]], graph: Graph | None, device: torch.device) -> None:
+        self._rows: dict[str, dict[int, SpreadRows]] = {}
+        for name, value in named:
+            found = [SpreadRows.find(value, place) for place in SPREAD_PLACES]
+            self._rows[name] = {rows.number: rows for rows in found if rows is not None}
+        placed = [None if graph is None else PlacedGraph.find(graph, device, place) for place in SPREAD_PLACES]
+        self._graphs = {_graphs[one]: one for one in placed if one is not None and one in _graphs}
+
+    def numbers(self) -> dict[str, list[int]]:
+        """Return what other ranks need to know: the numbers of memories, by name."""
+        numbers = {name: sorted(found) for name, found in self._rows.items() if found}
+        return numbers | {TOPOLOGY: sorted(self._graphs)}
+
+    def keep(self, every: Sequence[Mapping[str, Sequence[int]]]) -> None:
+        """Forget what not all ranks have; ``every`` holds the numbers of each."""
+        for name, found in self._rows.items():
+            common = set(found).intersection(*(numbers.get(name, ()) for numbers in every))
+            self._rows[name] = {number: found[number] for number in common}
+        common = set(self._graphs).intersection(*(numbers.get(TOPOLOGY, ()) for numbers in every))
+        self._graphs = {number: self._graphs[number] for number in common}
+
+    def places(self, name: str, *, together: bool) -> frozenset[GPUPlace]:
+        """Return where the rows of a name, or the topology, are; alone, a rank reads what needs no exchange."""
+        if name == TOPOLOGY:
+            return frozenset(graph.where for graph in self._graphs.values() if together or graph.where == "sharded")
+        return frozenset(rows.place for rows in self._rows[name].values() if together or rows.place == "sharded")
+
+    def rows(self, name: str, place: GPUPlace) -> SpreadRows | None:
+        """Return the rows of a name in a place."""
+        return next((rows for rows in self._rows[name].values() if rows.place == place), None)
+
+    def graph(self, place: GPUPlace) -> PlacedGraph | None:
+        """Return the topology in a place."""
+        return next((graph for graph in self._graphs.values() if graph.where == place), None)
+
+
+def _forget_at_shutdown() -> None:
+    global _run
+    if _run != world.token():
+        _run = world.token()
+        world.at_shutdown(_forget)
+
+
+def _forget() -> None:
+    """Find nothing any more: the memory ends with the run."""
+    with _lock:
+        _spread.clear()
+    _graphs.clear()

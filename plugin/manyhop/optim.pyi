@@ -1,0 +1,2 @@
+from manyhop_embedding import Embedding as Embedding
+from manyhop_embedding.optim import *

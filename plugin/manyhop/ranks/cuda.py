@@ -1,0 +1,183 @@
+"""Facts about the GPU of a process and those of the other ranks. Using a GPU is left to those who need it."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from manyhop.errors import InputError
+from manyhop.memory.placement import RESERVE, Hardware
+from manyhop.ranks import control, world
+from manyhop.system import nvml, triton_compiler
+from manyhop.system.allocator import cuda_started
+from manyhop.system.memory import available_memory
+
+if TYPE_CHECKING:
+    import torch
+
+_UNKNOWN = 1 << 62  # bytes: reading reports if it was too much
+
+
+def initialized() -> bool:
+    """Whether this process has used a GPU through torch already. Has no side effects."""
+    return cuda_started()
+
+
+def gpus() -> tuple[nvml.GPU, ...]:
+    """The GPUs that this process sees, as the driver lists them; without using one."""
+    driver = nvml.driver()
+    return () if driver is None else nvml.visible(driver.gpus)
+
+
+@functools.cache
+def in_reach() -> bool:
+    """Whether this process may come to use a GPU: it sees one, and can compile for it. Has no side effects."""
+    return bool(gpus()) and triton_compiler.usable()
+
+
+def free_memory(device: torch.device | int) -> int:
+    """Bytes that this process may still take on its GPU: what is free, and what torch's allocator keeps for later."""
+    import torch
+
+    free, _ = torch.cuda.mem_get_info(device)
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(free + kept)
+
+
+def has_wholegraph() -> bool:
+    """Whether pylibwholegraph is installed. Does not import it."""
+    return importlib.util.find_spec("pylibwholegraph") is not None
+
+
+def has_cugraph() -> bool:
+    """Whether pylibcugraph is installed, and raft-dask, which joins its GPUs. Imports neither."""
+    return all(importlib.util.find_spec(name) is not None for name in ("pylibcugraph", "raft_dask", "cupy"))
+
+
+def facts(device: torch.device | int) -> dict[str, Any]:
+    """What other ranks need about this one's GPU; JSON can hold it."""
+    import torch
+
+    here = torch.device(device).index
+    here = torch.cuda.current_device() if here is None else here
+    seen = {uuid_of(k): k for k in range(torch.cuda.device_count())}
+    peers = [name for name, k in seen.items() if k != here and torch.cuda.can_device_access_peer(here, k)]
+    driver = nvml.driver()  # knows the GPUs that this process does not see, where each rank is shown its own only
+    known = () if driver is None else driver.gpus
+    uuid = uuid_of(here)
+    peers += [name for gpu in known if gpu.uuid == uuid for name in gpu.peers if name not in seen]
+    return {
+        "gpu": uuid,
+        "gpu_memory": free_memory(device),
+        "host_memory": available_memory() or _UNKNOWN,
+        "peers": peers,
+        "wholegraph": has_wholegraph(),
+        "cugraph": has_cugraph(),
+    }
+
+
+def combine(every: Sequence[dict[str, Any]], ranks: world.World, *, together: bool) -> Hardware:
+    """What all ranks have, from the facts of each; the least counts.
+
+    Raises:
+        InputError: two ranks have the same GPU.
+    """
+    peers = True
+    for node in range(ranks.num_nodes):
+        local = [every[rank] for rank in ranks.ranks_of(node)]
+        names = [one["gpu"] for one in local]
+        if len(set(names)) < len(names):
+            raise InputError(
+                f"Expected a GPU for each rank, got {len(names)} ranks on {len(set(names))} GPUs of node {node}: call "
+                "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before anything else uses a GPU."
+            )
+        peers &= all(set(names) <= {one["gpu"], *one["peers"]} for one in local)
+    return Hardware(
+        gpu_memory=max(1, min(one["gpu_memory"] for one in every)),
+        host_memory=max(1, min(one["host_memory"] for one in every)),
+        gpus_per_node=max(len(ranks.ranks_of(node)) for node in range(ranks.num_nodes)),
+        num_nodes=ranks.num_nodes,
+        pinnable=max(0, min(one["pinnable"] for one in every)),
+        peer_access=peers,
+        wholegraph=all(one["wholegraph"] for one in every),
+        cugraph=all(one["cugraph"] for one in every),
+        together=together,
+    )
+
+
+def hardware(
+    device: torch.device | int, *, together: bool, timeout: float, in_memory: int = 0, pinned: int = 0
+) -> Hardware:
+    """What there is for a placement: of this rank, or of all of them, which then make this call ``together``.
+
+    A share of a node's memory is never page-locked, whether what is to be placed is in it already or not. ``ulimit -l``
+    is no limit: CUDA does not count what it locks. Where the driver has one of its own, locking fails.
+
+    Args:
+        device: this rank's GPU.
+        together: whether all ranks of the run make this call.
+        timeout: seconds to wait for them.
+        in_memory: bytes of what is to be placed that are in the memory of the node, but not page-locked.
+        pinned: bytes of it that are page-locked.
+
+    Raises:
+        RankError: ranks did not come in time.
+        InputError: ranks share a GPU.
+    """
+    mine = facts(device)
+    if not together:
+        # The other ranks of the node are not asked, and decide the same: each may have its part of the node's memory.
+        mine["host_memory"] //= world.current().local_world_size
+    mine["pinnable"] = int((1 - RESERVE) * (mine["host_memory"] + in_memory)) + pinned
+    if not together:
+        return combine([mine], world.World(0, (0,)), together=False)
+    ranks = world.init()
+    return combine(control.exchange("the placement of a loader", mine, timeout=timeout), ranks, together=True)
+
+
+def uuid_of(device: torch.device | int) -> str:
+    """Return what identifies a GPU on all nodes, as the driver writes it."""
+    import torch
+
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+
+def check_gpus(title: str, *, timeout: float) -> torch.device:
+    """The GPU of this rank: torch's current one. All ranks call it.
+
+    Raises:
+        InputError: there is no GPU, or several ranks have the same.
+        RankError: ranks did not come in time.
+    """
+    import torch
+
+    there = torch.cuda.is_available()
+    uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if there else ""
+    every = control.exchange(f"GPUs for {title}", {"gpu": uuid, "count": torch.cuda.device_count()}, timeout=timeout)
+    problem = gpu_problem([fact["gpu"] for fact in every], [fact["count"] for fact in every])
+    if problem is not None:
+        raise InputError(f"{title}: {problem}")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def gpu_problem(gpus: list[str], counts: list[int]) -> str | None:
+    """What is wrong with the GPUs of the ranks, in words; ``None`` where each has one of its own.
+
+    Args:
+        gpus: ``[world_size]`` what identifies each rank's GPU; empty where there is none.
+        counts: ``[world_size]`` how many GPUs each rank sees.
+    """
+    without = [rank for rank, gpu in enumerate(gpus) if not gpu]
+    if without:
+        return f"Expected a GPU for every rank, got none for {control.rank_names(without)}. Use a machine with GPUs."
+    for gpu in gpus:
+        same = [rank for rank, other in enumerate(gpus) if other == gpu]
+        if len(same) > 1:
+            return (
+                f"Expected a GPU of its own for every rank, got the same one for {control.rank_names(same)}, which "
+                f"see {counts[same[0]]}. Start as many ranks on a node as it has GPUs (torchrun --nproc-per-node); "
+                "where you make the process group yourself, call torch.cuda.set_device(local_rank) before."
+            )
+    return None

@@ -1,0 +1,117 @@
+"""Heartbeats: the states of its loops that a rank publishes. They have counters, no times, as clocks differ."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+from manyhop.system.failure import failed_batch, text_of
+
+KEPT_ENDS = 4  # ends of former iterations that a heartbeat repeats, for ranks that lag
+_TEXT = 600  # characters of an error
+
+
+@dataclass(frozen=True)
+class End:
+    """How an iteration over a loader ended, if not with its last batch."""
+
+    iteration: int
+    """Which one, from 1."""
+
+    epoch: int
+    received: int
+    """Batches the rank had received in it."""
+
+    kind: str
+    """``left`` (dropped: a break, or an error in the step), ``quit`` (its program ended), ``failed`` (a batch could not
+    be made), ``followed`` (the fault of another rank ended it)."""
+
+    text: str = ""
+    ranks: tuple[int, ...] = ()
+    """For ``followed``: whose fault it was, where known."""
+
+
+@dataclass(frozen=True)
+class LoopStatus:
+    """State of a rank in one loader."""
+
+    iteration: int = 0
+    """The iteration under way or done, from 1; 0 before the first."""
+
+    epoch: int = 0
+    received: int = 0
+    """Batches received in this iteration."""
+
+    phase: str = "out"
+    """``making`` (waits for its next batch), ``step`` (works on its last one), ``out`` (not in an iteration)."""
+
+    ends: tuple[End, ...] = ()
+
+    @property
+    def inside(self) -> bool:
+        """Whether an iteration is under way."""
+        return self.phase != "out"
+
+    @property
+    def progress(self) -> tuple[int, float]:
+        """Grows with every batch and iteration."""
+        return self.iteration, self.received if self.inside else float("inf")
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """What a rank publishes about once a second."""
+
+    tick: int = 0
+    """Grows with every heartbeat."""
+
+    moves: int = 0
+    """Grows with whatever the rank does with any loader."""
+
+    waits: bool = False
+    """Whether it has been in a collective for a while."""
+
+    place: str = ""
+    """What its loop has been doing for a while: file, line, function."""
+
+    end: str | None = None
+    """Set when its program ends: the error, or nothing."""
+
+    loops: dict[int, LoopStatus] = field(default_factory=dict)
+    """By the number of the loader."""
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @staticmethod
+    def decode(text: str | bytes) -> Heartbeat:
+        fields = json.loads(text)
+        loops = {int(number): _loop_status(loop) for number, loop in fields.pop("loops").items()}
+        return Heartbeat(**fields, loops=loops)
+
+
+def _loop_status(fields: dict[str, object]) -> LoopStatus:
+    ends = fields.pop("ends")
+    assert isinstance(ends, list)
+    return LoopStatus(**fields, ends=tuple(End(**{**end, "ranks": tuple(end["ranks"])}) for end in ends))  # type: ignore[arg-type]
+
+
+def described(error: BaseException) -> str:
+    """Return the text of an error for other ranks, with its batch."""
+    text, failed = text_of(error), failed_batch(error)
+    if failed is not None:
+        text = f"batch {failed[1]} of epoch {failed[0]}: {text}"
+    return text if len(text) <= _TEXT else text[:_TEXT] + " ..."
+
+
+def is_of_communication(error: BaseException) -> bool:
+    """Return whether an error only means that a peer did not answer: then another rank is at fault."""
+    cause: BaseException | None = error
+    known: set[int] = set()
+    while cause is not None and id(cause) not in known:  # causes may form a cycle
+        text = text_of(cause).lower()
+        if isinstance(cause, RuntimeError) and any(word in text for word in ("gloo", "nccl", "connection closed")):
+            return True
+        known.add(id(cause))
+        cause = cause.__cause__
+    return False

@@ -1,0 +1,349 @@
+"""The threads of the watch, one pair per process: one exchanges heartbeats through the store, one is the watchdog."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from dataclasses import replace
+from datetime import timedelta
+from queue import Empty, SimpleQueue
+
+from manyhop.ranks import control, world
+from manyhop.ranks.watch.collectives import Collectives
+from manyhop.ranks.watch.detector import Fault, FaultDetector
+from manyhop.ranks.watch.heartbeat import KEPT_ENDS, End, Heartbeat, LoopStatus, described, is_of_communication
+from manyhop.ranks.watch.place import place_of
+
+_RANKS_PER_SECOND = 100  # whose heartbeats a rank reads
+_KEPT_LOOPS = 8  # dropped loaders that are still reported, for ranks that lag
+_JOIN = 2.0  # seconds for a thread that is in the store
+_GRACE = 5.0  # seconds for a connection that breaks to raise before the process is ended
+_SILENCE = 60.0  # seconds without a heartbeat after which a rank counts as gone, by default
+_MISSED = 6  # heartbeats in a row; where many processes share a core, a living rank may miss three
+
+_moves = 0
+
+
+def silence_of(timeout: float) -> float:
+    """Seconds without a heartbeat after which a rank counts as gone, by the timeout of a loader.
+
+    A minute, unless the user wants it shorter, or has hours for what keeps the interpreter from running other threads.
+    """
+    return max(min(timeout, _SILENCE), timeout / 10)
+
+
+def moved() -> None:
+    """Note that this process works with a loader, watched or not: it does not count as idle."""
+    global _moves
+    _moves += 1
+
+
+class Loop:
+    """Where this rank stands in one loader. Written by the loop's thread or a finaliser, read by others: no locks."""
+
+    def __init__(self, number: int, name: str, timeout: float) -> None:
+        self.number, self.name, self.silence = number, name, silence_of(timeout)
+        self.at: tuple[int, int, int, str] = (0, 0, 0, "out")
+        """Iteration, epoch, batches received, phase."""
+        self.ends: tuple[End, ...] = ()
+        self.done = (0, 0)
+        """The last iteration that came to its end, and its batches."""
+        self.trouble = False
+        """Whether a fault may concern this loop."""
+        self.thread = 0
+        self.dropped = False
+
+    def leave(self, kind: str, text: str = "", ranks: tuple[int, ...] = ()) -> None:
+        iteration, epoch, received, _ = self.at
+        self.ends = (*self.ends[1 - KEPT_ENDS :], End(iteration, epoch, received, kind, text, ranks))
+        self.at = (iteration, epoch, received, "out")
+        moved()
+
+    def drop(self) -> None:
+        self.dropped = True
+
+    def status(self) -> LoopStatus:
+        return LoopStatus(*self.at, self.ends)
+
+
+class Monitor:
+    """Publishes the heartbeats of this rank and reads those of the others."""
+
+    def __init__(self) -> None:
+        run = world.current()
+        self.rank, self.world_size = run.rank, run.world_size
+        # torchrun's agent lends its store to the ranks; otherwise rank 0 holds it.
+        agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        self._detector = FaultDetector(run.rank, run.world_size, None if agent else 0)
+        self._store = control.store().clone()
+        self._loops: dict[int, Loop] = {}
+        self._made = 0
+        self._lock = threading.Lock()  # of the detector; never taken by finalisers
+        self._mail: SimpleQueue[None] = SimpleQueue()
+        self._interval = float("inf")
+        self._tick = 0
+        self._unseen = list(range(run.world_size))
+        self._place, self._waits = "", False
+        self._collectives = Collectives()
+        self._ending: str | None = None
+        self._quit = False
+        self._over = threading.Event()
+        self._pid = os.getpid()
+        self._threads = [
+            threading.Thread(target=target, name=f"manyhop-watch-{target.__name__[1:]}", daemon=True)
+            for target in (self._talk, self._guard)
+        ]
+
+    @property
+    def over(self) -> bool:
+        """Whether the watch has ended, with its run."""
+        return self._over.is_set()
+
+    def add(self, name: str, timeout: float) -> Loop:
+        """Watch one more loader; the first starts the threads."""
+        loop = Loop(self._made, name, timeout)
+        # Each rank reads the heartbeats of all: of many ranks, each does so less often, so that the work of the store
+        # per second grows with the number of ranks and not with its square.
+        self._interval = min(self._interval, max(min(1.0, timeout / 8), self.world_size / _RANKS_PER_SECOND))
+        self._loops = {**self._kept(), self._made: loop}
+        self._made += 1
+        if self._made == 1:
+            self._store.set(f"watch/{self.rank}", self._heartbeat().encode())  # whoever dies now has been there
+            for thread in self._threads:
+                thread.start()
+        return loop
+
+    def wake(self) -> None:
+        """Publish the next heartbeat at once. May be called from finalisers."""
+        self._mail.put(None)
+
+    def fault_now(self, loop: Loop, *, suspicious: bool = False) -> Fault | None:
+        """Return what keeps a loop from its next batch, as far as it is known; ``suspicious``: something is wrong."""
+        return self._fault(loop, loop.at[2], self._suspicion if suspicious else None)
+
+    def deeper_fault(self, loop: Loop, received: float) -> Fault | None:
+        """Return the fault that may have caused others: a rank that failed, or sends no heartbeats any more."""
+        end = time.monotonic() + self._suspicion + 2.5 * self._interval
+        while True:
+            fault = self._fault(loop, received, self._suspicion)
+            if (fault is not None and not fault.has_deeper_reason) or time.monotonic() > end or self._detector.lost:
+                return fault
+            time.sleep(self._interval / 4)
+
+    def known(self, loop: Loop, rank: int) -> str:
+        """Return where a rank is in a loader, by its latest heartbeat."""
+        with self._lock:
+            return self._detector.known(loop.number, rank)
+
+    @property
+    def _suspicion(self) -> float:
+        """Seconds without a heartbeat after which a rank is suspected, when something is wrong anyway."""
+        return max(1.0, _MISSED * self._interval)
+
+    def _silence(self, loop: Loop) -> float:
+        """Seconds without a heartbeat after which a rank counts as gone for a loop."""
+        return max(loop.silence, self._suspicion)
+
+    def _fault(self, loop: Loop, received: float, suspicion: float | None = None) -> Fault | None:
+        iteration, _, _, phase = loop.at
+        inside = phase != "out" or self._over.is_set()  # an iteration that the program's end cut off counts
+        with self._lock:
+            fault = None
+            if loop.done[0] == iteration - 1 > 0:
+                fault = self._detector.ended_early(loop.number, *loop.done)
+            return fault or self._detector.fault(
+                loop.number, iteration, received, self._silence(loop), suspicion=suspicion, inside=inside
+            )
+
+    # -- the thread that talks
+
+    def _talk(self) -> None:
+        self._store.set_timeout(timedelta(seconds=30))
+        last = time.monotonic()
+        try:
+            while True:
+                with contextlib.suppress(Empty):
+                    self._mail.get(timeout=self._interval)
+                    while True:
+                        self._mail.get_nowait()
+                quit = self._quit
+                now = time.monotonic()
+                self._exchange(min(now - last, 2 * self._interval))  # a process that was stopped does not count it
+                last = now
+                if quit:
+                    return
+                time.sleep(0.01)  # whoever begins and leaves loops in a row does not keep the store busy
+        except RuntimeError as error:  # the store is gone
+            with self._lock:
+                self._detector.lost = f"{error}".splitlines()[0]
+            for loop in self._loops.values():
+                loop.trouble = True
+
+    def _exchange(self, seconds: float) -> None:
+        self._tick += 1
+        self._store.set(f"watch/{self.rank}", self._heartbeat().encode())
+        if self._unseen:
+            missing = control.absent(self._store, [f"watch/{rank}" for rank in self._unseen])
+            self._unseen = [self._unseen[k] for k in missing]
+        reachable = sorted(set(range(self.world_size)).difference(self._unseen))
+        texts = self._store.multi_get([f"watch/{rank}" for rank in reachable])
+        heartbeats: list[Heartbeat | None] = [None] * self.world_size
+        for rank, text in zip(reachable, texts, strict=True):
+            heartbeats[rank] = Heartbeat.decode(text)
+        with self._lock:
+            self._detector.update(heartbeats, seconds)
+        for loop in self._loops.values():
+            loop.trouble = self._fault(loop, float("inf")) is not None
+
+    def _heartbeat(self) -> Heartbeat:
+        loops = {number: loop.status() for number, loop in self._loops.items()}
+        return Heartbeat(self._tick, _moves, self._waits, self._place, self._ending, loops)
+
+    def _kept(self) -> dict[int, Loop]:
+        dropped = [number for number, loop in self._loops.items() if loop.dropped]
+        return {number: loop for number, loop in self._loops.items() if number not in dropped[:-_KEPT_LOOPS]}
+
+    # -- the thread that keeps the time
+
+    def _guard(self) -> None:
+        last, moves, idle = time.monotonic(), _moves, 0.0
+        while not self._over.wait(self._interval):
+            now = time.monotonic()
+            seconds = min(now - last, 2 * self._interval)
+            last = now
+            with self._lock:
+                self._detector.store_silence += seconds
+                store_silent = self._detector.store_silence
+            idle = idle + seconds if moves == _moves else 0.0
+            moves = _moves
+            latest = max(self._loops.values(), key=lambda loop: (loop.at[3] != "out", loop.number))
+            self._place, self._waits = "", False
+            if idle > self._interval:
+                self._place, self._waits = place_of(latest.thread, self._collectives.stuck())
+            for loop in self._loops.values():
+                silence = self._silence(loop)
+                loop.trouble = loop.trouble or store_silent > silence
+                if idle > silence + min(_GRACE, silence / 2) and not self._over.is_set():
+                    self._end_if_hopeless(loop)
+
+    def _end_if_hopeless(self, loop: Loop) -> None:
+        """End the process if this rank waits for one that is gone: nothing can interrupt a collective."""
+        phase = loop.at[3]
+        needs_batch = self._waits or phase == "making"
+        if phase == "out" and not self._waits:
+            return
+        # This rank may be about to leave after the same batch as one that has left, unless it waits or asks for more.
+        received = float("inf") if phase == "out" else loop.at[2] - (not needs_batch)
+        fault = self._fault(loop, received)
+        if fault is None:
+            return
+        if phase != "out":
+            loop.leave("followed", fault.text, fault.ranks)
+        self._ending = f"ended by its watch: {fault.text}"
+        self.wake()
+        doing = f" (it is at {self._place})" if self._place else ""
+        with self._lock:
+            table = self._detector.table(loop.number)
+        message = (
+            f"manyhop: rank {self.rank} cannot go on{doing} and ends its process, as waiting in a collective cannot be "
+            f"interrupted. {loop.name}: {fault.text}\nLast known of all ranks:\n{table}\n"
+        )
+        time.sleep(2.5 * self._interval)  # others read it meanwhile, also where this process serves the store
+        _end_process(message)
+
+    # -- the end
+
+    def announce(self) -> None:
+        """Publish why the run ends on this rank, before anything that may have to wait for others."""
+        if os.getpid() != self._pid or self._ending is not None:
+            return
+        error = _last_error()
+        inside = [loop for loop in self._loops.values() if loop.at[3] != "out"]
+        for loop in self._loops.values():
+            _note_reason(loop, error, loop in inside)
+        reason = "" if error is None else described(error)
+        self._ending = reason or ("in the middle of its loop" if inside else "")
+        self.wake()
+
+    def stop(self) -> None:
+        """End the threads, after the run on this rank."""
+        if os.getpid() != self._pid or self._over.is_set():
+            return
+        self._over.set()
+        self.announce()
+        error = _last_error()
+        if error is not None and is_of_communication(error):
+            self._explain(error)
+        if self._detector.store_holder == self.rank:
+            self._await_others()
+        self._quit = True
+        self.wake()
+        for thread in self._threads:
+            thread.join(_JOIN)
+
+    def _explain(self, error: BaseException) -> None:
+        """Print whose fault the error of a collective may be, as that names an address at best."""
+        for loop in self._loops.values():
+            if loop.ends and loop.ends[-1].iteration == loop.at[0] and loop.ends[-1].text == described(error):
+                fault = self.deeper_fault(loop, float("inf"))
+                if fault is not None and fault.ranks not in ((), (self.rank,)):
+                    text = f"manyhop: on rank {self.rank} a collective failed. The cause is probably this: {fault.text}"
+                    print(text, file=sys.stderr, flush=True)
+
+    def _await_others(self) -> None:
+        """Keep the store, which may be in this process, until the others have read how the run ended."""
+        end = time.monotonic() + 2.5 * self._interval
+        while time.monotonic() < end and not self._detector.lost and not self._detector.all_ended():
+            time.sleep(0.02)
+
+
+def _last_error() -> BaseException | None:
+    """Return the error that ends the program, if one does."""
+    return getattr(sys, "last_exc", getattr(sys, "last_value", None))
+
+
+def _note_reason(loop: Loop, error: BaseException | None, inside: bool) -> None:
+    """Note in an iteration that the program's end has cut off why that was; one that was just dropped is such, too."""
+    kind = "followed" if error is not None and is_of_communication(error) else "quit"
+    text = "" if error is None else described(error)
+    if inside:
+        loop.leave(kind, text)
+    elif error is not None and loop.ends and loop.ends[-1].kind == "left" and loop.ends[-1].iteration == loop.at[0]:
+        loop.ends = (*loop.ends[:-1], replace(loop.ends[-1], kind=kind, text=text))
+
+
+def _end_process(message: str) -> None:
+    """The last resort. Neither a lock of a stream that another thread holds nor an error may keep it from ending."""
+
+    def report() -> None:
+        sys.stdout.flush()
+        sys.stderr.write(message)
+        sys.stderr.flush()
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    thread.join(1.0)
+    if thread.is_alive():
+        os.write(2, message.encode())
+    os._exit(1)
+
+
+_monitor: Monitor | None = None
+
+
+def of_run() -> Monitor:
+    """Return the monitor of this run; it ends with the run."""
+    global _monitor
+    if _monitor is None or _monitor.over:
+        _monitor = Monitor()
+        world.at_shutdown(_monitor.stop)
+    return _monitor
+
+
+def announce_end() -> None:
+    """Publish that the run of this rank ends, and why, if there is a watch."""
+    if _monitor is not None:
+        _monitor.announce()

@@ -1,0 +1,355 @@
+"""Who this process is among the ranks of a run: one process group, which torch.distributed has or gets here."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import os
+import socket
+import sys
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from manyhop.arguments import seconds
+from manyhop.errors import InputError, RankError
+from manyhop.ranks import control
+
+_ANSWER_S = 2.0  # beyond the timeout: torch has errors of its own, with more details
+_LAST_DROP_S = 0.05  # it takes microseconds, once a thread gets to run
+_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_MEETING = {"MASTER_ADDR", "MASTER_PORT"}
+_ATTEMPT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "GROUP_RANK")
+
+
+@dataclass(frozen=True)
+class World:
+    """The ranks of a run and the nodes they are on. Pure arithmetic: nothing in it communicates."""
+
+    rank: int
+    """This process among all, from 0."""
+
+    nodes: tuple[int, ...]
+    """``[world_size]``: the node of each rank. Nodes count from 0, in the order of their first ranks."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < len(self.nodes):
+            raise InputError(f"Expected a rank in [0, {len(self.nodes)}), got {self.rank}.")
+        first_seen = list(dict.fromkeys(self.nodes))
+        if first_seen != list(range(len(first_seen))):
+            raise InputError(f"Expected nodes numbered from 0 in the order of their first ranks, got {self.nodes}.")
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.nodes)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this is the only rank."""
+        return len(self.nodes) == 1
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes (machines)."""
+        return max(self.nodes) + 1
+
+    @property
+    def node(self) -> int:
+        """The node of this rank."""
+        return self.nodes[self.rank]
+
+    def ranks_of(self, node: int) -> tuple[int, ...]:
+        """Return the ranks on a node, ascending."""
+        return tuple(rank for rank, of in enumerate(self.nodes) if of == node)
+
+    @property
+    def local_ranks(self) -> tuple[int, ...]:
+        """The ranks on this node, ascending."""
+        return self.ranks_of(self.node)
+
+    @property
+    def local_rank(self) -> int:
+        """This process among those of its node, from 0."""
+        return self.local_ranks.index(self.rank)
+
+    @property
+    def local_world_size(self) -> int:
+        """Number of ranks on this node."""
+        return len(self.local_ranks)
+
+
+def number_nodes(identities: Sequence[str]) -> tuple[int, ...]:
+    """``[world_size]`` node numbers from what each rank calls its node."""
+    numbers: dict[str, int] = {}
+    return tuple(numbers.setdefault(identity, len(numbers)) for identity in identities)
+
+
+def node_identity(environ: Mapping[str, str], host: str) -> str:
+    """What a rank calls its node: torchrun's number for it, else its host."""
+    return f"torchrun {environ['GROUP_RANK']}" if "GROUP_RANK" in environ else f"host {host}"
+
+
+class _Run:
+    """What ``init`` found; one for each default group of torch.distributed."""
+
+    def __init__(self, world: World, token: str, group: Any, owned: bool) -> None:
+        self.world, self.token, self.group, self.owned = world, token, group, owned
+        self.pid = os.getpid()
+        self.at_end: list[Callable[[], None]] = []
+
+
+_run: _Run | None = None
+_had_group = False
+_held: Any = None
+"""The group of the latest run, until it is destroyed. DDP's reducer must not be the last one to let go of a group that
+was just in use: it would wait for gloo's threads without giving up the GIL, which they may need to drop a tensor."""
+
+
+def init(*, timeout: float = control.DEFAULT_TIMEOUT) -> World:
+    """Return the ranks of the run, and make their process group if there is none.
+
+    torch.distributed's default group is used where there is one; otherwise one is made from the variables that torchrun
+    sets; without these the process stands alone. A group made here has gloo for CPU tensors and, where CUDA is there,
+    NCCL for tensors on GPUs; neither CUDA nor NCCL is started before something uses it. Where ranks of a node see
+    several GPUs, each one's current device is then that of its number on the node. Further calls return the same.
+    Communicates the first time: every rank has to call it then. Scripts that call ``dist.init_process_group`` do so
+    before.
+
+    Args:
+        timeout: seconds to wait for the other ranks. Collectives of a group that is made here have torch's own timeout.
+
+    Raises:
+        InputError: torchrun's variables are incomplete; a timeout that is no number of seconds.
+        RankError: ranks did not come in time, or their address belongs to something else; names them.
+    """
+    global _run, _held, _had_group
+    import torch.distributed as dist
+
+    seconds("timeout", timeout)
+    initialized = dist.is_available() and dist.is_initialized()
+    if _run is not None and _run.group is (dist.group.WORLD if initialized else None):
+        return _run.world
+    if _run is not None:
+        shutdown()  # the group it belonged to is gone
+    owned = not initialized and _launched(os.environ)
+    if not initialized and not owned:
+        _run = _Run(World(0, (0,)), uuid.uuid4().hex, None, False)
+        return _run.world
+    store, rank, world_size = _meet(timeout) if owned else _of_default_group()
+    control.attach(rank, world_size, store)
+    try:
+        facts = {"node": node_identity(os.environ, _host()), "token": uuid.uuid4().hex if rank == 0 else ""}
+        every = control.exchange("manyhop.init()", facts, timeout=timeout)
+        world = World(rank, number_nodes([facts["node"] for facts in every]))
+        if owned:
+            _make_group(store, world)
+    except BaseException:
+        control.detach()
+        raise
+    _run = _Run(world, every[0]["token"], dist.group.WORLD, owned)
+    _held, _had_group = dist.group.WORLD, True
+    control.on_destroy(_end_with_group, weakref.ref(_held), os.getpid())
+    atexit.register(shutdown)
+    return world
+
+
+def shutdown() -> None:
+    """End what ``init`` began.
+
+    A process group that the user made stays. Happens at exit, too, and when the user destroys the group.
+
+    What was made later ends earlier: the threads of loaders whose ranks share batches (such a loader has no more
+    batches in an epoch that is under way), exchanges, the watch, memory over GPUs; and then the process group.
+    Gloo aborts a process that ends with its group open, so whoever makes a group has to end it.
+    """
+    global _run
+    run, _run = _run, None
+    if run is None or run.pid != os.getpid():  # a forked child has no part in its parent's run
+        return
+    atexit.unregister(shutdown)
+    with contextlib.ExitStack() as last_first:  # one that fails does not keep the others from ending
+        last_first.callback(_leave, run)
+        for end in run.at_end:
+            last_first.callback(end)
+
+
+def _end_with_group(group: weakref.ref[Any], pid: int) -> None:
+    """The user has destroyed the group: end what used it, and let go of its store, whose port is free then."""
+    global _held
+    if pid != os.getpid():
+        return
+    if _run is not None and _run.group is group():
+        shutdown()
+    if _held is not None and _held is group():
+        time.sleep(_LAST_DROP_S)  # gloo's threads drop what they have: DDP may be the last owner from now on
+        _held = None
+
+
+@atexit.register
+def _let_go() -> None:
+    """Have gloo's threads end while the interpreter still works: one that drops its last tensor afterwards would abort
+    the process. Python gives up the GIL while it waits for them. Comes after ``shutdown``, which is registered later.
+    """
+    global _held
+    if _had_group:
+        gc.collect()  # DDP's models hold the group, too, and are often parts of cycles
+        _held = None
+        time.sleep(_LAST_DROP_S)  # others may hold it still: its threads cannot be waited for then
+
+
+def current() -> World:
+    """What ``init`` found; before, a process that stands alone. Does not communicate."""
+    return World(0, (0,)) if _run is None else _run.world
+
+
+def token() -> str:
+    """A random string, the same on all ranks of this run and another in every run. Calls ``init``."""
+    init()
+    assert _run is not None
+    return _run.token
+
+
+def at_shutdown(end: Callable[[], None]) -> None:
+    """Have ``end`` called when the run ends, before its process group does; later ones first."""
+    init()
+    assert _run is not None
+    _run.at_end.append(end)
+
+
+def current_rank() -> int:
+    """This process's rank without any communication: of the default group, else of torchrun's variables, else 0."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank()
+    return int(os.environ.get("RANK", 0))
+
+
+def current_size() -> int:
+    """The number of ranks without any communication: of the default group, else of torchrun's variables, else 1."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size()
+    return int(os.environ.get("WORLD_SIZE", 1))
+
+
+def launch() -> str | None:
+    """Return a name of the ranks of this node that were started together, without any communication.
+
+    Returns:
+        ``None`` where no other rank of the node is known of: this process stands alone, or whoever started it has not
+        set ``MASTER_ADDR`` and ``MASTER_PORT``.
+    """
+    if current_size() == 1 or os.environ.get("LOCAL_WORLD_SIZE") == "1" or _MEETING - os.environ.keys():
+        return None
+    return " ".join(os.environ.get(name, "") for name in (*sorted(_MEETING), *_ATTEMPT))
+
+
+def _leave(run: _Run) -> None:
+    """Let go of the other ranks."""
+    failing = getattr(sys, "last_exc", getattr(sys, "last_value", None)) is not None
+    control.detach(linger=5.0 if run.owned and not failing else 0.0)
+    if run.owned:
+        import torch.distributed as dist
+
+        if dist.is_initialized() and dist.group.WORLD is run.group:
+            with contextlib.suppress(RuntimeError):  # peers may be gone
+                dist.destroy_process_group()
+
+
+def _make_group(store: Any, world: World) -> None:
+    """Make the default group, of ranks that are all there. Its collectives are the user's: the timeout is torch's."""
+    import torch
+    import torch.distributed as dist
+
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+    dist.init_process_group(backend, store=store, rank=world.rank, world_size=world.world_size)
+    _choose_gpu(world.local_rank)
+
+
+def _of_default_group() -> tuple[Any, int, int]:
+    """The same as of ``_meet``, of the group that the user has made."""
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    return _get_default_store(), dist.get_rank(), dist.get_world_size()
+
+
+def _meet(timeout: float) -> tuple[Any, int, int]:
+    """The ranks' store, this rank and the number of ranks.
+
+    A thread makes the connection: torch waits without a limit for the first answer of whatever listens there.
+    torchrun's store may outlive a failed attempt; addresses of processes that are gone are not for the next one.
+    """
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    found: list[tuple[Any, int, int] | Exception] = []
+
+    def connect() -> None:
+        try:
+            found.append(next(rendezvous("env://", timeout=timedelta(seconds=timeout))))
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=connect, name="manyhop-connect", daemon=True)
+    thread.start()
+    thread.join(timeout + _ANSWER_S)
+    outcome = found[0] if found else None
+    if isinstance(outcome, tuple):
+        store, rank, world_size = outcome
+        return PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store), rank, world_size
+    if outcome is not None and not isinstance(outcome, RuntimeError):
+        raise outcome
+    this, number, host, port = (os.environ[name] for name in _TORCHRUN)
+    got = "no answer" if outcome is None else str(outcome).splitlines()[0]
+    raise RankError(
+        f"manyhop.init(): expected all {number} ranks to meet at {host}:{port} (MASTER_ADDR, MASTER_PORT) within "
+        f"{timeout:g} s, got on rank {this}: {got}. Start all of them with the same address, and with a port that no "
+        "other program uses."
+    ) from outcome
+
+
+def _choose_gpu(local_rank: int) -> None:
+    """Have each rank of a node use a GPU of its own, once it uses one: CUDA is not started for that.
+
+    Whoever starts ranks may also have shown each of them one GPU only. Ranks that would share a GPU are refused where
+    that matters.
+    """
+    import torch
+
+    def choose() -> None:
+        if local_rank < torch.cuda.device_count():
+            torch.cuda.set_device(local_rank)
+
+    if torch.cuda.is_available():
+        torch.cuda._lazy_call(choose)  # type: ignore[no-untyped-call]  # now, or when CUDA starts
+
+
+def _launched(environ: Mapping[str, str]) -> bool:
+    """Whether torchrun, or somebody who sets the same variables, has started this process."""
+    missing = [name for name in _TORCHRUN if name not in environ]
+    if missing and int(environ.get("WORLD_SIZE", 1)) > 1:
+        raise InputError(
+            f"Expected the variables {', '.join(_TORCHRUN)}, as torchrun sets them, got none called "
+            f"{', '.join(missing)}. Start the script with torchrun."
+        )
+    return not missing
+
+
+def _host() -> str:
+    """Names this machine (or container): its name, and the kernel's number for its latest start."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = ""
+    return f"{socket.gethostname()} {boot}"

@@ -1,6 +1,0 @@
-"""Detect ranks that fail, hang, are late or leave early, and raise an error that names them."""
-
-from manyhop.watch.iteration import Iteration, Watch
-from manyhop.watch.monitor import announce_end, moved
-
-__all__ = ["Iteration", "Watch", "announce_end", "moved"]

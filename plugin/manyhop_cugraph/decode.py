@@ -1,0 +1,240 @@
+"""From the edges of one call of cuGraph to the samples of its batches, as the contract orders nodes and edges.
+
+cuGraph gives edges with the ids they have in the graph, label by label, hop by hop. All batches are decoded at once,
+hop by hop, by sorting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from manyhop.sampling.contract import SampledSubgraph
+from manyhop_cugraph.numbering import Numbering
+from manyhop_cugraph.seeds import Seeds
+
+_NEVER = 1 << 40
+"""Beyond the order of any node of a call."""
+
+
+@dataclass(frozen=True)
+class SampledEdgeList:
+    """What one call of cuGraph has sampled for this rank. Edges lie label by label, hop by hop."""
+
+    frontier: Tensor
+    """``[num_edges] int64``: the vertex whose neighbours were sampled."""
+
+    neighbor: Tensor
+    """``[num_edges] int64``: its neighbour."""
+
+    edge_id: Tensor
+    """``[num_edges] int64``."""
+
+    edge_type: Tensor | None
+    """``[num_edges] int64``; ``None`` where there is one type."""
+
+    counts: Tensor
+    """``[num_labels, num_hops] int64``: edges of each label and hop."""
+
+    def tensors(self) -> list[Tensor]:
+        """Return all that there are."""
+        return [tensor for tensor in vars(self).values() if tensor is not None]
+
+
+def split_edges(edges: SampledEdgeList, labels: Sequence[int]) -> list[SampledEdgeList]:
+    """Return the edges of a call work by work, in memory of their own. Waits for the device.
+
+    Args:
+        edges: of all works.
+        labels: how many each work has.
+    """
+    if len(labels) == 1:
+        return [edges]
+    counts = edges.counts.split_with_sizes(list(labels))
+    sizes = torch.stack([count.sum() for count in counts]).tolist()
+
+    def cut(column: Tensor) -> list[Tensor]:
+        return [part.clone() for part in column.split_with_sizes(sizes)]
+
+    types: Sequence[Tensor | None] = [None] * len(labels) if edges.edge_type is None else cut(edges.edge_type)
+    columns = zip(cut(edges.frontier), cut(edges.neighbor), cut(edges.edge_id), types, counts, strict=True)
+    return [SampledEdgeList(*column) for column in columns]
+
+
+@dataclass(frozen=True)
+class _Hop:
+    """The edges of one hop of all batches, in their order: by batch, by edge type, by frontier node."""
+
+    group: Tensor
+    """``[n] int64``: ``batch * num_edge_types + edge type``."""
+    col: Tensor
+    """``[n] int64``: the order of the frontier node."""
+    row: Tensor
+    """``[n] int64``: number of the neighbour among all that the call found."""
+    edge_id: Tensor
+    count: Tensor
+    """``[num_batches * num_edge_types] int64``."""
+
+
+def decode(edges: SampledEdgeList, seeds: Seeds, numbering: Numbering, *, disjoint: bool) -> list[SampledSubgraph]:
+    """Return the samples of the batches of a call. Waits for the device.
+
+    The nodes of a call are ordered by first occurrence: the seeds as they are, then hop by hop where an edge first
+    leads to them. A seed that a batch has more than once has the neighbours of its first copy each time.
+
+    Args:
+        edges: what cuGraph has sampled.
+        seeds: what it was asked for.
+        numbering: of the graph.
+        disjoint: whether each seed has a tree of its own.
+    """
+    num_seeds, num_hops = seeds.key.numel(), edges.counts.shape[1]
+    device = seeds.key.device
+    label = torch.repeat_interleave(edges.counts.sum(1), output_size=edges.neighbor.numel())
+    keys = label * numbering.num_vertices + edges.neighbor
+    known, where = torch.unique(torch.cat([seeds.key, keys]), return_inverse=True)
+    order = torch.full(known.shape, _NEVER, dtype=torch.int64, device=device)
+    order.scatter_reduce_(0, where[:num_seeds], torch.arange(num_seeds, device=device), "amin")
+    ends, hops = [num_seeds], []
+    for chosen in _by_hop(edges):
+        hop = _sorted_hop(edges, chosen, label, where[num_seeds:], known, order, seeds, numbering)
+        n = hop.row.numel()
+        order.scatter_reduce_(0, hop.row, torch.arange(ends[-1], ends[-1] + n, device=device), "amin")
+        ends.append(ends[-1] + n)
+        hops.append(hop)
+
+    # The nodes of each batch and type, in order.
+    fresh = torch.argsort(order)[seeds.unique.numel() :]
+    key = torch.cat([seeds.key, known[fresh]])
+    at = torch.cat([torch.arange(num_seeds, device=device), order[fresh]])
+    label = key // numbering.num_vertices
+    vertex = key - label * numbering.num_vertices
+    node_type = numbering.type_of(vertex)
+    block = seeds.batch_of_label[label] * len(numbering.node_types) + node_type
+    place = torch.argsort((block << 40) | at)
+    block, at, label = block[place], at[place], label[place]
+    num_blocks = seeds.num_batches * len(numbering.node_types)
+    sizes = _count(block, num_blocks)
+    local = torch.empty(ends[-1], dtype=torch.int64, device=device)  # order -> local id
+    local[at] = torch.arange(at.numel(), device=device) - (sizes.cumsum(0) - sizes)[block]
+    node = (vertex - numbering.begins[node_type])[place]
+    added_by = torch.searchsorted(torch.tensor(ends, device=device), at, right=True)
+    node_counts = _count(block * (num_hops + 1) + added_by, num_blocks * (num_hops + 1))
+    tree = label - seeds.first_label[seeds.batch_of_label[label]] if disjoint else None
+
+    # The edges of each batch and type, hop by hop.
+    edge_counts = torch.stack([hop.count for hop in hops])
+    pairs, edge_ids = _joined_hops(hops, edge_counts, order, local)
+    on_host = torch.cat([node_counts, edge_counts.t().reshape(-1)]).tolist()
+    split = num_blocks * (num_hops + 1)
+    return _cut(numbering, seeds.num_batches, num_hops, node, tree, pairs, edge_ids, on_host[:split], on_host[split:])
+
+
+def _by_hop(edges: SampledEdgeList) -> list[Tensor]:
+    """Return for each hop the positions of its edges."""
+    num_labels, num_hops = edges.counts.shape
+    hop = torch.arange(num_hops, device=edges.counts.device).repeat(num_labels)
+    hop = torch.repeat_interleave(hop, edges.counts.view(-1), output_size=edges.neighbor.numel())
+    return list(torch.argsort(hop, stable=True).split_with_sizes(edges.counts.sum(0).tolist()))
+
+
+def _sorted_hop(
+    edges: SampledEdgeList,
+    chosen: Tensor,
+    label_of_edge: Tensor,
+    neighbors: Tensor,
+    known: Tensor,
+    order: Tensor,
+    seeds: Seeds,
+    numbering: Numbering,
+) -> _Hop:
+    """Return the edges of a hop in their order; ``order`` is that of all nodes before it."""
+    label = label_of_edge[chosen]
+    frontier = torch.searchsorted(known, label * numbering.num_vertices + edges.frontier[chosen])
+    col = order[frontier]
+    if seeds.has_copies:
+        chosen, label, col = _repeated(chosen, label, col, seeds)
+    group = seeds.batch_of_label[label] * len(numbering.edge_types)
+    if edges.edge_type is not None:
+        group = group + edges.edge_type[chosen]
+    place = torch.argsort((group << 40) | col, stable=True)
+    chosen, group = chosen[place], group[place]
+    count = _count(group, seeds.num_batches * len(numbering.edge_types))
+    return _Hop(group, col[place], neighbors[chosen], edges.edge_id[chosen], count)
+
+
+def _repeated(chosen: Tensor, label: Tensor, col: Tensor, seeds: Seeds) -> tuple[Tensor, Tensor, Tensor]:
+    """Repeat the edges of seeds that a batch has more than once, for each copy."""
+    num_seeds = seeds.key.numel()
+    keys, copies = torch.sort(seeds.key, stable=True)
+    of_seed = torch.cat([seeds.key, seeds.key.new_full((1,), -1)])[col.clamp(max=num_seeds)]  # -1: no seed asked
+    begin = torch.searchsorted(keys, of_seed)
+    times = (torch.searchsorted(keys, of_seed, right=True) - begin).clamp(min=1)
+    each = torch.repeat_interleave(times)
+    number = torch.arange(each.numel(), device=each.device) - (times.cumsum(0) - times)[each]
+    copy = copies[(begin[each] + number).clamp(max=num_seeds - 1)]
+    return chosen[each], label[each], torch.where(of_seed[each] < 0, col[each], copy)
+
+
+def _joined_hops(hops: list[_Hop], counts: Tensor, order: Tensor, local: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the edges of all hops, batch by batch, type by type: ``[2 * num_edges]`` local ids, and edge ids.
+
+    The rows of each batch and type come before its columns.
+    """
+    device, total = counts.device, sum(hop.row.numel() for hop in hops)
+    pairs = torch.empty(2 * total, dtype=torch.int64, device=device)
+    edge_ids = torch.empty(total, dtype=torch.int64, device=device)
+    of_group = counts.sum(0)
+    begin, before = of_group.cumsum(0) - of_group, counts.cumsum(0) - counts
+    for hop, mine, earlier in zip(hops, counts, before, strict=True):
+        inside = torch.arange(hop.row.numel(), device=device) + (earlier - (mine.cumsum(0) - mine))[hop.group]
+        at = begin[hop.group] + inside
+        edge_ids[at] = hop.edge_id
+        at += begin[hop.group]
+        pairs[at] = local[order[hop.row]]
+        pairs[at + of_group[hop.group]] = local[hop.col]
+    return pairs, edge_ids
+
+
+def _cut(
+    numbering: Numbering,
+    num_batches: int,
+    num_hops: int,
+    node: Tensor,
+    tree: Tensor | None,
+    pairs: Tensor,
+    edge_ids: Tensor,
+    node_counts: list[int],
+    edge_counts: list[int],
+) -> list[SampledSubgraph]:
+    """Return the samples of each batch, views of what holds all."""
+    of_nodes = [node_counts[i : i + num_hops + 1] for i in range(0, len(node_counts), num_hops + 1)]
+    of_edges = [edge_counts[i : i + num_hops] for i in range(0, len(edge_counts), num_hops)]
+    num_nodes, num_edges = [sum(counts) for counts in of_nodes], [sum(counts) for counts in of_edges]
+    nodes = node.split_with_sizes(num_nodes)
+    trees = None if tree is None else tree.split_with_sizes(num_nodes)
+    ends = [pair.view(2, -1).unbind(0) for pair in pairs.split_with_sizes([2 * n for n in num_edges])]
+    ids = edge_ids.split_with_sizes(num_edges)
+    samples = []
+    for b in range(num_batches):
+        n, e = b * len(numbering.node_types), b * len(numbering.edge_types)
+        samples.append(
+            SampledSubgraph(
+                node=dict(zip(numbering.node_types, nodes[n:], strict=False)),
+                row={t: ends[e + i][0] for i, t in enumerate(numbering.edge_types)},
+                col={t: ends[e + i][1] for i, t in enumerate(numbering.edge_types)},
+                edge_id=dict(zip(numbering.edge_types, ids[e:], strict=False)),
+                tree=None if trees is None else dict(zip(numbering.node_types, trees[n:], strict=False)),
+                num_sampled_nodes=dict(zip(numbering.node_types, of_nodes[n:], strict=False)),
+                num_sampled_edges=dict(zip(numbering.edge_types, of_edges[e:], strict=False)),
+            )
+        )
+    return samples
+
+
+def _count(index: Tensor, size: int) -> Tensor:
+    """Return ``[size] int64``: how often each number occurs. Unlike ``bincount``, does not wait for a GPU."""
+    return torch.zeros(size, dtype=torch.int64, device=index.device).scatter_add_(0, index, torch.ones_like(index))

@@ -1,0 +1,319 @@
+"""The engine that samples with cuGraph: batches of a group in one call, of all ranks together.
+
+Its random numbers are cuGraph's own. All else is as the contract says: see docs/cugraph.md for what cuGraph decides.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.graph import NodeType
+from manyhop.ranks.world import current_rank
+from manyhop.sampling.check import check_request, check_spec
+from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph, num_hops
+from manyhop.sampling.gpu.launch.seeds import SeedGroup
+from manyhop.sampling.random import Use, make_key
+from manyhop_cugraph import binding
+from manyhop_cugraph.arrays import Mark, fanout_array, on_stream, to_array, to_tensor
+from manyhop_cugraph.decode import SampledEdgeList, decode, split_edges
+from manyhop_cugraph.graph import SpreadGraph
+from manyhop_cugraph.scheduler import Submission, scheduler
+from manyhop_cugraph.seeds import Seeds, gather_seeds, join_seeds, no_seeds
+
+EDGES_PER_CALL = 1 << 25
+"""At most this many edges are sampled for a rank by one call, by the fanouts."""
+
+_ALL = 32  # neighbours that a fanout of -1 counts as
+_INSTEAD = "Use another engine: engine=None with placement='sharded' or 'pinned-cuda'."
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The seeds of batches that are sampled by one call."""
+
+    seeds: Seeds
+    state: int
+    """What the random state of the call begins with, where this is its first work."""
+    ready: Mark
+    """When the seeds are on the device."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What was sampled for a work."""
+
+    edges: SampledEdgeList
+    ready: Mark
+
+
+class CuGraphSampler:
+    """Samples neighbours in a graph that is spread over the GPUs of all ranks, which call it in step.
+
+    Args:
+        graph: the topology, spread.
+        spec: how to sample; the same for every request, and on all ranks.
+
+    Raises:
+        InputError: the spec does not fit the graph, or asks for what cuGraph cannot do.
+    """
+
+    collective = True
+
+    def __init__(self, graph: SpreadGraph, spec: NeighborSpec) -> None:
+        check_spec(graph.graph, spec)
+        check_supported(graph, spec)
+        self.graph, self.spec, self.device = graph, spec, graph.device
+        self._hops = num_hops(spec.fanouts)
+        self._fanouts = [spec.fanouts[t][hop] for hop in range(self._hops) for t in graph.graph.edge_types]
+        first = self._fanouts[: len(graph.graph.edge_types)] if spec.expand == "new" else self._fanouts
+        self._asks = any(first)  # else no hop has anything to ask for, which cuGraph refuses
+        self._calls = itertools.count()
+        self._scheduler = scheduler(timeout=graph.timeout)
+        self._scheduler.add(self)
+
+    @property
+    def name(self) -> int:
+        """Names the graph and the spec among the engines of the run; the same on all ranks."""
+        return 1 + zlib.crc32(f"{self.graph.number} {self.spec!r}".encode())
+
+    @property
+    def title(self) -> str:
+        """Describes the spec in errors."""
+        fanouts = dict.fromkeys(str(list(fanout)) for fanout in self.spec.fanouts.values())
+        return f"a sample by fanouts {', '.join(fanouts)}"
+
+    @property
+    def capacity(self) -> int:
+        """The largest number of seeds of a call that bounds its edges."""
+        return max(1, EDGES_PER_CALL // self._edges_per_seed())
+
+    @property
+    def request_size(self) -> int:
+        """The number of seeds that a loader requests at once: half of what a call takes.
+
+        A call then has room for the loader's next request, or for one of another loader.
+        """
+        return self.capacity // 2
+
+    def size(self, work: _Work) -> int:
+        """Return the number of seeds of a work."""
+        return work.seeds.key.numel()
+
+    def prepare(self) -> None:
+        """Do nothing: the graph is there, and cuGraph compiles nothing."""
+
+    def sample(self, request: NodeRequest) -> SampledSubgraph:
+        """Sample around ``request.seeds``. All ranks call it, or :meth:`begin`."""
+        return self.begin([request]).finish()[0]
+
+    def begin(self, requests: Sequence[NodeRequest]) -> Pending:
+        """Submit several batches, which are sampled when they or others of the same engine are needed.
+
+        Args:
+            requests: the batches, with tensors on the CPU or on the device.
+        """
+        if not requests:
+            raise InputError("Expected at least one request, got none.")
+        every: list[Seeds] = []
+        works: list[_Work] = []
+        error: InputError | None = None
+        for group in self._groups(requests):
+            try:  # other ranks wait for this one, whatever it was asked for
+                self._check(group)
+                seeds = gather_seeds(group, self.graph.numbering, self.device, disjoint=self.spec.disjoint)
+            except InputError as wrong:
+                error = error or wrong
+                seeds = self._none(len(group))
+            every.append(seeds)
+            if self._is_asked(seeds):
+                works.append(_Work(seeds, _state(group), Mark(self.device)))
+        return Pending(self, every, self._scheduler.submit(self, works), error)
+
+    def _groups(self, requests: Sequence[NodeRequest]) -> list[Sequence[NodeRequest]]:
+        """Cut requests into calls of bounded size."""
+        if isinstance(requests, SeedGroup):
+            sizes = list(requests.sizes)
+        else:
+            sizes = [sum(seeds.numel() for seeds in request.seeds.values()) for request in requests]
+        groups, begin, total = [], 0, 0
+        for i, size in enumerate(sizes):
+            if i > begin and total + size > self.capacity:
+                groups.append(requests[begin:i])
+                begin, total = i, 0
+            total += size
+        return [*groups, requests[begin:]]
+
+    def _edges_per_seed(self) -> int:
+        """Return how many edges are sampled around a seed at most, by the fanouts."""
+        return max(1, *map(self._edges_around, self.graph.numbering.node_types))
+
+    def _edges_around(self, seed_type: NodeType) -> int:
+        """Return how many edges are sampled around a seed of a type at most, by the fanouts."""
+        total, frontier = 0, Counter({seed_type: 1})
+        for hop in range(self._hops):
+            reached: Counter[NodeType] = Counter() if self.spec.expand == "new" else Counter(frontier)
+            for (src, _, dst), fanout in self.spec.fanouts.items():
+                count = frontier[dst] * (fanout[hop] if fanout[hop] >= 0 else _ALL)
+                reached[src] += count
+                total += count
+            frontier = reached
+        return total
+
+    def _check(self, requests: Sequence[NodeRequest]) -> None:
+        graph = self.graph.graph
+        for request in [requests.whole()] if isinstance(requests, SeedGroup) else requests:
+            check_request(graph, self.spec, request)
+            if request.exclude is not None:
+                raise InputError(f"Expected no edges to exclude, which cuGraph cannot leave out, got some. {_INSTEAD}")
+
+    def _none(self, num_batches: int) -> Seeds:
+        timed = self.spec.temporal is not None
+        return no_seeds(num_batches, self.device, disjoint=self.spec.disjoint, timed=timed)
+
+    def call(self, works: Sequence[_Work]) -> list[_Found]:
+        """Call cuGraph for the seeds of some batches; see :class:`scheduler.Caller`."""
+        number, state = next(self._calls), works[0].state if works else 0
+        graph, spec, plc = self.graph, self.spec, binding.pylibcugraph()
+        with on_stream(graph.handle.stream):
+            for work in works:
+                work.ready.wait(work.seeds.tensors())
+            seeds = join_seeds([work.seeds for work in works], graph.numbering) if works else self._none(1)
+            vertex = (seeds.unique % graph.numbering.num_vertices).to(graph.id_dtype)
+            found = plc.neighbor_sample(
+                graph.handle.resources,
+                graph.native,
+                to_array(vertex),
+                fanout_array(self._fanouts),
+                starting_vertex_label_offsets=to_array(seeds.offsets(graph.numbering)),
+                num_edge_types=len(graph.numbering.edge_types),
+                with_replacement=spec.replace,
+                do_expensive_check=False,
+                prior_sources_behavior="exclude" if spec.expand == "new" else "carryover",
+                deduplicate_sources=True,
+                return_hops=True,
+                renumber=False,
+                compression="COO",
+                use_edge_weights_as_biases=spec.weighted,
+                random_state=int(make_key(Use.NEIGHBOR, state, number, current_rank())) >> 1,
+                **self._times(seeds),
+            )
+            edges = self._edges(found, seeds)
+            parts = split_edges(edges, [work.seeds.num_labels for work in works]) if works else []
+            ready = Mark(self.device)
+        return [_Found(part, ready) for part in parts]
+
+    def _times(self, seeds: Seeds) -> dict[str, Any]:
+        """Return the arguments of temporal sampling: each seed keeps its window at all hops."""
+        if seeds.time is None:
+            return {}
+        earliest, latest = map(to_array, seeds.time)
+        return {
+            "starting_vertex_start_times": earliest,
+            "starting_vertex_end_times": latest,
+            "temporal_sampling_comparison": "monotonically_increasing",
+            "fixed_window": True,
+            "disjoint_sampling": True,
+            "neighbor_selection": "last" if self.spec.temporal == "last" else "random",
+        }
+
+    def _edges(self, found: dict[str, Any], seeds: Seeds) -> SampledEdgeList:
+        """Return what a call has found as tensors of torch's own memory."""
+        frontier, neighbor, edge_id = (self._column(found, name) for name in ("majors", "minors", "edge_id"))
+        several = len(self.graph.numbering.edge_types) > 1
+        counts = torch.zeros(seeds.num_labels, self._hops, dtype=torch.int64, device=self.device)
+        offsets = self._column(found, "label_hop_offsets")
+        if edge_id.numel():  # there are as many offsets for each label as there are fanouts
+            counts = torch.diff(offsets).view(seeds.num_labels, -1)[:, : self._hops].contiguous()
+        types = self._column(found, "edge_type") if several else None
+        return SampledEdgeList(frontier, neighbor, edge_id, types, counts)
+
+    def _is_asked(self, seeds: Seeds) -> bool:
+        """Return whether seeds take a call."""
+        return self._asks and not seeds.is_empty
+
+    def edges_of(self, seeds: Seeds, found: Iterator[_Found]) -> SampledEdgeList:
+        """Return the edges around seeds: the next ones of what was found, ready on the current stream, or none."""
+        if self._is_asked(seeds):
+            one = next(found)
+            one.ready.wait(one.edges.tensors())
+            return one.edges
+        none = torch.empty(0, dtype=torch.int64, device=self.device)
+        counts = torch.zeros(seeds.num_labels, self._hops, dtype=torch.int64, device=self.device)
+        return SampledEdgeList(none, none, none, none if len(self.graph.numbering.edge_types) > 1 else None, counts)
+
+    def _column(self, found: dict[str, Any], name: str) -> Tensor:
+        """Return ``[n] int64``, copied: cuGraph's memory is freed on its stream."""
+        array = to_tensor(found[name], self.device)
+        return array.to(torch.int64, copy=True)
+
+
+class Pending:
+    """Batches that wait for cuGraph; created by :meth:`CuGraphSampler.begin`. Dropping it withdraws them."""
+
+    def __init__(
+        self, sampler: CuGraphSampler, seeds: list[Seeds], submission: Submission, error: InputError | None
+    ) -> None:
+        self._sampler, self._seeds, self._error = sampler, seeds, error
+        self._submission: Submission | None = submission
+
+    def finish(self) -> list[SampledSubgraph]:
+        """Return one sample per request, in their order, on the sampler's device. Waits for it. Call it once.
+
+        Where they are not sampled yet, all ranks do so together, in this call.
+
+        Raises:
+            RankError: other ranks did not come in time.
+            InputError: a request does not fit the graph or the spec.
+        """
+        assert self._submission is not None
+        found = iter(self._submission.results())
+        if self._error is not None:
+            raise self._error
+        self._submission = None  # the edges are not needed beside the samples
+        numbering, spec, samples = self._sampler.graph.numbering, self._sampler.spec, []
+        for seeds in self._seeds:
+            edges = self._sampler.edges_of(seeds, found)
+            samples += decode(edges, seeds, numbering, disjoint=spec.disjoint)
+        if spec.reverse is not None:
+            from manyhop.sampling.gpu.bidirectional import add_reverses
+
+            return add_reverses(samples, spec.reverse)
+        return samples
+
+
+def check_supported(graph: SpreadGraph, spec: NeighborSpec) -> None:
+    """Raise InputError where a spec asks for what cuGraph cannot do."""
+    if not any(spec.fanouts.values()):
+        raise InputError(f"Expected at least one hop with cuGraph, got none. {_INSTEAD}")
+    if spec.subgraph == "induced":
+        raise InputError(f"Expected subgraph 'directional' or 'bidirectional' with cuGraph, got 'induced'. {_INSTEAD}")
+    if graph.drops_edges and not spec.weighted:
+        raise InputError(
+            "Expected weighted sampling with cuGraph of a graph in which edges weigh nothing, as these are left out, "
+            f"got weighted=False. {_INSTEAD}"
+        )
+    if spec.temporal is not None and not graph.has_times:
+        raise InputError(f"Expected times of all edge types with cuGraph, got some without. {_INSTEAD}")
+    if spec.temporal is not None and (spec.replace or spec.expand == "all"):
+        raise InputError(
+            "Expected temporal sampling without replacement around new nodes only with cuGraph, got "
+            f"replace={spec.replace} and expand={spec.expand!r}. {_INSTEAD}"
+        )
+    if any(k >= np.iinfo(np.int32).max for fanout in spec.fanouts.values() for k in fanout):
+        raise InputError("Expected fanouts below 2**31 with cuGraph. Use -1 to take all neighbours.")
+
+
+def _state(requests: Sequence[NodeRequest]) -> int:
+    """Return what the random state of a call begins with."""
+    key = requests.keys[0] if isinstance(requests, SeedGroup) else requests[0].key
+    return int(make_key(Use.NEIGHBOR, *key))

@@ -1,0 +1,204 @@
+"""A topology in cuGraph: its edges are spread over the GPUs of all ranks, and no rank holds all of them."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import CapacityError
+from manyhop.graph import EdgeSlice, Graph
+from manyhop.ranks import control, world
+from manyhop.ranks.cuda import free_memory
+from manyhop.system.units import in_units
+from manyhop_cugraph import binding
+from manyhop_cugraph.arrays import on_stream, to_array
+from manyhop_cugraph.communicators import Handle, handle
+from manyhop_cugraph.numbering import Numbering
+
+_numbers = itertools.count(1)  # all ranks make graphs in the same order
+_CHUNK = 1 << 25  # edges that are sent at a time
+_NARROW = 1 << 31  # what 32-bit ids are below
+# Sizes of the edge list that GPUs need while cuGraph builds the graph. For 12 bytes per edge in the list, 40.5 were
+# measured on one H200, 48.5 on two, 53.5 on four (docs/benchmarks/topologies.py, 2026-11-26, 2^24 edges).
+_BUILD_COPIES = 4.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Columns:
+    """The edge list of this rank, on its GPU."""
+
+    dst: Tensor
+    src: Tensor
+    edge_id: Tensor
+    edge_type: Tensor | None
+    weight: Tensor | None
+    time: Tensor | None
+
+
+class SpreadGraph:
+    """A topology in cuGraph. All ranks make it, of the same graph; each hands in its part of the edges.
+
+    With one rank, its GPU holds all. Ids take 32 bits each where all of them fit.
+
+    Args:
+        graph: the topology, in CPU memory, which a rank reads its part of only.
+        device: this rank's GPU.
+        timeout: seconds to wait for other ranks.
+
+    Raises:
+        CapacityError: it does not fit in the memory of a GPU.
+        MissingExtraError: cuGraph is not installed.
+        RankError: ranks have other graphs, or did not come in time.
+    """
+
+    def __init__(self, graph: Graph, device: torch.device, *, timeout: float) -> None:
+        self.graph, self.device, self.timeout = graph, device, timeout
+        self.number = next(_numbers)
+        """The same on all ranks."""
+        self.numbering = Numbering(graph, device)
+        self.handle = handle(timeout=timeout)
+        rank, size = world.current_rank(), self.handle.world_size
+        parts = [_that_weigh(csc.part(rank, size)) for csc in graph.csc.values()]
+        self.drops_edges = any(csc.num_positive is not None for csc in graph.csc.values())
+        """Whether some edges weigh nothing: they are left out, as cuGraph would take them where all are asked for."""
+        self.has_times = all(part.time is not None for part in parts)
+        self.has_weights = any(part.weight is not None for part in parts)
+        self.is_wide = _agree(graph, parts, self.numbering, timeout)
+        self.id_dtype = torch.int64 if self.is_wide else torch.int32
+        control.attempt("room for a graph in cuGraph", self._check_room, timeout=timeout)
+        with on_stream(self.handle.stream):
+            columns = self._columns(parts)
+            del parts
+            self.native = _build(self.handle, columns, self._vertices(rank, size))
+        if self.handle.stream is not None:
+            self.handle.stream.synchronize()  # the edge list is free
+
+    def _check_room(self) -> None:
+        needed = build_bytes(self.graph) // self.handle.world_size
+        free = free_memory(self.device) if self.device.type == "cuda" else needed
+        if needed > free:
+            raise CapacityError(
+                f"Expected {in_units(needed)} of free GPU memory to build this rank's part of the graph in cuGraph, "
+                f"got {in_units(free)}. Use more GPUs."
+            )
+
+    def _columns(self, parts: list[EdgeSlice]) -> _Columns:
+        """Return the parts of all edge types in one edge list. Neighbours of a destination are sampled."""
+        total = sum(part.row.numel() for part in parts)
+
+        def empty(dtype: torch.dtype, *, needed: bool = True) -> Tensor | None:
+            return torch.empty(total, dtype=dtype, device=self.device) if needed else None
+
+        dst, src, edge_id = (torch.empty(total, dtype=self.id_dtype, device=self.device) for _ in range(3))
+        edge_type = empty(torch.int32, needed=len(parts) > 1)
+        weight = empty(torch.float32, needed=self.has_weights)
+        time = empty(torch.int64, needed=self.has_times)
+        begin, firsts = 0, self.numbering.first
+        for number, (name, part) in enumerate(zip(self.graph.csc, parts, strict=True)):
+            here = slice(begin, begin + part.row.numel())
+            _send(part.col, dst[here], firsts[name[2]])
+            _send(part.row, src[here], firsts[name[0]])
+            _send(part.edge_id, edge_id[here])
+            if edge_type is not None:
+                edge_type[here] = number
+            if weight is not None and part.weight is None:
+                weight[here] = 1.0  # uniformly
+            elif weight is not None and part.weight is not None:
+                _send(part.weight, weight[here])
+            if time is not None and part.time is not None:
+                _send(part.time, time[here])
+            begin = here.stop
+        return _Columns(dst=dst, src=src, edge_id=edge_id, edge_type=edge_type, weight=weight, time=time)
+
+    def _vertices(self, rank: int, size: int) -> Tensor:
+        """Return this rank's part of all vertices, which cuGraph has to know for those without edges."""
+        begin, end = (self.numbering.num_vertices * k // size for k in (rank, rank + 1))
+        return torch.arange(begin, end, dtype=self.id_dtype, device=self.device)
+
+
+def _that_weigh(edges: EdgeSlice) -> EdgeSlice:
+    """Return the edges of positive weight."""
+    if edges.weight is None or bool((edges.weight > 0).all()):
+        return edges
+    kept = edges.weight > 0
+    time = None if edges.time is None else edges.time[kept]
+    row, col, edge_id = edges.row[kept], edges.col[kept], edges.edge_id[kept]
+    return EdgeSlice(row=row, col=col, edge_id=edge_id, time=time, weight=edges.weight[kept])
+
+
+def build_bytes(graph: Graph) -> int:
+    """Return about how many bytes all GPUs together need while cuGraph builds a topology: several of its edge list."""
+    num_edges = sum(csc.num_edges for csc in graph.csc.values())
+    extras = 4 * any(csc.weight is not None for csc in graph.csc.values())
+    extras += 8 * any(csc.time is not None for csc in graph.csc.values())
+    return build_bytes_of(sum(graph.num_nodes.values()), num_edges, extras=extras + 4 * (len(graph.csc) > 1))
+
+
+def build_bytes_of(num_nodes: int, num_edges: int, *, extras: int = 0) -> int:
+    """Return the same of a graph that is not there.
+
+    Args:
+        num_nodes: of all types.
+        num_edges: of all types.
+        extras: bytes of an edge beside its ends and its id.
+    """
+    ids = 3 * (8 if max(num_edges, num_nodes) >= _NARROW else 4)
+    return int(num_edges * _BUILD_COPIES * (ids + extras))
+
+
+def _agree(graph: Graph, parts: list[EdgeSlice], numbering: Numbering, timeout: float) -> bool:
+    """Check that all ranks have the same graph. Return whether ids need 64 bits."""
+    shape = [list(graph.num_nodes.items()), [(t, csc.num_edges) for t, csc in graph.csc.items()]]
+    control.agree("a graph in cuGraph", {"graph": zlib.crc32(repr(shape).encode())}, timeout=timeout)
+    num_edges = sum(csc.num_edges for csc in graph.csc.values())
+    largest = max((int(part.edge_id.max()) for part in parts if part.edge_id.numel()), default=0)
+    wide = max(numbering.num_vertices, num_edges, largest) >= _NARROW
+    return any(fact["wide"] for fact in control.exchange("ids in cuGraph", {"wide": wide}, timeout=timeout))
+
+
+def _send(values: Tensor, there: Tensor, add: int = 0) -> None:
+    """Copy values to a GPU, of the dtype that they have there."""
+    for begin in range(0, values.numel(), _CHUNK):
+        chunk = slice(begin, begin + _CHUNK)
+        there[chunk] = values[chunk].to(there.device)
+        if add:
+            there[chunk] += add
+
+
+def _build(handle: Handle, columns: _Columns, vertices: Tensor) -> Any:
+    """Return pylibcugraph's graph of the edge lists of all ranks."""
+    plc = binding.pylibcugraph()
+    properties = plc.GraphProperties(is_symmetric=False, is_multigraph=True)
+    tables = {
+        "weight_array": columns.weight,
+        "edge_id_array": columns.edge_id,
+        "edge_type_array": columns.edge_type,
+        "edge_start_time_array": columns.time,
+        "vertices_array": vertices,
+    }
+    arrays = {name: to_array(table) for name, table in tables.items() if table is not None}
+    ends = to_array(columns.dst), to_array(columns.src)
+    if handle.world_size == 1:
+        return plc.SGGraph(
+            handle.resources,
+            properties,
+            *ends,
+            store_transposed=False,
+            renumber=False,
+            do_expensive_check=False,
+            **arrays,
+        )
+    lists = {name: [array] for name, array in arrays.items()}
+    return plc.MGGraph(
+        handle.resources,
+        properties,
+        *([end] for end in ends),
+        store_transposed=False,
+        do_expensive_check=False,
+        **lists,
+    )

@@ -1,0 +1,273 @@
+"""The module: forward gathers rows, backward keeps their gradients for the optimizer."""
+
+from __future__ import annotations
+
+import itertools
+from os import PathLike
+from typing import Any, NamedTuple, NoReturn, SupportsIndex
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from manyhop.arguments import integer
+from manyhop.errors import FeatureError, InputError
+from manyhop.features import Checks, RowRequest
+from manyhop.memory.stores import StorePlace
+from manyhop_embedding.ahead import RowsAhead, Versions
+from manyhop_embedding.gradients import Gradients, sort_ids
+from manyhop_embedding.initial import InitialRows, filler, initializer
+from manyhop_embedding.place import TablePlace, require_ids
+from manyhop_embedding.saved import load_tables, save_tables
+
+_DTYPES = (torch.float32, torch.bfloat16)
+
+
+class Embedding(nn.Module):
+    """A trainable table ``[num_rows, width]``, of which a batch reads and updates some rows. All ranks make it.
+
+    ``embedding(ids)`` returns rows, and ``backward`` keeps their gradients until an optimizer of :mod:`manyhop.optim`
+    applies them. The table is no ``Parameter``: DDP does not reduce it, other optimizers do not see it, ``to()`` does
+    not move it, and ``state_dict()`` does not have it: :meth:`save` writes it.
+
+    Args:
+        num_rows: of the table, for ids in ``[0, num_rows)``.
+        width: numbers of a row.
+        dtype: ``torch.float32``; or ``torch.bfloat16``, updated in float32 and rounded.
+        placement: where the table and the optimizer's states reside. ``shared``: host memory, once per node.
+            ``process``: host memory, of a run of one process. ``pinned``: host memory that GPUs read and update.
+            ``device``: on each GPU. ``sharded``: over the nodes' host memory or, with a device, over the GPUs of each
+            node. ``distributed``: over the GPUs of all nodes.
+        device: this rank's GPU; ``None``: the current GPU for places that only GPUs have, else host memory.
+        init: initial values: a bound ``b`` for uniform ones in ``[-b, b)``, the same on any number of ranks;
+            ``None``: ``1 / sqrt(width)``; or a function that returns the rows of a ``range``, ``[len(range), width]``.
+        seed: of the initial values; the same on all ranks.
+        hot: rows that batches read most often, ``[count]`` int64 or int32, in any order: with ``pinned``, they and
+            their states reside on the GPU instead. Needs one rank per node.
+        name: for errors.
+        rank_timeout: seconds to wait for other ranks; ``None``: 600.
+
+    Raises:
+        CapacityError: there is not enough memory.
+        InputError: arguments that do not make sense.
+        RankError: ranks make different tables, or are late.
+    """
+
+    def __init__(
+        self,
+        num_rows: int,
+        width: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        placement: StorePlace = "shared",
+        device: torch.device | str | None = None,
+        init: float | InitialRows | None = None,
+        seed: int = 0,
+        hot: Tensor | None = None,
+        name: str = "embedding",
+        rank_timeout: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_rows, self.width = integer("num_rows", num_rows, 1), integer("width", width, 1)
+        if dtype not in _DTYPES:
+            raise InputError(f"Expected dtype to be torch.float32 or torch.bfloat16, got {dtype!r}. Pass one of them.")
+        initial = initializer(init, self.width, integer("seed", seed))
+        self.dtype, self.name = dtype, name
+        self.place = TablePlace(placement, device, rank_timeout, self._checked_hot(hot))
+        facts = {
+            "num_rows": self.num_rows, "width": self.width, "dtype": str(dtype), "placement": placement, "seed": seed,
+            "init": "a function" if callable(init) else init,
+        }  # fmt: skip
+        self.place.agree(f"the embedding {name}", facts)
+        self.table, self.owners = self.place.make(self.num_rows, self.width, dtype, name, filler(initial))
+        self.handle = torch.empty(0, requires_grad=True)
+        """Stands for the table in autograd's graph, and in optimizers."""
+        self.versions = Versions(self.place, self.table, self.owners, name)
+        self._forwards = itertools.count()
+        self._checks = Checks()
+        self._pending: list[_Pending] = []
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the rows of some ids.
+
+        Where other nodes or ranks hold rows (``sharded`` over nodes, ``distributed``), all ranks call it.
+
+        Args:
+            ids: int64 or int32 of any shape, on the CPU or a GPU. The same id may come several times.
+
+        Returns:
+            ``[*ids.shape, width]``.
+
+        Raises:
+            FeatureError: ids that are out of range; of those that a GPU checks, ``step()`` raises it.
+        """
+        flat = require_ids(ids, self.name)
+        if torch.is_grad_enabled():
+            rows: Tensor = _Rows.apply(self.handle, self, flat, None)  # type: ignore[no-untyped-call]
+        else:
+            rows = self.place.gather(self.table, flat, self.name, None)
+        return rows if ids.dim() == 1 else rows.view(*ids.shape, self.width)
+
+    def begin(self, ids: Tensor, device: torch.device) -> tuple[RowsAhead, RowRequest | None]:
+        """Begin to read the rows of a batch that is made ahead, in any thread.
+
+        Args:
+            ids: ``[count]`` int64 or int32, where the batch is.
+            device: where that is.
+
+        Returns:
+            What :meth:`finish` takes; and the rows to gather for it: set its ``rows`` to them. ``None``: other ranks or
+            the host have to read them, which :meth:`finish` does.
+        """
+        here = device.type == self.place.device.type and (self.table.hot is None or device.type == "cuda")
+        if not (self.versions.are_kept and here):
+            return RowsAhead(self.finish, ids, None), None
+        source, latest = self.table.source, self.versions.latest()
+        return RowsAhead(self.finish, ids, latest), RowRequest(source, ids, name=self.name, changes=True)
+
+    def finish(self, ahead: RowsAhead) -> Tensor:
+        """Return ``[count, width]`` rows as :meth:`forward` would: those updated since are read again.
+
+        Where other nodes or ranks hold rows, all ranks call it.
+        """
+        if ahead.rows is None or ahead.latest is None:
+            return self(ahead.ids)  # type: ignore[no-any-return]
+        self.versions.refresh(ahead.ids, ahead.latest, ahead.rows)
+        if not torch.is_grad_enabled():
+            return ahead.rows
+        rows: Tensor = _Rows.apply(self.handle, self, ahead.ids, ahead.rows)  # type: ignore[no-untyped-call]
+        return rows
+
+    def _checked_hot(self, hot: Tensor | None) -> Tensor | None:
+        """Return hot rows in ascending order, each once."""
+        if hot is None:
+            return None
+        rows: Tensor = torch.unique(require_ids(hot, f"hot rows of {self.name}").long())
+        if len(rows) and not 0 <= int(rows[0]) <= int(rows[-1]) < self.num_rows:
+            raise FeatureError(
+                f"Expected hot rows in [0, {self.num_rows}), got {int(rows[0])} to {int(rows[-1])}. Pass row numbers."
+            )
+        return rows
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refuse to be copied or pickled: a table is in memory that all ranks share, and is made once."""
+        raise InputError(
+            f"Expected {self.name} to stay where it is, got a copy or a pickle of it. Write it with save(folder), "
+            "load(folder) reads it; of a model, copy or pickle state_dict(), which has all but the table."
+        )
+
+    def extra_repr(self) -> str:
+        """Return size and place, for ``print``."""
+        return f"{self.num_rows}, {self.width}, dtype={self.dtype}, on {self.place.device}"
+
+    @property
+    def weight(self) -> Tensor:
+        """``[rows, width]``: the rows that this rank owns, where they reside: of a run of one process, all of them.
+
+        Changes in place are seen by all ranks that share the memory. ``hot`` rows are copies, as they are now.
+        """
+        return self.table.settled()
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write the table to a new folder that all nodes see, each rank its own rows. All ranks call it.
+
+        ``manyhop.files.open(f"{folder}/weight.json")`` reads it, too.
+
+        Raises:
+            CapacityError: the disk is full.
+            InputError: the folder exists, or cannot be written.
+            RankError: another rank failed.
+        """
+        save_tables(folder, {"weight": (self.table, self.owners)})
+
+    def load(self, folder: str | PathLike[str]) -> None:
+        """Read a table that any number of ranks, in any placement, has saved. All ranks call it.
+
+        Raises:
+            InputError: no such folder; a file that is missing or damaged.
+            RankError: another rank failed.
+            StateError: a table of another shape or dtype.
+        """
+        self.versions.outdate()
+        load_tables(folder, {"weight": (self.table, self.owners)})
+        self.versions.updated()
+
+    def take_gradients(self) -> Gradients | None:
+        """Return the gradients since the last call, and forget them; ``None``: there was no ``backward``.
+
+        Those of a row are in the order of the forwards.
+
+        Raises:
+            FeatureError: ids that are out of range.
+        """
+        pending, self._pending = self._pending, []
+        on_gpu = self.place.device.type == "cuda"
+        if not on_gpu:
+            self._checks.ask(wait=True)  # for the gathers of forwards, not for what follows them
+        found = self._sorted(pending) if pending else None
+        if on_gpu:
+            self._checks.ask(wait=True)  # while the GPU sorts, if it has not done so
+        return found
+
+    def forget_gradients(self) -> None:
+        """Forget the gradients since the last call of :meth:`take_gradients`, without waiting for a GPU.
+
+        Raises:
+            FeatureError: ids that are known to be out of range.
+        """
+        self._pending = []
+        self._checks.ask()
+
+    def _sorted(self, pending: list[_Pending]) -> Gradients:
+        if len(pending) == 1:
+            _, ids, grads, ids_sorted = pending[0]
+            return Gradients(*(ids_sorted or sort_ids(ids, self.num_rows)), grads)
+        pending.sort(key=lambda one: one.forward)
+        ids, grads = torch.cat([one.ids for one in pending]), torch.cat([one.grads for one in pending])
+        return Gradients.of(ids, grads, num_rows=self.num_rows)
+
+    def sort_early(self, ids: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Have a GPU sort the ``[count]`` ids of a forward, while the host goes on; ``None``: a step sorts them."""
+        return sort_ids(ids, self.num_rows) if ids.is_cuda and ids.device == self.place.device else None
+
+    def add_gradients(self, forward: int, ids: Tensor, grads: Tensor, ids_sorted: tuple[Tensor, Tensor] | None) -> None:
+        """Keep the gradients of a forward: ``[count]`` ids, ``[count, width]``, and what :meth:`sort_early` gave."""
+        device = self.place.device
+        self._pending.append(
+            _Pending(forward, ids.to(device), grads.to(device, self.dtype).resolve_neg().contiguous(), ids_sorted)
+        )
+
+    def gather_numbered(self, flat: Tensor, rows: Tensor | None) -> tuple[int, Tensor]:
+        """Return the number of a forward, and its rows ``[count, width]``, if these are not there already."""
+        rows = self.place.gather(self.table, flat, self.name, self._checks) if rows is None else rows
+        return next(self._forwards), rows
+
+
+class _Pending(NamedTuple):
+    """The gradients of a forward."""
+
+    forward: int
+    """Its number."""
+    ids: Tensor
+    grads: Tensor
+    ids_sorted: tuple[Tensor, Tensor] | None
+    """The ids in ascending order, and their positions before; ``None``: not sorted yet."""
+
+
+class _Rows(torch.autograd.Function):
+    """The rows of some ids, whose gradients go to the embedding."""
+
+    @staticmethod
+    def forward(ctx: Any, handle: Tensor, embedding: Embedding, flat: Tensor, gathered: Tensor | None) -> Tensor:
+        ctx.embedding = embedding
+        ctx.number, rows = embedding.gather_numbered(flat, gathered)
+        ctx.save_for_backward(flat)
+        ctx.ids_sorted = embedding.sort_early(flat)
+        return rows
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grads: Tensor) -> tuple[None, None, None, None]:
+        (flat,) = ctx.saved_tensors
+        ctx.embedding.add_gradients(ctx.number, flat, grads, ctx.ids_sorted)
+        return None, None, None, None

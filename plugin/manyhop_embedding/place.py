@@ -1,0 +1,178 @@
+"""The memory of a table, and of what is kept for each of its rows: made in place, read by all, written by owners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import FeatureError, InputError
+from manyhop.features import (
+    BufferPool,
+    CachedRows,
+    Checks,
+    DistributedRows,
+    HotRows,
+    RowRequest,
+    ShardedRows,
+    gather,
+)
+from manyhop.memory.stores import GPURows, NodeRows, check_place, rows_in
+from manyhop.ranks import control, world
+from manyhop.ranks.control import DEFAULT_TIMEOUT
+from manyhop_embedding.hot import Hot
+from manyhop_embedding.owners import Owners
+
+
+@dataclass(frozen=True)
+class Table:
+    """``[num_rows, width]`` in some memory."""
+
+    source: Tensor | ShardedRows | DistributedRows | CachedRows
+    """What rows are gathered from."""
+
+    own: Tensor
+    """``[len(owners.rows_of(rank)), width]``: the rows that this rank updates, in place."""
+
+    hot: Hot | None = None
+    """Rows that reside on the GPU instead."""
+
+    def settled(self) -> Tensor:
+        """Return ``own`` with all rows as they are now."""
+        if self.hot is not None:
+            self.hot.settle(self.own)
+        return self.own
+
+
+class TablePlace:
+    """Where an embedding and the states of its optimizer reside. All ranks make it, and tables in it.
+
+    Args:
+        placement: ``process``, ``shared``, ``pinned``, ``device``, ``sharded`` or ``distributed``.
+        device: the GPU; see :func:`manyhop.memory.stores.check_place`.
+        timeout: seconds to wait for other ranks; ``None``: 600.
+        hot: rows of pinned tables that reside on the GPU, ``[count] int64``, ascending.
+
+    Raises:
+        InputError: a place that cannot be trained in, or that is not here.
+    """
+
+    def __init__(self, placement: Any, device: Any, timeout: float | None, hot: Tensor | None = None) -> None:
+        if placement not in ("process", "shared", "pinned", "device", "sharded", "distributed"):
+            raise InputError(
+                "Expected placement to be 'process', 'shared', 'pinned', 'device', 'sharded' or 'distributed' for a "
+                f"table that is trained, got {placement!r}. Use 'shared', the host memory of each node."
+            )
+        gpu = check_place(placement, device, timeout)
+        if placement == "process" and world.current_size() > 1:
+            raise InputError(
+                f"Expected placement='process' in a run of one process, got {world.current_size()}, whose tables would "
+                "differ after a step. Use placement='shared'."
+            )
+        rows = rows_in("shared" if placement == "process" else placement, gpu, timeout)
+        assert rows is not None
+        self._rows: NodeRows | GPURows = rows
+        self._on_each_rank = placement == "device"
+        self._pool = BufferPool()
+        self.timeout = timeout
+        self.device = torch.device("cpu") if gpu is None else _numbered(gpu)
+        """Where rows are updated: in pinned memory, too, by the GPU, of which it has the number."""
+        self._hot = None if hot is None else hot.to(self.device)
+        self._hot_set: HotRows | None = None
+        if hot is not None:
+            ranks = world.init(timeout=timeout or DEFAULT_TIMEOUT).local_world_size
+            if placement != "pinned" or ranks > 1:
+                raise InputError(
+                    f"Expected hot rows with placement='pinned' and one rank per node, got placement={placement!r} and "
+                    f"{ranks} ranks on this node. Leave hot out, or use placement='sharded' with device='cuda'."
+                )
+
+    def agree(self, title: str, facts: dict[str, Any]) -> None:
+        """Raise RankError unless all ranks have the same facts. All ranks call it."""
+        timeout = self.timeout or DEFAULT_TIMEOUT
+        world.init(timeout=timeout)
+        control.agree(title, facts, timeout=timeout)
+
+    def make(
+        self,
+        num_rows: int,
+        width: int,
+        dtype: torch.dtype,
+        name: str,
+        fill: Callable[[range, Tensor], None] | None = None,
+        *,
+        keeps_hot: bool = True,
+    ) -> tuple[Table, Owners]:
+        """Make a table, of which each rank fills a part; ``None``: with zeros. All ranks call it.
+
+        With ``keeps_hot``, its hot rows are on the GPU.
+        """
+        source = self._rows.make((num_rows, width), dtype, name, fill or _fill_zeros)
+        ours = world.current()
+        if isinstance(source, DistributedRows):
+            owners = Owners(num_rows, ours, "ranks")
+            return Table(source, source.rows), owners
+        if isinstance(source, ShardedRows):
+            owners, held = Owners(num_rows, ours, "nodes"), source.rows
+        else:
+            owners, held = Owners(num_rows, ours, "rank" if self._on_each_rank else "node"), source
+        if self._hot is not None and keeps_hot:
+            if self._hot_set is None:
+                self._hot_set = HotRows.of(self._hot, num_rows)
+            hot = Hot.of(self._hot, self._hot_set, held)
+            return Table(hot.source(held), held, hot), owners
+        near, mine = owners.rows_near(ours.rank), owners.rows_of(ours.rank)
+        return Table(source, held[mine.start - near.start : mine.stop - near.start]), owners
+
+    def gather(self, table: Table, ids: Tensor, name: str, checks: Checks | None) -> Tensor:
+        """Return ``[count, width]``, on the device of ``ids`` or of the table.
+
+        All ranks call it where nodes, or ranks, exchange rows.
+
+        Args:
+            table: made here.
+            ids: ``[count]`` int64 or int32.
+            name: for errors.
+            checks: gets ids that a GPU checks; ``None``: wait for the GPU.
+
+        Raises:
+            FeatureError: ids that are out of range, or no row numbers.
+        """
+        if table.hot is not None:
+            from manyhop.features.gathering.gpu import gather_on_gpu  # imports triton
+
+            request = RowRequest(table.source, ids.to(self.device), name=name)
+            (rows,) = gather_on_gpu([request], request.index.device, checks=checks)
+            return rows.to(ids.device)  # type: ignore[no-any-return]
+        if ids.device.type == "cpu" and self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # updates of pinned rows
+        request = RowRequest(table.source, ids, name=name)
+        threads = torch.get_num_threads()
+        (rows,) = gather([request], pool=self._pool, threads=threads, exchange=self._rows.exchange, checks=checks)
+        assert isinstance(rows, Tensor)
+        return rows
+
+
+def _fill_zeros(rows: range, out: Tensor) -> None:
+    out.zero_()
+
+
+def _numbered(device: torch.device) -> torch.device:
+    """Return a device that equals those of its tensors: of ``cuda``, the current GPU."""
+    is_any = device.type == "cuda" and device.index is None
+    return torch.device("cuda", torch.cuda.current_device()) if is_any else device
+
+
+def require_ids(ids: Any, name: str) -> Tensor:
+    """Return row numbers as ``[count]``, whatever their shape.
+
+    Raises:
+        FeatureError: no tensor of integers.
+    """
+    if not isinstance(ids, Tensor) or ids.dtype not in (torch.int32, torch.int64):
+        got = str(ids.dtype) if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
+        raise FeatureError(f"Expected ids of {name} as a tensor of int64 or int32, got {got}. Pass row numbers.")
+    return ids.reshape(-1)

@@ -1,0 +1,1 @@
+"""The command `manyhop`: doctor, plan, convert, bench."""

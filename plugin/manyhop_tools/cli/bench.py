@@ -1,0 +1,170 @@
+"""``manyhop bench``: loaders of manyhop beside those of the frameworks that are installed, on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from manyhop.errors import ManyhopError
+from manyhop.hints import pip_install
+from manyhop_tools.cli.verbs import Verbs, add_verb, at_least_one
+
+_GROUP = "manyhop.peers"  # entry points of the adapters: what makes the loaders
+_MANYHOP = "manyhop"
+
+Epoch: TypeAlias = Callable[[], tuple[int, int]]
+"""Loads one epoch; returns the numbers of batches and of sampled edges."""
+
+
+class MakeEpochs(Protocol):
+    """Makes the loaders of one framework and manyhop's for it."""
+
+    def __call__(
+        self, folder: Path, *, fanout: Sequence[int], batch_size: int, batches: int, threads: int, device: str
+    ) -> Mapping[str, Epoch | str]:
+        """Return by name the epochs that are measured, ``"manyhop"`` first, or the reason why one is not.
+
+        Args:
+            folder: of the graph.
+            fanout: neighbours per hop.
+            batch_size: seeds of a batch.
+            batches: of an epoch, at most.
+            threads: of each loader; 1: the caller's own.
+            device: where batches are wanted.
+        """
+        ...
+
+
+def add_to(verbs: Verbs) -> None:
+    """Add the verb and its arguments."""
+    parser = add_verb(
+        verbs,
+        "bench",
+        _run,
+        help="measure loaders beside those of PyG and DGL",
+        description="Measures epochs of manyhop's loaders beside PyG's NeighborLoader (with pyg-lib or torch-sparse) "
+        "and DGL's DataLoader, as far as they are installed, on a graph on disk or a random one; where there is a GPU, "
+        "also with batches on it. Loaders take turns.",
+    )
+    add = parser.add_argument
+    add("folder", nargs="?", type=Path, metavar="FOLDER", help="a graph that save() or `manyhop convert` wrote")
+    add("--fanout", type=at_least_one, nargs="+", default=[15, 10, 5], metavar="K", help="per hop (15 10 5)")
+    add("--batch-size", type=at_least_one, default=1024, metavar="N", help="seeds of a batch (1024)")
+    add("--batches", type=at_least_one, default=20, metavar="N", help="batches of an epoch, at most (20)")
+    add("--threads", type=at_least_one, default=1, metavar="N", help="threads or processes of a loader (1)")
+    add("--rounds", type=at_least_one, default=7, metavar="N", help="turns of each loader (7)")
+    random = parser.add_argument_group("the random graph, without FOLDER")
+    add = random.add_argument
+    add("--nodes", type=at_least_one, default=200_000, metavar="N", help="nodes (200000)")
+    add("--edges", type=at_least_one, default=3_000_000, metavar="E", help="edges, whose ends follow a power law (3e6)")
+    add("--features", type=at_least_one, default=128, metavar="F", help="float32 features per node (128)")
+
+
+def _run(args: argparse.Namespace) -> int:
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a loader has the threads that it is given
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = args.folder or _random_graph(Path(scratch) / "graph", args.nodes, args.edges, args.features)
+            print("\n".join(_report(folder, args)))
+    finally:
+        torch.set_num_threads(threads)
+    return 0
+
+
+def _random_graph(folder: Path, num_nodes: int, num_edges: int, num_features: int) -> Path:
+    """Write a graph in which the node of rank r is an end of an edge in proportion to ``r ** -0.6``."""
+    import numpy as np
+    import torch
+
+    from manyhop.files import save_graph
+    from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
+
+    draw = np.random.default_rng(0)
+    node = draw.permutation(num_nodes)
+    src, dst = (torch.from_numpy(node[(num_nodes * draw.random(num_edges) ** 2.5).astype(np.int64)]) for _ in range(2))
+    x = torch.rand(num_nodes, num_features)
+    save_graph(
+        folder, {HOMOGENEOUS_NODE: num_nodes}, {HOMOGENEOUS_EDGE: (src, dst)},
+        node_tensors={HOMOGENEOUS_NODE: {"x": x}}, homogeneous=True,
+    )  # fmt: skip
+    return folder
+
+
+def _report(folder: Path, args: argparse.Namespace) -> Iterator[str]:
+    import torch
+
+    from manyhop.files import open_graph
+
+    graph = open_graph(folder)
+    options = {name: getattr(args, name) for name in ("fanout", "batch_size", "batches", "threads")}
+    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    missing: list[str] = []
+    rows: list[tuple[str, ...]] = []
+    peers = 0
+    points = entry_points(group=_GROUP)
+    if not points:
+        raise ManyhopError(
+            f"Expected installed entry points of the group '{_GROUP}', found none. "
+            f"Install manyhop again: {pip_install('pyg')}"
+        )
+    for point in points:
+        try:
+            make: MakeEpochs = point.load()
+        except ImportError as error:
+            missing.append(f"{point.name}: {error}")
+            continue
+        for device in devices:
+            found = make(folder, device=device, **options)
+            epochs = {name: epoch for name, epoch in found.items() if not isinstance(epoch, str)}
+            missing += [f"{name}: {why}" for name, why in found.items() if isinstance(why, str)]
+            peers += len(epochs.keys() - {_MANYHOP})
+            rows += _rows(point.name, device, epochs, args.rounds)
+    if not peers:
+        yield "No peer is installed: manyhop is measured alone."
+    nodes, edges = (sum(part.count for part in parts.values()) for parts in (graph.nodes, graph.edges))
+    yield (
+        f"{nodes:,} nodes, {edges:,} edges; batches of {args.batch_size:,} seeds, {args.fanout}; "
+        f"{args.threads} thread{'s' if args.threads > 1 else ''} each. Medians of {args.rounds} rounds, with quartiles."
+    )
+    yield ""
+    yield from _aligned([("for", "device", "loader", "ms per batch", "M edges/s", "time per edge, manyhop = 1"), *rows])
+    if missing:
+        yield from ("", "Not measured", *(f"  {line}" for line in dict.fromkeys(missing)))
+
+
+def _rows(framework: str, device: str, epochs: Mapping[str, Epoch], rounds: int) -> Iterator[tuple[str, ...]]:
+    """Measure the loaders in turns: ratios are of the same round, as the speed of a machine drifts."""
+    import numpy as np
+
+    for epoch in epochs.values():
+        epoch()  # compiles, starts processes
+    order = list(epochs)
+    per_edge: dict[str, list[float]] = {name: [] for name in order}
+    per_batch: dict[str, list[float]] = {name: [] for name in order}
+    for number in range(rounds):
+        first = number % len(order)
+        for name in order[first:] + order[:first]:
+            began = time.perf_counter()
+            batches, edges = epochs[name]()
+            seconds = time.perf_counter() - began
+            per_edge[name].append(seconds / edges)
+            per_batch[name].append(seconds / batches)
+    for name in order:
+        low, middle, high = np.quantile(np.divide(per_edge[name], per_edge[_MANYHOP]), (0.25, 0.5, 0.75))
+        ratio = "" if name == _MANYHOP else f"{middle:.2f} ({low:.2f}-{high:.2f})"
+        ms, speed = 1e3 * np.median(per_batch[name]), 1e-6 / np.median(per_edge[name])
+        yield framework, device, name, f"{ms:.2f}", f"{speed:.2f}", ratio
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

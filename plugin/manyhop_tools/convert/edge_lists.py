@@ -1,0 +1,239 @@
+"""Edge lists (CSV, Parquet, .npy) -> a graph on disk, piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import GraphError, InputError
+from manyhop.files.graph_writer import GraphWriter
+from manyhop.files.ids import IdCollector, IdMap, is_text, whole_numbers
+from manyhop.files.rows import Rows
+from manyhop.files.sort import EdgeSorter, Kind
+from manyhop.files.tables import Table, is_table, tensor
+from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop_tools.convert.edge_index import EdgeIndexFile
+from manyhop_tools.convert.node_tables import NodeTable
+
+Ids = Literal["auto", "keep", "map"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeLists:
+    """What to convert, and how."""
+
+    sources: Sequence[tuple[EdgeType, Path]]
+    """Files of edges, and the type of each. Files of the same type follow each other."""
+    src: str | None = None
+    """Column of the source nodes; ``None``: the first."""
+    dst: str | None = None
+    """Column of the destination nodes; ``None``: the second."""
+    columns: Sequence[str] = ()
+    """Columns that are kept as tensors of the edges."""
+    header: bool = True
+    delimiter: str | None = None
+    ids: Ids = "auto"
+    """``keep``: ids are nodes. ``map``: they are mapped. ``auto``: texts are mapped, types with a table of nodes, and
+    integers of which one is negative or above ``4 * n + 1,000,000``, where ``n`` counts them with duplicates."""
+    both_ways: bool = False
+    """Whether every edge is also added in the other direction, right after it."""
+    num_nodes: Mapping[NodeType, int] = field(default_factory=dict)
+    """Numbers of nodes, where they are not 1 + the highest id."""
+    node_tensors: Mapping[NodeType, Mapping[str, Rows]] = field(default_factory=dict)
+    """Node type -> name -> ``[num_nodes, ...]``."""
+    node_tables: Mapping[NodeType, Path] = field(default_factory=dict)
+    """Node type -> a CSV or Parquet file with an id and numbers in each row."""
+    node_id: str | None = None
+    """Column of the ids in tables of nodes; ``None``: the first."""
+    raw: Mapping[Path, Rows] = field(default_factory=dict)
+    """Raw files among the sources, whose dtype and width the user gave."""
+
+
+def convert_edge_lists(lists: EdgeLists, writer: GraphWriter, report: Callable[[str], None]) -> None:
+    """Write the graph; ``report`` gets a sentence about every decision.
+
+    Raises:
+        InputError: a file or a column that is missing or cannot be understood.
+        GraphError: ids or numbers of nodes that do not fit.
+    """
+    edge_types = list(dict.fromkeys(edge_type for edge_type, _ in lists.sources))
+    node_types = list(dict.fromkeys(end for src, _, dst in edge_types for end in (src, dst)))
+    for name in (*lists.num_nodes, *lists.node_tensors, *lists.node_tables):
+        if name not in node_types:
+            raise InputError(f"Expected the node types {node_types}, got '{name}'.")
+    if lists.both_ways and any(src != dst for src, _, dst in edge_types):
+        raise InputError("Edges can be added in the other direction only where both ends are of the same node type.")
+    files = [_EdgeFile(lists, edge_type, path, report) for edge_type, path in lists.sources]
+    tables = {
+        name: NodeTable(name, Table(path=path, header=lists.header, delimiter=lists.delimiter), lists.node_id, report)
+        for name, path in lists.node_tables.items()
+    }
+    maps = _map_ids(lists.ids, node_types, [*files, *tables.values()], report)
+    sorters: dict[EdgeType, EdgeSorter] = {}
+    for file in files:
+        kinds: dict[str, Kind] = {}
+        for src, dst, columns in file.pieces(maps):
+            if not kinds:
+                kinds = {name: (values.dtype, tuple(values.shape[1:])) for name, values in columns.items()}
+            if file.edge_type not in sorters:
+                sorters[file.edge_type] = writer.sorter(kinds)
+            if lists.both_ways:
+                src, dst = torch.stack([src, dst], 1).view(-1), torch.stack([dst, src], 1).view(-1)
+                columns = {name: values.repeat_interleave(2, 0) for name, values in columns.items()}
+            sorters[file.edge_type].add(src, dst, columns)
+    for edge_type in edge_types:
+        if edge_type not in sorters:
+            sorters[edge_type] = writer.sorter({})  # no edges: the kinds of columns are not known
+    found = {name: table.tensors(maps.get(name)) for name, table in tables.items()}
+    rows = {name: (tables[name].path, count) for name, (count, _) in found.items()}
+    counts = {name: _count(name, lists, sorters, maps, rows) for name in node_types}
+    for name in node_types:
+        given = dict(lists.node_tensors.get(name, {}))
+        columns = found[name][1] if name in found else {}
+        for twice in set(given) & set(columns):
+            raise InputError(f"{tables[name].path}: has a column '{twice}', as --node-tensor has: rename one of them.")
+        writer.add_nodes(name, counts[name], {**given, **columns}, ids=maps.get(name))
+    for edge_type, sorter in sorters.items():
+        writer.add_sorted(edge_type, sorter, counts[edge_type[0]], counts[edge_type[2]])
+
+
+class _EdgeFile:
+    """One file of edges."""
+
+    def __init__(self, lists: EdgeLists, edge_type: EdgeType, path: Path, report: Callable[[str], None]) -> None:
+        self.edge_type, self._path = edge_type, path
+        self.node_types = [edge_type[0], edge_type[2]]
+        self._table = Table(path=path, header=lists.header, delimiter=lists.delimiter) if is_table(path) else None
+        if self._table is None:
+            if lists.src is not None or lists.dst is not None or lists.columns:
+                raise InputError(f"{path}: has no columns with names: leave --src, --dst and --edge-columns out.")
+            self._edge_index = EdgeIndexFile(path, raw=lists.raw.get(path))
+            return
+        known = self._table.columns()
+        if len(known) < 2:
+            raise InputError(f"{path}: expected at least two columns, got {known}. See --delimiter.")
+        self._ends = [lists.src or known[0], lists.dst or known[1]]
+        self._columns = list(lists.columns)
+        for name in (*self._ends, *self._columns):
+            if name not in known:
+                raise InputError(f"{path}: expected a column of {known}, got '{name}'.")
+        left = [name for name in known if name not in (*self._ends, *self._columns)]
+        if left:
+            report(f"{path}: columns that are left out: {', '.join(left)} (see --edge-columns).")
+
+    def ends(self) -> Iterator[list[Any]]:
+        """Ids of sources and destinations of some edges, as ``pyarrow.Array``; nothing for an edge_index."""
+        if self._table is not None:
+            yield from self._table.read(self._ends)
+
+    def where(self, end: int) -> str:
+        """What to call the column of sources (0) or destinations (1)."""
+        return f"{self._path}, column '{self._ends[end]}'" if self._table is not None else str(self._path)
+
+    def pieces(self, maps: Mapping[NodeType, IdMap]) -> Iterator[tuple[Tensor, Tensor, dict[str, Tensor]]]:
+        """Nodes and columns of some edges."""
+        if self._table is None:
+            for src, dst in self._edge_index.pieces():
+                yield src, dst, {}
+            return
+        for arrays in self._table.read([*self._ends, *self._columns]):
+            if not len(arrays[0]):
+                continue
+            nodes = []
+            for end, node_type in enumerate(self.node_types):
+                if node_type in maps:
+                    nodes.append(maps[node_type].lookup(arrays[end], self.where(end)))
+                else:
+                    nodes.append(torch.from_numpy(whole_numbers(arrays[end], self.where(end))))
+            columns = {
+                name: tensor(array, f"{self._path}, column '{name}'")
+                for name, array in zip(self._columns, arrays[2:], strict=True)
+            }
+            yield nodes[0], nodes[1], columns
+
+
+def _map_ids(
+    ids: Ids, node_types: Sequence[NodeType], files: Sequence[_EdgeFile | NodeTable], report: Callable[[str], None]
+) -> dict[NodeType, IdMap]:
+    """Node type -> the map of its ids, for those that have one."""
+    mapped = set(node_types) if ids == "map" else set() if ids == "keep" else _to_be_mapped(files, report)
+    collectors = {name: IdCollector() for name in node_types if name in mapped}
+    for file in files:
+        ends = file.node_types
+        if not mapped & set(ends):
+            continue
+        for arrays in file.ends():
+            for end, name in enumerate(ends):
+                if name in collectors:
+                    collectors[name].add(arrays[end], file.where(end))
+    maps = {name: collector.finish() for name, collector in collectors.items()}
+    for name, found in maps.items():
+        which = "Ids" if name == HOMOGENEOUS_NODE else f"Ids of '{name}'"
+        report(
+            f"{which} are mapped to 0 ... {len(found) - 1}, in ascending order; the folder has the ids that they had."
+        )
+    return maps
+
+
+def _to_be_mapped(files: Sequence[_EdgeFile | NodeTable], report: Callable[[str], None]) -> set[NodeType]:
+    """Node types with a table, and those whose ids are texts, or integers that cannot be nodes."""
+    mapped = {file.node_types[0] for file in files if isinstance(file, NodeTable)}
+    lowest: dict[NodeType, int] = {}
+    highest: dict[NodeType, int] = {}
+    seen: dict[NodeType, int] = {}
+    for file in files:
+        ends = file.node_types
+        for arrays in file.ends():
+            for end, name in enumerate(ends):
+                if is_text(arrays[end]):
+                    mapped.add(name)
+                elif len(arrays[end]):
+                    values = whole_numbers(arrays[end], file.where(end))
+                    lowest[name] = min(lowest.get(name, int(values[0])), int(values.min()))
+                    highest[name] = max(highest.get(name, 0), int(values.max()))
+                    seen[name] = seen.get(name, 0) + len(values)
+            if mapped >= set(ends):
+                break  # no need to look at the rest
+    for name, count in seen.items():
+        if name not in mapped and (lowest[name] < 0 or highest[name] > 4 * count + 1_000_000):
+            report(f"Ids from {lowest[name]} to {highest[name]} at {count} ends of edges: they are mapped (see --ids).")
+            mapped.add(name)
+    return mapped
+
+
+def _count(
+    name: NodeType,
+    lists: EdgeLists,
+    sorters: Mapping[EdgeType, EdgeSorter],
+    maps: Mapping[NodeType, IdMap],
+    rows: Mapping[NodeType, tuple[Path, int]],
+) -> int:
+    """The number of nodes of a type."""
+    used = [s.num_src for (src, _, _), s in sorters.items() if src == name]
+    used += [s.num_dst for (_, _, dst), s in sorters.items() if dst == name]
+    least = max(used, default=0)
+    given = {"--num-nodes": lists.num_nodes[name]} if name in lists.num_nodes else {}
+    given |= {f"the tensor '{key}'": rows.num_rows for key, rows in lists.node_tensors.get(name, {}).items()}
+    if name in rows:
+        given |= {str(rows[name][0]): rows[name][1]}
+    if name in maps:
+        given |= {"the ids": len(maps[name])}
+    if len(set(given.values())) > 1:
+        raise GraphError(
+            f"Expected one number of nodes{_of(name)}, got {', '.join(f'{v} from {k}' for k, v in given.items())}."
+        )
+    origin, count = next(iter(given.items()), ("", least))
+    if count < least:
+        raise GraphError(
+            f"Expected ids{_of(name)} below {count}, the number of nodes by {origin}, got {least - 1}. Correct either."
+        )
+    return count
+
+
+def _of(name: NodeType) -> str:
+    return "" if name == HOMOGENEOUS_NODE else f" of '{name}'"

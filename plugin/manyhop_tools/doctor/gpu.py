@@ -1,0 +1,257 @@
+"""What ``manyhop doctor`` reports about GPUs: what was found (:func:`look`), and what that means (:func:`findings`)."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from manyhop.hints import pip_install
+from manyhop.system import nvml
+from manyhop.system.allocator import SETTING, VARIABLES
+from manyhop.system.finding import Diagnosis, installed_version, version_in
+from manyhop.system.triton_compiler import OLDEST as OLDEST_TRITON
+from manyhop.system.units import in_units
+from manyhop_cugraph import binding
+
+if TYPE_CHECKING:
+    from manyhop_tools.doctor.gpu_probe import Compiled
+
+TRITON = (OLDEST_TRITON, (3, 9))
+RAPIDS = ((26, 8), (26, 10))
+_WHOLEGRAPH = ("pylibwholegraph-cu13", "pylibwholegraph-cu12", "pylibwholegraph")
+_RMM = ("rmm-cu13", "rmm-cu12", "rmm")
+_CUGRAPH = ("pylibcugraph-cu13", "pylibcugraph-cu12", "pylibcugraph")
+_RAFT_DASK = ("raft-dask-cu13", "raft-dask-cu12", "raft-dask")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What there is."""
+
+    driver: nvml.Driver | None = None
+    """``None``: no NVIDIA driver."""
+    torch: str = ""
+    """Version of torch."""
+    cuda: str | None = None
+    """Version of CUDA that torch was built with; ``None``: without."""
+    names: tuple[str, ...] = ()
+    """The GPUs that torch can use, and what they can do: ``"NVIDIA H200 (9.0)"``."""
+    peers: bool = False
+    """Whether each of them reads the memory of all others."""
+    nccl: str | None = None
+    triton: str | None = None
+    wholegraph: str | None = None
+    wholegraph_error: str | None = None
+    """Why it cannot be imported."""
+    rmm: str | None = None
+    cugraph: str | None = None
+    """Version of pylibcugraph."""
+    raft_dask: str | None = None
+    cugraph_error: str | None = None
+    """Why one of the two cannot be loaded, without Dask."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """Variables of torch's allocator that are set."""
+    compiled: Compiled | Exception | None = None
+    """What compiling a kernel gave; ``None``: it was not tried."""
+
+
+def look() -> Facts:
+    """Look at the machine. Uses each GPU that torch can use, and compiles a small kernel there."""
+    import torch
+
+    usable = range(torch.cuda.device_count()) if torch.cuda.is_available() else range(0)
+    triton, wholegraph = installed_version(("triton",)), installed_version(_WHOLEGRAPH)
+    capabilities = [torch.cuda.get_device_capability(k) for k in usable]
+    return Facts(
+        driver=nvml.driver(),
+        torch=torch.__version__,
+        cuda=torch.version.cuda,
+        names=tuple(
+            f"{torch.cuda.get_device_name(k)} ({a}.{b})" for k, (a, b) in zip(usable, capabilities, strict=True)
+        ),
+        peers=all(torch.cuda.can_device_access_peer(a, b) for a in usable for b in usable if a != b),
+        nccl=_nccl() if usable else None,
+        triton=triton,
+        wholegraph=wholegraph,
+        wholegraph_error=_import_error("pylibwholegraph.torch") if usable and wholegraph is not None else None,
+        rmm=installed_version(_RMM),
+        cugraph=installed_version(_CUGRAPH),
+        raft_dask=installed_version(_RAFT_DASK),
+        cugraph_error=_error_of(binding.load) if usable and binding.is_installed() else None,
+        settings={name: os.environ[name] for name in VARIABLES if name in os.environ},
+        compiled=_compile() if usable and triton is not None else None,
+    )
+
+
+def findings(facts: Facts) -> list[Diagnosis]:
+    """What these facts mean for manyhop, and what to do."""
+    found = [_gpus(facts)]
+    if not facts.names:
+        idle = "not needed without a GPU"
+        versions = {"triton": facts.triton, "pylibwholegraph": facts.wholegraph, "cuGraph": facts.cugraph}
+        return found + [
+            Diagnosis(
+                topic=topic, state="missing" if version is None else "ok", text=f"{version or 'not installed'} ({idle})"
+            )
+            for topic, version in versions.items()
+        ]
+    extra = pip_install(f"cu{(facts.cuda or '13').split('.')[0]}")
+    found += _memory(facts)
+    found += [_triton(facts, extra), *_kernels(facts), _wholegraph(facts, extra), _rmm(facts, extra), _cugraph(facts)]
+    if len(facts.names) > 1:
+        found += [_peers(facts), _present("NCCL", facts.nccl, "not in this torch: ranks cannot exchange rows of GPUs")]
+    return [*found, _allocator(facts)]
+
+
+def _gpus(facts: Facts) -> Diagnosis:
+    if facts.names:
+        driver = "" if facts.driver is None else f"; driver {facts.driver.version}"
+        return Diagnosis(topic="GPUs", state="ok", text=f"{_counted(facts.names)}; CUDA {facts.cuda}{driver}")
+    if facts.driver is None or not facts.driver.gpus:
+        return Diagnosis(topic="GPUs", state="missing", text="none here; manyhop samples on the CPU")
+    there = _counted([gpu.name for gpu in facts.driver.gpus])
+    if facts.cuda is None:
+        why = f"torch {facts.torch} was built without CUDA: install one with it, as described on https://pytorch.org"
+    elif not nvml.visible(facts.driver.gpus):
+        why = "CUDA_VISIBLE_DEVICES hides them: unset it"
+    else:
+        why = (
+            f"torch {facts.torch} cannot use them: its CUDA {facts.cuda} may need a newer driver than "
+            f"{facts.driver.version}; `python -c 'import torch; torch.cuda.init()'` says more"
+        )
+    return Diagnosis(topic="GPUs", state="missing", text=f"{there}, but {why}; manyhop samples on the CPU")
+
+
+def _memory(facts: Facts) -> list[Diagnosis]:
+    if facts.driver is None:
+        return []
+    parts = []
+    for gpu in nvml.visible(facts.driver.gpus):
+        link = "" if gpu.pcie is None else f", {gpu.pcie}"
+        parts.append(f"{gpu.index}: {in_units(gpu.free)} of {in_units(gpu.total)} free{link}")
+    return [Diagnosis(topic="GPU memory", state="ok", text="; ".join(parts))]
+
+
+def _triton(facts: Facts, extra: str) -> Diagnosis:
+    if facts.triton is None:
+        return Diagnosis(topic="triton", state="missing", text=f"not installed; sampling on GPUs needs it: {extra}")
+    return version_in(
+        "triton", facts.triton, TRITON, "install a torch that brings a newer one: pip install 'torch>=2.9'"
+    )
+
+
+def _kernels(facts: Facts) -> list[Diagnosis]:
+    result = facts.compiled
+    if result is None:
+        return []
+    if isinstance(result, Exception):
+        first = str(result).strip().splitlines()[0] if str(result).strip() else type(result).__name__
+        advice = "install a C compiler, such as gcc" if "compiler" in str(result).lower() else "see the message"
+        text = f"a small one does not compile: {type(result).__name__}: {first[:200]}; {advice}"
+        return [Diagnosis(topic="GPU kernels", state="broken", text=text)]
+    text = f"a small one compiles in {result.seconds:.2f} s; {result.kept} are kept below {result.folder}"
+    if not result.writable:
+        text += ", which cannot be written to: every process compiles anew; set TRITON_CACHE_DIR to a folder of yours"
+    return [Diagnosis(topic="GPU kernels", state="ok", text=text)]
+
+
+def _wholegraph(facts: Facts, extra: str) -> Diagnosis:
+    if facts.wholegraph is None:
+        text = f"not installed; tables spread over several GPUs (placement='sharded') need it: {extra}"
+        return Diagnosis(topic="pylibwholegraph", state="missing", text=text)
+    if facts.wholegraph_error is not None:
+        text = (
+            f"{facts.wholegraph}, but it cannot be imported: {facts.wholegraph_error}; is it the one for CUDA "
+            f"{facts.cuda}, that of torch? {extra}"
+        )
+        return Diagnosis(topic="pylibwholegraph", state="broken", text=text)
+    return version_in("pylibwholegraph", facts.wholegraph, RAPIDS, extra)
+
+
+def _rmm(facts: Facts, extra: str) -> Diagnosis:
+    if facts.rmm is None:
+        text = f"not installed; one pool of GPU memory for torch and RAPIDS needs it: {extra}"
+        return Diagnosis(topic="rmm", state="missing", text=text)
+    return version_in("rmm", facts.rmm, RAPIDS, extra)
+
+
+def _cugraph(facts: Facts) -> Diagnosis:
+    command = binding.install_command(facts.cuda)
+    if facts.cugraph is None or facts.raft_dask is None:
+        lacking = "raft-dask" if facts.cugraph is not None else "pylibcugraph"
+        text = f"{lacking} is not installed; graphs over the GPUs of all nodes (engine='cugraph') need it: {command}"
+        return Diagnosis(topic="cuGraph", state="missing", text=text)
+    if facts.cugraph_error is not None:
+        text = f"{facts.cugraph}, but it cannot be loaded: {facts.cugraph_error}; {command}"
+        return Diagnosis(topic="cuGraph", state="broken", text=text)
+    if facts.cugraph != facts.raft_dask:
+        text = f"{facts.cugraph}, with raft-dask {facts.raft_dask}: they have to be of one release; {command}"
+        return Diagnosis(topic="cuGraph", state="broken", text=text)
+    return version_in("cuGraph", facts.cugraph, RAPIDS, command)
+
+
+def _peers(facts: Facts) -> Diagnosis:
+    if facts.peers:
+        return Diagnosis(topic="peer access", state="ok", text=f"all {len(facts.names)} GPUs read each other's memory")
+    text = "not between all GPUs: instead of sharded, tables are replicated, pinned or distributed"
+    return Diagnosis(topic="peer access", state="missing", text=text)
+
+
+def _allocator(facts: Facts) -> Diagnosis:
+    if not facts.settings:
+        text = f"segments of fixed sizes; import manyhop before the GPU is used, or set {VARIABLES[0]}={SETTING}"
+        return Diagnosis(topic="GPU allocator", state="missing", text=text)
+    settings = ", ".join(f"{name}={value}" for name, value in facts.settings.items())
+    if any(SETTING.lower() in value.lower().replace(" ", "") for value in facts.settings.values()):
+        return Diagnosis(topic="GPU allocator", state="ok", text=settings)
+    text = f"{settings}, as you set it; with {SETTING} in it, batches of changing sizes take less memory"
+    return Diagnosis(topic="GPU allocator", state="ok", text=text)
+
+
+def _present(topic: str, version: str | None, absent: str) -> Diagnosis:
+    return Diagnosis(topic=topic, state="missing" if version is None else "ok", text=version or absent)
+
+
+def _counted(names: Sequence[str]) -> str:
+    """``["A", "A", "B"]`` -> ``"2 x A, B"``."""
+    counts = {name: list(names).count(name) for name in names}
+    return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
+
+
+def _nccl() -> str | None:
+    import torch
+
+    if not torch.distributed.is_available() or not torch.distributed.is_nccl_available():
+        return None
+    return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+
+
+def _import_error(module: str) -> str | None:
+    return _error_of(partial(importlib.import_module, module))
+
+
+def _error_of(load: Callable[[], object]) -> str | None:
+    """Return why something cannot be loaded; ``None``: it can."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            load()
+    except Exception as error:  # whatever a broken package raises
+        return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return None
+
+
+def _compile() -> Compiled | Exception:
+    import torch
+
+    try:
+        from manyhop_tools.doctor.gpu_probe import compile_one
+
+        return compile_one(torch.device("cuda", 0))
+    except Exception as error:  # whatever a broken compiler raises: the doctor reports it and goes on
+        return error

@@ -1,0 +1,22 @@
+"""Aggregation of messages over the edges of a batch: by segments of sorted edges, without atomics.
+
+The kernels read the rows of sources where they are and write one row per destination, so that no tensor of
+``[num_edges, num_channels]`` is made. Results and gradients are deterministic.
+"""
+
+from manyhop_train.aggregation.attention import add_ends, normalize
+from manyhop_train.aggregation.dispatch import aggregate
+from manyhop_train.aggregation.edges import Edges, Hops, Order, Reduction, hops_of, is_sorted, mark_sorted
+
+__all__ = [
+    "Edges",
+    "Hops",
+    "Order",
+    "Reduction",
+    "add_ends",
+    "aggregate",
+    "hops_of",
+    "is_sorted",
+    "mark_sorted",
+    "normalize",
+]

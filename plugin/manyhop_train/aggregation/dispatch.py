@@ -1,0 +1,75 @@
+"""The front door of aggregation: kernels on a GPU, torch's operators elsewhere."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from manyhop.errors import InputError
+from manyhop.system import triton_compiler
+from manyhop_train.aggregation.edges import Edges, Reduction
+from manyhop_train.aggregation.reference import aggregate_by_torch
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+def aggregate(
+    x: Tensor,
+    edges: Edges,
+    *,
+    num_dst: int,
+    reduce: Reduction,
+    num_edges: int | None = None,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """Reduce the rows of sources at their destinations; differentiable by rows and weights.
+
+    Equal maxima share a gradient evenly. Destinations without edges get zeros.
+
+    Args:
+        x: ``[num_src, num_channels]`` rows of sources: float16, bfloat16 (sums are of float32), float32 or float64.
+        edges: whose local ids are below ``num_src`` and ``num_dst``.
+        num_dst: number of destinations.
+        reduce: "sum", "mean" or "max".
+        num_edges: use the first edges only; ``None``: all.
+        weight: ``[num_edges]`` or ``[num_edges, num_heads]`` factors of the rows, of the dtype of ``x``; each head has
+            an equal share of the channels. Not for "max". The mean divides by the number of edges.
+
+    Returns:
+        ``[num_dst, num_channels]``, of the dtype of ``x``.
+
+    Raises:
+        InputError: an argument does not fit.
+    """
+    limit = edges.num_edges if num_edges is None else num_edges
+    if reduce not in get_args(Reduction):
+        raise InputError(f"Expected reduce to be 'sum', 'mean' or 'max', got {reduce!r}.")
+    if x.dim() != 2 or x.dtype not in _DTYPES:
+        raise InputError(
+            f"Expected x of shape [num_src, num_channels] and a floating dtype, got {tuple(x.shape)} of {x.dtype}."
+        )
+    if not 0 <= limit <= edges.num_edges:
+        raise InputError(f"Expected num_edges of 0 to {edges.num_edges}, got {limit}.")
+    if weight is not None and (reduce == "max" or weight.dtype != x.dtype or not _is_weight(weight, x, limit)):
+        raise InputError(
+            f"Expected weight of shape [{limit}] and {x.dtype}, or with heads that divide {x.size(1)} channels, for a "
+            f"sum or mean, got {tuple(weight.shape)} of {weight.dtype} for '{reduce}'."
+        )
+    if not triton_compiler.runs_on(x.device):
+        return aggregate_by_torch(x, edges.edge_index[:, :limit], num_dst=num_dst, reduce=reduce, weight=weight)
+    incoming = edges.incoming(num_dst)
+    learns = x.requires_grad and torch.is_grad_enabled()
+    outgoing = edges.outgoing(x.size(0), limit) if learns else (None, None, None)
+    ends = None if weight is None else edges.edge_index
+    from manyhop_train.aggregation.gpu import aggregate_segments  # imports triton
+
+    out: Tensor = aggregate_segments(x, weight, *incoming, *outgoing, ends, num_dst, limit, reduce)[0]
+    return out
+
+
+def _is_weight(weight: Tensor, x: Tensor, limit: int) -> bool:
+    return weight.shape[:1] == (limit,) and (
+        weight.dim() == 1 or (weight.dim() == 2 and weight.size(1) > 0 and x.size(1) % weight.size(1) == 0)
+    )
