@@ -101,6 +101,25 @@ def test_typed_fanouts(hetero, fanouts, message):
         NeighborLoader(hetero, fanouts, "paper")
 
 
+@pytest.mark.filterwarnings("ignore:There exist type names:UserWarning")  # of PyG
+def test_fanouts_of_types_with_double_underscores():
+    one, two = ("a__b", "to", "c"), ("a", "b__to", "c")
+    data = HeteroData()
+    for node_type in ("a", "a__b", "c"):
+        data[node_type].x = torch.zeros(6, 1)
+    data[one].edge_index = torch.arange(6).repeat(2, 1)
+    data["c", "to", "a"].edge_index = torch.arange(6).repeat(2, 1)
+    batch = next(iter(NeighborLoader(data, NumNeighbors({one: [1]}, default=[0]), "c", batch_size=6)))
+    assert [batch[t].edge_index.size(1) for t in data.edge_types] == [6, 0]
+    data[two].edge_index = torch.arange(6).repeat(2, 1)
+    with pytest.raises(
+        InputError, match=r"as a list .* joined names are the same.*\('a__b', 'to', 'c'\) and \('a', 'b_"
+    ):
+        NeighborLoader(data, NumNeighbors({one: [1]}, default=[0]), "c")
+    batch = next(iter(NeighborLoader(data, [1], "c", batch_size=6)))
+    assert [batch[t].edge_index.size(1) for t in (one, two)] == [6, 6]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

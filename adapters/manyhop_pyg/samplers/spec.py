@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from torch_geometric.sampler import NegativeSampling
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
-from torch_geometric.typing import EdgeTypeStr
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType
@@ -62,19 +61,24 @@ def read_fanouts(
         return {t: _fanout(values) for t in edge_types}
     if not hetero:
         raise InputError("Expected num_neighbors as a list, such as [15, 10], since the graph has one edge type only.")
-    given = {EdgeTypeStr(t): v for t, v in values.items()}
-    known = {EdgeTypeStr(t): t for t in edge_types}
-    if unknown := [t for t in given if t not in known]:
+    edge_types = list(edge_types)
+    known = {"__".join(t): t for t in edge_types}  # NumNeighbors joins names so
+    if twice := [t for t in edge_types if known["__".join(t)] != t]:
+        raise InputError(
+            "Expected num_neighbors as a list in a graph with edge types whose joined names are the same, got a dict: "
+            f"{twice[0]} and {known['__'.join(twice[0])]}. Rename one of them."
+        )
+    if unknown := [str(name) for name in values if name not in known]:
         raise InputError(
             "Not all edge types specified in 'num_neighbors' exist in the graph: "
-            f"{unknown[0].to_tuple()} is unknown. The graph has: {list(known.values())}."
+            f"{unknown[0]!r} is unknown. The graph has: {edge_types}."
         )
-    if default is None and (missing := [t for s, t in known.items() if s not in given]):
+    if default is None and (missing := [t for name, t in known.items() if name not in values]):
         raise InputError(
             f"Missing number of neighbors for edge type {missing[0]}. Give one for every edge type ([0, ...] for "
             "none), or NumNeighbors(values, default=[...])."
         )
-    return {t: _fanout(given.get(s, default)) for s, t in known.items()}
+    return {t: _fanout(values.get(name, default)) for name, t in known.items()}
 
 
 def as_num_neighbors(num_neighbors: object) -> NumNeighbors:
