@@ -5,6 +5,7 @@ import torch
 from helpers_pyg import all_same, check_batch
 from torch.utils.data.distributed import DistributedSampler
 
+import manyhop_pyg
 from manyhop_pyg import LinkNeighborLoader, NeighborLoader
 
 lightning = pytest.importorskip("pytorch_lightning")
@@ -77,3 +78,43 @@ def test_sampler_put_in_by_lightning(data):
             torch.manual_seed(3)
             epochs.append(list(_update_dataloader(loader, sampler)))
         assert all_same(*epochs)
+
+
+def mark(batch):
+    batch.marked = True
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "options"),
+    [
+        ("NeighborLoader", ([2],), dict(batch_size=7)),
+        ("LinkNeighborLoader", ([2],), dict(batch_size=7, neg_sampling="binary")),
+        ("ShaDowKHopSampler", (2, 3), dict(batch_size=7, replace=True)),
+        ("ShaDowPPRSampler", (3,), dict(batch_size=7, alpha=0.3)),
+        ("PPRLoader", (4,), dict(batch_size=7, eps=1e-4)),
+        ("RandomNodeLoader", (6,), dict()),
+        ("ClusterLoader", (), dict(batch_size=2)),
+        ("GraphSAINTNodeSampler", (1,), dict(num_steps=6)),
+        ("GraphSAINTEdgeSampler", (10,), dict(num_steps=6, sample_coverage=2, log=False)),
+        ("GraphSAINTRandomWalkSampler", (10, 2), dict(num_steps=6)),
+    ],
+)
+def test_every_loader_is_made_again_with_all_its_arguments(data, name, arguments, options):
+    from pytorch_lightning.utilities.data import _update_dataloader
+
+    given = manyhop_pyg.ClusterData(data, 6, cluster=torch.arange(60) % 6) if name == "ClusterLoader" else data
+    loader = getattr(manyhop_pyg, name)(given, *arguments, **options, transform=mark, seed=5, num_workers=1)
+    whole = list(loader)
+    assert len(loader) == len(whole)
+    sampler = DistributedSampler(loader.dataset, num_replicas=2, rank=0, shuffle=False)
+    for made in (loader, _update_dataloader(loader, sampler)):
+        again = _update_dataloader(made, sampler)
+        found = list(again)
+        assert type(again) is type(loader)
+        assert len(again) == len(found) == -(-len(whole) // 2)
+        assert all(batch.marked for batch in found)
+        assert (again.seed, again.num_workers) == (5, 1)
+        if "GraphSAINT" in name:  # a batch depends on its number alone
+            assert [b.n_id.tolist() for b in whole[: len(found)]] == [b.n_id.tolist() for b in found]
+            assert ("node_norm" in found[0]) == ("sample_coverage" in options)

@@ -141,6 +141,12 @@ def test_graphs_that_metis_does_not_divide(data, change, parts, sizes):
     assert batch.num_edges == data.num_edges
 
 
+@pytest.mark.parametrize("name", SAINT)
+def test_batches_of_a_sampler_are_counted(data, name):
+    loader = getattr(manyhop_pyg, name)(data, *SAINT[name], num_steps=6, sampler=[3, 0])
+    assert len(loader) == len(list(loader)) == 2
+
+
 def test_threads_and_restart(data, clusters):
     parts = ClusterData(data, 7, cluster=clusters)
     for make in (

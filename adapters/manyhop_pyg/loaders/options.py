@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch.utils.data import DataLoader
@@ -14,6 +17,8 @@ from manyhop.loading.pipeline import Uneven
 from manyhop.loading.trainers import SeedPositions
 from manyhop.memory.placement import GPUMode
 from manyhop.ranks.control import DEFAULT_TIMEOUT
+
+InitT = TypeVar("InitT", bound=Callable[..., None])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +44,30 @@ def of_ranks(
     if not distributed:
         return None, None
     return uneven or "pad", DEFAULT_TIMEOUT if rank_timeout is None else float(rank_timeout)
+
+
+def keeps_arguments(init: InitT) -> InitT:
+    """Give a constructor the arguments of before when Lightning calls it again, with another sampler.
+
+    Lightning reads arguments from attributes with the names that a constructor's signature shows. It misses those in
+    ``**kwargs`` and a ``batch_size`` that is not torch's.
+    """
+    signature = inspect.signature(init)
+    torchs = inspect.signature(DataLoader.__init__).parameters.keys() - signature.parameters.keys()
+
+    @functools.wraps(init)
+    def make(self: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
+        dataset = kwargs.get("dataset")
+        if isinstance(dataset, SeedPositions) and dataset.arguments:
+            del kwargs["dataset"]
+            kwargs |= dataset.arguments
+        init(self, *args, **kwargs)
+        given = signature.bind(self, *args, **kwargs).arguments
+        given |= given.pop("kwargs", {})
+        positions = cast("SeedPositions", self.dataset)
+        positions.arguments = {name: value for name, value in given.items() if name not in ("self", *torchs)}
+
+    return cast("InitT", make)
 
 
 def load_positions(loader: DataLoader[Any], num_items: int, kwargs: dict[str, Any]) -> tuple[bool, bool]:

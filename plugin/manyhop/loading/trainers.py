@@ -91,6 +91,8 @@ class SeedPositions(Sequence[int]):
 
     def __init__(self, num_items: int) -> None:
         self._range = range(num_items)
+        self.arguments: dict[str, Any] = {}
+        """Arguments of the loader, for one that Lightning makes of it: it passes the dataset on."""
 
     def __len__(self) -> int:
         return len(self._range)

@@ -19,6 +19,7 @@ from manyhop.graph.build import check_ids
 from manyhop.graph.metis import metis_parts
 from manyhop_pyg.data.convert import plain
 from manyhop_pyg.loaders.inputs import as_tensor
+from manyhop_pyg.loaders.options import keeps_arguments
 from manyhop_pyg.loaders.subgraphs.node_sets import NodeSetLoader, check_data
 from manyhop_pyg.samplers.node_sets import ClusterSampler
 from manyhop_pyg.typing import Attributes, Batch, Sample
@@ -110,6 +111,7 @@ class ClusterLoader(NodeSetLoader, torch_geometric.loader.ClusterLoader):  # typ
         InputError: arguments that do not make sense.
     """
 
+    @keeps_arguments
     def __init__(self, cluster_data: torch_geometric.loader.ClusterData, **kwargs: object) -> None:
         if not isinstance(cluster_data, torch_geometric.loader.ClusterData):
             raise InputError(

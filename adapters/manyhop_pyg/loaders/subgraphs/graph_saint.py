@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 import torch_geometric.loader
 from torch import Tensor
+from torch.utils.data import DataLoader
 from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput, SamplerOutput
 
@@ -20,6 +21,7 @@ from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
 from manyhop.sampling.saint import SaintMethod
 from manyhop.system.progress import Progress
+from manyhop_pyg.loaders.options import keeps_arguments
 from manyhop_pyg.loaders.subgraphs.node_sets import NodeSetLoader, check_data
 from manyhop_pyg.samplers.node_sets import SaintSampler
 from manyhop_pyg.typing import Batch
@@ -35,6 +37,7 @@ class _SaintLoader(NodeSetLoader):
     _method: SaintMethod
     walk_length = 1
 
+    @keeps_arguments
     def __init__(
         self,
         data: Data,
@@ -78,6 +81,9 @@ class _SaintLoader(NodeSetLoader):
         if seeds is not None or input_time is not None:
             raise InputError(f"Expected key alone, got seeds: {type(self).__name__} draws its nodes. Pass key=.")
         return self._batch_around(_STEP, key)
+
+    def __len__(self) -> int:
+        return super().__len__() if self._ranks is not None else DataLoader.__len__(self)  # not PyG's num_steps
 
     def _load_norms(self, data: Data) -> tuple[Tensor, Tensor] | None:
         path = self._norm_file()
@@ -173,6 +179,7 @@ class GraphSAINTRandomWalkSampler(_SaintLoader, torch_geometric.loader.GraphSAIN
 
     _method = "walks"
 
+    @keeps_arguments
     def __init__(
         self,
         data: Data,

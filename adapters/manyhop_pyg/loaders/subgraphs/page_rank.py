@@ -10,6 +10,7 @@ from torch import Tensor
 from manyhop.arguments import integer
 from manyhop.errors import InputError
 from manyhop_pyg.loaders.node import NodeLoader
+from manyhop_pyg.loaders.options import keeps_arguments
 from manyhop_pyg.samplers.page_rank import PageRankSampler
 from manyhop_pyg.typing import PyGData
 
@@ -36,6 +37,7 @@ class PPRLoader(NodeLoader):
         InputError: arguments that do not make sense or do not fit the graph.
     """
 
+    @keeps_arguments
     def __init__(
         self,
         data: PyGData,

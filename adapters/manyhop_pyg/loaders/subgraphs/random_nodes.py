@@ -10,6 +10,7 @@ import torch_geometric.loader
 from manyhop.arguments import integer
 from manyhop.errors import InputError
 from manyhop_pyg.loaders.node import NodeLoader
+from manyhop_pyg.loaders.options import keeps_arguments
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.typing import PyGData
 
@@ -30,6 +31,7 @@ class RandomNodeLoader(NodeLoader, torch_geometric.loader.RandomNodeLoader):  # 
         InputError: arguments that do not make sense or do not fit the graph.
     """
 
+    @keeps_arguments
     def __init__(
         self, data: PyGData, num_parts: int, *, transform: Callable[..., Any] | None = None, **kwargs: Any
     ) -> None:

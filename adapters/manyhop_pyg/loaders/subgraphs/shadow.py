@@ -14,6 +14,7 @@ from manyhop.arguments import integer
 from manyhop.errors import InputError
 from manyhop_pyg.loaders.check import check_features
 from manyhop_pyg.loaders.node import NodeLoader
+from manyhop_pyg.loaders.options import keeps_arguments
 from manyhop_pyg.samplers.ego import EgoSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.page_rank import PageRankSampler
@@ -82,6 +83,7 @@ class ShaDowKHopSampler(_EgoLoader, torch_geometric.loader.ShaDowKHopSampler):  
         InputError: arguments that do not make sense or do not fit the graph.
     """
 
+    @keeps_arguments
     def __init__(
         self,
         data: Data,
@@ -115,6 +117,7 @@ class ShaDowPPRSampler(_EgoLoader):
         InputError: arguments that do not make sense or do not fit the graph.
     """
 
+    @keeps_arguments
     def __init__(
         self,
         data: Data,
