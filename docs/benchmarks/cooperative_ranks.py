@@ -1,6 +1,6 @@
 """Ranks that sample together, or by themselves, as processes that exchange ids, rows and gradients over gloo.
 
-torchrun --nproc-per-node 4 docs/benchmarks/cooperative_ranks.py [FOLDER ...]
+PYTHONPATH=tests torchrun --nproc-per-node 4 docs/benchmarks/cooperative_ranks.py [FOLDER ...]
 
 Prints what a rank receives per step from the others, counted where it is received, and the time of a step: sampling and
 exchanges, without layers. The rules of both ways are in docs/benchmarks/cooperative.md.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from benchmarks.ranks.simulated import communities, owners_of, random_order, seeds_of
+from benchmarks.partition import communities, owners_of, random_order, seeds_of
 
 from manyhop.files import open_graph
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest

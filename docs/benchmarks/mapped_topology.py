@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from benchmarks.disk.memory_limit import memory_limit
+from benchmarks.disk import memory_limit
 
 from manyhop import files
 from manyhop.graph import HOMOGENEOUS_EDGE as EDGE

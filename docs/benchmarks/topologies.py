@@ -1,6 +1,6 @@
 """Loaders over one graph with its topology in each place; cuGraph's memory, and loaders that share its calls.
 
-``torchrun --nproc-per-node 2 docs/benchmarks/topologies.py``, or ``python`` for one GPU. The graph is that of
+``PYTHONPATH=tests torchrun --nproc-per-node 2 docs/benchmarks/topologies.py``, or ``python`` for one GPU. The graph is of
 ``python tests/benchmarks gpu --quick``; rows are on each GPU.
 """
 
@@ -10,7 +10,7 @@ import time
 
 import torch
 from benchmarks.gpu.graphs import GPUGraph, draw_features, draw_labels, draw_seeds, rmat
-from benchmarks.gpu.timing import Ranks
+from benchmarks.gpu.hardware import Ranks
 
 import manyhop
 from manyhop_cugraph.engine import CuGraphSampler

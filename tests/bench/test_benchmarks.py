@@ -1,11 +1,12 @@
 """One small run of each program of tests/benchmarks. What needs a GPU takes the CPU for one."""
 
 import dataclasses
+import os
 import re
 
 import pytest
 import torch
-from benchmarks.cli import main
+from benchmarks.__main__ import main
 
 import manyhop_dgl  # noqa: F401  # makes dgl importable
 
@@ -18,68 +19,69 @@ def threads():
 
 
 @pytest.fixture
-def measure(capsys, tmp_path):
+def measure(capfd, tmp_path):
     """Run a program, check that it saves what it prints, and return that."""
 
-    def run(target, *arguments, saved=None):
-        assert main([target, *arguments, "--output", str(tmp_path)]) == 0
-        text = capsys.readouterr().out
-        assert (tmp_path / f"{saved or target}.md").read_text() == text
+    def run(target, *arguments):
+        environment = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")}
+        try:
+            main([target, *arguments, "--output", str(tmp_path)])
+        finally:
+            os.environ.update({name: value for name, value in environment.items() if value is not None})
+        text = capfd.readouterr().out
+        assert (tmp_path / f"{target}.md").read_text() == text
         return text
 
     return run
 
 
-def test_cpu():
-    from benchmarks.cpu.command import QUICK, run
+def test_cpu(monkeypatch, measure):
+    from benchmarks import cpu
 
     size = dataclasses.replace(
-        QUICK, num_nodes=2_000, num_edges=20_000, sampling_rounds=1, min_turn_s=0.0, loader_rounds=1,
+        cpu.QUICK, name="cpu", num_nodes=2_000, num_edges=20_000, sampling_rounds=1, min_turn_s=0.0, loader_rounds=1,
         loader_batches=1, build_edges=20_000, build_rounds=1, memory=1 << 20, batch_size=32,
     )  # fmt: skip
-    record = run(size, (*size.workloads, "build"), 1, [])
-    measured = {t.workload for section in record.sections for t in section.timings if t.name == "manyhop"}
-    assert len(measured) == 7
-    assert all(min(t.edges) > 0 < min(t.seconds) for section in record.sections for t in section.timings)
+    monkeypatch.setattr(cpu, "QUICK", size)
+    text = measure("cpu", "--quick", "--threads", "1")
+    assert {text.count(f"| {title} | manyhop | 1 |") for title, *_ in cpu.WORKLOADS.values()} == {3}
+    assert "| edge list | PyG | 1 |" in text
 
 
 @pytest.mark.filterwarnings("ignore:Dataloader CPU affinity opt", "ignore:This process .* is multi-threaded")
-def test_dgl(monkeypatch, tmp_path, capsys):
+def test_dgl(monkeypatch, measure):
     pytest.importorskip("dgl")
-    from benchmarks.dgl import command, gpu
+    from benchmarks import dgl
 
-    size = command.Size(name="tiny", scale=9, num_edges=4000, rounds=1, batches=1)
-    for module in (command, gpu):
-        monkeypatch.setattr(module, "_BATCH", 64)
-    monkeypatch.setattr(command, "QUICK", size)
-    monkeypatch.setattr(command, "_MIN_TURN", 0.0)
-    assert main(["dgl", "--quick", "--threads", "1", "--output", str(tmp_path)]) == 0
-    assert "LaborSampler 15-10-5" in capsys.readouterr().out
-    assert (tmp_path / "tiny.md").exists()
-    record = gpu.run(dataclasses.replace(size, batches=2), ["--gpu"], device="cpu", workers=1)
-    assert record.sections[0].timings
-    assert record.tables[0].rows
+    size = dgl.Size(name="dgl", scale=9, num_edges=4000, rounds=1, batches=2, batch_size=64, min_turn_s=0.0)
+    monkeypatch.setattr(dgl, "QUICK", size)
+    assert "| LaborSampler 15-10-5 | DGL | 1 |" in measure("dgl", "--quick", "--threads", "1")
+    lines = dgl.on_gpu(size, device="cpu", workers=1)
+    assert sum(line.startswith(("| step of", "| loader |")) for line in lines) == 4 + 3
 
 
 @pytest.mark.slow
 def test_gpu():
     pytest.importorskip("triton")
-    from benchmarks.gpu.command import QUICK, run
+    from benchmarks.gpu.command import CONTENDERS, QUICK, run
+    from benchmarks.gpu.report import as_markdown
 
     tiny = dataclasses.replace(
         QUICK, device="cpu", num_nodes=1000, num_edges=8000, fanouts=((3, 2),), batch_size=16, rounds=2, merged=(1, 2),
         sampling_batches=2, gather_bytes=1 << 12, gather_table=1 << 15, row_bytes=(32, 64), epoch_batches=3, epochs=2,
         num_features=4, hidden=(4, 6), strong_batches=2,
     )  # fmt: skip
-    parts = ("sampling", "gather", "loader", "epoch", "build", "stores")
-    found = run(tiny, parts, ("manyhop", "torch", "WholeGraph", "cuGraph-PyG"), [1], 900, [], side_by_side=True)
-    assert {row.part for row in found.rows if row.name == "manyhop"} == set(parts)
-    assert all(min(row.seconds) > 0 for row in found.rows)
-    assert {line.name for line in found.missing} == {"WholeGraph", "cuGraph-PyG"}
+    parts = CONTENDERS["manyhop"]
+    rows, missing = run(tiny, parts, ("manyhop", "torch", "WholeGraph", "cuGraph-PyG"), [1], 900)
+    assert {row.part for row in rows if row.name == "manyhop"} == set(parts)
+    assert all(min(row.seconds) > 0 for row in rows)
+    assert {line.name for line in missing} == {"WholeGraph", "cuGraph-PyG"}
+    text = "\n".join(as_markdown(rows, missing))
+    assert "| [3, 2], 4 hidden, weak | 1 | manyhop | captured |" in text
 
 
 def test_step(monkeypatch, measure):
-    from benchmarks.step import command
+    from benchmarks import step as command
 
     planted = command.PlantedSize(
         num_nodes=200, num_edges=1500, features=16, classes=3, channels=8, fanouts=(3, 2), batch_size=32, noise=0.5
@@ -105,32 +107,31 @@ def test_ranks(forked, measure):
     assert min(training, memory) > 0 <= loading
 
 
-def test_exchange(forked, capfd):
+def test_exchange(forked, measure):
     sizes = ["--rows", "2000", "--ids", "100", "--features", "4", "--rounds", "1", "--batches", "1"]
-    assert main(["exchange", *sizes]) == 0
-    assert re.search(r"^\| 16 bytes, host \| 0\.0 \| \d+\.\d\d \|", capfd.readouterr().out, re.MULTILINE)
+    assert re.search(r"^\| 16 bytes, host \| 0\.0 \| \d+\.\d\d \|", measure("exchange", *sizes), re.MULTILINE)
 
 
-def test_partition_and_cooperative(measure):
+def test_partition(measure):
     pytest.importorskip("pymetis")
     small = ["--nodes", "2000", "--ranks", "2", "--batches", "2", "--batch-size", "50", "--fanouts", "2"]
     found = re.findall(r"\| 2 \| ([\w ]+) \| (\w+) \| [\d,]+ \| ([\d.]+)% \|", measure("partition", *small))
     share = {(order, seeds): float(percent) for order, seeds, percent in found}
     assert share["METIS", "own"] < 0.6 * share["random", "own"]
-    assert len(re.findall(r"\| communities \| [\w-]+ \| (?:random|METIS) \|", measure("cooperative", *small))) == 6
 
 
 def test_cluster(measure):
+    pytest.importorskip("pymetis")
     sizes = ["--nodes", "2000", "--edges", "20000", "--batches", "8", "--batch-size", "20", "--fanout", "3"]
     text = measure("cluster", *sizes, "--ranks", "1", "8", "--gpus", "4", "--steps", "16")
     assert len(re.findall(r"^\| 8 \| \d+\.\d\d \|", text, re.MULTILINE)) >= 4
 
 
 def test_disk(forked, measure, monkeypatch, tmp_path):
-    from benchmarks.disk import memory_limit
+    from benchmarks import disk
 
     for name in ("_VERSION_1", "_VERSION_2"):  # a control group would leave the processes too little
-        monkeypatch.setattr(memory_limit, name, tmp_path / "none")
+        monkeypatch.setattr(disk, name, tmp_path / "none")
     text = measure("disk", "--memory", "3MiB", "--seconds", "0.3", "--rounds", "1")
     assert len(re.findall(r"\| [^|]+ \| [\d,]+ \(", text)) == 4
 
@@ -141,7 +142,7 @@ def test_embeddings(measure):
 
 
 def test_start():
-    from benchmarks.start.command import _process
+    from benchmarks.start import _process
 
     steps = _process("manyhop", "")
     assert steps.shape == (3, 2)

@@ -1,37 +1,47 @@
-"""``benchmarks gpu``: the command. Each contender is measured in processes of its own, one after the other."""
+"""Sampling, gathers, loaders and epochs on GPUs, each contender in processes of its own, one after the other."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import importlib.util
-import math
+import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 
-from benchmarks.common.machine import describe
-from benchmarks.gpu.job import Job, Missing, Row
-from benchmarks.gpu.plot import as_svg
-from benchmarks.gpu.record import Run, dump, join, load
-from benchmarks.gpu.report import as_markdown, as_text
-from benchmarks.gpu.schedule import run_jobs
-from benchmarks.names import CONTENDERS, PARTS
+from benchmarks.common import opening, print_and_save, reserved_port
+from benchmarks.gpu.job import Job, Missing, Row, read_results
+from benchmarks.gpu.report import as_markdown
+from manyhop import cuda
 from manyhop.errors import InputError
-from manyhop.ranks import cuda
 from manyhop.system import triton_compiler
+from manyhop.system.allocator import SETTING, VARIABLES
 
-_NEEDS: Mapping[str, tuple[str, ...]] = {
+CONTENDERS: Mapping[str, tuple[str, ...]] = {
+    "manyhop": ("sampling", "gather", "loader", "epoch", "build"),
+    "WholeGraph": ("sampling", "gather"),
+    "pylibcugraph": ("sampling",),
+    "torch": ("gather",),
+    "cuGraph-PyG": ("loader", "epoch"),
+    "PyG": ("loader", "epoch"),
+}
+"""Who is measured, at which parts."""
+
+NEEDS: Mapping[str, tuple[str, ...]] = {
     "WholeGraph": ("pylibwholegraph",),
     "pylibcugraph": ("pylibcugraph", "cupy", "rmm"),
     "cuGraph-PyG": ("cugraph_pyg", "pylibwholegraph", "cupy", "rmm", "torch_geometric"),
-    "PyG": ("torch_geometric",),
 }
-"""What has to be installed for it."""
+
+GROUPS = (("loader", "epoch"), ("sampling",), ("gather",), ("build",))
+"""Parts that share processes; loaders first, as they matter most."""
 
 STANDARD = Job(
     contender="",
@@ -56,7 +66,6 @@ QUICK = dataclasses.replace(
     STANDARD,
     num_nodes=1 << 20,
     num_edges=1 << 24,
-    rounds=5,
     sampling_batches=32,
     gather_bytes=128 << 20,
     gather_table=1 << 30,
@@ -70,9 +79,6 @@ PAPERS = dataclasses.replace(
     num_nodes=111_059_956,
     num_edges=1_615_685_872,
     fanouts=((15, 10, 5),),
-    rounds=5,
-    sampling_batches=64,
-    epoch_batches=128,
     epochs=1,
     hidden=(256,),
     half=True,
@@ -81,114 +87,76 @@ PAPERS = dataclasses.replace(
 )
 
 
-def main(options: argparse.Namespace, argv: list[str]) -> int:
-    """Measure what the arguments of ``benchmarks gpu`` specify; print, save."""
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--only", nargs="+", choices=CONTENDERS["manyhop"], help="measure these parts alone")
+    add("--contenders", nargs="+", choices=tuple(CONTENDERS), help="measure these alone")
+    add("--gpus", type=int, nargs="+", help="numbers of GPUs (1, and all)")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="1 million nodes, 17 million edges, fewer rounds")
+    size.add_argument("--papers", action="store_true", help="111 million nodes, 1.6 billion edges, float16 features")
+    add("--timeout", type=int, default=300, help="seconds for each contender (300)")
 
-    def keep(run: Run) -> None:
-        if options.output is not None:
-            _save([run], options.output)
 
-    if options.saved:
-        runs = join([run for path in options.saved for run in load(path.read_text())])
-    else:
-        there = torch.cuda.device_count()
-        gpus = options.gpus or sorted({1, there})
-        if there == 0:
-            raise InputError("Expected an NVIDIA GPU that torch can use, found none: `manyhop doctor` says why.")
-        if min(gpus) < 1 or max(gpus) > there:
-            raise InputError(f"Expected --gpus with numbers from 1 to {there}, got {gpus}.")
-        triton_compiler.require("benchmarks gpu")
-        template = QUICK if options.quick else PAPERS if options.papers else STANDARD
-        chosen = options.contenders or list(CONTENDERS)
-        parts = options.only or PARTS[1:]
-        runs = [
-            run(
-                template,
-                parts,
-                chosen,
-                gpus,
-                options.timeout,
-                argv,
-                side_by_side=options.side_by_side,
-                budget=options.budget,
-                progress=_Progress(),
-                keep=keep,
-            )
-        ]
-    print(as_text(runs), end="")
+def main(options: argparse.Namespace, argv: list[str]) -> None:
+    """Measure what the arguments specify."""
+    there = torch.cuda.device_count()
+    if there == 0:
+        raise InputError("Expected an NVIDIA GPU that torch can use, found none: `manyhop doctor` says why.")
+    gpus = options.gpus or sorted({1, there})
+    if min(gpus) < 1 or max(gpus) > there:
+        raise InputError(f"Expected --gpus with numbers from 1 to {there}, got {gpus}.")
+    triton_compiler.require("benchmarks gpu")
+    template = QUICK if options.quick else PAPERS if options.papers else STANDARD
+    parts, chosen = options.only or CONTENDERS["manyhop"], options.contenders or list(CONTENDERS)
+    rows, missing = run(template, parts, chosen, gpus, options.timeout)
+    title = f"{template.num_nodes:,} nodes, {template.num_edges:,} edges, batches of {template.batch_size:,}, "
+    title += f"{template.num_features} features of {'16' if template.half else '32'} bits"
+    lines = opening(f"manyhop on GPUs: {title}", argv)
+    lines.append(f"- GPU: {there} x {torch.cuda.get_device_name()}; CUDA {torch.version.cuda}")
+    print_and_save("\n".join([*lines, *as_markdown(rows, missing)]) + "\n", options.output, "gpu.md")
     if options.output is not None:
-        _save(runs, options.output)
-        print(f"\nSaved gpu.json, gpu.md and gpu.svg in {options.output}")
-    return 0
+        (options.output / "gpu.json").write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n")
 
 
 def run(
-    template: Job,
-    parts: Sequence[str],
-    contenders: Sequence[str],
-    gpus: Sequence[int],
-    timeout: float,
-    argv: list[str],
-    *,
-    side_by_side: bool = False,
-    budget: float = math.inf,
-    progress: Callable[[str], None] = lambda message: None,
-    keep: Callable[[Run], None] = lambda run: None,
-) -> Run:
-    """Measure some contenders at some parts, on some numbers of GPUs; ``keep`` is given what is there so far.
-
-    What is not done after ``budget`` seconds is missing.
-    """
-    deadline = time.monotonic() + budget
+    template: Job, parts: Sequence[str], contenders: Sequence[str], gpus: Sequence[int], timeout: float
+) -> tuple[list[Row], list[Missing]]:
+    """Measure some contenders at some parts, on some numbers of GPUs."""
     rows: list[Row] = []
     missing: list[Missing] = []
-    size = f"{template.num_nodes:,} nodes, {template.num_edges:,} edges, batches of {template.batch_size:,}"
-    found = Run(
-        title=f"{size}, {template.num_features} features of {'16' if template.half else '32'} bits",
-        header=[*describe(["gpu", *argv]), *_describe_gpus(template.device, side_by_side)],
-        rows=rows,
-        missing=missing,
-    )
-    there = torch.cuda.device_count() if template.device == "cuda" else max(2, *gpus)
+    began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        for k, number in enumerate(gpus):
-            now = time.monotonic()
+        for number in gpus:
             jobs, absent = _jobs(template, contenders, parts, number, folder)
             missing += absent
-            hardware = _job(template, "hardware", ("limits",), number, folder)
-            at_once = there // number if side_by_side else 1
-            for more, lost in run_jobs(
-                [hardware, *jobs],
-                timeout=timeout,
-                deadline=now + (deadline - now) / (len(gpus) - k),  # the same for each number, and what is left over
-                num_gpus=there,
-                at_once=at_once,
-                progress=progress,
-            ):
+            for job in [_job(template, "hardware", ("limits",), number, folder), *jobs]:
+                failure = launch(job, timeout)
+                results = Path(job.results)
+                more, lost = read_results(results.read_text() if results.exists() else "")
+                if failure is not None:
+                    reported = {line.part for line in more} | {line.part for line in lost}
+                    rest = [part for part in job.parts if part not in reported] or [job.parts[-1]]
+                    lost += [Missing(name=job.contender, reason=failure, part=part, gpus=number) for part in rest]
                 rows += more
                 missing += lost
-                keep(found)
-    return found
+                took = f"{time.monotonic() - began:4.0f} s"
+                print(f"{took}  {job.contender}, {number} GPUs: {', '.join(job.parts)}", file=sys.stderr, flush=True)
+    return rows, missing
 
 
 def _jobs(
     template: Job, contenders: Sequence[str], parts: Sequence[str], gpus: int, folder: str
 ) -> tuple[list[Job], list[Missing]]:
-    """What is run with so many GPUs, and who cannot; loaders first, as they matter most."""
+    """Return what is run with so many GPUs, and who cannot."""
     jobs: list[Job] = []
     missing: list[Missing] = []
-    groups = [("loader", "epoch"), ("sampling",), ("gather",)]
-    if gpus > 1:
-        groups[1:] = [("sampling", "gather")]  # fewer processes to start: they cannot run side by side
-    else:
-        groups.append(("build",))
-    groups.append(("stores",))
-    for group in groups:
+    for group in GROUPS if gpus == 1 else GROUPS[:-1]:
         for contender in contenders:
             mine = tuple(part for part in CONTENDERS[contender] if part in parts and part in group)
             if not mine or (contender == "torch" and gpus > 1):  # which does not know of other GPUs
                 continue
-            absent = [name for name in _NEEDS.get(contender, ()) if importlib.util.find_spec(name) is None]
+            absent = [name for name in NEEDS.get(contender, ()) if importlib.util.find_spec(name) is None]
             if absent:
                 reason = f"{', '.join(absent)} cannot be imported"
                 missing += [Missing(name=contender, reason=reason, part=part, gpus=gpus) for part in mine]
@@ -199,18 +167,16 @@ def _jobs(
 
 
 def _job(template: Job, contender: str, parts: tuple[str, ...], gpus: int, folder: str) -> Job:
+    ours = contender == "manyhop"
     placements: tuple[str, ...] = ("replica",)
-    spread = "replica, cuGraph"
-    if contender == "manyhop":
+    if ours and gpus == 1:
         placements += ("replica, padded", "replica, captured", "replica, DDP")
     if gpus > 1:
         placements = {"cuGraph-PyG": ("sharded",), "PyG": ("replica",)}.get(contender, ("sharded", "replica"))
-        if contender == "manyhop":
-            placements += ("distributed", "sharded, captured")
-        spread = "sharded, cuGraph"
+        placements += ("distributed", "sharded, captured") if ours else ()
         template = dataclasses.replace(template, merged=template.merged[::2], row_bytes=template.row_bytes[2::2])
-    if contender == "manyhop" and template.device == "cuda" and cuda.has_cugraph():
-        placements += (spread,)
+    if ours and template.device == "cuda" and cuda.has_cugraph():
+        placements += (f"{'sharded' if gpus > 1 else 'replica'}, cuGraph",)
     if contender == "cuGraph-PyG":
         template = dataclasses.replace(template, epochs=min(template.epochs, 3))
     if contender == "PyG":  # which takes long
@@ -226,27 +192,40 @@ def _job(template: Job, contender: str, parts: tuple[str, ...], gpus: int, folde
     )
 
 
-def _describe_gpus(device: str, side_by_side: bool) -> list[tuple[str, str]]:
-    if device != "cuda":
-        return [("GPU", "none")]
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    kinds = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
-    at_once = "; measurements of fewer GPUs at the same time, each on GPUs of its own" if side_by_side else ""
-    return [("GPU", f"{kinds}; CUDA {torch.version.cuda}{at_once}")]
-
-
-class _Progress:
-    """One line on stderr for each process that has ended."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-
-    def __call__(self, message: str) -> None:
-        print(f"{time.monotonic() - self._began:4.0f} s  {message}", file=sys.stderr, flush=True)
-
-
-def _save(runs: Sequence[Run], folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "gpu.json").write_text(dump(runs))
-    (folder / "gpu.md").write_text(as_markdown(runs, "gpu.svg"))
-    (folder / "gpu.svg").write_text(as_svg(runs))
+def launch(job: Job, timeout: float) -> str | None:
+    """Run a job to its end: ``None``, or what became of the first process that did not end well."""
+    count = 1 if job.contender == "hardware" else job.gpus
+    with reserved_port() as port, tempfile.TemporaryDirectory() as folder:
+        logs = [Path(folder) / str(rank) for rank in range(count)]
+        processes = []
+        for rank, log in enumerate(logs):
+            env = os.environ | {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1"}
+            env |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "MASTER_PORT": str(port)}
+            if job.device == "cpu":  # the flow, without a GPU
+                env |= {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+            if job.contender != "manyhop" and env.get(VARIABLES[0]) == SETTING:
+                env[VARIABLES[0]] = "expandable_segments:False"  # torch's default, which importing manyhop has changed
+            command = [sys.executable, "-m", "benchmarks.gpu.worker", job.to_json()]
+            with log.open("w") as output:
+                processes.append(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=env))
+        deadline, failed = time.monotonic() + timeout, None
+        while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+            bad = [rank for rank, process in enumerate(processes) if process.poll()]
+            if bad and failed is None:
+                failed, deadline = bad[0], min(deadline, time.monotonic() + 10)  # the other ranks have ten seconds
+            time.sleep(0.05)
+        late = [process for process in processes if process.poll() is None]
+        for process in late:
+            process.kill()
+            process.wait()
+        if failed is None and late:
+            return f"was ended after {timeout:.0f} s"
+        failed = (
+            next((rank for rank, process in enumerate(processes) if process.returncode), None)
+            if failed is None
+            else failed
+        )
+        if failed is None:
+            return None
+        lines = logs[failed].read_text(errors="replace").strip().splitlines()
+        return f"ended with status {processes[failed].returncode}: {' / '.join(lines[-2:])[-300:]}"

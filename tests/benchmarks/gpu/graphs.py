@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from benchmarks.common.graphs import HETERO_EDGES, HETERO_NODES
+from benchmarks.common import HETERO_EDGES, HETERO_NODES
 from manyhop.graph import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, Graph
 
 _CHUNK = 1 << 26

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarks.common.machine import import_quietly
-from benchmarks.gpu.timing import Ranks
+from benchmarks.common import import_quietly
+from benchmarks.gpu.hardware import Ranks
 
 
 def join_group(ranks: Ranks) -> None:

@@ -1,19 +1,14 @@
-"""Tables of a record of ``benchmarks gpu``, each figure with the limit of the hardware beside it."""
+"""Tables of what was measured on GPUs, each figure with the limit of the hardware beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
 
-from benchmarks.common.report import table
-from benchmarks.gpu.job import Row
-from benchmarks.gpu.limits import READS
-from benchmarks.gpu.record import Run
+from benchmarks.common import table
+from benchmarks.gpu.hardware import limit_seconds
+from benchmarks.gpu.job import Missing, Row
 
-Table: TypeAlias = tuple[str, Sequence[str], list[list[str]]]
-"""Title, columns, rows."""
-
-_EXPLANATION = (
+EXPLANATION = (
     "Medians over rounds; of the slowest GPU where there are several. 'limit' is the least time that the hardware "
     "needs for the same, from the limits measured in the same run: 3 random reads per sampled edge, and the bytes of "
     "the gathered rows at the speed of a copy (of PCIe, of NVLink). 'manyhop = 1' is the time over that of manyhop's "
@@ -29,201 +24,125 @@ _EXPLANATION = (
 )
 
 
-def as_markdown(runs: Sequence[Run], plot: str | None = None) -> str:
-    """The record for a file; ``plot`` is the name of the picture next to it."""
-    lines = ["# manyhop on GPUs", "", _EXPLANATION]
-    if plot is not None:
-        lines += ["", f"![Time of the others over that of manyhop]({plot})"]
-    for run in runs:
-        lines += ["", f"## {run.title}", "", *(f"- {label}: {value}" for label, value in run.header)]
-        for title, columns, rows in tables(run):
-            lines += ["", f"### {title}", "", *table(columns, rows)]
-        lines += _missing(run, "### Not measured", "- ")
-    return "\n".join(lines) + "\n"
+def as_markdown(rows: Sequence[Row], missing: Sequence[Missing]) -> list[str]:
+    """Return an explanation and all tables that have rows."""
+    lines = ["", EXPLANATION]
+    for title, part, columns, cells in TABLES:
+        found = of_part(rows, part)
+        if found:
+            head = ("workload", "GPUs", "by", "how", *columns.split(", "), "limit", "manyhop = 1", "peak")
+            body = (
+                (r.workload, r.gpus, r.name, r.setting, *cells(r), _limit(rows, r), _ratio(rows, r), _peak(r))
+                for r in found
+            )
+            lines += ["", f"## {title}", "", *table(head, body)]
+    scaling = _scaling(rows)
+    if scaling:
+        columns = ("part", "workload", "by", "how", "GPUs", "efficiency", "against DDP on one GPU")
+        lines += ["", "## Scaling, against one GPU", "", *table(columns, scaling)]
+    if missing:
+        lines += ["", "## Not measured", ""]
+        for one in missing:
+            lines.append(f"- {one.name}, {f'{one.part} {one.workload}'.strip()}, {one.gpus} GPUs: {one.reason}")
+    return lines
 
 
-def as_text(runs: Sequence[Run]) -> str:
-    """The record for a terminal."""
-    lines: list[str] = []
-    for run in runs:
-        lines += [run.title, "", *(f"{label}: {value}" for label, value in run.header)]
-        for title, columns, rows in tables(run):
-            lines += ["", title, *_aligned([list(columns), *rows])]
-        lines += _missing(run, "Not measured", "  ")
-    return "\n".join(lines) + "\n"
+def of_part(rows: Sequence[Row], part: str) -> list[Row]:
+    """Return the rows of one part, of one workload after the other, by number of GPUs, manyhop first."""
+    found = [row for row in rows if row.part == part]
+    order = {workload: i for i, workload in enumerate(dict.fromkeys(row.workload for row in found))}
+    return sorted(found, key=lambda r: (order[r.workload], r.gpus, r.name != "manyhop", r.name))
 
 
-def tables(run: Run) -> Iterable[Table]:
-    """All tables that have rows."""
-    for make in (_limits, _sampling, _gather, _exchange, _loader, _epoch, _build, _stores, _scaling):
-        made = make(run)
-        if made[2]:
-            yield made
+def _sampling(row: Row) -> tuple[str, ...]:
+    alone = f"{row.extra['launch_s'] * 1e6:.1f}" if "launch_s" in row.extra else ""
+    return f"{row.median_s * 1e6:.0f}", alone, f"{row.edges:.0f}", f"{row.edges / row.median_s / 1e9:.2f}"
 
 
-def _limits(run: Run) -> Table:
-    measured: dict[tuple[str, int], list[float]] = {}
-    for row in run.of("limits"):
-        measured.setdefault((row.workload, row.gpus), []).append(row.extra["per_s"] / 1e9)
-    rows = []
-    for (limit, gpus), values in measured.items():  # joined runs have each measured them
-        low, high = (f"{value:.1f}" for value in (min(values), max(values)))
-        text = low if low == high else f"{low}-{high}"
-        rows.append([limit, str(gpus), f"{text} {'G/s' if limit == READS else 'GB/s'}"])
-    return "Limits", ("limit", "GPUs", "of each GPU"), rows
+def _moved(row: Row) -> tuple[str, ...]:
+    return f"{row.median_s * 1e6:.0f}", f"{row.extra['bytes'] / row.median_s / 1e9:.1f}"
 
 
-def _sampling(run: Run) -> Table:
-    columns = ("workload", "GPUs", "by", "batches", "us per batch", "launch alone, us", "edges", "G edges/s")
-    rows = []
-    for row in run.of("sampling"):
-        rows.append(
-            [
-                row.workload,
-                str(row.gpus),
-                row.name,
-                row.setting,
-                f"{row.median_s * 1e6:.0f}",
-                f"{row.extra['launch_s'] * 1e6:.1f}" if "launch_s" in row.extra else "",
-                f"{row.edges:.0f}",
-                f"{row.edges / row.median_s / 1e9:.2f}",
-                _limit(run, row, 1e6, "us"),
-                _ratio(run, row),
-                _gib(row),
-            ]
-        )
-    return "Sampling", (*columns, "limit", "manyhop = 1", "peak"), rows
+def _loader(row: Row) -> tuple[str, ...]:
+    first, construct = (f"{row.extra[name] * 1e3:.1f}" for name in ("first_s", "construct_s"))
+    return f"{row.median_s * 1e3:.3f}", first, construct, f"{row.extra['batches']:.0f}", f"{row.edges:.0f}"
 
 
-def _gather(run: Run) -> Table:
-    columns = ("table and rows", "GPUs", "by", "how", "GB/s", "limit", "manyhop = 1", "peak")
-    rows = []
-    for row in run.of("gather"):
-        size, limit = row.extra["bytes"], run.limit_s(row)
-        text = "" if limit is None else f"{size / limit / 1e9:.0f} GB/s ({limit / row.median_s:.0%})"
-        speed = f"{size / row.median_s / 1e9:.1f}"
-        rows.append([row.workload, str(row.gpus), row.name, row.setting, speed, text, _ratio(run, row), _gib(row)])
-    return "Gather, GB/s of gathered rows on each GPU", columns, rows
-
-
-def _exchange(run: Run) -> Table:
-    columns = ("rows that each GPU asks for", "GPUs", "by", "us", "GB/s", "limit", "manyhop = 1")
-    rows = []
-    for row in run.of("exchange"):
-        speed = f"{row.extra['bytes'] / row.median_s / 1e9:.1f}"
-        cells = [row.workload, str(row.gpus), row.name, f"{row.median_s * 1e6:.0f}", speed]
-        rows.append([*cells, _limit(run, row, 1e6, "us"), _ratio(run, row)])
-    return "Exchange of rows, of which each GPU has a part", columns, rows
-
-
-def _loader(run: Run) -> Table:
-    columns = ("workload", "GPUs", "by", "how", "ms per batch", "first batch, ms", "making the loader, ms")
-    rows = []
-    for row in run.of("loader"):
-        first, construct = row.extra["first_s"] * 1e3, row.extra["construct_s"] * 1e3
-        cells = [row.workload, str(row.gpus), row.name, row.setting, f"{row.median_s * 1e3:.3f}"]
-        cells += [f"{first:.1f}", f"{construct:.1f}", f"{row.extra['batches']:.0f}", f"{row.edges:.0f}"]
-        rows.append([*cells, _limit(run, row, 1e3, "ms"), _ratio(run, row), _gib(row)])
-    return "Loader, with features", (*columns, "batches per epoch", "edges", "limit", "manyhop = 1", "peak"), rows
-
-
-def _epoch(run: Run) -> Table:
-    columns = ("workload", "GPUs", "by", "how", "epoch, s", "ms per step", "the step alone, ms", "for the GPU, ms")
-    rows = []
-    for row in run.of("epoch"):
-        steps = row.extra["batches"]
-        cells = [row.workload, str(row.gpus), row.name, row.setting, f"{row.median_s * steps:.3f}"]
-        cells += [f"{row.median_s * 1e3:.2f}", f"{row.extra['step_s'] * 1e3:.2f}"]
-        cells += [f"{row.extra['step_gpu_s'] * 1e3:.2f}" if "step_gpu_s" in row.extra else ""]
-        cells += [_spread(row), f"{steps:.0f}"]
-        rows.append([*cells, _limit(run, row, 1e3, "ms"), _ratio(run, row), _gib(row)])
-    more = ("with loading / alone", "steps", "limit of loading", "manyhop = 1", "peak")
-    return "GraphSAGE epochs", (*columns, *more), rows
-
-
-def _build(run: Run) -> Table:
-    rows = []
-    for row in run.of("build"):
-        cells = [row.workload, row.name, row.setting, f"{row.median_s:.2f}", f"{row.extra['construct_s']:.2f}"]
-        rows.append([*cells, _gib(row)])
-    columns = ("workload", "by", "edges", "first batch, s", "of which making the loader, s", "peak")
-    return "From an edge list to the first batch", columns, rows
-
-
-def _stores(run: Run) -> Table:
-    rows = []
-    for row in run.of("stores"):
-        cells = [row.workload, str(row.gpus), row.setting, f"{row.median_s * 1e3:.3f}", f"{row.edges:.0f}"]
-        cells += [f"{row.extra['rows']:.0f}", f"{row.median_s / row.extra['rows'] * 1e9:.2f}", _spread(row)]
-        cells += [_between(row, "ratio_from", "ratio_to"), _between(row, "own_low", "own_high")]
-        rows.append([*cells, *(f"{row.extra[name] / 2**30:.2f} GiB" for name in ("one_bytes", "more_bytes"))])
-    columns = ("workload", "GPUs", "rows, loader", "ms per batch", "edges", "rows", "ns per row", "PyG / DGL, per row")
-    more = ("its median, 95 %", "next turn / this one", "first loader takes", "two further ones take")
-    return "Loaders over the same rows in a store", (*columns, *more), rows
-
-
-def _spread(row: Row) -> str:
-    """Median and quartiles of ratios over rounds; of training, with loading over without."""
-    if "ratio" not in row.extra:
-        return ""
+def _epoch(row: Row) -> tuple[str, ...]:
+    steps = row.extra["batches"]
     middle, low, high = (f"{row.extra[name]:.3f}" for name in ("ratio", "ratio_low", "ratio_high"))
-    return f"{middle} ({low}-{high})"
+    times = [f"{1e3 * seconds:.2f}" for seconds in (row.median_s, row.extra["step_s"], row.extra["step_gpu_s"])]
+    return f"{row.median_s * steps:.3f}", *times, f"{middle} ({low}-{high})", f"{steps:.0f}"
 
 
-def _between(row: Row, low: str, high: str) -> str:
-    """Two numbers, where they are known."""
-    return f"{row.extra[low]:.3f}-{row.extra[high]:.3f}" if low in row.extra else ""
+TABLES: Sequence[tuple[str, str, str, Callable[[Row], tuple[str, ...]]]] = (
+    (
+        "Limits",
+        "limits",
+        "G/s of each GPU",
+        lambda row: (f"{row.extra['per_s'] / 1e9:.1f}",),
+    ),
+    ("Sampling", "sampling", "us per batch, launch alone, edges, G edges/s", _sampling),
+    ("Gather", "gather", "us, GB/s of each GPU", _moved),
+    ("Exchange of rows, of which each GPU has a part", "exchange", "us, GB/s of each GPU", _moved),
+    ("Loader, with features", "loader", "ms per batch, first batch, making it, batches per epoch, edges", _loader),
+    (
+        "GraphSAGE epochs",
+        "epoch",
+        "epoch in s, ms per step, the step alone, for the GPU, with loading / alone, steps",
+        _epoch,
+    ),
+    (
+        "From an edge list to the first batch",
+        "build",
+        "first batch in s, of which making the loader",
+        lambda row: (f"{row.median_s:.2f}", f"{row.extra['construct_s']:.2f}"),
+    ),
+)
 
 
-def _scaling(run: Run) -> Table:
-    rows = []
-    for row in run.rows:
-        if row.gpus == 1 or row.part not in ("sampling", "loader", "epoch"):
-            continue
-        one = [r for r in run.rows if (r.part, r.workload, r.name, r.gpus) == (row.part, row.workload, row.name, 1)]
-        ddp = [r for r in one if r.setting == "DDP"]
-        one = [r for r in one if r not in ddp and (row.part != "sampling" or r.setting == row.setting)]
-        if not one:
-            continue
-        text = [f"{_efficiency(base[0], row):.2f}" if base else "" for base in (one, ddp)]
-        kind = "strong" if row.workload.endswith("strong") else "weak"
-        rows.append([row.part, row.workload, row.name, row.setting, str(row.gpus), kind, *text])
-    columns = ("part", "workload", "by", "setting", "GPUs", "scaling", "efficiency", "against DDP on one GPU")
-    return "Scaling, against one GPU", columns, rows
+def limit_s(rows: Sequence[Row], row: Row) -> float | None:
+    """Return the seconds that the hardware needs for what a row does; ``None`` where that was not measured."""
+    found = {one.workload: one for gpus in (1, row.gpus) for one in rows if (one.part, one.gpus) == ("limits", gpus)}
+    return limit_seconds(row.work, found)
 
 
-def _efficiency(one: Row, several: Row) -> float:
-    """Time on one GPU over that on several, for each GPU the same work."""
-    strong = several.workload.endswith("strong")
-    share = one.extra["batches"] / (several.extra["batches"] * several.gpus) if strong else 1.0
-    return one.median_s / several.median_s * share
+def _limit(rows: Sequence[Row], row: Row) -> str:
+    limit = limit_s(rows, row)
+    return "" if limit is None else f"{limit * 1e6:.0f} us ({limit / row.median_s:.0%})"
 
 
-def _limit(run: Run, row: Row, scale: float, unit: str) -> str:
-    limit = run.limit_s(row)
-    if limit is None:
-        return ""
-    digits = 0 if unit == "us" else 3
-    return f"{limit * scale:.{digits}f} {unit} ({limit / row.median_s:.0%})"
+def _ratio(rows: Sequence[Row], row: Row) -> str:
+    """Return the time of a row over that of manyhop's fastest at the same, per sampled edge for sampling."""
+    same = [r for r in rows if (r.part, r.workload, r.gpus) == (row.part, row.workload, row.gpus)]
+    mine = [_cost(r) for r in same if r.name == "manyhop"]
+    return "" if row.name == "manyhop" or not mine else f"{_cost(row) / min(mine):.2f}"
 
 
-def _ratio(run: Run, row: Row) -> str:
-    ratio = run.ratio(row)
-    return "" if ratio is None else f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}"
+def _cost(row: Row) -> float:
+    return row.median_s / row.edges if row.edges and row.part == "sampling" else row.median_s
 
 
-def _gib(row: Row) -> str:
+def _peak(row: Row) -> str:
     return f"{row.extra['peak_bytes'] / 2**30:.1f} GiB" if "peak_bytes" in row.extra else ""
 
 
-def _aligned(table: list[list[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+def _scaling(rows: Sequence[Row]) -> list[tuple[object, ...]]:
+    found = []
+    for row in rows:
+        if row.gpus == 1 or row.part not in ("sampling", "loader", "epoch"):
+            continue
+        one = [r for r in rows if (r.part, r.workload, r.name, r.gpus) == (row.part, row.workload, row.name, 1)]
+        ddp = [r for r in one if r.setting == "DDP"]
+        one = [r for r in one if r not in ddp and (row.part != "sampling" or r.setting == row.setting)]
+        if one:
+            texts = [f"{_efficiency(base[0], row):.2f}" if base else "" for base in (one, ddp)]
+            found.append((row.part, row.workload, row.name, row.setting, row.gpus, *texts))
+    return found
 
 
-def _missing(run: Run, title: str, bullet: str) -> list[str]:
-    lines = []
-    for one in run.missing:
-        what = f"{one.part} {one.workload}".strip()
-        lines.append(f"{bullet}{one.name}, {what}, {one.gpus} GPU{'s' if one.gpus > 1 else ''}: {one.reason}")
-    return ["", title, "", *dict.fromkeys(lines)] if lines else []
+def _efficiency(one: Row, several: Row) -> float:
+    """Return the time on one GPU over that on several, for each GPU the same work."""
+    strong = several.workload.endswith("strong")
+    share = one.extra["batches"] / (several.extra["batches"] * several.gpus) if strong else 1.0
+    return one.median_s / several.median_s * share

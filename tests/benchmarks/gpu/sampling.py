@@ -10,12 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarks.common.machine import import_quietly
+from benchmarks.common import import_quietly
 from benchmarks.gpu.graphs import GPUGraph, draw_seeds, heterogeneous
+from benchmarks.gpu.hardware import READS, PeakMemory, Ranks, tidy
 from benchmarks.gpu.job import Job, Row, Sink, fanout_name, reason_of
-from benchmarks.gpu.limits import READS
 from benchmarks.gpu.peers import start_cugraph, start_wholegraph, whole_tensor
-from benchmarks.gpu.timing import PeakMemory, Ranks, tidy
 from manyhop import graph as graphs
 from manyhop.graph import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, Graph
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest

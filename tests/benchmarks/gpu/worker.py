@@ -14,14 +14,14 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from benchmarks.common.machine import import_quietly
-from benchmarks.gpu.exchange import exchange
-from benchmarks.gpu.gather import gather
+from benchmarks.common import import_quietly
+from benchmarks.gpu.gather import exchange, gather
 from benchmarks.gpu.graphs import GPUGraph, rmat
+from benchmarks.gpu.hardware import PeakMemory, Ranks, limits, tidy
 from benchmarks.gpu.job import Job, Sink, reason_of
-from benchmarks.gpu.limits import limits
+from benchmarks.gpu.loaders import build, loaders
+from benchmarks.gpu.peers import join_group
 from benchmarks.gpu.sampling import sampling
-from benchmarks.gpu.timing import PeakMemory, Ranks, tidy
 
 
 def main() -> int:
@@ -44,7 +44,7 @@ def run(job: Job, *, rank: int = 0) -> None:
     _join(job, ranks)
     memory = PeakMemory(ranks)
     graph: GPUGraph | None = None
-    if {"sampling", "loader", "epoch", "build", "stores"} & set(job.parts):
+    if {"sampling", "loader", "epoch", "build"} & set(job.parts):
         graph = rmat(job.num_nodes, job.num_edges, ranks.device)
     if "sampling" in job.parts and graph is not None:
         _guarded(sink, "sampling", lambda: sampling(job, ranks, graph, memory, sink))
@@ -56,11 +56,9 @@ def run(job: Job, *, rank: int = 0) -> None:
             _guarded(sink, "exchange", lambda: exchange(job, ranks, sink))
             tidy(ranks)
     if {"loader", "epoch"} & set(job.parts) and graph is not None:
-        _guarded(sink, "loader", lambda: _loaders(job, ranks, graph, memory, sink))
+        _guarded(sink, "loader", lambda: loaders(job, ranks, graph, memory, sink))
     if "build" in job.parts and graph is not None:
-        _guarded(sink, "build", lambda: _build(job, ranks, graph, memory, sink))
-    if "stores" in job.parts and graph is not None:
-        _guarded(sink, "stores", lambda: _stores(job, ranks, graph, memory, sink))
+        _guarded(sink, "build", lambda: build(job, ranks, graph, memory, sink))
     if ranks.size > 1:
         with contextlib.suppress(Exception):
             ranks.meet()
@@ -80,27 +78,7 @@ def _join(job: Job, ranks: Ranks) -> None:
     if job.contender == "manyhop":
         import_quietly("manyhop").init(timeout=300)
         return
-    from benchmarks.gpu.peers import join_group
-
     join_group(ranks)
-
-
-def _loaders(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Sink) -> None:
-    from benchmarks.gpu.loaders.measure import loaders  # imports PyG
-
-    loaders(job, ranks, graph, memory, sink)
-
-
-def _build(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Sink) -> None:
-    from benchmarks.gpu.build import build  # imports PyG
-
-    build(job, ranks, graph, memory, sink)
-
-
-def _stores(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Sink) -> None:
-    from benchmarks.gpu.stores import stores  # imports PyG and DGL
-
-    stores(job, ranks, graph, memory, sink)
 
 
 def _guarded(sink: Sink, part: str, measure: Callable[[], None]) -> None:

@@ -1,1 +1,0 @@
-"""``benchmarks cluster``: many ranks, simulated."""

@@ -1,1 +1,0 @@
-"""``benchmarks cpu``: sampling alone and whole loaders on the CPU."""

@@ -1,3 +1,0 @@
-"""``benchmarks dgl``: samplers and DataLoaders beside those of DGL."""
-
-import manyhop_dgl  # noqa: F401  # lets DGL be imported on this torch

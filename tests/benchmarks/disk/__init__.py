@@ -1,1 +1,0 @@
-"""``benchmarks disk``: rows of a file that is larger than memory."""

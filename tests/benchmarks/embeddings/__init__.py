@@ -1,1 +1,0 @@
-"""``benchmarks embeddings``: updates of trainable rows beside torch's."""

@@ -1,1 +1,0 @@
-"""Whole loaders and training, the parts ``loader`` and ``epoch`` of ``benchmarks gpu``. Imports PyG."""

@@ -1,1 +1,0 @@
-"""``benchmarks ranks`` and ``benchmarks exchange``: several ranks on one machine."""

@@ -1,1 +1,0 @@
-"""``benchmarks start``: what a process takes until its first batch."""

@@ -1,1 +1,0 @@
-"""``benchmarks step``: training steps and layers on a GPU."""
