@@ -1,7 +1,7 @@
 """Loaders over one graph with its topology in each place; cuGraph's memory, and loaders that share its calls.
 
-``PYTHONPATH=tests torchrun --nproc-per-node 2 docs/benchmarks/topologies.py``, or ``python`` for one GPU. The graph is of
-``python tests/benchmarks gpu --quick``; rows are on each GPU.
+``PYTHONPATH=tests torchrun --nproc-per-node 2 docs/benchmarks/topologies.py``, or ``python`` for one GPU. The graph is
+that of ``python tests/benchmarks gpu --quick``; rows are on each GPU.
 """
 
 import argparse

@@ -23,9 +23,9 @@ from benchmarks.partition import communities, owners_of, seeds_of
 from manyhop import files
 from manyhop.errors import InputError
 from manyhop.files import StoredGraph
-from manyhop.files.convert.partition import metis_order
 from manyhop.graph import Graph
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest, SampledSubgraph
+from manyhop_tools.convert.partition import metis_order
 
 Ints = npt.NDArray[np.int64]
 

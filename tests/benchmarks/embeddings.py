@@ -20,7 +20,7 @@ from benchmarks.gpu.hardware import Ranks, tidy
 from benchmarks.gpu.job import reason_of
 from manyhop import optim
 from manyhop.errors import InputError
-from manyhop.stores import StorePlace
+from manyhop.memory.stores import StorePlace
 from manyhop.system import triton_compiler
 from manyhop.system.units import in_units
 

@@ -20,10 +20,10 @@ from torch import Tensor
 from benchmarks.common import opening, print_and_save, table
 from manyhop.features import Shards
 from manyhop.files import StoredGraph, open_graph, save_graph
-from manyhop.files.convert.partition import Order, metis_order
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, NodeType
-from manyhop.pipeline import BatchPlan, Deal, ItemParts
+from manyhop.loading.pipeline import BatchPlan, Deal, ItemParts
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
+from manyhop_tools.convert.partition import Order, metis_order
 
 ROW_BYTES = 512
 _DEGREE, _INSIDE = 12, 0.8  # of the graph that is made: edges per node, share inside communities

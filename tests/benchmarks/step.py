@@ -23,9 +23,9 @@ from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 
 from benchmarks.common import MANYHOP, Contender, Timing, measure, opening, print_and_save, table
 from benchmarks.gpu.graphs import rmat
-from manyhop.aggregation import mark_sorted
 from manyhop.masks import masked_mean
 from manyhop_pyg import NeighborLoader, accelerate, capture
+from manyhop_train.aggregation import mark_sorted
 
 CLASSES = 64
 KEPT = 16  # batches of steps without loading

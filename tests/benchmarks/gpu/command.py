@@ -19,8 +19,8 @@ import torch
 from benchmarks.common import opening, print_and_save, reserved_port
 from benchmarks.gpu.job import Job, Missing, Row, read_results
 from benchmarks.gpu.report import as_markdown
-from manyhop import cuda
 from manyhop.errors import InputError
+from manyhop.ranks import cuda
 from manyhop.system import triton_compiler
 from manyhop.system.allocator import SETTING, VARIABLES
 

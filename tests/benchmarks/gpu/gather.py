@@ -224,7 +224,7 @@ _ROUND_BYTES = 2 << 30  # of a round, at most
 def exchange(job: Job, ranks: Ranks, sink: Sink) -> None:
     """Measure both at all sizes; without WholeGraph, manyhop alone."""
     from manyhop.features import DistributedRows, GPUExchange, RowRequest
-    from manyhop.world import init
+    from manyhop.ranks.world import init
 
     exchanging, number = GPUExchange("benchmarks gpu"), itertools.count()
     for row_bytes in ROW_BYTES:
