@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 from torch_geometric.sampler.base import NumNeighbors
 
@@ -191,9 +191,37 @@ def test_typed_features_of_wrong_length(hetero):
         NeighborLoader(hetero, [2], "paper")
 
 
-def test_labels_of_the_whole_graph_are_no_node_labels(data):
-    data.y = torch.tensor([1])
-    assert next(iter(NeighborLoader(data, [2]))).y is data.y
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        dict(y=torch.tensor([1])),
+        dict(y=torch.zeros(12)),
+        dict(token_mask=torch.ones(512, dtype=torch.bool)),
+        dict(train_mask=torch.ones(10, 60, dtype=torch.bool)),
+        dict(edge_attr=torch.randn(1, 4), edge_weight=torch.ones(150)),
+    ],
+)
+def test_attributes_of_neither_nodes_nor_edges_are_passed_on_whole(data, hetero, attributes):
+    for name, value in attributes.items():
+        data[name] = value
+    batches = [
+        next(iter(NeighborLoader(data, [2], batch_size=3, num_workers=n, pad=p))) for n, p in ((0, None), (1, "auto"))
+    ]
+    for name, value in attributes.items():
+        assert all(torch.equal(batch[name], value) for batch in batches)
+        (hetero[WRITES] if name.startswith("edge") else hetero["paper"])[name] = value
+    typed = next(iter(NeighborLoader(hetero, [2], "paper", batch_size=3)))
+    for name, value in attributes.items():
+        assert torch.equal((typed[WRITES] if name.startswith("edge") else typed["paper"])[name], value)
+
+
+def test_a_label_for_each_graph():
+    def graph(n):
+        return Data(x=torch.randn(n, 2), edge_index=torch.randint(n, (2, 60)), y=torch.tensor([n]))
+
+    batch = next(iter(NeighborLoader(Batch.from_data_list([graph(20), graph(30)]), [2], batch_size=4)))
+    assert batch.y.tolist() == [20, 30]
+    assert batch.x.size(0) == batch.n_id.numel()
 
 
 @pytest.mark.parametrize(

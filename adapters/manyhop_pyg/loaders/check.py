@@ -52,9 +52,9 @@ def check_torch_arguments(kwargs: dict[str, object]) -> None:
 
 
 def check_features(data: PyGData, custom_cls: type[Batch] | None) -> None:
-    """Raise FeatureError where an attribute that PyG's names give to nodes or edges has another length.
+    """Raise FeatureError where an attribute whose name is that of node or edge attributes misses their number.
 
-    PyG distinguishes node and edge attributes by their length, and would hand them on whole.
+    PyG tells node and edge attributes by their length. Batches get all others whole.
     """
     if not isinstance(data, Data | HeteroData):
         return
@@ -67,14 +67,13 @@ def check_features(data: PyGData, custom_cls: type[Batch] | None) -> None:
     for node_type, store in whole if isinstance(data, Data) else data.node_items():
         num_nodes = number_of_nodes(data, node_type)
         for name, value in store.items():
-            labels = name == "y" and _length(value) == 1  # one label for the graph
-            if (name in ("x", "y") or _is_mask(name, value)) and not labels:
+            if name in ("x", "y") or _is_mask(name, value):
                 lengths = (num_nodes, store.num_edges) if isinstance(data, Data) and name != "x" else (num_nodes,)
-                _expect(f"'{name}'", node_type, value, lengths, "node")
+                _expect(name, node_type, value, lengths, "node")
     for edge_type, store in whole if isinstance(data, Data) else data.edge_items():
         for name in ("edge_attr", "edge_weight"):
             if name in store:
-                _expect(f"'{name}'", edge_type, store[name], (_num_edges(store),), "edge")
+                _expect(name, edge_type, store[name], (_num_edges(store),), "edge")
 
 
 def check_sampler(name: str, sampler: BaseSampler, method: str) -> BaseSampler:
@@ -211,10 +210,12 @@ def _num_edges(store: EdgeStorage) -> int:
 def _expect(
     name: str, key: NodeType | EdgeType | None, value: object, lengths: tuple[int | None, ...], kind: str
 ) -> None:
-    got = _length(value)
-    if got is not None and got not in lengths:
+    got, wanted = _length(value), lengths[0]
+    if got is None or wanted is None or got in lengths:
+        return
+    if name == "x" or abs(got - wanted) == 1:
         where = f" of {key!r}" if key is not None else ""
         raise FeatureError(
-            f"Expected {name}{where} to have one row per {kind} ({lengths[0]}), got {got} rows. "
+            f"Expected '{name}'{where} to have one row per {kind} ({wanted}), got {got} rows. "
             "Give it the right length, or another name if it is something else."
         )

@@ -90,7 +90,8 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
-        FeatureError: an attribute of the data whose length does not fit its name, or with the name of a mask.
+        FeatureError: ``x`` without a row for each node; labels, masks, ``edge_attr`` or ``edge_weight`` with a row too
+            many or too few; an attribute with the name of a mask of ``pad``.
         RankError: with ``distributed=True``, where ranks pass other arguments, or do not come in time.
     """
 
