@@ -1,6 +1,5 @@
 """Progress bars of files and of copies."""
 
-import contextlib
 import itertools
 import sys
 import threading
@@ -15,10 +14,8 @@ from manyhop.graph import HOMOGENEOUS_EDGE as EDGE
 from manyhop.graph import HOMOGENEOUS_NODE as NODE
 from manyhop.graph import EdgeInput, build_graph, columns, metis
 from manyhop.sampling.edge_ids import EdgeIds
-from manyhop.sampling.lookup import EdgeLookup
-from manyhop.system import copying, progress
 from manyhop.system.copying import to_device
-from manyhop.system.progress import Progress, one_call
+from manyhop.system.progress import Progress
 
 
 def test_progress_is_shown_when_asked(tmp_path, capsys):
@@ -72,70 +69,18 @@ def test_large_tensors_are_copied_to_a_device_piece_by_piece(monkeypatch, capsys
     assert to_device(small, small.device, "features") is small
 
 
-def test_copies_to_page_locked_memory_count_seconds(monkeypatch, capsys):
-    """An ordinary copy stands for a page-locked one."""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr("tqdm.std.time", itertools.count(step=2.0).__next__)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
-    monkeypatch.setattr(copying, "_PIECE_BYTES", 1000)
-    for count, shown in ((10, False), (1000, True)):
-        tensor = torch.arange(count)
-        assert torch.equal(to_device(tensor, "pinned", "edges"), tensor)
-        assert ("Copying edges to page-locked memory: 100%" in capsys.readouterr().err) == shown
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_bar_counts_seconds_while_nothing_else_is_counted(terminal, monkeypatch, capsys):
-    threads, seen = set(threading.enumerate()), threading.Event()
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    monkeypatch.setattr("tqdm.std.time", itertools.count(step=1.0).__next__)
-    monkeypatch.setattr(progress, "_BEAT_S", 0.001)
-    bar = Progress("Sorting", 1000, unit="edges")
-    bar.add(400)
-    capsys.readouterr()
-    refresh = progress._Bar.refresh
-    monkeypatch.setattr(progress._Bar, "refresh", lambda bar, *a, **b: [refresh(bar, *a, **b), seen.set()][0])
-    with bar.beating():
-        assert seen.wait(60) if terminal else set(threading.enumerate()) <= threads
-    assert set(threading.enumerate()) <= threads
-    bar.close()
-    assert ("400/1.00k" in capsys.readouterr().err) == terminal
-
-
-@pytest.mark.parametrize(("terminal", "error"), [(True, None), (True, ValueError), (False, None)])
-def test_the_bar_of_one_call_counts_seconds(terminal, error, monkeypatch, capsys):
-    """Its thread ends with the call; without a terminal, there is none."""
-    threads, seen = set(threading.enumerate()), threading.Event()
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    monkeypatch.setattr("tqdm.std.time", itertools.count(step=1.0).__next__)
-    monkeypatch.setattr(progress, "_BEAT_S", 0.001)
-    refresh = progress._Bar.refresh
-    monkeypatch.setattr(progress._Bar, "refresh", lambda bar, *a, **b: [refresh(bar, *a, **b), seen.set()][0])
-    with pytest.raises(error) if error else contextlib.nullcontext(), one_call("Waiting", 3 << 30):
-        assert seen.wait(60) if terminal else set(threading.enumerate()) <= threads
-        if error is not None:
-            raise error
-    assert set(threading.enumerate()) <= threads
-    shown = capsys.readouterr().err
-    assert ("0.00/3.00G" in shown) == terminal
-    assert ("Waiting: 100%" in shown) == (terminal and error is None)
-
-
 def test_tables_that_take_long_have_bars(monkeypatch, capsys):
     class Shown(Progress):
         def __init__(self, title, total, **options):
             super().__init__(title, total, show=True)
 
-    for module in (progress, columns):
-        monkeypatch.setattr(module, "Progress", Shown)
+    monkeypatch.setattr(columns, "Progress", Shown)
     monkeypatch.setattr(columns, "SMALL", 100)
     row, col = 59 - torch.arange(300) % 60, torch.arange(300) % 7
-    graph = build_graph({NODE: 60}, {EDGE: EdgeInput(row=row, col=col, weight=torch.ones(300))})
-    assert "Making tables of weights: 100%" in capsys.readouterr().err
-    assert EdgeLookup(graph.csc[EDGE]).tables()[0].size == 61
-    assert "Sorting edges to look them up: 100%" in capsys.readouterr().err
+    graph = build_graph({NODE: 60}, {EDGE: EdgeInput(row=row, col=col)})
+    assert "Sorting edges: 100%" in capsys.readouterr().err
     EdgeIds(graph.csc[EDGE]).prepare()
-    assert capsys.readouterr().err.count("Sorting edges: 100%") == 2
+    assert "Sorting edges: 100%" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("order", "piece", "passes"), [("given", 100, 1), ("mixed", 1000, 2), ("mixed", 100, 3)])

@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -125,3 +126,40 @@ def test_memory_is_in_segments_that_grow():
     code += "print({segment['is_expandable'] for segment in torch.cuda.memory_snapshot()})"
     run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, env=environ)
     assert (run.stdout.strip(), run.stderr) == ("{True}", "")
+
+
+def test_the_driver_is_asked_and_what_it_does_not_know_is_left_out(monkeypatch):
+    class NVMLError(Exception):
+        pass
+
+    def raises(*arguments):
+        raise NVMLError
+
+    handles = ["a", "b"]
+    stand_in = SimpleNamespace(
+        NVMLError=NVMLError,
+        NVML_P2P_CAPS_INDEX_READ=0,
+        NVML_P2P_STATUS_OK=0,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlSystemGetDriverVersion=lambda: "580.1",
+        nvmlDeviceGetCount=lambda: 3,
+        nvmlDeviceGetHandleByIndex=lambda index: handles[index] if index < 2 else raises(),
+        nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}",
+        nvmlDeviceGetName=lambda handle: "NVIDIA H100",
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=80, free=79),
+        nvmlDeviceGetP2PStatus=lambda a, b, kind: 0 if a == "a" else raises(),
+        nvmlDeviceGetMaxPcieLinkGeneration=lambda handle: 5 if handle == "a" else raises(),
+        nvmlDeviceGetMaxPcieLinkWidth=lambda handle: 16,
+        nvmlDeviceGetCudaComputeCapability=lambda handle: (9, 0),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", stand_in)
+    found = nvml.driver()
+    assert (found.version, [gpu.uuid for gpu in found.gpus]) == ("580.1", ["GPU-a", "GPU-b"])
+    assert [gpu.peers for gpu in found.gpus] == [("GPU-b",), ()]
+    assert [gpu.pcie for gpu in found.gpus] == ["PCIe 5 x16", None]
+    assert {(gpu.total, gpu.free, gpu.capability) for gpu in found.gpus} == {(80, 79, (9, 0))}
+    stand_in.nvmlInit = raises
+    assert nvml.driver() is None
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert nvml.driver() is None

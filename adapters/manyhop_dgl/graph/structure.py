@@ -15,7 +15,6 @@ from manyhop.graph import EdgeInput, EdgeType, Graph, build_graph, endpoints, ou
 from manyhop.memory.identities import identity
 from manyhop.memory.sharing import once_per_node
 from manyhop.memory.stores import WHOLE_ONCE, checksum
-from manyhop.system.progress import one_call
 from manyhop_dgl.typing import TypeNames
 
 if TYPE_CHECKING:
@@ -88,21 +87,20 @@ class DGLStructure:
         table = "csc" if edge_dir == "in" else "csr"
         compressed = table in (*formats["created"], *formats["not created"])
         edges = {}
-        with one_call("Reading DGL's edges", g.num_edges() * g.idtype.itemsize):
-            for edge_type in g.canonical_etypes:
-                src, relation, dst = edge_type
-                if compressed:
-                    pointer, ids, edge_id = g.adj_tensors(table, edge_type)
-                    given = EdgeInput(
-                        row=ids, colptr=pointer, edge_id=_unless_counting(edge_id), reversed=edge_dir == "out"
-                    )
-                else:
-                    row, col, edge_id = g.edges(form="all", order=None, etype=edge_type)
-                    ends = (row, col) if edge_dir == "in" else (col, row)
-                    given = EdgeInput(
-                        row=ends[0], col=ends[1], edge_id=_unless_counting(edge_id), reversed=edge_dir == "out"
-                    )
-                edges[edge_type if edge_dir == "in" else (dst, relation, src)] = given
+        for edge_type in g.canonical_etypes:
+            src, relation, dst = edge_type
+            if compressed:
+                pointer, ids, edge_id = g.adj_tensors(table, edge_type)
+                given = EdgeInput(
+                    row=ids, colptr=pointer, edge_id=_unless_counting(edge_id), reversed=edge_dir == "out"
+                )
+            else:
+                row, col, edge_id = g.edges(form="all", order=None, etype=edge_type)
+                ends = (row, col) if edge_dir == "in" else (col, row)
+                given = EdgeInput(
+                    row=ends[0], col=ends[1], edge_id=_unless_counting(edge_id), reversed=edge_dir == "out"
+                )
+            edges[edge_type if edge_dir == "in" else (dst, relation, src)] = given
         num_nodes = {node_type: g.num_nodes(node_type) for node_type in g.ntypes}
         return build_graph(num_nodes, edges)
 

@@ -107,7 +107,6 @@ class EdgeSorter:
             bar = stack.enter_context(
                 closing(Progress("Sorting edges", passes * self.num_edges, unit="edges", show=progress))
             )
-            stack.enter_context(bar.beating())
             rows = stack.enter_context(TensorFile(names["row"], (self.num_edges,), row))
             ends = stack.enter_context(TensorFile(names["edge_index"], (2, self.num_edges), torch.int64))
             columns = {

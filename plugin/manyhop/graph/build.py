@@ -16,7 +16,6 @@ from manyhop.graph.csc import CSC, EdgeType, Graph, NodeType
 from manyhop.graph.deferred import DeferredCSC
 from manyhop.graph.part import PartCSC
 from manyhop.system.memory import require_memory
-from manyhop.system.progress import one_call
 
 _BLOCK = 1 << 24  # edges
 
@@ -140,8 +139,7 @@ def weight_tables(edge_type: EdgeType, weight: Tensor, perm: Tensor | None, colp
     _expect_length(f"weights of edge type {edge_type}", weight, int(colptr[-1]))
     if weight.dtype == torch.bool or weight.is_complex():
         raise GraphError(f"Expected real weights for edge type {edge_type}, got {weight.dtype}.")
-    with one_call("Making tables of weights", 8 * weight.numel()):
-        return _weight_tables(edge_type, weight.detach().to(torch.float64), perm, colptr)
+    return _weight_tables(edge_type, weight.detach().to(torch.float64), perm, colptr)
 
 
 def _weight_tables(

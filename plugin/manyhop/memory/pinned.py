@@ -16,7 +16,6 @@ from torch import Tensor
 
 from manyhop.errors import CapacityError, InputError
 from manyhop.system.fork import in_forked_children
-from manyhop.system.progress import one_call
 
 _PAGE = mmap.PAGESIZE
 _PAGES_OF_ITS_OWN = 32 << 20  # bytes from which on the C library gives memory pages of its own
@@ -44,8 +43,7 @@ def pin(source: Tensor | np.ndarray[Any, Any]) -> None:
         return
     if isinstance(source, Tensor) and source.is_pinned() and not _registry.overlaps(begin, end):
         return
-    with one_call("Page-locking memory", end - begin):  # garbage of its thread may want the registry's lock
-        _registry.add(begin, end)
+    _registry.add(begin, end)
     weakref.finalize(owner, _registry.remove, begin, end).atexit = False
 
 

@@ -10,7 +10,6 @@ import numpy.typing as npt
 from manyhop.errors import InputError
 from manyhop.graph import CSC
 from manyhop.system.memory import require_memory
-from manyhop.system.progress import one_call
 
 Ints = npt.NDArray[np.int64]
 IntsOfAnySize = npt.NDArray[np.int32] | npt.NDArray[np.int64]
@@ -108,8 +107,7 @@ def _build(csc: CSC) -> tuple[Ints, IntsOfAnySize]:
     dst = np.repeat(np.arange(csc.num_dst, dtype=np.int64), np.diff(csc.colptr.numpy()))
     key = csc.row.numpy() * np.int64(num_dst)
     key += dst
-    with one_call("Sorting edges to look them up", key.nbytes):
-        key.sort()
+    key.sort()
     first = np.ones(key.size, np.bool_)
     np.not_equal(key[1:], key[:-1], out=first[1:])
     key = key[first]

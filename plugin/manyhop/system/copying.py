@@ -7,7 +7,7 @@ from contextlib import closing
 import torch
 from torch import Tensor
 
-from manyhop.system.progress import Progress, one_call
+from manyhop.system.progress import Progress
 
 _PIECE_BYTES = 256 << 20
 
@@ -18,10 +18,7 @@ def to_device(tensor: Tensor, device: torch.device | str, title: str) -> Tensor:
     Large ones are copied to a GPU piece by piece, while a progress bar shows how far it is.
     """
     if device == "pinned":
-        if tensor.nbytes <= _PIECE_BYTES:
-            return tensor.pin_memory()
-        with one_call(f"Copying {title} to page-locked memory", tensor.nbytes):
-            return tensor.pin_memory()
+        return tensor.pin_memory()
     device = torch.device(device)
     if tensor.device.type != "cpu" or device.type == "cpu" or tensor.nbytes <= _PIECE_BYTES or tensor.dim() == 0:
         return tensor.to(device)

@@ -1,18 +1,14 @@
-"""What the driver reports about the machine's GPUs through its management library. Takes no memory on a GPU.
+"""What the driver reports about the machine's GPUs, by nvidia-ml-py. Starts no CUDA, takes no memory on a GPU.
 
-Called through ctypes, as nvidia-ml-py does: `manyhop doctor` and `manyhop plan` have to see the GPUs of an installation
-that lacks every extra, and torch does not depend on nvidia-ml-py.
+torch would start CUDA to tell what a GPU can compute, and does not see those that ``CUDA_VISIBLE_DEVICES`` hides.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-_OK = 0
-_P2P_READ = 0  # the first of the library's kinds of peer access
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,33 +43,54 @@ class Driver:
 def driver() -> Driver | None:
     """All GPUs of the machine, also those that ``CUDA_VISIBLE_DEVICES`` hides; ``None`` without a driver."""
     try:
-        library = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return None
-    if library.nvmlInit_v2() != _OK:
+        import pynvml  # a dependency on Linux
+    except ImportError:
         return None
     try:
-        handles = _handles(library)
-        uuids = [_text(library.nvmlDeviceGetUUID, handle) for handle in handles]
-        gpus = [
-            GPU(
-                index=index,
-                uuid=uuids[index],
-                name=_text(library.nvmlDeviceGetName, handle),
-                **_memory(library, handle),
-                pcie=_pcie(library, handle),
-                peers=tuple(
-                    uuid
-                    for uuid, other in zip(uuids, handles, strict=True)
-                    if other is not handle and _number(library.nvmlDeviceGetP2PStatus, handle, other, _P2P_READ) == _OK
-                ),
-                capability=_capability(library, handle),
-            )
-            for index, handle in enumerate(handles)
-        ]
-        return Driver(version=_text(library.nvmlSystemGetDriverVersion), gpus=tuple(gpus))
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        found = [_ask(pynvml.nvmlDeviceGetHandleByIndex, index) for index in range(pynvml.nvmlDeviceGetCount())]
+        handles = [handle for handle in found if handle is not None]  # not of GPUs that have failed
+        gpus = tuple(_gpu(index, handles) for index in range(len(handles)))
+        return Driver(version=_ask(pynvml.nvmlSystemGetDriverVersion) or "unknown", gpus=gpus)
     finally:
-        library.nvmlShutdown()
+        pynvml.nvmlShutdown()
+
+
+def _gpu(index: int, handles: list[Any]) -> GPU:
+    import pynvml
+
+    handle, memory = handles[index], pynvml.nvmlDeviceGetMemoryInfo(handles[index])
+    readable, ok = pynvml.NVML_P2P_CAPS_INDEX_READ, pynvml.NVML_P2P_STATUS_OK
+    peers = [
+        pynvml.nvmlDeviceGetUUID(other)
+        for other in handles
+        if other is not handle and _ask(pynvml.nvmlDeviceGetP2PStatus, handle, other, readable) == ok
+    ]
+    generation = _ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)
+    width = _ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle)
+    return GPU(
+        index=index,
+        uuid=pynvml.nvmlDeviceGetUUID(handle),
+        name=pynvml.nvmlDeviceGetName(handle),
+        total=memory.total,
+        free=memory.free,
+        pcie=f"PCIe {generation} x{width}" if generation and width else None,
+        peers=tuple(peers),
+        capability=_ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle) or (0, 0),
+    )
+
+
+def _ask(query: Callable[..., Any], *args: Any) -> Any:
+    """Return an answer of the driver, or ``None`` where it has none."""
+    import pynvml
+
+    try:
+        return query(*args)
+    except pynvml.NVMLError:
+        return None
 
 
 def visible(gpus: tuple[GPU, ...]) -> tuple[GPU, ...]:
@@ -91,42 +108,3 @@ def visible(gpus: tuple[GPU, ...]) -> tuple[GPU, ...]:
             break
         found += fits
     return tuple(found)
-
-
-def _handles(library: Any) -> list[ctypes.c_void_p]:
-    count = _number(library.nvmlDeviceGetCount_v2) or 0
-    handles = []
-    for index in range(count):
-        handle = ctypes.c_void_p()
-        if library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == _OK:
-            handles.append(handle)
-    return handles
-
-
-def _memory(library: Any, handle: ctypes.c_void_p) -> dict[str, int]:
-    found = (ctypes.c_ulonglong * 3)()  # total, free, used
-    library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(found))
-    return {"total": found[0], "free": found[1]}
-
-
-def _pcie(library: Any, handle: ctypes.c_void_p) -> str | None:
-    generation = _number(library.nvmlDeviceGetMaxPcieLinkGeneration, handle)
-    width = _number(library.nvmlDeviceGetMaxPcieLinkWidth, handle)
-    return None if not generation or not width else f"PCIe {generation} x{width}"
-
-
-def _capability(library: Any, handle: ctypes.c_void_p) -> tuple[int, int]:
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    library.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor))
-    return major.value, minor.value
-
-
-def _number(query: Any, *args: Any) -> int | None:
-    """What ``ask`` writes through its last argument; ``None`` where it fails."""
-    found = ctypes.c_uint()
-    return found.value if query(*args, ctypes.byref(found)) == _OK else None
-
-
-def _text(query: Any, *args: Any) -> str:
-    found = ctypes.create_string_buffer(96)
-    return found.value.decode() if query(*args, found, ctypes.c_uint(len(found))) == _OK else "unknown"

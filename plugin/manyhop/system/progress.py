@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from queue import Empty, SimpleQueue
 
 from tqdm import tqdm
 
@@ -15,10 +12,6 @@ class _Bar(tqdm):  # type: ignore[misc]
     # Start nothing: tqdm's own lock may start a process of multiprocessing's, tqdm's monitor is a thread.
     _lock = threading.RLock()
     monitor_interval = 0
-
-
-_BEAT_S = 0.5  # seconds between two looks at the clock while one call runs
-_END_S = 5.0  # longest wait for the last line: garbage collected in the bar's thread may wait for a lock of the caller
 
 
 def is_first_of_node() -> bool:
@@ -65,61 +58,3 @@ class Progress:
         """Write the last state and end the line."""
         with self._lock:
             self._bar.close()
-
-    @contextmanager
-    def beating(self) -> Iterator[None]:
-        """Show the seconds that pass while the body works long without a count; it must leave the GIL to others."""
-        if not self.may_show:
-            yield
-            return
-        done = threading.Event()
-        clock = threading.Thread(target=self._beat, args=(done,), name="manyhop-progress", daemon=True)
-        clock.start()
-        try:
-            yield
-        finally:
-            done.set()
-            clock.join(_END_S)
-
-    def _beat(self, done: threading.Event) -> None:
-        while not done.wait(_BEAT_S):
-            self.add(0)
-
-    @property
-    def may_show(self) -> bool:
-        """Whether the bar is shown, now or after its delay."""
-        return not self._bar.disable
-
-
-@contextmanager
-def one_call(title: str, nbytes: int) -> Iterator[None]:
-    """Show a bar while the body handles ``nbytes`` by one call without the GIL, from two seconds on.
-
-    How far the call is, is not known: the bar counts seconds, and is full when the body has ended without an error.
-    """
-    bar = Progress(title, nbytes, delay=2.0)
-    if not bar.may_show:
-        yield
-        return
-    done: SimpleQueue[int] = SimpleQueue()
-    clock = threading.Thread(target=_count_seconds, args=(bar, done), name="manyhop-progress", daemon=True)
-    clock.start()
-    count = 0
-    try:
-        yield
-        count = nbytes
-    finally:
-        done.put(count)
-        clock.join(_END_S)
-
-
-def _count_seconds(bar: Progress, done: SimpleQueue[int]) -> None:
-    """Show the seconds until the number of bytes that are done arrives."""
-    while True:
-        try:
-            count = done.get(timeout=_BEAT_S)
-            break
-        except Empty:
-            bar.add(0)
-    bar.add(count)
-    bar.close()
