@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from manyhop import files
 from manyhop.errors import CapacityError, GraphError, InputError
+from manyhop.files.graph_writer import GraphWriter
 from manyhop.files.sort import EdgeSorter
+from manyhop.files.tensor_file import TensorFile
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
 
 NODE, EDGE = HOMOGENEOUS_NODE, HOMOGENEOUS_EDGE
@@ -260,6 +262,37 @@ def test_what_cannot_be_written(tmp_path):
         files.open_graph(tmp_path / "g")
 
 
+def test_of_two_writers_one_succeeds(tmp_path):
+    """The other one fails, and takes nothing from it."""
+    num_nodes, edges, tensors = graph()
+    folder = tmp_path / "a" / "g"
+
+    def write() -> None:
+        with GraphWriter(folder, homogeneous=False) as late:
+            late.add_nodes("paper", 50, {"x": torch.ones(50, 4)})
+            late.scratch()
+            files.save_graph(folder, num_nodes, edges, node_tensors=tensors)
+            late.finish()
+
+    with pytest.raises(InputError, match="empty folder"):
+        write()
+    opened = files.open_graph(folder)
+    assert torch.equal(opened.nodes["paper"].tensors["x"].read(), tensors["paper"]["x"])
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_of_two_writers_of_a_file_each_writes_its_own(tmp_path):
+    path = tmp_path / "x.npy"
+    with TensorFile(path, (2,), torch.int64) as first, TensorFile(path, (3,), torch.int64) as second:
+        second.write(0, torch.tensor([1, 2, 3]))
+        first.write(0, torch.tensor([8, 9]))
+    assert files.open(path).read().tolist() == [8, 9]
+    with pytest.raises(ZeroDivisionError), TensorFile(path, (1,), torch.int64):
+        raise ZeroDivisionError
+    assert files.open(path).read().tolist() == [8, 9]
+    assert list(tmp_path.iterdir()) == [path]
+
+
 NO_ROOM = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -279,7 +312,8 @@ def test_a_full_disk(tmp_path, monkeypatch, fails_at, existed):
     folder = tmp_path / "a" / "g"
     if existed:
         folder.mkdir(parents=True)
-    with pytest.raises(CapacityError, match=r"/g/.*\.(npy|safetensors): .* \(\d+ bytes\), got No space left.* free"):
+    message = r"/g\.\w+\.partial/.*\.(npy|safetensors): .* \(\d+ bytes\), got No space left.* free"
+    with pytest.raises(CapacityError, match=message):
         files.save_graph(folder, num_nodes, edges, node_tensors=tensors)
     assert not existed or list(folder.iterdir()) == []
     assert (tmp_path / "a").exists() == existed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import os
 import sys
 import time
 import warnings
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from manyhop.arguments import path_of
 from manyhop.errors import GraphError, InputError, MissingExtraError
+from manyhop.files.disk_room import replacing
 from manyhop.system.fork import in_forked_children
 from manyhop.system.units import in_units
 from manyhop_graphbolt.features.on_disk import (
@@ -165,9 +165,8 @@ def preprocess_ondisk_dataset(
             graph = _sampling_graph(files, described, include_original_edge_id, auto_cast_to_optimal_dtype, steps)
         steps.begin(f"writing {_GRAPH}")
         (folder / _FOLDER).mkdir(parents=True, exist_ok=True)
-        new = folder / f"{_GRAPH}.{os.getpid()}"
-        torch.save(graph, new)
-        os.replace(new, folder / _GRAPH)
+        with replacing(folder / _GRAPH) as new:
+            torch.save(graph, new)
         steps.end()
     if before != output:
         write_yaml(done, output)  # last: it marks the rest as complete
@@ -195,9 +194,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def write_yaml(path: Path, config: Mapping[str, object]) -> None:
     """Write a YAML file atomically."""
-    new = path.with_name(f"{path.name}.{os.getpid()}")
-    new.write_text(_yaml().safe_dump(dict(config), sort_keys=False), encoding="utf-8")
-    os.replace(new, path)
+    with replacing(path) as new:
+        new.write_text(_yaml().safe_dump(dict(config), sort_keys=False), encoding="utf-8")
 
 
 def _warn_of_edge_features(config: Mapping[str, Any], include_original_edge_id: bool) -> None:

@@ -1,9 +1,10 @@
-"""Disks that are full, and files that cannot be written."""
+"""Files that are written beside others: under names of their own, whole or not at all, on disks that may be full."""
 
 from __future__ import annotations
 
 import errno
 import shutil
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,23 @@ def writing(path: Path, nbytes: int) -> Iterator[None]:
             f"{path}: expected room for {in_units(nbytes)} ({nbytes} bytes), got {error.strerror}: {_free(path)} free. "
             "Make room, or name a folder on another disk."
         ) from error
+
+
+def unfinished(path: Path) -> Path:
+    """Return a name beside ``path`` that no other writer has, for what becomes ``path`` when it is complete."""
+    return path.with_name(f"{path.name[:50]}.{uuid.uuid4().hex[:12]}.partial")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give the body another name to write to, which becomes ``path`` if it does not fail, and is removed if it does."""
+    partial = unfinished(path)
+    try:
+        yield partial
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def _free(path: Path) -> str:

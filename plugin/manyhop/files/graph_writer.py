@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -19,7 +21,7 @@ from torch import Tensor
 
 from manyhop.arguments import flags, path_of
 from manyhop.errors import GraphError, InputError
-from manyhop.files.disk_room import writing
+from manyhop.files.disk_room import unfinished, writing
 from manyhop.files.dtypes import dtype_name, numpy_dtype
 from manyhop.files.ids import SourceIds
 from manyhop.files.json_files import MOST_LEVELS, within_levels
@@ -52,7 +54,7 @@ class GraphWriter:
     """Writes a graph into a new folder.
 
     Edges are stored in order of destination, which is the form that samplers read, and their tensors in the same order.
-    The manifest is written last: a folder without one is not whole.
+    All files go to a folder beside it, which gets its name in the end. Of several writers, one succeeds.
 
     Args:
         folder: does not exist yet, or is empty.
@@ -80,13 +82,13 @@ class GraphWriter:
         flags(crc32=crc32)
         if memory is not None and memory < 1 << 20:
             raise InputError(f"Expected at least 1 MiB of memory to sort edges, got {memory} bytes.")
-        self._made = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
+        target = Path(os.path.realpath(self.folder))
+        self._made = [path for path in target.parents if not path.exists()]
+        self._partial = unfinished(target)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if any(self.folder.iterdir()):
-                raise InputError(
-                    f"{self.folder}: expected a new or an empty folder, found files in it. Name another one."
-                )
+            if target.exists() and any(target.iterdir()):
+                raise self._taken()
+            self._partial.mkdir(parents=True)
         except OSError as error:
             raise InputError(f"{self.folder}: the folder cannot be made: {error.strerror}.") from error
         self._memory = memory or min(1 << 32, (available_memory() or 1 << 32) // 4)
@@ -122,7 +124,7 @@ class GraphWriter:
     def scratch(self) -> Path:
         """A new folder for temporary files, on the disk of the target; it is gone in the end."""
         with writing(self.folder, 0):
-            return Path(tempfile.mkdtemp(prefix=".scratch-", dir=self.folder))
+            return Path(tempfile.mkdtemp(prefix=".scratch-", dir=self._partial))
 
     def sorter(self, columns: Mapping[str, Kind]) -> EdgeSorter:
         """What takes the edges of one type in pieces, for :meth:`add_sorted`."""
@@ -173,13 +175,25 @@ class GraphWriter:
         self._manifest |= self._others("graph", others)
 
     def finish(self) -> StoredGraph:
-        """Write the manifest, and open the graph."""
-        for left in self.folder.glob(".scratch-*"):
+        """Write the manifest, name the folder, and open the graph.
+
+        Raises:
+            InputError: the folder has files in it by now, or is one that cannot be replaced.
+        """
+        for left in self._partial.glob(".scratch-*"):
             shutil.rmtree(left)
-        partial, text = self.folder / f"{MANIFEST}.partial", json.dumps(self._manifest, indent=1) + "\n"
+        text = json.dumps(self._manifest, indent=1) + "\n"
         with writing(self.folder / MANIFEST, len(text)):
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(self.folder / MANIFEST)
+            (self._partial / MANIFEST).write_text(text, encoding="utf-8")
+        open_graph(self._partial)
+        try:
+            self._partial.rename(os.path.realpath(self.folder))
+        except OSError as error:
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                raise self._taken() from None
+            raise InputError(
+                f"{self.folder}: the folder cannot be replaced: {error.strerror}. Name a new one inside of it."
+            ) from error
         return open_graph(self.folder)
 
     def __enter__(self) -> GraphWriter:
@@ -188,12 +202,14 @@ class GraphWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:  # the folder was empty before
-            for path in self.folder.iterdir():
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if kind is not None:
+            shutil.rmtree(self._partial, ignore_errors=True)
             with contextlib.suppress(OSError):  # somebody has put something there
                 for path in self._made:
                     path.rmdir()
+
+    def _taken(self) -> InputError:
+        return InputError(f"{self.folder}: expected a new or an empty folder, found files in it. Name another one.")
 
     def _others(self, prefix: str, others: Mapping[str, Any] | None) -> dict[str, Any]:
         found: dict[str, dict[str, Any]] = {"tensors": {}, "values": {}}
@@ -217,7 +233,7 @@ class GraphWriter:
         return self._entry(write(self._path(name, tensor.dtype), tensor, progress=self._progress))
 
     def _entry(self, rows: Rows) -> dict[str, Any]:
-        files = [str(path.relative_to(self.folder)) for path in rows.paths]
+        files = [str(path.relative_to(self._partial)) for path in rows.paths]
         entry: dict[str, Any] = {"files": files, "dtype": dtype_name(rows.dtype), "shape": list(rows.shape)}
         if self._crc32:
             entry["crc32"] = checksums(rows)
@@ -231,7 +247,7 @@ class GraphWriter:
             count += 1
             name = f"{stem}-{count}"
         self._files.add(name.lower())
-        return self.folder / f"{name}{'.npy' if numpy_dtype(dtype) is not None else '.safetensors'}"
+        return self._partial / f"{name}{'.npy' if numpy_dtype(dtype) is not None else '.safetensors'}"
 
 
 def save_graph(

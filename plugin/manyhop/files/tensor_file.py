@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.files.disk_room import writing
+from manyhop.files.disk_room import replacing, unfinished, writing
 from manyhop.files.dtypes import code_of_dtype, dtype_name, numpy_dtype
 from manyhop.files.part import CHUNK
 from manyhop.files.rows import Rows
@@ -36,15 +36,16 @@ class TensorFile:
             raise InputError(f"{self.path}: expected a tensor with rows, got a single number.")
         header = self._header()
         self._begin = len(header)
-        self._partial = self.path.with_name(self.path.name + ".partial")
+        self._partial = unfinished(self.path)
         self._nbytes = self._begin + math.prod(shape) * dtype.itemsize
         with writing(self.path, self._nbytes):
-            self._file = os.open(self._partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+            self._file = os.open(self._partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
             try:
                 os.truncate(self._file, self._nbytes)
                 os.pwrite(self._file, header, 0)
             except BaseException:
-                self._discard()
+                os.close(self._file)
+                self._partial.unlink()
                 raise
 
     def write(self, element: int, data: Tensor) -> None:
@@ -62,18 +63,15 @@ class TensorFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
-            self._discard()
-            return
-        with writing(self.path, self._nbytes):
-            os.close(self._file)  # some file systems report only now that there was no room
-            self._partial.replace(self.path)
-        if self.path.suffix == ".bin":
+        try:
+            with writing(self.path, self._nbytes):
+                os.close(self._file)  # some file systems report only now that there was no room
+                if kind is None:
+                    self._partial.replace(self.path)
+        finally:
+            self._partial.unlink(missing_ok=True)
+        if kind is None and self.path.suffix == ".bin":
             write_manifest(self.path, self.shape, self.dtype)
-
-    def _discard(self) -> None:
-        os.close(self._file)
-        self._partial.unlink()
 
     def _header(self) -> bytes:
         if self.path.suffix == ".npy":
@@ -136,5 +134,5 @@ def write_manifest(path: Path, shape: tuple[int, ...], dtype: torch.dtype, crc32
         manifest["crc32"] = f"{crc32:08x}"
     text = json.dumps(manifest) + "\n"
     path = path.with_name(path.name + ".json")
-    with writing(path, len(text)):
-        path.write_text(text, encoding="utf-8")
+    with writing(path, len(text)), replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
