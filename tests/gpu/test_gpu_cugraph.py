@@ -2,6 +2,7 @@
 
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +68,7 @@ def on_host(sample):
             return value.cpu()
         return {k: moved(v) for k, v in value.items()} if isinstance(value, dict) else value
 
-    return type(sample)(**{name: moved(value) for name, value in vars(sample).items()})
+    return type(sample)(**{one.name: moved(getattr(sample, one.name)) for one in fields(sample)})
 
 
 def check_structure():

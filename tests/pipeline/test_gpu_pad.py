@@ -1,6 +1,6 @@
 """Samples that a GPU pads: bit for bit what the CPU makes of them."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ def moved(value: Any) -> Any:
 
 
 def on_device(sample: SampledSubgraph) -> SampledSubgraph:
-    return SampledSubgraph(**{name: moved(value) for name, value in vars(sample).items()})
+    return SampledSubgraph(**{one.name: moved(getattr(sample, one.name)) for one in fields(sample)})
 
 
 def tensors_of(sample: SampledSubgraph) -> dict[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from manyhop.graph import NodeType
 from manyhop.loading.pipeline import Padded
 from manyhop.sampling import SampledSubgraph
 from manyhop.sampling.cpu.output import Empty, empty
-from manyhop_dgl.samplers.tensors import BlockTensors, Hops, with_fields
+from manyhop_dgl.samplers.tensors import BlockTensors, Hops
 
 T = TypeVar("T")
 Pad = Callable[[Sequence[SampledSubgraph]], list[Padded]]
@@ -55,8 +56,8 @@ def cut_all(
 
 
 def _with_masks(tensors: BlockTensors, padded: Padded) -> BlockTensors:
-    hops = with_fields(tensors.hops, masks=padded.edge_mask)
-    return with_fields(tensors, hops=hops, masks=padded.node_mask, padding=padded)
+    hops = replace(tensors.hops, masks=padded.edge_mask)
+    return replace(tensors, hops=hops, masks=padded.node_mask, padding=padded)
 
 
 def nodes_by_hop(sample: SampledSubgraph) -> list[dict[NodeType, int]]:
@@ -76,22 +77,16 @@ def _cut(
     ids: Any = sample.edge_id  # of all types: no reverses of edges were added
     if dtype != torch.int64:
         node, row, ids = _cast(node, dtype), _cast(row, dtype), _cast(ids, dtype)
-    new = object.__new__
-    hops, made = new(Hops), new(BlockTensors)
-    hops.__dict__.update(  # fills a frozen dataclass in a third of the time of its __init__
+    assert sample.num_sampled_edges is not None
+    hops = Hops(
         num_nodes=num_nodes,
         num_edges=sample.num_sampled_edges,
         columns=columns,
         sources=row,
         ids=ids,
         weights=sample.edge_weight,
-        masks=None,
     )
-    made.__dict__.update(
-        node=node, num_seeds=num_nodes[0], hops=hops, node_features={}, output_features={}, edge_features=[],
-        masks=None, padding=None,
-    )  # fmt: skip
-    return made
+    return BlockTensors(node=node, num_seeds=num_nodes[0], hops=hops)
 
 
 def _cast(tensors: Mapping[T, Tensor], dtype: torch.dtype) -> dict[T, Tensor]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import pairwise, repeat
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,10 +16,11 @@ from manyhop.graph import EdgeType, NodeType
 from manyhop.loading.pipeline import Counts, Padded
 
 T = TypeVar("T")
-D = TypeVar("D", "Hops", "BlockTensors")
+
+_cutting = threading.Lock()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class BlockEdges:
     """One block: the edges from its source nodes to its destination nodes, compressed by destination (CSC).
 
@@ -47,15 +49,6 @@ class BlockEdges:
     masks: dict[EdgeType, Tensor] | None = None
     """``[num_edges] bool``: which edges are no padding; ``None`` without padding."""
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            state = self.__dict__
-            if name != "ids" or "_uncut" not in state:
-                raise AttributeError(f"'BlockEdges' object has no attribute {name!r}")
-            uncut, hop = state["_uncut"]
-            return state.setdefault("ids", uncut.of(hop))  # the same in all threads
-
     @property
     def indptr(self) -> Tensor | dict[EdgeType, Tensor]:
         """``columns``, of the one edge type or by edge type."""
@@ -82,7 +75,7 @@ class BlockEdges:
         return None if self.masks is None else only(self.masks)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Hops:
     """The edges of all hops of a batch, the seeds' first: what its blocks are cut from when they are read."""
 
@@ -108,24 +101,27 @@ class Hops:
     """``[num_edges] bool``: which edges are no padding; ``None`` without padding."""
 
     def cut(self) -> list[BlockEdges]:
-        """Return the blocks, the input layer first: views. Their ids, which layers do not read, are cut later."""
-        new, num_nodes, uncut = object.__new__, self.num_nodes, _UncutIds(self)
-        blocks: list[BlockEdges] = []  # the seeds' first
-        for hop, (dst, src) in enumerate(pairwise(num_nodes)):
-            block = new(BlockEdges)
-            # Fills a frozen dataclass in a third of the time of its __init__.
-            block.__dict__.update(num_src=src, num_dst=dst, columns={}, sources={}, _uncut=(uncut, hop))
-            blocks.append(block)
+        """Return the blocks, the input layer first: views."""
+        num_nodes, edge_types = self.num_nodes, self.num_edges
         # Unlike views from split(), these tensors do not share a version counter: users may change them one by one.
-        sizes = [dst[t[2]] + 1 for t in self.num_edges for dst in num_nodes[:-1]]
-        columns = iter(self.columns.unsafe_split_with_sizes(sizes))
-        for t, counts in self.num_edges.items():
-            for block, row in zip(blocks, self.sources[t].unsafe_split_with_sizes(counts), strict=True):
-                block.columns[t], block.sources[t] = next(columns), row
-        for name, whole in (("weights", self.weights), ("masks", self.masks)):
-            if whole is not None:
-                for block, parts in zip(blocks, self.by_hop(whole), strict=True):
-                    block.__dict__[name] = parts
+        sizes = [dst[t[2]] + 1 for t in edge_types for dst in num_nodes[:-1]]
+        columns = self.columns.unsafe_split_with_sizes(sizes)
+        sources, ids = self.by_hop(self.sources), self.by_hop(self.ids)
+        weights, masks = (repeat(None) if whole is None else self.by_hop(whole) for whole in (self.weights, self.masks))
+        blocks = [
+            BlockEdges(
+                num_src=src,
+                num_dst=dst,
+                columns=dict(zip(edge_types, columns[hop :: len(num_nodes) - 1], strict=True)),
+                sources=of_hop,
+                ids=ids_of_hop,
+                weights=weights_of_hop,
+                masks=masks_of_hop,
+            )
+            for hop, ((dst, src), of_hop, ids_of_hop, weights_of_hop, masks_of_hop) in enumerate(
+                zip(pairwise(num_nodes), sources, ids, weights, masks, strict=False)
+            )
+        ]
         blocks.reverse()
         return blocks
 
@@ -144,7 +140,7 @@ class Hops:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Hops:
         """Return the same with each tensor changed."""
-        return with_fields(
+        return replace(
             self,
             columns=change(self.columns),
             sources=_each(self.sources, change),
@@ -154,22 +150,7 @@ class Hops:
         )
 
 
-class _UncutIds:
-    """The ids of the edges of a batch, cut for all blocks at once."""
-
-    __slots__ = ("_hops", "_parts")
-
-    def __init__(self, hops: Hops) -> None:
-        self._hops = hops
-        self._parts: list[dict[EdgeType, Tensor]] | None = None
-
-    def of(self, hop: int) -> dict[EdgeType, Tensor]:
-        if self._parts is None:
-            self._parts = self._hops.by_hop(self._hops.ids)
-        return self._parts[hop]
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class BlockTensors:
     """A batch: the blocks of all layers, the input layer first. Ids are of the graph's dtype, on the sampler's device.
 
@@ -201,6 +182,8 @@ class BlockTensors:
     padding: Padded | None = None
     """What is padding; ``None`` without, and in batches that are complete."""
 
+    _blocks: list[BlockEdges] | None = field(default=None, init=False, repr=False)
+
     @property
     def node_mask(self) -> Tensor | dict[NodeType, Tensor] | None:
         """``masks``, of the one node type or by node type."""
@@ -209,8 +192,11 @@ class BlockTensors:
     @property
     def blocks(self) -> list[BlockEdges]:
         """One per layer, the input layer first."""
-        made: list[BlockEdges] | None = self.__dict__.get("_blocks")
-        return self.__dict__.setdefault("_blocks", self.hops.cut()) if made is None else made  # the same in all threads
+        if self._blocks is None:
+            with _cutting:  # the same blocks in all threads
+                if self._blocks is None:
+                    self._blocks = self.hops.cut()
+        return self._blocks
 
     @property
     def counts(self) -> Counts:
@@ -238,7 +224,7 @@ class BlockTensors:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> BlockTensors:
         """Return the same with each tensor changed."""
-        made = with_fields(
+        return replace(
             self,
             node=_each(self.node, change),
             hops=self.hops.map(change),
@@ -247,8 +233,6 @@ class BlockTensors:
             edge_features=[_each_row(rows, change) for rows in self.edge_features],
             masks=None if self.masks is None else _each(self.masks, change),
         )
-        made.__dict__.pop("_blocks", None)  # which are cut from the former tensors
-        return made
 
 
 def _each(tensors: Mapping[T, Tensor], change: Callable[[Tensor], Tensor]) -> dict[T, Tensor]:
@@ -264,10 +248,3 @@ def _each_row(
 def only(by_type: dict[T, Tensor], among: int | None = None) -> Tensor | dict[T, Tensor]:
     """The tensor of the one type there is; else all, by type. ``among``: how many types the graph has, if more."""
     return next(iter(by_type.values())) if (among or len(by_type)) == 1 else by_type
-
-
-def with_fields(value: D, **fields: Any) -> D:
-    """Return a copy of a frozen dataclass with other fields, in a quarter of the time of ``dataclasses.replace``."""
-    made = object.__new__(type(value))
-    made.__dict__.update(value.__dict__, **fields)
-    return made

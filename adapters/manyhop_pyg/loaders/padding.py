@@ -285,10 +285,9 @@ class Padding:
 def _to_sample(out: Sample, topology: Topology) -> SampledSubgraph:
     """The engine's terms for a sample in PyG's: the inverse of ``to_sampler_output``."""
     row, col = (out.col, out.row) if topology.backward else (out.row, out.col)
-    sample = object.__new__(SampledSubgraph)  # a frozen dataclass takes four times as long by itself
     if topology.hetero:
         user, nodes, edges = topology.user_edge_type, out.num_sampled_nodes, out.num_sampled_edges
-        sample.__dict__.update(
+        return SampledSubgraph(
             node={t: _long(v) for t, v in out.node.items()},
             row={t: _long(row[name]) for t, name in user.items()},
             col={t: _long(col[name]) for t, name in user.items()},
@@ -297,9 +296,8 @@ def _to_sample(out: Sample, topology: Topology) -> SampledSubgraph:
             num_sampled_nodes=nodes,
             num_sampled_edges=None if edges is None else {t: edges[name] for t, name in user.items()},
         )
-        return sample
     nodes, edges = out.num_sampled_nodes, out.num_sampled_edges
-    sample.__dict__.update(
+    return SampledSubgraph(
         node={HOMOGENEOUS_NODE: _long(out.node)},
         row={HOMOGENEOUS_EDGE: _long(row)},
         col={HOMOGENEOUS_EDGE: _long(col)},
@@ -308,7 +306,6 @@ def _to_sample(out: Sample, topology: Topology) -> SampledSubgraph:
         num_sampled_nodes=None if nodes is None else {HOMOGENEOUS_NODE: nodes},
         num_sampled_edges=None if edges is None else {HOMOGENEOUS_EDGE: edges},
     )
-    return sample
 
 
 def _long(values: Tensor) -> Tensor:

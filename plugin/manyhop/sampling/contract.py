@@ -200,7 +200,7 @@ class EdgeRequest:
         return torch.cat([ids.to(on_gpu.device) for ids in (self.dst, self.neg_dst.t().reshape(-1))])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class SampledSubgraph:
     """The result: nodes and edges of one batch, ordered hop by hop."""
 

@@ -105,7 +105,7 @@ class Padder:
             filled = [frame.fill(*sample) for frame, *sample in zip(frames, samples, counts, strict=True)]
         for (out, *_), frame, sample, own in zip(filled, frames, samples, counts, strict=True):
             if sample.edge_weight is not None:
-                out.__dict__["edge_weight"] = _padded_weights(sample.edge_weight, own, frame.sizes)
+                out.edge_weight = _padded_weights(sample.edge_weight, own, frame.sizes)
         return [
             Padded(sample=out, sizes=frame.sizes, counts=own, grown=times, node_mask=nodes, edge_mask=edges, jobs=jobs)
             for (out, nodes, edges, jobs), frame, own, times in zip(filled, frames, counts, grown, strict=True)
