@@ -289,16 +289,8 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             )
         if not self._knows_device:
             self._settle_device()
-        batch: Batch = self._make_alone(key, lambda: self._make_around(inputs))
+        batch: Batch = self._make_alone(key, lambda: self.filter_fn(self.sample_inputs(inputs)))
         return batch
-
-    def _make_around(self, inputs: Inputs) -> Batch:
-        """Return the batch of some inputs, in the context of a batch."""
-        if self._gpu is None or self._gpu.sampling is None or self.has_own_filter():
-            return self.filter_fn(self.sample_inputs(inputs))
-        finish = self.begin_on_gpu(self._gpu.sampling, [inputs], [next_key()])
-        joining = self.joining()  # while the GPU samples
-        return self._complete(finish()[0], joining)
 
     def _sampled_on(self) -> torch.device | None:
         """The GPU that samples the batches; ``None``: the CPU does."""
@@ -325,11 +317,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
 
     def filter_fn(self, out: Sample) -> Batch:
         """Join a sample with the features: the batch as ``Data`` or ``HeteroData``, transformed."""
-        return self._complete(out, None)
-
-    def _complete(self, out: Sample, joining: Joining | None) -> Batch:
-        """Return the batch of a sample; ``joining``: what is known by now of what it is joined with."""
-        data, out, joining, turn = self.join_one(out, joining)
+        data, out, joining, turn = self.join_one(out)
         start = time.perf_counter()
         self.finish_batches(joining, [data], [out], [turn])
         if turn is None and type(joining.placed) is DataPlan and joining.placed.embeddings:
@@ -340,14 +328,13 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             self._stats.record(turn.batch, "assemble", start, time.perf_counter())
         return data
 
-    def join_one(self, out: Sample, joining: Joining | None = None) -> Gathered:
-        """Return the batch of a sample with its rows; ``joining``: what is known by now of what it is joined with."""
+    def join_one(self, out: Sample) -> Gathered:
+        """Return the batch of a sample with its rows."""
         start = time.perf_counter()
         times: list[float] = []
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
-        if joining is None:
-            joining = self.joining()
+        joining = self.joining()
         (batch,), (out,), nbytes = join(joining, [out], times)
         turn = current_turn()
         if turn is not None:
