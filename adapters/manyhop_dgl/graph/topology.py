@@ -14,8 +14,8 @@ from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType, Graph, with_mask, with_weights
 from manyhop.memory.stores import WHOLE_ONCE, checksum
 from manyhop.sampling.walks import Walker
-from manyhop.system.fork import in_forked_children
-from manyhop.system.versions import version_of
+from manyhop.system.arrays import version_of
+from manyhop.system.threads import in_forked_children
 from manyhop_dgl.graph.data import GraphData
 from manyhop_dgl.graph.structure import DGLStructure, EdgeDir, Structure, built_once
 from manyhop_dgl.typing import GraphLike, TypeNames

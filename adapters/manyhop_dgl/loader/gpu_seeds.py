@@ -10,7 +10,7 @@ from torch import Tensor
 
 from manyhop.graph import NodeType
 from manyhop.loading.pipeline import BatchPlan
-from manyhop.system.versions import version_of
+from manyhop.system.arrays import version_of
 
 MOST = 8 << 20
 """Seeds: more are looked up on the host, where they are."""

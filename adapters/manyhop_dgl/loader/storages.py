@@ -17,7 +17,7 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError
 from manyhop.features import DistributedRows, RowRequest, ShardedRows
-from manyhop.system.versions import version_of
+from manyhop.system.arrays import version_of
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.nested import apply_nested
 from manyhop_embedding import Embedding, RowsAhead

@@ -19,7 +19,7 @@ from manyhop.errors import InputError
 from manyhop.features import DistributedRows, RowRequest, ShardedRows
 from manyhop.graph import EdgeType
 from manyhop.loading.pipeline import PaddedRows, clear_rows
-from manyhop.system.versions import version_of
+from manyhop.system.arrays import version_of
 from manyhop_dgl.edges.pair_graphs import index_of_pairs
 from manyhop_dgl.edges.prediction import EdgePredictionSampler
 from manyhop_dgl.edges.tensors import EdgeTensors

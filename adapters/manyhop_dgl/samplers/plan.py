@@ -21,7 +21,7 @@ from manyhop.sampling import (
     NodeRequest,
 )
 from manyhop.sampling.engines import Pending, engine_for, placed_engine
-from manyhop.system.fork import in_forked_children
+from manyhop.system.threads import in_forked_children
 from manyhop_dgl.graph.structure import EdgeDir
 from manyhop_dgl.graph.topology import Topology, topology_of
 from manyhop_dgl.samplers.arguments import read_fanouts

@@ -20,7 +20,7 @@ from torch import Tensor
 from manyhop.arguments import path_of
 from manyhop.errors import GraphError, InputError, MissingExtraError
 from manyhop.files.disk_room import replacing
-from manyhop.system.fork import in_forked_children
+from manyhop.system.threads import in_forked_children
 from manyhop.system.units import in_units
 from manyhop_graphbolt.features.on_disk import (
     DatasetFolder,

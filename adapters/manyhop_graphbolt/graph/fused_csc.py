@@ -13,7 +13,7 @@ from torch import Tensor
 from manyhop.errors import GraphError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
 from manyhop.memory.stores import TopologyPlace
-from manyhop.system.versions import version_of
+from manyhop.system.arrays import version_of
 from manyhop_graphbolt.types import etype_str_to_tuple
 
 TENSORS = ("csc_indptr", "indices", "node_type_offset", "type_per_edge")

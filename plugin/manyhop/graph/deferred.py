@@ -15,8 +15,8 @@ from manyhop.errors import GraphError
 from manyhop.graph import columns
 from manyhop.graph.csc import CSC, EdgeSlice
 from manyhop.ranks import cuda
-from manyhop.system.fork import in_forked_children
 from manyhop.system.progress import Progress
+from manyhop.system.threads import in_forked_children
 
 _SORTING = 40  # bytes of GPU memory for each edge: keys, order and what the radix sort of torch needs
 _CHUNK = 1 << 25  # edges that are sent at a time

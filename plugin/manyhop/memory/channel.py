@@ -17,7 +17,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar
 
-from manyhop.system.fork import in_forked_children
+from manyhop.system.threads import in_forked_children
 
 Message = dict[str, Any]
 End = TypeVar("End", socket.socket, FileIO)

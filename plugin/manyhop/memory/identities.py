@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from manyhop.memory import mapped_files, segments
-from manyhop.system.versions import version_of
+from manyhop.system.arrays import version_of
 
 
 def identity(tensor: Tensor) -> str | None:

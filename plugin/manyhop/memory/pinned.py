@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import CapacityError, InputError
-from manyhop.system.fork import in_forked_children
+from manyhop.system.threads import in_forked_children
 
 _PAGE = mmap.PAGESIZE
 _PAGES_OF_ITS_OWN = 32 << 20  # bytes from which on the C library gives memory pages of its own

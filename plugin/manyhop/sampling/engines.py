@@ -30,7 +30,7 @@ from manyhop.sampling.contract import (
     Sampler,
 )
 from manyhop.sampling.cpu.output import Empty, describe_edges, empty
-from manyhop.system.fork import in_forked_children
+from manyhop.system.threads import in_forked_children
 
 __all__ = [
     "Backend",

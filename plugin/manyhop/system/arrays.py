@@ -1,4 +1,4 @@
-"""Tensors as arrays and as bytes, which hold the memory that they show."""
+"""Tensors as arrays and as bytes, which hold the memory that they show; whether tensors are changed in place."""
 
 from __future__ import annotations
 
@@ -81,3 +81,11 @@ def describe(value: Any) -> str:
     layout = "" if value.layout is torch.strided else f" of layout {value.layout}"
     shape = "" if value.is_nested else f" {list(value.shape)}"
     return f"a {nested}tensor{kind} {value.dtype}{shape}{layout} on {value.device}"
+
+
+def version_of(value: object) -> int:
+    """Return the number of changes of a tensor in place, as torch counts them.
+
+    0 for anything else, and for tensors of ``torch.inference_mode()``, whose changes nobody counts.
+    """
+    return value._version if isinstance(value, Tensor) and not value.is_inference() else 0

@@ -24,9 +24,9 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.typing import Signature
 from numba.extending import intrinsic
 
-from manyhop.system.fork import hold_while_forking
 from manyhop.system.kernel_progress import compiling
 from manyhop.system.numba_cache import Cache, NoCache, PartCompiler, progress
+from manyhop.system.threads import hold_while_forking
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,9 +1,11 @@
-"""Cores, and threads for kernels that release the GIL."""
+"""Cores, threads for kernels that release the GIL, and what forks of processes with threads wait for."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 _executors: dict[tuple[int, int], ThreadPoolExecutor] = {}
 
@@ -19,3 +21,22 @@ def executor(threads: int) -> ThreadPoolExecutor:
     if key not in _executors:
         _executors.setdefault(key, ThreadPoolExecutor(threads, thread_name_prefix="manyhop-gather"))
     return _executors[key]
+
+
+class Lock(Protocol):
+    """A lock that its owner may take again."""
+
+    def acquire(self) -> object: ...
+    def release(self) -> object: ...
+
+
+def in_forked_children(call: Callable[[], object]) -> None:
+    """Have ``call()`` run first in every process that is forked from this one; nothing where there is no fork."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=call)
+
+
+def hold_while_forking(lock: Lock) -> None:
+    """Let forks wait until no other thread has a lock: in the child, that thread would never release it."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)

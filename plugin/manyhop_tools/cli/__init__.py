@@ -1,11 +1,11 @@
-"""The command ``manyhop``. A verb's file has its arguments; what it does is imported when it is called."""
+"""The command ``manyhop``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from manyhop import __version__
-from manyhop_tools.cli import bench, compile, convert, doctor, plan, timeline
+from manyhop_tools.cli.commands import add_all
 from manyhop_tools.cli.verbs import Parser, run_verb
 
 
@@ -18,6 +18,5 @@ def _parser() -> Parser:
     parser = Parser(prog="manyhop", description="Neighbour sampling and feature loading for graph neural networks.")
     parser.add_argument("--version", action="version", version=f"manyhop {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND", parser_class=Parser)
-    for verb in (doctor, plan, convert, compile, timeline, bench):
-        verb.add_to(verbs)
+    add_all(verbs)
     return parser

@@ -1,56 +1,193 @@
-"""``manyhop plan``."""
+"""``manyhop plan``: reports from headers alone where everything will be."""
 
 from __future__ import annotations
 
 import argparse
-from typing import get_args
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
-from manyhop.memory.placement import GPUMode
-from manyhop_tools.cli.verbs import Verbs, add_verb
+from manyhop import files
+from manyhop.errors import CapacityError, InputError
+from manyhop.files.dtypes import dtype_of_name
+from manyhop.memory.placement import GPUPlacement, Hardware, Item, Placement, decide, decide_gpu
+from manyhop.ranks import cuda
+from manyhop.system.memory import available_memory
+from manyhop.system.units import in_units, parse_bytes
+from manyhop_cugraph.graph import build_bytes_of
 
 
-def add_to(verbs: Verbs) -> None:
-    """Add the verb and its arguments."""
-    parser = add_verb(
-        verbs,
-        "plan",
-        _run,
-        help="report what will be in which memory, before anything is loaded",
-        description="Reports, before anything is loaded, which memory topology and features will be in, and why. "
-        "Machines, their GPUs and the graph may be described by options: they need not be there.",
+def report(args: argparse.Namespace) -> str:
+    """The report for the arguments of ``manyhop plan``.
+
+    Raises:
+        InputError: arguments that do not go together, or a file that cannot be read.
+        CapacityError: not all fits.
+    """
+    _check_graph(args)
+    memory = available_memory() if args.memory is None else parse_bytes(args.memory)
+    if memory is None:
+        raise InputError("How much memory is free cannot be found out here: pass --memory.")
+    if args.nodes < 1:
+        raise InputError(f"Expected at least one node, got {args.nodes}.")
+    return _cpu_report(args, memory) if args.gpus is None else _gpu_report(args, memory)
+
+
+def _cpu_report(args: argparse.Namespace, memory: int) -> str:
+    for option in ("gpu_memory", "no_peers", "placement"):
+        if getattr(args, option):
+            raise InputError(f"Expected --gpus with --{option.replace('_', '-')}: how many has each node?")
+    ranks = 1 if args.ranks is None else args.ranks
+    if ranks < args.nodes:
+        raise InputError(f"Expected at least one node, and a rank for each, got {args.nodes} nodes, {ranks} ranks.")
+    ranks_per_node = -(-ranks // args.nodes)
+    topology, features, shapes = _items(args)
+    placement = decide(
+        topology, features, memory=memory, ranks_per_node=ranks_per_node, num_nodes=args.nodes,
+        can_shard=not args.no_shards,
+    )  # fmt: skip
+    head = (
+        f"{_count(args.nodes, 'node')}, {_count(ranks_per_node, 'rank')} each; {in_units(memory)} free per node, "
+        f"{in_units(placement.usable)} usable"
     )
-    parser.add_argument("files", nargs="*", metavar="FILE", help="folders of graphs, or files of tensors")
-    parser.add_argument("--ranks", type=int, metavar="N", help="processes in all (1, or one per GPU)")
-    parser.add_argument("--nodes", type=int, default=1, metavar="M", help="nodes (machines) they run on (1)")
-    parser.add_argument("--memory", metavar="BYTES", help="free memory of each node, such as 12GiB (what is free)")
-    parser.add_argument(
-        "--no-shards", action="store_true", help="loaders will not be distributed=True, which sharded features need"
+    here = cuda.gpus()
+    hint = ["", f"For loaders on the {_count(len(here), 'GPU')} of this machine: --gpus {len(here)}"] if here else []
+    return "\n".join([head, "", *_table(placement, shapes), "", str(placement), *hint])
+
+
+def _gpu_report(args: argparse.Namespace, memory: int) -> str:
+    if args.gpus < 1:
+        raise InputError(f"Expected at least one GPU, got --gpus {args.gpus}. Leave it out for loaders on CPUs.")
+    if args.ranks not in (None, args.gpus * args.nodes):
+        raise InputError(
+            f"Expected a rank for each of {args.gpus * args.nodes} GPUs, got --ranks {args.ranks}. Leave it out."
+        )
+    free = _gpu_memory(args)
+    hardware = Hardware(
+        gpu_memory=free,
+        host_memory=memory,
+        gpus_per_node=args.gpus,
+        num_nodes=args.nodes,
+        peer_access=not args.no_peers,
+        wholegraph=True,
+        cugraph=True,
+        together=not args.no_shards,
     )
-    gpus = parser.add_argument_group("for loaders on GPUs")
-    gpus.add_argument("--gpus", type=int, metavar="K", help="GPUs of each node, with a rank each")
-    gpus.add_argument("--gpu-memory", metavar="BYTES", help="free memory of each, such as 141GB (what is free here)")
-    gpus.add_argument("--no-peers", action="store_true", help="the GPUs of a node cannot read each other's memory")
-    gpus.add_argument("--placement", choices=get_args(GPUMode), metavar="HOW", help="as the loaders' argument (auto)")
-    numbers = parser.add_argument_group("for a graph that is not here, instead of FILE")
-    numbers.add_argument("--num-nodes", type=_number, metavar="N", help="nodes, such as 111e6")
-    numbers.add_argument("--num-edges", type=_number, metavar="E", help="directed edges")
-    numbers.add_argument("--features", type=_number, metavar="F", help="numbers of features per node (0)")
-    numbers.add_argument("--dtype", metavar="TYPE", help="of the features, such as float16 (float32)")
-
-
-def _number(text: str) -> int:
-    """The type of an argument: an integer from 0 on, also written as 1e9."""
+    topology, features, shapes = _items(args)
+    features = [replace(item, can_shard=True) for item in features]  # GPUs hold parts of vectors, too
     try:
-        number = float(text)
-        if number >= 0 and number == int(number):
-            return int(number)
-    except (ValueError, OverflowError):
-        pass
-    raise argparse.ArgumentTypeError(f"expected an integer of at least 0, got {text!r}")
+        placement = decide_gpu(topology, features, hardware, mode=args.placement or "auto")
+    except CapacityError as error:
+        raise _no_engine(topology, hardware, error) from None
+    head = (
+        f"{_count(args.nodes, 'node')}, {_count(args.gpus, 'GPU')} each; {in_units(free)} free per GPU, "
+        f"{in_units(placement.gpu_usable)} usable; {in_units(memory)} free per node, "
+        f"{in_units(placement.host_usable)} usable"
+    )
+    return "\n".join([head, "", *_table(placement, shapes), "", str(placement)])
 
 
-def _run(args: argparse.Namespace) -> int:
-    from manyhop_tools.cli.plan_report import report
+def _check_graph(args: argparse.Namespace) -> None:
+    numbers = [name for name in ("num_nodes", "num_edges", "features", "dtype") if getattr(args, name) is not None]
+    if args.files and numbers:
+        raise InputError(f"Expected files, or --{numbers[0].replace('_', '-')}, got both. Leave one out.")
+    if not args.files and not (args.num_nodes and args.num_edges):
+        raise InputError("Expected files to plan for, or --num-nodes and --num-edges of at least 1, got neither.")
+    if args.dtype is not None and not args.features:
+        raise InputError("Expected --features with --dtype: how many numbers has each node?")
 
-    print(report(args))
-    return 0
+
+def _no_engine(topology: Item, hardware: Hardware, error: CapacityError) -> CapacityError:
+    """Return the error to raise where not all fits: it states whether the topology alone would."""
+    try:
+        decide_gpu(topology, [], hardware)
+    except CapacityError:
+        return CapacityError(
+            f"No engine holds this topology ({in_units(topology.nbytes)}): the GPUs of a node together, or its memory, "
+            f"have to, or all GPUs while cuGraph builds it ({in_units(topology.distributed_bytes or 0)}). {error}"
+        )
+    return error
+
+
+def _gpu_memory(args: argparse.Namespace) -> int:
+    """Bytes that are free on each GPU: as given, or as it is here."""
+    if args.gpu_memory is not None:
+        return parse_bytes(args.gpu_memory)
+    here = cuda.gpus()
+    if len(here) < args.gpus:
+        raise InputError(f"Expected --gpu-memory, got {len(here)} GPUs here, of the {args.gpus} that are asked for.")
+    return min(gpu.free for gpu in here[: args.gpus])
+
+
+def _items(args: argparse.Namespace) -> tuple[Item, list[Item], dict[str, str]]:
+    return read_items(args.files) if args.files else _items_of_numbers(args)
+
+
+def _items_of_numbers(args: argparse.Namespace) -> tuple[Item, list[Item], dict[str, str]]:
+    """Topology, features, and shapes to print, of the graph that options describe."""
+    nodes, edges = args.num_nodes, args.num_edges
+    pointers = 8 * (nodes + 1)
+    ids = (4 if nodes <= 2**31 else 8) * edges
+    topology = Item(
+        name="topology",
+        nbytes=pointers + ids,
+        can_map=False,
+        pointer_bytes=pointers,
+        distributed_bytes=build_bytes_of(nodes, edges),
+    )
+    if not args.features:
+        return topology, [], {}
+    dtype = args.dtype or "float32"
+    x = Item(name="x", nbytes=nodes * args.features * dtype_of_name(dtype, "--dtype").itemsize, can_map=False)
+    return topology, [x], {"x": f"[{nodes}, {args.features}] {dtype}"}
+
+
+def read_items(paths: Sequence[str]) -> tuple[Item, list[Item], dict[str, str]]:
+    """Topology, features, and shapes to print, from folders of graphs and files of tensors. Reads headers only."""
+    tables: list[files.StoredGraph] = []
+    features, shapes = [], {}
+    for text in paths:
+        path = Path(text)
+        prefix = f"{path.name}/" if len(paths) > 1 else ""
+        if path.is_dir():
+            graph = files.open_graph(path)
+            tables.append(graph)
+            spread = graph.shardable()
+            found = [(prefix + name, rows, name in spread) for name, rows in graph.features()]
+        else:
+            opened = [(label, files.open(path, name=name)) for label, name in _labels(path, prefix)]
+            found = [(label, rows, len(rows.shape) > 1) for label, rows in opened]
+        for label, rows, can_shard in found:
+            features.append(Item(name=label, nbytes=rows.nbytes, can_map=rows.can_map, can_shard=can_shard))
+            shapes[label] = f"{list(rows.shape)} {str(rows.dtype).removeprefix('torch.')}"
+    topology = Item(
+        name="topology",
+        nbytes=sum(graph.topology_bytes for graph in tables),
+        can_map=all(graph.is_compressed for graph in tables),
+        pointer_bytes=sum(graph.pointer_bytes for graph in tables),
+        distributed_bytes=sum(_bytes_in_cugraph(graph) for graph in tables),
+    )
+    return topology, features, shapes
+
+
+def _bytes_in_cugraph(graph: files.StoredGraph) -> int:
+    num_nodes = sum(nodes.count for nodes in graph.nodes.values())
+    num_edges = sum(edges.count for edges in graph.edges.values())
+    return build_bytes_of(num_nodes, num_edges, extras=4 * (len(graph.edges) > 1))
+
+
+def _labels(path: Path, prefix: str) -> list[tuple[str, str | None]]:
+    names = files.names(path)
+    return [(str(path), None)] if names is None else [(prefix + name, name) for name in names]
+
+
+def _table(placement: Placement | GPUPlacement, shapes: dict[str, str]) -> list[str]:
+    rows = [("", "shape", "size", "placement")]
+    for choice in (placement.topology, *placement.features):
+        rows.append((choice.item.name, shapes.get(choice.item.name, ""), in_units(choice.item.nbytes), choice.place))
+    widths = [max(len(row[k]) for row in rows) for k in range(4)]
+    return [f"{a:{widths[0]}}  {b:{widths[1]}}  {c:>{widths[2]}}  {d}".rstrip() for a, b, c, d in rows]
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"

@@ -28,9 +28,9 @@ from manyhop.memory.mapped_files import FilePlace, MappedFiles, map_again
 from manyhop.memory.segments import Bytes, Segment
 from manyhop.memory.sharing import node_segment
 from manyhop.ranks import world
+from manyhop.system.arrays import version_of
 from manyhop.system.memory import available_memory, require_memory
 from manyhop.system.units import in_units
-from manyhop.system.versions import version_of
 
 CacheSize: TypeAlias = float | int | Literal["auto"]
 """A share of the rows of each tensor; bytes for all tensors; what the memory of the node allows."""

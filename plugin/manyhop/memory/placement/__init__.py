@@ -4,9 +4,8 @@
 """
 
 from manyhop.memory.placement.gpu import GPUChoice, GPUMode, GPUPlacement, decide_gpu
-from manyhop.memory.placement.hardware import GPU_RESERVE, Hardware
 from manyhop.memory.placement.host import Choice, Place, Placement, decide
-from manyhop.memory.placement.item import RESERVE, GPUPlace, Item
+from manyhop.memory.placement.needs import GPU_RESERVE, RESERVE, GPUPlace, Hardware, Item
 
 __all__ = [
     "GPU_RESERVE",

@@ -8,9 +8,7 @@ from itertools import chain
 from typing import Literal, get_args
 
 from manyhop.errors import CapacityError, InputError, MissingExtraError
-from manyhop.memory.placement.hardware import Hardware
-from manyhop.memory.placement.item import GPUPlace, Item, check_names
-from manyhop.memory.placement.needs import Needs
+from manyhop.memory.placement.needs import GPUPlace, Hardware, Item, Needs, check_names
 from manyhop.memory.placement.reasons import reason, too_much
 from manyhop.system.units import in_units
 

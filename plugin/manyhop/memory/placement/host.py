@@ -8,7 +8,7 @@ from typing import Literal
 
 from manyhop.arguments import at_least_one
 from manyhop.errors import CapacityError
-from manyhop.memory.placement.item import RESERVE, Item, check_names, share_of
+from manyhop.memory.placement.needs import RESERVE, Item, check_names, share_of
 from manyhop.system.units import in_units
 
 Place = Literal["process", "shared", "mapped", "sharded"]

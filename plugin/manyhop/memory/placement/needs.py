@@ -1,11 +1,120 @@
-"""What a choice of places takes of each kind of memory."""
+"""What needs memory, what there is, and what a choice of places takes of each kind."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from manyhop.memory.placement.hardware import Hardware
-from manyhop.memory.placement.item import GPUPlace, Item, share_of
+from manyhop.arguments import at_least_one
+from manyhop.errors import InputError
+
+GPUPlace = Literal["device", "sharded", "pinned", "host", "distributed"]
+"""``device``: a copy on each GPU. ``sharded``: each GPU of a node holds a part of the rows, and its peers read there.
+``pinned``: page-locked memory of the node, which GPUs read; of a topology, all but the column pointers, of which each
+GPU has a copy. ``host``: memory or files of the node, which only the CPU reads. ``distributed``: each GPU of all nodes
+holds a part, and ranks exchange rows in lockstep; of a topology, cuGraph samples it, called by all ranks together."""
+
+RESERVE = 0.2
+"""This share of the free memory of a node is left for the model, for batches and for sorting."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """Something that needs memory."""
+
+    name: str
+    """What to call it."""
+    nbytes: int
+    """Its size in memory."""
+    can_map: bool
+    """Whether it is in a file that can be mapped."""
+    can_shard: bool = True
+    """Whether nodes, or GPUs, may hold a part of its rows each."""
+    in_memory: bool = False
+    """Whether it is in the node's memory already, where all ranks that need it read it. Only GPU runs ask."""
+    pinned_by_each: bool = False
+    """Whether each rank of a node that page-locks it has a copy in memory: a file that ranks map for themselves. Only
+    GPU runs ask."""
+    pointer_bytes: int = 0
+    """How many of its bytes are column pointers of a topology. They are looked up
+    before each read of the rest, so they reside on each GPU even where the rest is pinned. Only GPU runs ask."""
+    can_distribute: bool = True
+    """Whether GPUs of all nodes may hold a part each. Only GPU runs ask."""
+    distributed_bytes: int | None = None
+    """Its size in all GPUs together where it is distributed; ``None``: ``nbytes``. Only GPU runs ask."""
+    there: frozenset[GPUPlace] = frozenset()
+    """Where it is already, for another loader: it takes no more memory there. Only GPU runs ask."""
+    held: GPUPlace | None = None
+    """The place that the user's store keeps it in, whatever the mode. Only GPU runs ask."""
+    on_host: bool = False
+    """Whether what is held in the place ``distributed`` is page-locked in the memory of all nodes, not on GPUs."""
+
+
+def check_names(items: Sequence[Item]) -> None:
+    """Raise InputError unless all names differ."""
+    names = [item.name for item in items]
+    if len(set(names)) != len(names):
+        raise InputError(f"Expected features of different names, got {names}.")
+
+
+def share_of(nbytes: int, parts: int) -> int:
+    """Bytes of the largest of ``parts`` equal parts."""
+    return -(-nbytes // parts)
+
+
+GPU_RESERVE = 0.3
+"""This share of the free memory of a GPU is left for the model, its activations and the batches on their way."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """What there is for the ranks of a run, which have one GPU each. Where ranks differ, the least counts.
+
+    Raises:
+        InputError: numbers that make no sense.
+    """
+
+    gpu_memory: int
+    """Free bytes of each GPU."""
+    host_memory: int
+    """Free bytes of each node."""
+    gpus_per_node: int = 1
+    """GPUs of a node that ranks use; as many as it has ranks."""
+    num_nodes: int = 1
+    """Nodes (machines)."""
+    pinnable: int | None = None
+    """Bytes that a process may page-lock; ``None``: no limit but the memory of the node (``ulimit -l`` is none for CUDA
+    on Linux)."""
+    peer_access: bool = False
+    """Whether each GPU of a node reads the memory of all others of that node."""
+    wholegraph: bool = False
+    """Whether pylibwholegraph is installed."""
+    cugraph: bool = False
+    """Whether pylibcugraph, and what joins its GPUs, is installed."""
+    together: bool = False
+    """Whether all ranks make the loader together (``distributed=True``), which rows that are spread over them need."""
+
+    def __post_init__(self) -> None:
+        at_least_one(gpu_memory=self.gpu_memory, host_memory=self.host_memory)
+        at_least_one(gpus_per_node=self.gpus_per_node, num_nodes=self.num_nodes)
+        if self.pinnable is not None and self.pinnable < 0:
+            raise InputError(f"Expected pinnable to be at least 0, or None, got {self.pinnable}.")
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks, and of GPUs."""
+        return self.gpus_per_node * self.num_nodes
+
+    @property
+    def gpu_usable(self) -> int:
+        """Bytes of each GPU that may be given out."""
+        return int(self.gpu_memory * (1 - GPU_RESERVE))
+
+    @property
+    def host_usable(self) -> int:
+        """Bytes of each node that may be given out."""
+        return int(self.host_memory * (1 - RESERVE))
 
 
 def on_gpu(item: Item, place: GPUPlace, hardware: Hardware) -> int:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from manyhop.memory.placement.hardware import GPU_RESERVE, Hardware
-from manyhop.memory.placement.item import RESERVE, GPUPlace, Item
-from manyhop.memory.placement.needs import Needs, on_gpu
+from manyhop.memory.placement.needs import GPU_RESERVE, RESERVE, GPUPlace, Hardware, Item, Needs, on_gpu
 from manyhop.system.units import in_units
 
 
