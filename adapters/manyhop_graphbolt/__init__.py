@@ -17,14 +17,6 @@ from manyhop_graphbolt.features.cached import (
 from manyhop_graphbolt.features.feature import BasicFeatureStore, Feature, FeatureStore, read_many
 from manyhop_graphbolt.features.on_disk import (
     OnDiskFeatureData,
-    OnDiskFeatureDataDomain,
-    OnDiskFeatureDataFormat,
-    OnDiskGraphTopology,
-    OnDiskGraphTopologyType,
-    OnDiskMetaData,
-    OnDiskTaskData,
-    OnDiskTVTSet,
-    OnDiskTVTSetData,
 )
 from manyhop_graphbolt.features.tensors import DiskBasedFeature, TorchBasedFeature, TorchBasedFeatureStore
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph, SamplingGraph
@@ -32,7 +24,6 @@ from manyhop_graphbolt.graph.make import (
     from_dglgraph,
     fused_csc_sampling_graph,
     load_from_shared_memory,
-    rand_csc_graph,
 )
 from manyhop_graphbolt.graph.subgraph import (
     CSCFormatBase,
@@ -73,7 +64,6 @@ from manyhop_graphbolt.types import (
     GBWarning,
     etype_str_to_tuple,
     etype_tuple_to_str,
-    seed_type_str_to_ntypes,
 )
 
 __all__ = [
@@ -108,15 +98,7 @@ __all__ = [
     "NeighborSampler",
     "OnDiskDataset",
     "OnDiskFeatureData",
-    "OnDiskFeatureDataDomain",
-    "OnDiskFeatureDataFormat",
-    "OnDiskGraphTopology",
-    "OnDiskGraphTopologyType",
-    "OnDiskMetaData",
-    "OnDiskTVTSet",
-    "OnDiskTVTSetData",
     "OnDiskTask",
-    "OnDiskTaskData",
     "SampledSubgraph",
     "SampledSubgraphImpl",
     "SamplingGraph",
@@ -145,10 +127,15 @@ __all__ = [
     "load_from_shared_memory",
     "minibatcher_default",
     "preprocess_ondisk_dataset",
-    "rand_csc_graph",
     "read_many",
     "seed",
-    "seed_type_str_to_ntypes",
     "unique_and_compact",
     "unique_and_compact_csc_formats",
 ]
+
+
+def __getattr__(name: str) -> object:
+    raise AttributeError(
+        f"{__name__} has no {name!r}. docs/graphbolt.md lists the names of dgl.graphbolt that it does not support.",
+        name=name,
+    )

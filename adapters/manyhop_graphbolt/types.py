@@ -48,30 +48,6 @@ def etype_str_to_tuple(c_etype: str | EdgeType) -> EdgeType:
     return parts
 
 
-def seed_type_str_to_ntypes(seed_type: str, seed_size: int) -> list[str]:
-    """Return the node types of seeds: ``("user:likes:item", 2)`` -> ``["user", "item"]``.
-
-    Those of hyperlinks may be in a row: ``("query:user:item", 3)`` -> ``["query", "user", "item"]``.
-
-    Args:
-        seed_type: an edge type, or the node types of a hyperlink.
-        seed_size: how many nodes a seed has.
-
-    Raises:
-        InputError: no text, or another number of names.
-    """
-    if not isinstance(seed_type, str):
-        raise InputError(f"Expected the type of seeds as 'source:relation:destination', got {seed_type!r}. Pass a str.")
-    names = seed_type.split(CANONICAL_ETYPE_DELIMITER)
-    found = names if len(names) == seed_size else names[::2]
-    if len(found) != seed_size:
-        raise InputError(
-            f"Expected seeds of type {seed_type!r} to have {len(names)} nodes, or {len(names[::2])} where relations "
-            f"stand between their node types, got {seed_size}. Name the types of all nodes."
-        )
-    return found
-
-
 def etype_tuple_to_str(c_etype: EdgeType) -> str:
     """Join a type: ``("user", "likes", "item")`` -> ``"user:likes:item"``.
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gb_dataset_folders import in_edges, write_hetero, write_homogeneous
+from gb_graphs import random_graph
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError, MissingExtraError
@@ -192,7 +193,7 @@ def test_what_dgl_has_preprocessed_is_used_where_nothing_else_is_there(tmp_path,
 
 
 def test_dgls_graph_without_ids_or_of_another_version(tmp_path, monkeypatch):
-    graph = gb.rand_csc_graph(10, 0.3)
+    graph = random_graph(10, 30, ids=False)
     write_as_dgl_does(tmp_path, graph, monkeypatch)
     assert gb.OnDiskDataset(tmp_path).load().graph.num_edges == graph.num_edges
     with pytest.raises(InputError, match="made without"):

@@ -29,18 +29,6 @@ def test_rows_by_ids(dtype):
     assert gb.TorchBasedFeature(rows, metadata={"unit": "m"}).metadata() == {"unit": "m"}
 
 
-def test_asynchronous_reads_are_those_of_any_feature_with_a_read():
-    class Negated(gb.Feature):
-        def read(self, ids=None):
-            return -ROWS if ids is None else -ROWS[ids]
-
-    for feature, rows in ((gb.TorchBasedFeature(ROWS), ROWS), (Negated(), -ROWS)):
-        reader = feature.read_async(IDS)
-        stages = [next(reader) for _ in range(feature.read_async_num_stages(IDS.device))]
-        assert torch.equal(stages[-1].wait(), rows[IDS])
-        assert next(reader, None) is None
-
-
 def test_rows_that_do_not_lie_in_a_row_are_copied_once():
     feature = gb.TorchBasedFeature(ROWS.t())
     assert torch.equal(feature.read(torch.tensor([1])), ROWS.t()[[1]])

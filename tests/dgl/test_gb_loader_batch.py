@@ -86,16 +86,6 @@ def test_a_minibatch_may_have_labels():
     assert loader.batch(torch.tensor([7, 3])).labels is None
 
 
-def has_seven(minibatch):
-    return 7 in minibatch.seeds
-
-
-def test_a_filter_leaves_it_out():
-    loader = gb.DataLoader(nodes().filter(has_seven))
-    assert loader.batch(torch.tensor([3])) is None
-    assert loader.batch(torch.tensor([7])).seeds.tolist() == [7]
-
-
 def own(items, names):
     return gb.MiniBatch(seeds=items[0] + 1)
 

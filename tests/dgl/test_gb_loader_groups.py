@@ -197,19 +197,6 @@ def test_a_graph_that_changes_is_sampled_anew(sizes):
         graph.edge_attributes["weight"] = torch.rand(400)
 
 
-def every_third(minibatch):
-    return minibatch.key.batch % 3 == 0
-
-
-def test_minibatches_that_a_filter_leaves_out(sizes):
-    def chain():
-        return fetched(store(torch.ones(60, 5))).filter(every_third)
-
-    expected = [minibatch.key.batch for minibatch in chain()]
-    for num_workers in (0, 2):
-        assert [minibatch.key.batch for minibatch in gb.DataLoader(chain(), num_workers=num_workers)] == expected
-
-
 def test_a_wrong_placement():
     pipe = batches("seeds", torch.arange(60)).sample_neighbor(GRAPH, [2])
     with pytest.raises(InputError, match="placement only for minibatches that are moved to a GPU"):

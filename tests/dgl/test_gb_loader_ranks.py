@@ -25,32 +25,28 @@ def launcher():
     launcher.close()
 
 
-def every_second(minibatch):
-    return minibatch.key.batch % 2 == 0
-
-
-def loader(num_seeds=60, *, fanout=3, even=False, filtered=False, num_workers=0, pad=None):
+def loader(num_seeds=60, *, fanout=3, even=False, num_workers=0, pad=None):
     manyhop.init()
     items = gb.ItemSet(torch.arange(num_seeds), names="seeds")
     options = {"batch_size": 4, "shuffle": True, "seed": 3, "drop_uneven_inputs": even}
     pipe = gb.DistributedItemSampler(items, **options).sample_neighbor(random_graph(), [fanout, 2])
-    return gb.DataLoader(pipe.filter(every_second) if filtered else pipe, num_workers=num_workers, pad=pad)
+    return gb.DataLoader(pipe, num_workers=num_workers, pad=pad)
 
 
 def as_plain(minibatches):
     return [(minibatch.key.batch, minibatch.input_nodes.tolist()) for minibatch in minibatches]
 
 
-def epoch_and_state(received, even, filtered, num_workers):
-    made = loader(even=even, filtered=filtered, num_workers=num_workers)
+def epoch_and_state(received, even, num_workers):
+    made = loader(even=even, num_workers=num_workers)
     iterator = iter(made)
     first = as_plain(next(iterator) for _ in range(received))
     state = made.state_dict()
     return first, as_plain(iterator), state
 
 
-def go_on(state, filtered):
-    made = loader(filtered=filtered, num_workers=1)
+def go_on(state):
+    made = loader(num_workers=1)
     made.load_state_dict(state)
     return as_plain(made)
 
@@ -63,22 +59,15 @@ def alone():
 @pytest.mark.parametrize(("even", "num_workers"), [(False, 0), (True, 1)])
 def test_other_ranks_go_on(launcher, even, num_workers):
     expected = alone()
-    ranks = launcher.run(epoch_and_state, 3, even, False, num_workers, world_size=2)
+    ranks = launcher.run(epoch_and_state, 3, even, num_workers, world_size=2)
     had, rest, states = zip(*ranks, strict=True)
     assert states[0] == states[1]
     assert states[0]["batch"] == 6
     assert sorted(had[0] + had[1]) == expected[:6]
     assert sorted(rest[0] + rest[1]) == expected[6 : 14 if even else 15]
-    going_on = launcher.run(go_on, states[0], False, world_size=3)
+    going_on = launcher.run(go_on, states[0], world_size=3)
     assert [len(some) for some in going_on] == [3, 3, 3]
     assert sorted(batch for some in going_on for batch in some) == expected[6:]
-
-
-def test_ranks_that_filter_go_on(launcher):
-    (first, rest, state), (other, more, _) = launcher.run(epoch_and_state, 0, False, True, 0, world_size=2)
-    assert first == other == more == []
-    assert rest == alone()[::2]  # rank 0 has those of even numbers, rank 1 none
-    assert launcher.run(go_on, state, True, world_size=2) == [rest, []]
 
 
 def differing(rank_arguments):

@@ -107,29 +107,6 @@ def test_what_may_differ():
     gb.DataLoader(pipe, num_workers=2).load_state_dict(state)
 
 
-def even(minibatch):
-    return minibatch.key.batch % 2 == 0
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_the_rest_of_a_filtered_epoch(num_workers):
-    def filtered():
-        features = gb.BasicFeatureStore({("node", None, "feat"): gb.TorchBasedFeature(torch.rand(60, 3))})
-        return chain().filter(even).sample_neighbor(GRAPH, [2]).fetch_feature(features, ["feat"])
-
-    whole = [as_plain(minibatch) for minibatch in filtered()]
-    assert [batch for (_, _, batch), *_ in whole] == list(range(0, 15, 2))
-    loader = gb.DataLoader(filtered(), num_workers=num_workers)
-    state, rest = saved(loader, 3)
-    assert rest == whole[3:]
-    following = epochs(loader)
-    again = gb.DataLoader(filtered(), num_workers=1)
-    again.load_state_dict(state)
-    assert [*epochs(again), *epochs(again)] == [rest, *following]
-    with pytest.raises(StateError, match="stage"):
-        gb.DataLoader(chain()).load_state_dict(state)
-
-
 class Twice(IterDataPipe):
     """Hands out each minibatch twice."""
 
@@ -153,10 +130,11 @@ class Backwards(gb.ItemSampler):
     ("pipe", "why"),
     [
         (Twice(chain()), "Twice decides which minibatches there are"),
+        (chain().filter(bool), "FilterIterDataPipe decides which minibatches there are"),
         (chain(use_indexing=False), "items of its ItemSampler can only be iterated"),
         (Backwards(gb.ItemSet(8, names="seeds"), 2), "Backwards has an __iter__ of its own"),
     ],
-    ids=["pipe", "iterable", "sampler"],
+    ids=["pipe", "filter", "iterable", "sampler"],
 )
 def test_chains_that_cannot_resume(pipe, why):
     loader = gb.DataLoader(pipe)

@@ -137,15 +137,6 @@ def check_seeds(plain, padded):
                 assert not masks[one[~mask]].any()
 
 
-def hyperlinks():
-    users = torch.arange(40) % 30
-    three = torch.stack([users, users.flip(0), users % 20], dim=1)
-    items = {"user:user:item": gb.ItemSet((three, users % 2), ("seeds", "labels"))}
-    items["item"] = gb.ItemSet((users[:20] % 20, users[:20] % 2), ("seeds", "labels"))
-    pipe = gb.ItemSampler(gb.HeteroItemSet(items), batch_size=15, shuffle=True, seed=5).copy_to("cpu")
-    return pipe.sample_neighbor(TYPED, [3, 2]).fetch_feature(STORE, *TYPED_KEYS)
-
-
 def links_left_out(leave_out=True, deduplicate=True):
     dst = torch.arange(60).repeat_interleave(GRAPH.csc_indptr.diff())
     ends = torch.stack([GRAPH.indices[:40].long(), dst[:40]], dim=1)  # edges of the graph
@@ -238,7 +229,6 @@ CHAINS = [
     links,
     pairs,
     typed_links,
-    hyperlinks,
     *LEFT_OUT[:2],
     *BY_LAYERS,
 ]

@@ -125,3 +125,18 @@ def test_stages_that_overlap_others_in_graphbolt(name):
     assert not hasattr(nodes(), name)
     with pytest.raises(AttributeError, match=f"no stage '{name}'.*Leave it out"):
         getattr(nodes(), name)
+
+
+LINKS = torch.arange(8).view(2, 4)
+
+
+def test_hyperlinks_and_other_names_that_are_not_supported():
+    for seeds, shape in ((LINKS, r"\[2, 4\]"), (LINKS.view(2, 2, 2), r"\[2, 2, 2\]")):
+        with pytest.raises(InputError, match=rf"or \[n, 2\] \(edges\), got {shape}. Cut hyperlinks into pairs"):
+            list(batches("seeds", seeds).sample_neighbor(random_graph(), [2]))
+    with pytest.raises(InputError, match=r"\[num_pairs, 2\] to draw negatives for, got \[2, 4\]"):
+        list(batches("seeds", LINKS).sample_uniform_negative(random_graph(), 1))
+    with pytest.raises(InputError, match=r"'source:relation:destination', got \['user', 'likes', 'item'\]"):
+        gb.etype_str_to_tuple(["user", "likes", "item"])
+    with pytest.raises(AttributeError, match=r"has no 'OnDiskMetaData'. docs/graphbolt.md lists"):
+        gb.OnDiskMetaData  # noqa: B018

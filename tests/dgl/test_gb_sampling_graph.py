@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gb_graphs import random_graph
 from gb_typed_graphs import EDGE_TYPES, NODE_TYPES, edges_of, picked, small, table
 
 import manyhop.sampling
@@ -129,7 +130,7 @@ def test_probabilities_and_masks():
 
 
 def test_nodes_that_occur_twice_are_sampled_for_twice():
-    graph = gb.rand_csc_graph(50, 0.2)
+    graph = random_graph(50, 500, ids=False)
     sub = graph.sample_neighbors(torch.tensor([7, 7, 7]), torch.tensor([3]))
     assert sub.sampled_csc.indptr.tolist() == [0, 3, 6, 9]
     assert len({tuple(sub.sampled_csc.indices[i : i + 3].tolist()) for i in (0, 3, 6)}) > 1
@@ -247,7 +248,7 @@ def test_negative_destinations():
 
 
 def test_draws_follow_torchs_seed():
-    graph = gb.rand_csc_graph(200, 0.1)
+    graph = random_graph(200, 4000, ids=False)
 
     def draw():
         torch.manual_seed(3)

@@ -8,6 +8,7 @@ import sys
 import forks
 import pytest
 import torch
+from gb_graphs import random_graph
 from gb_typed_graphs import EDGE_TYPES, NODE_TYPES, picked, small
 
 import manyhop_dgl.graphbolt as gb
@@ -119,19 +120,6 @@ def test_shared_memory_of_others_or_damaged_is_refused():
 def flipped(content, at):
     """The content with one bit of a byte changed."""
     return content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :]
-
-
-def test_random_graphs():
-    graph = gb.rand_csc_graph(100, 0.05)
-    assert graph.total_num_nodes == 100
-    assert 400 < graph.total_num_edges <= 500
-    both = gb.rand_csc_graph(50, 0.05, bidirection_edge=True)
-    column = torch.repeat_interleave(both.csc_indptr.diff())
-    pairs = set(zip(both.indices.tolist(), column.tolist(), strict=True))
-    assert pairs == {(v, u) for u, v in pairs}
-    assert len(pairs) == both.total_num_edges
-    with pytest.raises(GraphError, match="density"):
-        gb.rand_csc_graph(5, 2.0)
 
 
 def test_graphs_without_edges_of_tensors_without_a_dtype():
@@ -250,7 +238,7 @@ def test_splitting_is_the_same_compiled_and_in_torch(num_types, ids):
     from manyhop.sampling import BatchKey, NodeRequest
 
     generator = torch.Generator().manual_seed(num_types)
-    plain = gb.rand_csc_graph(150, 0.05)
+    plain = random_graph(150, 1125, ids=False)
     bounds = (
         torch.cat([torch.tensor([0, 150]), torch.randint(0, 151, (num_types - 1,), generator=generator)]).sort().values
     )

@@ -20,10 +20,9 @@ from manyhop_graphbolt.datasets.preprocess import on_one_core_if_forked, preproc
 from manyhop_graphbolt.features.feature import FeatureStore
 from manyhop_graphbolt.features.on_disk import (
     DatasetFolder,
-    OnDiskGraphTopology,
-    OnDiskMetaData,
     OnDiskTVTSet,
     OnDiskTVTSetData,
+    feature_of,
     read_tensor,
     sets_of,
 )
@@ -230,13 +229,13 @@ class OnDiskDataset(Dataset):
                 stacklevel=2,
             )
         described_tasks = described.pop("tasks", None) or []
-        meta = OnDiskMetaData(**{key: value for key, value in described.items() if key in known})
-        for spec in meta.feature_data:
+        features = [feature_of(entry) for entry in described.get("feature_data") or []]
+        for spec in features:
             spec.path = str(self._files.file(spec.path))
-        self._dataset_name = meta.dataset_name
+        self._dataset_name = described.get("dataset_name")
         with on_one_core_if_forked():
-            self._graph = self._load_graph(meta.graph_topology)
-            self._feature = TorchBasedFeatureStore(meta.feature_data, placement=self._placement, device=self._device)
+            self._graph = self._load_graph(described.get("graph_topology"))
+            self._feature = TorchBasedFeatureStore(features, placement=self._placement, device=self._device)
             self._check_features()
             self._tasks = self._make_tasks(described_tasks, tasks)
         self._all_nodes_set = all_nodes_of(self._graph)
@@ -279,10 +278,14 @@ class OnDiskDataset(Dataset):
                 "Please ensure that you have called the OnDiskDataset.load() method to properly load the data."
             )
 
-    def _load_graph(self, topology: OnDiskGraphTopology | None) -> FusedCSCSamplingGraph | None:
+    def _load_graph(self, topology: object) -> FusedCSCSamplingGraph | None:
         if topology is None:
             return None
-        path = self._files.file(topology.path)
+        if not isinstance(topology, Mapping) or topology.get("type") != "FusedCSCSamplingGraph":
+            raise InputError(
+                f"Expected graph_topology in metadata.yaml with a path and type: FusedCSCSamplingGraph, got {topology}."
+            )
+        path = self._files.file(topology.get("path"))
         place = "process" if self._placement == "mapped" else "shared" if self._is_spread else self._placement
         return in_place(lambda: read_sampling_graph(path), cast(GraphPlace, place))
 

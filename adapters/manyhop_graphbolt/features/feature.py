@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, TypeAlias
 
@@ -23,34 +22,12 @@ ReadRequest = tuple[str, str | None, str, Tensor]
 """Domain, type, name, and ``[count]`` integer row numbers."""
 
 
-@dataclass(frozen=True)
-class ReadRows:
-    """Rows that were read, in the form of a future."""
-
-    rows: Tensor
-
-    def wait(self) -> Tensor:
-        """Return the rows, ``[count, ...]``."""
-        return self.rows
-
-
 class Feature:
     """Rows of numbers, one per node or edge. Subclasses define where they reside."""
 
     def read(self, ids: Tensor | None = None) -> Tensor:
         """Return the rows ``ids`` (``[count]`` integer; ``None``: all) as ``[count, ...]``."""
         raise NotImplementedError
-
-    def read_async(self, ids: Tensor) -> Iterator[ReadRows]:
-        """Yield the rows ``ids`` (``[count]`` integer) once, as an object whose ``wait()`` returns them.
-
-        For callers of GraphBolt's interface: the rows are read by then. Loaders read ahead by themselves.
-        """
-        yield ReadRows(self.read(ids))
-
-    def read_async_num_stages(self, ids_device: torch.device) -> int:
-        """Return how often :meth:`read_async` yields: once, wherever the ids are."""
-        return 1
 
     def size(self) -> torch.Size:
         """Return the shape of one row."""

@@ -171,12 +171,6 @@ class OnDiskFeatureDataDomain(StrEnum):
     GRAPH = "graph"
 
 
-class OnDiskGraphTopologyType(StrEnum):
-    """Kinds of graphs in files."""
-
-    FUSED_CSC_SAMPLING = "FusedCSCSamplingGraph"
-
-
 @dataclass(kw_only=True)
 class OnDiskFeatureData:
     """A feature in a file. What is not known here goes to ``extra_fields``."""
@@ -218,47 +212,6 @@ class OnDiskTVTSet:
 
     def __post_init__(self) -> None:
         self.data = [_made(OnDiskTVTSetData, entry, "the data of a set") for entry in self.data]
-
-
-@dataclass(kw_only=True)
-class OnDiskGraphTopology:
-    """A graph in a file."""
-
-    type: OnDiskGraphTopologyType
-    path: str
-
-    def __post_init__(self) -> None:
-        self.type = _member(OnDiskGraphTopologyType, self.type, "the type of graph_topology")
-
-
-@dataclass(kw_only=True)
-class OnDiskTaskData:
-    """A task: its sets, and further fields, in ``extra_fields`` (its name, the number of classes, ...)."""
-
-    train_set: list[OnDiskTVTSet] = field(default_factory=list)
-    validation_set: list[OnDiskTVTSet] = field(default_factory=list)
-    test_set: list[OnDiskTVTSet] = field(default_factory=list)
-    extra_fields: dict[str, object] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in ("train_set", "validation_set", "test_set"):
-            setattr(self, name, sets_of(getattr(self, name)))
-
-
-@dataclass(kw_only=True)
-class OnDiskMetaData:
-    """The whole of metadata.yaml, the graph being in a file of its own."""
-
-    dataset_name: str | None = None
-    graph_topology: OnDiskGraphTopology | None = None
-    feature_data: list[OnDiskFeatureData] = field(default_factory=list)
-    tasks: list[OnDiskTaskData] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        if self.graph_topology is not None:
-            self.graph_topology = _made(OnDiskGraphTopology, self.graph_topology, "graph_topology")
-        self.feature_data = [_made(OnDiskFeatureData, entry, "feature_data") for entry in self.feature_data or []]
-        self.tasks = [_made(OnDiskTaskData, entry, "tasks") for entry in self.tasks or []]
 
 
 def sets_of(entries: object) -> list[OnDiskTVTSet]:

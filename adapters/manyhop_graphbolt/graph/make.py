@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,9 +12,7 @@ from manyhop.errors import GraphError, InputError
 from manyhop.graph import columns
 from manyhop.memory.sharing import share
 from manyhop.memory.stores import GraphPlace, check_graph_place, place_for_topology
-from manyhop.sampling.random import Use, below, draw, make_key
 from manyhop.system.memory import require_memory
-from manyhop_dgl.samplers.seeding import next_key
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_graphbolt.graph.shared import open_shared_memory
 from manyhop_graphbolt.types import ORIGINAL_EDGE_ID, etype_str_to_tuple, etype_tuple_to_str
@@ -190,27 +187,6 @@ def load_from_shared_memory(shared_memory_name: str) -> FusedCSCSamplingGraph:
         InputError: there is no such graph.
     """
     return open_shared_memory(FusedCSCSamplingGraph, shared_memory_name)
-
-
-def rand_csc_graph(num_nodes: int, density: float, bidirection_edge: bool = False) -> FusedCSCSamplingGraph:
-    """Make a homogeneous graph of uniformly drawn edges, from torch's default generator.
-
-    Args:
-        num_nodes: how many nodes.
-        density: edges drawn, as a share of ``num_nodes * num_nodes``. Edges that are drawn twice are there once.
-        bidirection_edge: add the reverse of every edge.
-
-    Raises:
-        GraphError: arguments out of range.
-    """
-    if num_nodes < 1 or not 0 <= density <= 1:
-        raise GraphError(f"Expected at least 1 node and a density in [0, 1], got {num_nodes} and {density}.")
-    count = int(num_nodes * num_nodes * density)
-    pairs = below(draw(make_key(Use.CALL, *next_key()), np.arange(2 * count)), num_nodes).reshape(2, count)
-    ends = torch.from_numpy(np.concatenate([pairs, pairs[::-1]], axis=1) if bidirection_edge else pairs)
-    number = torch.unique(ends[1] * num_nodes + ends[0])  # sorted by destination
-    csc = sort_by_destination(number % num_nodes, number // num_nodes, num_nodes)
-    return fused_csc_sampling_graph(csc.indptr, csc.indices)
 
 
 class SortedEdges:

@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 
 from manyhop.features import BufferPool, RowRequest, gather
-from manyhop.loading import DROPPED, current_key, current_turn
+from manyhop.loading import current_key, current_turn
 from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.loading.gpu.samples import empty_sample
 from manyhop.loading.pipeline import Stats, Turn, current_exchange, tensors_in
 from manyhop.sampling import BatchKey
 from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraph
 from manyhop_graphbolt.items.minibatch import MiniBatch
-from manyhop_graphbolt.loader.chain import Chain, Run
+from manyhop_graphbolt.loader.chain import Chain
 from manyhop_graphbolt.loader.columns import FeatureColumns
 from manyhop_graphbolt.loader.padding import Padding
 from manyhop_graphbolt.loader.source import Keyed, Sampled, Source
-from manyhop_graphbolt.loader.stats import TimedRuns, count_sampled, feature_bytes, num_seeds
+from manyhop_graphbolt.loader.stats import TimedStages, count_sampled, feature_bytes, num_seeds
 from manyhop_graphbolt.stages.features import FeatureFetcher
-from manyhop_graphbolt.stages.stage import step
+from manyhop_graphbolt.stages.stage import FUNCTIONS, is_ours, step
 
 
 class Batches:
@@ -43,7 +43,6 @@ class Batches:
         padding: of the loader; ``None``: minibatches are not padded.
         threads: how many threads copy the rows of a batch.
         num_workers: the user's.
-        for_user: whether these are the user's, not those of another loader.
     """
 
     in_thread = True
@@ -60,22 +59,24 @@ class Batches:
         *,
         threads: int,
         num_workers: int,
-        for_user: bool,
     ) -> None:
         self._chain, self._source, self._columns, self._stats = chain, source, columns, stats
-        self._gpu, self._pool, self._padding, self._threads, self._for_user = gpu, pool, padding, threads, for_user
+        self._gpu, self._pool, self._padding, self._threads = gpu, pool, padding, threads
         self._in_groups = gpu is not None and gpu.sampling is not None
-        runs = chain.ahead
+        first, stages = chain.first_draw, chain.stages
         if self._in_groups:
             assert chain.grouped is not None
-            runs = [Run(chain.ahead[0].first_call, chain.grouped.after)]
-        self._is_current = chain.sampler is not None and len(runs) == 1  # the engine has named what is drawn
+            stages = list(chain.grouped.after)
+        self._is_current = chain.sampler is not None  # the engine has named what is drawn
         streams = None if gpu is None else gpu.streams
         self._replaced = None if padding is None else padding.replaced
-        self._ahead = TimedRuns(runs, self._gather, stats, streams, on_gpu=self._in_groups, replaced=self._replaced)
-        self._rest = TimedRuns(chain.rest, self._gather, stats)
-        self.hands_out = bool(chain.rest) and num_workers == 0
-        self._runs_rest = bool(chain.rest) and not self.hands_out
+        timed = TimedStages(
+            stages, first, self._gather, stats, streams, on_gpu=self._in_groups, replaced=self._replaced
+        )
+        self._run_stages = timed
+        self._run_functions = TimedStages(chain.functions, first + FUNCTIONS, self._gather, stats)
+        self.hands_out = bool(chain.functions) and num_workers == 0
+        self._functions_in_threads = bool(chain.functions) and not self.hands_out
 
     @property
     def joins(self) -> bool:
@@ -90,27 +91,25 @@ class Batches:
     @property
     def runs_user_code(self) -> bool:
         """Whether functions of the user run in threads."""
-        return self._chain.has_functions(rest=self._runs_rest)
+        return self._functions_in_threads or not all(map(is_ours, self._chain.stages))
 
     @property
     def transform(self) -> Callable[[object], object] | None:
         """What the functions of the user make of a minibatch that was joined."""
-        return self._after_all if self._runs_rest else None
+        return self._after_all if self._functions_in_threads else None
 
     def _after_all(self, item: object) -> object:
         key = item.key if isinstance(item, MiniBatch) else current_key()
-        return self._rest(item, key, _batch())
+        return self._run_functions(item, key, _batch())
 
     def make(self, positions: Tensor | Keyed) -> object:
         """Make one minibatch, stage by stage."""
         batch, start = _batch(), perf_counter()
         key, item = self._source.item(positions)
         self._stats.record(batch, "assemble", start, perf_counter())
-        if self._chain.relay is None:
-            self._stats.count(seeds=num_seeds(item))
-        item = self._ahead(item, None if self._is_current else key, batch)
-        if self._for_user:
-            count_sampled(self._stats, item)
+        self._stats.count(seeds=num_seeds(item))
+        item = self._run_stages(item, None if self._is_current else key, batch)
+        count_sampled(self._stats, item)
         return self._done(key, item, batch)
 
     def complete(self, sample: Sampled) -> object:
@@ -121,35 +120,31 @@ class Batches:
         item: object = self._answered([sample], count=turn is not None)[0]
         self._stats.record(_batch(), "assemble", start, perf_counter())
         times = gpu.group_size if gpu.is_timed(turn) else 0
-        item = self._ahead(item, sample.key, _batch(), calls=sample.calls, times=times)
+        item = self._run_stages(item, sample.key, _batch(), calls=sample.calls, times=times)
         self._stats.count(gathered_bytes=feature_bytes(item))
         return self._done(sample.key, item, _batch())
 
     def make_now(self, item: MiniBatch) -> object:
-        """Make a minibatch of given seeds, all stages, in the caller; ``None``: a filter leaves it out."""
+        """Make a minibatch of given seeds, all stages, in the caller."""
         key, gpu = current_key(), self._gpu
         assert key is not None
         item.key = key
         if self._in_groups:
             assert gpu is not None
             made = self.complete(self._source.begin(gpu.sampling, [Keyed(key, item)], [key])()[0])
-            made = self.hand_out(made) if isinstance(made, Keyed) else made
-        else:
-            runs = TimedRuns(self._chain.ahead, self._gather, self._stats, replaced=self._replaced)
-            made = runs(item, key, 0)
-            if made is not DROPPED:
-                _settle(made)
-                made = self._rest(made, key, 0)
-        return None if made is DROPPED else made
+            return self.hand_out(made) if isinstance(made, Keyed) else made
+        chain = self._chain
+        stages = TimedStages(chain.stages, chain.first_draw, self._gather, self._stats, replaced=self._replaced)
+        made = stages(item, key, 0)
+        _settle(made)
+        return self._run_functions(made, key, 0)
 
     def _done(self, key: BatchKey, item: object, batch: int) -> object:
-        if item is DROPPED:
-            return item
         if self._padding is not None:
             _settle(item)
         if self.hands_out:
             return Keyed(key, item)
-        return self._rest(item, key, batch) if self._runs_rest else item
+        return self._run_functions(item, key, batch) if self._functions_in_threads else item
 
     def join(self, samples: Sequence[Sampled], turns: Sequence[Turn] | None) -> tuple[list[object], int]:
         """Make minibatches of several samples, by one gather."""
@@ -196,12 +191,9 @@ class Batches:
 
     def count(self, samples: Sequence[Sampled]) -> None:
         """Add seeds, nodes and edges to the statistics."""
-        if self._chain.relay is None:
-            self._stats.count(seeds=sum([one.num_seeds for one in samples]))
-        if self._for_user:
-            nodes = sum([ids.numel() for one in samples for ids in one.sample.node.values()])
-            edges = sum([ids.numel() for one in samples for ids in one.sample.row.values()])
-            self._stats.count(nodes=nodes, edges=edges)
+        nodes = sum([ids.numel() for one in samples for ids in one.sample.node.values()])
+        edges = sum([ids.numel() for one in samples for ids in one.sample.row.values()])
+        self._stats.count(seeds=sum([one.num_seeds for one in samples]), nodes=nodes, edges=edges)
 
     def values(self, batch: object) -> Iterable[list[Tensor]]:
         """Return all tensors of a minibatch."""
@@ -230,7 +222,7 @@ class Batches:
 
     def hand_out(self, batch: Keyed) -> object:
         """Return what functions of the user make of a minibatch, in the caller."""
-        return self._rest(batch.item, batch.key, batch.key.batch)
+        return self._run_functions(batch.item, batch.key, batch.key.batch)
 
 
 def _tensors_of(layer: Any) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -16,30 +16,17 @@ from manyhop_graphbolt.stages.features import FeatureFetcher
 from manyhop_graphbolt.stages.layers import AllLayers
 from manyhop_graphbolt.stages.sampling import SubgraphSampler
 from manyhop_graphbolt.stages.stage import (
-    REST,
     CopyTo,
-    Relay,
     SeedEdgesExcluder,
     chain_of,
-    is_filter,
+    first_draw,
     is_of_this_package,
     is_ours,
-    num_parts_before,
-    upstream_of,
+    pipe_before,
 )
 from manyhop_graphbolt.types import Pipe
 
 _WITHOUT_DRAWS = (FeatureFetcher, CopyTo, SeedEdgesExcluder, SubgraphSampler)  # of which a pipe is the end
-
-
-@dataclass(frozen=True)
-class Run:
-    """Stages that draw one after the other."""
-
-    first_call: int
-    """What their draws are counted from."""
-
-    stages: Sequence[Pipe]
 
 
 @dataclass(frozen=True)
@@ -89,22 +76,22 @@ class AllAtOnce(Sampling):
         return all(is_of_this_package(stage) and is_ours(stage) for stage in self.before)
 
 
-@dataclass(frozen=True)
 class Chain:
     """A chain of pipes. The engine cuts the batches if it begins with an item sampler, and samples them in groups if
-    they are moved to a GPU before all layers are sampled by one stage; all else is run stage by stage."""
+    they are moved to a GPU before all layers are sampled by one stage; all else is run stage by stage.
 
-    source: Pipe
-    """The pipe that makes the items: an item sampler, or one that a loader cannot look into."""
+    Pipes that change the number or the order of items, such as torch's ``filter``, are sources: they are iterated, with
+    all that comes before them.
 
-    relay: Relay | None
-    """What the source takes its items from, if these are of another chain."""
+    Args:
+        pipe: the last one.
+    """
 
-    ahead: Sequence[Run]
-    """What is done to each item, up to the last stage that samples, fetches, moves, ..."""
-
-    rest: Sequence[Run]
-    """Functions of the user after that."""
+    def __init__(self, pipe: Pipe) -> None:
+        self.source, self.stages, self.functions = chain_of(pipe)
+        self.first_draw = first_draw(self.source)
+        before = pipe_before(self.source)
+        self.before = None if before is None else Chain(before)
 
     @cached_property
     def sampler(self) -> ItemSampler | None:
@@ -117,7 +104,7 @@ class Chain:
     @cached_property
     def sampling(self) -> Sampling | None:
         """The stage that samples, and those around it; ``None``: there is none."""
-        stages = self.ahead[0].stages if self.ahead else ()
+        stages = self.stages
         for i, stage in enumerate(stages):
             layers = getattr(stage, "transformer", None)
             if isinstance(layers, AllLayers):
@@ -130,63 +117,31 @@ class Chain:
     def grouped(self) -> AllAtOnce | None:
         """How minibatches are sampled in groups, on a GPU; ``None``: they are not."""
         sampling = self.sampling
-        if not isinstance(sampling, AllAtOnce) or len(self.ahead) != 1:
-            return None
-        return sampling if any(map(to_gpu, sampling.before)) else None
+        return sampling if isinstance(sampling, AllAtOnce) and any(map(to_gpu, sampling.before)) else None
 
     @cached_property
     def fetchers(self) -> list[FeatureFetcher]:
         """The stages that fetch features."""
-        return [stage for run in self.ahead for stage in run.stages if isinstance(stage, FeatureFetcher)]
+        return [stage for stage in self.stages if isinstance(stage, FeatureFetcher)]
+
+    def all_fetchers(self) -> list[FeatureFetcher]:
+        """Return the stages that fetch features, those before the source included."""
+        return [*([] if self.before is None else self.before.all_fetchers()), *self.fetchers]
 
     @property
     def moves(self) -> bool:
         """Whether items are moved to a GPU."""
-        return any(to_gpu(stage) for run in self.ahead for stage in run.stages)
-
-    def has_functions(self, *, rest: bool) -> bool:
-        """Return whether functions of the user are among the stages, the ``rest`` included or not."""
-        return (rest and bool(self.rest)) or not all(is_ours(stage) for run in self.ahead for stage in run.stages)
+        return any(map(to_gpu, self.stages))
 
 
-def read_chain(pipe: Pipe) -> Chain:
-    """Return the chain that ends with a pipe.
-
-    Pipes that change the number or the order of items, such as those that users write, begin a chain of their own. A
-    :class:`Relay` is put before those. Torch's ``filter`` does not: it leaves out items one by one.
-    """
-    segments: list[tuple[Sequence[Pipe], Sequence[Pipe]]] = []
-    filters: list[Pipe] = []
-    source, stages = chain_of(pipe)
-    while is_filter(source):
-        segments.insert(0, (stages.ours, [*stages.rest, *filters]))
-        filters = [source]
-        source, stages = chain_of(source.datapipe)
-    segments.insert(0, (stages.ours, [*stages.rest, *filters]))
-    first, runs, cut = num_parts_before(source), [], 0
-    for k, (ours, rest) in enumerate(segments, first):
-        runs += [Run(2 * k * REST, ours), Run(2 * k * REST + REST, rest)]
-        cut = len(runs) - 1 if ours else cut
-    name, relay = upstream_of(source), None
-    if name is not None:
-        relay = getattr(source, name)
-        if not isinstance(relay, Relay):
-            relay = Relay(relay)
-            setattr(source, name, relay)
-    ahead, rest_of_all = ([run for run in some if run.stages] for some in (runs[:cut], runs[cut:]))
-    return Chain(source, relay, ahead, rest_of_all)
-
-
-def gpu_of(pipe: Pipe) -> torch.device | None:
-    """The GPU that minibatches are made on, or moved to: that of ``copy_to``, else the process's, if it uses one.
-
-    Args:
-        pipe: the last pipe of a chain.
+def gpu_of(chain: Chain) -> torch.device | None:
+    """Return the GPU that minibatches are made on, or moved to: that of ``copy_to``, else the process's, if it uses
+    one.
 
     Raises:
         InputError: a GPU that is not there.
     """
-    for stage in _stages(pipe):
+    for stage in chain.stages:
         if to_gpu(stage):
             index, count = stage.device.index, torch.cuda.device_count()
             if (index or 0) >= count:
@@ -196,15 +151,6 @@ def gpu_of(pipe: Pipe) -> torch.device | None:
                 )
             return torch.device("cuda", torch.cuda.current_device() if index is None else index)
     return own_gpu()
-
-
-def _stages(pipe: Pipe) -> Iterator[Pipe]:
-    """Yield all stages of a chain, those before a pipe of the user, too."""
-    chain = read_chain(pipe)
-    if chain.relay is not None:
-        yield from _stages(chain.relay.datapipe)
-    for run in (*chain.ahead, *chain.rest):
-        yield from run.stages
 
 
 def to_gpu(stage: Pipe) -> bool:

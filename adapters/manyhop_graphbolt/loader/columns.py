@@ -12,10 +12,8 @@ from manyhop.errors import FeatureError, InputError
 from manyhop.features import DistributedRows, RowRequest, ShardedRows
 from manyhop_graphbolt.features.feature import Feature, own_feature, title_of
 from manyhop_graphbolt.features.tensors import TorchBasedFeature
-from manyhop_graphbolt.items.sampler import DistributedItemSampler
 from manyhop_graphbolt.loader.chain import Chain, to_gpu
 from manyhop_graphbolt.stages.features import FeatureFetcher
-from manyhop_graphbolt.stages.stage import is_filter
 
 
 class PlacedFeatures:
@@ -107,7 +105,7 @@ class FeatureColumns:
 
 def exchanged(chain: Chain) -> dict[str, ShardedRows | DistributedRows]:
     """Return the features that a chain fetches and whose rows ranks exchange, by title."""
-    return FeatureColumns(chain.fetchers).exchanged()
+    return FeatureColumns(chain.all_fetchers()).exchanged()
 
 
 def check_exchanged(chain: Chain, *, distributed: bool, runs_ahead: bool) -> None:
@@ -123,22 +121,17 @@ def check_exchanged(chain: Chain, *, distributed: bool, runs_ahead: bool) -> Non
         return
     why = f"as ranks exchange rows of {next(iter(found))} for every minibatch"
     if not distributed:
-        begins = f"a chain that begins with {type(chain.source).__name__}"
-        got = "a pipe of another kind" if isinstance(chain.source, DistributedItemSampler) else begins
         raise InputError(
-            f"Expected a DistributedItemSampler, and only stages that handle minibatches one by one, {why}, got {got}. "
-            "Make it such a chain on all ranks, or keep the rows where each rank reads alone: placement='shared', or "
-            "'sharded' with device='cuda'."
+            f"Expected a DistributedItemSampler, and only stages that handle minibatches one by one, {why}, got "
+            f"a chain that begins with {type(chain.source).__name__}. Make it such a chain on all ranks, or keep the "
+            "rows where each rank reads alone: placement='shared', or 'sharded' with device='cuda'."
         )
     fetchers = [one for one in chain.fetchers if FeatureColumns([one]).exchanged()]
     if len(fetchers) > 1:
         raise InputError(
             f"Expected one fetch_feature, {why}, got {len(fetchers)}. Name all features of the ranks in one of them."
         )
-    stages = [stage for run in chain.ahead for stage in run.stages]
-    before = stages[: stages.index(fetchers[0])]
-    if any(map(is_filter, before)):
-        raise InputError(f"Expected no filter before fetch_feature, {why}, got one. Put it after fetch_feature.")
+    before = chain.stages[: chain.stages.index(fetchers[0])]
     on_gpu = any(map(to_gpu, before))
     if on_gpu and (chain.grouped is None or not runs_ahead):
         raise InputError(

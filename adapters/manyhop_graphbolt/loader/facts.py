@@ -25,7 +25,7 @@ from manyhop_graphbolt.loader.padding import check_pad
 from manyhop_graphbolt.pipes import check_hints
 from manyhop_graphbolt.stages.features import FeatureFetcher
 from manyhop_graphbolt.stages.layers import AllLayers
-from manyhop_graphbolt.stages.stage import MiniBatchTransformer, is_filter, is_ours
+from manyhop_graphbolt.stages.stage import MiniBatchTransformer, is_ours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class LoaderOptions:
 
     def num_threads(self, chain: Chain) -> int:
         """How many threads run the stages ahead of the caller; 0: the caller runs them."""
-        return int(self.num_workers) or int(self.overlap_feature_fetch and bool(chain.ahead))
+        return int(self.num_workers) or int(self.overlap_feature_fetch and bool(chain.stages))
 
 
 _OF_GRAPH = ("csc_indptr", "indices", "node_type_offset", "type_per_edge", "node_attributes", "edge_attributes")
@@ -115,11 +115,9 @@ class ChainFacts:
         facts["pad"] = self._pad
         facts["seed_parts"] = None if source.plan.parts is None else source.plan.parts.num_parts
         graphs: list[object] = []
-        for i, stage in enumerate(stage for run in self._chain.ahead for stage in run.stages):
+        for i, stage in enumerate(self._chain.stages):
             if isinstance(stage, MiniBatchTransformer) and is_ours(stage) and not isinstance(stage, FeatureFetcher):
                 facts[f"stage {i}"] = [type(stage).__name__, _arguments(stage, graphs)]
-            elif is_filter(stage):
-                facts[f"stage {i}"] = ["filter", _described(stage.filter_fn)]
         for i, graph in enumerate(graphs):
             of_graph = f"graph {i}" if i else "graph"
             facts |= {f"{name} of the {of_graph}": getattr(graph, name, None) for name in _OF_GRAPH}

@@ -30,7 +30,7 @@ from manyhop_dgl.samplers.seeding import draw
 from manyhop_graphbolt.items.minibatch import MiniBatch, minibatcher_default
 from manyhop_graphbolt.items.sampler import DistributedItemSampler, ItemSampler
 from manyhop_graphbolt.loader.batches import Batches
-from manyhop_graphbolt.loader.chain import gpu_of, read_chain
+from manyhop_graphbolt.loader.chain import Chain, gpu_of
 from manyhop_graphbolt.loader.columns import FeatureColumns, check_exchanged, exchanged
 from manyhop_graphbolt.loader.facts import ChainFacts, LoaderOptions, cannot_resume
 from manyhop_graphbolt.loader.padding import Padding
@@ -112,7 +112,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             placement=placement,
             pad=pad,
         )
-        self._chain = chain = read_chain(datapipe)
+        self._chain = chain = Chain(datapipe)
         options.check_chain(chain)
         sampler = chain.sampler
         self._ahead = options.num_threads(chain)
@@ -126,14 +126,11 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         self.datapipe, self.num_workers, self._mode = datapipe, int(num_workers), placement
         self.pad = pad
         self.padding: Padding | None
-        self.distributed = isinstance(sampler, DistributedItemSampler) and self._for_user
+        self.distributed = isinstance(sampler, DistributedItemSampler)
         self.uneven, self.rank_timeout = None, DEFAULT_TIMEOUT if self.distributed else None
         check_exchanged(chain, distributed=self.distributed, runs_ahead=self._ahead > 0)
         self._columns = FeatureColumns(chain.fetchers if chain.grouped is not None else [])
         self._replay = "" if sampler is None else type(self)._replay
-        self._before: _Part | None = None
-        if chain.relay is not None:
-            self._before = _Part(chain.relay.datapipe, num_workers, persistent_workers, overlap_feature_fetch)
         if sampler is None:
             self._get_ready(0, None, shuffle=False, own_order=False)
         else:
@@ -143,11 +140,8 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
     def _get_ready(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
         self.padding, self._gpu = None, None
         self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=own_order)
-        if self._before is not None:
-            self._before._stats = self._stats
-        if self._for_user:
-            self._find_gpu()
-            self._find_padding()
+        self._find_gpu()
+        self._find_padding()
         if self.distributed:
             self._deal(0)  # raises where GPUs, of which more is known now, exchange rows, but the batches are uneven
         self._prepare_ranks()
@@ -223,9 +217,6 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
     def __iter__(self) -> EpochIterator:  # type: ignore[override]
         check_exchanged(self._chain, distributed=self.distributed, runs_ahead=self._ahead > 0)  # as features are now
         self._find_gpu()
-        if self._before is not None:
-            assert self._chain.relay is not None
-            self._chain.relay.made_ahead = iter(self._before)
         sampler = self._chain.sampler
         if sampler is None:
             return self._begin_epoch(_keyed(iter(self._chain.source), None if self._gpu is None else self._gpu.streams))
@@ -255,7 +246,6 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             self.padding,
             threads=1 if self.num_workers > 0 else torch.get_num_threads(),
             num_workers=self.num_workers,
-            for_user=self._for_user,
         )
 
     def _sources(self) -> list[object]:
@@ -263,7 +253,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
 
     def _find_gpu(self) -> None:
         """Get ready for a GPU, if minibatches are made on one, or moved there, ahead of the caller."""
-        device = gpu_of(self.datapipe) if self._ahead > 0 else None
+        device = gpu_of(self._chain) if self._ahead > 0 else None
         if device is None or (self._gpu is not None and self._gpu.device == device):
             return
         from manyhop.loading.gpu import warm_up
@@ -319,7 +309,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
                 minibatch; default: the seed of the item sampler, or 0 if it has none, and batch 0 of epoch 0.
 
         Returns:
-            What comes out of the last stage or function; ``None``: a filter leaves it out.
+            What comes out of the last stage or function.
 
         Raises:
             InputError: seeds or a key that do not make sense, a chain that does not begin with an item sampler, or rows
@@ -355,13 +345,6 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         sampler = self._sampler
         super().load_state_dict(state)
         sampler.resume_at(self._progress.epoch, self._progress.seed)
-
-
-class _Part(DataLoader):
-    """A loader whose minibatches go to a pipe of the user, and from there to another loader."""
-
-    _for_user = False
-    _replay = ""
 
 
 def _keyed(items: Iterator[object], streams: Streams | None) -> Iterator[Keyed]:

@@ -21,7 +21,7 @@ from manyhop_graphbolt.stages.features import FeatureFetcher
 from manyhop_graphbolt.stages.layers import layers_of, mark_padding, put_layers, sample_of
 from manyhop_graphbolt.stages.sampling import SubgraphSampler
 from manyhop_graphbolt.stages.stage import CopyTo, SeedEdgesExcluder, is_ours, step
-from manyhop_graphbolt.types import Pipe, etype_str_to_tuple, seed_type_str_to_ntypes
+from manyhop_graphbolt.types import Pipe, etype_str_to_tuple
 
 _IDS = (
     "_own_seeds",
@@ -52,7 +52,7 @@ def check_pad(pad: Pad | None, chain: Chain) -> None:
             "Leave pad out."
         )
     excluder = excluder_of(chain.sampling)
-    for stage in (*chain.sampling.after, *(one for run in chain.ahead[1:] for one in run.stages)):
+    for stage in chain.sampling.after:
         if is_ours(stage) and not isinstance(stage, _KEEP_SIZES) and stage is not excluder:
             raise InputError(
                 "Expected only fetch_feature and copy_to after sampling with pad='auto', and exclude_seed_edges before "
@@ -195,7 +195,7 @@ def _ends(kind: str | None, width: int) -> list[NodeType]:
     """The types of the nodes that seeds of a type consist of."""
     if kind is None:
         return [HOMOGENEOUS_NODE] * width
-    return [kind] if width == 1 else list(seed_type_str_to_ntypes(kind, width))
+    return [kind] if width == 1 else [*etype_str_to_tuple(kind)[::2]]
 
 
 def _grown(size: int, number: int) -> int:

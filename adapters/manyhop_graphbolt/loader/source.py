@@ -180,7 +180,7 @@ class Source:
 
     def _draws(self, key: BatchKey) -> BatchContext:
         """Return the context in which the stages of a batch draw, from the first one on."""
-        return BatchContext(key, None, self._chain.ahead[0].first_call)
+        return BatchContext(key, None, self._chain.first_draw)
 
     def sample(self, positions: object) -> Any:
         """Sample around the items at some positions."""

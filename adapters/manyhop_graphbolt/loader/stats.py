@@ -11,14 +11,13 @@ from typing import Any
 
 from torch import Tensor
 
-from manyhop.loading import DROPPED
 from manyhop.loading.pipeline import Stage as StageName
 from manyhop.loading.pipeline import Stats, Streams
 from manyhop.sampling import BatchKey
 from manyhop.system.ranges import ranged, wanted
 from manyhop_graphbolt.features.feature import Gather
 from manyhop_graphbolt.items.minibatch import MiniBatch
-from manyhop_graphbolt.loader.chain import Run, to_gpu
+from manyhop_graphbolt.loader.chain import to_gpu
 from manyhop_graphbolt.stages.features import FeatureFetcher
 from manyhop_graphbolt.stages.negative import NegativeSampler
 from manyhop_graphbolt.stages.sampling import SubgraphSampler
@@ -28,14 +27,15 @@ from manyhop_graphbolt.types import Pipe
 _Part = tuple[StageName, list[Step], Streams | None]
 
 
-class TimedRuns:
+class TimedStages:
     """Stages of a chain, whose times go into the statistics.
 
     Copies to a device and functions of the user count as assembling. On a GPU, sampling and gathering are timed by the
     GPU, everything else by the host.
 
     Args:
-        runs: in order.
+        stages: in order.
+        first: what their draws are counted from.
         gather: what features are gathered by.
         stats: of the loader.
         streams: of the loader; ``None``: it has no GPU.
@@ -45,7 +45,8 @@ class TimedRuns:
 
     def __init__(
         self,
-        runs: Sequence[Run],
+        stages: Sequence[Pipe],
+        first: int,
         gather: Gather,
         stats: Stats,
         streams: Streams | None = None,
@@ -53,55 +54,46 @@ class TimedRuns:
         on_gpu: bool = False,
         replaced: tuple[Pipe, Step] | None = None,
     ) -> None:
-        self._stats = stats
-        self._runs: list[tuple[int, list[_Part]]] = []
-        for run in runs:
-            parts: list[_Part] = []
-            for name, some in groupby(run.stages, _stage_name):
-                part = list(some)
-                on_its_clock = streams if on_gpu and name != "assemble" else None
-                steps = [_step_of(stage, gather, replaced) for stage in part]
-                if name == "sample" and wanted():
-                    steps = [ranged(name)(partial(_in_a_row, steps))]
-                parts.append((name, steps, on_its_clock))
-                on_gpu = on_gpu or any(map(to_gpu, part))
-            self._runs.append((run.first_call, parts))
+        self._stats, self._first = stats, first
+        self._parts: list[_Part] = []
+        for name, some in groupby(stages, _stage_name):
+            part = list(some)
+            on_its_clock = streams if on_gpu and name != "assemble" else None
+            steps = [_step_of(stage, gather, replaced) for stage in part]
+            if name == "sample" and wanted():
+                steps = [ranged(name)(partial(_in_a_row, steps))]
+            self._parts.append((name, steps, on_its_clock))
+            on_gpu = on_gpu or any(map(to_gpu, part))
 
     def __call__(self, item: object, key: BatchKey | None, batch: int, *, calls: int = 0, times: int = 1) -> object:
-        """Return what is left of an item after all stages; ``DROPPED``: nothing.
+        """Return what all stages make of an item.
 
         Args:
             item: the item.
             key: names the item, see :func:`~manyhop_graphbolt.stages.stage.run`; ``None``: this thread makes it.
             batch: its number in the epoch.
-            calls: draws that were made before in the first run.
+            calls: draws that were made before.
             times: how many batches the GPU's times stand for; 0: they are not measured.
         """
-        for first_call, parts in self._runs:
-            with nullcontext() if key is None else drawing(key, calls or first_call):
-                for name, steps, streams in parts:
-                    if streams is None:
-                        start = perf_counter()
-                        for step_ in steps:
-                            item = step_(item)
-                            if item is DROPPED:
-                                return item
-                        self._stats.record(batch, name, start, perf_counter())
-                        continue
-                    begun = streams.mark() if times else None
+        with nullcontext() if key is None else drawing(key, calls or self._first):
+            for name, steps, streams in self._parts:
+                if streams is None:
+                    start = perf_counter()
                     for step_ in steps:
                         item = step_(item)
-                    if begun is not None:
-                        streams.took(times, name, batch, begun, streams.mark())
-            calls = 0
+                    self._stats.record(batch, name, start, perf_counter())
+                    continue
+                begun = streams.mark() if times else None
+                for step_ in steps:
+                    item = step_(item)
+                if begun is not None:
+                    streams.took(times, name, batch, begun, streams.mark())
         return item
 
 
 def _in_a_row(steps: Sequence[Step], item: Any) -> Any:
     for step_ in steps:
         item = step_(item)
-        if item is DROPPED:
-            break
     return item
 
 

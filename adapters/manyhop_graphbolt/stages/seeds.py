@@ -17,7 +17,6 @@ from manyhop_graphbolt.types import (
     Links,
     Nodes,
     etype_str_to_tuple,
-    seed_type_str_to_ntypes,
 )
 
 Added: TypeAlias = tuple[str, int, torch.Size]
@@ -38,7 +37,7 @@ def begin_nodes(minibatch: MiniBatch) -> tuple[Nodes, Nodes | None]:
         ``[num_nodes]`` each; by node type or not.
 
     Raises:
-        InputError: there is nothing to begin with, or seeds that are neither ``[n]`` nor ``[n, k]``.
+        InputError: there is nothing to begin with, or seeds that are neither ``[n]`` nor ``[n, 2]``.
     """
     if not isinstance(minibatch, MiniBatch):
         raise InputError(
@@ -132,10 +131,11 @@ def _of_seeds(minibatch: MiniBatch, seeds: Nodes, times: Nodes | None) -> tuple[
     nodes = _Nodes(times is not None)
     added: dict[Any, Any] = {}
     for name, some in seeds.items() if isinstance(seeds, dict) else [(_ONLY, seeds)]:
-        if some.dim() not in (1, 2):
+        if some.dim() != 1 and (some.dim() != 2 or some.shape[1] != 2):
             raise InputError(
-                f"Expected seeds of shape [n] (nodes) or [n, k] (links between k nodes), got {list(some.shape)}"
+                f"Expected seeds of shape [n] (nodes) or [n, 2] (edges), got {list(some.shape)}"
                 + (f" of type '{name}'." if hetero else ".")
+                + " Cut hyperlinks into pairs of nodes."
             )
         what = f"seeds of type '{name}'" if hetero else "seeds"
         check_no_mask(what, some)
@@ -147,8 +147,8 @@ def _of_seeds(minibatch: MiniBatch, seeds: Nodes, times: Nodes | None) -> tuple[
         elif some.dim() == 1:
             added[name] = nodes.add(name, some, when, as_they_are=True)
         else:
-            types = seed_type_str_to_ntypes(name, some.shape[1])
-            added[name] = tuple(nodes.add(t, ends, when) for t, ends in zip(types, some.unbind(dim=1), strict=True))
+            src, _, dst = etype_str_to_tuple(name)
+            added[name] = nodes.add(src, some[:, 0], when), nodes.add(dst, some[:, 1], when)
     found, found_times = nodes.finish()
     compacted = {
         name: torch.stack([nodes.place(end) for end in slot], dim=1)

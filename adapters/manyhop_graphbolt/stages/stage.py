@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch.utils.data import IterDataPipe
-from torch.utils.data.datapipes.iter import Filter, Mapper
+from torch.utils.data.datapipes.iter import Mapper
 
 from manyhop.arguments import callables, flag
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_NODE
-from manyhop.loading import DROPPED, BatchContext
+from manyhop.loading import BatchContext
 from manyhop.sampling import BatchKey, SampledSubgraph
 from manyhop_graphbolt.items.minibatch import MiniBatch
 from manyhop_graphbolt.pipes import DataPipe, check_hints, functional_datapipe, move
@@ -24,8 +24,8 @@ from manyhop_graphbolt.types import Pipe, etype_tuple_to_str
 
 Step = Callable[[Any], Any]
 
-REST = 1 << 15
-"""What draws of functions after the last stage of ours are counted from: more than are made before."""
+FUNCTIONS = 1 << 15
+"""The first draw of functions after the last stage of ours: more than are made before."""
 
 _OURS = __name__.rpartition(".")[0]
 
@@ -46,69 +46,50 @@ class Stage(DataPipe):
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
-        source, stages = chain_of(self)
-        first = 2 * REST * num_parts_before(source)
-        for item in source:
+        chain = chain_of(self)
+        first = first_draw(chain.source)
+        for item in chain.source:
             key = getattr(item, "key", None)
-            yield run(stages.rest, run(stages.ours, item, key, first_call=first), key, first_call=first + REST)
+            yield run(chain.functions, run(chain.stages, item, key, first), key, first + FUNCTIONS)
 
     def __len__(self) -> int:
         """Number of items, where the source knows it."""
         return len(self.datapipe)
 
 
-class Stages(NamedTuple):
-    """What is done to items one by one: stages, and torch's ``map``."""
+class StageChain(NamedTuple):
+    """A chain of pipes, cut into a source and the stages that handle its items one by one."""
 
-    ours: list[Pipe]
+    source: Pipe
+    """An item sampler, or another pipe that decides which items there are."""
+
+    stages: list[Pipe]
     """Up to the last stage that samples, fetches, moves, ..., and functions of the user between those."""
 
-    rest: list[Pipe]
+    functions: list[Pipe]
     """Functions of the user that come after them."""
 
 
-def chain_of(pipe: Pipe) -> tuple[Pipe, Stages]:
-    """The pipe that a chain begins with, and what is done to its items one by one."""
+def chain_of(pipe: Pipe) -> StageChain:
+    """Return the chain that ends with a pipe; torch's ``map`` is a stage, too."""
     stages: list[Pipe] = []
     while isinstance(pipe, Stage) or _is_map(pipe):
         stages.insert(0, pipe)
         pipe = pipe.datapipe
     cut = max((i + 1 for i, stage in enumerate(stages) if is_ours(stage)), default=0)
-    return pipe, Stages(stages[:cut], stages[cut:])
+    return StageChain(pipe, stages[:cut], stages[cut:])
 
 
-def upstream_of(source: Pipe) -> str | None:
-    """The attribute of a pipe that is the pipe before it; ``None`` where there is none, or more than one."""
-    names = [name for name, value in getattr(source, "__dict__", {}).items() if isinstance(value, IterDataPipe)]
-    return names[0] if len(names) == 1 else None
+def pipe_before(source: Pipe) -> Pipe | None:
+    """Return the pipe that a source takes its items from; ``None``: there is none, or more than one."""
+    found = [value for value in getattr(source, "__dict__", {}).values() if isinstance(value, IterDataPipe)]
+    return found[0] if len(found) == 1 else None
 
 
-class Relay(DataPipe):
-    """Stands before a pipe that a loader cannot look into: hands it what the loader has made ahead.
-
-    Without a loader at work it hands on what the pipe before it gives.
-    """
-
-    def __init__(self, datapipe: Pipe) -> None:
-        super().__init__()
-        self.datapipe = datapipe
-        self.made_ahead: Iterator[Any] | None = None
-
-    def __iter__(self) -> Iterator[Any]:
-        made, self.made_ahead = self.made_ahead, None
-        yield from self.datapipe if made is None else made
-
-    def __len__(self) -> int:
-        return len(self.datapipe)
-
-
-def num_parts_before(source: Pipe) -> int:
-    """How many parts a chain has before the one that begins with this pipe."""
-    name = upstream_of(source)
-    if name is None:
-        return 0
-    before = getattr(source, name)
-    return 1 + num_parts_before(chain_of(before.datapipe if isinstance(before, Relay) else before)[0])
+def first_draw(source: Pipe) -> int:
+    """Return what the draws of stages after a source are counted from: those of stages before it come first."""
+    before = pipe_before(source)
+    return 0 if before is None else 2 * FUNCTIONS + first_draw(chain_of(before).source)
 
 
 def _is_map(pipe: Pipe) -> TypeGuard[Mapper[object]]:
@@ -131,39 +112,29 @@ def is_of_this_package(stage: Pipe) -> bool:
     return type(stage).__module__.startswith(_OURS)
 
 
-def run(stages: Sequence[Pipe], item: object, key: BatchKey | None, *, first_call: int = 0) -> object:
-    """What is left of an item after all stages.
+def run(stages: Sequence[Pipe], item: object, key: BatchKey | None, first: int = 0) -> object:
+    """Return what all stages make of an item.
 
     Args:
-        stages: one of the lists that :func:`chain_of` gives.
+        stages: in order.
         item: the item.
         key: names the item: what is drawn is a function of it; ``None``: it comes from torch's default generator.
-        first_call: what the draws are counted from. It differs for parts of a chain that are run apart.
+        first: what the draws are counted from.
     """
-    with drawing(key, first_call):
+    with drawing(key, first):
         for stage in stages:
             item = step(stage, item)
     return item
 
 
-def is_filter(pipe: object) -> bool:
-    """Whether a pipe is torch's ``filter``, or a class of the user that is one with a function of its own."""
-    return isinstance(pipe, Filter) and type(pipe).__iter__ is Filter.__iter__
-
-
 def step(stage: Any, item: Any) -> object:
-    """What one stage does to an item; ``DROPPED``: a filter leaves it out."""
-    if isinstance(stage, Stage):
-        return stage.step(item)
-    if isinstance(stage, Filter):
-        keeps, item = stage._returnIfTrue(item)
-        return item if keeps else DROPPED
-    return stage._apply_fn(item)
+    """Return what one stage makes of an item."""
+    return stage.step(item) if isinstance(stage, Stage) else stage._apply_fn(item)
 
 
-def drawing(key: BatchKey | None, first_call: int = 0) -> AbstractContextManager[object]:
+def drawing(key: BatchKey | None, first: int = 0) -> AbstractContextManager[object]:
     """In the body, samplers draw for the batch that ``key`` names; without one, as outside."""
-    return nullcontext() if key is None else BatchContext(key, None, first_call)
+    return nullcontext() if key is None else BatchContext(key, None, first)
 
 
 @functional_datapipe("transform")

@@ -3,7 +3,7 @@
 from manyhop.loading import folders as folders
 from manyhop.loading.epoch import Epoch
 from manyhop.loading.facts import graph_facts, plain, rows_fact
-from manyhop.loading.iterator import DROPPED, EpochIterator, Item, Progress, Threads
+from manyhop.loading.iterator import EpochIterator, Item, Progress, Threads
 from manyhop.loading.keys import BatchContext, batch_key, current_key, current_turn, draw_seed, next_key
 from manyhop.loading.loader import EpochLoader
 from manyhop.loading.options import EngineName, check_engine, check_options, check_placement, check_rank_options
@@ -14,7 +14,6 @@ from manyhop.loading.swap import Swap
 from manyhop.loading.which_gpu import own_gpu
 
 __all__ = [
-    "DROPPED",
     "BatchContext",
     "EngineName",
     "Epoch",

@@ -24,9 +24,6 @@ _ENDLESS = 1 << 60
 REPLAY = "loader.load_state_dict(loader.state_dict()); next(iter(loader))"
 """Makes the batch of a loader that failed once more."""
 
-DROPPED = object()
-"""What is made instead of a batch that the user's own code leaves out: it counts as received, and is not handed out."""
-
 
 @dataclass
 class Progress:
@@ -163,9 +160,7 @@ class EpochIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         with self._pipeline.lock:
-            while (value := self._hand_out()) is DROPPED:
-                pass
-            return value
+            return self._hand_out()
 
     def _hand_out(self) -> Any:
         # Between two training steps, which empty the processor's caches: what is done with every batch is short.

@@ -63,9 +63,6 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
     """Which samples on a GPU, where the user names one."""
 
     _gpu: Any = None
-    _for_user = True
-    """Whether the batches are the user's, who waits for them; else they are for another loader."""
-
     _replay = REPLAY
     """What makes a batch that failed once more."""
 
@@ -246,7 +243,7 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
             make,
             finish,
             self._threads(),
-            self._stats if self._for_user else None,
+            self._stats,
             None if stateful is None else stateful.state_dict,
             length,
             rounds,
