@@ -148,7 +148,7 @@ def test_columns_of_a_gpu(monkeypatch):
     plan = manyhop_dgl.NeighborSampler([2, -1]).plan(g)
     seeds = ({"user": torch.arange(9)}, {"game": torch.arange(0)})
     samples = [plan.engine.sample(plan.request(some, KEY, None)) for some in seeds]
-    pad = Padder(pad_sizes([Counts.of(sample) for sample in samples]), torch.device("cpu"), num_trees=9)
+    pad = Padder(pad_sizes([Counts.of(sample) for sample in samples]), num_trees=9)
     wanted = cut_all(samples) + cut_all(samples, pad=pad)
     monkeypatch.setattr(cut, "_fill", indptr.fill)
     monkeypatch.setattr(indptr, "_MOST_TILES", 1)

@@ -92,13 +92,13 @@ def test_samples_are_padded_as_on_the_cpu(graph: Any, options: dict[str, Any]) -
     sizes = pad_sizes(
         [Counts.of(s) for s in batches[:2]], seeds={"a": 64} if options != MODES[3] else None, empty=["none"]
     )
-    compare(Padder(sizes, CPU, num_trees=64), batches)
+    compare(Padder(sizes, num_trees=64), batches)
 
 
 def test_samples_of_several_sizes_at_once(graph: Any) -> None:
     batches = samples(graph, (2, 0)) + samples(graph, (9, 9), replace=True)
     sizes = pad_sizes([Counts.of(s) for s in batches[:2]])
-    padder = Padder(sizes, CPU, num_trees=64)
+    padder = Padder(sizes, num_trees=64)
     assert len({padded.grown for padded in padder(batches)}) > 1
     compare(padder, batches)
 
@@ -108,7 +108,7 @@ def test_large_samples_take_programs_several_turns(graph: Any) -> None:
     batches = samples(graph)[:1]
     sizes = pad_sizes([Counts.of(batches[0])])
     sizes = replace(sizes, edges={e: tuple(n and 70_000 for n in own) for e, own in sizes.edges.items()})
-    compare(Padder(sizes, CPU, num_trees=64), batches)
+    compare(Padder(sizes, num_trees=64), batches)
 
 
 def test_samples_without_edges(graph: Any) -> None:
@@ -123,7 +123,7 @@ def test_samples_without_edges(graph: Any) -> None:
         num_sampled_nodes={t: [5 * (t == "a"), 0, 0, 0] for t in NUM_NODES},
         num_sampled_edges={e: [0, 0, 0] for e in EDGES},
     )
-    compare(Padder(pad_sizes([Counts.of(sample)]), CPU, num_trees=64), [empty, sample, empty])
+    compare(Padder(pad_sizes([Counts.of(sample)]), num_trees=64), [empty, sample, empty])
 
 
 def test_samples_as_a_user_may_have_changed_them(graph: Any) -> None:
@@ -135,7 +135,7 @@ def test_samples_as_a_user_may_have_changed_them(graph: Any) -> None:
         row=sample.row | {e: sample.row[e].int()},
         edge_id=sample.edge_id | {e: None},
     )
-    compare(Padder(pad_sizes([counted]), CPU, num_trees=64), [other, sample])
+    compare(Padder(pad_sizes([counted]), num_trees=64), [other, sample])
     frame = GPUFrame(pad_sizes([counted]))
     with pytest.raises(InputError, match="as the counts per hop of the sample say"):
         fill([frame], [on_device(replace(sample, row=sample.row | {e: sample.row[e][1:]}))], [counted], DEVICE, 64)
@@ -166,7 +166,7 @@ def test_rows_of_padding_are_cleared(graph: Any, dtype: torch.dtype, columns: in
 
 def test_rows_that_kernels_do_not_clear(graph: Any) -> None:
     sample = samples(graph)[0]
-    (padded,) = Padder(pad_sizes([Counts.of(sample)]), CPU, num_trees=64)([sample])
+    (padded,) = Padder(pad_sizes([Counts.of(sample)]), num_trees=64)([sample])
     frame = GPUFrame(padded.sizes)
     ((_, _, _, jobs),) = fill([frame], [on_device(sample)], [padded.counts], DEVICE, 64)
     on_gpu = replace(padded, jobs=jobs)

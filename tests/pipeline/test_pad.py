@@ -46,7 +46,7 @@ MODES = [{}, {"expand": "all"}, {"disjoint": True}, {"subgraph": "induced"}, {"r
 def test_what_is_padding(graph, options):
     batches = list(samples(graph, **options))
     sizes = pad_sizes([Counts.of(s) for s in batches[:4]], seeds={"a": 8}, empty=["none"])
-    padder = Padder(sizes, CPU, num_trees=8)
+    padder = Padder(sizes, num_trees=8)
     for sample in batches:
         (padded,) = padder([sample])
         out, sizes = padded.sample, padder.sizes.grown(padded.grown)
@@ -98,7 +98,7 @@ def convolve(sample, x, num_hops):
 def test_models_that_trim_their_layers_compute_the_same(graph, options):
     batches = list(samples(graph, **options))
     sizes = pad_sizes([Counts.of(s) for s in batches])
-    padder = Padder(sizes, CPU, num_trees=8)
+    padder = Padder(sizes, num_trees=8)
     generator = torch.Generator().manual_seed(0)
     x = {t: torch.rand(max(n, 1), 4, generator=generator, dtype=torch.float64) for t, n in NUM_NODES.items()}
     for sample in batches:
@@ -142,7 +142,7 @@ def test_a_sample_that_is_too_large_is_padded_to_larger_sizes(graph):
     small, large = (next(samples(graph, replace=again)) for again in (False, True))
     sizes = pad_sizes([Counts.of(small)])
     edges = {e: tuple(n // 2 for n in blocks) for e, blocks in Counts.of(small).edges.items()}
-    padder = Padder(replace(sizes, edges=edges), CPU, num_trees=8)
+    padder = Padder(replace(sizes, edges=edges), num_trees=8)
     first, second = padder([small, large])
     assert first.grown == second.grown == 1
     assert [n.shape for n in first.sample.node.values()] == [n.shape for n in second.sample.node.values()]

@@ -13,10 +13,10 @@ from torch_geometric.data import Data
 
 pytest.importorskip("triton", minversion="3.5", reason="GPU kernels need triton 3.5 or later")
 import manyhop.loading.pipeline.gpu
-from manyhop.loading import padding
 from manyhop.loading.pipeline import block_sizes
 from manyhop.loading.pipeline.streams import tensors_in
 from manyhop_pyg import FeatureStore, GraphStore, NeighborLoader
+from manyhop_pyg.loaders import padding
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a CPU stands for the GPU")
 

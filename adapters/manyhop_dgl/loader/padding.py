@@ -13,7 +13,6 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.loading.padding import (
-    FixedSizes,
     Pad,
     check_names_of_masks,
     check_pad_option,
@@ -21,7 +20,7 @@ from manyhop.loading.padding import (
     lengthened,
     mask_of,
 )
-from manyhop.loading.pipeline import Counts, PadSizes
+from manyhop.loading.pipeline import Counts, Padder, PadSizes, pad_sizes
 from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds
@@ -87,15 +86,8 @@ class Padding:
         if of_nodes and of_one_type:
             kind = next(t for t, n in tensors[0].num_seeds.items() if n)
             num_seeds = {t: batch_size if t == kind else 0 for t in tensors[0].num_seeds}
-        fixed = FixedSizes(
-            [one.counts for one in tensors],
-            empty=empty_types(graph),
-            seeds=num_seeds,
-            num_trees=batch_size,
-            device=device,
-        )
-        self.sizes: PadSizes = fixed.sizes
-        self.pad: PadSamples = fixed.pad
+        self.sizes = pad_sizes([one.counts for one in tensors], seeds=num_seeds, empty=empty_types(graph))
+        self.pad: PadSamples = Padder(self.sizes, num_trees=batch_size, device=device)
         margin = 0.0 if of_one_type else _MARGIN
         edges = [one for one in samples if isinstance(one, EdgeTensors)]
         self._positives = _sizes_of_pairs([one.ends for one in edges], margin)

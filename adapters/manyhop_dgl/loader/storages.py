@@ -194,22 +194,18 @@ class Prefetcher(Prefetching):
         return bytes_of(rows)
 
     def settle(self, batch: object) -> object:
-        """The batch with the values in their places."""
-        return _settled(batch)
+        """Return the batch with the values in their places."""
+        return apply_nested(batch, lambda part: part.value if isinstance(part, _Place) else part)
 
     def collect(self, value: object, wanted: list[Wanted]) -> object:
         """Note what is wanted for a batch. Returns it with a place for each lazy feature outside of graphs."""
-        if isinstance(value, dgl.DGLGraph):
-            self._collect_graph(value, wanted)
-            return value
-        if isinstance(value, LazyFeature):
-            return self._collect_other(value, wanted)
-        if isinstance(value, Mapping):  # once per batch: not by apply_nested, which takes twice as many calls
-            return {key: self.collect(part, wanted) for key, part in value.items()}
-        if isinstance(value, tuple):
-            parts: list[Any] = [self.collect(part, wanted) for part in value]
-            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-        return [self.collect(part, wanted) for part in value] if isinstance(value, list) else value
+
+        def collect(part: object) -> object:
+            if isinstance(part, dgl.DGLGraph):
+                self._collect_graph(part, wanted)
+            return self._collect_other(part, wanted) if isinstance(part, LazyFeature) else part
+
+        return apply_nested(value, collect)
 
     def _collect_graph(self, g: dgl.DGLGraph, wanted: list[Wanted]) -> None:
         for frames, kinds, id_name, storage in (
@@ -251,18 +247,6 @@ class _Place:
 
     def put(self, value: object) -> None:
         self.value = value
-
-
-def _settled(value: object) -> object:
-    """The same with the values in their places."""
-    if isinstance(value, _Place):
-        return value.value
-    if isinstance(value, dict):
-        return {key: _settled(part) for key, part in value.items()}
-    if isinstance(value, tuple):
-        parts: list[Any] = [_settled(part) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    return [_settled(part) for part in value] if isinstance(value, list) else value
 
 
 def _source(storage: Callable[[str, Any], object], name: str, kind: object, title: str) -> object:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop.loading.padding import FixedSizes, Pad, check_pad_option, lengthened, mask_of
-from manyhop.loading.pipeline import Counts, Padded, PadSizes
+from manyhop.loading.padding import Pad, check_pad_option, lengthened, mask_of
+from manyhop.loading.pipeline import Counts, Padded, Padder, pad_sizes
 from manyhop.sampling import SampledSubgraph
 from manyhop_graphbolt.graph.topology import Topology
 from manyhop_graphbolt.items.minibatch import MiniBatch
@@ -90,10 +90,8 @@ class Padding:
         seeds: dict[NodeType, int] | None = None
         if alone and first.are_nodes:
             seeds = {t: batch_size if t == (kind or HOMOGENEOUS_NODE) else 0 for t in counts[0].nodes}
-        self._fixed = FixedSizes(
-            counts, empty=_empty_types(sampling.graph), seeds=seeds, num_trees=batch_size, device=device
-        )
-        self.sizes: PadSizes = self._fixed.sizes
+        self.sizes = pad_sizes(counts, seeds=seeds, empty=_empty_types(sampling.graph))
+        self._pad = Padder(self.sizes, num_trees=batch_size, device=device)
         most = Sizes()
         for one in seeds_of:
             most |= {t: max(part.number, most.get(t, 0)) for t, part in one.items()}
@@ -111,7 +109,7 @@ class Padding:
     ) -> list[MiniBatch]:
         if self._excluder is not None:
             by_type = [self._excluder.before_padding(*both) for both in zip(minibatches, by_type, strict=True)]
-        padded = self._fixed.pad(by_type)
+        padded = self._pad(by_type)
         layers = layers_of([one.sample for one in padded], with_ids=with_ids)
         put_layers(minibatches, layers)
         for minibatch, own, one in zip(minibatches, layers, padded, strict=True):

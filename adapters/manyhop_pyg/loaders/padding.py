@@ -16,7 +16,6 @@ from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading import current_turn
 from manyhop.loading.padding import (
-    FixedSizes,
     Pad,
     check_names_of_masks,
     check_pad_option,
@@ -24,7 +23,7 @@ from manyhop.loading.padding import (
     lengthened,
     mask_of,
 )
-from manyhop.loading.pipeline import Counts, Padded, PaddedRows, PadSizes, Stats, clear_rows
+from manyhop.loading.pipeline import Counts, Padded, PaddedRows, Padder, Stats, clear_rows, pad_sizes
 from manyhop.sampling import SampledSubgraph
 from manyhop_pyg.batch.output import to_sampler_output
 from manyhop_pyg.batch.plan import Column as PlannedColumn
@@ -112,14 +111,8 @@ class Padding:
             if _is_of_nodes(outs[0].metadata) and hops
             else None
         )
-        self._fixed = FixedSizes(
-            [Counts.of(s) for s in samples],
-            empty=empty_types(self._topology.graph),
-            seeds=seeds,
-            num_trees=batch_size,
-            device=device,
-        )
-        self.sizes: PadSizes = self._fixed.sizes
+        self.sizes = pad_sizes([Counts.of(s) for s in samples], seeds=seeds, empty=empty_types(topology.graph))
+        self._pad = Padder(self.sizes, num_trees=batch_size, device=device)
         self._num_labels = max(out.metadata[1].size(1) if _is_binary(out.metadata) else 0 for out in outs)
         self._neg_sampling = neg_sampling
 
@@ -133,7 +126,7 @@ class Padding:
             )
         samples = [_to_sample(out, self._topology) for out in outs]
         results = []
-        for padded, out, num_inputs in zip(self._fixed.pad(samples), outs, sizes, strict=True):
+        for padded, out, num_inputs in zip(self._pad(samples), outs, sizes, strict=True):
             result = to_sampler_output(padded.sample, self._topology)
             if _is_of_edge_types(out.metadata):
                 result.metadata, seed_masks = self._pad_edge_types(out.metadata, padded)

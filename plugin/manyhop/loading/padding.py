@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import torch
@@ -12,9 +12,9 @@ from manyhop.errors import FeatureError, InputError
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.loading.adapter import SeedSource
 from manyhop.loading.keys import BatchContext
-from manyhop.loading.pipeline import BatchPlan, Counts, Padded, Padder, PadSizes, pad_sizes
+from manyhop.loading.pipeline import BatchPlan
 from manyhop.loading.pipeline.block_sizes import PROBES
-from manyhop.sampling import BatchKey, SampledSubgraph
+from manyhop.sampling import BatchKey
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
@@ -42,47 +42,6 @@ def empty_types(graph: Graph) -> list[NodeType | EdgeType]:
     """Return the types that a graph has no nodes, or edges, of."""
     nodes: list[NodeType | EdgeType] = [t for t, n in graph.num_nodes.items() if n == 0]
     return nodes + [t for t in graph.edge_types if graph.num_edges(t) == 0]
-
-
-class FixedSizes:
-    """The sizes of the batches of one loader. Safe to call from several threads.
-
-    Args:
-        counts: of some batches; see :func:`probe`.
-        empty: types without nodes or edges, of which there is no padding.
-        seeds: node type -> seeds of a full batch, where all full batches have as many.
-        num_trees: the tree of padding nodes, in disjoint samples.
-        device: the GPU of the batches, whose kernels are loaded now; ``None``: the CPU.
-    """
-
-    def __init__(
-        self,
-        counts: Sequence[Counts],
-        *,
-        empty: Collection[NodeType | EdgeType],
-        seeds: Mapping[NodeType, int] | None,
-        num_trees: int,
-        device: torch.device | None,
-    ) -> None:
-        self.sizes: PadSizes = pad_sizes(counts, seeds=seeds, empty=empty)
-        self._num_trees = num_trees
-        self._padders: dict[torch.device, Padder] = {}
-        if device is not None:
-            self._padder(device)
-
-    def pad(self, samples: Sequence[SampledSubgraph]) -> list[Padded]:
-        """Return the samples, padded."""
-        return self._padder(next(iter(samples[0].node.values())).device)(samples)
-
-    def _padder(self, device: torch.device) -> Padder:
-        """That of samples on a device."""
-        padder = self._padders.get(device)
-        if padder is None:
-            padder = self._padders.setdefault(device, Padder(self.sizes, device, num_trees=self._num_trees))
-        return padder
-
-    def __getstate__(self) -> dict[str, object]:
-        return self.__dict__ | {"_padders": {}}  # whose tables lie on devices
 
 
 def probe(plan: BatchPlan, seeds: SeedSource[SampleT], gpu: GPURuntime | None) -> list[SampleT]:

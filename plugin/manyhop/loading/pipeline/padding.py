@@ -80,27 +80,29 @@ class PaddedRows(NamedTuple):
 
 
 class Padder:
-    """Pads samples to fixed sizes, on one device; safe to call from several threads and on several streams.
+    """Pads samples to fixed sizes; safe to call from several threads and on several streams.
 
     Args:
         sizes: sizes of the blocks; a sample that they do not hold gets grown ones.
-        device: where the samples are.
         num_trees: largest number of trees of a disjoint sample; padding nodes are in tree ``num_trees``.
+        device: a GPU whose kernels are loaded now; ``None``: when a sample there is padded first.
     """
 
-    def __init__(self, sizes: PadSizes, device: torch.device, *, num_trees: int) -> None:
-        self.sizes, self.device, self._num_trees = sizes, device, num_trees
-        self._frames: dict[int, Any] = {}
-        if triton_compiler.runs_on(device):
+    def __init__(self, sizes: PadSizes, *, num_trees: int, device: torch.device | None = None) -> None:
+        self.sizes, self._num_trees = sizes, num_trees
+        self._frames: dict[tuple[bool, int], Any] = {}
+        if device is not None and triton_compiler.runs_on(device):
             _kernels().prepare_padding(device)
 
     def __call__(self, samples: Sequence[SampledSubgraph]) -> list[Padded]:
-        """The padded samples; on a GPU, all of them by one kernel."""
+        """Return the padded samples of one device; on a GPU, one kernel pads all of them."""
+        device = next(iter(samples[0].node.values())).device
+        on_gpu = triton_compiler.runs_on(device)
         counts = [Counts.of(sample) for sample in samples]
         grown = [self.sizes.times_to_fit(own) for own in counts]
-        frames = [self._frame(times) for times in grown]
-        if triton_compiler.runs_on(self.device):
-            filled: list[Filled] = _kernels().fill(frames, samples, counts, self.device, self._num_trees)
+        frames = [self._frame(times, on_gpu=on_gpu) for times in grown]
+        if on_gpu:
+            filled: list[Filled] = _kernels().fill(frames, samples, counts, device, self._num_trees)
         else:
             filled = [frame.fill(*sample) for frame, *sample in zip(frames, samples, counts, strict=True)]
         for (out, *_), frame, sample, own in zip(filled, frames, samples, counts, strict=True):
@@ -111,15 +113,17 @@ class Padder:
             for (out, nodes, edges, jobs), frame, own, times in zip(filled, frames, counts, grown, strict=True)
         ]
 
-    def _frame(self, times: int) -> Any:
-        """That of sizes which have grown so many times."""
-        frame = self._frames.get(times)
+    def _frame(self, times: int, *, on_gpu: bool) -> Any:
+        """Return the frame for sizes that have grown ``times`` times."""
+        frame = self._frames.get((on_gpu, times))
         if frame is None:
             sizes = self.sizes.grown(times)
-            on_gpu = triton_compiler.runs_on(self.device)
             made = _kernels().GPUFrame(sizes) if on_gpu else _Frame(sizes, self._num_trees)
-            frame = self._frames.setdefault(times, made)
+            frame = self._frames.setdefault((on_gpu, times), made)
         return frame
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_frames": {}}
 
 
 def clear_rows(rows: Sequence[PaddedRows]) -> None:

@@ -14,7 +14,7 @@ from manyhop.sampling.check import check_hgt_spec, check_request
 from manyhop.sampling.contract import HGTSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.cpu.output import Empty, describe_edges, empty, induced_edges, node_columns, nodes_per_hop
 from manyhop.sampling.cpu.paging import pages_edges
-from manyhop.sampling.cpu.workspace import LOW64, Workspace
+from manyhop.sampling.cpu.workspace import Workspace, key_of
 
 _NO_LIMIT = 1 << 62
 
@@ -100,7 +100,7 @@ class CPUHGTSampler:
         ws = memory.batch
         ws.begin()
         memory.candidates.begin()
-        key = np.array([part & LOW64 for part in request.key], np.uint64)
+        key = key_of(request.key)
         seeds = np.zeros((len(request.seeds), 3), np.int64)
         keep = [ids.contiguous() for ids in request.seeds.values()]
         for i, (node_type, ids) in enumerate(zip(request.seeds, keep, strict=True)):

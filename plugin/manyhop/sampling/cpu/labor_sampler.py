@@ -16,7 +16,7 @@ from manyhop.sampling.contract import LaborSpec, NeighborSpec, NodeRequest, Samp
 from manyhop.sampling.cpu import tables as c
 from manyhop.sampling.cpu.output import Empty, empty
 from manyhop.sampling.cpu.sampler import CPUSampler
-from manyhop.sampling.cpu.workspace import LOW64, Workspace
+from manyhop.sampling.cpu.workspace import Workspace, key_of
 
 
 class CPULaborSampler:
@@ -87,7 +87,7 @@ class _Hops(CPUSampler):
             sources = [self._num_nodes[src] for _, src, _ in self._types]
             distinct = max(map(min, totals, sources), default=0)
             scratch.reserve_entries(max(totals, default=0), distinct)
-        key = np.array([part & LOW64 for part in scratch.begin(request)], np.uint64)
+        key = key_of(scratch.begin(request))
         arguments = (self._edges, ws.nodes, ws.found, ws.mode, scratch.labor, fanout, key)
         ws.expect(0)
         while (t := self._labor.pick_labor(*arguments)) >= 0:

@@ -27,7 +27,7 @@ from manyhop.sampling.cpu.output import (
     nodes_per_hop,
 )
 from manyhop.sampling.cpu.paging import pages_edges
-from manyhop.sampling.cpu.workspace import LOW64, Workspace
+from manyhop.sampling.cpu.workspace import Workspace, key_of
 
 _HUGE_FANOUT = 1 << 16
 _BYTES_PER_EDGE = 24  # of a sample
@@ -120,7 +120,7 @@ class CPUSampler:
         ws.begin()
         seeds, keep = self._seeds(ws, request)
         keep += self._exclude(ws, request)
-        key = np.array([part & LOW64 for part in request.key], np.uint64)
+        key = key_of(request.key)
         counts = np.empty((self._num_hops + 1, len(self._num_nodes) + len(self._types)), np.int64)
         ws.mode["hop"] = -1
         outputs: list[tuple[Tensor, Tensor]] = []

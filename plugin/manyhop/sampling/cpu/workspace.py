@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,7 @@ from manyhop.errors import CapacityError
 from manyhop.sampling.cpu import tables as c
 from manyhop.system.memory import require_memory
 
-LOW64 = (1 << 64) - 1
-"""What kernels get of the integers of a key."""
+_LOW64 = (1 << 64) - 1
 
 TABLE_OF_ALL_NODES = 1 << 25
 """Node types up to this size get a table with a slot per node, larger ones a hash table of the batch's size."""
@@ -24,6 +23,11 @@ LARGE = 1 << 28
 
 LIMIT = 2**31 - 1
 """Slots hold stamp + local id as a number of 31 bits."""
+
+
+def key_of(parts: Iterable[int]) -> npt.NDArray[np.uint64]:
+    """Return a key as kernels read it: the low 64 bits of each integer."""
+    return np.array([part & _LOW64 for part in parts], np.uint64)
 
 
 class Workspace:
