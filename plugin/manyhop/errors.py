@@ -6,6 +6,7 @@
     │   ├── FeatureError                  a feature tensor: length, dtype, kind
     │   └── StateError                    a state_dict that does not belong to this loader
     ├── RankError (also RuntimeError)     another rank failed, is late, is gone or was called differently; names it
+    ├── StaleStepError (also RuntimeError)  a captured step computed something else than the eager step
     ├── CapacityError (also MemoryError)  something does not fit in memory, reported before it is tried, or on a disk
     └── MissingExtraError (also ImportError)  an optional package is needed; names the extra that brings it
 
@@ -48,6 +49,10 @@ class RankError(ManyhopError, RuntimeError):
     def __init__(self, message: str, *, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(message)
         self.ranks = ranks
+
+
+class StaleStepError(ManyhopError, RuntimeError):
+    """A replay of a captured step computed something else than the step does eagerly, whose results are in place."""
 
 
 class CapacityError(ManyhopError, MemoryError):

@@ -53,6 +53,8 @@ class Embedding(nn.Module):
         RankError: ranks make different tables, or are late.
     """
 
+    not_captured = "it reads a manyhop.Embedding, whose gradients the host collects. Read its rows before the step"
+
     def __init__(
         self,
         num_rows: int,

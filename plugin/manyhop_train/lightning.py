@@ -7,14 +7,13 @@ import importlib
 import logging
 import numbers
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.loading import EpochLoader
-from manyhop_train.capture.code import uses_argument
 
 _LOG = logging.getLogger("manyhop")
 
@@ -60,11 +59,17 @@ class CaptureSteps(_callback()):  # type: ignore[misc]  # the class is found at 
 
     Args:
         capture: of the adapter: ``manyhop_pyg.capture`` or ``manyhop_dgl.capture``.
+        watch: objects that ``training_step`` reads and that may change, as for ``capture``.
+        verify: every how many replays are checked, as for ``capture``.
+
+    Raises:
+        InputError: ``watch`` or ``verify`` are wrong.
     """
 
-    def __init__(self, capture: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]) -> None:
+    def __init__(self, capture: Callable[..., Any], *, watch: Sequence[object] = (), verify: int | None = None) -> None:
         super().__init__()
-        self._capture = capture
+        self._capture = functools.partial(capture, watch=watch, verify=verify)
+        self._capture(self._run)  # which checks them
         self._captured: Any = None
         self._trainer: Any = None
         self._accumulates = False
@@ -99,9 +104,6 @@ class CaptureSteps(_callback()):  # type: ignore[misc]  # the class is found at 
         self._give_back(pl_module)  # after a search for a learning rate, which trains, too
         self._trainer, self._accumulates = trainer, False
         self._captured = self._capture(self._run)
-        self._captured.reads(pl_module.training_step)
-        if (name := uses_argument(pl_module.training_step, 2)) is not None:
-            self._captured.stop(f"training_step reads '{name}', which replays do not change. Leave it out")
         for method in (self._training_step, self._optimizer_step, self._log):
             name = method.__name__.removeprefix("_")
             self._own[name] = getattr(pl_module, name)

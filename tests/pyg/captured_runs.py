@@ -21,7 +21,7 @@ from tape import Tape
 
 from manyhop.masks import masked_mean
 from manyhop_pyg import NeighborLoader, capture
-from manyhop_train.capture import code
+from manyhop_train.capture import step as step_
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -76,7 +76,7 @@ class Both:
         if device == "cpu":
             tape = Tape()
             patch.setattr("manyhop_train.capture.step.recorder_of", lambda device: tape)
-            patch.setattr(code, "_NOT_THE_USERS", code._NOT_THE_USERS | {"tape", "recorder_stand_in"})
+            patch.setattr(step_, "_NOT_THE_USERS", step_._NOT_THE_USERS | {"tape", "recorder_stand_in"})
 
     def compare(self, change: Any = nothing, make: Any = lambda run: run.train, epochs: int = 3, **options: Any) -> Any:
         """Compare losses and weights. Return the captured step that ``make(run)`` returns."""

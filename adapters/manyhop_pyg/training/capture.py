@@ -22,7 +22,9 @@ R = TypeVar("R")
 _ATOMS: Final = frozenset({int, float, str, bool, type(None)})
 
 
-def capture(step: Callable[[Batch], R]) -> CapturedStep[Batch, R]:
+def capture(
+    step: Callable[[Batch], R], *, watch: Sequence[object] = (), verify: int | None = None
+) -> CapturedStep[Batch, R]:
     """Capture a training step once per size of its batches as a CUDA graph, and replay it afterwards.
 
     ``step(batch)`` calculates the loss, its gradients and the optimizer's update; it may return tensors, of which the
@@ -30,20 +32,27 @@ def capture(step: Callable[[Batch], R]) -> CapturedStep[Batch, R]:
     then no more: it must not wait for the GPU (``.item()``, a condition on a tensor, a shape from data), nor count in
     Python. Otherwise it runs eagerly, and a line of the log (``manyhop``) names the line of the step.
 
-    Adam, AdamW and others with an option ``capturable`` get it set. Learning rates of Adam, AdamW, RMSprop and fused
-    SGD may change at any step; a change of another setting of an optimizer captures the step again. Schedulers stay
-    outside.
+    A replay repeats recorded kernels. The batch, parameters, buffers, states of optimizers and learning rates of Adam,
+    AdamW, RMSprop and fused SGD may change from step to step; another setting of an optimizer or a module, or of an
+    object in ``watch``, captures the step again. Whatever else the step reads has to stay as it is, which is checked.
 
     Args:
         step: a function of a batch of a loader with ``pad="auto"``. Can be used as a decorator.
+        watch: objects that the step reads and that may change, such as the arguments of a script: their attributes or
+            entries are numbers, strings, tensors, or lists and dictionaries of these.
+        verify: every how many replays the same step also runs eagerly from the same state, and results, gradients and
+            parameters are compared. By default, that are the first two replays of each graph and as many later ones
+            as take 1 % of the time; 0: none.
 
     Returns:
         What is called in its place. Its attributes ``eager``, ``replayed`` and ``graphs`` count steps and graphs.
 
     Raises:
-        InputError: ``step`` is no function of one argument, or, when the first batch comes, that batch is not padded.
+        InputError: ``step`` is no function of one argument, or ``watch`` or ``verify`` are wrong; or, when the first
+            batch comes, that batch is not padded.
+        StaleStepError: by the step, after a replay that computed something else than the eager step.
     """
-    return CapturedStep(step, _BatchLayout())
+    return CapturedStep(step, _BatchLayout(), watch=watch, verify=verify)
 
 
 class _BatchLayout:

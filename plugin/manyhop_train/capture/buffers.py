@@ -35,5 +35,4 @@ class Buffers:
         """
         if self._others:
             with torch.no_grad():
-                for i in self._others:
-                    self.tensors[i].copy_(tensors[i], non_blocking=True)
+                torch._foreach_copy_([self.tensors[i] for i in self._others], [tensors[i] for i in self._others])

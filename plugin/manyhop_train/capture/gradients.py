@@ -61,10 +61,11 @@ class Gradients:
             for (p, grad, place), before in zip(self._after, self._before, strict=True)
             if before is None or before is grad  # others were replaced, whatever they were
         ]
+        self.forget()  # until a replay has written them
         self._before = []
 
     def forget(self) -> None:
-        """Put back the gradients from before a recording that failed."""
+        """Put back the gradients from before the recording."""
         for p, grad in zip(self._parameters, self._before, strict=True):
             p.grad = grad
 

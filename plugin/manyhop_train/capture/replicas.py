@@ -6,6 +6,7 @@ have sizes, and hence graphs, of their own, and a rank runs a new size eagerly: 
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,32 @@ from torch.nn.parallel import DistributedDataParallel
 
 Between: TypeAlias = Callable[[Callable[[], None]], None]
 """Calls a function of the host now; or, while a graph is recorded, between two graphs of each replay."""
+
+
+class Exchanges:
+    """Collectives of a step that runs again: the first run makes them, others get what they gave."""
+
+    def __init__(self) -> None:
+        self._made: list[tuple[Tensor, Tensor]] = []
+        self._next: int | None = None
+        self.pairs: list[tuple[Tensor, Tensor]] = []
+        """What the first run and the latest one would send."""
+
+    def again(self) -> None:
+        """Begin another run."""
+        self._next, self.pairs = 0, []
+
+    def __call__(self, flat: Tensor, collective: Callable[[Tensor], Any]) -> None:
+        """Call a collective on a tensor, or write what it gave the first time."""
+        given = flat.clone()
+        if self._next is None:
+            collective(flat)
+            self._made.append((given, flat.clone()))
+        elif self._next < len(self._made):
+            expected, result = self._made[self._next]
+            self._next += 1
+            self.pairs.append((expected, given))
+            flat.copy_(result)
 
 
 class Replica:
@@ -42,6 +69,8 @@ class Replica:
         self._flat: dict[object, Tensor] = {}
         self._between: Between = now
         self._used = False
+        self.exchanges: Exchanges | None = None
+        """Of steps that are compared."""
 
     @contextmanager
     def running(self, between: Between) -> Iterator[None]:
@@ -111,8 +140,14 @@ class Replica:
             if len(values) < len(chosen):
                 flat.zero_()
             torch._foreach_copy_(views, values)
-            self._between(lambda flat=flat: collective(flat))  # type: ignore[misc]  # of this round
+            self._between(functools.partial(self._call, flat, collective))
             torch._foreach_copy_(values, views)
+
+    def _call(self, flat: Tensor, collective: Callable[[Tensor], Any]) -> None:
+        if self.exchanges is None:
+            collective(flat)
+        else:
+            self.exchanges(flat, collective)
 
 
 def obstacle(wrapper: DistributedDataParallel) -> str | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import sys
+import time
 import traceback
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
@@ -16,17 +18,17 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from manyhop.errors import InputError
+from manyhop.errors import InputError, StaleStepError
 from manyhop_train.capture.buffers import Buffers
-from manyhop_train.capture.code import is_users, reads_of
+from manyhop_train.capture.check import Comparison, Schedule, stale
 from manyhop_train.capture.draws import none_on_host
 from manyhop_train.capture.ends import Ends
 from manyhop_train.capture.gradients import Gradients, Scalers
-from manyhop_train.capture.optimizers import StepState
+from manyhop_train.capture.objects import Watched, modes
 from manyhop_train.capture.recorder import Recorder, recorder_of
 from manyhop_train.capture.replicas import now
 from manyhop_train.capture.results import copied
-from manyhop_train.capture.values import Values
+from manyhop_train.capture.state import StepState
 
 B = TypeVar("B")
 R = TypeVar("R")
@@ -35,8 +37,11 @@ _WARM_UP: Final = 3
 """Eager steps before the first recording: libraries and optimizers allocate what they keep."""
 _MOST_GRAPHS: Final = 32
 _MOST_SIZES: Final = 128
-_MOST_OBJECTS: Final = 8
+_MOST_OBJECTS: Final = 4
 _FORM: Final = attrgetter("shape", "dtype", "device", "requires_grad")
+_NOT_THE_USERS: Final = frozenset({"torch", "torch_geometric", "dgl", "triton"}) | sys.stdlib_module_names - {
+    "__main__"
+}
 _PLAIN: Final = (int, float, bool, str, complex, type(None))
 
 
@@ -64,6 +69,9 @@ class _Graph(Generic[R]):
     replay: Callable[[], None]
     ends: Ends[R]
     gradients: Gradients
+    replays: int = 0
+    verified: int = 0
+    """Number of the last step that was compared."""
 
 
 @dataclass(eq=False)
@@ -85,17 +93,20 @@ class CapturedStep(Generic[B, R]):
     Args:
         step: takes a batch, and returns tensors or containers of tensors.
         layout: of the batches.
+        watch: objects that the step reads and that may change.
+        verify: every how many replays the same step runs eagerly, too, and has to compute the same; ``None``: as often
+            as takes 1 % of the time; 0: never.
 
     Raises:
-        InputError: ``step`` is no function of one argument.
+        InputError: ``step`` is no function of one argument, or another argument is wrong.
     """
 
-    def __init__(self, step: Callable[[B], R], layout: Layout[B]) -> None:
+    def __init__(self, step: Callable[[B], R], layout: Layout[B], *, watch: object, verify: int | None) -> None:
         _check(step)
         functools.update_wrapper(self, step, updated=())
         self._step, self._layout = step, layout
-        self._read: list[Callable[..., object]] = [step]
-        self._state, self._values = StepState(), Values()
+        self._watched, self._schedule = Watched(watch), Schedule(verify)
+        self._state = StepState()
         self._warm = 0
         """Eager steps since the step has what it has."""
         self._moves = 0
@@ -113,20 +124,14 @@ class CapturedStep(Generic[B, R]):
         """Number of recorded graphs."""
         return sum(len(size.graphs) for size in self._sizes.values())
 
-    def reads(self, function: Callable[..., object]) -> None:
-        """Note that the step takes from outside what a function does, in a way that its own code does not show."""
-        self._read.append(function)
-
-    def stop(self, reason: str) -> None:
-        """Run eagerly from now on, and log why."""
-        self._stopped = True
-        logging.getLogger("manyhop").warning("The step runs eagerly from now on, since %s", reason)
-
     def __call__(self, batch: B) -> R:
         """Run the step.
 
         Returns:
             What it returns; tensors are detached copies.
+
+        Raises:
+            StaleStepError: a replay, which was compared, has computed something else than the eager step.
         """
         tensors, constants = self._layout.contents(batch)
         recorder = self._recorder(tensors[0].device) if tensors else None
@@ -134,77 +139,127 @@ class CapturedStep(Generic[B, R]):
             if not self.eager:
                 self._layout.check(batch)
                 self._check_devices(tensors)
-            return self._run(batch, recorder)
+            return self._run(batch, tensors, recorder)
         self._look()
-        modes = _modes(tensors[0].device.type)
-        key = (*map(_FORM, tensors), constants, self._state.key(), self._values.plain, modes)
+        settings = self._state.key(), self._watched.plain, modes(tensors[0].device.type)
+        key = (*map(_FORM, tensors), constants, settings)
         size = self._sizes.get(key)
         if size is None or self._warm < _WARM_UP:
             self._layout.check(batch)
             self._check_devices(tensors)
             if size is None and len(self._sizes) >= _MOST_SIZES:
                 before = next(reversed(self._sizes))
-                self.stop(f"batches, or settings of optimizers, always differ: {_difference(before, key)}")
+                self._stop(f"batches, or settings of optimizers, always differ: {_difference(before, key)}")
             self._sizes.setdefault(key, _Size())
-            return self._run(batch, recorder)
+            return self._run(batch, tensors, recorder)
         graph = next((known for known in size.graphs if known.gradients.fit()), None)
         if graph is None and len(size.graphs) > 1:
             graph = next((known for known in reversed(size.graphs) if known.gradients.adopt()), None)
         if graph is None:
             made = self._record(batch, tensors, size, recorder)
             if isinstance(made, str):
-                result = self._run(batch, recorder)  # which may raise an error of the user's for this batch
-                self.stop(made)
+                result = self._run(batch, tensors, recorder)  # which may raise an error of the user's for this batch
+                self._stop(made)
                 return result
             graph = made
         self._moves = 0
-        sources = graph.ends.write(tensors)
-        self._state.write_rates()
-        graph.replay()
-        del sources
-        graph.gradients.put()
         self.replayed += 1
-        return graph.ends.results()
+        if self._schedule.is_due(graph.replays):
+            return self._verify(graph, batch, tensors, recorder)
+        return self._replay(graph, tensors)
 
     def _look(self) -> None:
         """Forget graphs that read other memory, or hold other objects, than the step does by now."""
-        if not self._warm:
-            for function in self._read:
-                self._values.add(reads_of(function))
-        replaced = self._values.replaced() or self._state.replaced()
-        if replaced is not None:
-            self._state, self._values, self._warm = self._state.successor(), Values(), 0
-            self._sizes.clear()
-            self._look()
-        elif self._state.moved() and self._warm >= _WARM_UP:
-            replaced = "the memory of a weight, of a buffer or of an optimizer's state"
-            self._sizes.clear()
-        if replaced is not None and self.eager >= _WARM_UP:
-            self._moves += 1
-            if self._moves > _MOST_OBJECTS and not self._stopped:
-                self.stop(f"{replaced} is another one in each step. Change it in place")
+        replaced = self._watched.replaced()
+        if self._warm < _WARM_UP:
+            self._state.note()
+            return
+        replaced = self._state.replaced() or replaced
+        if replaced is None:
+            return
+        self._forget()
+        self._moves += 1
+        if self._moves > _MOST_OBJECTS:
+            self._stop(f"{replaced} is another one in each step. Change it in place")
+
+    def _forget(self) -> None:
+        """Begin anew, with eager steps."""
+        self._state, self._warm = self._state.successor(), 0
+        self._sizes.clear()
+
+    def _stop(self, reason: str) -> None:
+        """Run eagerly from now on, and log why."""
+        if not self._stopped:
+            logging.getLogger("manyhop").warning("The step runs eagerly from now on, since %s", reason)
+        self._stopped = True
 
     def _recorder(self, device: torch.device) -> Recorder | None:
         if device not in self._recorders:
             self._recorders[device] = recorder_of(device)
         return self._recorders[device]
 
-    def _run(self, batch: B, recorder: Recorder | None) -> R:
+    def _run(self, batch: B, tensors: Sequence[Tensor], recorder: Recorder | None) -> R:
         """Run the step eagerly."""
         self.eager += 1
         self._warm += 1
         if recorder is None:
             return copied(_detached(self._step(batch)))
-        with nullcontext() if self._stopped else self._state.observe(modules=self._warm == 1), self._state.outside(now):
+        first = tensors if self._warm == 1 else None
+        with nullcontext() if self._stopped else self._state.observe(first), self._state.outside(now):
             return copied(_detached(recorder.run(lambda: self._step(batch))))
+
+    def _replay(self, graph: _Graph[R], tensors: Sequence[Tensor]) -> R:
+        """Replay a graph on the tensors of a batch."""
+        sources = graph.ends.write(tensors)
+        self._state.write_rates()
+        graph.replay()
+        del sources
+        graph.gradients.put()
+        graph.replays += 1
+        return graph.ends.results()
+
+    def _verify(self, graph: _Graph[R], batch: B, tensors: Sequence[Tensor], recorder: Recorder) -> R:
+        """Replay a graph, and compare with the same step from the same state that runs eagerly."""
+        if tensors[0].is_cuda:
+            torch.cuda.current_stream(tensors[0].device).synchronize()  # else the check counts what is enqueued, too
+        begin, number, replays = time.perf_counter(), self.eager + self.replayed, graph.replays
+        own = self._layout.with_tensors(batch, tensors)  # which the step may change
+
+        def eagerly() -> R:
+            with self._state.observe(None), self._state.outside(now):
+                return _detached(recorder.run(lambda: self._step(own)))
+
+        self._state.write_rates()  # which is no part of a step that is undone
+        comparison = Comparison(self._state, tensors)
+        expected = comparison.eager(eagerly)
+        result: R = comparison.again(lambda: self._replay(graph, tensors))
+        found = comparison.differences(expected, result)
+        if stale(found, {}) is not None:  # unless eager runs differ as much from each other
+            comparison.restart()
+            noise = comparison.differences(expected, comparison.again(eagerly))
+            if (difference := stale(found, noise)) is not None:
+                comparison.finish(expected)
+                self._forget()
+                since = graph.verified + 1 if replays else number
+                steps = f"step {number}" if since == number else f"step {number}, and perhaps in those since {since}"
+                raise StaleStepError(
+                    f"Expected a replayed step to compute what an eager one does, got another value of {difference} in "
+                    f"{steps}. Replays repeat the numbers they were recorded with: name objects that change in watch=, "
+                    "or put such a value into the batch, as a tensor. The results of the eager step are in place."
+                )
+            comparison.restart()
+            result = comparison.again(lambda: self._replay(graph, tensors))
+        graph.replays, graph.verified = replays + 1, number
+        self._schedule.took(time.perf_counter() - begin)
+        return result
 
     def _check_devices(self, tensors: Sequence[Tensor]) -> None:
         """Run eagerly where a batch is not on one device: a graph would repeat what a tensor of the host was."""
         devices = {tensor.device: None for tensor in tensors if tensor.numel()}
-        if len(devices) > 1 and not self._stopped:
-            self.stop(f"tensors of its batches are on {' and '.join(map(str, devices))}. Move all to one device")
-        if any(tensor.requires_grad for tensor in tensors) and torch.is_grad_enabled() and not self._stopped:
-            self.stop(
+        if len(devices) > 1:
+            self._stop(f"tensors of its batches are on {' and '.join(map(str, devices))}. Move all to one device")
+        if any(tensor.requires_grad for tensor in tensors) and torch.is_grad_enabled():
+            self._stop(
                 "a tensor of its batches requires gradients, which would end at the copy. Calculate it in the step"
             )
 
@@ -267,12 +322,6 @@ def _check(step: object) -> None:
         ) from None
 
 
-def _modes(device: str) -> tuple[bool, bool, bool, torch.dtype]:
-    """Return the modes of torch that a graph repeats."""
-    autocast = torch.is_autocast_enabled(device)
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, torch.get_autocast_dtype(device)
-
-
 def _difference(before: Hashable, now: Hashable) -> str:
     """Say where two keys of sizes differ."""
     if isinstance(before, tuple) and isinstance(now, tuple) and len(before) == len(now):
@@ -299,6 +348,7 @@ def _reason(error: BaseException) -> str:
     message = str(first).strip().partition("\n")[0] or type(first).__name__
     frames = [*zip(traceback.walk_tb(first.__traceback__), traceback.extract_tb(first.__traceback__), strict=True)]
     for (frame, number), summary in reversed(frames):
-        if is_users(str(frame.f_globals.get("__name__", ""))):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in _NOT_THE_USERS and not package.startswith("manyhop"):
             return f"line {number} of {summary.filename} cannot be captured: `{summary.line}` ({message})"
     return f"it cannot be captured: {message}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from operator import is_
 from typing import Any, Final
@@ -15,19 +15,25 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from manyhop_train.capture.replicas import Between, Replica, collecting, obstacle
-from manyhop_train.capture.values import Memory, Values, of_module, of_object
+from manyhop_train.capture.memory import Reads, whole
+from manyhop_train.capture.objects import Snapshot
+from manyhop_train.capture.replicas import Between, Exchanges, Replica, collecting, obstacle
 
 _OF_RANKS: Final = ("torch.nn.parallel", "torch.distributed")
 """Modules whose steps are collectives, in the middle of forward and backward passes."""
 
 
+WEIGHTS: Final = "weights"
+"""Parameters of optimizers that keep moments: where a gradient is nothing but rounding, its sign decides on an update,
+and only the moments show what is wrong."""
+
+
 class StepState:
-    """What a step changes besides its batch: optimizers and gradients.
+    """What a step changes besides its batch: parameters, buffers, optimizers and gradients.
 
     A graph repeats the numbers with which it was recorded. Learning rates of most optimizers are tensors while a step
     runs, so that graphs read the current ones; all other settings of optimizers are part of the key of a graph, as are
-    numbers of modules, such as their modes, and which parameters learn.
+    numbers and hooks of modules, such as their modes, and which parameters learn.
 
     Args:
         replicas: that ranks have run, by their numbers.
@@ -35,30 +41,57 @@ class StepState:
 
     def __init__(self, replicas: dict[int, Replica] | None = None) -> None:
         self._optimizers: dict[int, Optimizer] = {}
-        self._groups: dict[int, int] = {}
-        self._rates: list[_Rate] = []
+        self._groups: list[dict[str, Any]] = []
+        self._rates: dict[int, _Rate] = {}
         self._parameters: dict[int, torch.nn.Parameter] = {}
+        self._buffers: list[Tensor] = []
         self._replicas = {} if replicas is None else replicas
         self._modules: dict[int, torch.nn.Module] = {}
-        self._buffers: list[Tensor] = []
-        self._values, self._memory = Values(), Memory()
+        self._names: dict[int, str] = {}
+        self._snapshot, self._places = Snapshot((), ()), list[int]()
         self._hosts: list[Tensor] = []
         self._known: list[object] = []
         self._settings: Hashable = ()  # as long as these are the values of all groups
+        self._others, self._changed = list[Tensor](), list[Tensor]()
         self.refusal: str | None = None
-        """Why the step cannot be recorded, as far as its modules show."""
+        """Why the step cannot be recorded, as far as its modules and gradients show."""
 
     def successor(self) -> StepState:
         """Return the state of a step that has other objects by now; ranks go on to call the same collectives."""
         return StepState(self._replicas)
 
-    def replaced(self) -> str | None:
-        """Return the name of a part of a module in whose place another one is."""
-        return self._values.replaced()
+    def note(self) -> None:
+        """Note which objects take part, and where they are."""
+        modules, optimizers = self._modules.values(), self._optimizers.values()
+        parts: list[dict[Any, Any]] = [
+            part
+            for m in modules
+            for part in (
+                m._modules,
+                m._parameters,
+                m._buffers,
+                m._forward_hooks,
+                m._forward_pre_hooks,
+                m._backward_hooks,
+                m._backward_pre_hooks,
+            )
+        ]
+        for optimizer in optimizers:
+            parts += [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, optimizer.state]
+            parts += [state for state in optimizer.state.values() if isinstance(state, dict)]
+        self._snapshot = Snapshot([vars(one) for one in (*modules, *optimizers)], parts)
+        self._groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        self._buffers = [b for m in modules for b in m._buffers.values() if b is not None]
+        self._places = self._places_now()
 
-    def moved(self) -> bool:
-        """Whether weights, buffers or states of optimizers are elsewhere than at the last call."""
-        return self._memory.moved([*self._parameters.values(), *self._buffers], self._optimizers.values())
+    def replaced(self) -> str | None:
+        """Return the name of what is another object, or elsewhere, than it was when it was noted."""
+        groups = [group for optimizer in self._optimizers.values() for group in optimizer.param_groups]
+        if len(groups) != len(self._groups) or not all(map(is_, groups, self._groups)):
+            return "param_groups"
+        if (name := self._snapshot.replaced()) is not None:
+            return name
+        return None if self._places_now() == self._places else "the memory of a weight or of a buffer"
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -70,12 +103,36 @@ class StepState:
         """Whether the step calls an optimizer."""
         return bool(self._optimizers)
 
+    def tensors(self) -> list[Tensor]:
+        """Return what a step may change: parameters, buffers, states of optimizers, and what else it did change."""
+        states = [value for _, _, value in self._states()]
+        return [*self._parameters.values(), *self._buffers, *states, *self._changed]
+
+    def described(self) -> dict[int, tuple[str, str]]:
+        """Return the kind and the name of each of :meth:`tensors`, by address."""
+        named = [("buffer", self.name_of(b), b) for b in self._buffers]
+        moments = set[int]()
+        for parameter, name, value in self._states():
+            named.append((name, f"{name} of {self.name_of(parameter)}", value))
+            if value.shape == parameter.shape and value.is_floating_point():
+                moments.add(id(parameter))
+        for p in self._parameters.values():
+            named.append((WEIGHTS if id(p) in moments else "parameter", self.name_of(p), p))
+            if p.grad is not None:
+                named.append(("gradient", f"the gradient of {self.name_of(p)}", p.grad))
+        return {memory.data_ptr(): (kind, name) for kind, name, value in named if (memory := whole(value)) is not None}
+
+    def name_of(self, tensor: Tensor) -> str:
+        """Return the name of a parameter or buffer."""
+        return self._names.get(id(tensor), f"a tensor {list(tensor.shape)}")
+
     @contextmanager
-    def observe(self, *, modules: bool) -> Iterator[None]:
-        """Find optimizers, and modules, while the step runs eagerly.
+    def observe(self, batch: Sequence[Tensor] | None) -> Iterator[None]:
+        """Find optimizers while the step runs eagerly.
 
         Args:
-            modules: compiled modules run without compilation, since hooks would make ``torch.compile`` compile again.
+            batch: the tensors of the first batch, in whose step modules are found, too; compiled ones run without
+                compilation, since hooks would make ``torch.compile`` compile again.
         """
         if DistributedDataParallel._active_ddp_module is not None:
             self.refusal = (
@@ -86,13 +143,14 @@ class StepState:
             stack.callback(
                 register_optimizer_step_pre_hook(lambda optimizer, *_: self._add_optimizer(optimizer)).remove
             )
-            if modules:
+            if batch is not None:
                 stack.callback(register_module_forward_pre_hook(lambda module, *_: self._add_module(module)).remove)
                 stack.enter_context(warnings.catch_warnings())
                 warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
                 # DDP's first step, which is not recorded, runs on another stream than the one where DDP was made.
                 warnings.filterwarnings("ignore", ".*AccumulateGrad.*stream")
-            if modules and "torch._dynamo" in sys.modules:
+                stack.callback(self._keep, stack.enter_context(Reads()), batch)
+            if batch is not None and "torch._dynamo" in sys.modules:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(self.current_rates())
             yield
@@ -100,12 +158,12 @@ class StepState:
     @contextmanager
     def current_rates(self) -> Iterator[None]:
         """Let learning rates be tensors, with the values that users and schedulers have set."""
-        for rate in self._rates:
+        for rate in self._rates.values():
             rate.enter()
         try:
             yield
         finally:
-            for rate in self._rates:
+            for rate in self._rates.values():
                 rate.leave()
 
     @contextmanager
@@ -122,9 +180,20 @@ class StepState:
                 stack.enter_context(collecting(replicas))
             yield
 
+    @contextmanager
+    def exchanging(self, exchanges: Exchanges) -> Iterator[None]:
+        """Run these collectives as those of steps that are compared."""
+        for replica in self._replicas.values():
+            replica.exchanges = exchanges
+        try:
+            yield
+        finally:
+            for replica in self._replicas.values():
+                replica.exchanges = None
+
     def write_rates(self) -> None:
         """Give graphs the current learning rates."""
-        for rate in self._rates:
+        for rate in self._rates.values():
             rate.write()
 
     def key(self) -> Hashable:
@@ -137,7 +206,11 @@ class StepState:
         if len(values) != len(self._known) or not all(map(is_, values, self._known)):
             self._known, self._settings = values, tuple(self._settings_now())
         hosts = [tensor.item() for tensor in self._hosts]
-        return self._settings, *hosts, self._values.plain, *[p.requires_grad for p in self._parameters.values()]
+        learning = [
+            (p.requires_grad, len(p._backward_hooks or ()), len(p._post_accumulate_grad_hooks or ()))
+            for p in self._parameters.values()
+        ]
+        return self._settings, *hosts, self._snapshot.plain, *learning
 
     def obstacle(self) -> str | None:
         """Return why the step cannot be recorded; ``None``: as far as is known by now, it can."""
@@ -154,8 +227,24 @@ class StepState:
                         return f"{type(optimizer).__name__} reads '{name}' of its state on the host"
         return None
 
+    def _states(self) -> Iterator[tuple[Tensor, str, Tensor]]:
+        for optimizer in self._optimizers.values():
+            for parameter, state in optimizer.state.items():
+                for name, value in state.items() if isinstance(state, dict) else ():
+                    if isinstance(parameter, Tensor) and isinstance(value, Tensor):
+                        yield parameter, str(name), value
+
+    def _places_now(self) -> list[int]:
+        return [tensor.data_ptr() for tensor in (*self._parameters.values(), *self._buffers)]
+
+    def _keep(self, reads: Reads, batch: Sequence[Tensor]) -> None:
+        """Keep what the step reads, and note what it changes, beside its batch and what is found again."""
+        own = (*batch, *self.tensors(), *[p.grad for p in self._parameters.values() if p.grad is not None])
+        places = {memory.data_ptr() for tensor in own if (memory := whole(tensor)) is not None}
+        self._others = [memory for place, memory in reads.read.items() if place not in places]
+        self._changed = [memory for place, memory in reads.written.items() if place not in places]
+
     def _settings_now(self) -> list[Hashable]:
-        rated = {id(rate.group) for rate in self._rates}
         self._hosts = [
             value
             for value in self._known
@@ -166,7 +255,7 @@ class StepState:
             for optimizer in self._optimizers.values()
             for group in optimizer.param_groups
             for name, value in group.items()
-            if name != "initial_lr" and not (name == "lr" and id(group) in rated)
+            if name != "initial_lr" and not (name == "lr" and id(group) in self._rates)
         ]
 
     def _add_module(self, module: torch.nn.Module) -> None:
@@ -185,34 +274,29 @@ class StepState:
                 f"{type(wrapper).__name__} talks to other ranks in the middle of a step. Wrap the model, compiled or "
                 "not, in DistributedDataParallel"
             )
+        self.refusal = getattr(module, "not_captured", self.refusal)
         if id(module) not in self._modules:
             self._modules[id(module)] = module
-            self._values.add(of_module(module))
-            self._buffers += [buffer for buffer in module._buffers.values() if buffer is not None]
+            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+                self._names.setdefault(id(tensor), f"{type(module).__name__}'s {name}")
         for parameter in module.parameters(recurse=False):
             self._parameters.setdefault(id(parameter), parameter)
 
     def _add_optimizer(self, optimizer: Optimizer) -> None:
-        if id(optimizer) not in self._optimizers:
-            self._optimizers[id(optimizer)] = optimizer
-            self._values.add(of_object(optimizer))
-            optimizer.register_load_state_dict_post_hook(self._loaded)
-        elif len(optimizer.param_groups) == self._groups[id(optimizer)]:
-            return
-        self._groups[id(optimizer)] = len(optimizer.param_groups)
+        self._optimizers[id(optimizer)] = optimizer
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 self._parameters.setdefault(id(parameter), parameter)
+            if any(p.grad is not None and p.grad.is_sparse for p in group["params"]):
+                self.refusal = "it has sparse gradients, which no graph can hold. Make embeddings with sparse=False"
+        if self.refusal is not None:
+            return
         _make_capturable(optimizer)
-        rated = {id(rate.group) for rate in self._rates}
         for group in optimizer.param_groups:
-            if isinstance(group["lr"], float | int) and _takes_tensors(optimizer, group) and id(group) not in rated:
-                self._rates.append(_Rate(group))
-                self._rates[-1].enter()  # observe() leaves all of them
-
-    def _loaded(self, optimizer: Optimizer) -> None:
-        self._optimizers.pop(id(optimizer), None)  # the next eager step finds it again
-        self._rates = [r for r in self._rates if any(r.belongs_to(other) for other in self._optimizers.values())]
+            is_number = id(group) not in self._rates and isinstance(group["lr"], float | int)
+            if is_number and _takes_tensors(optimizer, group):
+                self._rates[id(group)] = _Rate(group)
+                self._rates[id(group)].enter()  # observe() leaves all of them
 
 
 class _Rate:
@@ -223,10 +307,6 @@ class _Rate:
         self._given: float | Tensor = group["lr"]
         self._number = float(self._given)
         self._tensor = torch.tensor(self._number, device=group["params"][0].device)
-
-    def belongs_to(self, optimizer: Optimizer) -> bool:
-        """Whether the group is one of an optimizer."""
-        return any(self.group is group for group in optimizer.param_groups)
 
     def write(self) -> None:
         """Write the number to the tensor, where it has changed."""
@@ -270,7 +350,8 @@ def _make_capturable(optimizer: Optimizer) -> None:
             and all(type(p) is torch.nn.Parameter and p.is_floating_point() for p in parameters)
         ):
             group["fused"] = True
-        if group.get("capturable") is False:
+        # RAdam on the GPU takes differences of large float32 numbers, and is 1 % off in its first steps.
+        if group.get("capturable") is False and not isinstance(optimizer, torch.optim.RAdam):
             group["capturable"] = True
             for parameter in parameters:
                 count = optimizer.state.get(parameter, {}).get("step")

@@ -1,0 +1,221 @@
+"""Checks of replays: the same step, from the same state, has to compute what it does eagerly."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from manyhop.arguments import integer
+from manyhop_train.capture.memory import Undo, whole
+from manyhop_train.capture.replicas import Exchanges
+from manyhop_train.capture.state import WEIGHTS, StepState
+
+_FIRST: Final = 2
+"""Replays of each graph that are checked in any case."""
+_SHARE: Final = 0.01
+"""Of the time, at most, that other checks take."""
+_TOLERANCE: Final = 1e-3
+_TOLERANCE_16: Final = 3e-2
+"""Of steps that calculate with 16 bits."""
+_NOISE: Final = 4.0
+"""Eager runs of a step may differ from each other (atomic additions): how much more a replay may."""
+
+
+class Schedule:
+    """Which replays are checked.
+
+    Args:
+        verify: every how many replays; ``None``: as often as takes a share of the time; 0: never.
+
+    Raises:
+        InputError: no such number.
+    """
+
+    def __init__(self, verify: int | None) -> None:
+        self._every = None if verify is None else integer("verify", verify, 0)
+        self._due = 0.0
+
+    def is_due(self, replays: int) -> bool:
+        """Whether the next replay of a graph that has been replayed so often is checked."""
+        if self._every is None:
+            return replays < _FIRST or time.perf_counter() >= self._due
+        return self._every > 0 and (replays < _FIRST or replays % self._every == 0)
+
+    def took(self, seconds: float) -> None:
+        """Note how long a check took."""
+        self._due = time.perf_counter() + seconds / _SHARE
+
+
+class _Pair(NamedTuple):
+    """A value of two runs."""
+
+    kind: str
+    """Values of a kind are judged together: where a gradient is nothing but rounding, only others show a fault."""
+    name: str
+    expected: Tensor
+    got: Tensor
+    before: Tensor | None
+    """What it was before both; ``None``: is made anew."""
+
+
+class Outcome(NamedTuple):
+    """What a run of a step returns and leaves."""
+
+    result: Any
+    values: dict[int, Tensor]
+    grads: list[Tensor | None]
+    generator: Tensor
+
+
+class Comparison:
+    """Runs of a step from one state.
+
+    Args:
+        state: of the step.
+        tensors: of its batch, on the device where it computes.
+    """
+
+    def __init__(self, state: StepState, tensors: Sequence[Tensor]) -> None:
+        self._state, self._device = state, tensors[0].device
+        self._parameters = state.parameters
+        self._grads = [p.grad for p in self._parameters]
+        self._generator = self._draws()
+        self._undo = Undo([*state.tensors(), *[g for g in self._grads if g is not None]], tensors)
+        self._exchanges = Exchanges()
+
+    def eager(self, step: Callable[[], Any]) -> Outcome:
+        """Run a step eagerly, and put back the state."""
+        with self._state.exchanging(self._exchanges), nullcontext() if _compiles() else self._undo:
+            result = step()
+        grads = [p.grad for p in self._parameters]
+        outcome = Outcome(result, self._undo.values(), grads, self._draws())
+        self._put(self._grads, self._generator)
+        return outcome
+
+    def again(self, step: Callable[[], Any]) -> Any:
+        """Run a step, with what the eager run has received from other ranks."""
+        self._exchanges.again()
+        with self._state.exchanging(self._exchanges):
+            return step()
+
+    def restart(self) -> None:
+        """Put back the state after :meth:`again`."""
+        self._put(self._grads, self._generator)
+
+    def finish(self, outcome: Outcome) -> None:
+        """Leave what an eager run has left."""
+        self._put(outcome.grads, outcome.generator, outcome.values)
+
+    @torch.no_grad()
+    def differences(self, expected: Outcome, result: Any) -> dict[str, tuple[float, str]]:
+        """Return by how many tolerances each kind of values differs, now that another run has ended; and a name."""
+        pairs = [_Pair("gradient", "the gradients for other ranks", *pair, None) for pair in self._exchanges.pairs]
+        problem = _add_results(expected.result, result, pairs)
+        described, places = self._state.described(), {_place(g) for g in expected.grads if g is not None}
+        gone = {_place(g) for g in self._grads if g is not None} - places  # a graph writes new gradients there
+        for place, value in expected.values.items():
+            if place in gone:
+                continue
+            now, before = self._undo.before[place]
+            pairs.append(_Pair(*described.get(place, ("other", "a tensor that it changes")), value, now, before))
+        for p, grad in zip(self._parameters, expected.grads, strict=True):
+            name = f"the gradient of {self._state.name_of(p)}"
+            if (grad is None) != (p.grad is None):
+                problem = problem or name
+            elif grad is not None and p.grad is not None and _place(grad) not in expected.values:
+                pairs.append(_Pair("gradient", name, grad, p.grad, None))
+        found = _judge(pairs, _TOLERANCE_16 if self._undo.low else _TOLERANCE)
+        return found if problem is None else {"": (math.inf, problem), **found}
+
+    def _put(self, grads: list[Tensor | None], draws: Tensor, values: dict[int, Tensor] | None = None) -> None:
+        self._undo.restore(values)
+        for p, grad in zip(self._parameters, grads, strict=True):
+            p.grad = grad
+        torch.cuda.set_rng_state(draws, self._device) if self._device.type == "cuda" else torch.set_rng_state(draws)
+
+    def _draws(self) -> Tensor:
+        return torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else torch.get_rng_state()
+
+
+def stale(differences: dict[str, tuple[float, str]], noise: dict[str, tuple[float, str]]) -> str | None:
+    """Return the name of the largest difference that is not as well between two eager runs."""
+    found = [
+        (ratio, name)
+        for kind, (ratio, name) in differences.items()
+        if ratio > max(1.0, _NOISE * noise.get(kind, (0.0, ""))[0])
+    ]
+    return max(found, default=(0.0, None))[1]
+
+
+def _compiles() -> bool:
+    """Whether ``torch.compile`` is in use, whose functions do not run below a dispatch mode."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters.get("frames"))
+
+
+def _place(tensor: Tensor) -> int:
+    memory = whole(tensor)
+    return 0 if memory is None else memory.data_ptr()
+
+
+def _add_results(expected: Any, got: Any, pairs: list[_Pair]) -> str | None:
+    """Add the tensors of two results. Return the name of a part that cannot be compared since it differs."""
+    (ours, spec), (theirs, other) = pytree.tree_flatten_with_path(expected), pytree.tree_flatten_with_path(got)
+    if spec != other:
+        return "the structure of the result"
+    for (path, a), (_, b) in zip(ours, theirs, strict=True):
+        name = f"result{pytree.keystr(path)}"
+        if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+            if isinstance(a, Tensor) or isinstance(b, Tensor) or (a != b and a == a):
+                return name
+        elif a.shape != b.shape or a.dtype != b.dtype:
+            return f"the shape or dtype of {name}"
+        else:
+            pairs.append(_Pair(name, name, a, b, None))
+    return None
+
+
+def _judge(pairs: list[_Pair], tolerance: float) -> dict[str, tuple[float, str]]:
+    """Return the differences of each kind, in tolerances, and where most of it is."""
+    by_kind: dict[str, list[tuple[Tensor, str]]] = defaultdict(list)
+    for pair in pairs:
+        exact = not (pair.expected.is_floating_point() or pair.expected.is_complex())
+        by_kind[pair.kind + " of integers" * exact].append((_measure(pair, tolerance), pair.name))
+    found = {}
+    for kind, entries in by_kind.items():
+        numbers = [(measured.tolist(), name) for measured, name in entries]
+        error, bound, far, count = (sum(values[i] for values, _ in numbers) for i in range(4))
+        ratio = (error / bound) ** 0.5 if bound > 0 else 0.0 if error == 0 else math.inf
+        if kind == WEIGHTS:
+            ratio = 2 * far / max(1.0, count)
+        elif kind.endswith(" of integers"):
+            ratio = min(ratio, 20 * far / max(1.0, count))
+        found[kind] = math.inf if math.isnan(ratio) else ratio, max(numbers, key=lambda entry: entry[0][0])[1]
+    return found
+
+
+def _measure(pair: _Pair, tolerance: float) -> Tensor:
+    """Return ``[4] float64``: squares of the error and of its bound, entries that are far away, all entries."""
+    e, g, b = pair.expected, pair.got, pair.before
+    if e.is_complex():
+        e, g, b = torch.view_as_real(e), torch.view_as_real(g), None if b is None else torch.view_as_real(b)
+    is_float = e.is_floating_point()
+    epsilon = torch.finfo(e.dtype).eps if is_float else 0.0
+    least = 2.0 if not is_float else 1e-6 * e.numel() ** 0.5 if b is None else 0.0
+    dtype = torch.float64 if e.dtype in (torch.float64, torch.int64) else torch.float32
+    e, g = e.to(dtype), g.to(dtype)
+    error = torch.where((e == g) | (e.isnan() & g.isnan()), 0, e - g)
+    size = e.nan_to_num(0, 0, 0)
+    change = size if b is None or not is_float else (e - b.to(dtype)).nan_to_num(0, 0, 0)
+    bound = (tolerance if is_float else 0.05) * change.norm() + 4 * epsilon * size.norm() + least
+    far = error.abs() > 20 * tolerance * change.abs() + 4 * epsilon * size.abs()
+    return torch.stack([error.square().sum(), bound.square(), far.sum(), far.sum() * 0 + e.numel()]).double()

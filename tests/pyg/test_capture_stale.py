@@ -1,0 +1,275 @@
+"""What a captured step reads outside of its batch and what changes later: a graph's key notices it, or the check does.
+
+Each case changes one thing after some replays. With ``verify=1``, the run has to be that of eager steps, or to end with
+an error in the very step that reads another value. On CPUs, a stand-in repeats operators; the same cases run on a GPU.
+"""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from captured_runs import Both, Run, make_both  # noqa: F401  # a fixture
+from torch import Tensor
+
+from manyhop.errors import InputError, StaleStepError
+from manyhop_pyg import capture
+
+CHANGE = 7
+"""The number of the step after which something changes."""
+Case = tuple[Callable[[Tensor], Tensor], Callable[[], Any]]
+
+
+class Slots:
+    __slots__ = ("w",)
+
+    def __init__(self) -> None:
+        self.w = 1.0
+
+
+class Base:
+    def __init__(self) -> None:
+        self.w, self.k, self.function = 1.0, 0, abs
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        return loss * self.w
+
+
+class Derived(Base):
+    def scaled(self, loss: Tensor) -> Tensor:
+        return super().scaled(loss)
+
+    @staticmethod
+    def static(settings: Any, loss: Tensor) -> Tensor:
+        return loss * settings.w
+
+    def counted(self, loss: Tensor) -> Tensor:
+        self.k += 1
+        return loss * (2.0 if self.k > CHANGE else 1.0)
+
+
+def with_default(loss: Tensor, settings: dict[Any, Any]) -> Tensor:
+    return loss * settings[("w", 1)]
+
+
+def passed(loss: Tensor, args: Any) -> Tensor:
+    return loss * args.w
+
+
+def alias(one: Any, loss: Tensor) -> Tensor:
+    c = one
+    return loss * c.w
+
+
+CASES: dict[str, Callable[[str], Case]] = {}
+
+
+def case(make: Callable[[str], Case]) -> Callable[[str], Case]:
+    CASES[make.__name__] = make
+    return make
+
+
+def _with(how: Callable[[Any, Tensor], Tensor], name: str, made: Callable[[], Any] = SimpleNamespace) -> None:
+    """A case of an object with an attribute ``w``."""
+
+    def make(device: str) -> Case:
+        one = made()
+        one.w = 1.0
+        return partial(how, one), lambda: setattr(one, "w", 2.0)
+
+    CASES[name] = make
+
+
+_with(lambda one, loss: passed(loss, one), "argument")
+_with(lambda one, loss: partial(passed, args=one)(loss), "partial")
+_with(lambda one, loss: (lambda args: loss * args.w)(one), "lambda")
+_with(Derived.static, "static method")
+_with(alias, "local alias")
+_with(lambda one, loss: loss * getattr(one, "w"), "getattr")  # noqa: B009
+_with(lambda one, loss: loss * vars(one)["w"], "vars")
+_with(lambda one, loss: one.scaled(loss), "super", Derived)
+_with(lambda one, loss: loss * one.w, "slots", Slots)
+
+
+@case
+def keys_of_dictionaries(device: str) -> Case:
+    settings: dict[Any, float] = {1: 1.0, ("w", 1): 1.0}
+    return partial(with_default, settings=settings), lambda: settings.update({("w", 1): 2.0})
+
+
+@case
+def default_argument(device: str) -> Case:
+    def scaled(loss: Tensor, w: float = 1.0) -> Tensor:
+        return loss * w
+
+    return lambda loss: scaled(loss), lambda: setattr(scaled, "__defaults__", (2.0,))
+
+
+@case
+def function_in_a_dictionary(device: str) -> Case:
+    functions = {"f": lambda loss: loss}
+    return lambda loss: functions["f"](loss), lambda: functions.update(f=lambda loss: 2 * loss)
+
+
+@case
+def array(device: str) -> Case:
+    weights = np.ones(3)
+    return lambda loss: loss * float(weights[1]), lambda: weights.fill(2.0)
+
+
+@case
+def environment(device: str) -> Case:
+    os.environ["MANYHOP_TEST_W"] = "1"
+    return lambda loss: loss * float(os.environ["MANYHOP_TEST_W"]), lambda: os.environ.update(MANYHOP_TEST_W="2")
+
+
+@case
+def counter(device: str) -> Case:
+    one = Derived()
+    return one.counted, lambda: None
+
+
+@case
+def host_tensor(device: str) -> Case:
+    weight = torch.tensor(1.0)
+    return lambda loss: loss * weight, lambda: weight.fill_(2.0)
+
+
+@case
+def pinned_tensor(device: str) -> Case:
+    def made(w: float) -> Tensor:
+        return torch.tensor([w]).pin_memory() if device == "cuda" else torch.tensor([w])
+
+    found = {"w": made(1.0)}
+    return (
+        lambda loss: loss * found["w"].to(loss.device, non_blocking=True)[0],
+        lambda: found.update(w=made(2.0)),
+    )
+
+
+@case
+def tensor(device: str) -> Case:
+    found = {"w": torch.ones((), device=device)}
+    return lambda loss: loss * found["w"], lambda: found.update(w=torch.full((), 2.0, device=device))
+
+
+@case
+def accumulator(device: str) -> Case:
+    """Each epoch has a sum of its own."""
+    found = {"sum": torch.zeros((), device=device)}
+
+    def add(loss: Tensor) -> Tensor:
+        found["sum"] += loss.detach()
+        return loss
+
+    return add, lambda: found.update(sum=torch.zeros((), device=device))
+
+
+class Runs:
+    """A captured run of a case beside an eager one, until their first difference."""
+
+    def __init__(self, both: Both, make: Callable[[str], Case], **options: Any) -> None:
+        def step_of(run: Run, scaled: Callable[[Tensor], Tensor]) -> Callable[[Any], Tensor]:
+            def step(batch: Any) -> Tensor:
+                run.optimizer.zero_grad()
+                loss = scaled(run.loss(batch))
+                loss.backward()
+                run.optimizer.step()
+                return loss
+
+            return step
+
+        self.error: StaleStepError | None = None
+        runs = []
+        for captured in (False, True):
+            scaled, change = make(both.device)
+            run = Run(both.data, both.device)
+            step = step_of(run, scaled)
+            runs.append((run, capture(step, **options) if captured else step, change))
+        (eager, expected, change), (run, self.step, same) = runs
+        for number, batch in enumerate([*eager.loader, *eager.loader]):
+            if number == CHANGE:
+                change()
+                same()
+            loss = expected(batch)
+            try:
+                torch.testing.assert_close(self.step(batch), loss.detach(), rtol=1e-2, atol=1e-3)
+            except StaleStepError as error:
+                self.error, self.number = error, number
+                break
+        for ours, theirs in zip(run.model.parameters(), eager.model.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_check_notices_the_first_step_that_differs(both: Both, name: str) -> None:
+    """And leaves the weights of the eager step."""
+    runs = Runs(both, CASES[name], verify=1)
+    if name == "host_tensor" and both.device == "cuda":
+        assert runs.error is None or runs.number == CHANGE
+        return
+    assert runs.error is not None
+    assert runs.number == CHANGE
+    where = "a tensor that it changes" if name == "accumulator" else "result"
+    assert f"got another value of {where} in step {CHANGE + 1}. Replays repeat" in str(runs.error)
+    assert runs.step.replayed == CHANGE + 1 - 3
+
+
+WATCHED: dict[str, Callable[[], tuple[Any, Callable[[Any], float], Callable[[Any], Any]]]] = {
+    "attribute": lambda: (SimpleNamespace(w=1.0), lambda one: one.w, lambda one: setattr(one, "w", 2.0)),
+    "slot": lambda: (Slots(), lambda one: one.w, lambda one: setattr(one, "w", 2.0)),
+    "class": lambda: (Base, lambda one: getattr(one, "w", 1.0), lambda one: setattr(one, "w", 2.0)),
+    "key": lambda: ({1: {"w": [1.0]}}, lambda one: one[1]["w"][0], lambda one: one[1].update(w=[2.0])),
+    "array": lambda: (np.ones(3), lambda one: float(one[0]), lambda one: one.fill(2.0)),
+    "host tensor": lambda: (torch.ones(1), lambda one: one.item(), lambda one: one.fill_(2.0)),
+    "inner object": lambda: (
+        SimpleNamespace(inner=SimpleNamespace(w=1.0)),
+        lambda one: one.inner.w,
+        lambda one: setattr(one, "inner", SimpleNamespace(w=2.0)),
+    ),
+    "environment": lambda: (
+        os.environ,
+        lambda one: float(one.get("MANYHOP_TEST_V", "1")),
+        lambda one: one.update(MANYHOP_TEST_V="2"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WATCHED)
+def test_watched_objects_may_change(both: Both, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "environment":
+        monkeypatch.delenv("MANYHOP_TEST_V", raising=False)
+    if name == "class":
+        monkeypatch.setattr(Base, "w", 1.0, raising=False)
+    one, read, change = WATCHED[name]()
+    plain = [1.0]
+    cases = [  # the eager run only has to compute the same
+        (lambda loss: loss * plain[0], lambda: plain.__setitem__(0, 2.0)),
+        (lambda loss: loss * read(one), lambda: change(one)),
+    ]
+
+    def make(device: str) -> Case:
+        return cases.pop(0)
+
+    runs = Runs(both, make, verify=1, watch=[one])
+    assert runs.error is None
+    assert runs.step.replayed >= 16 - 3 - 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"watch": {"w": 1}}, "Expected watch as a list of objects, got a dict"),
+        ({"watch": [0.5]}, "Expected objects in watch, got 0.5, which cannot change"),
+        ({"verify": -1}, "Expected verify to be an integer of at least 0, got -1"),
+        ({"verify": 0.5}, "Expected verify to be an integer of at least 0, got 0.5"),
+        ({"verify": True}, "Expected verify to be an integer of at least 0, got True"),
+    ],
+)
+def test_arguments(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        capture(lambda batch: None, **options)
