@@ -42,6 +42,7 @@ class Run:
         self.loader = NeighborLoader(data, [3, 2], batch_size=8, shuffle=True, seed=1, pad="auto", device=device)
         self.factor, self.settings = 1.0, SimpleNamespace(factor=1.0)
         self.step: Any = self.train
+        self.scale: Any = None
 
     def loss(self, batch: Any) -> Tensor:
         return self.factor * masked_loss(self.model(batch.x, batch.edge_index), batch)
@@ -79,11 +80,11 @@ class Both:
             patch.setattr(step_, "_NOT_THE_USERS", step_._NOT_THE_USERS | {"tape", "recorder_stand_in"})
 
     def compare(self, change: Any = nothing, make: Any = lambda run: run.train, epochs: int = 3, **options: Any) -> Any:
-        """Compare losses and weights. Return the captured step that ``make(run)`` returns."""
+        """Compare losses and weights. Return the captured step, which watches the run."""
         found = []
         for captured in (False, True):
             run = Run(self.data, self.device, **options)
-            run.step = capture(make(run)) if captured else make(run)
+            run.step = capture(make(run), watch=[run]) if captured else make(run)
             found.append(run.losses(change, epochs))
         tolerance = 1e-4 if self.device == "cpu" else 2e-2
         torch.testing.assert_close(found[1], found[0], rtol=tolerance, atol=tolerance)

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from manyhop_pyg import capture
 
-SETTINGS: dict[str, Any] = {"factor": 1.0, "inner": {"factor": 1.0}}
-
 
 def moves(run: Run) -> None:
     run.model.double().float()
@@ -77,50 +75,6 @@ def frozen(run: Run) -> None:
 def test_numbers(both: Both, change: Callable[[Run], None]) -> None:
     step = both.compare(at(9, change))
     assert (step.graphs, step.replayed) == (2, 20)
-
-
-class Defaults:
-    factor = 1.0
-
-
-def test_numbers_of_closures_dictionaries_and_classes(both: Both) -> None:
-    own, host = 1.0, torch.tensor(1.0)
-
-    def make(run: Run) -> Any:
-        nonlocal own
-        own = SETTINGS["factor"] = SETTINGS["inner"]["factor"] = Defaults.factor = 1.0
-        host.fill_(1.0)
-
-        def scaled(loss: Tensor) -> Tensor:
-            loss = loss * own * SETTINGS["factor"] * SETTINGS["inner"]["factor"] * host
-            return loss * Defaults.factor * run.settings.factor
-
-        def step(batch: Any) -> Tensor:
-            run.optimizer.zero_grad(set_to_none=False)
-            loss = scaled(run.loss(batch))
-            loss.backward()
-            run.optimizer.step()
-            return loss
-
-        return step
-
-    def change(run: Run, number: int) -> None:
-        nonlocal own
-        if number == 6:
-            own = 2.0
-        elif number == 10:
-            SETTINGS["factor"] = 2.0
-        elif number == 14:
-            Defaults.factor = 2.0
-        elif number == 18:
-            run.settings.factor = 2.0
-        elif number == 20:
-            SETTINGS["inner"]["factor"] = 2.0
-        elif number == 22:
-            host.fill_(2.0)
-
-    step = both.compare(change, make)
-    assert (step.graphs, step.replayed) == (7, 15)
 
 
 def test_learning_rates_as_tensors(both: Both) -> None:

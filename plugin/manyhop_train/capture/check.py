@@ -147,13 +147,13 @@ class Comparison:
 
 
 def stale(differences: dict[str, tuple[float, str]], noise: dict[str, tuple[float, str]]) -> str | None:
-    """Return the name of the largest difference that is not as well between two eager runs."""
+    """Return the name of the largest difference that is not as well between two eager runs; results come first."""
     found = [
-        (ratio, name)
+        (name.startswith("result"), ratio, name)
         for kind, (ratio, name) in differences.items()
         if ratio > max(1.0, _NOISE * noise.get(kind, (0.0, ""))[0])
     ]
-    return max(found, default=(0.0, None))[1]
+    return max(found)[-1] if found else None
 
 
 def _compiles() -> bool:

@@ -58,7 +58,8 @@ class Watched:
     """What ``watch=`` names.
 
     Args:
-        objects: have numbers, strings, tensors, arrays, and containers of them, as attributes or entries.
+        objects: have numbers, strings, tensors, arrays, and containers of them, as attributes or entries; of modules,
+            attributes that are numbers and strings count.
 
     Raises:
         InputError: no list of such objects.
@@ -100,6 +101,8 @@ def _collect(value: Any, plain: list[Hashable], known: list[object], *, whole: b
         plain.append(len(value))
         for entry in value:
             _collect(entry, plain, known)
+    elif whole and isinstance(value, torch.nn.Module):  # whose parts are noticed where they take part
+        plain += [pair for pair in vars(value).items() if type(pair[1]) in _PLAIN]
     elif isinstance(value, Tensor):
         known.append(value)  # graphs read memory of a GPU as it is
         host = value.device.type == "cpu" and not value.is_inference()
