@@ -14,6 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
+import manyhop
 from manyhop_pyg import capture
 
 
@@ -330,3 +331,57 @@ def test_random_numbers_of_the_host(both: Both, source: str, caplog: Any) -> Non
     run.losses(nothing, epochs=1)
     assert (step.eager, step.replayed) == (8, 0)
     assert f"it cannot be captured: it draws random numbers from {source} on the host" in caplog.text
+
+
+class WithIds(torch.nn.Module):
+    """Adds rows of embeddings to those of nodes."""
+
+    def __init__(self, table: Any) -> None:
+        super().__init__()
+        self.table, self.other = table, torch.nn.Embedding(8, 4)
+        self.gnn = GraphSAGE(4, 8, 2, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        ids = torch.arange(len(x), device=x.device) % 8
+        return self.gnn(x + self.table(ids) + self.other(ids), edge_index)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "manyhop.Embedding"])
+def test_embeddings_that_no_graph_can_update(both: Both, kind: str, caplog: Any) -> None:
+    def make(run: Run) -> Any:
+        if kind == "sparse":
+            table: Any = torch.nn.Embedding(8, 4, sparse=True)
+        else:
+            table = manyhop.Embedding(8, 4, device=None if both.device == "cpu" else "cuda")
+        run.model = WithIds(table).to(both.device)
+        run.optimizer = torch.optim.SGD(run.model.parameters(), lr=0.1)
+        run.scale = None if kind == "sparse" else manyhop.optim.SGD(table, lr=0.1)
+        return run.train
+
+    assert both.compare(make=make, epochs=1).replayed == 0
+    (message,) = caplog.messages
+    assert ("it has sparse gradients" if kind == "sparse" else "it reads a manyhop.Embedding") in message
+
+
+def test_memory_from_outside_lives_as_long_as_graphs(both: Both) -> None:
+    """Replays go on to read and write it, whoever has let go of it."""
+    found = {"weight": torch.ones(1 << 16, device=both.device), "sum": torch.zeros(1 << 16, device=both.device)}
+    place = found["sum"].data_ptr()
+
+    run = Run(both.data, both.device)
+
+    def add(batch: Any) -> Tensor:
+        found["sum"] += found["weight"]
+        return run.loss(batch)
+
+    step = capture(add, verify=0)
+    batches = list(run.loader)
+    for batch in batches[:5]:
+        step(batch)
+    assert step.replayed == 2
+    found.clear()
+    others = [torch.full((1 << 16,), 7.0, device=both.device) for _ in range(4)]
+    assert place not in [other.data_ptr() for other in others]
+    for batch in batches[5:]:
+        step(batch)
+    assert all((other == 7).all() for other in others)
