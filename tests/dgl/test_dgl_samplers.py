@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sampler_graphs import compare, edges_of, graph, same_batch, typed_graph
 
 import manyhop_dgl
+from manyhop.errors import InputError
 from manyhop.loading import BatchContext
 from manyhop.sampling import BatchKey
 
@@ -94,6 +95,26 @@ def test_no_seeds_and_seeds_without_edges():
     typed = typed_graph()
     empty = {"user": torch.tensor([], dtype=torch.int64)}
     compare(NeighborSampler([2]).sample(typed, empty), dgl.dataloading.NeighborSampler([2]).sample(typed, empty))
+
+
+@pytest.mark.parametrize("make", [NeighborSampler, manyhop_dgl.LaborSampler])
+@pytest.mark.filterwarnings("ignore:Dataloader CPU affinity")
+def test_no_layers_are_the_seeds_alone(make):
+    g, seeds = graph(), torch.tensor([5, 3, 5])
+    ours, theirs = make([]).sample(g, seeds), dgl.dataloading.NeighborSampler([]).sample_blocks(g, seeds)
+    assert [part.tolist() for part in ours[:2]] == [part.tolist() for part in theirs[:2]] == [[5, 3, 5]] * 2
+    assert ours[2] == theirs[2] == []
+    for loader in (dgl.dataloading.DataLoader, manyhop_dgl.DataLoader):
+        batches = list(loader(g, torch.arange(5), make([]), batch_size=3))
+        assert [(a.tolist(), b.tolist(), blocks) for a, b, blocks in batches] == [
+            ([0, 1, 2],) * 2 + ([],),
+            ([3, 4],) * 2 + ([],),
+        ]
+    with pytest.raises(InputError, match="fanouts of a layer to prefetch"):
+        make([], prefetch_node_feats=["x"]).sample(g, seeds)
+    with pytest.raises(InputError, match="integers"):
+        make([2]).sample(g, torch.tensor([1.0]))
+    assert make([2]).sample(g, torch.tensor([]))[2][0].num_dst_nodes() == 0
 
 
 def test_seeds_of_other_kinds_are_the_same():

@@ -16,7 +16,6 @@ NeighborSampler = manyhop_dgl.NeighborSampler
     ("fanouts", "message"),
     [
         (5, "a list with one entry per layer"),
-        ([], "at least one layer"),
         ([2.5], "integers, got 2.5"),
         ([-2], "0 or more, or -1 for all neighbours, got -2"),
         ([True], "integers, got True"),

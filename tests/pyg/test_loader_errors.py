@@ -12,6 +12,7 @@ from manyhop_pyg import (
     FeatureStore,
     GraphStore,
     HGTSampler,
+    LinkLoader,
     LinkNeighborLoader,
     NeighborLoader,
     NeighborSampler,
@@ -133,7 +134,6 @@ def test_fanouts_of_types_with_double_underscores():
         (dict(time_attr="name"), "one entry per node"),
         (dict(time_attr="x"), "integers or floats"),
         (dict(input_time=torch.zeros(60)), "conflicting"),
-        (dict(time_attr="edge_time"), "pass input_time"),
         (dict(time_attr="time", input_time=torch.zeros(3)), r"shape \[60\]"),
         (dict(time_attr="time", input_time=torch.full((60,), torch.nan)), "NaN"),
         (dict(time_attr="time", weight_attr="edge_weight", temporal_strategy="last"), "whatever they weigh"),
@@ -165,7 +165,7 @@ def test_times_on_both_levels(hetero):
 def test_typed_seeds_without_times(hetero):
     hetero["author"].time = torch.arange(30)
     with pytest.raises(InputError, match="pass input_time"):
-        NeighborLoader(hetero, [2], "paper", time_attr="time")
+        next(iter(NeighborLoader(hetero, [2], "paper", time_attr="time")))
 
 
 @pytest.mark.parametrize(
@@ -297,8 +297,6 @@ def test_typed_links(hetero, index, message):
 
 def test_samplers_name_what_they_need(data):
     sampler = NeighborSampler(data, [2], time_attr="edge_time")
-    with pytest.raises(InputError, match="pass input_time"):
-        NodeLoader(data, sampler)
     with pytest.raises(InputError, match="Expected time_attr with time_window=3, got None"):
         NeighborLoader(data, [2], time_window=3)
     with pytest.raises(InputError, match="pass time_attr"):
@@ -307,6 +305,31 @@ def test_samplers_name_what_they_need(data):
         NeighborSampler(data, [2], sample_direction="up")
     with pytest.raises(InputError, match="temporal_strategy"):
         sampler.temporal_strategy = "first"
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_times_that_come_with_each_call(data, num_workers):
+    sampler = NeighborSampler(data, [2], time_attr="edge_time")
+    loaders = [NodeLoader(data, sampler, num_workers=num_workers), LinkLoader(data, sampler, num_workers=num_workers)]
+    for loader, name in zip(loaders, ("input_time", "edge_label_time"), strict=True):
+        with pytest.raises(InputError, match=f"a time for every seed.* pass {name}"):
+            list(loader)
+    seeds, time = torch.arange(5), torch.full((5,), 9)
+    out = sampler.sample_from_nodes(NodeSamplerInput(seeds, seeds, time))
+    assert torch.equal(loaders[0].filter_fn(out).edge_index, torch.stack([out.row, out.col]))
+    assert bool((data.edge_time[loaders[0].batch(seeds, input_time=time).e_id] <= 9).all())
+    pairs = data.edge_index[:, :5]
+    assert bool((data.edge_time[loaders[1].batch(pairs, edge_label_time=time).e_id] <= 9).all())
+
+
+@pytest.mark.parametrize("empty", [torch.tensor([]), [], np.array([])], ids=["tensor", "list", "array"])
+def test_no_seeds_of_any_dtype(data, hetero, empty):
+    assert list(NeighborLoader(data, [2], empty)) == []
+    assert list(NeighborLoader(hetero, [2], ("paper", empty))) == []
+    assert NeighborLoader(data, [2]).batch(empty).num_nodes == 0
+    assert list(LinkNeighborLoader(data, [2], torch.empty(2, 0))) == []
+    out = NeighborSampler(data, [2]).sample_from_nodes(NodeSamplerInput(None, torch.as_tensor(empty)))
+    assert out.node.numel() == 0
 
 
 def test_positions_past_the_inputs(data):

@@ -21,6 +21,7 @@ def test_as_pyg(data):
     assert len(ours) == len(theirs) == 4
     for batch, expected in zip(ours, theirs, strict=True):
         check_batch(batch, data)
+        assert set(batch.keys()) == {*expected.keys(), "n_id", "e_id"}
         assert torch.equal(batch.x, expected.x)
         assert torch.equal(batch.y, expected.y)
         assert torch.equal(sorted_edges(batch.edge_index), sorted_edges(expected.edge_index))
@@ -31,6 +32,8 @@ def test_types_as_pyg(hetero):
     ours, theirs = RandomNodeLoader(hetero, 3), torch_geometric.loader.RandomNodeLoader(hetero, 3)
     for batch, expected in zip(ours, theirs, strict=True):
         check_hetero_batch(batch, hetero)
+        for store, same in zip(batch.stores, expected.stores, strict=True):
+            assert set(store.keys()) - {"n_id", "e_id"} == set(same.keys())
         for t in hetero.node_types:
             assert batch[t].num_nodes == expected[t].num_nodes
         for t in hetero.edge_types:

@@ -24,17 +24,14 @@ def freeze_fanouts(fanouts: Fanouts) -> tuple[LayerFanouts, ...]:
     """Fanouts as a value that can be compared and hashed: per layer an integer, or ``((edge type, integer), ...)``.
 
     Raises:
-        InputError: no list of integers and dicts of integers, or an empty one.
+        InputError: no list of integers and dicts of integers.
     """
     if isinstance(fanouts, str | bytes | Mapping) or not isinstance(fanouts, Iterable):
         raise InputError(f"Expected fanouts as a list with one entry per layer, such as [10, 5], got {fanouts!r}.")
-    layers = tuple(
+    return tuple(
         tuple((_name(t), _fanout(k)) for t, k in layer.items()) if isinstance(layer, Mapping) else _fanout(layer)
         for layer in fanouts
     )
-    if not layers:
-        raise InputError("Expected at least one layer in fanouts, got none.")
-    return layers
 
 
 def read_fanouts(layers: tuple[LayerFanouts, ...], topology: Topology) -> dict[EdgeType, tuple[int, ...]]:
@@ -148,7 +145,7 @@ def as_ids(ids: Any, what: str) -> Tensor:
             raise InputError(f"Expected {what} as integers, got {type(ids).__name__} of {values.dtype}.")
         tensor = torch.from_numpy(values.astype(np.int64))
     check_no_mask(what, tensor)
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dim() != 1:
+    if (tensor.is_floating_point() and tensor.numel()) or tensor.is_complex() or tensor.dim() != 1:
         raise InputError(
             f"Expected {what} as a 1-dimensional tensor of integers, got {tensor.dtype} of shape {list(tensor.shape)}."
         )

@@ -13,6 +13,7 @@ from dgl.heterograph import DGLBlock
 from torch import Tensor
 
 from manyhop.arguments import flag
+from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import batch_key
 from manyhop.sampling import BatchKey
@@ -134,8 +135,13 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         """Name in the blocks the data that the loader shall gather.
 
         Raises:
-            InputError: data of types that the graph does not have, or without a type where it has several.
+            InputError: data of types that the graph does not have, or without a type where it has several; data where
+                there are no blocks.
         """
+        if not result[2]:
+            if self.prefetch_node_feats or self.prefetch_labels or self.prefetch_edge_feats:
+                raise InputError("Expected fanouts of a layer to prefetch data for its blocks, got none. Add a layer.")
+            return result
         self.check_prefetching(result[2][0].srctypes, result[2][0].canonical_etypes)
         return super().assign_lazy_features(result)
 

@@ -95,19 +95,16 @@ def check_seed_types(sampler: BaseSampler, inputs: NodeSamplerInput) -> None:
 
 
 def check_seed_times(sampler: BaseSampler, inputs: NodeSamplerInput) -> None:
-    """Raise InputError where seeds lack a time, or have one that is not asked for."""
+    """Raise InputError where times of seeds do not fit. Missing ones may come with calls of the sampler."""
     if not isinstance(sampler, NeighborSampler):
         return
     seeds, _ = seeds_of(inputs)
-    node_types = [sampler.topology.node_type(t) for t in seeds]
+    for name in seeds:
+        sampler.topology.node_type(name)
     if inputs.time is not None and not sampler.is_temporal:
         raise InputError("input_time was given, but the sampler has no times: pass time_attr to it.")
     if inputs.time is not None:
         sampler.requests.time_limits(inputs.time)
-    elif sampler.is_temporal and any(t not in sampler.topology.node_time for t in node_types):
-        raise InputError(
-            "Temporal sampling needs a time for every seed, but the seed nodes have none of their own: pass input_time."
-        )
 
 
 def check_link_sampler(
@@ -136,12 +133,8 @@ def check_link_sampler(
     if isinstance(neg_sampling, TypedNegatives):
         raise InputError("Expected neg_sampling without types for seed edges of one type, got a dict. Pass its value.")
     sampler.check_seed_edges(inputs.input_type, neg_sampling, exclude_true=exclude_true)
-    if (inputs.time is not None) != sampler.is_temporal:
-        raise InputError(
-            "Temporal sampling needs a time for every seed edge: pass edge_label_time."
-            if sampler.is_temporal
-            else "edge_label_time was given, but the sampler has no times: pass time_attr to it."
-        )
+    if inputs.time is not None and not sampler.is_temporal:
+        raise InputError("edge_label_time was given, but the sampler has no times: pass time_attr to it.")
     if inputs.time is not None:
         sampler.requests.time_limits(inputs.time)
     if isinstance(neg_sampling, GivenNegatives) and neg_sampling.in_batch and inputs.time is not None:

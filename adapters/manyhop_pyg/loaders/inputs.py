@@ -67,7 +67,7 @@ def given_nodes(
         wanted = "without types" if node_type is None else f"of the loader's type of input nodes, {node_type!r}"
         raise InputError(f"Expected seeds {wanted}, got seeds {got}.")
     if by_type is None:
-        nodes = as_tensor("seeds", seeds)
+        nodes = as_ids("seeds", seeds)
         if device is not None and input_time is None:  # the quick way: nothing is copied, and the GPU not waited for
             check_kind("seeds", nodes)
             columns = {"input_id": None, "node": nodes, "time": None, "input_type": node_type}
@@ -110,7 +110,7 @@ def node_input(data: PyGData, input_nodes: InputNodes, input_time: object, input
         if num_nodes is None:
             raise InputError(f"The number of nodes of type {node_type!r} is not known: pass the seeds as a tensor.")
         nodes = torch.arange(num_nodes)
-    nodes = as_tensor("input_nodes", nodes)
+    nodes = as_ids("input_nodes", nodes)
     if nodes.dtype == torch.bool:
         if nodes.dim() != 1 or (num_nodes is not None and nodes.numel() != num_nodes):
             raise InputError(
@@ -190,7 +190,7 @@ def pairs_input(
     Raises:
         InputError: ids out of range, labels or times of a wrong length.
     """
-    index = as_tensor(name, index)
+    index = as_ids(name, index)
     if index.dim() != 2 or index.size(0) != 2:
         raise InputError(f"Expected {name} of shape [2, num_edges], got {list(index.shape)}.")
     for side, num_nodes in zip(index, sizes, strict=True):
@@ -270,7 +270,7 @@ def as_int64(name: str, ids: Tensor) -> Tensor:
     if ids.dtype == torch.int64:
         return ids
     check_no_mask(name, ids)
-    if ids.is_floating_point() or ids.is_complex():
+    if (ids.is_floating_point() and ids.numel()) or ids.is_complex():
         raise InputError(f"Expected {name} as integers, got {ids.dtype}.")
     return ids.to(torch.int64)
 
@@ -351,6 +351,12 @@ def _split_edge_type(data: PyGData, edge_label_index: InputEdges) -> tuple[EdgeT
     if index is None:
         index = read_edge_index(data[1], edge_type)
     return edge_type, index
+
+
+def as_ids(name: str, value: object) -> Tensor:
+    """Return ids as a tensor. ``torch.tensor([])``, which is of floats, has none."""
+    ids = as_tensor(name, value)
+    return ids.to(torch.int64) if ids.is_floating_point() and ids.numel() == 0 else ids
 
 
 def as_tensor(name: str, value: object) -> Tensor:

@@ -12,7 +12,7 @@ from manyhop.errors import InputError
 from manyhop_pyg.loaders.node import NodeLoader
 from manyhop_pyg.loaders.options import keeps_arguments
 from manyhop_pyg.samplers.neighbor import NeighborSampler
-from manyhop_pyg.typing import PyGData
+from manyhop_pyg.typing import Attributes, Batch, PyGData, Sample
 
 
 class RandomNodeLoader(NodeLoader, torch_geometric.loader.RandomNodeLoader):  # type: ignore[misc]  # PyG is untyped
@@ -53,3 +53,9 @@ class RandomNodeLoader(NodeLoader, torch_geometric.loader.RandomNodeLoader):  # 
             batch_size=batch_size,
             **kwargs,
         )
+
+    def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
+        stores = super()._label(batch, out)
+        for into in stores:
+            del into["input_id"], into["batch_size"]  # the seeds are all nodes of the batch
+        return stores
