@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zlib
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -14,11 +15,13 @@ import torch
 from manyhop import files
 from manyhop.arguments import path_of
 from manyhop.errors import InputError, StateError
+from manyhop.features.exchange.chunks import overlap
 from manyhop.features.whole_memory.filling import read_rows
-from manyhop.files.disk_room import writing
+from manyhop.files.disk_room import unfinished, writing
 from manyhop.files.dtypes import dtype_name
 from manyhop.files.json_files import read_json
 from manyhop.files.part import FilePart
+from manyhop.files.rows import Rows
 from manyhop.ranks import control, cuda, world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop_embedding.owners import Owners
@@ -44,14 +47,13 @@ def save_tables(folder: str | PathLike[str], tables: Tables, facts: Mapping[str,
         RankError: another rank failed.
     """
     path = path_of("folder", folder)
-    partial = path.with_name(path.name + ".partial")
     title, rank = f"saving {path}", world.init().rank
+    partial = unfinished(path)  # that of rank 0 becomes the folder
 
     def begin() -> None:
         if rank == 0:
             if path.exists():
                 raise InputError(f"Expected a folder that does not exist, got {path}. Save to another, or remove it.")
-            shutil.rmtree(partial, ignore_errors=True)
             with writing(partial, 0):
                 partial.mkdir(parents=True)
 
@@ -70,17 +72,27 @@ def save_tables(folder: str | PathLike[str], tables: Tables, facts: Mapping[str,
                     partial / f"{name}.json", {"shape": shape, "dtype": dtype_name(table.own.dtype), "parts": parts}
                 )
             if facts is not None:
-                _write_json(partial / "facts.json", facts)
-            partial.rename(path)
+                _write_json(partial / "facts.json", {"facts": facts, "crc32": _crc32(facts)})
+            with writing(path, 0):
+                partial.rename(path)
 
-    control.attempt(f"{title}: folder", begin, timeout=DEFAULT_TIMEOUT)
-    own = control.attempt(f"{title}: rows", write, timeout=DEFAULT_TIMEOUT)
-    every = control.exchange(f"{title}: parts", own, timeout=DEFAULT_TIMEOUT)
-    control.attempt(f"{title}: manifests", end, timeout=DEFAULT_TIMEOUT)
+    try:
+        control.attempt(f"{title}: folder", begin, timeout=DEFAULT_TIMEOUT)
+        names = control.exchange(f"{title}: name", {"name": partial.name}, timeout=DEFAULT_TIMEOUT)
+        partial = path.with_name(names[0]["name"])
+        own = control.attempt(f"{title}: rows", write, timeout=DEFAULT_TIMEOUT)
+        every = control.exchange(f"{title}: parts", own, timeout=DEFAULT_TIMEOUT)
+        control.attempt(f"{title}: manifests", end, timeout=DEFAULT_TIMEOUT)
+    except BaseException:
+        if rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
 def load_tables(folder: str | PathLike[str], tables: Tables) -> None:
     """Read tables from a folder, written by any number of ranks: each rank its own rows. All ranks call it.
+
+    Nothing is read into the tables before all ranks have checked all files that they read.
 
     Raises:
         InputError: no such folder; a file that is missing or damaged.
@@ -90,7 +102,7 @@ def load_tables(folder: str | PathLike[str], tables: Tables) -> None:
     path = path_of("folder", folder)
     rank = world.init().rank
 
-    def read() -> None:
+    def check() -> dict[str, Rows]:
         if not path.is_dir():
             raise InputError(f"{path}: there is no such folder. Pass one that an embedding was saved to.")
         found = {name: files.open(path / f"{name}.json") for name in tables}
@@ -101,25 +113,45 @@ def load_tables(folder: str | PathLike[str], tables: Tables) -> None:
                     f"Expected {path / name}.json with shape {list(shape)} and {dtype}, got "
                     f"{list(found[name].shape)} and {found[name].dtype}. Make the embedding as it was saved."
                 )
+        for name, (_, owners) in tables.items():
+            begin = 0
+            for part in found[name].parts:
+                if overlap(range(begin, begin + part.num_rows), owners.rows_of(rank)):
+                    part.check(None)
+                begin += part.num_rows
+        return found
+
+    def read() -> None:
         for name, (table, owners) in tables.items():
             read_rows(found[name], owners.rows_of(rank), table.own, threads=None, progress=None)
             if table.hot is not None:
                 table.hot.take(table.own)
 
+    found = control.attempt(f"loading {path}: checks", check, timeout=DEFAULT_TIMEOUT)
     control.attempt(f"loading {path}", read, timeout=DEFAULT_TIMEOUT)
 
 
 def load_facts(folder: str | PathLike[str]) -> Any:
-    """Return the facts of a folder.
+    """Return the facts of a folder. All ranks call it.
 
     Raises:
-        InputError: no such file, or no JSON.
+        InputError: no such file, no JSON, or one that is damaged.
+        RankError: another rank failed.
     """
     path = path_of("folder", folder) / "facts.json"
-    try:
-        return read_json(path)
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file. Pass a folder that an optimizer was saved to.") from None
+
+    def read() -> Any:
+        try:
+            found = read_json(path)
+        except FileNotFoundError:
+            raise InputError(f"{path}: there is no such file. Pass a folder that an optimizer was saved to.") from None
+        if not isinstance(found, dict) or found.get("crc32") != _crc32(found.get("facts")):
+            raise InputError(
+                f"{path}: its crc32 is not that of its facts: it is damaged or has been changed. Load another one."
+            )
+        return found["facts"]
+
+    return control.attempt(f"loading {path}", read, timeout=DEFAULT_TIMEOUT)
 
 
 def _write_part(folder: Path, name: str, rank: int, table: Table, owners: Owners) -> dict[str, Any]:
@@ -137,3 +169,7 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     text = json.dumps(value) + "\n"
     with writing(path, len(text)):
         path.write_text(text, encoding="utf-8")
+
+
+def _crc32(facts: Any) -> str:
+    return f"{zlib.crc32(json.dumps(facts).encode()):08x}"

@@ -1,11 +1,14 @@
 """Embeddings and optimizers in folders."""
 
+import errno
+import os
+
 import pytest
 import torch
 from embedding_training import NUM_ROWS, OURS, WIDTH, train
 
 import manyhop
-from manyhop.errors import InputError, StateError
+from manyhop.errors import CapacityError, InputError, StateError
 
 
 def make(name="Adam", **options):
@@ -33,7 +36,19 @@ def test_a_saved_table_is_a_file_of_rows(tmp_path):
     embedding, _ = make()
     embedding.save(tmp_path / "table")
     assert torch.equal(manyhop.files.open(tmp_path / "table" / "weight.json").read(), embedding.weight)
-    assert not (tmp_path / "table.partial").exists()
+    assert list(tmp_path.iterdir()) == [tmp_path / "table"]
+
+
+def test_a_save_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    embedding, _ = make()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(CapacityError, match="No space left"):
+        embedding.save(tmp_path / "table")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_exists(tmp_path):
@@ -57,12 +72,27 @@ def test_what_does_not_fit(tmp_path):
         optimizer.load(tmp_path / "table")
 
 
-def test_a_damaged_file(tmp_path):
-    embedding, _ = make()
+@pytest.mark.parametrize("name", ["table/weight.00000.bin", "optimizer/exp_avg_sq.0.00000.bin", "optimizer/facts.json"])
+def test_a_damaged_file_changes_nothing(name, tmp_path):
+    embedding, optimizer = make()
+    train(embedding, optimizer, range(2))
     embedding.save(tmp_path / "table")
-    part = tmp_path / "table" / "weight.00000.bin"
-    data = bytearray(part.read_bytes())
-    data[40] ^= 1
-    part.write_bytes(data)
+    optimizer.save(tmp_path / "optimizer")
+    data = (tmp_path / name).read_bytes()
+    changed = (
+        data.replace(b"0.02", b"0.03") if name.endswith("json") else data[:40] + bytes([data[40] ^ 64]) + data[41:]
+    )
+    assert changed != data
+    (tmp_path / name).write_bytes(changed)
+    train(embedding, optimizer, range(2, 4))
+    before = state_of(embedding, optimizer)
     with pytest.raises(InputError, match="crc32"):
-        embedding.load(tmp_path / "table")
+        (embedding if name.startswith("table") else optimizer).load(tmp_path / name.split("/")[0])
+    for now, was in zip(state_of(embedding, optimizer), before, strict=True):
+        torch.testing.assert_close(now, was, rtol=0, atol=0)
+
+
+def state_of(embedding, optimizer):
+    """Copies of all rows and states, and the numbers of the group."""
+    group = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
+    return [embedding.weight.clone(), *(table.settled().clone() for table in optimizer.tables[0]), group]
