@@ -81,23 +81,17 @@ def test_gpu():
 
 
 def test_step(monkeypatch, measure):
-    from benchmarks import step as command
+    from benchmarks import step
 
-    planted = command.PlantedSize(
-        num_nodes=200, num_edges=1500, features=16, classes=3, channels=8, fanouts=(3, 2), batch_size=32, noise=0.5
-    )
-    training = command.TrainingSize(
+    training = step.TrainingSize(
         num_nodes=256, num_edges=2000, features=8, channels=8, fanouts=(3, 2), batch_size=64, turn=5
     )
-    layer = command.LayerSize(num_dst=40, num_src=90, num_edges=120, channels=8)
-    sizes = command.Sizes(layer=layer, training=training, planted=planted, learnt=planted, seeds=1)
-    monkeypatch.setattr(command, "SIZES", {"cpu": sizes, "cuda": sizes})
-    monkeypatch.setattr(command, "EPOCHS", 1)
-    monkeypatch.setattr(command, "_MIN_TURN", 0.0)
+    layer = step.LayerSize(num_dst=40, num_src=90, num_edges=120, channels=8)
+    monkeypatch.setattr(step, "SIZES", {"cpu": (layer, training), "cuda": (layer, training)})
+    monkeypatch.setattr(step, "_MIN_TURN", 0.0)
     text = measure("step", "--rounds", "1")
     assert "| GATv2 layer, float32 | manyhop |" in text
     assert "| GraphSAGE | the same without loading |" in text
-    assert "| planted classes | accelerate(trim=True) |" in text
 
 
 def test_ranks(forked, measure):

@@ -24,7 +24,6 @@ SEVERAL_THREADS = ("gpu", "step", "exchange")
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run a target."""
     parser = argparse.ArgumentParser(prog="benchmarks", formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.epilog = "\n".join(f"  {name:12}{text}" for name, text in TARGETS.items())
     parser.add_argument("target", choices=TARGETS)

@@ -67,8 +67,6 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class Batches:
-    """What an average batch has, hop by hop."""
-
     size: int
     nodes: Sequence[float]
     """The seeds, then the nodes that each hop adds."""
@@ -81,8 +79,6 @@ class Batches:
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """Predicted seconds of each rank."""
-
     host: float
     gpu: float
     exchange: float
@@ -237,7 +233,6 @@ def simulate(
 
 
 def _choose(random: np.random.Generator, num_batches: int, world: int, homes: Ints | None) -> Ints:
-    """Return the batch of each rank."""
     if homes is not None:
         order, counts = np.argsort(homes, kind="stable"), np.bincount(homes, minlength=world)
         return order[np.cumsum(counts) - counts + random.integers(counts)]
@@ -284,7 +279,6 @@ COLUMNS = (
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> None:
-    """Simulate what the arguments specify."""
     most = max(options.ranks)
     if any(most % ranks or (ranks > options.gpus and ranks % options.gpus) for ranks in options.ranks):
         raise InputError(
@@ -340,7 +334,6 @@ def _ids(graph: Graph, options: argparse.Namespace, count: int, *, sort: bool) -
 
 
 def _hot_rows(batches: Iterator[Ints], num_rows: int) -> npt.NDArray[np.bool_]:
-    """Return which rows these batches request most often."""
     counts = np.zeros(num_rows, np.int64)
     for ids in batches:
         counts[ids] += 1

@@ -160,7 +160,6 @@ def section(title: str, timings: Sequence[Timing]) -> list[str]:
 
 
 def not_measured(absent: Sequence[Absent]) -> list[str]:
-    """Return who is missing, and why."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for peer in absent:
         reasons.setdefault((peer.name, peer.reason), []).extend([peer.workload] if peer.workload else [])
@@ -212,7 +211,6 @@ def table(columns: Sequence[str], rows: Iterable[Iterable[object]] = ()) -> list
 
 
 def table_row(cells: Iterable[object]) -> str:
-    """Return a row of a table in markdown."""
     return f"| {' | '.join(map(str, cells))} |"
 
 
@@ -341,7 +339,6 @@ class BenchGraph:
 
     @cached_property
     def engine(self) -> Graph:
-        """The topology as manyhop builds it."""
         edges = {
             t: EdgeInput(row=self.row[t], colptr=self.colptr[t], weight=self.weight, time=self.time, is_sorted=True)
             for t in self.row
@@ -392,8 +389,6 @@ def heterogeneous(num_nodes: int, num_edges: int) -> BenchGraph:
 
 
 class _PowerLaw:
-    """How often each node of one type is an end of an edge."""
-
     def __init__(self, rng: np.random.Generator, num_nodes: int) -> None:
         weight = 1.0 / np.arange(1, num_nodes + 1) ** 0.6
         self.num_nodes = num_nodes
@@ -436,6 +431,5 @@ def _invert(below, start, by_rank, unit, node):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _sort_columns(colptr, values):  # type: ignore[no-untyped-def]
-    """Sort the values of each column in place."""
     for v in range(colptr.size - 1):
         values[colptr[v] : colptr[v + 1]].sort()

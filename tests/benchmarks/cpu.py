@@ -148,7 +148,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> None:
-    """Measure what the arguments specify."""
     size = QUICK if options.quick else LARGE if options.large else STANDARD
     if options.only:
         size = replace(size, workloads=(options.only,) if options.only != BUILD else ())
@@ -165,7 +164,6 @@ def main(options: argparse.Namespace, argv: list[str]) -> None:
 
 
 def _costs(timings: list[Timing]) -> list[str]:
-    """Return what an edge takes manyhop, by workload."""
     mine = [t for t in timings if (t.name, t.threads) == (MANYHOP, 1)]
     costs = [f"{t.workload} {float(np.median(np.divide(t.seconds, t.edges))) * 1e9:.1f}" for t in mine]
     return ["", f"Sampling by manyhop on one thread, ns per edge: {'; '.join(costs)}."] if costs else []
@@ -466,7 +464,6 @@ def _graphbolt_loader(gb: ModuleType, task: Task, inputs: Tensor, features: Mapp
 
 
 def _builders(num_nodes: int, edges: Tensor, threads: list[int]) -> list[Contender]:
-    """Return builds of the topology from an edge list in random order."""
     row, col = edges
     builds: dict[str, Callable[[], object]] = {
         MANYHOP: lambda: build_graph({HOMOGENEOUS_NODE: num_nodes}, {HOMOGENEOUS_EDGE: EdgeInput(row=row, col=col)}),

@@ -81,7 +81,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> None:
-    """Measure what the arguments specify."""
     if options.gpu and not torch.cuda.is_available():
         raise InputError("Expected a CUDA device for --gpu, found none. Leave --gpu out to measure the CPU.")
     size = QUICK if options.quick else ON_GPU if options.gpu else STANDARD
@@ -164,7 +163,6 @@ def _in_turn(size: Size, g: dgl.DGLGraph, items: Tensor, sampler: Any) -> BatchR
 
 
 def _on_threads(runs: list[BatchRunner]) -> BatchRunner:
-    """Return a runner whose threads sample batches of their own."""
     pool = ThreadPoolExecutor(len(runs))
 
     def run(num_batches: int) -> int:
@@ -196,8 +194,6 @@ def _dataloaders(size: Size, g: dgl.DGLGraph, seeds: Tensor, threads: list[int],
 
 
 def _epoch(loader: Iterable[Any], use: Callable[[Any], object]) -> BatchRunner:
-    """Return a runner of whole epochs, up to the GPU's last kernel."""
-
     def run(num_batches: int) -> int:
         edges = 0
         for batch in loader:
@@ -268,8 +264,6 @@ def on_gpu(size: Size, device: str = "cuda", workers: int = 8) -> list[str]:
 
 
 class Layers(nn.Module):
-    """Layers of DGL, with ReLUs between them."""
-
     def __init__(self, layers: Iterable[nn.Module]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)

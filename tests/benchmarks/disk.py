@@ -1,7 +1,8 @@
 """Rows of a mapped file that is larger than the memory of a process, with a cache of hot rows, beside ``numpy.memmap``.
 
 ``--gpu``: rows that go to a GPU, which keeps hot rows, too; ``--ranks``: one cache for all ranks of a node beside a
-smaller one for each. The limit is a control group, or, without the right to make one, one for pages of the file.
+smaller one for each. The limit is a control group: without the right to make one (root), there is none, which the
+record says.
 """
 
 from __future__ import annotations
@@ -99,7 +100,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> None:
-    """Measure what the arguments specify."""
     if options.gpu and not torch.cuda.is_available():
         raise InputError("Expected a CUDA device for --gpu, found none. Leave it out to measure host memory.")
     if options.gpu and options.ranks > 1:
@@ -124,7 +124,6 @@ def main(options: argparse.Namespace, argv: list[str]) -> None:
             "cache": options.memory // 2,
             "gpu": options.gpu,
             "processes": None if processes is None else str(processes),
-            "pages": options.memory if processes is None else None,
             "warm_up": options.seconds,
             "seconds": options.seconds,
             "ranks": options.ranks,
@@ -220,12 +219,7 @@ def _table(
     is_limited: bool,
     found: dict[str, list[dict[str, float]]],
 ) -> str:
-    how = (
-        "control group"
-        if is_limited
-        else "no rights to make a control group: all pages of the file are dropped when they and the memory of the "
-        "process exceed the limit"
-    )
+    how = "control group" if is_limited else "not enforced: no rights to make a control group"
     several = options.ranks > 1
     whose = f"for {options.ranks} processes together" if several else "per process"
     limit = f"{in_units(options.memory)} {whose}, page cache included ({how})"

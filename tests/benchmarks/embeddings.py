@@ -29,8 +29,6 @@ LEARNING_RATE = 0.01
 
 @dataclass(frozen=True)
 class Contender:
-    """A table, and an optimizer of it."""
-
     forward: Callable[[], Tensor]
     """``[count, width]``: the rows of the batch, with a graph for ``backward``."""
     step: Callable[[], object]
@@ -165,7 +163,6 @@ def main(options: argparse.Namespace, argv: list[str]) -> None:
 
 
 def _head(options: argparse.Namespace, argv: list[str], has_gpu: bool, gpus: int) -> str:
-    """Return where and how the tables were measured."""
     moved = in_units(_PASSES * _ROW_BYTES * options.ids)
     lines = [
         *opening("Updates of embeddings", argv),

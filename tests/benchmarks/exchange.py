@@ -36,7 +36,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> None:
-    """Be a rank, or start two and wait."""
     if options.namespaces and shutil.which("ip") is None:
         raise InputError("--namespaces needs the command 'ip' (package iproute2), which is not here: leave it out.")
     require_memory("This benchmark", 8 * options.rows * max(options.features), "Use fewer --rows or --features.")

@@ -97,7 +97,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> None:
-    """Count what the arguments specify."""
     lines = [
         *opening("Rows of other ranks in a batch, by the order of the nodes", argv),
         "",
@@ -134,7 +133,6 @@ def _sampler(graph: StoredGraph, fanouts: list[int]) -> CPUSampler:
 def _count(
     sampler: CPUSampler, owners: Mapping[NodeType, Ints], own: bool, options: argparse.Namespace
 ) -> tuple[float, float]:
-    """Rows of a batch, and those of other ranks, on average."""
     rows = others = batches = 0
     for batch, (rank, name, seeds) in enumerate(seeds_of(owners, own, options.batch_size, options.batches)):
         sample = sampler.sample(NodeRequest(key=BatchKey(0, 0, batch), seeds={name: seeds}))

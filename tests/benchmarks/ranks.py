@@ -149,7 +149,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> None:
-    """Measure what the arguments specify."""
     rows = options.nodes * 4 * options.features + options.edges * 16
     require_memory("This benchmark", 4 * max(options.ranks) * rows, "Use smaller --nodes, --edges or --ranks.")
     modules, absent = import_peers(_PEERS)

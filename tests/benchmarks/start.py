@@ -51,7 +51,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> None:
-    """Measure what the arguments specify."""
     from benchmarks.common import opening, print_and_save, table, table_row  # imports what a process is to measure
 
     with tempfile.TemporaryDirectory() as kernels:
@@ -97,7 +96,6 @@ def _process(library: str, kernels: str) -> npt.NDArray[np.float64]:
 
 
 def _line(library: str, kernels: str, processes: list[npt.NDArray[np.float64]]) -> list[str]:
-    """Return the cells of one line of the table."""
     steps = np.stack(processes)  # [processes, steps, 2]
     totals = steps.sum(axis=1)
     cells = [f"{seconds:.2f}" for seconds in np.median(steps[:, :, 0], axis=0)]

@@ -1,4 +1,4 @@
-"""Layers forward and backward, training steps with loading, eager and captured, and what accuracy they reach.
+"""Layers, and training steps with loading: eager and captured, with PyG's aggregation and with manyhop's.
 
 Without a GPU, all runs eagerly on the CPU in smaller sizes, within about two minutes.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Final, Literal, cast
@@ -17,9 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GraphSAGE, MessagePassing, SAGEConv
-from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 
 from benchmarks.common import MANYHOP, Contender, Timing, measure, opening, print_and_save, table
 from benchmarks.gpu.graphs import rmat
@@ -33,8 +31,6 @@ KEPT = 16  # batches of steps without loading
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """How a model is trained."""
-
     captured: bool = False
     compiled: bool = False
     accelerated: bool = False
@@ -58,8 +54,6 @@ WAYS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSize:
-    """What is trained."""
-
     num_nodes: int = 1 << 20
     num_edges: int = 1 << 24
     features: int = 128
@@ -71,7 +65,6 @@ class TrainingSize:
 
 
 def steps(size: TrainingSize, device: torch.device) -> list[Contender]:
-    """Steps with their loaders."""
     graph = rmat(size.num_nodes, size.num_edges, device)
     col = torch.repeat_interleave(graph.colptr.diff())
     data = Data(
@@ -97,7 +90,6 @@ def steps(size: TrainingSize, device: torch.device) -> list[Contender]:
 
 
 def loader(size: TrainingSize, data: Data, device: torch.device, pad: Literal["auto"] | None) -> NeighborLoader:
-    """Loader of all nodes."""
     fanouts, batch_size = list(size.fanouts), size.batch_size
     return NeighborLoader(data, fanouts, batch_size=batch_size, shuffle=True, seed=0, device=device, pad=pad)
 
@@ -126,8 +118,6 @@ class Training:
         batches: of a loader.
         captured: replay steps.
         trims: each layer computes only what the next ones need, by the counts per hop.
-        lr: of Adam.
-        tf32: products round their factors to TF32.
     """
 
     def __init__(
@@ -137,11 +127,9 @@ class Training:
         *,
         captured: bool,
         trims: bool,
-        lr: float = 0.001,
-        tf32: bool = False,
     ) -> None:
-        self.model, self._trims, self._tf32 = model, trims, tf32
-        self._optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+        self.model, self._trims = model, trims
+        self._optimizer = torch.optim.Adam(model.parameters())
         self._step = capture(self._train) if captured else self._train
         self._loader = batches
         self._batches = self._endless()
@@ -149,21 +137,13 @@ class Training:
     def __call__(self, num_batches: int) -> int:
         """Train on some batches; returns how many edges they had."""
         edges = 0
-        torch.backends.cuda.matmul.allow_tf32 = self._tf32
         for _ in range(num_batches):
             batch = next(self._batches)
             self._step(batch)
             edges += batch.num_edges
-        torch.backends.cuda.matmul.allow_tf32 = False
         if batch.x.is_cuda:
             torch.cuda.synchronize()
         return edges
-
-    def epochs(self, number: int) -> None:
-        """Train on all batches, several times."""
-        for _ in range(number):
-            for batch in self._loader:
-                self._step(batch)
 
     def _endless(self) -> Iterator[Any]:
         while True:
@@ -184,7 +164,7 @@ class Training:
 
 
 PYG = "PyG"
-PARTS = ("layers", "training", "planted", "accuracy")
+PARTS = ("layers", "training")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,8 +214,6 @@ def _edges(size: LayerSize, device: torch.device) -> Tensor:
 
 
 class _BothWays:
-    """A layer forward and backward, from a CUDA graph where there is a GPU."""
-
     def __init__(
         self, conv: MessagePassing, x: Tensor, edge_index: Tensor, num_dst: int, channels: int, tf32: bool
     ) -> None:
@@ -272,180 +250,15 @@ class _BothWays:
         return graph.replay
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlantedWay:
-    """How a model is trained."""
-
-    pygs_loader: bool = False
-    captured: bool = False
-    accelerated: bool = False
-    trims: bool = False
-    tf32: bool = False
-
-
-PLANTED_WAYS: Final = {
-    "PyG's loader": PlantedWay(pygs_loader=True),
-    "eager": PlantedWay(),
-    "accelerate(trim=True)": PlantedWay(accelerated=True, trims=True),
-    "capture(), accelerate()": PlantedWay(captured=True, accelerated=True),
-    "capture(), accelerate(trim=True)": PlantedWay(captured=True, accelerated=True, trims=True),
-    "capture(), accelerate(trim=True), TF32": PlantedWay(captured=True, accelerated=True, trims=True, tf32=True),
-}
-"""The first three are PyG's script, with one import changed, and with a second line."""
-LEARNT: Final = ("eager", "accelerate(trim=True)", "capture(), accelerate()", "capture(), accelerate(trim=True)")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlantedSize:
-    """A graph whose edges join nodes of one class more often than others, and what is trained on it."""
-
-    num_nodes: int = 232_965
-    num_edges: int = 114_615_892
-    features: int = 602
-    classes: int = 41
-    channels: int = 256
-    fanouts: tuple[int, ...] = (25, 10)
-    batch_size: int = 1024
-    noise: float = 6.0
-    """Standard deviation of features within a class; between classes it is 1."""
-
-
-def planted(size: PlantedSize, device: torch.device) -> Data:
-    """A third of edges join nodes of one class, others any; degrees are skewed. Two thirds of nodes are trained on."""
-    draw = torch.Generator(device).manual_seed(0)
-
-    def rand(n: int) -> Tensor:
-        return torch.rand(n, device=device, generator=draw)
-
-    y = torch.randint(0, size.classes, (size.num_nodes,), device=device, generator=draw)
-    col = (rand(size.num_edges).square() * size.num_nodes).long().sort().values
-    by_class, counts = y.argsort(), torch.bincount(y, minlength=size.classes)
-    first, own = counts.cumsum(0) - counts, y[col]
-    row = by_class[first[own] + (rand(size.num_edges) * counts[own]).long()]
-    row = torch.where(rand(size.num_edges) < 1 / 3, row, (rand(size.num_edges) * size.num_nodes).long())
-    centres = torch.randn(size.classes, size.features, device=device, generator=draw)
-    x = torch.randn(size.num_nodes, size.features, device=device, generator=draw)
-    train = rand(size.num_nodes) < 2 / 3
-    return Data(x=centres[y] + size.noise * x, y=y, edge_index=torch.stack([row, col]), train_mask=train)
-
-
-def epochs(size: PlantedSize, device: torch.device) -> list[Contender]:
-    """Steps with loading; PyG's loader takes part where it can sample."""
-    data = planted(size, device)
-    return [
-        Contender(workload="planted classes", name=name, threads=1, run=_training(size, data, way))
-        for name, way in PLANTED_WAYS.items()
-        if WITH_PYG_LIB or WITH_TORCH_SPARSE or not way.pygs_loader
-    ]
-
-
-def accuracies(
-    size: PlantedSize, num_epochs: int, seeds: Sequence[int], device: torch.device
-) -> dict[str, list[float]]:
-    """Share of right predictions for nodes that were not trained on, by seed of the model."""
-    data = planted(size, device)
-    return {
-        name: [_accuracy(size, data, _training(size, data, PLANTED_WAYS[name], seed), num_epochs) for seed in seeds]
-        for name in LEARNT
-    }
-
-
-def _training(size: PlantedSize, data: Data, way: PlantedWay, seed: int = 0) -> Training:
-    """A GraphSAGE as in PyG's example for Reddit, without the counts per hop."""
-    torch.manual_seed(seed)
-    model = GraphSAGE(size.features, size.channels, len(size.fanouts), size.classes, dropout=0.5).to(data.x.device)
-    if way.accelerated:
-        accelerate(model, trim=way.trims)
-    batches: Iterable[Any]
-    if way.pygs_loader:
-        batches = _PyGsLoader(size, data)
-    else:
-        batches = _loader(size, data, data.train_mask, seed, "auto" if way.captured else None)
-    return Training(model, batches, captured=way.captured, trims=False, lr=0.01, tf32=way.tf32)
-
-
-class _PyGsLoader:
-    """PyG's loader as its example uses it: edges on the CPU, features and classes on the device."""
-
-    def __init__(self, size: PlantedSize, data: Data) -> None:
-        self._device = data.x.device
-        edges = data.edge_index.cpu()
-        self._loader = PyGNeighborLoader(
-            Data(x=data.x, y=data.y, edge_index=edges),
-            list(size.fanouts),
-            input_nodes=data.train_mask.cpu(),
-            batch_size=size.batch_size,
-            shuffle=True,
-            num_workers=6 if data.x.is_cuda else 0,
-            persistent_workers=data.x.is_cuda,
-        )
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self._loader:
-            batch.edge_index = batch.edge_index.to(self._device)
-            yield batch
-
-
-def _accuracy(size: PlantedSize, data: Data, training: Training, num_epochs: int) -> float:
-    training.epochs(num_epochs)
-    model, right = training.model.eval(), torch.zeros((), device=data.x.device)
-    with torch.no_grad():
-        for batch in _loader(size, data, ~data.train_mask, 1, None):
-            out = model(batch.x, batch.edge_index)[: batch.batch_size]
-            right += (out.argmax(1) == batch.y[: batch.batch_size]).sum()
-    return float(right) / int((~data.train_mask).sum())
-
-
-def _loader(size: PlantedSize, data: Data, mask: Tensor, seed: int, pad: Literal["auto"] | None) -> NeighborLoader:
-    return NeighborLoader(
-        data,
-        list(size.fanouts),
-        input_nodes=mask,
-        batch_size=size.batch_size,
-        shuffle=True,
-        seed=seed,
-        device=data.x.device,
-        pad=pad,
-    )
-
-
-def smaller(size: PlantedSize) -> PlantedSize:
-    """A graph on which many models are trained in seconds."""
-    return replace(size, num_nodes=size.num_nodes // 8, num_edges=size.num_edges // 64, features=64, noise=4.0)
-
-
-EPOCHS = 3  # before accuracies
 _MIN_TURN = 0.05  # seconds
 
-
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """What is measured."""
-
-    layer: LayerSize
-    training: TrainingSize
-    planted: PlantedSize
-    learnt: PlantedSize
-    """For accuracies."""
-    seeds: int
-    """Models of each kind, for accuracies."""
-
-
-_SMALL = PlantedSize(
-    num_nodes=5000, num_edges=125_000, features=64, channels=64, fanouts=(10, 5), batch_size=128, noise=4.0
-)
 SIZES = {
-    "cuda": Sizes(
-        layer=LayerSize(), training=TrainingSize(), planted=PlantedSize(), learnt=smaller(PlantedSize()), seeds=5
-    ),
-    "cpu": Sizes(  # 73 s of a core of an EPYC
-        layer=LayerSize(num_dst=4500, num_src=11_300, num_edges=15_400),
-        training=TrainingSize(
+    "cuda": (LayerSize(), TrainingSize()),
+    "cpu": (
+        LayerSize(num_dst=4500, num_src=11_300, num_edges=15_400),
+        TrainingSize(
             num_nodes=1 << 16, num_edges=1 << 20, features=64, channels=64, fanouts=(10, 5), batch_size=256, turn=8
         ),
-        planted=_SMALL,
-        learnt=_SMALL,
-        seeds=2,
     ),
 }
 
@@ -456,10 +269,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> None:
-    """Measure what the arguments specify."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    sizes = SIZES[device.type]
-    layer, training, classes = sizes.layer, sizes.training, sizes.planted
+    layer, training = SIZES[device.type]
     lines = opening("Training steps", argv)
     if device.type == "cuda":
         lines.append(f"- GPU: {torch.cuda.get_device_name(device)}")
@@ -475,16 +286,9 @@ def main(options: argparse.Namespace, argv: list[str]) -> None:
             f"{list(training.fanouts)}, batches of {training.batch_size}",
             partial(steps, training, device),
         ),
-        "planted": (
-            f"A training step with loading: planted classes, {classes.num_nodes:,} nodes, {classes.num_edges:,} edges, "
-            f"{classes.features} features, {classes.channels} channels, {list(classes.fanouts)}, batches of "
-            f"{classes.batch_size}",
-            partial(epochs, classes, device),
-        ),
     }
     for part in options.only or PARTS:
-        table = _accuracies(sizes, device) if part == "accuracy" else _table(*tables[part], options.rounds)
-        lines += table
+        lines += _table(*tables[part], options.rounds)
         if device.type == "cuda":
             torch.cuda.empty_cache()
     print_and_save("\n".join(lines) + "\n", options.output, "step.md")
@@ -493,19 +297,6 @@ def main(options: argparse.Namespace, argv: list[str]) -> None:
 def _table(title: str, make: Callable[[], Sequence[Contender]], rounds: int) -> list[str]:
     timings = measure(make(), rounds, _MIN_TURN)
     return ["", f"## {title}", "", *table(("work", "of", "ms (quartiles)"), map(_row, timings))]
-
-
-def _accuracies(sizes: Sizes, device: torch.device) -> list[str]:
-    size = sizes.learnt
-    found = accuracies(size, EPOCHS, range(sizes.seeds), device)
-    rows = [
-        (name, f"{np.mean(values):.4f}", " ".join(f"{value:.4f}" for value in values)) for name, values in found.items()
-    ]
-    title = (
-        f"Accuracy after {EPOCHS} epochs, planted classes, {size.num_nodes:,} nodes, {size.num_edges:,} edges, "
-        f"{sizes.seeds} seeds"
-    )
-    return ["", f"## {title}", "", *table(("steps", "mean", "of each seed"), rows)]
 
 
 def _row(timing: Timing) -> tuple[str, ...]:

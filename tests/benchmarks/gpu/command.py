@@ -99,7 +99,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> None:
-    """Measure what the arguments specify."""
     there = torch.cuda.device_count()
     if there == 0:
         raise InputError("Expected an NVIDIA GPU that torch can use, found none: `manyhop doctor` says why.")
@@ -148,7 +147,6 @@ def run(
 def _jobs(
     template: Job, contenders: Sequence[str], parts: Sequence[str], gpus: int, folder: str
 ) -> tuple[list[Job], list[Missing]]:
-    """Return what is run with so many GPUs, and who cannot."""
     jobs: list[Job] = []
     missing: list[Missing] = []
     for group in GROUPS if gpus == 1 else GROUPS[:-1]:

@@ -32,7 +32,6 @@ class Ranks:
         return self.device.type == "cuda"
 
     def finish(self) -> None:
-        """Wait for the GPU."""
         if self.on_gpu:
             torch.cuda.synchronize()
 
@@ -42,11 +41,9 @@ class Ranks:
         self.slowest(0.0)
 
     def slowest(self, value: float) -> float:
-        """The largest value of all ranks."""
         return self._reduce(value, dist.ReduceOp.MAX)
 
     def mean(self, value: float) -> float:
-        """The mean over the ranks."""
         return self._reduce(value, dist.ReduceOp.SUM) / self.size
 
     def _reduce(self, value: float, op: dist.ReduceOp.RedOpType) -> float:
@@ -222,7 +219,6 @@ def _pcie(job: Job, ranks: Ranks, sink: Sink) -> None:
 
 
 def _peer(job: Job, ranks: Ranks, sink: Sink) -> None:
-    """Every GPU reads from the next one, all at once."""
     from benchmarks.gpu.hardware import copy_words
 
     words = min(job.gather_table, 1 << 30) // 8

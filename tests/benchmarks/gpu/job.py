@@ -59,7 +59,6 @@ class Job:
     """Path of the file to which rows are appended, as lines of JSON."""
 
     def to_json(self) -> str:
-        """One line."""
         return json.dumps(dataclasses.asdict(self))
 
     @staticmethod
@@ -74,8 +73,6 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of a table."""
-
     part: str
     workload: str
     """What is done; rows of one workload can be compared."""
@@ -99,11 +96,9 @@ class Row:
 
     @property
     def median_s(self) -> float:
-        """Median of the rounds."""
         return float(np.median(self.seconds))
 
     def to_json(self) -> str:
-        """One line."""
         return json.dumps({"kind": "row", **dataclasses.asdict(self)})
 
 
@@ -118,7 +113,6 @@ class Missing:
     gpus: int = 1
 
     def to_json(self) -> str:
-        """One line."""
         return json.dumps({"kind": "missing", **dataclasses.asdict(self)})
 
 
@@ -160,5 +154,4 @@ def reason_of(error: BaseException) -> str:
 
 
 def fanout_name(fanout: tuple[int, ...]) -> str:
-    """As the tables call it."""
     return "[" + ", ".join(map(str, fanout)) + "]"

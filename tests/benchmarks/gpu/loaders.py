@@ -193,7 +193,6 @@ def is_ddp(ranks: Ranks, placement: str) -> bool:
 
 
 def setting_of(job: Job, placement: str) -> str:
-    """What tables call a placement."""
     return placement if job.gpus > 1 else placement.removeprefix("replica").removeprefix(", ")
 
 
@@ -331,7 +330,6 @@ def _measure(
 
 
 def _count(batch: Data, mask: str, padded: int) -> int:
-    """Nodes or edges of a batch, without padding."""
     return int(batch[mask].sum()) if mask in batch else padded
 
 
@@ -376,7 +374,6 @@ def loaders(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: S
 def _measure_place(
     job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Sink, placement: str, parts: Sequence[str]
 ) -> None:
-    """These parts with the data in one place."""
     prepare: DataMaker = {"manyhop": manyhops_data, "PyG": pygs_data, "cuGraph-PyG": cugraph_pyg}[job.contender]
     try:
         make, most = prepare(job, ranks, graph, placement)
@@ -412,7 +409,6 @@ def _load(
     placement: str,
     most: int,
 ) -> Iterator[Row]:
-    """Epochs in which nothing is done with the batches."""
     batches = min(job.epoch_batches, most)
     seeds = draw_seeds(graph.num_nodes, batches * ranks.size, job.batch_size, ranks.device)
     for _ in zip(range(_WARM_UP), make(fanout, seeds), strict=False):  # compiles, starts and allocates
@@ -506,7 +502,6 @@ def _shuffled(graph: GPUGraph, ranks: Ranks) -> Tensor:
 
 
 def _first_batch(job: Job, ranks: Ranks, edges: Tensor, num_nodes: int) -> tuple[float, float]:
-    """Seconds until there is a loader, and from then on until there is a batch."""
     gc.collect()
     data = Data(edge_index=edges, num_nodes=num_nodes)
     ranks.finish()

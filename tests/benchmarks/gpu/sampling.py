@@ -276,7 +276,6 @@ _MADE: dict[str, Any] = {}
 
 
 def _once(name: str, make: Callable[[], object]) -> Any:
-    """What is made once in a process, for all fanouts."""
     if name not in _MADE:
         _MADE[name] = make()
     return _MADE[name]

@@ -25,7 +25,6 @@ from benchmarks.gpu.sampling import sampling
 
 
 def main() -> int:
-    """Measure what the command line names."""
     job = Job.from_json(sys.argv[1])
     warnings.simplefilter("ignore")  # of the peers
     run(job, rank=int(os.environ.get("RANK", "0")))
