@@ -131,24 +131,84 @@ def positions(index: Any, count: int) -> Tensor:
     """
     import torch
 
-    from manyhop.system.arrays import listed
+    found = as_ids("positions of a sampler", index).to(torch.int64)
+    advice = "A sampler has to draw from the loader's inputs, not from all nodes or edges."
+    check_range("positions of inputs", found, count, advice=advice)
+    return found
 
-    what = "Expected a sampler to give"
-    try:
-        found = torch.as_tensor(listed(index))
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"{what} lists of positions, got {index!r}.") from None
-    if found.numel() == 0:
-        return found.view(-1).to(torch.int64)
-    if found.dim() != 1 or found.dtype == torch.bool or found.is_floating_point() or found.is_complex():
-        raise InputError(f"{what} lists of positions, which are integers, got {index!r}.")
-    low, high = (int(x) for x in torch.aminmax(found))
-    if low < 0 or high >= count:
-        raise InputError(
-            f"Expected positions of inputs in [0, {count}), got {low if low < 0 else high}. A sampler has to draw from "
-            "the loader's inputs, not from all nodes or edges."
+
+def as_tensor(name: str, value: Any, error: type[InputError] = InputError) -> Tensor:
+    """Return a tensor, an array or a list of numbers as a dense tensor without a gradient.
+
+    On the same memory, where torch can read that: arrays that are read-only, run backwards or have another byte order
+    are copied, conjugates and negatives of tensors resolved.
+
+    Raises:
+        InputError: (or ``error``) no numbers; a tensor that is sparse, nested or quantized, or has no memory.
+    """
+    import torch
+
+    from manyhop.system.arrays import describe, from_array, has_memory
+
+    if not isinstance(value, torch.Tensor):
+        try:
+            return from_array(value)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            raise error(f"Expected {name} as a tensor or an array of numbers, got {describe(value)}.") from None
+    if type(value) is not torch.Tensor and hasattr(value, "as_tensor"):  # a class that wraps a tensor, as PyG's do
+        value = value.as_tensor()
+    if not has_memory(value):
+        raise error(f"Expected {name} as a dense tensor in memory, got {describe(value)}. Convert it.")
+    if value.requires_grad or type(value) is not torch.Tensor:
+        value = value.detach().as_subclass(torch.Tensor)
+    tensor: Tensor = value.resolve_conj().resolve_neg()
+    return tensor
+
+
+def as_ids(name: str, value: Any, bound: float | None = None, error: type[InputError] = InputError) -> Tensor:
+    """Return ids as ``[count]`` int64 or int32, whatever integers they come as; ``bound``: all are in ``[0, bound)``.
+
+    Raises:
+        InputError: (or ``error``) a mask, which as ids would mean 0 and 1; other numbers, another shape, or ids out of
+            range.
+    """
+    import torch
+
+    ids = as_tensor(name, value, error)
+    if ids.shape == (0,):
+        return ids.to(torch.int64)  # of no ids, whoever makes the tensor may not know the dtype
+    check_no_mask(name, ids, error)
+    if ids.dim() != 1 or ids.is_floating_point() or ids.is_complex():
+        got = f"{ids.dtype} of shape {list(ids.shape)}"
+        raise error(f"Expected {name} as a 1-dimensional tensor of integers, got {got}.")
+    if ids.dtype not in (torch.int64, torch.int32):
+        ids = ids.to(torch.int64)
+    if bound is not None:
+        check_range(name, ids, bound, error)
+    return ids
+
+
+def check_range(
+    name: str, ids: Tensor, bound: float, error: type[InputError] = InputError, advice: str = "Check the ids."
+) -> None:
+    """Raise InputError (or ``error``) unless all ids are in ``[0, bound)``; waits for the GPU of ids that are there."""
+    if ids.numel() == 0:
+        return
+    low, high = map(int, ids.aminmax())
+    if low < 0 or high >= bound:
+        bounds = "of at least 0" if bound == math.inf else f"in [0, {bound})"
+        raise error(f"Expected {name} {bounds}, got {low if low < 0 else high}. {advice}")
+
+
+def check_no_mask(name: str, ids: Tensor, error: type[InputError] = InputError) -> None:
+    """Raise InputError for a dtype of masks: bool, and uint8, which was torch's before. As ids they mean 0 and 1."""
+    import torch
+
+    if ids.dtype in (torch.bool, torch.uint8):
+        otherwise = ", or ids.long() if they are ids" if ids.dtype == torch.uint8 else ""
+        raise error(
+            f"Expected {name} as ids, got {ids.dtype}, a dtype of masks. Pass mask.nonzero().view(-1){otherwise}."
         )
-    return found.to(torch.int64)
 
 
 def torch_options(kwargs: Mapping[str, Any]) -> None:
@@ -175,14 +235,3 @@ def callables(**values: Any) -> None:
     for name, value in values.items():
         if value is not None and not callable(value):
             raise InputError(f"Expected {name} to be a function, got {value!r}.")
-
-
-def check_no_mask(what: str, ids: Tensor) -> None:
-    """Raise InputError for a dtype of masks: bool, and uint8, which was torch's before. As ids they mean 0 and 1."""
-    import torch
-
-    if ids.dtype in (torch.bool, torch.uint8):
-        otherwise = ", or ids.long() if they are ids" if ids.dtype == torch.uint8 else ""
-        raise InputError(
-            f"Expected {what} as ids, got {ids.dtype}, a dtype of masks. Pass mask.nonzero().view(-1){otherwise}."
-        )

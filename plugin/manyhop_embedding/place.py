@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop.arguments import as_tensor
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import (
     BufferPool,
@@ -23,6 +24,7 @@ from manyhop.features import (
 from manyhop.memory.stores import GPURows, NodeRows, check_place, rows_in
 from manyhop.ranks import control, world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
+from manyhop.system.arrays import describe
 from manyhop_embedding.hot import Hot
 from manyhop_embedding.owners import Owners
 
@@ -173,6 +175,8 @@ def require_ids(ids: Any, name: str) -> Tensor:
         FeatureError: no tensor of integers.
     """
     if not isinstance(ids, Tensor) or ids.dtype not in (torch.int32, torch.int64):
-        got = str(ids.dtype) if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
-        raise FeatureError(f"Expected ids of {name} as a tensor of int64 or int32, got {got}. Pass row numbers.")
-    return ids.reshape(-1)
+        raise FeatureError(
+            f"Expected ids of {name} as a tensor of int64 or int32, got {describe(ids)}. Pass row numbers."
+        )
+    flat = as_tensor(f"ids of {name}", ids, FeatureError).reshape(-1)
+    return flat.clone() if flat.is_inference() and torch.is_grad_enabled() else flat  # autograd keeps no such tensors

@@ -301,7 +301,7 @@ def set_film(value):
         (lambda g: g.edges[("film", "acts", "film")], InputError, "Unknown edge type"),
         (lambda g: g.in_degrees(), InputError, "as the graph has several"),
         (lambda g: g.in_degrees([7], etype="acts"), InputError, r"in \[0, 7\), got 7"),
-        (lambda g: g.in_degrees([0.5], etype="acts"), InputError, "integers of shape"),
+        (lambda g: g.in_degrees([0.5], etype="acts"), InputError, "1-dimensional tensor of integers"),
         (lambda g: g.in_degrees(torch.ones(7, dtype=torch.uint8), etype="acts"), InputError, "a dtype of masks"),
         (lambda g: g.find_edges([20], etype="acts"), InputError, r"in \[0, 20\), got 20"),
         (lambda g: g.has_edges_between([0, 1], [0, 1, 2], etype="acts"), InputError, "as many sources"),

@@ -57,11 +57,11 @@ def test_edge_types_of_the_same_name():
         (torch.tensor([[1]]), "1-dimensional tensor of integers"),
         (torch.ones(60, dtype=torch.bool), r"mask.nonzero\(\)"),
         (torch.ones(60, dtype=torch.uint8), r"got torch.uint8, a dtype of masks.*mask.nonzero\(\).*ids.long\(\)"),
-        (np.ones(60, dtype=np.uint8), "as integers, got ndarray of uint8"),
-        ([0.5], "as integers"),
+        (np.ones(60, dtype=np.uint8), "got torch.uint8, a dtype of masks"),
+        ([0.5], "as a 1-dimensional tensor of integers"),
         ({"user": torch.tensor([0])}, "Unknown node type 'user'"),
         ({}, "at least one node type"),
-        (torch.tensor([0], device="meta"), "on the CPU"),
+        (torch.tensor([0], device="meta"), "in memory, got a tensor torch.int64 .* on meta"),
     ],
 )
 def test_seeds(seeds, message):
@@ -90,7 +90,7 @@ def test_seeds_of_typed_graphs_name_their_type():
         (torch.tensor([0]), "a dict, edge type -> edge ids"),
         ({"likes": torch.tensor([0])}, "Unknown edge type 'likes'"),
         ({"follows": torch.tensor([0.5])}, "1-dimensional tensor of integers"),
-        ({"follows": torch.tensor([0], device="meta")}, "on the CPU"),
+        ({"follows": torch.tensor([0], device="meta")}, "in memory, got a tensor"),
     ],
 )
 def test_excluded_edges(exclude, message):

@@ -188,7 +188,7 @@ class Own(NeighborSampler):
         ({"exclude_seed_edges": "reverse_types", "reverse_etypes": {}}, "has none. Use 'reverse_id'"),
         ({"exclude_seed_edges": "reverse_id", "reverse_eids": torch.arange(9)}, r"of shape \[300\], one per edge, got"),
         ({"exclude_seed_edges": "reverse_id", "reverse_eids": torch.arange(300) - 1}, r"in \[0, 300\), got -1"),
-        ({"exclude_seed_edges": "reverse_id", "reverse_eids": [1]}, "got a list"),
+        ({"exclude_seed_edges": "reverse_id", "reverse_eids": [1]}, r"shape \[300\], one per edge, got \[1\]"),
     ],
     ids=str,
 )

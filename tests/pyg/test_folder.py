@@ -211,8 +211,8 @@ def test_what_is_refused(tmp_path):
     for value, message in [
         (object(), "nothing is ever pickled"),
         (json.loads("[" * 40 + "]" * 40), "at most 32 levels"),
-        (torch.tensor(1.0), "dense tensor with rows"),
-        (torch.eye(3).to_sparse(), "dense tensor with rows"),
+        (torch.tensor(1.0), "to have rows, got a single number"),
+        (torch.eye(3).to_sparse(), "dense tensor in memory"),
     ]:
         data = Data(x=torch.zeros(3), edge_index=torch.zeros(2, 1, dtype=torch.int64), odd=value)
         with pytest.raises(InputError, match=f"'odd'.*{message}"):

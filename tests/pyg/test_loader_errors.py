@@ -51,7 +51,7 @@ def test_samplers_take_ids_and_no_masks(data, hetero, dtype):
         lambda: sampler.sample_from_edges(EdgeSamplerInput(None, given, given)),
         lambda: HGTSampler(hetero, [2]).sample_from_nodes(NodeSamplerInput(None, given[:9], input_type="paper")),
     ):
-        with pytest.raises(InputError, match=f"as (ids|integers), got {dtype}"):
+        with pytest.raises(InputError, match=f"as (ids|a 1-dimensional tensor of integers), got {dtype}"):
             sample()
 
 

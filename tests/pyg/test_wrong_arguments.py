@@ -62,7 +62,7 @@ def test_what_is_a_flag(yes):
         (dict(sampler=5), "sampler to be iterable, got 5"),
         (dict(local_seeds_per_call=None), "local_seeds_per_call, which is an argument of cuGraph-PyG: .* Leave it out"),
         (dict(input_id=[1, 2]), r"input_id of shape \[6\], got \[2\]"),
-        (dict(input_id="abc"), "input_id as a tensor, got str"),
+        (dict(input_id="abc"), "input_id as a tensor or an array of numbers, got a str"),
         (dict(time_attr="time", input_time=torch.arange(6), time_window="3"), "time_window in the unit of the times"),
     ],
     ids=str,
@@ -81,13 +81,13 @@ def test_any_integer_is_a_batch_size(batch_size):
 @pytest.mark.parametrize(
     ("order", "message"),
     [
-        (dict(sampler=[1.7, -1]), "lists of positions, which are integers"),
+        (dict(sampler=[1.7, -1]), "positions of a sampler as a 1-dimensional tensor of integers"),
         (dict(sampler=[1, -1]), r"positions of inputs in \[0, 6\), got -1"),
-        (dict(sampler=[True, False]), "lists of positions, which are integers"),
-        (dict(sampler="ab"), "lists of positions, got"),
-        (dict(batch_sampler=[[1.7]]), "lists of positions, which are integers"),
+        (dict(sampler=[True, False]), "positions of a sampler as ids, got torch.bool"),
+        (dict(sampler="ab"), "positions of a sampler as a tensor or an array of numbers, got a list"),
+        (dict(batch_sampler=[[1.7]]), "positions of a sampler as a 1-dimensional tensor of integers"),
         (dict(batch_sampler=[torch.tensor([-1])]), "got -1"),
-        (dict(batch_sampler=[torch.tensor([True])]), "lists of positions, which are integers"),
+        (dict(batch_sampler=[torch.tensor([True])]), "positions of a sampler as ids, got torch.bool"),
     ],
     ids=str,
 )

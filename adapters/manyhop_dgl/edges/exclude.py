@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from manyhop.arguments import as_ids, check_range
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
-from manyhop_dgl.samplers.arguments import canonical, check_range
+from manyhop_dgl.samplers.arguments import canonical
 from manyhop_dgl.typing import EdgeName, GraphLike
 
 _MODES = (None, "self", "reverse_id", "reverse_types")
@@ -90,14 +91,13 @@ def on_host(reverse_eids: object) -> object:
 def _reverses(edge_type: EdgeType, ids: Tensor, reverse: Mapping[EdgeType, object], g: GraphLike) -> Tensor:
     if edge_type not in reverse:
         raise InputError(f"Expected reverse_eids for the seed edges' type {edge_type}, got them for {list(reverse)}.")
-    table = torch.as_tensor(reverse[edge_type])
-    if table.is_floating_point() or table.is_complex() or table.dtype == torch.bool:
-        raise InputError(f"Expected reverse_eids of {edge_type} as integers, got {table.dtype}.")
+    table = as_ids(f"reverse_eids of {edge_type}", reverse[edge_type])
     if table.shape != (g.num_edges(edge_type),):
         raise InputError(
             f"Expected reverse_eids of shape [{g.num_edges(edge_type)}], one per edge of {edge_type}, got "
             f"{list(table.shape)}."
         )
     found = table[ids.long()]
-    check_range(found, g.num_edges(edge_type), f"reverse_eids of {edge_type} (that of an edge without one: its own id)")
+    advice = "An edge without a reverse has its own id."
+    check_range(f"reverse_eids of {edge_type}", found, g.num_edges(edge_type), advice=advice)
     return found.to(ids.dtype)

@@ -13,12 +13,12 @@ from dgl.dataloading.negative_sampler import PerSourceUniform as PerSourceUnifor
 from dgl.distributed import DistGraph
 from torch import Tensor
 
-from manyhop.arguments import flag
+from manyhop.arguments import check_range, flag
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, below, draw, make_key
-from manyhop_dgl.samplers.arguments import as_ids, canonical, check_range, integer, same_device
+from manyhop_dgl.samplers.arguments import as_ids, canonical, integer, same_device
 from manyhop_dgl.samplers.keys import Keys
 from manyhop_dgl.typing import GraphLike, Pairs
 
@@ -223,7 +223,7 @@ def edges_by_type(g: GraphLike, eids: object) -> dict[EdgeType, Tensor]:
         wide = as_ids(ids, f"seed edges of type {edge_type}")
         same_device((wide,), torch.device("cpu"), f"seed edges of type {edge_type}")
         found[edge_type] = wide.to(g.idtype)
-        check_range(wide, g.num_edges(edge_type), f"seed edges of type {edge_type}")
+        check_range(f"seed edges of type {edge_type}", wide, g.num_edges(edge_type))
     return found
 
 
@@ -242,5 +242,5 @@ def pairs_of(g: GraphLike, edge_type: EdgeType, drawn: object) -> Pairs:
     if src.numel() != dst.numel():
         raise InputError(f"Expected as many sources as destinations of {what}, got {src.numel()} and {dst.numel()}.")
     for ids, node_type, end in zip((src, dst), (edge_type[0], edge_type[2]), _ENDS, strict=True):
-        check_range(ids, g.num_nodes(node_type), f"{end} of {what}")
+        check_range(f"{end} of {what}", ids, g.num_nodes(node_type))
     return src.to(g.idtype), dst.to(g.idtype)

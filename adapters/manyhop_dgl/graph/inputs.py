@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop.arguments import as_tensor
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop.system.arrays import listed
 
 
 def checked_edge_type(edge_type: object) -> EdgeType:
@@ -31,11 +31,12 @@ def checked_pair(edge_type: EdgeType, pair: Any) -> tuple[Tensor, Tensor]:
         GraphError: they are not.
     """
     try:
-        src, dst = (torch.as_tensor(listed(ids)) for ids in pair)
+        src, dst = pair
     except (TypeError, ValueError, RuntimeError):
         raise GraphError(
             f"Expected the edges of {edge_type} as (sources, destinations), got {type(pair).__name__}."
         ) from None
+    src, dst = (as_tensor(f"the edges of {edge_type}", ids, GraphError) for ids in (src, dst))
     # An empty list has no dtype of its own.
     src, dst = (ids.long() if ids.numel() == 0 else ids for ids in (src, dst))
     if src.shape != dst.shape or src.dim() != 1:

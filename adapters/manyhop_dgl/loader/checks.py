@@ -72,7 +72,7 @@ def check_graph(graph: GraphLike, sampler: BlockSampler, seeds: Seeds | GivenBat
 
 
 def _check_seeds(graph: GraphLike, indices: Indices, *, of_edges: bool) -> None:
-    """Raise InputError for seeds of types that the graph does not have, or without a type, or that are no integers."""
+    """Raise InputError for seeds of types that the graph does not have, or without a type."""
     kind, known = ("edge", graph.canonical_etypes) if of_edges else ("node", graph.ntypes)
     if isinstance(indices, dict):
         for name in indices:
@@ -84,11 +84,6 @@ def _check_seeds(graph: GraphLike, indices: Indices, *, of_edges: bool) -> None:
         raise InputError(
             f"Expected indices as a dict, {kind} type -> ids, since the graph has several {kind} types: {list(known)}."
         )
-    for ids in indices.values() if isinstance(indices, dict) else (indices,):
-        if ids.numel() and (ids.is_floating_point() or ids.is_complex() or ids.dim() != 1):
-            raise InputError(
-                f"Expected indices as {kind} ids, integers of shape [n], got {ids.dtype} of shape {list(ids.shape)}."
-            )
 
 
 def check_torch_arguments(kwargs: dict[str, Any], own: type) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from manyhop.arguments import check_no_mask
+from manyhop.arguments import as_ids
 from manyhop.errors import InputError
-from manyhop.system.arrays import as_tensor, is_map_style, listed
+from manyhop.system.arrays import from_array, is_map_style
 
 Indices: TypeAlias = Tensor | dict[Any, Tensor]
 
@@ -90,40 +90,23 @@ def as_seeds(indices: object) -> Seeds | GivenBatches:
         InputError: nothing that indices can be taken from.
     """
     if isinstance(indices, Mapping):
-        return Seeds({kind: _as_tensor(value, f"indices[{kind!r}]") for kind, value in indices.items()})
-    if isinstance(indices, Tensor):
-        return Seeds(_as_tensor(indices, "indices"))
+        return Seeds({kind: as_ids(f"indices[{kind!r}]", value) for kind, value in indices.items()})
+    if isinstance(indices, Tensor | np.ndarray):
+        return Seeds(as_ids("indices", indices))
     if is_map_style(indices) and not _has_ids(indices):
         return GivenBatches(indices)
     try:
-        tensor = _plain(indices)
+        tensor = from_array(indices)
     except (TypeError, ValueError, RuntimeError):
         tensor = None
     if tensor is not None:
-        return Seeds(_as_tensor(tensor, "indices"))
+        return Seeds(as_ids("indices", tensor))
     if isinstance(indices, Iterable) and not isinstance(indices, str | bytes):
         return GivenBatches(indices)
     raise InputError(
         "Expected indices to be a tensor, a dictionary of tensors by type, or a dataset of the indices of batches, got "
         f"a {type(indices).__name__}."
     )
-
-
-def _as_tensor(value: object, name: str) -> Tensor:
-    try:
-        tensor = _plain(value)
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"Expected {name} to be a tensor of indices, got a {type(value).__name__}.") from None
-    if isinstance(value, Sequence) and len(value) == 0:
-        tensor = tensor.long()  # of an empty list, torch cannot know
-    if tensor.dim() == 0:
-        raise InputError(f"Expected {name} to be a tensor of indices, got a single number. Pass a tensor of one index.")
-    check_no_mask(name, tensor)
-    return tensor
-
-
-def _plain(value: object) -> Tensor:
-    return as_tensor(value) if isinstance(value, np.ndarray) else torch.as_tensor(listed(value))
 
 
 def _has_ids(dataset: Any) -> bool:

@@ -6,14 +6,12 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop.arguments import check_no_mask
+from manyhop import arguments
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
-from manyhop.system.arrays import listed
 from manyhop_dgl.graph.topology import Topology
 from manyhop_dgl.typing import EdgeName, Fanouts, LayerFanouts, Names, Nodes
 
@@ -138,26 +136,7 @@ def as_ids(ids: Any, what: str) -> Tensor:
     Raises:
         InputError: no integers, more than one dimension, not on the CPU.
     """
-    tensor: Tensor = ids
-    if not isinstance(ids, Tensor):
-        values = np.asarray(listed(ids))
-        if (values.dtype.kind not in "iu" or values.dtype == np.uint8) and values.size > 0:
-            raise InputError(f"Expected {what} as integers, got {type(ids).__name__} of {values.dtype}.")
-        tensor = torch.from_numpy(values.astype(np.int64))
-    check_no_mask(what, tensor)
-    if (tensor.is_floating_point() and tensor.numel()) or tensor.is_complex() or tensor.dim() != 1:
-        raise InputError(
-            f"Expected {what} as a 1-dimensional tensor of integers, got {tensor.dtype} of shape {list(tensor.shape)}."
-        )
-    return tensor.to(torch.int64)
-
-
-def check_range(ids: Tensor, bound: int, what: str) -> None:
-    """Raise InputError unless all ids are in ``[0, bound)``."""
-    if ids.numel() > 0:
-        low, high = (int(x) for x in torch.aminmax(ids))
-        if low < 0 or high >= bound:
-            raise InputError(f"Expected {what} in [0, {bound}), got {low if low < 0 else high}.")
+    return arguments.as_ids(what, ids).to(torch.int64)
 
 
 def same_device(tensors: Iterable[Tensor], device: torch.device, what: str) -> None:

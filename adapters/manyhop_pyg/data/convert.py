@@ -15,6 +15,7 @@ from torch_geometric.data.storage import BaseStorage
 from torch_geometric.sampler.base import DataType
 from torch_geometric.typing import SparseTensor
 
+from manyhop.arguments import as_tensor
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import (
     HOMOGENEOUS_EDGE,
@@ -278,7 +279,7 @@ def _read_edges(store: BaseStorage, edge_type: EdgeType, *, optional: bool) -> t
     compressed = recall(edge_index)
     if compressed is not None:
         return compressed, torch.int64
-    row, col = plain(edge_index).detach()
+    row, col = as_tensor("edge_index", edge_index, GraphError)
     return {"row": row, "col": col}, torch.int32 if edge_index.dtype == torch.int32 else torch.int64
 
 
@@ -354,10 +355,7 @@ def _title(kind: NodeType | EdgeType, raw: RawGraph) -> str:
 
 
 def _tensor(value: object, name: str) -> Tensor:
-    try:
-        return value.detach() if isinstance(value, Tensor) else torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError):
-        raise GraphError(f"Expected the attribute '{name}' to be a tensor, got {_kind(value)}.") from None
+    return as_tensor(f"the attribute '{name}'", value, GraphError)
 
 
 def _kind(value: object) -> str:
@@ -375,7 +373,7 @@ def edge_list(edge_index: object) -> Tensor:
     if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.size(0) != 2:
         got = list(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
         raise InputError(f"Expected edge_index as a tensor [2, num_edges], got {got}. Convert it.")
-    return plain(edge_index)
+    return as_tensor("edge_index", edge_index)
 
 
 def nodes_in(ids: Tensor) -> int:

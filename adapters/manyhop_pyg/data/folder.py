@@ -15,6 +15,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
 
+from manyhop.arguments import as_tensor
 from manyhop.errors import InputError
 from manyhop.features import CacheSize
 from manyhop.files import GraphWriter, Rows, StoredEdges, StoredGraph
@@ -26,7 +27,7 @@ from manyhop.loading import folders
 from manyhop.memory.stores import StorePlace, check_place
 from manyhop.system.memory import require_memory
 from manyhop_pyg.data.compressed import remember
-from manyhop_pyg.data.convert import plain, read_data
+from manyhop_pyg.data.convert import read_data
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.data.folder_stores import build_stores, check_can_be_stores
 from manyhop_pyg.data.graph_store import GraphStore
@@ -213,13 +214,10 @@ def _attributes(store: BaseStorage) -> Iterator[tuple[str, object]]:
                     "edge_index and edge_weight instead."
                 )
             continue
-        if isinstance(value, np.ndarray):
-            value = torch.from_numpy(value)
-        if isinstance(value, Tensor):
-            if value.layout is not torch.strided or value.is_quantized or value.dim() == 0:
-                kind = f"{value.layout}" if value.layout is not torch.strided else f"{value.dtype} of shape []"
-                raise InputError(f"Expected '{name}' to be a dense tensor with rows, got {kind}: delete or convert it.")
-            value = plain(value).detach().cpu()
+        if isinstance(value, Tensor | np.ndarray):
+            value = as_tensor(f"'{name}'", value).cpu()
+            if value.dim() == 0:
+                raise InputError(f"Expected '{name}' to have rows, got a single number. Delete or convert it.")
         yield name, value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import operator
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
 import manyhop
+from manyhop.arguments import as_tensor, check_range
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType
 from manyhop.memory.stores import (
@@ -23,7 +25,6 @@ from manyhop.memory.stores import (
     place_for_topology,
 )
 from manyhop.ranks.control import DEFAULT_TIMEOUT
-from manyhop.system.arrays import listed
 from manyhop_pyg.data.tensor_attrs import is_edge_type
 
 Size = tuple[int | None, int | None]
@@ -196,21 +197,15 @@ def _checked(edge_index: object, attr: EdgeAttr) -> tuple[Tensor, Tensor]:
 
 def _pair(edge_index: Any, name: str) -> tuple[Tensor, Tensor]:
     try:
-        first, second = (torch.as_tensor(listed(part)) for part in edge_index)
-    except (TypeError, ValueError, RuntimeError):
+        first, second = edge_index
+    except (TypeError, ValueError):
         raise GraphError(f"Expected the {name} as a pair of tensors, got {type(edge_index).__name__}.") from None
-    return first, second
+    return as_tensor(f"the {name}", first, GraphError), as_tensor(f"the {name}", second, GraphError)
 
 
 def _check_ids(ids: Tensor, num_nodes: int | None, name: str) -> None:
-    if ids.numel() == 0:
-        return
-    low, high = (int(x) for x in torch.aminmax(ids))
-    if low < 0 or (num_nodes is not None and high >= num_nodes):
-        raise GraphError(
-            f"Expected the {name} to have ids in [0, {'num_nodes' if num_nodes is None else num_nodes}), got "
-            f"{low if low < 0 else high}. Check the ids and the size."
-        )
+    bound = math.inf if num_nodes is None else num_nodes
+    check_range(f"the {name} to have ids", ids, bound, GraphError, "Check the ids and the size.")
 
 
 def _check_pointer(ptr: Tensor, num_edges: int, num_nodes: int | None, name: str) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import TensorAttr
 
+from manyhop.arguments import as_ids, as_tensor
 from manyhop.errors import FeatureError
 from manyhop.features import DistributedRows, ShardedRows
 
@@ -77,18 +78,15 @@ def row_index(index: object, num_rows: int | None, name: str) -> Tensor | slice 
         if not 0 <= index < num_rows:
             raise FeatureError(f"Expected a row of {name} in [0, {num_rows}), got {index}. Check the ids.")
         return int(index)
-    if isinstance(index, np.ndarray):
-        index = torch.from_numpy(index)
-    if not isinstance(index, Tensor) or index.dim() != 1 or index.is_floating_point() or index.is_complex():
-        raise FeatureError(
-            f"Expected an index of {name} as None, a slice, an integer, or a tensor or array of shape [count] of row "
-            f"numbers, got {kind_of(index)}."
-        )
-    if index.dtype == torch.bool:
-        if index.numel() != num_rows:
-            raise FeatureError(f"Expected a mask of {name} of shape [{num_rows}], got {list(index.shape)}.")
-        return index.nonzero().view(-1)
-    return index if index.dtype in (torch.int32, torch.int64) else index.long()
+    if isinstance(index, Tensor | np.ndarray):
+        rows = as_tensor(f"the index of {name}", index, FeatureError)
+        if rows.dtype == torch.bool and rows.shape == (num_rows,):
+            return rows.nonzero().view(-1)
+        return as_ids(f"the index of {name}", rows, error=FeatureError)
+    raise FeatureError(
+        f"Expected an index of {name} as None, a slice, an integer, or a tensor or array of shape [count] of row "
+        f"numbers, got {kind_of(index)}."
+    )
 
 
 def title_of(attr: TensorAttr) -> str:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData, remote_backend_utils
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 from torch_geometric.typing import InputEdges, InputNodes
 
-from manyhop.arguments import check_no_mask
+from manyhop.arguments import as_ids, as_tensor
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
-from manyhop.system.arrays import as_tensor as from_array
-from manyhop.system.arrays import listed
-from manyhop_pyg.data.convert import plain
 from manyhop_pyg.data.remote import is_hetero, read_edge_index
 from manyhop_pyg.samplers.given_negatives import EdgeInput, GivenNegatives
 from manyhop_pyg.samplers.typed_edges import TypedEdgeInput
@@ -67,12 +64,11 @@ def given_nodes(
         wanted = "without types" if node_type is None else f"of the loader's type of input nodes, {node_type!r}"
         raise InputError(f"Expected seeds {wanted}, got seeds {got}.")
     if by_type is None:
-        nodes = as_ids("seeds", seeds)
-        if device is not None and input_time is None:  # the quick way: nothing is copied, and the GPU not waited for
-            check_kind("seeds", nodes)
+        quick = device is not None and input_time is None  # nothing is copied, and the GPU not waited for
+        nodes = as_ids("seeds", seeds, None if quick else math.inf)
+        if quick:
             columns = {"input_id": None, "node": nodes, "time": None, "input_type": node_type}
             return input_of(NodeSamplerInput, columns)
-        check_ids("seeds", nodes, None)
         time = as_time("input_time", input_time, nodes.numel())
         return NodeSamplerInput(torch.arange(nodes.numel()), nodes, time, node_type)
     times = _of_types("input_time", input_time, by_type)
@@ -110,7 +106,7 @@ def node_input(data: PyGData, input_nodes: InputNodes, input_time: object, input
         if num_nodes is None:
             raise InputError(f"The number of nodes of type {node_type!r} is not known: pass the seeds as a tensor.")
         nodes = torch.arange(num_nodes)
-    nodes = as_ids("input_nodes", nodes)
+    nodes = as_tensor("input_nodes", nodes)
     if nodes.dtype == torch.bool:
         if nodes.dim() != 1 or (num_nodes is not None and nodes.numel() != num_nodes):
             raise InputError(
@@ -119,7 +115,7 @@ def node_input(data: PyGData, input_nodes: InputNodes, input_time: object, input
             )
         nodes = nodes.nonzero().view(-1)
         input_id = nodes if input_id is None else input_id
-    check_ids("input_nodes", nodes, num_nodes)
+    nodes = as_ids("input_nodes", nodes, math.inf if num_nodes is None else num_nodes)
     input_id = None if input_id is None else as_tensor("input_id", input_id)
     if input_id is not None and input_id.shape != nodes.shape:
         raise InputError(f"Expected input_id of shape {list(nodes.shape)}, got {list(input_id.shape)}.")
@@ -171,7 +167,7 @@ def edge_input(
     neg_dst, n = neg_sampling.dst.cpu(), inputs.row.numel()
     if neg_dst.size(0) != n:
         raise InputError(f"Expected negatives for the {n} seed edges, one row for each, got {neg_dst.size(0)} rows.")
-    check_ids("negatives", neg_dst.reshape(-1), sizes[1])
+    as_ids("negatives", neg_dst.reshape(-1), math.inf if sizes[1] is None else sizes[1])
     return EdgeInput.of(inputs, neg_dst)
 
 
@@ -190,11 +186,10 @@ def pairs_input(
     Raises:
         InputError: ids out of range, labels or times of a wrong length.
     """
-    index = as_ids(name, index)
+    index = as_tensor(name, index)
     if index.dim() != 2 or index.size(0) != 2:
         raise InputError(f"Expected {name} of shape [2, num_edges], got {list(index.shape)}.")
-    for side, num_nodes in zip(index, sizes, strict=True):
-        check_ids(name, side, num_nodes)
+    row, col = (as_ids(name, ids, math.inf if n is None else n) for ids, n in zip(index, sizes, strict=True))
     n = index.size(1)
     input_id = None if input_id is None else as_tensor("input_id", input_id)
     edge_label = None if edge_label is None else as_tensor("edge_label", edge_label)
@@ -212,7 +207,7 @@ def pairs_input(
             )
         if n > 0 and edge_label.min() == 0:
             edge_label = edge_label + 1  # 0 now denotes negatives
-    return EdgeSamplerInput(input_id, index[0], index[1], edge_label, edge_label_time, edge_type)
+    return EdgeSamplerInput(input_id, row, col, edge_label, edge_label_time, edge_type)
 
 
 def number_of_nodes(data: PyGData, node_type: NodeType | None) -> int | None:
@@ -239,40 +234,6 @@ def input_of(kind: type[InputsT], attributes: dict[str, object]) -> InputsT:
     one = object.__new__(kind)
     one.__dict__.update(attributes)
     return one
-
-
-def check_kind(name: str, ids: Tensor) -> None:
-    """Raise InputError unless ``ids`` is ``[n]`` of integers."""
-    if ids.dtype is torch.int64 and ids.dim() == 1:  # the usual case, quickly
-        return
-    check_no_mask(name, ids)
-    if ids.dim() != 1 or ids.is_floating_point() or ids.is_complex():
-        raise InputError(f"Expected {name} as a 1-dimensional tensor of integers, got {ids.dtype} {list(ids.shape)}.")
-
-
-def check_ids(name: str, ids: Tensor, num_nodes: int | None) -> None:
-    """Raise InputError unless ``ids`` is ``[n]`` of integers in ``[0, num_nodes)``."""
-    check_kind(name, ids)
-    if ids.numel() == 0:
-        return
-    low, high = map(int, torch.aminmax(ids))
-    if low < 0 or (num_nodes is not None and high >= num_nodes):
-        bounds = "of at least 0" if num_nodes is None else f"in [0, {num_nodes})"
-        raise InputError(f"Expected {name} {bounds}, got {low if low < 0 else high}. Check the ids.")
-
-
-def as_int64(name: str, ids: Tensor) -> Tensor:
-    """Ids of any integer dtype as int64.
-
-    Raises:
-        InputError: no ids.
-    """
-    if ids.dtype == torch.int64:
-        return ids
-    check_no_mask(name, ids)
-    if (ids.is_floating_point() and ids.numel()) or ids.is_complex():
-        raise InputError(f"Expected {name} as integers, got {ids.dtype}.")
-    return ids.to(torch.int64)
 
 
 def as_time(name: str, given: object, n: int) -> Tensor | None:
@@ -351,22 +312,3 @@ def _split_edge_type(data: PyGData, edge_label_index: InputEdges) -> tuple[EdgeT
     if index is None:
         index = read_edge_index(data[1], edge_type)
     return edge_type, index
-
-
-def as_ids(name: str, value: object) -> Tensor:
-    """Return ids as a tensor. ``torch.tensor([])``, which is of floats, has none."""
-    ids = as_tensor(name, value)
-    return ids.to(torch.int64) if ids.is_floating_point() and ids.numel() == 0 else ids
-
-
-def as_tensor(name: str, value: object) -> Tensor:
-    if isinstance(value, Tensor):
-        return plain(value)
-    try:
-        if type(value) is list and value and type(value[0]) is int:
-            return torch.from_numpy(np.array(value))  # in half the time of torch
-        if isinstance(value, list):
-            return torch.as_tensor(np.asarray(value) if value else torch.empty(0).long())
-        return from_array(np.asarray(listed(value)))
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"Expected {name} as a tensor, got {type(value).__name__}.") from None

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput
 from torch_geometric.sampler.base import SubgraphType
 
+from manyhop.arguments import as_ids, check_range
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType
 from manyhop.sampling.edge_ids import EdgeIds
@@ -161,17 +162,11 @@ def _reverse_ids(topology: Topology, edge_type: EdgeType | None, given: ReverseI
         return None
     graph_type = _type_in_graph(topology, edge_type)
     n = topology.graph.num_edges(graph_type) if graph_type in topology.graph.csc else 0
-    is_ids = isinstance(given, Tensor) and not (given.is_floating_point() or given.is_complex())
-    if not is_ids or given.dtype == torch.bool or given.shape != (n,):
-        got = f"{given.dtype} {list(given.shape)}" if isinstance(given, Tensor) else f"a {type(given).__name__}"
-        raise InputError(f"Expected reverse_eids as a tensor of integers of shape [{n}], one per edge, got {got}.")
-    low, high = (int(x) for x in torch.aminmax(given)) if n else (0, -1)
-    if low < 0 or high >= n:
-        raise InputError(
-            f"Expected reverse_eids in [0, {n}), got {low if low < 0 else high}. An edge without a reverse has its "
-            "own id."
-        )
-    return given.to("cpu", torch.int64)
+    ids = as_ids("reverse_eids", given)
+    if ids.numel() != n:
+        raise InputError(f"Expected reverse_eids of shape [{n}], one per edge, got {list(ids.shape)}.")
+    check_range("reverse_eids", ids, n, advice="An edge without a reverse has its own id.")
+    return ids.to("cpu", torch.int64)
 
 
 def _reverse_type(

@@ -14,14 +14,13 @@ from torch_geometric.sampler import (
     NodeSamplerInput,
 )
 
-from manyhop.arguments import flags
+from manyhop.arguments import as_ids, flags
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import next_key
 from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, SampledSubgraph
 from manyhop_pyg.batch.output import to_sampler_output
 from manyhop_pyg.data.convert import build_topology, claim_place, read_data
-from manyhop_pyg.loaders.inputs import as_int64
 from manyhop_pyg.samplers.host import host_engine
 from manyhop_pyg.samplers.neighbor import share_topology
 from manyhop_pyg.samplers.spec import integers
@@ -109,7 +108,7 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             raise InputError(NO_TIMES)
         seeds, _ = seeds_of(index)
         return NodeRequest(
-            key=key, seeds={self.topology.node_type(t): as_int64("seed nodes", ids) for t, ids in seeds.items()}
+            key=key, seeds={self.topology.node_type(t): as_ids("seed nodes", ids).long() for t, ids in seeds.items()}
         )
 
     def node_output(self, sample: SampledSubgraph) -> HeteroSamplerOutput:

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import NodeSamplerInput
 
+from manyhop.arguments import check_range
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
 from manyhop.sampling import BatchKey, CPUPageRankSampler, NodeRequest, PageRankNeighbors, PageRankSpec
 from manyhop.system.progress import Progress
-from manyhop_pyg.loaders.inputs import check_ids
 from manyhop_pyg.samplers.node_sets import NodeSetSampler
 from manyhop_pyg.typing import PyGData
 
@@ -70,7 +70,7 @@ class PageRankSampler(NodeSetSampler):
     def node_request(self, index: NodeSamplerInput, key: BatchKey) -> NodeRequest:
         """What the engine is asked for."""
         seeds = index.node.to(self._row.device)  # where the neighbours are looked up
-        check_ids("seeds", seeds, self.topology.graph.num_nodes[HOMOGENEOUS_NODE])
+        check_range("seeds", seeds, self.topology.graph.num_nodes[HOMOGENEOUS_NODE])
         if not self.disjoint:
             return NodeRequest(key=key, seeds={HOMOGENEOUS_NODE: self.nodes_of(seeds, key)})
         neighbors, size = self._of(seeds)

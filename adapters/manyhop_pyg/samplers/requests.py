@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
-from manyhop.arguments import real
+from manyhop.arguments import as_ids, real
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.sampling import BatchKey, EdgeRequest, NodeRequest
 from manyhop_pyg.data.convert import Topology
-from manyhop_pyg.loaders.inputs import as_int64
 from manyhop_pyg.samplers.given_negatives import GivenNegatives
 from manyhop_pyg.samplers.typed_edges import TypedEdgeInput
 from manyhop_pyg.samplers.typed_negatives import negatives_of
@@ -42,7 +41,7 @@ class SeedRequests:
         for name, ids in given.items():
             node_type = self._topology.node_type(name)
             # a call costs more than a look
-            seeds[node_type] = ids if ids.dtype == torch.int64 else as_int64("seed nodes", ids)
+            seeds[node_type] = ids if ids.dtype == torch.int64 else as_ids("seed nodes", ids).long()
             if not self._is_temporal and not times:  # the usual case, quickly
                 continue
             latest, earliest = self._seed_time(node_type, seeds[node_type], times.get(name))
@@ -73,8 +72,8 @@ class SeedRequests:
         return EdgeRequest(
             key=key,
             edge_type=edge_type,
-            src=as_int64("sources of seed edges", index.row),
-            dst=as_int64("destinations of seed edges", index.col),
+            src=as_ids("sources of seed edges", index.row).long(),
+            dst=as_ids("destinations of seed edges", index.col).long(),
             time_max=time_max,
             time_min=time_min,
             exclude=exclude,

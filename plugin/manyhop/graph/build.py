@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from manyhop.arguments import check_range
 from manyhop.errors import GraphError
 from manyhop.graph import columns
 from manyhop.graph.columns import roomy
@@ -319,14 +320,8 @@ def check_ids(edge_type: EdgeType, end: str, ids: Tensor, bound: int) -> None:
             f"Expected {end} nodes of edge type {edge_type} as a 1-dimensional integer tensor, "
             f"got {ids.dtype} of shape {list(ids.shape)}."
         )
-    if ids.numel() == 0:
-        return
-    low, high = (int(x) for x in torch.aminmax(ids))
-    if low < 0 or high >= bound:
-        raise GraphError(
-            f"Expected {end} nodes of edge type {edge_type} in [0, {bound}), got {low if low < 0 else high}. "
-            "Check edge_index, or set num_nodes."
-        )
+    advice = "Check edge_index, or set num_nodes."
+    check_range(f"{end} nodes of edge type {edge_type}", ids, bound, GraphError, advice)
 
 
 def _expect_length(what: str, tensor: Tensor, length: int) -> None:

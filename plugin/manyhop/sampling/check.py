@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from manyhop.arguments import check_range
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.sampling.contract import (
@@ -321,14 +322,9 @@ def check_ids(what: str, ids: Tensor, num_nodes: int, node_type: NodeType, *, in
         raise InputError(
             f"Expected {what} as a 1-dimensional int64 tensor, got {ids.dtype} of shape {list(ids.shape)}."
         )
-    if ids.numel() == 0 or (num_nodes > 0 and not in_range):
-        return
-    low, high = map(int, torch.aminmax(ids))
-    if low < 0 or high >= num_nodes:
-        raise InputError(
-            f"Expected {what} of type '{node_type}' in [0, {num_nodes}), got {low if low < 0 else high}. "
-            "Check the ids, or the number of nodes that the graph was built with."
-        )
+    if in_range or num_nodes == 0:
+        advice = "Check the ids, or the number of nodes that the graph was built with."
+        check_range(f"{what} of type '{node_type}'", ids, num_nodes, advice=advice)
 
 
 def _same_keys(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,28 +13,28 @@ from manyhop.errors import InputError
 _MAP_STYLE = {"__getitem__": True, "__len__": True, "__iter__": False, "__array__": False}
 
 
-def as_tensor(value: Any) -> Tensor:
-    """A tensor or an array as a tensor without a gradient, on the same memory.
-
-    An array that may not be written to (a memory map, a column of pandas) is copied: torch has no such tensors, and
-    warns of them.
-    """
-    if isinstance(value, Tensor):
-        return value.detach()
-    return torch.from_numpy(value if value.flags.writeable else value.copy())
-
-
 def is_map_style(value: Any) -> bool:
     """Return whether a value is read by number and has a length, but cannot be iterated, as datasets of torch."""
     return all(hasattr(value, name) == has for name, has in _MAP_STYLE.items())
 
 
-def listed(value: Any) -> Any:
-    """Return the items of a map-style dataset as a list; any other value as it is.
+def from_array(value: Any) -> Tensor:
+    """Return an array, or what numpy makes one of, as a tensor: on the same memory, or a copy where torch has no such.
 
-    torch and numpy would read a dataset until IndexError, which it need not raise.
+    Raises:
+        TypeError, ValueError: what torch has no numbers for.
     """
-    return [value[i] for i in range(len(value))] if is_map_style(value) else value
+    if hasattr(value, "__cuda_array_interface__"):
+        return torch.as_tensor(value)
+    if is_map_style(value):  # numpy would read it until IndexError, which a dataset need not raise
+        value = [value[i] for i in range(len(value))]
+    array = np.asarray(value)
+    if array.size == 0 and not hasattr(value, "dtype"):
+        array = array.astype(np.int64)  # a list without entries has no dtype
+    try:
+        return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch has no read-only tensors
+    except ValueError:  # the byte order, or strides
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))
 
 
 def has_memory(tensor: Tensor) -> bool:

@@ -12,13 +12,12 @@ from torch_geometric.data import Data
 from torch_geometric.index import ptr2index
 from torch_geometric.loader.cluster import Partition
 
-from manyhop.arguments import flag, integer
+from manyhop.arguments import as_ids, flag, integer
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE
 from manyhop.graph.build import check_ids
 from manyhop.graph.metis import metis_parts
 from manyhop_pyg.data.convert import plain
-from manyhop_pyg.loaders.inputs import as_tensor
 from manyhop_pyg.loaders.options import keeps_arguments
 from manyhop_pyg.loaders.subgraphs.node_sets import NodeSetLoader, check_data
 from manyhop_pyg.samplers.node_sets import ClusterSampler
@@ -69,8 +68,9 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # 
         if cluster is not None and save_dir is not None:
             raise InputError("Expected save_dir only where METIS partitions, got cluster, too. Leave one of them out.")
         if cluster is not None:
-            cluster = as_tensor("cluster", cluster)
-            _check_cluster(cluster, data.num_nodes, num_parts)
+            cluster = as_ids("cluster", cluster, num_parts)
+            if cluster.numel() != data.num_nodes:
+                raise InputError(f"Expected cluster of shape [{data.num_nodes}], got {list(cluster.shape)}.")
         self._cluster = cluster
         with torch.serialization.safe_globals([Partition]):  # which PyG's way of loading a file warns about
             super().__init__(
@@ -134,19 +134,3 @@ class ClusterLoader(NodeSetLoader, torch_geometric.loader.ClusterLoader):  # typ
             found = ids[getattr(batch, name).to(ids.device)].to(out.node.device)
             into[name] = found if mask is None else found.masked_fill(~mask, 0)
         return [into]
-
-
-def _check_cluster(cluster: Tensor, num_nodes: int, num_parts: int) -> None:
-    if (
-        cluster.shape != (num_nodes,)
-        or cluster.is_floating_point()
-        or cluster.is_complex()
-        or cluster.dtype == torch.bool
-    ):
-        raise InputError(
-            f"Expected cluster as integers of shape [{num_nodes}], got {cluster.dtype} of shape {list(cluster.shape)}."
-        )
-    if num_nodes and not 0 <= int(cluster.min()) <= int(cluster.max()) < num_parts:
-        raise InputError(
-            f"Expected clusters in [0, {num_parts}), got {int(cluster.min())} to {int(cluster.max())}. Check num_parts."
-        )

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from manyhop.sampling.random import as_u64, below, mix
-from manyhop.system.arrays import as_tensor, flat_bytes
+from manyhop.system.arrays import flat_bytes, from_array
 
 WHOLE = 16 << 20  # bytes: about 1.5 ms
 WHOLE_ONCE = 256 << 20  # about 20 ms, where tables of a graph would take seconds
@@ -39,7 +39,7 @@ def checksum(values: Tensor | np.ndarray[Any, Any], *, whole: int = WHOLE) -> in
     if isinstance(values, np.ndarray):
         shape = values.shape
         few = values if values.nbytes <= whole else values[_sampled(shape)]
-        entries = as_tensor(few)
+        entries = from_array(few)
         return _of_entries(entries, entries.dtype, shape)
     return _checksum(values, values.dtype, whole // values.element_size())
 

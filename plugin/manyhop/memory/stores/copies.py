@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from manyhop.arguments import as_tensor
 from manyhop.memory.stores.checksums import WHOLE_ONCE, checksum
-from manyhop.system.arrays import as_tensor
 from manyhop.system.copying import to_device
 
 
@@ -42,7 +42,7 @@ class Copy(Version):
     def __init__(self, value: Any, device: torch.device) -> None:
         super().__init__(value)
         self._checksum = checksum(value, whole=WHOLE_ONCE)
-        self.there = to_device(as_tensor(value), device, "features")
+        self.there = to_device(as_tensor("a feature", value).detach(), device, "features")
 
     @staticmethod
     def of(value: Any, device: torch.device) -> Copy:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop.arguments import one_of
+from manyhop.arguments import as_tensor, one_of
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import BufferPool, DistributedRows, RowRequest, ShardedRows, is_pinnable, pin
 from manyhop.files import Rows
@@ -20,7 +20,6 @@ from manyhop.memory.stores.spread import SPREAD_PLACES, hold
 from manyhop.ranks import world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.ranks.world import World
-from manyhop.system.arrays import as_tensor
 from manyhop.system.copying import to_device
 
 if TYPE_CHECKING:
@@ -183,8 +182,8 @@ class GPURows:
         begin = begin_of(tensor, index, name, what, self._timeout, on_gpu=True)
         if place == "device":
             whole = tensor if begin is None else self._host.put(tensor, index, name)
-            return self._on_device(to_device(as_tensor(whole), self._device, "features"))
-        part = as_tensor(tensor)
+            return self._on_device(to_device(as_tensor(name, whole).detach(), self._device, "features"))
+        part = as_tensor(name, tensor)
         if begin is None:
             memory = self._memory(part.shape, part.dtype, name)
             memory.copy_from(part)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from manyhop.arguments import as_tensor
 from manyhop.errors import FeatureError, GraphError, RankError
 from manyhop.features import BufferPool, Exchange, RowRequest, ShardedRows, Shards, node_memory, spread
 from manyhop.files import Rows
@@ -20,7 +21,7 @@ from manyhop.memory.stores.checksums import checksum
 from manyhop.ranks import control, world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.ranks.world import World
-from manyhop.system.arrays import as_tensor
+from manyhop.system.arrays import describe, has_memory
 from manyhop.system.memory import require_memory
 
 Fill: TypeAlias = Callable[[range, Tensor], None]
@@ -54,7 +55,7 @@ class NodeRows:
         begin = begin_of(tensor, index, name, what, self._timeout)
         if begin is None:
             return self._put_whole(tensor, ours, what)
-        part, num_rows = part_of_rows(as_tensor(tensor), begin, what, self._timeout)
+        part, num_rows = part_of_rows(as_tensor(name, tensor), begin, what, self._timeout)
         rows = spread(part, begin, self._wanted(num_rows, ours), self._connected(), what, self._timeout)
         return self._held(rows, num_rows, ours)
 
@@ -128,7 +129,7 @@ class NodeRows:
         facts = {"dtype": str(tensor.dtype), "shape": list(tensor.shape)}
         control.agree(what, facts, timeout=self._timeout)
         wanted = self._wanted(len(tensor), ours)[ours.node]
-        rows = share(lambda: as_tensor(tensor[wanted.start : wanted.stop]).contiguous(), what=what)
+        rows = share(lambda: as_tensor(what, tensor[wanted.start : wanted.stop]).contiguous(), what=what)
         self._connected()
         return self._held(rows, len(tensor), ours)
 
@@ -233,12 +234,11 @@ def part_of_rows(part: Tensor, begin: int, what: str, timeout: float) -> tuple[T
 def _problem(tensor: Any, index: Any, name: str, *, on_gpu: bool) -> tuple[str, int | None]:
     """What is wrong with what a rank puts, and where its part begins (``None``: it is the whole)."""
     dense = isinstance(tensor, np.ndarray) or (
-        isinstance(tensor, Tensor) and tensor.layout is torch.strided and (on_gpu or tensor.device.type == "cpu")
+        isinstance(tensor, Tensor) and has_memory(tensor) and (on_gpu or tensor.device.type == "cpu")
     )
     if not dense:
-        kind = f"{tensor.layout} on {tensor.device}" if isinstance(tensor, Tensor) else f"a {type(tensor).__name__}"
         where = "" if on_gpu else " in CPU memory, to be held once per node"
-        return f"Expected {name} as a dense tensor or array{where}, got {kind}.", None
+        return f"Expected {name} as a dense tensor or array{where}, got {describe(tensor)}.", None
     if index is None or (isinstance(index, slice) and index == slice(None)):
         return "", None
     if isinstance(index, slice) and index.step in (None, 1) and isinstance(index.stop, int):

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from manyhop.arguments import as_tensor
 from manyhop.features import CachedRows, DistributedRows, HotRows
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.memory.placement import GPUPlace
 from manyhop.memory.stores.checksums import WHOLE_ONCE, checksum
 from manyhop.memory.stores.copies import Version
 from manyhop.ranks import world
-from manyhop.system.arrays import as_tensor
 
 if TYPE_CHECKING:
     from manyhop.features import WholeMemory
@@ -83,7 +83,7 @@ class SpreadRows(Version):
         """The same on all ranks."""
         self.place = place
         self.held = Held(place)
-        rows = as_tensor(value)
+        rows = as_tensor(name, value)
         self._checksum = checksum(value, whole=WHOLE_ONCE)
         self._memory = make_memory(rows, place, name, timeout)
         self._rows = self._memory.whole if place == "sharded" else self._memory.rows()
