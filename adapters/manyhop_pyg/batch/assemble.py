@@ -37,7 +37,7 @@ class Rows:
         self._ahead: list[tuple[RowsAhead, RowRequest]] = []
 
     def add(self, into: Attributes, columns: list[Column], index: Tensor, bound: int | None) -> None:
-        """The values of ``columns`` in ``into`` will be indexed by ``index``, whose ids are below ``bound``."""
+        """Request rows ``index``, whose ids are below ``bound``, of ``columns`` for ``into``."""
         for key, value, dim in columns:
             if isinstance(value, TensorFrame):
                 rows = value[index.to(value.device)]
@@ -49,7 +49,7 @@ class Rows:
     def add_trainable(
         self, into: Attributes, embeddings: list[tuple[str, Embedding]], index: Tensor, bound: int | None
     ) -> None:
-        """The rows of ``embeddings`` are gathered, too, for :func:`finish_trainable`."""
+        """Request rows of ``embeddings`` as well, for :func:`finish_trainable`."""
         for key, embedding in embeddings:
             device = index.device if self._device is None else self._device
             ahead, request = embedding.begin(index, device)
@@ -59,14 +59,14 @@ class Rows:
                 self._ahead.append((ahead, request))
 
     def device_of(self, value: Any) -> torch.device:
-        """Where the batch's own version of ``value`` is to be."""
+        """Return the device of the batch's version of ``value``."""
         if self._device is not None:
             return self._device
         device: torch.device = value.device() if isinstance(value, SparseTensor) else value.device
         return device
 
     def fetch(self, get: Callable[[list[RowRequest]], list[Any]]) -> int:
-        """Gather everything, by ``get``, and put it where it belongs. Returns the number of bytes."""
+        """Gather all requested rows by ``get``, and store them in the batches. Return the number of bytes."""
         nbytes = 0
         rows = get([*self._requests, *(request for _, request in self._ahead)] if self._ahead else self._requests)
         for (into, key), value in zip(self._slots, rows[: len(self._slots)], strict=True):
@@ -79,7 +79,7 @@ class Rows:
 
 
 def edge_ids(edge: Tensor | None, perm: Tensor | None) -> Tensor | None:
-    """The user's ids ``[num_edges] int64`` of sampled edges; ``perm`` is that of the sampler."""
+    """Return the user's ids ``[num_edges] int64`` of sampled edges; ``perm``: the sampler's permutation."""
     if edge is None:
         return None
     if edge.dtype != torch.int64:
@@ -88,7 +88,7 @@ def edge_ids(edge: Tensor | None, perm: Tensor | None) -> Tensor | None:
 
 
 def begin_data(plan: DataPlan, out: SamplerOutput, perm: Permutation, rows: Rows, bounds: Bounds) -> Data:
-    """A batch without its edges, and without its node and edge attributes, which ``rows`` will fetch."""
+    """Return a batch without edges, and without node and edge attributes, which ``rows`` will fetch."""
     assert perm is None or isinstance(perm, Tensor)
     batch: Data = plan.begin()
     store, into = plan.edges[HOMOGENEOUS_EDGE], batch._store._mapping
@@ -140,7 +140,7 @@ def label_data(batch: Data, out: SamplerOutput) -> None:
 def begin_hetero_data(
     plan: DataPlan, out: HeteroSamplerOutput, perm: Permutation, rows: Rows, bounds: Bounds
 ) -> HeteroData:
-    """The same for typed data: all node and edge types of the data are present, also if empty."""
+    """Return the same for typed data: all node and edge types of the data are present, also if empty."""
     assert perm is None or isinstance(perm, Mapping)
     batch: HeteroData = plan.begin()
     some = next(iter(out.node.values()), None)
@@ -186,7 +186,7 @@ def label_types(batch: HeteroData, out: HeteroSamplerOutput) -> None:
 
 
 def _mapping(batch: HeteroData, kind: NodeType | EdgeType) -> Attributes:
-    """The attributes of a type; the type is added where it is new."""
+    """Return the attributes of a type, which is added if it is new."""
     stores = batch._node_store_dict if isinstance(kind, str) else batch._edge_store_dict
     store = stores.get(kind)
     mapping: Attributes = (batch[kind] if store is None else store)._mapping
@@ -212,7 +212,7 @@ def _put_adjacencies(
     n_dst: int,
     rows: Rows,
 ) -> None:
-    """The sampled edges as ``adj_t`` or ``adj``, where the user's data holds its own so, and on their device."""
+    """Set the sampled edges as ``adj_t`` or ``adj`` if the user's data has these, on their device."""
     for key, value in edges:
         if key == "edge_index":
             into[key] = None  # until ``put_edges``

@@ -127,7 +127,7 @@ def join_hetero_store(
 def _ids_of(
     group: NodeType | EdgeType, out: HeteroSamplerOutput, perm: Mapping[EdgeType, Tensor | None] | None
 ) -> Tensor | None:
-    """The ids of the nodes or edges of a type; ``None``: there are none, or they are not known."""
+    """Return the ids of the nodes or edges of a type; ``None``: there are none, or they are unknown."""
     if isinstance(group, tuple):
         return edge_ids((out.edge or {}).get(group), None if perm is None else perm.get(group))
     return out.node.get(group)  # type: ignore[no-any-return]  # PyG is untyped
@@ -137,7 +137,7 @@ _DATA = Data()
 
 
 def blank_data() -> tuple[Data, Attributes]:
-    """``Data()`` in a tenth of its time, and what holds its attributes."""
+    """Return ``Data()``, in a tenth of its time, and its attributes."""
     batch, store = object.__new__(Data), object.__new__(type(_DATA._store))
     into: Attributes = {}
     batch.__dict__.update(_DATA.__dict__)
@@ -159,7 +159,7 @@ def _gather(joining: Joining, requests: list[ColumnRequest]) -> int:
 
 
 def _bytes_of(rows: list[object]) -> int:
-    """The bytes of rows that have ``nbytes``."""
+    """Return the bytes of rows that have ``nbytes``."""
     return sum([getattr(value, "nbytes", 0) for value in rows])
 
 

@@ -45,7 +45,7 @@ def put_edges(joining: Joining, batches: Sequence[Batch], outs: Sequence[Sample]
 
 
 def _no_edges(out: Sample) -> Tensor:
-    """``[2, 0]`` where the sample is."""
+    """Return ``[2, 0]`` on the device of the sample."""
     some = next(iter(out.node.values()), None)
     return torch.empty(2, 0, dtype=torch.int64, device=None if some is None else some.device)
 
@@ -111,7 +111,7 @@ def mark_edges(batches: Sequence[Batch], outs: Sequence[Sample], sampler: BaseSa
 
 
 def order_of(sampler: BaseSampler) -> str | None:
-    """The sort order of sampled edges; ``None``: it is not known."""
+    """Return the sort order of sampled edges; ``None``: unknown."""
     if not isinstance(sampler, NeighborSampler) or has_own_sample(sampler):
         return None
     return "row" if sampler.topology.backward else "col"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NamedTuple
 
-from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
 
@@ -18,22 +17,7 @@ from manyhop_pyg.typing import Batch, Bounds, PyGData, Sample, StoreSize
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
-
-
-class Pads(Protocol):
-    """Gives batches fixed sizes."""
-
-    def pad(self, outs: Sequence[Sample], stats: Stats) -> list[Sample]:
-        """Return padded samples."""
-        ...
-
-    def clear(self, joining: Joining, batches: Sequence[Batch], plan: DataPlan | None, outs: Sequence[Sample]) -> None:
-        """Let the rows of padding nodes and edges be zeros."""
-        ...
-
-    def all_masks(self, out: Sample) -> list[Collection[Tensor]]:
-        """Return all masks of a padded sample."""
-        ...
+    from manyhop_pyg.loaders.padding import Padding
 
 
 class Joining(NamedTuple):
@@ -47,7 +31,7 @@ class Joining(NamedTuple):
     transforms_samples: bool
     """Whether the user changes samples."""
     gpu: GPURuntime | None
-    padding: Pads | None
+    padding: Padding | None
     placed: DataPlan | PlacedStore | None
     """What rows are read from; ``None``: known to the store alone."""
     bounds: Bounds

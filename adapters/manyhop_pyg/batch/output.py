@@ -67,7 +67,7 @@ def _renamed(values: dict[EdgeType, V], names: dict[EdgeType, EdgeType]) -> dict
 
 
 def joined(row: Tensor, col: Tensor) -> Tensor:
-    """``[2, num_edges]`` of two ``[num_edges]``: without a copy where they lie behind each other in memory."""
+    """Return ``[2, num_edges]`` of two ``[num_edges]``, without a copy if they are adjacent in memory."""
     n = row.numel()
     if (
         row.stride() == col.stride() == (1,)
@@ -87,5 +87,5 @@ def sizes_of(outs: Sequence[Sample]) -> tuple[int, int, int]:
 
 
 def _total(values: Sequence[Tensor | dict[str, Tensor]]) -> int:
-    """Entries of tensors, and of all tensors in dictionaries."""
+    """Return the number of entries of tensors, and of all tensors in dictionaries."""
     return sum([v.numel() for one in values for v in (one.values() if isinstance(one, dict) else (one,))])

@@ -1,4 +1,4 @@
-"""What of the user's data goes into a batch, and how: looked up once, and anew when the data has changed."""
+"""How the user's data goes into a batch: planned once, and again when the data has changed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class StorePlan:
                     self._moved.append((value, value._version))
 
     def fits(self, store: BaseStorage) -> bool:
-        """Whether the store is still as it was."""
+        """Return whether the store is unchanged."""
         mapping = store._mapping
         return (
             store is self._store
@@ -87,7 +87,7 @@ class StorePlan:
         )
 
     def begin(self, parent: Batch) -> BaseStorage:
-        """A store for a batch, with values that are still to be replaced."""
+        """Return a store for a batch, whose values are still to be replaced."""
         store = object.__new__(type(self._store))
         attributes = store.__dict__
         attributes.update(self._store.__dict__)
@@ -130,7 +130,7 @@ class DataPlan:
         self._shared = StorePlan(data, data.stores[0], False, device, placed)
 
     def fits(self, data: object) -> bool:
-        """Whether this is the data that the plan was made for, and still as it was."""
+        """Return whether this is the data that the plan was made for, unchanged."""
         if data is not self.data:
             return False
         if isinstance(data, Data):
@@ -146,12 +146,12 @@ class DataPlan:
         )
 
     def shared_objects(self) -> frozenset[int]:
-        """The ids of objects that all batches share with the data."""
+        """Return the ids of objects that all batches share with the data."""
         plans = [*self.nodes.values(), *self.edges.values(), *([] if self._shared is None else [self._shared])]
         return frozenset(id(value) for plan in plans for value in plan.template.values())
 
     def begin(self) -> Batch:
-        """A batch: a copy of the data with stores of its own, whose values are still to be replaced."""
+        """Return a batch: a copy of the data with its own stores, whose values are still to be replaced."""
         data = self.data
         batch = object.__new__(type(data))
         attributes = batch.__dict__
@@ -180,7 +180,7 @@ class PlanCache:
 
 
 def has_embeddings(data: object) -> bool:
-    """Whether nodes of the data have trainable rows."""
+    """Return whether nodes of the data have trainable rows."""
     stores = data.stores if isinstance(data, Data | HeteroData) else []
     return any(
         isinstance(value, Embedding)

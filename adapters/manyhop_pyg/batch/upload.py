@@ -24,7 +24,7 @@ def uploaded(out: Sample, perm: Permutation, device: torch.device) -> tuple[Samp
 
 
 def to_device(out: Sample, perm: Permutation, device: torch.device) -> Sample:
-    """A sample on the device, with the user's ids of edges, so that no permutation is left to apply."""
+    """Return a sample on the device, with the user's ids of edges, so that no permutation is left to apply."""
     hetero = isinstance(out, HeteroSamplerOutput)
     values: dict[str, object] = {name: getattr(out, name) for name in ("node", "row", "col", "edge", "batch")}
     values |= {"orig_row": out.orig_row, "orig_col": out.orig_col, "metadata": out.metadata}
@@ -44,7 +44,7 @@ def to_device(out: Sample, perm: Permutation, device: torch.device) -> Sample:
 
 
 def _each(value: Any, change: Any) -> Any:
-    """The same nested containers with changed tensors."""
+    """Return the same nested containers with changed tensors."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):

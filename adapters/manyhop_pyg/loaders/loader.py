@@ -143,7 +143,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         warm_up.prepare(self._view(), adapter, self._gpu)
 
     def _prepare_for_cpu(self) -> None:
-        """What the first batch would have to wait for, where the CPU samples: kernels are compiled, tables are made."""
+        """Compile kernels and build tables that the first batch would wait for, if the CPU samples."""
         prepare(self.seed_sampler()[0])
 
     def _find_padding(self) -> None:
@@ -227,7 +227,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         raise NotImplementedError
 
     def seed_sampler(self) -> tuple[BaseSampler, str]:
-        """The sampler, and the method of it that is called."""
+        """Return the sampler, and the name of the method that is called."""
         raise NotImplementedError
 
     @property
@@ -240,13 +240,13 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         raise NotImplementedError
 
     def _sample_on_gpu(self, index: Inputs) -> Sample | None:
-        """What the sampler gives for one batch, on the GPU; ``None`` where it has to be asked itself."""
+        """Return the sample of one batch, on the GPU; ``None``: the sampler has to be called itself."""
         if self._gpu is None or self._gpu.sampling is None:
             return None
         return self.begin_on_gpu(self._gpu.sampling, [index], [next_key()])()[0]
 
     def joining(self) -> Joining:
-        """What samples are joined with, as of now."""
+        """Return the data, rows and options that samples are joined with, as of now."""
         return Joining(
             type(self).__name__,
             self.data,
@@ -293,13 +293,13 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         return batch
 
     def _sampled_on(self) -> torch.device | None:
-        """The GPU that samples the batches; ``None``: the CPU does."""
+        """Return the GPU that samples the batches; ``None``: the CPU does."""
         if not self._knows_device:
             self._settle_device()
         return None if self._gpu is None or self._gpu.sampling is None else self._gpu.device
 
     def inputs_at(self, index: Positions) -> Inputs:
-        """The inputs at positions ``index``, as samplers take them."""
+        """Return the sampler's inputs at positions ``index``."""
         given = self.input_data
         if not self._own_order or not isinstance(index, torch.Tensor):
             return given[positions(index, self._num_items)]
@@ -312,7 +312,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         self._stats.count(seeds=seeds, nodes=nodes, edges=edges)
 
     def has_own_collate(self) -> bool:
-        """Whether ``collate_fn`` is not the one above."""
+        """Return whether the user has replaced ``collate_fn``."""
         return getattr(self.collate_fn, "__func__", None) is not ThreadedLoader.collate_fn
 
     def filter_fn(self, out: Sample) -> Batch:
@@ -375,7 +375,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             self._padding.label(batch, out, seeds)
 
     def has_own_filter(self) -> bool:
-        """Whether ``filter_fn`` is not the one above."""
+        """Return whether the user has replaced ``filter_fn``."""
         return getattr(self.filter_fn, "__func__", None) is not ThreadedLoader.filter_fn
 
     def __getstate__(self) -> dict[str, object]:

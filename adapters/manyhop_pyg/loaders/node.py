@@ -169,7 +169,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         return self._batch_around(given_nodes(seeds, input_time, self.input_data.input_type, self._sampled_on()), key)
 
     def _seed_input(self) -> NodeSamplerInput:
-        """The seeds of all batches."""
+        """Return the seeds of all batches."""
         return seed_input(self.data, self.input_nodes, self.input_time, self.input_id)
 
     def seed_sampler(self) -> tuple[BaseSampler, str]:

@@ -117,7 +117,7 @@ class Padding:
         self._neg_sampling = neg_sampling
 
     def pad(self, outs: Sequence[Sample], stats: Stats) -> list[Sample]:
-        """Samples in PyG's terms, padded; ``stats`` count those of an epoch's batches."""
+        """Return padded samples in PyG's terms; ``stats`` count those of an epoch's batches."""
         sizes = [out.metadata[0].numel() for out in outs]
         if max(sizes) > self.batch_size:
             raise InputError(
@@ -181,7 +181,7 @@ class Padding:
         return (lengthened(input_id, self.batch_size, 0), *ends, *others), seed_mask
 
     def _pad_typed_seeds(self, metadata: Metadata, padded: Padded) -> tuple[Metadata, list[Tensor]]:
-        """The same for seeds of several types: ``batch_size`` of each, as far as there are so many nodes."""
+        """Return the same for seeds of several types: ``batch_size`` of each, as far as there are enough nodes."""
         *columns, counts = metadata
         most = {t: padded.sizes.nodes[self._topology.node_type(t)][0] for t in counts}
         sizes = {t: min(self.batch_size, n) for t, n in most.items()}
@@ -190,7 +190,7 @@ class Padding:
         return (*longer, sizes), masks
 
     def _pad_edge_types(self, metadata: Metadata, padded: Padded) -> tuple[Metadata, list[Tensor]]:
-        """The same for seed edges of several types: ``batch_size`` of each, and as many negatives as these have."""
+        """Return the same for seed edges of several types: ``batch_size`` of each, and their negatives."""
         _, about, counts = metadata
         both = {t: self._pad_metadata(of, padded, t, self._most_labels(t)) for t, of in about.items()}
         longer = {t: of for t, (of, _) in both.items()}
@@ -198,13 +198,13 @@ class Padding:
         return (ids, longer, dict.fromkeys(counts, self.batch_size)), [mask for _, mask in both.values()]
 
     def _most_labels(self, edge_type: EdgeType) -> int:
-        """Seed edges, and binary negatives, of a batch whose seed edges are all of this type."""
+        """Return the number of seed edges and binary negatives of a batch with seed edges of this type only."""
         negatives = negatives_of(self._neg_sampling, edge_type)
         amount = negatives.amount if negatives is not None and negatives.is_binary() else 0
         return self.batch_size + math.ceil(self.batch_size * amount)
 
     def _most_in_batch(self, edge_type: EdgeType | None) -> int:
-        """Negatives of a seed edge of a full batch, where they are other seed edges' destinations; else 0."""
+        """Return the negatives per seed edge of a full batch if they are other seed edges' destinations, else 0."""
         negatives = negatives_of(self._neg_sampling, edge_type)
         if not isinstance(negatives, GivenNegatives) or not negatives.in_batch:
             return 0
@@ -213,18 +213,18 @@ class Padding:
 
     @staticmethod
     def _by_type(column: Tensor, counts: dict[NodeType, int], sizes: dict[NodeType, int]) -> Tensor:
-        """Entries of each type, lengthened, behind each other."""
+        """Return the entries of all types, each lengthened."""
         parts = column.split_with_sizes(list(counts.values()))
         return torch.cat([lengthened(part, size, 0) for part, size in zip(parts, sizes.values(), strict=True)])
 
     def _spare(self, padded: Padded, edge_type: EdgeType | None, end: int) -> int:
-        """The position of a padding node of the type of the seed edges' sources (0) or destinations (1)."""
+        """Return the position of a padding node of the type of the seed edges' sources (0) or destinations (1)."""
         t = self._topology.node_type(None if edge_type is None else edge_type[2 * end])
         blocks = padded.sample.num_sampled_nodes
         return max((padded.sample.node[t].numel() if blocks is None else blocks[t][0]) - 1, 0)
 
     def clear(self, joining: Joining, batches: Sequence[Batch], plan: DataPlan | None, outs: Sequence[Sample]) -> None:
-        """Let the rows of padding nodes and edges be zeros, and the ids of padding edges.
+        """Write zeros over the rows of padding nodes and edges, and the ids of padding edges.
 
         Args:
             joining: what samples are joined with.
@@ -276,7 +276,7 @@ class Padding:
 
 
 def _to_sample(out: Sample, topology: Topology) -> SampledSubgraph:
-    """The engine's terms for a sample in PyG's: the inverse of ``to_sampler_output``."""
+    """Return the engine's sample for PyG's: the inverse of ``to_sampler_output``."""
     row, col = (out.col, out.row) if topology.backward else (out.row, out.col)
     if topology.hetero:
         user, nodes, edges = topology.user_edge_type, out.num_sampled_nodes, out.num_sampled_edges
@@ -306,7 +306,7 @@ def _long(values: Tensor) -> Tensor:
 
 
 def _columns(plan: DataPlan) -> list[Column]:
-    """Those of data."""
+    """Return the columns of data."""
     found: list[tuple[NodeType | EdgeType, list[PlannedColumn]]] = [(t, of.of_nodes) for t, of in plan.nodes.items()]
     if isinstance(plan.data, Data):
         found = [(HOMOGENEOUS_NODE, of.of_nodes) for of in plan.edges.values()]
@@ -315,7 +315,7 @@ def _columns(plan: DataPlan) -> list[Column]:
 
 
 def _columns_of_stores(joining: Joining, topology: Topology) -> list[Column]:
-    """The same of a pair of stores."""
+    """Return the columns of a pair of stores."""
     features, _ = joining.data
     if type(features) is FeatureStore:
         held = [(column.group, column.name, len(column.tensor)) for column in features.columns()]
@@ -330,7 +330,7 @@ def _columns_of_stores(joining: Joining, topology: Topology) -> list[Column]:
 
 
 def _mapping(batch: Batch, kind: NodeType | EdgeType) -> Attributes:
-    """The attributes of a type."""
+    """Return the attributes of a type."""
     if isinstance(batch, Data):
         store = batch._store
     else:
@@ -343,15 +343,15 @@ def _is_of_nodes(metadata: Metadata) -> bool:
 
 
 def _is_typed(metadata: Metadata) -> bool:
-    """Whether a sample is one around seeds of several types."""
+    """Return whether a sample has seeds of several types."""
     return len(metadata) == 3
 
 
 def _is_of_edge_types(metadata: Metadata) -> bool:
-    """Whether a sample is one around seed edges of several types."""
+    """Return whether a sample has seed edges of several types."""
     return _is_typed(metadata) and isinstance(metadata[1], dict)
 
 
 def _is_binary(metadata: Metadata) -> bool:
-    """Whether a sample is one around seed edges, without negatives or with binary ones."""
+    """Return whether a sample has seed edges, without negatives or with binary ones."""
     return len(metadata) == 4

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
 from manyhop.graph import Graph, PlacedGraph
-from manyhop.loading.gpu.stock import Stock
+from manyhop.loading.gpu.tensor_pool import TensorPool
 from manyhop.loading.gpu.upload import upload
 from manyhop.memory.placement import GPUPlace
 from manyhop.sampling import BatchKey, HGTSpec
@@ -50,7 +50,7 @@ class GPUSampling:
         self._placed = PlacedGraph.of(sampler.topology.graph, device, where)
         self._topology = replace(sampler.topology, graph=self._placed.graph)
         self._lock = threading.Lock()
-        self.numbers = Stock(device, torch.arange)
+        self.numbers = TensorPool(device, torch.arange)
         """Numbers of seeds that have none."""
         self._spec: Spec | None = None
         self._follow(sampler)

@@ -18,7 +18,7 @@ from manyhop.loading.adapter import Adapter, Columns, LoaderView, Placed, SeedSo
 from manyhop.loading.gpu.decide import decide_memory, reads_all
 from manyhop.loading.gpu.memory import Sources
 from manyhop.loading.gpu.samples import BACKLOG, BACKLOG_TOGETHER, MOST_ALONE, MOST_TOGETHER, group_size
-from manyhop.loading.gpu.stock import Stock
+from manyhop.loading.gpu.tensor_pool import TensorPool
 from manyhop.loading.keys import current_turn
 from manyhop.loading.pipeline import OnStream, Streams, Turn, current_exchange, tensors_in
 from manyhop.loading.which_gpu import on_gpu, warn_if_shared
@@ -87,7 +87,7 @@ class GPURuntime:
         by_part = loader.plan is not None and loader.plan.parts is not None  # which the host looks up
         self.lookup = None if self.sampling is None or by_part else adapter.seeds.lookup(device)
         self.checks = Checks()
-        self.marks = Stock(device, partial(torch.zeros, dtype=torch.bool))
+        self.marks = TensorPool(device, partial(torch.zeros, dtype=torch.bool))
         """Marks of the seeds of batches, all ``False``."""
         self._pool = loader.buffers
         self._reads_all = adapter.columns.complete and reads_all(named, device, self.memory.placement)
@@ -203,7 +203,7 @@ class GPURuntime:
         )
 
     def drain(self) -> None:
-        """Where all ranks sample together: help the others until none has batches to sample. All ranks call it."""
+        """Help the other ranks, if all sample together, until none has batches to sample. All ranks call it."""
         if self.collective:
             with on_gpu(self.device):
                 collective_backend().drain(timeout=DEFAULT_TIMEOUT)

@@ -62,11 +62,11 @@ class PadSizes(Counts):
     """Types without any node or edge in the graph; their blocks stay empty."""
 
     def lists_of_nodes(self) -> dict[NodeType, list[int]]:
-        """The sizes, as samples have their counts of nodes per hop."""
+        """Return the sizes in the form of ``num_sampled_nodes``."""
         return {t: list(blocks) for t, blocks in self.nodes.items()}
 
     def lists_of_edges(self) -> dict[EdgeType, list[int]]:
-        """The same of edges."""
+        """Return the sizes in the form of ``num_sampled_edges``."""
         return {e: list(blocks) for e, blocks in self.edges.items()}
 
     @cached_property
@@ -76,7 +76,7 @@ class PadSizes(Counts):
         return nodes, list(self.edges.items())
 
     def holds(self, counts: Counts) -> bool:
-        """Whether a sample with these counts fits."""
+        """Return whether a sample with these counts fits."""
         nodes, edges = self.most
         return all(
             [all([n <= m for n, m in zip(counts.nodes[t], most, strict=True)]) for t, most in nodes]
@@ -84,7 +84,7 @@ class PadSizes(Counts):
         )
 
     def grown(self, times: int) -> PadSizes:
-        """Sizes larger by the factor ``GROWTH`` for each of the times, and at least ``MULTIPLE * 4**(times - 1)``."""
+        """Return sizes that have grown ``times`` times by ``GROWTH``, to at least ``MULTIPLE * 4**(times - 1)``."""
 
         def grow(t: NodeType | EdgeType, blocks: Blocks) -> Blocks:
             if t in self.empty or times == 0:
@@ -98,7 +98,7 @@ class PadSizes(Counts):
         )
 
     def times_to_fit(self, counts: Counts) -> int:
-        """How many times sizes must grow until they hold a batch of these counts; 0: they do already.
+        """Return how many times the sizes must grow to hold a batch of these counts; 0: they do already.
 
         The overflow policy: no batch is refused or cut. Which sizes a batch gets depends on the batch alone, and there
         are few of them, so that a step is captured, or compiled, once for each.
@@ -116,7 +116,7 @@ def pad_sizes(
     seeds: Mapping[NodeType, int] | None = None,
     empty: Collection[NodeType | EdgeType] = (),
 ) -> PadSizes:
-    """Sizes for all batches of a loader, from some of them.
+    """Return fixed sizes for all batches of a loader, from some of them.
 
     A size is the largest count of the probes and a margin, as a multiple of ``MULTIPLE``. The less the counts differ,
     the smaller is the margin, so that it is rarely exceeded; for what happens then, see :meth:`PadSizes.times_to_fit`.

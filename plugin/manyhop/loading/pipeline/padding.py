@@ -48,15 +48,15 @@ class Padded:
     """``[num_edges] bool``: which edges are no padding."""
 
     jobs: Any
-    """What kernels know of it: ``manyhop.loading.pipeline.gpu.Jobs``; ``None`` on the CPU."""
+    """Addresses for kernels: ``manyhop.loading.pipeline.gpu.Jobs``; ``None`` on the CPU."""
 
     def num_rows(self, kind: NodeType | EdgeType, block: int | None = None) -> int:
-        """How many nodes or edges of a type there are with padding, in all blocks or in one."""
+        """Return the number of nodes or edges of a type, padding included, in all blocks or in one."""
         sizes = self.sizes.nodes[kind] if isinstance(kind, str) else self.sizes.edges[kind]
         return sum(sizes) if block is None else sizes[block]
 
     def tails(self, kind: NodeType | EdgeType, block: int | None = None) -> list[tuple[int, int]]:
-        """Where the padding of a type begins in each block, and how much it is; or of one block, in its own rows."""
+        """Return begin and length of the padding of a type in each block, or of one block, in its own rows."""
         if isinstance(kind, str):
             sizes, counts = self.sizes.nodes[kind], self.counts.nodes[kind]
         else:
@@ -127,7 +127,7 @@ class Padder:
 
 
 def clear_rows(rows: Sequence[PaddedRows]) -> None:
-    """Let the rows of padding be zeros; on a GPU, those of all tensors by one kernel."""
+    """Write zeros over the rows of padding; on a GPU, one kernel does so for all tensors."""
     by_kernel: list[tuple[Tensor, int, int]] = []
     others: list[Tensor] = []
     num_blocks = 0
@@ -155,7 +155,7 @@ def clear_rows(rows: Sequence[PaddedRows]) -> None:
 
 
 def _padded_weights(weights: dict[EdgeType, Tensor], counts: Counts, sizes: PadSizes) -> dict[EdgeType, Tensor]:
-    """Weights of edges, with 0 for padding."""
+    """Return the edge weights with 0 for padding."""
     padded = {}
     for e, weight in weights.items():
         parts: list[Tensor] = []
@@ -173,7 +173,7 @@ def _kernels() -> Any:
 
 
 class _Frame:
-    """What samples of some fixed sizes have in common, on the CPU."""
+    """Tables for samples of the same fixed sizes, on the CPU."""
 
     def __init__(self, sizes: PadSizes, num_trees: int) -> None:
         self.sizes = sizes
@@ -193,9 +193,9 @@ class _Frame:
                 self._spare[e].append(torch.stack([end + step for end in ends]))
 
     def fill(self, sample: SampledSubgraph, counts: Counts) -> Filled:
-        """The padded sample."""
+        """Return the padded sample."""
         sizes, trees = self.sizes, sample.tree or {}
-        ids, masks = _Pieces(), _Pieces()
+        ids, masks = _JoinedParts(), _JoinedParts()
         for t, node in sample.node.items():
             n, size = counts.nodes[t], sizes.nodes[t]
             ids.blocks(node, n, size, self._zero)
@@ -234,14 +234,14 @@ class _Frame:
         return padded, nodes, {e: next(padded_masks) for e in sample.edge_id}, None
 
     def _masks(self, counts: Blocks, sizes: Blocks) -> list[Tensor]:
-        """Which entries of each block are no padding."""
+        """Return slices that mark the entries of each block that are not padding."""
         begins = [self._largest - n for n in counts]
         return [self._mask[a : a + size] for a, size in zip(begins, sizes, strict=True)]
 
     def _edges(
         self, e: EdgeType, sample: SampledSubgraph, counts: Blocks, number: dict[NodeType, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Row and col of an edge type; ``number`` are the new local ids of the sample's nodes."""
+        """Return row and col of an edge type; ``number``: the new local ids of the sample's nodes."""
         if e[0] == e[2]:
             known = number[e[0]].index_select(0, sample.edge_index(e).reshape(-1)).view(2, -1)
         else:
@@ -255,7 +255,7 @@ class _Frame:
         return row, col
 
 
-class _Pieces:
+class _JoinedParts:
     """Parts that become adjacent in one piece of memory: one kernel copies them all."""
 
     def __init__(self) -> None:
@@ -263,12 +263,12 @@ class _Pieces:
         self._lengths: list[int] = []
 
     def add(self, parts: list[Tensor], length: int) -> None:
-        """A tensor that consists of parts."""
+        """Add a tensor that consists of parts."""
         self._parts += parts
         self._lengths.append(length)
 
     def blocks(self, values: Tensor, counts: Blocks, sizes: Blocks, fill: Tensor) -> None:
-        """``values``, whose blocks are adjacent, with each block filled up to its size."""
+        """Add ``values``, whose blocks are adjacent, with each block filled up to its size."""
         begin = 0
         for n, size in zip(counts, sizes, strict=True):
             self._parts += (values[begin : begin + n], fill[: size - n])
@@ -276,5 +276,5 @@ class _Pieces:
         self._lengths.append(sum(sizes))
 
     def joined(self) -> Iterator[Tensor]:
-        """The tensors, in the order in which they were added."""
+        """Return the tensors in the order in which they were added."""
         return iter(torch.split_with_sizes(torch.cat(self._parts), self._lengths))

@@ -26,8 +26,8 @@ _BYTES_OF_PROGRAM: Final = 1 << 18  # of a tensor, a small part of which is padd
 _CLEARED: Final = (4, 16)  # tensors of a launch; a kernel each
 
 
-class _Cut(NamedTuple):
-    """How memory is cut into the padded tensors of a sample."""
+class _MemoryLayout(NamedTuple):
+    """The memory layout of the padded tensors of a sample."""
 
     id_sizes: list[int]
     """Entries of each: node and tree of each node type, then row, column and id of each edge type; of what there is."""
@@ -40,7 +40,7 @@ class _Cut(NamedTuple):
 
 
 class GPUFrame:
-    """What samples of some fixed sizes have in common, for kernels.
+    """Tables for samples of the same fixed sizes, for kernels.
 
     Args:
         sizes: of their blocks.
@@ -58,7 +58,7 @@ class GPUFrame:
         width = self.jobs.shape[1]
         self.places = [(kind, 8 * width * i) for kind, i in self.number.items()]
         """Node or edge types, and where their jobs begin, in bytes."""
-        self._cuts: dict[Any, _Cut] = {}
+        self._layouts: dict[Any, _MemoryLayout] = {}
 
     def _jobs(self) -> npt.NDArray[np.int64]:
         """``[num_jobs, width]``: arguments of the kernels that are the same for all samples."""
@@ -77,12 +77,12 @@ class GPUFrame:
                 spare[:, hop] = [first[t][block + 1] - SPARE for t, block in ends]
         return jobs
 
-    def cut(self, sample: SampledSubgraph) -> _Cut:
-        """That of samples which have, or do not have, the same tensors as this one."""
+    def layout(self, sample: SampledSubgraph) -> _MemoryLayout:
+        """Return the memory layout for samples with the same optional tensors."""
         ids = sample.edge_id
         key = sample.tree is None, *[ids[e] is None for e in self.sizes.edges]
-        cut = self._cuts.get(key)
-        if cut is None:
+        layout = self._layouts.get(key)
+        if layout is None:
             no_tree, *no_ids = key
             present = [2 - no_tree] * len(self.sizes.nodes) + [3 - no_id for no_id in no_ids]
             lengths = [sum(own) for own in self.blocks]
@@ -93,8 +93,8 @@ class GPUFrame:
                 [*[8 * ends[first + min(i, times)] for i in range(3)], mask]
                 for first, times, mask in zip(firsts, present, masks, strict=False)
             ]
-            cut = self._cuts[key] = _Cut(id_sizes, lengths, places, sum(id_sizes), sum(lengths))
-        return cut
+            layout = self._layouts[key] = _MemoryLayout(id_sizes, lengths, places, sum(id_sizes), sum(lengths))
+        return layout
 
 
 def prepare_padding(device: torch.device) -> None:
@@ -104,7 +104,7 @@ def prepare_padding(device: torch.device) -> None:
 
 
 def begins_of(counts: Blocks, num_blocks: int) -> list[int]:
-    """Where blocks begin, with empty ones at the end until there are so many, and where the last one ends."""
+    """Return where ``num_blocks`` blocks begin, empty ones at the end included, and where the last one ends."""
     begins = list(accumulate(counts, initial=0))
     return begins if len(counts) == num_blocks else begins + begins[-1:] * (num_blocks - len(counts))
 
@@ -129,7 +129,7 @@ def fill(
     device: torch.device,
     num_trees: int,
 ) -> list[Filled]:
-    """The padded samples, and which of their nodes and edges are no padding; enqueued on the current stream.
+    """Return the padded samples and the masks of their nodes and edges; enqueued on the current stream.
 
     Args:
         frames: that of each sample; they differ in their sizes only.
@@ -141,18 +141,18 @@ def fill(
     Raises:
         InputError: the nodes or edges of a sample differ from its counts.
     """
-    cuts = [frame.cut(sample) for frame, sample in zip(frames, samples, strict=True)]
-    ids = torch.empty(sum([cut.num_ids for cut in cuts]), dtype=torch.int64, device=device)
-    masks = torch.empty(sum([cut.num_masks for cut in cuts]), dtype=torch.bool, device=device)
+    layouts = [frame.layout(sample) for frame, sample in zip(frames, samples, strict=True)]
+    ids = torch.empty(sum([layout.num_ids for layout in layouts]), dtype=torch.int64, device=device)
+    masks = torch.empty(sum([layout.num_masks for layout in layouts]), dtype=torch.bool, device=device)
     # These are no views of one tensor, as those of split() are: a change of one would count as a change of all.
-    id_of = iter(ids.unsafe_split_with_sizes([n for cut in cuts for n in cut.id_sizes]))
-    mask_of = iter(masks.unsafe_split_with_sizes([n for cut in cuts for n in cut.mask_sizes]))
+    id_of = iter(ids.unsafe_split_with_sizes([n for layout in layouts for n in layout.id_sizes]))
+    mask_of = iter(masks.unsafe_split_with_sizes([n for layout in layouts for n in layout.mask_sizes]))
     at, mask_at, num_blocks = ids.data_ptr(), masks.data_ptr(), frames[0].num_blocks
     added: list[int] = []
     alive: list[Tensor] = []  # until the kernel is enqueued
     made: list[tuple[SampledSubgraph, dict[NodeType, Tensor], dict[EdgeType, Tensor]]] = []
-    for frame, sample, own, cut in zip(frames, samples, counts, cuts, strict=True):
-        places, trees, edge_ids, sizes = iter(cut.places), sample.tree, sample.edge_id, frame.sizes
+    for frame, sample, own, layout in zip(frames, samples, counts, layouts, strict=True):
+        places, trees, edge_ids, sizes = iter(layout.places), sample.tree, sample.edge_id, frame.sizes
         node, tree, row, col = dict[Any, Tensor](), dict[Any, Tensor](), dict[Any, Tensor](), dict[Any, Tensor]()
         edge_id: dict[EdgeType, Tensor | None] = {}
         for t in sizes.nodes:
@@ -188,8 +188,8 @@ def fill(
             num_sampled_edges=None if sample.num_sampled_edges is None else sizes.lists_of_edges(),
         )
         made.append((padded, {t: next(mask_of) for t in node}, {e: next(mask_of) for e in row}))
-        at += 8 * cut.num_ids
-        mask_at += cut.num_masks
+        at += 8 * layout.num_ids
+        mask_at += layout.num_masks
     shape = sum([len(frame.jobs) for frame in frames]), frames[0].jobs.shape[1]
     staging = torch.empty(shape, dtype=torch.int64, pin_memory=device.type == "cuda")
     jobs = staging.numpy()
@@ -210,7 +210,7 @@ def fill(
 
 
 def _address(values: Tensor, count: int, kind: NodeType | EdgeType, alive: list[Tensor]) -> int:
-    """Where the kernel reads a tensor; ``alive`` gets a copy of one that it cannot read."""
+    """Return the address where the kernel reads a tensor. A copy of an unreadable one is appended to ``alive``."""
     if values.numel() != count:
         raise InputError(
             f"Expected {count} nodes or edges of type {kind!r}, as the counts per hop of the sample say, got "

@@ -1,4 +1,4 @@
-"""Small tensors on a GPU that many batches need alike, such as marks of their seeds."""
+"""Small equal tensors on a GPU, one for each batch, such as marks of seeds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST = 1 << 16  # entries made at once
 _KINDS = 64
 
 
-class Stock:
+class TensorPool:
     """Equal tensors, many made at once: a launch for each would be a large part of what a batch costs. Thread-safe.
 
     Args:
@@ -25,7 +25,7 @@ class Stock:
         self._spare: dict[tuple[int, int], list[Tensor]] = {}  # by length, and by the stream that made them
 
     def take(self, n: int) -> Tensor:
-        """Return ``[n]`` of nobody else, on the current stream."""
+        """Return an unshared tensor of length ``n``, allocated on the current stream."""
         on_gpu = self._device.type == "cuda"
         key = n, torch._C._cuda_getCurrentRawStream(self._device.index) if on_gpu else 0
         spare = self._spare.get(key)
