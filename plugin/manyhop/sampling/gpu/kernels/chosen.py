@@ -3,10 +3,10 @@
 import triton
 import triton.language as tl
 
-from .hops.picks import without_replacement
-from .induced import NODES_AT, ROW, ROW_WIDE, SEGMENT_COLUMNS, keep_known, load_ids
-from .primitives.keys import batch_key
-from .primitives.random import fold
+from manyhop.sampling.gpu.kernels.hops.picks import without_replacement
+from manyhop.sampling.gpu.kernels.induced import NODES_AT, ROW, ROW_WIDE, SEGMENT_COLUMNS, keep_known, load_ids
+from manyhop.sampling.gpu.kernels.primitives.keys import batch_key
+from manyhop.sampling.gpu.kernels.primitives.random import fold
 
 HGT_EDGES = tl.constexpr(9)  # use of keys
 

@@ -7,12 +7,12 @@ It reads its chunk twice: to count the picked entries, and, when all chunks are 
 import triton
 import triton.language as tl
 
-from . import tables as t
-from .hops.count import finish_count
-from .launch import follow
-from .primitives.memory import load_ids
-from .primitives.random import below, draw, fold, unit
-from .primitives.search import first_above, first_above_one
+from manyhop.sampling.gpu.kernels import tables as t
+from manyhop.sampling.gpu.kernels.hops.count import finish_count
+from manyhop.sampling.gpu.kernels.launch import follow
+from manyhop.sampling.gpu.kernels.primitives.memory import load_ids
+from manyhop.sampling.gpu.kernels.primitives.random import below, draw, fold, unit
+from manyhop.sampling.gpu.kernels.primitives.search import first_above, first_above_one
 
 SMALLEST_SHARE = tl.constexpr(2.0**-512)
 

@@ -7,9 +7,8 @@ from types import ModuleType
 import triton
 import triton.language as tl
 
+from manyhop.sampling.gpu.kernels import tables
 from manyhop.system import nvml
-
-from . import tables
 
 
 def _can_overlap() -> bool:

@@ -12,10 +12,10 @@ slots. A slot is one sector of the memory of the GPU.
 import triton
 import triton.language as tl
 
-from . import tables as t
-from .launch import SOURCES
-from .primitives.hash import home
-from .primitives.memory import load_ids
+from manyhop.sampling.gpu.kernels import tables as t
+from manyhop.sampling.gpu.kernels.launch import SOURCES
+from manyhop.sampling.gpu.kernels.primitives.hash import home
+from manyhop.sampling.gpu.kernels.primitives.memory import load_ids
 
 # Entries of `numbers`.
 ALPHA = tl.constexpr(0)

@@ -6,12 +6,12 @@ Launch it without fused multiply-add (``enable_fp_fusion=False``): results are e
 import triton
 import triton.language as tl
 
-from . import tables as t
-from .hops.weighted import find_one
-from .launch import SOURCES
-from .primitives.memory import load_ids
-from .primitives.random import below, draw, fold, unit
-from .primitives.search import is_edge
+from manyhop.sampling.gpu.kernels import tables as t
+from manyhop.sampling.gpu.kernels.hops.weighted import find_one
+from manyhop.sampling.gpu.kernels.launch import SOURCES
+from manyhop.sampling.gpu.kernels.primitives.memory import load_ids
+from manyhop.sampling.gpu.kernels.primitives.random import below, draw, fold, unit
+from manyhop.sampling.gpu.kernels.primitives.search import is_edge
 
 ATTEMPTS = tl.constexpr(64)
 STEP_COLUMNS = tl.constexpr(10)  # of `steps`: the first of `tables.segments`

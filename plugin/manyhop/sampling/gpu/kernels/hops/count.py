@@ -3,11 +3,11 @@
 import triton
 import triton.language as tl
 
-from .. import tables as t
-from ..launch import follow
-from ..primitives.scan import exclusive_sums
-from . import picks, weighted
-from .range import eligible
+from manyhop.sampling.gpu.kernels import tables as t
+from manyhop.sampling.gpu.kernels.hops import picks, weighted
+from manyhop.sampling.gpu.kernels.hops.range import eligible
+from manyhop.sampling.gpu.kernels.launch import follow
+from manyhop.sampling.gpu.kernels.primitives.scan import exclusive_sums
 
 PROBES = tl.constexpr(4)
 

@@ -3,11 +3,11 @@
 import triton
 import triton.language as tl
 
-from .. import tables as t
-from ..launch import follow
-from ..primitives.hash import KNOWN, SLOT
-from ..primitives.scan import exclusive_sums
-from .count import finish_count, limits, measure
+from manyhop.sampling.gpu.kernels import tables as t
+from manyhop.sampling.gpu.kernels.hops.count import finish_count, limits, measure
+from manyhop.sampling.gpu.kernels.launch import follow
+from manyhop.sampling.gpu.kernels.primitives.hash import KNOWN, SLOT
+from manyhop.sampling.gpu.kernels.primitives.scan import exclusive_sums
 
 ANY = tl.constexpr((1 << 31) - 1)
 

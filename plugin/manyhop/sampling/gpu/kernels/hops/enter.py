@@ -3,11 +3,11 @@
 import triton
 import triton.language as tl
 
-from .. import tables as t
-from ..launch import follow
-from ..primitives.hash import insert
-from ..primitives.memory import load_ids
-from ..primitives.scan import clear_states
+from manyhop.sampling.gpu.kernels import tables as t
+from manyhop.sampling.gpu.kernels.launch import follow
+from manyhop.sampling.gpu.kernels.primitives.hash import insert
+from manyhop.sampling.gpu.kernels.primitives.memory import load_ids
+from manyhop.sampling.gpu.kernels.primitives.scan import clear_states
 
 
 @triton.jit(do_not_specialize=["hop", "num_segments", "num_types", "pitch"])

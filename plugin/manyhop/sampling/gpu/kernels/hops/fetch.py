@@ -7,8 +7,8 @@ several times as much as the read itself; reads within a window hit it.
 import triton
 import triton.language as tl
 
-from .. import tables as t
-from ..launch import follow
+from manyhop.sampling.gpu.kernels import tables as t
+from manyhop.sampling.gpu.kernels.launch import follow
 
 WINDOW_BITS = 24  # entries of a window: 64 MiB of int32
 

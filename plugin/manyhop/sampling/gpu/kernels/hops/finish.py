@@ -3,10 +3,10 @@
 import triton
 import triton.language as tl
 
-from .. import tables as t
-from ..launch import follow
-from ..primitives.hash import KNOWN, SLOT
-from ..primitives.memory import load_ids
+from manyhop.sampling.gpu.kernels import tables as t
+from manyhop.sampling.gpu.kernels.launch import follow
+from manyhop.sampling.gpu.kernels.primitives.hash import KNOWN, SLOT
+from manyhop.sampling.gpu.kernels.primitives.memory import load_ids
 
 SHARING = tl.constexpr(4)  # batches per allocation: one per batch would cost the host as much as all its other work
 SUMMED = tl.constexpr(32)

@@ -3,12 +3,12 @@
 import triton
 import triton.language as tl
 
-from .. import tables as t
-from ..launch import follow
-from ..primitives.hash import find
-from ..primitives.random import fold
-from . import picks, weighted
-from .count import columns, num_positive
+from manyhop.sampling.gpu.kernels import tables as t
+from manyhop.sampling.gpu.kernels.hops import picks, weighted
+from manyhop.sampling.gpu.kernels.hops.count import columns, num_positive
+from manyhop.sampling.gpu.kernels.launch import follow
+from manyhop.sampling.gpu.kernels.primitives.hash import find
+from manyhop.sampling.gpu.kernels.primitives.random import fold
 
 MOST = tl.constexpr(32)  # largest fanout of this kernel; `wide.py` has the others, and -1
 

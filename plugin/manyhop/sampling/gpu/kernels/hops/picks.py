@@ -12,7 +12,7 @@ threads: ``shown`` costs nothing then.
 import triton
 import triton.language as tl
 
-from ..primitives.random import below, draw
+from manyhop.sampling.gpu.kernels.primitives.random import below, draw
 
 UNROLLED = tl.constexpr(32)  # larger loops over slots would take seconds to compile
 

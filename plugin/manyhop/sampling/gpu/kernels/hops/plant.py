@@ -3,12 +3,12 @@
 import triton
 import triton.language as tl
 
-from .. import tables as t
-from ..launch import follow
-from ..primitives.hash import insert
-from ..primitives.random import fold
-from ..primitives.scan import exclusive_sums
-from .count import finish_count, measure
+from manyhop.sampling.gpu.kernels import tables as t
+from manyhop.sampling.gpu.kernels.hops.count import finish_count, measure
+from manyhop.sampling.gpu.kernels.launch import follow
+from manyhop.sampling.gpu.kernels.primitives.hash import insert
+from manyhop.sampling.gpu.kernels.primitives.random import fold
+from manyhop.sampling.gpu.kernels.primitives.scan import exclusive_sums
 
 LANES = tl.constexpr(8)  # a power of two, not below SEED_COLUMNS
 

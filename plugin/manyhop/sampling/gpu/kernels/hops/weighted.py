@@ -7,9 +7,9 @@ column, ``p [B]`` is the number of its entries of positive weight. ``picks.count
 import triton
 import triton.language as tl
 
-from ..primitives.hash import INTERPRETED
-from ..primitives.random import below_with_fraction, draw, unit
-from .picks import shown
+from manyhop.sampling.gpu.kernels.hops.picks import shown
+from manyhop.sampling.gpu.kernels.primitives.hash import INTERPRETED
+from manyhop.sampling.gpu.kernels.primitives.random import below_with_fraction, draw, unit
 
 MAX_REPEATS = tl.constexpr(16)
 CHUNK = tl.constexpr(16)  # entries of a column that a scan reads at once

@@ -9,7 +9,7 @@ index of its first edge with the top bit of the position set, which makes it lar
 import triton
 import triton.language as tl
 
-from .random import mix
+from manyhop.sampling.gpu.kernels.primitives.random import mix
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 MAX_PROBES = tl.constexpr(512)

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from .random import fold, mix
+from manyhop.sampling.gpu.kernels.primitives.random import fold, mix
 
 GAMMA = tl.constexpr(0x9E3779B97F4A7C15)
 
