@@ -14,6 +14,7 @@ import manyhop_dgl
 from manyhop.loading import BatchContext
 from manyhop.loading.pipeline import Counts, Padder, pad_sizes
 from manyhop.sampling import BatchKey
+from manyhop.sampling.gpu import lookup
 from manyhop_dgl.samplers import cut
 from manyhop_dgl.samplers.cut import cut_all
 
@@ -142,7 +143,6 @@ assert batch.node_features["x"].tolist() == [0.0, 2.0, 1.0]
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is off")
 def test_columns_of_a_gpu(monkeypatch):
     """The kernel that makes them there, interpreted, for two samples at once."""
-    from manyhop.sampling.gpu import indptr
 
     g = typed_graph()
     plan = manyhop_dgl.NeighborSampler([2, -1]).plan(g)
@@ -150,8 +150,8 @@ def test_columns_of_a_gpu(monkeypatch):
     samples = [plan.engine.sample(plan.request(some, KEY, None)) for some in seeds]
     pad = Padder(pad_sizes([Counts.of(sample) for sample in samples]), num_trees=9)
     wanted = cut_all(samples) + cut_all(samples, pad=pad)
-    monkeypatch.setattr(cut, "_fill", indptr.fill)
-    monkeypatch.setattr(indptr, "_MOST_TILES", 1)
+    monkeypatch.setattr(cut, "_fill", lookup.fill)
+    monkeypatch.setattr(lookup, "_MOST_TILES", 1)
     found = cut_all(samples) + cut_all(samples, pad=pad)
     assert all(same_tensors(*both) for both in zip(found, wanted, strict=True))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from manyhop.errors import CapacityError, GraphError
 from manyhop.graph import EdgeInput, build_graph, time_key
-from manyhop.sampling.reference.alias import FULL, alias_table
+from manyhop.sampling.reference.picks import FULL, alias_table
 
 E = ("a", "to", "b")
 N = {"a": 5, "b": 3}

@@ -5,14 +5,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from manyhop.sampling.gpu.kernels.hops.count import count
-from manyhop.sampling.gpu.kernels.hops.drop import drop
-from manyhop.sampling.gpu.kernels.hops.emit import emit
-from manyhop.sampling.gpu.kernels.hops.enter import enter
+from manyhop.sampling.gpu.kernels.hops.edges import count, emit, pick
 from manyhop.sampling.gpu.kernels.hops.fetch import fetch
-from manyhop.sampling.gpu.kernels.hops.finish import finish
-from manyhop.sampling.gpu.kernels.hops.pick import pick
-from manyhop.sampling.gpu.kernels.hops.plant import plant
+from manyhop.sampling.gpu.kernels.hops.nodes import drop, enter, finish, plant
 from manyhop.sampling.gpu.kernels.hops.wide import pick_wide, spread
 from manyhop.sampling.gpu.kernels.labor import (
     BY_SHARE,

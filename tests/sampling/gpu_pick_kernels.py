@@ -3,8 +3,8 @@
 import triton
 import triton.language as tl
 
-from manyhop.sampling.gpu.kernels.hops import picks, range, weighted
-from manyhop.sampling.gpu.kernels.primitives import hash, random
+from manyhop.sampling.gpu.kernels import primitives
+from manyhop.sampling.gpu.kernels.hops import picks, weighted
 
 
 @triton.jit
@@ -12,15 +12,15 @@ def numbers(key, x, n, out, B: tl.constexpr):
     """``out [7, B] int64``: what each function of the generator makes of a key, a number and a bound."""
     i = tl.arange(0, B)
     k = tl.load(key + i).to(tl.uint64)
-    r = random.draw(k, i)
-    entry, fraction = random.below_with_fraction(r, tl.load(n + i))
-    tl.store(out + i, random.mix(k).to(tl.int64))
-    tl.store(out + B + i, random.fold(k, tl.load(x + i)).to(tl.int64))
+    r = primitives.draw(k, i)
+    entry, fraction = primitives.below_with_fraction(r, tl.load(n + i))
+    tl.store(out + i, primitives.mix(k).to(tl.int64))
+    tl.store(out + B + i, primitives.fold(k, tl.load(x + i)).to(tl.int64))
     tl.store(out + 2 * B + i, r.to(tl.int64))
-    tl.store(out + 3 * B + i, random.below(r, tl.load(n + i)).to(tl.int64))
+    tl.store(out + 3 * B + i, primitives.below(r, tl.load(n + i)).to(tl.int64))
     tl.store(out + 4 * B + i, entry.to(tl.int64))
     tl.store(out + 5 * B + i, fraction.to(tl.int64))
-    tl.store(out + 6 * B + i, random.unit(r).to(tl.int64, bitcast=True))
+    tl.store(out + 6 * B + i, primitives.unit(r).to(tl.int64, bitcast=True))
 
 
 @triton.jit
@@ -52,7 +52,7 @@ def cut(time, start, d, low, high, first, length, n, WINDOW: tl.constexpr, PROBE
     entries = tl.load(d + i, mask=there, other=0)
     time_min = tl.load(low + i, mask=there, other=0)
     time_max = tl.load(high + i, mask=there, other=0)
-    begin, left = range.eligible(column, entries, time_min, time_max, WINDOW, PROBES)
+    begin, left = picks.eligible(column, entries, time_min, time_max, WINDOW, PROBES)
     tl.store(first + i, begin, mask=there)
     tl.store(length + i, left, mask=there)
 
@@ -97,5 +97,5 @@ def inserted(table, mask, key, position, out, failed, n, BITS: tl.constexpr, B: 
     there = i < n
     keys = tl.load(key + i, mask=there, other=0)
     one = tl.full([], 1, tl.int64)
-    hash.insert(table, mask, one, keys, tl.load(position + i, mask=there, other=0), there, BITS, BITS, failed)
-    tl.store(out + i, hash.find(table, mask, one, keys, there, BITS, BITS), mask=there)
+    primitives.insert(table, mask, one, keys, tl.load(position + i, mask=there, other=0), there, BITS, BITS, failed)
+    tl.store(out + i, primitives.find(table, mask, one, keys, there, BITS, BITS), mask=there)

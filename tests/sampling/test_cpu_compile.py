@@ -168,7 +168,7 @@ def test_processes_made_while_a_kernel_compiles(run, tmp_path, method):
     [
         ("manyhop.features.gathering.cpu_kernels", "manyhop.system.numba_kernels"),
         ("manyhop.features.exchange.cpu_kernels", "manyhop.features.gathering.cpu_kernels"),  # copy8
-        ("manyhop.sampling.cpu.kernels.hgt_edges", "manyhop.sampling.cpu.kernels.random"),
+        ("manyhop.sampling.cpu.kernels.hgt", "manyhop.sampling.cpu.kernels.random"),
         ("manyhop.sampling.cpu.kernels.hop", "manyhop.sampling.cpu.tables"),
     ],
 )

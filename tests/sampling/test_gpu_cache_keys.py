@@ -16,8 +16,8 @@ KERNELS = "manyhop.sampling.gpu.kernels"
 
 
 EDITS = {
-    "helper": ("primitives/random.py", "(j + 1).to(", "(j + 2).to("),
-    "constant": ("primitives/hash.py", "KNOWN = tl.constexpr(1 << 30)", "KNOWN = tl.constexpr(1 << 29)"),
+    "helper": ("primitives.py", "(j + 1).to(", "(j + 2).to("),
+    "constant": ("primitives.py", "KNOWN = tl.constexpr(1 << 30)", "KNOWN = tl.constexpr(1 << 29)"),
     "columns": ("tables.py", "NODES_FULL = tl.constexpr(1)", "NODES_FULL = tl.constexpr(5)"),
 }
 Functions = dict[str, dict[str, object]]
@@ -58,7 +58,7 @@ def launched(before) -> set[str]:
 
 @pytest.mark.slow
 def test_an_edited_helper_changes_the_keys_of_its_callers(functions, before):
-    helper = f"{KERNELS}.primitives.random.draw"
+    helper = f"{KERNELS}.primitives.draw"
     callers = {name for name, function in before.items() if helper in function["calls"]}
     assert "manyhop.loading.pipeline.gpu.kernels.positions.look_up" in callers
     assert changed(before, functions["helper"]) == callers | {helper}
@@ -66,7 +66,7 @@ def test_an_edited_helper_changes_the_keys_of_its_callers(functions, before):
 
 @pytest.mark.slow
 def test_an_edited_constant_changes_the_keys_of_its_readers(functions, before):
-    readers = {f"{KERNELS}.{name}" for name in ("hops.emit.emit", "hops.finish.finish", "primitives.hash.insert")}
+    readers = {f"{KERNELS}.{name}" for name in ("hops.edges.emit", "hops.nodes.finish", "primitives.insert")}
     assert changed(before, functions["constant"]) == readers | {
         name for name, function in before.items() if readers & set(function["calls"])
     }

@@ -5,8 +5,8 @@ import threading
 import pytest
 import torch
 
-from manyhop.sampling.gpu.launch import compiling
-from manyhop.sampling.gpu.launch.compiling import Ahead, compile_ahead
+from manyhop.sampling.gpu.launch import recording
+from manyhop.sampling.gpu.launch.recording import Ahead, compile_ahead
 
 DEVICE = torch.device("cpu")
 
@@ -43,11 +43,11 @@ def without_a_gpu(monkeypatch):
         def __exit__(self, *error): ...
 
     monkeypatch.setattr(torch.cuda, "device", Device)
-    monkeypatch.setattr(compiling, "_compiled", set())
+    monkeypatch.setattr(recording, "_compiled", set())
 
 
 def test_all_that_differ_are_compiled_at_once_and_not_launched(monkeypatch):
-    monkeypatch.setattr(compiling.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(recording.os, "cpu_count", lambda: 4)
     barrier = threading.Barrier(3)
     one, two = Kernel(barrier), Kernel(barrier)
     a, b = Ahead(one), Ahead(two)

@@ -7,7 +7,7 @@ from test_page_rank import EDGE, NODE, graph_of
 from manyhop.errors import InputError
 from manyhop.graph import EdgeInput, build_graph, place
 from manyhop.sampling import CPUPageRankSampler, GPUPageRankSampler, PageRankSpec, ReferencePageRankSampler
-from manyhop.sampling.gpu import page_rank_sampler
+from manyhop.sampling.gpu import walk_sampler
 from manyhop.sampling.gpu.kernels.page_rank import NO_ROOM, NO_SLOTS
 
 ON_GPU = torch.cuda.is_available()
@@ -51,11 +51,11 @@ def test_equal_ranks_come_by_id():
 
 
 def test_tables_and_results_grow(monkeypatch):
-    monkeypatch.setattr(page_rank_sampler, "_LOG_SLOTS", 6)
-    monkeypatch.setattr(page_rank_sampler, "_ROOM", 1)
-    monkeypatch.setattr(page_rank_sampler, "_FIRST_PIECE", 2)
-    monkeypatch.setattr(page_rank_sampler, "_PIECE", 3)
-    monkeypatch.setattr(page_rank_sampler, "_PROGRAMS", 2)
+    monkeypatch.setattr(walk_sampler, "_LOG_SLOTS", 6)
+    monkeypatch.setattr(walk_sampler, "_ROOM", 1)
+    monkeypatch.setattr(walk_sampler, "_FIRST_PIECE", 2)
+    monkeypatch.setattr(walk_sampler, "_PIECE", 3)
+    monkeypatch.setattr(walk_sampler, "_PROGRAMS", 2)
     seen, launch = set(), GPUPageRankSampler._launch
 
     def watched(self, nodes, todo, size, *others):

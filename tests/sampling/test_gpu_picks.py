@@ -11,7 +11,7 @@ from triton import next_power_of_2
 
 from manyhop.sampling import random as reference
 from manyhop.sampling.reference import picks as reference_picks
-from manyhop.sampling.reference.alias import alias_table
+from manyhop.sampling.reference.picks import alias_table
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="calls kernels on the CPU, which the interpreter does"

@@ -7,7 +7,7 @@ import torch
 from triton import next_power_of_2
 
 from manyhop.sampling.reference import picks as reference
-from manyhop.sampling.reference.alias import alias_table
+from manyhop.sampling.reference.picks import alias_table
 
 pytestmark = [
     pytest.mark.gpu,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from manyhop.errors import CapacityError, GraphError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, GPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
-from manyhop.sampling.gpu.kernels.primitives import hash
+from manyhop.sampling.gpu.kernels import primitives
 from manyhop.sampling.gpu.launch import capacity, sequence, static
 from manyhop.sampling.gpu.launch import pool as launches
 from manyhop.sampling.gpu.launch.seeds import SeedGroup
@@ -190,7 +190,7 @@ def test_launches_that_are_too_large(batches, nodes):
 @triton.jit
 def find_key(table, key, out, mask, stamp, pos_bits, key_bits):
     keys = tl.zeros([64], tl.int64) + key
-    tl.store(out + tl.arange(0, 64), hash.find(table, mask, stamp, keys, keys >= 0, pos_bits, key_bits))
+    tl.store(out + tl.arange(0, 64), primitives.find(table, mask, stamp, keys, keys >= 0, pos_bits, key_bits))
 
 
 def test_the_search_in_a_full_table_ends():

@@ -12,7 +12,7 @@ from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.kernels.hops.wide import pick_wide, spread
 from manyhop.sampling.gpu.launch.memory import Edges, Frontier, Nodes, Seeds, Tables
 from manyhop.sampling.reference import picks as reference_picks
-from manyhop.sampling.reference.alias import alias_table
+from manyhop.sampling.reference.picks import alias_table
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -38,8 +38,8 @@ def test_as_the_reference(alpha, eps, top_k):
 def test_more_nodes_than_the_first_tables_have_room_for(monkeypatch):
     graph = graph_of(4000, 24_000, torch.int32)
     both(graph, PageRankSpec(edge_type=EDGE, eps=1e-4), torch.tensor([5, 8]))
-    monkeypatch.setattr("manyhop.sampling.cpu.page_rank_sampler._ROOM", 100)
-    monkeypatch.setattr("manyhop.sampling.cpu.page_rank_sampler._PIECE", 3)
+    monkeypatch.setattr("manyhop.sampling.cpu.walk_sampler._ROOM", 100)
+    monkeypatch.setattr("manyhop.sampling.cpu.walk_sampler._PIECE", 3)
     for top_k in (None, 70):
         both(graph_of(), PageRankSpec(edge_type=EDGE, top_k=top_k), torch.arange(20), num_threads=3)
 

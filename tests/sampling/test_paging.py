@@ -12,7 +12,7 @@ import torch
 from manyhop import files
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
 from manyhop.sampling import BatchKey, CPUSampler, HGTSpec, NeighborSpec, NodeRequest, ReferenceSampler
-from manyhop.sampling.cpu import paging
+from manyhop.sampling.cpu import tables as cpu_tables
 from manyhop.sampling.cpu.hgt_sampler import CPUHGTSampler
 from manyhop.system.numba_kernels import kernel
 from manyhop.system.paging import advise_random, prefetch_numbers
@@ -65,7 +65,7 @@ def equal(one, other):
 
 @pytest.mark.parametrize("options", [{}, {"replace": True}, {"disjoint": True}, {"subgraph": "induced"}])
 def test_samples_are_the_same(paths, monkeypatch, options):
-    monkeypatch.setattr(paging, "available_memory", lambda: 1000)
+    monkeypatch.setattr(cpu_tables, "available_memory", lambda: 1000)
     graph = make_graph(paths, mapped=True)
     spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (4, 40)}, **options)
     sampler = CPUSampler(graph, spec)
@@ -82,7 +82,7 @@ def test_samples_are_the_same(paths, monkeypatch, options):
 def test_samples_of_hgt_are_the_same(paths, monkeypatch):
     spec = HGTSpec(num_samples={HOMOGENEOUS_NODE: (50, 50)})
     expected = CPUHGTSampler(make_graph(paths, mapped=False), spec)
-    monkeypatch.setattr(paging, "available_memory", lambda: 1000)
+    monkeypatch.setattr(cpu_tables, "available_memory", lambda: 1000)
     sampler = CPUHGTSampler(make_graph(paths, mapped=True), spec)
     assert (expected._edges["pages"].tolist(), sampler._edges["pages"].tolist()) == ([0], [1])
     for one, other in zip(samples(sampler), samples(expected), strict=True):
@@ -91,7 +91,7 @@ def test_samples_of_hgt_are_the_same(paths, monkeypatch):
 
 @pytest.mark.parametrize(("mapped", "free"), [(True, 1 << 30), (True, None), (False, 1000)])
 def test_what_fits_in_memory_is_read_ahead(paths, monkeypatch, mapped, free):
-    monkeypatch.setattr(paging, "available_memory", lambda: free)
+    monkeypatch.setattr(cpu_tables, "available_memory", lambda: free)
     graph = make_graph(paths, mapped=mapped)
     sampler = CPUSampler(graph, NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (4,)}))
     assert sampler._edges["pages"].tolist() == [0]

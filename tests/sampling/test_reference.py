@@ -11,7 +11,7 @@ from reference_worlds import NUM_NODES, TYPES, ask, fanouts, make_world
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler
 from manyhop.sampling.reference import picks as picks
-from manyhop.sampling.reference.alias import alias_table
+from manyhop.sampling.reference.picks import alias_table
 
 
 def edges_by_hop(out, t):

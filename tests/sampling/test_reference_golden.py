@@ -64,7 +64,8 @@ def as_lists(x):
         return {k if isinstance(k, str) else k[1]: as_lists(v) for k, v in x.items()}
     if not hasattr(x, "__dataclass_fields__"):
         return x
-    return {k: as_lists(v) for k, v in vars(x).items() if k != "edge_weight" or v is not None}
+    found = {k: getattr(x, k) for k in x.__dataclass_fields__}
+    return {k: as_lists(v) for k, v in found.items() if k != "edge_weight" or v is not None}
 
 
 def neighbors(backend, k=(3, 2), *, graph=None, times=None, window=None, exclude=None, **spec):

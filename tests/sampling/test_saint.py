@@ -9,7 +9,7 @@ from manyhop.graph import HOMOGENEOUS_NODE as NODE
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.sampling import BatchKey, ReferenceWalkSampler, WalkRequest, WalkSpec
 from manyhop.sampling.random import Use, draw, make_key, unit
-from manyhop.sampling.saint import SaintDraws
+from manyhop.sampling.walks import SaintDraws
 
 KEY = BatchKey(3, 1, 4)
 

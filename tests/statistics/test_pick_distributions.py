@@ -8,7 +8,7 @@ from chi_square import check, image, joint, product, proportional, subsets, succ
 
 from manyhop.sampling.random import Use, below, draw, fold, make_key
 from manyhop.sampling.reference import picks as picks
-from manyhop.sampling.reference.alias import alias_table
+from manyhop.sampling.reference.picks import alias_table
 
 N = 5_000
 

@@ -142,6 +142,6 @@ def _fill(table: npt.NDArray[np.int64], device: torch.device) -> None:
 
         fill_indptr(table)
     else:
-        from manyhop.sampling.gpu.indptr import fill
+        from manyhop.sampling.gpu.lookup import fill
 
         fill(table, device)

@@ -11,7 +11,7 @@ import torch
 from manyhop.graph import EdgeType, Graph
 from manyhop.sampling import BatchKey, LaborSpec, SampledSubgraph
 from manyhop.sampling.random import draw
-from manyhop.sampling.reference.labor_picks import Variates
+from manyhop.sampling.reference.labor import Variates
 
 Ints = npt.NDArray[np.int64]
 

@@ -12,7 +12,7 @@ from torch_geometric.sampler import NodeSamplerInput
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_NODE
 from manyhop.sampling import BatchKey, NodeRequest
-from manyhop.sampling.saint import SaintDraws, SaintMethod
+from manyhop.sampling.walks import SaintDraws, SaintMethod
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.typing import PyGData
 
@@ -50,7 +50,7 @@ class NodeSetSampler(NeighborSampler):
 
 
 class SaintSampler(NodeSetSampler):
-    """Samples subgraphs of GraphSAINT; see :class:`manyhop.sampling.saint.SaintDraws`."""
+    """Samples subgraphs of GraphSAINT; see :class:`manyhop.sampling.walks.SaintDraws`."""
 
     def __init__(self, data: Data, method: SaintMethod, num_draws: int, walk_length: int) -> None:
         super().__init__(data, "backward")

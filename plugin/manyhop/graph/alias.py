@@ -1,4 +1,4 @@
-"""Alias tables of the weights of each column: compiled. ``manyhop.sampling.reference.alias`` is the readable form."""
+"""Alias tables of the weights of each column: compiled. ``manyhop.sampling.reference.picks`` is the readable form."""
 
 from __future__ import annotations
 

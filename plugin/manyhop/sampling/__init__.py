@@ -29,14 +29,12 @@ from manyhop.sampling.contract import (
 )
 from manyhop.sampling.cpu.hgt_sampler import CPUHGTSampler
 from manyhop.sampling.cpu.labor_sampler import CPULaborSampler
-from manyhop.sampling.cpu.page_rank_sampler import CPUPageRankSampler
 from manyhop.sampling.cpu.sampler import CPUSampler
-from manyhop.sampling.cpu.walk_sampler import CPUWalkSampler
+from manyhop.sampling.cpu.walk_sampler import CPUPageRankSampler, CPUWalkSampler
 from manyhop.sampling.reference.hgt import ReferenceHGTSampler
 from manyhop.sampling.reference.labor import ReferenceLaborSampler
-from manyhop.sampling.reference.page_rank import ReferencePageRankSampler
 from manyhop.sampling.reference.sampler import ReferenceSampler
-from manyhop.sampling.reference.walks import ReferenceWalkSampler
+from manyhop.sampling.reference.walks import ReferencePageRankSampler, ReferenceWalkSampler
 from manyhop.sampling.seed_edges import EdgeSampler
 from manyhop.system import triton_compiler
 
@@ -44,9 +42,8 @@ if TYPE_CHECKING:
     from manyhop.sampling.gpu.edges import GPUEdgeSampler
     from manyhop.sampling.gpu.hgt import GPUHGTSampler
     from manyhop.sampling.gpu.labor import GPULaborSampler
-    from manyhop.sampling.gpu.page_rank_sampler import GPUPageRankSampler
     from manyhop.sampling.gpu.sampler import GPUSampler
-    from manyhop.sampling.gpu.walk_sampler import GPUWalkSampler
+    from manyhop.sampling.gpu.walk_sampler import GPUPageRankSampler, GPUWalkSampler
 
 __all__ = [
     "CONTRACT_VERSION",
@@ -90,7 +87,7 @@ _ON_GPU = {
     "GPUEdgeSampler": "edges",
     "GPUHGTSampler": "hgt",
     "GPULaborSampler": "labor",
-    "GPUPageRankSampler": "page_rank_sampler",
+    "GPUPageRankSampler": "walk_sampler",
     "GPUSampler": "sampler",
     "GPUWalkSampler": "walk_sampler",
 }

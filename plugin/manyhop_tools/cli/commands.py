@@ -19,7 +19,6 @@ MODULES = (
     "manyhop.graph.column_kernels",
     "manyhop.sampling.cpu.kernels.columns",
     "manyhop.sampling.cpu.kernels.hgt",
-    "manyhop.sampling.cpu.kernels.hgt_edges",
     "manyhop.sampling.cpu.kernels.hop",
     "manyhop.sampling.cpu.kernels.induced",
     "manyhop.sampling.cpu.kernels.labor",

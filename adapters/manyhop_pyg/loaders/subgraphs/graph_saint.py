@@ -19,7 +19,7 @@ from manyhop.errors import InputError
 from manyhop.loading import BatchContext
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
-from manyhop.sampling.saint import SaintMethod
+from manyhop.sampling.walks import SaintMethod
 from manyhop.system.progress import Progress
 from manyhop_pyg.loaders.options import keeps_arguments
 from manyhop_pyg.loaders.subgraphs.node_sets import NodeSetLoader, check_data

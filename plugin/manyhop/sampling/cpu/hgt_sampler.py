@@ -13,7 +13,7 @@ from manyhop.graph import Graph
 from manyhop.sampling.check import check_hgt_spec, check_request
 from manyhop.sampling.contract import HGTSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.cpu.output import Empty, describe_edges, empty, induced_edges, node_columns, nodes_per_hop
-from manyhop.sampling.cpu.paging import pages_edges
+from manyhop.sampling.cpu.tables import pages_edges
 from manyhop.sampling.cpu.workspace import Workspace, key_of
 
 _NO_LIMIT = 1 << 62
@@ -69,10 +69,10 @@ class CPUHGTSampler:
         self._prepare()
 
     def _prepare(self) -> None:
-        from manyhop.sampling.cpu.kernels import hgt, hgt_edges
+        from manyhop.sampling.cpu.kernels import hgt
         from manyhop.sampling.cpu.kernels import hop as hop_kernels
 
-        self._kernels, self._rehash, self._choose_edges = hgt, hop_kernels.rehash_type, hgt_edges.choose_edges
+        self._kernels, self._rehash, self._choose_edges = hgt, hop_kernels.rehash_type, hgt.choose_edges
         graph = self.graph
         self._edges = describe_edges(graph)
         self._edges["pages"] = pages_edges(graph)

@@ -26,7 +26,7 @@ from manyhop.sampling.cpu.output import (
     node_columns,
     nodes_per_hop,
 )
-from manyhop.sampling.cpu.paging import pages_edges
+from manyhop.sampling.cpu.tables import pages_edges
 from manyhop.sampling.cpu.workspace import Workspace, key_of
 
 _HUGE_FANOUT = 1 << 16

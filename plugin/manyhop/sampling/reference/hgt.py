@@ -13,7 +13,7 @@ from manyhop.sampling.check import check_hgt_spec, check_request
 from manyhop.sampling.contract import HGTSpec, NodeRequest, SampledSubgraph, num_hops
 from manyhop.sampling.random import U64, Use, fold, make_key
 from manyhop.sampling.reference import picks as picks
-from manyhop.sampling.reference.parts import Edges, Frontier, induce, planted, to_tensors
+from manyhop.sampling.reference.sampler import Edges, Frontier, induce, planted, to_tensors
 
 Budget = dict[int, float]
 """Node -> its budget, in the order in which nodes came in."""

@@ -14,8 +14,7 @@ from manyhop.sampling.cpu.kernels.picks import pick_block, pick_one_by_one, pick
 from manyhop.sampling.cpu.kernels.random import fold
 from manyhop.sampling.cpu.kernels.range import measure, restrict, take_positive
 from manyhop.sampling.cpu.kernels.records import edges_type, found_type, mode_type, nodes_type
-from manyhop.sampling.cpu.kernels.relabel import plant, rehash, relabel
-from manyhop.sampling.cpu.kernels.relabel_tree import begin_pass, begin_runs, relabel_by_tree
+from manyhop.sampling.cpu.kernels.relabel import begin_pass, begin_runs, plant, rehash, relabel, relabel_by_tree
 from manyhop.sampling.cpu.kernels.weighted import pick_weighted
 from manyhop.sampling.cpu.tables import (
     AHEAD,

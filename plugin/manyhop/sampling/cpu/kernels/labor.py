@@ -13,15 +13,15 @@ from manyhop.sampling.cpu.kernels.labor_column import (
     add_to_heap,
     edge_weights,
     equal_limit,
+    find_chances,
     scale,
     shares,
     variates,
 )
-from manyhop.sampling.cpu.kernels.labor_importance import find_chances
+from manyhop.sampling.cpu.kernels.picks import count_positive
 from manyhop.sampling.cpu.kernels.random import draw, fold, mix, unit
 from manyhop.sampling.cpu.kernels.range import measure_columns_of
 from manyhop.sampling.cpu.kernels.records import edges_type, found_type, labor_type, mode_type, nodes_type
-from manyhop.sampling.cpu.kernels.successive import count_positive
 from manyhop.sampling.cpu.tables import SUM_BLOCK, Edges, Found, Ints, Labor, Labors, Modes, Nodes
 from manyhop.sampling.random import Use
 from manyhop.system.numba_kernels import bits_of, f32, f64, helper, i64, int64, kernel, prefetch, u32, u64, uint64, void

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhop.graph.time_codes import BUCKETS, WINDOW
-from manyhop.sampling.cpu.kernels.successive import count_positive
+from manyhop.sampling.cpu.kernels.picks import count_positive
 from manyhop.sampling.cpu.tables import AHEAD, CHUNK, Edges, Found, Ints, Mode, Nodes
 from manyhop.system.numba_kernels import count_below, f64, helper, i64, prefetch, u16, u32, u64
 from manyhop.system.paging import prefetch_numbers

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from manyhop.sampling.cpu.kernels.picks import all_positive, count_positive, without_replacement
 from manyhop.sampling.cpu.kernels.random import below_with_fraction, draw, mix
-from manyhop.sampling.cpu.kernels.successive import all_positive, count_positive, without_replacement
 from manyhop.sampling.cpu.tables import BLOCK, DRAWS, REPEATS, VECTOR_FANOUT, Edges, Mode
 from manyhop.sampling.random import GAMMA
 from manyhop.system.numba_kernels import f64, helper, i64, prefetch, u32, u64

@@ -5,8 +5,7 @@ import triton.language as tl
 
 from manyhop.sampling.gpu.kernels.hops.picks import without_replacement
 from manyhop.sampling.gpu.kernels.induced import NODES_AT, ROW, ROW_WIDE, SEGMENT_COLUMNS, keep_known, load_ids
-from manyhop.sampling.gpu.kernels.primitives.keys import batch_key
-from manyhop.sampling.gpu.kernels.primitives.random import fold
+from manyhop.sampling.gpu.kernels.primitives import batch_key, fold
 
 HGT_EDGES = tl.constexpr(9)  # use of keys
 

@@ -9,9 +9,7 @@ import triton
 import triton.language as tl
 
 from manyhop.sampling.gpu.kernels.hops.picks import without_replacement
-from manyhop.sampling.gpu.kernels.primitives.keys import batch_key
-from manyhop.sampling.gpu.kernels.primitives.random import draw, fold, unit
-from manyhop.sampling.gpu.kernels.primitives.search import first_above, first_above_one
+from manyhop.sampling.gpu.kernels.primitives import batch_key, draw, first_above, first_above_one, fold, unit
 
 NOTHING = tl.constexpr(0x7FFFFFFFFFFFFFFF)  # key of an empty place in the list
 HGT_BUDGET = tl.constexpr(4)  # uses of keys

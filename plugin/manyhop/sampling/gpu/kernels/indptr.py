@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from manyhop.sampling.gpu.kernels.primitives.search import first_not_below
+from manyhop.sampling.gpu.kernels.primitives import first_not_below
 
 TILE = tl.constexpr(256)
 

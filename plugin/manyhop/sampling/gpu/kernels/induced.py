@@ -8,8 +8,7 @@ columns and processed in tiles.
 import triton
 import triton.language as tl
 
-from manyhop.sampling.gpu.kernels.primitives.random import mix
-from manyhop.sampling.gpu.kernels.primitives.search import first_above, first_above_one
+from manyhop.sampling.gpu.kernels.primitives import first_above, first_above_one, mix
 
 EMPTY = tl.constexpr(-1)
 SPARE = tl.constexpr(1024)  # slots after the table, for lanes without a slot to claim

@@ -8,11 +8,9 @@ import triton
 import triton.language as tl
 
 from manyhop.sampling.gpu.kernels import tables as t
-from manyhop.sampling.gpu.kernels.hops.count import finish_count
+from manyhop.sampling.gpu.kernels.hops.edges import finish_count
 from manyhop.sampling.gpu.kernels.launch import follow
-from manyhop.sampling.gpu.kernels.primitives.memory import load_ids
-from manyhop.sampling.gpu.kernels.primitives.random import below, draw, fold, unit
-from manyhop.sampling.gpu.kernels.primitives.search import first_above, first_above_one
+from manyhop.sampling.gpu.kernels.primitives import below, draw, first_above, first_above_one, fold, load_ids, unit
 
 SMALLEST_SHARE = tl.constexpr(2.0**-512)
 

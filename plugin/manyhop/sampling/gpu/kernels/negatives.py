@@ -8,9 +8,7 @@ arguments are faster.
 import triton
 import triton.language as tl
 
-from manyhop.sampling.gpu.kernels.primitives.keys import batch_key
-from manyhop.sampling.gpu.kernels.primitives.random import below, draw, fold, unit
-from manyhop.sampling.gpu.kernels.primitives.search import first_above, is_edge
+from manyhop.sampling.gpu.kernels.primitives import batch_key, below, draw, first_above, fold, is_edge, unit
 
 # Columns of `about`, for the sources and again for the destinations: what a sampler draws from.
 NODE = tl.constexpr(0)

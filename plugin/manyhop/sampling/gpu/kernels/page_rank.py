@@ -14,8 +14,7 @@ import triton.language as tl
 
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.kernels.launch import SOURCES
-from manyhop.sampling.gpu.kernels.primitives.hash import home
-from manyhop.sampling.gpu.kernels.primitives.memory import load_ids
+from manyhop.sampling.gpu.kernels.primitives import home, load_ids
 
 # Entries of `numbers`.
 ALPHA = tl.constexpr(0)

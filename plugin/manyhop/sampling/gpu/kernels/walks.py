@@ -9,9 +9,7 @@ import triton.language as tl
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.kernels.hops.weighted import find_one
 from manyhop.sampling.gpu.kernels.launch import SOURCES
-from manyhop.sampling.gpu.kernels.primitives.memory import load_ids
-from manyhop.sampling.gpu.kernels.primitives.random import below, draw, fold, unit
-from manyhop.sampling.gpu.kernels.primitives.search import is_edge
+from manyhop.sampling.gpu.kernels.primitives import below, draw, fold, is_edge, load_ids, unit
 
 ATTEMPTS = tl.constexpr(64)
 STEP_COLUMNS = tl.constexpr(10)  # of `steps`: the first of `tables.segments`

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from manyhop.errors import CapacityError
 from manyhop.sampling.gpu.kernels import tables as t
-from manyhop.sampling.gpu.kernels.hops.finish import SHARING
+from manyhop.sampling.gpu.kernels.hops.nodes import SHARING
 from manyhop.sampling.gpu.launch.capacity import Capacity, Ints, Shape
 from manyhop.sampling.gpu.launch.plan import Plan
 from manyhop.sampling.gpu.launch.static import bits_of_entries, make_segments, make_type_ranges, on_device
@@ -168,7 +168,7 @@ class DeviceMemory:
     pitch: int
     """The most programs of a segment."""
     hash_table: Tensor
-    """Maps nodes to local ids, see `kernels.primitives.hash`."""
+    """Maps nodes to local ids, see `kernels.primitives`."""
     mask: int
     """Number of slots of the hash table, minus 1."""
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyhop.graph import EdgeType
 from manyhop.sampling.contract import SampledSubgraph
-from manyhop.sampling.gpu.kernels.hops.finish import SHARING
+from manyhop.sampling.gpu.kernels.hops.nodes import SHARING
 from manyhop.sampling.gpu.launch.capacity import Ints
 from manyhop.sampling.gpu.launch.plan import Plan
 

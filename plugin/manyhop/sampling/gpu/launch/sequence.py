@@ -10,20 +10,15 @@ from torch import Tensor
 
 from manyhop.graph import EdgeType
 from manyhop.sampling.gpu.kernels import tables as t
-from manyhop.sampling.gpu.kernels.hops.count import count
-from manyhop.sampling.gpu.kernels.hops.drop import drop
-from manyhop.sampling.gpu.kernels.hops.emit import emit
-from manyhop.sampling.gpu.kernels.hops.enter import enter
+from manyhop.sampling.gpu.kernels.hops.edges import MOST, count, emit, pick
 from manyhop.sampling.gpu.kernels.hops.fetch import fetch
-from manyhop.sampling.gpu.kernels.hops.finish import finish
-from manyhop.sampling.gpu.kernels.hops.pick import MOST, pick
-from manyhop.sampling.gpu.kernels.hops.plant import plant
+from manyhop.sampling.gpu.kernels.hops.nodes import drop, enter, finish, plant
 from manyhop.sampling.gpu.kernels.hops.wide import pick_wide, spread
 from manyhop.sampling.gpu.kernels.launch import OVERLAPS
 from manyhop.sampling.gpu.launch.capacity import Capacity, Shape
-from manyhop.sampling.gpu.launch.compiling import Ahead
 from manyhop.sampling.gpu.launch.memory import DeviceMemory, Edges, Extent, HostMemory, Reports, Tables, tiles
 from manyhop.sampling.gpu.launch.plan import Plan
+from manyhop.sampling.gpu.launch.recording import Ahead
 
 # Items (nodes, edges) per program, and warps: as measured on an H200.
 SEED_TILE = 128

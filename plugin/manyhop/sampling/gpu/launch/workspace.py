@@ -9,8 +9,7 @@ import torch
 
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.launch.capacity import Ints
-from manyhop.sampling.gpu.launch.compiling import compile_ahead
-from manyhop.sampling.gpu.launch.recording import record
+from manyhop.sampling.gpu.launch.recording import compile_ahead, record
 from manyhop.sampling.gpu.launch.results import LaunchReport, Layout
 from manyhop.sampling.gpu.launch.sequence import KernelSequence
 

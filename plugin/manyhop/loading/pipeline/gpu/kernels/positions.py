@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from manyhop.sampling.gpu.kernels.primitives.random import draw, mix
+from manyhop.sampling.gpu.kernels.primitives import draw, mix
 
 
 @triton.jit(

@@ -8,8 +8,7 @@ import triton
 import triton.language as tl
 
 from manyhop.sampling.gpu.kernels.hops.picks import shown
-from manyhop.sampling.gpu.kernels.primitives.hash import INTERPRETED
-from manyhop.sampling.gpu.kernels.primitives.random import below_with_fraction, draw, unit
+from manyhop.sampling.gpu.kernels.primitives import INTERPRETED, below_with_fraction, draw, unit
 
 MAX_REPEATS = tl.constexpr(16)
 CHUNK = tl.constexpr(16)  # entries of a column that a scan reads at once
