@@ -19,7 +19,7 @@ from dgl.heterograph_index import (
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.system.copying import to_device
+from manyhop.system.progress import to_device
 from manyhop_dgl_cuda.adjacency import positions
 from manyhop_dgl_cuda.refused import refuse
 from manyhop_dgl_cuda.structure import FORMATS, Structure

@@ -6,7 +6,7 @@ from typing import Any as _Any
 
 from manyhop.ranks.world import World, init, shutdown
 from manyhop.system.allocator import configure_at_import as _configure_allocator
-from manyhop.system.pool import use_torch_memory
+from manyhop.system.allocator import use_torch_memory
 
 if TYPE_CHECKING:
     from manyhop import optim as optim

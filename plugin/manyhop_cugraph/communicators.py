@@ -10,7 +10,7 @@ import torch
 
 from manyhop.ranks import control, world
 from manyhop.ranks.cuda import check_gpus
-from manyhop.system.pool import share_memory_with_rapids
+from manyhop.system.allocator import share_memory_with_rapids
 from manyhop_cugraph import binding
 
 

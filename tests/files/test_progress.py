@@ -14,8 +14,7 @@ from manyhop.graph import HOMOGENEOUS_EDGE as EDGE
 from manyhop.graph import HOMOGENEOUS_NODE as NODE
 from manyhop.graph import EdgeInput, build_graph, columns, metis
 from manyhop.sampling.edge_ids import EdgeIds
-from manyhop.system.copying import to_device
-from manyhop.system.progress import Progress
+from manyhop.system.progress import Progress, to_device
 
 
 def test_progress_is_shown_when_asked(tmp_path, capsys):

@@ -10,7 +10,7 @@ import torch
 
 import manyhop
 from manyhop.errors import MissingExtraError
-from manyhop.system.pool import _TorchMemory
+from manyhop.system.allocator import _TorchMemory
 
 
 class Stream:

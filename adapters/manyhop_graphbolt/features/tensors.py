@@ -20,7 +20,7 @@ from manyhop.loading import current_key
 from manyhop.loading.pipeline import current_exchange
 from manyhop.memory.mapped_files import reside_in_files
 from manyhop.memory.stores import GPURows, NodeRows, StoreExchange, StorePlace, as_it_is, check_place, rows_in
-from manyhop.system.copying import to_device
+from manyhop.system.progress import to_device
 from manyhop_graphbolt.features.feature import BasicFeatureStore, Feature, FeatureKey, row_numbers
 from manyhop_graphbolt.features.on_disk import OnDiskFeatureData, read_feature, read_tensor
 from manyhop_graphbolt.types import GBWarning

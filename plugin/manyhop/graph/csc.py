@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from manyhop.graph.time_codes import TimeCodes, time_codes
-from manyhop.system.copying import to_device
+from manyhop.system.progress import to_device
 
 _TABLES = ("colptr", "row", "perm", "time", "weight", "alias", "num_positive")
 

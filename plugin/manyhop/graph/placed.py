@@ -17,7 +17,7 @@ from manyhop.graph.csc import CSC, Graph
 from manyhop.memory.mapped_files import MappedFiles
 from manyhop.memory.pinned import is_pinnable, pin
 from manyhop.memory.placement import GPUPlace
-from manyhop.system.copying import to_device
+from manyhop.system.progress import to_device
 
 
 class PlacedGraph:

@@ -1,15 +1,21 @@
-"""torch's allocator of GPU memory: segments that grow, since batches differ in size.
+"""GPU memory: torch's segments grow, since batches differ in size, and RMM and CuPy take theirs from torch.
 
-Memory that torch has taken in segments of a fixed size serves a slightly larger batch only with another segment.
+Memory that torch has taken in segments of a fixed size serves a slightly larger batch only with another segment. RMM's
+pool under torch would cost what batches rely on: blocks that wait for the streams that use them (``record_stream``),
+pools of CUDA graphs, segments that grow, torch's own statistics of memory.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import platform
 import sys
 from collections.abc import MutableMapping
+from typing import Any
+
+from manyhop.errors import MissingExtraError
 
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 """Where torch looks for its settings; all that manyhop supports read each of them."""
@@ -53,3 +59,99 @@ def configure_at_import() -> None:
     """What importing manyhop does. A line of logging, not a warning: under ``-W error`` programs go on."""
     if configure(os.environ, started=cuda_started()):
         logging.getLogger("manyhop").warning(MESSAGE)
+
+
+_LEGACY, _PER_THREAD = 1, 2  # CUDA's names for its two default streams, beside 0
+
+
+def use_torch_memory() -> None:
+    """Have RMM, and CuPy where it is installed, allocate on the current GPU with torch's allocator.
+
+    For programs that use RAPIDS beside torch, cuGraph for one: with a pool each, memory that one has freed is lost to
+    the other. Call it before RMM allocates anything; afterwards, do not call ``rmm.reinitialize()``.
+
+    Raises:
+        MissingExtraError: rmm is not installed.
+    """
+    import torch
+
+    if importlib.util.find_spec("rmm") is None:
+        raise MissingExtraError("rmm", "cu13", "One pool of GPU memory for torch and RAPIDS")
+    import rmm
+
+    device = torch.cuda.current_device()
+    memory = _TorchMemory(device)
+    rmm.mr.set_per_device_resource(device, rmm.mr.CallbackMemoryResource(memory.allocate, memory.deallocate))
+    if importlib.util.find_spec("cupy") is not None:
+        import cupy
+        from rmm.allocators.cupy import rmm_cupy_allocator
+
+        cupy.cuda.set_allocator(rmm_cupy_allocator)
+
+
+def share_memory_with_rapids() -> None:
+    """Do the same, unless the user has chosen RMM's memory of the current GPU.
+
+    Raises:
+        MissingExtraError: rmm is not installed.
+    """
+    import torch
+
+    if importlib.util.find_spec("rmm") is None:
+        raise MissingExtraError("rmm", "cu13", "One pool of GPU memory for torch and RAPIDS")
+    import rmm
+
+    if type(rmm.mr.get_per_device_resource(torch.cuda.current_device())) is rmm.mr.CudaMemoryResource:  # RMM's default
+        use_torch_memory()
+
+
+class _TorchMemory:
+    """Blocks of torch's allocator, in the order of CUDA streams.
+
+    torch gives a block that was freed to the next request of the stream that it was allocated on. So that stream has to
+    wait for the one on which the block was used last.
+    """
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self._stream_of: dict[int, int] = {}  # block -> the stream that it was allocated on
+
+    def allocate(self, nbytes: int, stream: Any) -> int:
+        """``nbytes`` for work on ``stream`` (of RMM): an address."""
+        import torch
+
+        used = stream.__cuda_stream__()[1]
+        # Each thread has a per-thread stream of its own, under the same name; torch would take them for one. The
+        # default stream is in order with all of them.
+        owner = 0 if used in (_LEGACY, _PER_THREAD) else used
+        try:
+            block = int(torch.cuda.caching_allocator_alloc(nbytes, self.device, owner))
+        except torch.OutOfMemoryError as error:
+            raise MemoryError(str(error)) from error  # which RMM's callers know
+        if used == _PER_THREAD:
+            self._wait(used, owner)
+        if block:
+            self._stream_of[block] = owner
+        return block
+
+    def deallocate(self, block: int, nbytes: int, stream: Any) -> None:
+        """Take a block back that was last used on ``stream``."""
+        if not block or sys.is_finalizing():  # of no bytes; or the process ends, and its memory with it
+            return
+        import torch
+
+        used = stream.__cuda_stream__()[1]
+        owner = self._stream_of.pop(block)
+        if used != owner and not (owner == 0 and used == _LEGACY):
+            self._wait(owner, used)
+        torch.cuda.caching_allocator_delete(block)  # type: ignore[no-untyped-call]
+
+    def _wait(self, waiting: int, working: int) -> None:
+        self._stream(waiting).wait_stream(self._stream(working))
+
+    def _stream(self, handle: int) -> Any:
+        import torch
+
+        if handle in (0, _LEGACY):
+            return torch.cuda.default_stream(self.device)
+        return torch.cuda.ExternalStream(handle, device=self.device)  # type: ignore[no-untyped-call]

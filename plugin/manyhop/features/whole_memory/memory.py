@@ -21,7 +21,7 @@ from manyhop.files import open as open_rows
 from manyhop.files.rows import Paths
 from manyhop.ranks import control, world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
-from manyhop.system.copying import copy_rows
+from manyhop.system.progress import copy_rows
 
 
 class WholeMemory:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from manyhop.arguments import as_tensor
 from manyhop.memory.stores.checksums import WHOLE_ONCE, checksum
-from manyhop.system.copying import to_device
+from manyhop.system.progress import to_device
 
 
 class Version:

@@ -20,7 +20,7 @@ from manyhop.memory.stores.spread import SPREAD_PLACES, hold
 from manyhop.ranks import world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.ranks.world import World
-from manyhop.system.copying import to_device
+from manyhop.system.progress import to_device
 
 if TYPE_CHECKING:
     from manyhop.features import GPUExchange, WholeMemory
