@@ -62,6 +62,13 @@ def join(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[
         if gpu is not None:
             gpu.end_gather(start, len(outs))
     if padding is not None:
-        padding.clear(joining, batches, plan, outs)
+        padding.clear(
+            batches,
+            outs,
+            data=joining.data,
+            plan=plan,
+            store_size=joining.store_size,
+            permuted=joining.sampler.edge_permutation is not None,
+        )
     times.append(time.perf_counter())
     return batches, list(outs), nbytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -35,10 +35,7 @@ from manyhop_pyg.samplers.given_negatives import GivenNegatives
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.typed_negatives import negatives_of
-from manyhop_pyg.typing import Attributes, Batch, Inputs, Metadata, PyGData, Sample
-
-if TYPE_CHECKING:
-    from manyhop_pyg.batch.joining import Joining
+from manyhop_pyg.typing import Attributes, Batch, Inputs, Metadata, PyGData, Sample, StoreSize
 
 Column: TypeAlias = tuple[NodeType | EdgeType, str, int]
 """A tensor of batches with a row per node or edge of a type (in the user's terms): its name, the dimension of rows."""
@@ -223,17 +220,28 @@ class Padding:
         blocks = padded.sample.num_sampled_nodes
         return max((padded.sample.node[t].numel() if blocks is None else blocks[t][0]) - 1, 0)
 
-    def clear(self, joining: Joining, batches: Sequence[Batch], plan: DataPlan | None, outs: Sequence[Sample]) -> None:
+    def clear(
+        self,
+        batches: Sequence[Batch],
+        outs: Sequence[Sample],
+        *,
+        data: PyGData,
+        plan: DataPlan | None,
+        store_size: StoreSize,
+        permuted: bool,
+    ) -> None:
         """Write zeros over the rows of padding nodes and edges, and the ids of padding edges.
 
         Args:
-            joining: what samples are joined with.
             batches: have got their rows.
-            plan: where these come from, for data that is no pair of stores.
             outs: from ``pad``.
+            data: the loader's.
+            plan: where rows come from; ``None``: the data is a pair of stores.
+            store_size: of that pair.
+            permuted: whether edge ids are looked up in a permutation, so that those of padding are not zeros.
         """
-        columns = _columns_of_stores(joining, self._topology) if plan is None else _columns(plan)
-        if joining.sampler.edge_permutation is not None:  # else they are zeros
+        columns = _columns_of_stores(data, store_size, self._topology) if plan is None else _columns(plan)
+        if permuted:
             columns += [(e, "e_id", 0) for e in self._own]
         rows: list[PaddedRows] = []
         padded = [out.padding.padded for out in outs]
@@ -314,9 +322,9 @@ def _columns(plan: DataPlan) -> list[Column]:
     return [(kind, column.key, column.dim) for kind, columns in found for column in columns]
 
 
-def _columns_of_stores(joining: Joining, topology: Topology) -> list[Column]:
+def _columns_of_stores(data: PyGData, store_size: StoreSize, topology: Topology) -> list[Column]:
     """Return the columns of a pair of stores."""
-    features, _ = joining.data
+    features, _ = data
     if type(features) is FeatureStore:
         held = [(column.group, column.name, len(column.tensor)) for column in features.columns()]
     else:
@@ -324,7 +332,7 @@ def _columns_of_stores(joining: Joining, topology: Topology) -> list[Column]:
         held = [(attr.group_name, attr.attr_name, (features.get_tensor_size(attr) or [None])[0]) for attr in attrs]
     if topology.hetero:
         return [(kind, name, 0) for kind, name, _ in held if kind is not None]
-    of_edges = [is_of_edges(joining.store_size, name, length) for _, name, length in held]
+    of_edges = [is_of_edges(store_size, name, length) for _, name, length in held]
     kinds = [HOMOGENEOUS_EDGE if on_edges else HOMOGENEOUS_NODE for on_edges in of_edges]
     return [(kind, name, 0) for kind, (_, name, _) in zip(kinds, held, strict=True)]
 
