@@ -8,6 +8,7 @@ import torch_geometric.loader
 import torch_geometric.typing
 from helpers_pyg import all_same, check_batch
 from torch_geometric.data import Data
+from torch_geometric.loader.cluster import Partition
 from torch_geometric.utils import subgraph
 
 import manyhop_pyg
@@ -56,8 +57,8 @@ def test_coefficients(data, name, tmp_path):
         return getattr(source, name)(data, *SAINT[name], 20, 40, str(tmp_path / "norms"), log=False, **options)
 
     loader = make(seed=2)
-    saved = tmp_path / f"norms/{name.lower()}_{'2_' if len(SAINT[name]) > 1 else ''}40.pt"
-    node_norm, edge_norm = torch.load(saved)
+    saved = tmp_path / f"norms/manyhop_{name.lower()}_{'2_' if len(SAINT[name]) > 1 else ''}40.pt"
+    node_norm, edge_norm = (torch.load(saved)[norm] for norm in ("node_norm", "edge_norm"))
     for batch in loader:
         assert torch.equal(batch.node_norm, node_norm[batch.n_id])
         assert torch.equal(batch.edge_norm, edge_norm[batch.e_id])
@@ -74,7 +75,7 @@ def test_coefficients(data, name, tmp_path):
     data.x, data.edge_index = data.x[:50], data.edge_index[:, :9]
     for attribute in ("y", "train_mask", "edge_attr", "edge_weight", "time", "edge_time"):
         del data[attribute]
-    with pytest.raises(InputError, match="those of another"):
+    with pytest.raises(InputError, match="got others"):
         make()
 
 
@@ -118,6 +119,44 @@ def test_metis(data, tmp_path):
     assert sizes.sum() == 60
     assert sizes.max() <= 25
     assert torch.equal(ClusterData(data, 4, save_dir=str(tmp_path)).partition.node_perm, parts.partition.node_perm)
+    (path,) = (tmp_path / "part_4").iterdir()
+    for nodes, ends in ((60, data.edge_index.flip(0)), (90, data.edge_index), (60, data.edge_index[:, :-1])):
+        other = Data(num_nodes=nodes, edge_index=ends)
+        with pytest.raises(InputError, match=r"partition of this graph .*metis\.pt, got another. Remove the file"):
+            ClusterData(other, 4, save_dir=str(tmp_path))
+    with pytest.raises(InputError, match="in csc format"):
+        ClusterData(data, 4, save_dir=str(tmp_path), sparse_format="csc")
+    damage(path, lambda: ClusterData(data, 4, save_dir=str(tmp_path)))
+
+
+def damage(path, load):
+    """Files that are cut or hold something else are errors that name them."""
+    content = path.read_bytes()
+    for wrong in (b"", content[:1], content[: len(content) // 2]):
+        path.write_bytes(wrong)
+        with pytest.raises(InputError, match=path.name):
+            load()
+    for other in ((torch.ones(60), torch.ones(60)), Partition(None, None, None, None, None, "csr")):
+        torch.save(other, path)
+        with pytest.raises(InputError, match=path.name):
+            load()
+
+
+@pytest.mark.parametrize("name", SAINT)
+def test_coefficients_of_another_graph_are_refused(data, name, tmp_path):
+    def make(edge_index, *arguments):
+        graph = Data(num_nodes=60, edge_index=edge_index)
+        arguments = arguments or SAINT[name]
+        return getattr(manyhop_pyg, name)(graph, *arguments, sample_coverage=5, save_dir=tmp_path / "new", log=False)
+
+    first, again = make(data.edge_index), make(data.edge_index.int())
+    assert torch.equal(first.batch(key=(1, 0, 0)).edge_norm, again.batch(key=(1, 0, 0)).edge_norm)
+    (path,) = (tmp_path / "new").iterdir()
+    with pytest.raises(InputError, match="coefficients of this graph"):
+        make(data.edge_index.flip(0))
+    with pytest.raises(InputError, match="coefficients of this graph and batch_size"):
+        make(data.edge_index, 4, *SAINT[name][1:])
+    damage(path, lambda: make(data.edge_index))
 
 
 @pytest.mark.parametrize(

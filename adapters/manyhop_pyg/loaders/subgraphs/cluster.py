@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import sys
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -12,8 +14,10 @@ from torch_geometric.data import Data
 from torch_geometric.index import ptr2index
 from torch_geometric.loader.cluster import Partition
 
-from manyhop.arguments import as_ids, flag, integer
+from manyhop.arguments import as_ids, flag, integer, path_of
 from manyhop.errors import InputError
+from manyhop.files.disk_room import replacing
+from manyhop.files.saved_tensors import load_safely
 from manyhop.graph import HOMOGENEOUS_EDGE
 from manyhop.graph.build import check_ids
 from manyhop.graph.metis import metis_parts
@@ -22,6 +26,9 @@ from manyhop_pyg.loaders.options import keeps_arguments
 from manyhop_pyg.loaders.subgraphs.node_sets import NodeSetLoader, check_data
 from manyhop_pyg.samplers.node_sets import ClusterSampler
 from manyhop_pyg.typing import Attributes, Batch, Sample
+
+_TENSORS = ("indptr", "index", "partptr", "node_perm", "edge_perm")
+"""Of a partition, in order."""
 
 
 class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # PyG is untyped
@@ -35,7 +42,8 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # 
         data: ``Data`` with ``edge_index``.
         num_parts: number of clusters.
         recursive: partition by recursive bisection.
-        save_dir: folder where the partition is kept, and read from if it is there; ``None``: nowhere.
+        save_dir: folder where the partition is kept, and read from if it is there; ``None``: nowhere. One of
+            other edges is refused.
         filename: of the partition in that folder.
         log: report on stderr when partitioning begins and ends.
         keep_inter_cluster_edges: whether ``cluster_data[i]`` has edges to other clusters.
@@ -43,7 +51,7 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # 
         cluster: ``[num_nodes]`` the cluster of each node, from 0 to ``num_parts - 1``; ``None``: METIS partitions.
 
     Raises:
-        InputError: arguments that do not make sense or do not fit the graph.
+        InputError: arguments that do not make sense or do not fit the graph; a saved partition of another graph.
         GraphError: edges that lead to nodes that there are not.
         MissingExtraError: there is no ``cluster``, and ``pymetis`` is not installed.
     """
@@ -71,30 +79,45 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # 
             cluster = as_ids("cluster", cluster, num_parts)
             if cluster.numel() != data.num_nodes:
                 raise InputError(f"Expected cluster of shape [{data.num_nodes}], got {list(cluster.shape)}.")
-        self._cluster = cluster
-        with torch.serialization.safe_globals([Partition]):  # which PyG's way of loading a file warns about
-            super().__init__(
-                data,
-                num_parts,
-                recursive,
-                save_dir,
-                filename,
-                log and cluster is None,
-                keep_inter_cluster_edges,
-                sparse_format,
+        self.num_parts, self.recursive, self.sparse_format = num_parts, recursive, sparse_format
+        self.keep_inter_cluster_edges = keep_inter_cluster_edges
+        path = None
+        if save_dir is not None:
+            folder = path_of("save_dir", save_dir) / f"part_{num_parts}{'_recursive' if recursive else ''}"
+            path = folder / (filename or "metis.pt")
+        if path is not None and path.exists():
+            self.partition = self._load(data, path)
+        else:
+            report = log and cluster is None
+            if report:
+                print("Computing METIS partitioning...", file=sys.stderr)
+            check_ids(HOMOGENEOUS_EDGE, "source", plain(data.edge_index)[0], data.num_nodes)
+            check_ids(HOMOGENEOUS_EDGE, "destination", plain(data.edge_index)[1], data.num_nodes)
+            found = self._metis(data.edge_index, data.num_nodes) if cluster is None else cluster
+            self.partition = self._partition(data.edge_index, found.to(data.edge_index.device, torch.int64))
+            if report:
+                print("Done!", file=sys.stderr)
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(path) as partial:
+                    torch.save(self.partition, partial)
+        self.data = self._permute_data(data, self.partition)
+
+    def _load(self, data: Data, path: Path) -> Partition:
+        partition = load_safely(path, [Partition], "Remove the file.")
+        if not _is_partition_of(partition, data, self.num_parts, self.sparse_format):
+            raise InputError(
+                f"Expected the partition of this graph in {self.num_parts} parts in {self.sparse_format} format in "
+                f"{path}, got another. Remove the file, or name another save_dir."
             )
-        del self._cluster
+        tensors = [getattr(partition, name).to(data.edge_index.device) for name in _TENSORS]
+        return Partition(*tensors, self.sparse_format)
 
     def _metis(self, edge_index: Tensor, num_nodes: int) -> Tensor:
         """The cluster of each node."""
-        src, dst = plain(edge_index)
-        check_ids(HOMOGENEOUS_EDGE, "source", src, num_nodes)
-        check_ids(HOMOGENEOUS_EDGE, "destination", dst, num_nodes)
-        if self._cluster is not None:
-            return self._cluster.to(edge_index.device, torch.int64)
-        ends = src.cpu().long().numpy(), dst.cpu().long().numpy()
-        found = metis_parts([ends], src.numel(), num_nodes, self.num_parts, recursive=self.recursive)
-        return torch.from_numpy(found.part).to(edge_index.device)
+        src, dst = plain(edge_index).cpu().long().numpy()
+        found = metis_parts([(src, dst)], len(src), num_nodes, self.num_parts, recursive=self.recursive)
+        return torch.from_numpy(found.part)
 
 
 class ClusterLoader(NodeSetLoader, torch_geometric.loader.ClusterLoader):  # type: ignore[misc]  # PyG is untyped
@@ -134,3 +157,27 @@ class ClusterLoader(NodeSetLoader, torch_geometric.loader.ClusterLoader):  # typ
             found = ids[getattr(batch, name).to(ids.device)].to(out.node.device)
             into[name] = found if mask is None else found.masked_fill(~mask, 0)
         return [into]
+
+
+def _is_partition_of(found: object, data: Data, num_parts: int, sparse_format: str) -> bool:
+    """Whether what a file has is a partition of these edges."""
+    if not isinstance(found, Partition) or found.sparse_format != sparse_format:
+        return False
+    tensors = [getattr(found, name) for name in _TENSORS]
+    if not all(isinstance(x, Tensor) and x.dtype == torch.int64 for x in tensors):
+        return False
+    sizes = [data.num_nodes + 1, data.num_edges, num_parts + 1, data.num_nodes, data.num_edges]
+    if [list(x.shape) for x in tensors] != [[size] for size in sizes]:
+        return False
+    indptr, index, partptr, node_perm, edge_perm = tensors
+    for pointers, count in ((indptr, data.num_edges), (partptr, data.num_nodes)):
+        if pointers[0] != 0 or pointers[-1] != count or bool((pointers.diff() < 0).any()):
+            return False
+    for order in (node_perm, edge_perm):
+        if not torch.equal(order.sort().values, torch.arange(order.numel())):
+            return False
+    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < data.num_nodes:
+        return False
+    ends = node_perm[ptr2index(indptr)], node_perm[index]
+    edges = plain(data.edge_index).cpu().long()[:, edge_perm]
+    return torch.equal(torch.stack(ends if sparse_format == "csr" else ends[::-1]), edges)

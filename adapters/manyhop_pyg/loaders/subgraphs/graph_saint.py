@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,11 +15,15 @@ from torch_geometric.sampler import NodeSamplerInput, SamplerOutput
 
 from manyhop.arguments import flag, integer, path_of
 from manyhop.errors import InputError
+from manyhop.files.disk_room import replacing
+from manyhop.files.saved_tensors import load_safely
 from manyhop.loading import BatchContext
+from manyhop.memory.stores.checksums import checksum
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
 from manyhop.sampling.walks import SaintMethod
 from manyhop.system.progress import Progress
+from manyhop_pyg.data.convert import plain
 from manyhop_pyg.loaders.options import keeps_arguments
 from manyhop_pyg.loaders.subgraphs.node_sets import NodeSetLoader, check_data
 from manyhop_pyg.samplers.node_sets import SaintSampler
@@ -89,10 +92,13 @@ class _SaintLoader(NodeSetLoader):
         path = self._norm_file()
         if path is None or not path.exists():
             return None
-        norms: tuple[Tensor, Tensor] = torch.load(path)
-        if [norm.numel() for norm in norms] != [data.num_nodes, data.num_edges]:
-            raise InputError(f"Expected coefficients of this graph in {path}, got those of another. Remove the file.")
-        return norms
+        found = load_safely(path, [], "Remove the file.")
+        if not isinstance(found, dict) or found.get("of") != self._norm_facts(data):
+            raise InputError(
+                f"Expected coefficients of this graph and batch_size in {path}, got others. Remove the file, or name "
+                "another save_dir."
+            )
+        return found["node_norm"], found["edge_norm"]
 
     def _estimate_norms(self, data: Data, sampler: SaintSampler, seed: int, num_threads: int) -> tuple[Tensor, Tensor]:
         """Count in how many subgraphs nodes and edges are, until these have ``sample_coverage`` nodes per node."""
@@ -121,13 +127,18 @@ class _SaintLoader(NodeSetLoader):
         path = self._norm_file()
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-            torch.save(norms, unfinished)
-            unfinished.replace(path)
+            content = {"of": self._norm_facts(data), "node_norm": norms[0], "edge_norm": norms[1]}
+            with replacing(path) as partial:
+                torch.save(content, partial)
         return norms
 
     def _norm_file(self) -> Path | None:
-        return None if self.save_dir is None else path_of("save_dir", self.save_dir) / self._filename
+        return None if self.save_dir is None else path_of("save_dir", self.save_dir) / f"manyhop_{self._filename}"
+
+    def _norm_facts(self, data: Data) -> dict[str, int]:
+        """What coefficients depend on beside what the name of the file has."""
+        edges = checksum(plain(data.edge_index).long(), whole=data.num_edges * 16)
+        return {"num_nodes": data.num_nodes, "edges": edges, "batch_size": self._batch_size}
 
 
 class GraphSAINTNodeSampler(_SaintLoader, torch_geometric.loader.GraphSAINTNodeSampler):  # type: ignore[misc]
@@ -145,7 +156,8 @@ class GraphSAINTNodeSampler(_SaintLoader, torch_geometric.loader.GraphSAINTNodeS
         num_steps: number of batches.
         sample_coverage: how many nodes per node of the graph the subgraphs have that coefficients are estimated from;
             0: no coefficients.
-        save_dir: folder where the coefficients are kept, and read from if they are there; ``None``: nowhere.
+        save_dir: folder where the coefficients are kept, and read from if they are there; ``None``: nowhere. Those
+            of other edges or of another ``batch_size`` are refused.
         log: whether to show progress on a terminal.
         **kwargs: of :class:`NodeLoader` but for ``input_nodes``, and of torch's ``DataLoader`` but for
             ``batch_size``.
