@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import dgl
 import torch
 
-from manyhop.hints import pip_install
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.loader.loader import DataLoader
 from manyhop_dgl.samplers.neighbor import NeighborSampler
@@ -30,24 +28,20 @@ def epochs(
         names = names[node_type]
     else:
         seeds = {node_type: seeds}
-    sampled = list(fanout)[::-1], names  # the outermost hop first
+    fanouts = list(fanout)[::-1]  # the outermost hop first
     options: dict[str, Any] = {"batch_size": batch_size, "shuffle": True, "device": device}
-    installed = find_spec("dgl") is not None
     loader = DataLoader(
         graph,
         seeds,
-        NeighborSampler(sampled[0], prefetch_node_feats=names),
+        NeighborSampler(fanouts, prefetch_node_feats=names),
         num_workers=threads if threads > 1 else 0,
-        output="blocks" if installed and device == "cpu" else "tensors",
+        output="blocks" if device == "cpu" else "tensors",
         **options,
     )
     found: dict[str, Callable[[], tuple[int, int]] | str] = {"manyhop": _epoch(loader)}
     if device != "cpu":
         return found
-    if not installed:
-        return found | {"DGL": f"not installed: {pip_install('dgl')}"}
-    dgl: Any = import_module("dgl")
-    sampler = dgl.dataloading.NeighborSampler(sampled[0], prefetch_node_feats=names)
+    sampler = dgl.dataloading.NeighborSampler(fanouts, prefetch_node_feats=names)
     peer = dgl.dataloading.DataLoader(graph.to_dgl(), seeds, sampler, num_workers=0, **options)
 
     def in_threads() -> tuple[int, int]:

@@ -119,7 +119,7 @@ def _report(folder: Path, args: argparse.Namespace) -> Iterator[str]:
         try:
             make: MakeEpochs = point.load()
         except ImportError as error:
-            missing.append(f"{point.name}: {error}")
+            missing.append(f"{point.name}: {error}: {pip_install(point.name)}")
             continue
         for device in devices:
             found = make(folder, device=device, **options)
@@ -155,7 +155,7 @@ def _rows(framework: str, device: str, epochs: Mapping[str, Epoch], rounds: int)
             began = time.perf_counter()
             batches, edges = epochs[name]()
             seconds = time.perf_counter() - began
-            per_edge[name].append(seconds / edges)
+            per_edge[name].append(seconds / max(edges, 1))
             per_batch[name].append(seconds / batches)
     for name in order:
         low, middle, high = np.quantile(np.divide(per_edge[name], per_edge[_MANYHOP]), (0.25, 0.5, 0.75))
