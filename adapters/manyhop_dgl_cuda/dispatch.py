@@ -50,8 +50,8 @@ def follow_kernels(module: ModuleType) -> None:
     for name, takes in {"gspmm": "is_sum", "gsddmm": "is_end_sum", "edge_softmax": "is_softmax"}.items():
         _replace(module, name, f"fused.{name}", functools.partial(_is_fused, f"fused.{takes}"))
     # DGL's are of names that torch deprecates, and cast for CUDA only.
-    _replace(module, "_cast_if_autocast_enabled", "autocast.cast", _any_on_torch)
-    _replace(module, "_disable_autocast_if_enabled", "autocast.disabled", lambda: on_torch(torch.device("cuda")))
+    _replace(module, "_cast_if_autocast_enabled", "fused.cast", _any_on_torch)
+    _replace(module, "_disable_autocast_if_enabled", "fused.disabled", lambda: on_torch(torch.device("cuda")))
 
 
 def follow_index(module: ModuleType) -> None:
@@ -120,7 +120,7 @@ def follow_ndarray(module: ModuleType) -> None:
     _replace(
         module,
         "empty",
-        "refused.no_array",
+        "index.no_array",
         lambda *args: len(args) > 2 and args[2].device_type == cuda and not has_cuda(),
     )
 

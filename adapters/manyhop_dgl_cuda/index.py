@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -18,13 +19,49 @@ from dgl.heterograph_index import (
 )
 from torch import Tensor
 
-from manyhop.errors import InputError
+from manyhop.errors import InputError, MissingExtraError
 from manyhop.system.progress import to_device
-from manyhop_dgl_cuda.adjacency import positions
-from manyhop_dgl_cuda.refused import refuse
-from manyhop_dgl_cuda.structure import FORMATS, Structure
+from manyhop_dgl_cuda.adjacency import FORMATS, Structure, positions
 from manyhop_dgl_cuda.subgraphs import Induced, edge_subgraph, node_subgraph
 from manyhop_dgl_cuda.where import on_torch
+
+_INSTEAD = {
+    "sample_neighbors": "sample with manyhop_dgl.NeighborSampler or manyhop_dgl.sample_tensors, which do it on the GPU",
+    "sample_neighbors_fused": "sample with manyhop_dgl.NeighborSampler, which does it on the GPU",
+    "sample_labors": "sample with manyhop_dgl.LaborSampler, which does it on the GPU",
+}
+
+
+class NoCUDABuildError(MissingExtraError):
+    """Something that only DGL's C++ can do was asked for on a GPU, but the installed build of DGL is for CPUs only."""
+
+    def __init__(self, what: str, device: torch.device) -> None:
+        instead = _INSTEAD.get(what.rpartition(".")[2], "move the graph to the CPU and the result back: g.to('cpu')")
+        ImportError.__init__(
+            self,
+            f"{what} needs DGL's C++, but dgl {dgl.__version__} is a build for CPUs, as all on PyPI are, and got a "
+            f"graph on {device}. There, message passing, layers, degrees, subgraphs and blocks work. For this, "
+            f"{instead}.",
+        )
+
+
+def no_array(shape: object, dtype: object, ctx: Any) -> NoReturn:
+    """What ``dgl.ndarray.empty`` does on a GPU."""
+    refuse(torch.device("cuda", ctx.device_id))
+
+
+def refuse(device: torch.device) -> NoReturn:
+    """Raise :class:`NoCUDABuildError`, naming the function of DGL that the user's code called."""
+    frame, what = inspect.currentframe(), "This"
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.partition(".")[0] not in ("dgl", "manyhop_dgl", "manyhop_dgl_cuda"):
+            break
+        if module.startswith("dgl.") and not frame.f_code.co_name.startswith("_"):
+            what = f"dgl.{frame.f_code.co_name}"
+        frame = frame.f_back
+    raise NoCUDABuildError(what, device)
+
 
 Edges = tuple[Tensor, Tensor, Tensor]
 

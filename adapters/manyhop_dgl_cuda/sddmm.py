@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from dgl import DGLError
 from torch import Tensor
 
-from manyhop_dgl_cuda.adjacency import Adjacency
-from manyhop_dgl_cuda.features import aligned, binary, without_last
+from manyhop_dgl_cuda.adjacency import Adjacency, Structure
 from manyhop_dgl_cuda.kernels import edge_dot, shaped
-from manyhop_dgl_cuda.spmm import gspmm
-from manyhop_dgl_cuda.structure import Structure
+from manyhop_dgl_cuda.spmm import aligned, binary, gspmm, without_last
 
 _SIDES = {"u": "u", "src": "u", "v": "v", "dst": "v", "e": "e", "edge": "e"}
 

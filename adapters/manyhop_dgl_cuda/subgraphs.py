@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop_dgl_cuda.adjacency import Adjacency, positions
-from manyhop_dgl_cuda.structure import Structure
+from manyhop_dgl_cuda.adjacency import Adjacency, Structure, positions
 
 StructureT = TypeVar("StructureT", bound=Structure)
 

@@ -17,7 +17,6 @@ from manyhop.errors import InputError
 from manyhop.memory.stores import GraphPlace, StorePlace, check_place
 from manyhop_graphbolt.datasets.graph import read_sampling_graph
 from manyhop_graphbolt.datasets.preprocess import on_one_core_if_forked, preprocess_ondisk_dataset, read_yaml
-from manyhop_graphbolt.features.feature import FeatureStore
 from manyhop_graphbolt.features.on_disk import (
     DatasetFolder,
     OnDiskTVTSet,
@@ -27,7 +26,7 @@ from manyhop_graphbolt.features.on_disk import (
     sets_of,
 )
 from manyhop_graphbolt.features.tensors import TorchBasedFeatureStore
-from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph, SamplingGraph
+from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_graphbolt.graph.make import in_place
 from manyhop_graphbolt.items.sets import HeteroItemSet, ItemSet
 from manyhop_graphbolt.types import GBWarning
@@ -38,56 +37,11 @@ _SETS = ("train_set", "validation_set", "test_set")
 
 
 class Task:
-    """A task: its metadata, and items for training, validation and test."""
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The metadata of the task: its name, the number of classes, ..."""
-        raise NotImplementedError
-
-    @property
-    def train_set(self) -> Items | None:
-        """Items to train with."""
-        raise NotImplementedError
-
-    @property
-    def validation_set(self) -> Items | None:
-        """Items to validate with."""
-        raise NotImplementedError
-
-    @property
-    def test_set(self) -> Items | None:
-        """Items to test with."""
-        raise NotImplementedError
+    """The base of tasks: ``metadata``, ``train_set``, ``validation_set`` and ``test_set``."""
 
 
 class Dataset:
-    """A graph, features and tasks."""
-
-    @property
-    def tasks(self) -> list[Any]:
-        """The tasks."""
-        raise NotImplementedError
-
-    @property
-    def graph(self) -> SamplingGraph | None:
-        """The graph."""
-        raise NotImplementedError
-
-    @property
-    def feature(self) -> FeatureStore:
-        """The features."""
-        raise NotImplementedError
-
-    @property
-    def dataset_name(self) -> str | None:
-        """The name of the dataset."""
-        raise NotImplementedError
-
-    @property
-    def all_nodes_set(self) -> Items | None:
-        """All nodes."""
-        raise NotImplementedError
+    """The base of datasets: ``tasks``, ``graph``, ``feature``, ``dataset_name`` and ``all_nodes_set``."""
 
 
 class OnDiskTask(Task):

@@ -55,32 +55,10 @@ class Feature:
 
 
 class FeatureStore:
-    """Features by domain, type and name. Subclasses define where they reside."""
+    """Features by domain, type and name. A store of your own defines ``read``."""
 
     def read(self, domain: str, type_name: str | None, feature_name: str, ids: Tensor | None = None) -> Tensor:
         """Return the rows ``ids`` of a feature; ``None``: all."""
-        raise NotImplementedError
-
-    def size(self, domain: str, type_name: str | None, feature_name: str) -> torch.Size:
-        """Return the shape of one row of a feature."""
-        raise NotImplementedError
-
-    def count(self, domain: str, type_name: str | None, feature_name: str) -> int:
-        """Return the number of rows of a feature."""
-        raise NotImplementedError
-
-    def metadata(self, domain: str, type_name: str | None, feature_name: str) -> dict[str, Any]:
-        """Return further metadata of a feature."""
-        raise NotImplementedError
-
-    def update(
-        self, domain: str, type_name: str | None, feature_name: str, value: Tensor, ids: Tensor | None = None
-    ) -> None:
-        """Set the rows ``ids`` of a feature; ``None``: all."""
-        raise NotImplementedError
-
-    def keys(self) -> list[FeatureKey]:
-        """Return the keys of all features."""
         raise NotImplementedError
 
 

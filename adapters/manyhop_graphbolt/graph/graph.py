@@ -136,18 +136,7 @@ class Sampling(FusedCSC):
     ) -> SampledSubgraphImpl:
         """Sample in-edges of some nodes so that nodes share their neighbours (arXiv 2210.13339).
 
-        Args:
-            nodes: see :meth:`sample_neighbors`.
-            fanouts: see :meth:`sample_neighbors`.
-            replace: sample with replacement.
-            probs_name: see :meth:`sample_neighbors`.
-
-        Returns:
-            A subgraph with a column per node, whose rows are nodes of the graph.
-
-        Raises:
-            InputError: arguments that do not fit the graph.
-            GraphError: the attribute is missing, or of a wrong dtype or length.
+        Arguments, result and errors are those of :meth:`sample_neighbors`.
         """
         topology = self.topology_for([fanouts], probs_name)
         return _sampled(self, topology, topology.layer_spec([fanouts], replace=replace), topology.seeds(nodes))
@@ -197,18 +186,7 @@ class Sampling(FusedCSC):
         """Sample edges as :meth:`temporal_sample_neighbors` so that nodes share their neighbours (arXiv 2210.13339).
 
         The edges that are early enough are found where the nodes are; which of them are taken is decided on the CPU.
-
-        Args:
-            nodes: see :meth:`temporal_sample_neighbors`.
-            input_nodes_timestamp: see there.
-            fanouts: see there.
-            replace: see there.
-            probs_name: a mask of the edges; without the names of times see :meth:`sample_layer_neighbors`.
-            node_timestamp_attr_name: see there.
-            edge_timestamp_attr_name: see there.
-
-        Returns:
-            A subgraph with a column per node, whose rows are nodes of the graph.
+        The arguments are those of :meth:`temporal_sample_neighbors`; with the names of times, ``probs_name`` is a mask.
 
         Raises:
             InputError: arguments that do not fit the graph, or probabilities together with times.
@@ -367,25 +345,7 @@ def _by_table(topology: Topology, nodes: Nodes, keys: dict[str, Tensor]) -> dict
 
 
 class SamplingGraph:
-    """What all graphs for sampling share."""
-
-    @property
-    def num_nodes(self) -> int | dict[str, int]:
-        """How many nodes there are; by type in a heterogeneous graph."""
-        raise NotImplementedError
-
-    @property
-    def num_edges(self) -> int | dict[str, int]:
-        """How many edges there are; by type in a heterogeneous graph."""
-        raise NotImplementedError
-
-    def copy_to_shared_memory(self, shared_memory_name: str) -> SamplingGraph:
-        """Copy the graph into memory that other processes can open by name."""
-        raise NotImplementedError
-
-    def to(self, device: torch.device | str) -> SamplingGraph:
-        """Return a copy on another device."""
-        raise NotImplementedError
+    """The base of graphs for sampling: ``num_nodes``, ``num_edges``, ``copy_to_shared_memory`` and ``to``."""
 
 
 class FusedCSCSamplingGraph(Sampling, SamplingGraph):

@@ -274,7 +274,6 @@ class SampledSubgraphImpl(SampledSubgraph):
 
 FusedSampledSubgraphImpl = SampledSubgraphImpl
 """GraphBolt's other name of :class:`SampledSubgraphImpl`."""
-"""DGL 2.0's name."""
 
 
 def _of(values: Nodes | None, name: str) -> Tensor | None:

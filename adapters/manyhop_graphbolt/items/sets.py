@@ -220,7 +220,6 @@ class HeteroItemSet:
 
 ItemSetDict = HeteroItemSet
 """The name of :class:`HeteroItemSet` in DGL 2.1."""
-"""The name that it had in DGL 2.1."""
 
 
 def own_item_set(items: Any) -> ItemSet | HeteroItemSet:

@@ -1,16 +1,14 @@
-"""Options of a loader, and what identifies the minibatches of a chain."""
+"""What identifies the minibatches of a chain, for states and other ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
 from torch.utils.data import IterDataPipe
 
-from manyhop.arguments import flags, integer
 from manyhop.errors import InputError
 from manyhop.loading import check_placement, plain, rows_fact
 from manyhop.loading.padding import Pad
@@ -21,65 +19,26 @@ from manyhop_graphbolt.items.sampler import ItemSampler
 from manyhop_graphbolt.items.sets import HeteroItemSet, ItemSet
 from manyhop_graphbolt.loader.chain import Chain
 from manyhop_graphbolt.loader.columns import FeatureColumns
-from manyhop_graphbolt.loader.padding import check_pad
-from manyhop_graphbolt.pipes import check_hints
 from manyhop_graphbolt.stages.features import FeatureFetcher
 from manyhop_graphbolt.stages.layers import AllLayers
 from manyhop_graphbolt.stages.stage import MiniBatchTransformer, is_ours
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoaderOptions:
-    """Options of a loader, as given; see :class:`manyhop_dgl.graphbolt.DataLoader`.
-
-    Raises:
-        InputError: an option that is none.
-    """
-
-    num_workers: int
-    persistent_workers: bool
-    overlap_feature_fetch: bool
-    overlap_graph_fetch: bool
-    max_uva_threads: int
-    num_gpu_cached_edges: int
-    gpu_cache_threshold: int
-    placement: GPUMode | None
-    pad: Pad | None
-
-    def __post_init__(self) -> None:
-        integer("num_workers", self.num_workers, 0)
-        flags(
-            persistent_workers=self.persistent_workers,
-            overlap_feature_fetch=self.overlap_feature_fetch,
-            overlap_graph_fetch=self.overlap_graph_fetch,
+def check_placed(chain: Chain, placement: GPUMode | None) -> None:
+    """Raise InputError where a GPU that samples in groups could not read from the placement, or does not exist."""
+    check_placement(placement, None)
+    if placement is None:
+        return
+    if chain.grouped is None:
+        raise InputError(
+            "Expected placement only for minibatches that are moved to a GPU before they are sampled, got "
+            f"{placement!r}. Leave it out, or begin the chain with copy_to('cuda')."
         )
-        check_hints(
-            max_uva_threads=self.max_uva_threads,
-            num_gpu_cached_edges=self.num_gpu_cached_edges,
-            gpu_cache_threshold=self.gpu_cache_threshold,
+    if placement == "cpu-cuda":
+        raise InputError(
+            "Expected a placement that a GPU samples from, got 'cpu-cuda'. Leave it out, and put copy_to('cuda') "
+            "at the end of the chain: the CPU then samples and gathers."
         )
-        check_placement(self.placement, None)
-
-    def check_chain(self, chain: Chain) -> None:
-        """Raise InputError where a GPU that samples in groups could not read from the placement, or there is none;
-        where minibatches cannot be padded."""
-        check_pad(self.pad, chain)
-        if self.placement is None:
-            return
-        if chain.grouped is None:
-            raise InputError(
-                f"Expected placement only for minibatches that are moved to a GPU before they are sampled, got "
-                f"{self.placement!r}. Leave it out, or begin the chain with copy_to('cuda')."
-            )
-        if self.placement == "cpu-cuda":
-            raise InputError(
-                "Expected a placement that a GPU samples from, got 'cpu-cuda'. Leave it out, and put copy_to('cuda') "
-                "at the end of the chain: the CPU then samples and gathers."
-            )
-
-    def num_threads(self, chain: Chain) -> int:
-        """How many threads run the stages ahead of the caller; 0: the caller runs them."""
-        return int(self.num_workers) or int(self.overlap_feature_fetch and bool(chain.stages))
 
 
 _OF_GRAPH = ("csc_indptr", "indices", "node_type_offset", "type_per_edge", "node_attributes", "edge_attributes")

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterDataPipe
 
+from manyhop.arguments import flags, integer
 from manyhop.errors import InputError
 from manyhop.features import PinnedPool, ShardedRows
 from manyhop.loading import EpochLoader, Item, Progress
@@ -32,9 +33,10 @@ from manyhop_graphbolt.items.sampler import DistributedItemSampler, ItemSampler
 from manyhop_graphbolt.loader.batches import Batches
 from manyhop_graphbolt.loader.chain import Chain, gpu_of
 from manyhop_graphbolt.loader.columns import FeatureColumns, check_exchanged, exchanged
-from manyhop_graphbolt.loader.facts import ChainFacts, LoaderOptions, cannot_resume
-from manyhop_graphbolt.loader.padding import Padding
+from manyhop_graphbolt.loader.facts import ChainFacts, cannot_resume, check_placed
+from manyhop_graphbolt.loader.padding import Padding, check_pad
 from manyhop_graphbolt.loader.source import Keyed, Source, given_minibatch
+from manyhop_graphbolt.pipes import check_hints
 from manyhop_graphbolt.types import Nodes, Pipe
 
 _finding_gpu = threading.Lock()
@@ -101,21 +103,20 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             raise InputError(
                 f"Expected a pipe, such as ItemSampler(...).sample_neighbor(...), got a {type(datapipe).__name__}."
             )
-        options = LoaderOptions(
-            num_workers=num_workers,
-            persistent_workers=persistent_workers,
-            overlap_feature_fetch=overlap_feature_fetch,
+        integer("num_workers", num_workers, 0)
+        flags(persistent_workers=persistent_workers, overlap_feature_fetch=overlap_feature_fetch)
+        check_hints(
             overlap_graph_fetch=overlap_graph_fetch,
             max_uva_threads=max_uva_threads,
             num_gpu_cached_edges=num_gpu_cached_edges,
             gpu_cache_threshold=gpu_cache_threshold,
-            placement=placement,
-            pad=pad,
         )
         self._chain = chain = Chain(datapipe)
-        options.check_chain(chain)
+        check_pad(pad, chain)
+        check_placed(chain, placement)
         sampler = chain.sampler
-        self._ahead = options.num_threads(chain)
+        self._ahead = int(num_workers) or int(overlap_feature_fetch and bool(chain.stages))
+        """How many threads run the stages ahead of the caller; 0: the caller runs them."""
         super().__init__(
             datapipe,
             batch_size=int(chain.source.batch_size) if isinstance(chain.source, ItemSampler) else None,
