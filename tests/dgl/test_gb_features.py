@@ -96,7 +96,7 @@ def test_wrong_features_and_ids():
     for ids in (torch.tensor([8]), torch.tensor([-1])):
         with pytest.raises(FeatureError, match=r"in \[0, 8\)"):
             gb.TorchBasedFeature(ROWS).read(ids)
-    with pytest.raises(FeatureError, match="int64 or int32"):
+    with pytest.raises(FeatureError, match="1-dimensional tensor of integers"):
         gb.TorchBasedFeature(ROWS).read(torch.tensor([1.0]))
 
 
@@ -325,3 +325,35 @@ def test_features_on_a_gpu():
         feature.update(wide)
         assert torch.equal(feature.read(ids).cpu(), wide[ids.cpu()])
     assert gb.TorchBasedFeature(rows).to("pinned").is_pinned()
+
+
+@pytest.mark.parametrize("ids", [torch.tensor([3, 1]), torch.tensor([3, 1], dtype=torch.uint16), [3, 1]], ids=repr)
+def test_rows_are_changed_by_ids_of_any_kind(ids):
+    feature = gb.TorchBasedFeature(torch.zeros(4, 1))
+    feature.update(torch.tensor([[5.0], [6.0]]), ids)
+    assert feature.read().flatten().tolist() == [0, 6, 0, 5]
+    assert feature.read(ids).flatten().tolist() == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("value", "ids", "message"),
+    [
+        (torch.ones(4, 1), torch.tensor([False, False, True, True]), "ids as ids, got torch.bool, a dtype of masks"),
+        (torch.ones(1, 1), torch.tensor(3), r"1-dimensional tensor of integers, got torch.int64 of shape \[\]"),
+        (torch.ones(1, 1), torch.tensor([4]), r"ids in \[0, 4\), got 4"),
+        (torch.ones(2, 1), torch.tensor([1]), "must have the same length"),
+        (torch.ones(1, 1).to_sparse(), torch.tensor([1]), "as a dense tensor in memory"),
+    ],
+)
+def test_rows_are_changed_where_ids_say_so_only(value, ids, message):
+    feature = gb.TorchBasedFeature(torch.zeros(4, 1))
+    with pytest.raises(FeatureError, match=message):
+        feature.update(value, ids)
+    with pytest.raises(FeatureError, match="dense tensor in memory"):
+        gb.TorchBasedFeature(torch.zeros(4, 1).to_sparse())
+    assert not feature.read().any()
+
+
+def test_items_that_torch_cannot_index():
+    with pytest.raises(InputError, match=r"got torch.uint64. Pass ids.long\(\)"):
+        gb.ItemSet(torch.arange(3).to(torch.uint64), names="seeds")

@@ -140,6 +140,7 @@ def test_wrong_graphs():
     names = {"node_type_to_id": {"a": 0}, "edge_type_to_id": {"a:x:a": 0}}
     for arguments, options, message in (
         ((indptr.float(), indices), {}, "csc_indptr as a 1-D tensor of integers"),
+        ((indptr, indices.to_sparse()), {}, "indices as a 1-D tensor of integers, got a tensor .* of layout"),
         ((indptr, indices.view(1, 2)), {}, "indices as a 1-D tensor"),
         ((indptr[:0], indices), {}, r"\[num_nodes \+ 1\]"),
         ((indptr, indices), {**names, "edge_type_to_id": {"a:x:b": 0}}, "Unrecognized node type b"),
@@ -180,7 +181,7 @@ def test_wrong_samples():
         ({"nodes": {"c": torch.tensor([0])}}, r"types \['a', 'b'\], got 'c'"),
         ({"nodes": {"a": torch.tensor([3])}}, r"type 'a' in \[0, 3\), got 3"),
         ({"nodes": {"a": torch.tensor([-1])}}, r"got -1"),
-        ({"nodes": {"a": torch.tensor([0.0])}}, "1-D tensor of integers"),
+        ({"nodes": {"a": torch.tensor([0.0])}}, "1-dimensional tensor of integers"),
         ({"nodes": {"a": torch.ones(5, dtype=torch.uint8)}}, "a dtype of masks"),
         ({"fanouts": torch.tensor([1, 2])}, "expected 3, got 2"),
         ({"fanouts": torch.tensor([-2])}, "-1 or greater"),

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop.arguments import path_of
+from manyhop.arguments import check_range, path_of
 from manyhop.errors import GraphError, InputError, MissingExtraError
 from manyhop.files.disk_room import replacing
 from manyhop.system.threads import in_forked_children
@@ -292,7 +292,7 @@ def _sampling_graph(
                     raise GraphError(f"Expected edges between nodes of the types {node_types}, got '{edge_type}'.")
             kinds = node_types.index(source), node_types.index(destination)
         for end, (what, k) in enumerate(zip(("source", "destination"), kinds, strict=True)):
-            _check_range(path, what, ends[end], counts[k])
+            check_range(f"{what} nodes of {path}", ends[end], counts[k], GraphError)
         src.append(ends[0] + offset[kinds[0]])
         dst.append(ends[1] + offset[kinds[1]])
         begins.append(begins[-1] + ends.size(1))
@@ -374,13 +374,6 @@ def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise InputError(f"Expected the number of nodes in metadata.yaml as an integer, got {value!r}.")
     return value
-
-
-def _check_range(path: Path, what: str, ids: Tensor, bound: int) -> None:
-    if ids.numel():
-        low, high = (int(x) for x in torch.aminmax(ids))
-        if low < 0 or high >= bound:
-            raise GraphError(f"{path}: Expected {what} nodes in [0, {bound}), got {low if low < 0 else high}.")
 
 
 def _steps(bounds: list[int]) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from manyhop.arguments import as_ids
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import BufferPool, Checks, RowRequest, gather
 
@@ -214,8 +215,11 @@ def title_of(domain: str, type_name: str | None, name: str) -> str:
 
 
 def row_numbers(ids: Any) -> Tensor:
-    """Row numbers as gathering takes them: integers of other widths become int64."""
-    if isinstance(ids, Tensor) and ids.dtype in (torch.int16, torch.int8, torch.uint8):
-        return ids.long()
-    index: Tensor = ids
-    return index
+    """Return row numbers as gathering takes them: integers of other widths become int64.
+
+    Raises:
+        FeatureError: a mask, or anything else.
+    """
+    if isinstance(ids, Tensor) and ids.dtype == torch.uint8:  # GraphBolt's masks are bool
+        ids = ids.long()
+    return as_ids("ids", ids, error=FeatureError)

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeAlias
 import torch
 from torch import Tensor
 
+from manyhop.arguments import as_tensor, check_range
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import DistributedRows, RowRequest, ShardedRows, gather, is_pinned, pin
 from manyhop.files import Rows
@@ -20,6 +21,7 @@ from manyhop.loading import current_key
 from manyhop.loading.pipeline import current_exchange
 from manyhop.memory.mapped_files import reside_in_files
 from manyhop.memory.stores import GPURows, NodeRows, StoreExchange, StorePlace, as_it_is, check_place, rows_in
+from manyhop.system.arrays import describe, has_memory
 from manyhop.system.progress import to_device
 from manyhop_graphbolt.features.feature import BasicFeatureStore, Feature, FeatureKey, row_numbers
 from manyhop_graphbolt.features.on_disk import OnDiskFeatureData, read_feature, read_tensor
@@ -170,18 +172,17 @@ class TorchBasedFeature(Feature):
                 "Expected all rows of a feature whose rows ranks exchange, got some, by ids. Call update(value) on all "
                 "ranks, with the whole tensor."
             )
-        if ids.shape[0] != value.shape[0]:
-            raise FeatureError(f"ids and value must have the same length, but got {ids.shape[0]} and {value.shape[0]}.")
+        index, value = row_numbers(ids), as_tensor("value", value, FeatureError)
+        if value.shape[:1] != index.shape:
+            got = len(value) if value.dim() else "a number"
+            raise FeatureError(f"ids and value must have the same length, but got {len(index)} and {got}.")
         if self.size() != value.size()[1:] or held.dtype != value.dtype:
             raise FeatureError(
                 f"The size of the feature is {self.size()} ({held.dtype}), while the size of the value is "
                 f"{value.size()[1:]} ({value.dtype})."
             )
-        index = row_numbers(ids).to(held.device).long()
-        bad = ((index < 0) | (index >= self.count())).nonzero()
-        if bad.numel():
-            raise FeatureError(f"Expected ids in [0, {self.count()}), got {int(index[bad[0]])}.")
-        held[index] = value.to(held.device)
+        check_range("ids", index, self.count(), FeatureError)
+        held[index.to(held.device).long()] = value.to(held.device)
 
     def metadata(self) -> dict[str, Any]:
         """Return further metadata of the feature."""
@@ -252,6 +253,8 @@ def _tensor(tensor: object) -> Tensor:
     """Return a tensor as the rows of a feature, contiguous, or raise FeatureError."""
     if not isinstance(tensor, Tensor):
         raise FeatureError(f"torch_feature in TorchBasedFeature must be torch.Tensor, but got {type(tensor)}.")
+    if not has_memory(tensor):
+        raise FeatureError(f"Expected torch_feature as a dense tensor in memory, got {describe(tensor)}. Convert it.")
     _check_dimensions(tensor.dim())
     return tensor.contiguous()
 

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop.arguments import check_range
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import columns
 from manyhop.memory.sharing import share
 from manyhop.memory.stores import GraphPlace, check_graph_place, place_for_topology
+from manyhop.system.arrays import describe, has_memory
 from manyhop.system.memory import require_memory
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_graphbolt.graph.shared import open_shared_memory
@@ -105,9 +107,8 @@ def _integers_if_empty(tensor: object) -> Any:
 
 
 def _check_integers(name: str, tensor: object) -> None:
-    if not isinstance(tensor, Tensor) or tensor.dim() != 1 or tensor.dtype not in _INTEGERS:
-        got = f"{tensor.dtype} {list(tensor.shape)}" if isinstance(tensor, Tensor) else f"a {type(tensor).__name__}"
-        raise GraphError(f"Expected {name} as a 1-D tensor of integers, got {got}.")
+    if not isinstance(tensor, Tensor) or tensor.dim() != 1 or tensor.dtype not in _INTEGERS or not has_memory(tensor):
+        raise GraphError(f"Expected {name} as a 1-D tensor of integers, got {describe(tensor)}. Convert it.")
 
 
 def _check_names(node_types: Mapping[str, int], edge_types: Mapping[str, int]) -> None:
@@ -215,10 +216,7 @@ def sort_by_destination(src: Tensor, dst: Tensor, num_nodes: int) -> SortedEdges
         CapacityError: there is not enough memory.
     """
     for what, ids in (("source", src), ("destination", dst)):
-        if ids.numel():
-            low, high = (int(x) for x in torch.aminmax(ids))
-            if low < 0 or high >= num_nodes:
-                raise GraphError(f"Expected {what} nodes in [0, {num_nodes}), got {low if low < 0 else high}.")
+        check_range(f"{what} nodes", ids, num_nodes, GraphError)
     require_memory(
         f"Sorting {src.numel()} edges by destination",
         36 * src.numel() + 8 * num_nodes,  # keys, sorted keys and their order, sorted sources

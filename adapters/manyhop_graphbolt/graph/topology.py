@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop.arguments import check_no_mask
+from manyhop.arguments import as_ids
 from manyhop.errors import GraphError, InputError
 from manyhop.features import BufferPool
 from manyhop.graph import (
@@ -229,17 +229,8 @@ def fanout_list(fanout: Any) -> list[int]:
 
 
 def _checked(ids: object, bound: int, what: str) -> Tensor:
-    if isinstance(ids, Tensor) and ids.shape == (0,):
-        return ids.long()  # torch.tensor([]) is of floats
-    if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.dtype.is_floating_point:
-        got = f"{ids.dtype} of shape {list(ids.shape)}" if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
-        raise InputError(f"Expected {what} as a 1-D tensor of integers, got {got}.")
-    check_no_mask(what, ids)
-    if ids.numel() and not ids.is_cuda:
-        low, high = (int(x) for x in torch.aminmax(ids))
-        if low < 0 or high >= bound:
-            raise InputError(f"Expected {what} in [0, {bound}), got {low if low < 0 else high}.")
-    return ids.long()
+    on_gpu = isinstance(ids, Tensor) and ids.is_cuda  # kernels check them
+    return as_ids(what, ids, None if on_gpu else bound).long()
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,8 @@ from manyhop.errors import InputError
 
 Index = int | slice | Iterable[int]
 
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # torch indexes no tensors of these
+
 
 class ItemSet:
     """Items of one type: the rows of one or several tensors, arrays, lists or iterables that run in parallel.
@@ -42,6 +44,9 @@ class ItemSet:
             raise InputError(f"Expected a number of items, at least 0, got {int(items)}.")
         if self._num_items == 0:
             raise InputError("Expected at least one tensor of items, got an empty tuple.")
+        for item in self._items if isinstance(self._items, tuple) else ():
+            if isinstance(item, Tensor) and item.dtype in _UNSIGNED:
+                raise InputError(f"Expected items of a dtype that torch can index, got {item.dtype}. Pass ids.long().")
         self._names = None if names is None else (names,) if isinstance(names, str) else tuple(names)
         if self._names is not None and len(self._names) != self._num_items:
             raise InputError(
