@@ -57,9 +57,10 @@ bench: $(VENV)/dev.stamp ## compare with other samplers on this machine, about a
 notebooks: $(VENV)/dev.stamp ## run the notebooks again, and keep what they show
 	$(VENV)/bin/jupyter execute --inplace examples/notebooks/*.ipynb
 
-upstream: $(if $(PYG)$(DGL),$(VENV)/dev.stamp) ## run PyG's and DGL's own tests and scripts: PYG=CHECKOUT DGL=CHECKOUT, about an hour
-	@[ -n "$(PYG)$(DGL)" ] || { echo "Name checkouts: make upstream PYG=../pytorch_geometric DGL=../dgl"; exit 2; }
-	$(RUN) tests/upstream/run.py $(PYG:%=--pyg %) $(DGL:%=--dgl %) \
+upstream: CHECKOUTS = $(PYG:%=--pyg %) $(DGL:%=--dgl %) $(RELBENCH:%=--relbench %) $(GRAPHSTORM:%=--graphstorm %)
+upstream: $(if $(PYG)$(DGL)$(RELBENCH)$(GRAPHSTORM),$(VENV)/dev.stamp) ## run PyG's and DGL's own tests and scripts: PYG=CHECKOUT DGL=CHECKOUT, about an hour
+	@[ -n "$(strip $(CHECKOUTS))" ] || { echo "Name checkouts: make upstream PYG=../pytorch_geometric DGL=../dgl"; exit 2; }
+	$(RUN) tests/upstream/run.py $(CHECKOUTS) \
 	  $(patsubst %,--graphbolt %,$(wildcard .venv-graphbolt/bin/python)) --output docs/compatibility.md
 
 # With it, tests/upstream/test_graphbolt_peer.py compares manyhop with GraphBolt, and `make upstream` runs GraphBolt alone.

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
-from suites import Job
+from suites import IMPORTED_FROM, LIBRARY, Job
 
 INSIDE = Path(__file__).with_name("inside.py")
 PASSED, FAILED, SKIPPED, NOT_RUN = "passed", "failed", "skipped", "not run"
@@ -84,7 +84,7 @@ def _run(job: Job, mode: str, limit: float, folder: Path, python: Path) -> tuple
         if job.graphbolt:
             _stand_ins_of_graphbolt(folder)
         what = [str(as_script(file, folder)), *job.arguments]
-    command = [str(python), str(INSIDE), job.project, mode, *what]
+    command = [str(python), str(INSIDE), LIBRARY[job.project], mode, *what]
     start = time.monotonic()
     output, status = _process(command, _environment(job), folder, limit)
     seconds = time.monotonic() - start
@@ -94,7 +94,7 @@ def _run(job: Job, mode: str, limit: float, folder: Path, python: Path) -> tuple
 
 
 def _environment(job: Job) -> dict[str, str]:
-    path = [str(job.repo / "tests")] if job.project == "dgl" else []
+    path = [str(job.repo / IMPORTED_FROM[job.project])] if job.project in IMPORTED_FROM else []
     path += [str(INSIDE.parent), os.environ.get("PYTHONPATH", "")]  # also for processes that scripts start
     ours = {"PYTHONPATH": os.pathsep.join(filter(None, path)), "DGLBACKEND": "pytorch", "MPLBACKEND": "Agg"}
     ours |= {"TORCH_COMPILE_DISABLE": "1"}  # compiling takes minutes, and is about models

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from execute import FAILED, NOT_RUN, PASSED, SCRIPT, SKIPPED, Result
-from suites import Job
+from suites import TITLES, Job
 
 Counts = Counter[str]
 
@@ -74,7 +74,7 @@ def table(runs: Sequence[Run], expected: Expected) -> str:
     for run in runs:
         by_checkout[run.job.project, run.job.version].append(run)
     for (project, version), group in by_checkout.items():
-        library = {"pyg": "PyG", "dgl": "DGL"}[project]
+        library = TITLES[project]
         parts += [f"## {library} {version}", ""]
         for tests, what in ((True, "tests"), (False, "script")):
             if rows := [_row(run) for run in group if run.job.tests == tests]:

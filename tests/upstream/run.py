@@ -1,5 +1,7 @@
 """Run PyG's and DGL's own tests, example scripts and notebooks with manyhop's classes, and beside it with theirs.
 
+The same with tests of RelBench (PyG) and GraphStorm (DGL), which need these projects' packages.
+
     python tests/upstream/run.py --pyg CHECKOUT --dgl CHECKOUT --output docs/compatibility.md
     python tests/upstream/run.py --dgl CHECKOUT --graphbolt .venv-graphbolt/bin/python
     python tests/upstream/run.py --dgl CHECKOUT --gpus 1 2 --output docs/compatibility-gpu.md
@@ -21,21 +23,22 @@ from pathlib import Path
 
 from execute import NOT_RUN, Result, execute
 from report import Expected, Run, better, opening, summary, table, unexpected
-from suites import Job, jobs, jobs_on_gpus
+from suites import TITLES, Job, jobs, jobs_on_gpus
 
 PACKAGES = ("numpy", "torch", "torch_geometric", "torch_sparse", "pyg_lib", "dgl")
 INTRODUCTION = """# Compatibility
 
-PyG's and DGL's own tests, example scripts and notebooks, run unchanged with `manyhop_pyg.install()` and
-`manyhop_dgl.install()`, and without. Small random graphs stand in for the scripts' datasets. "Not run" names what the
-machine lacks.
+PyG's and DGL's own tests, example scripts and notebooks, and tests of projects that use them, run unchanged with
+`manyhop_pyg.install()` and `manyhop_dgl.install()`, and without. Small random graphs stand in for the scripts'
+datasets. "Not run" names what the machine lacks.
 
 GraphBolt's tests import names from its inner modules, which `manyhop_dgl.graphbolt` replaces as a whole: tests of these
 names fail by intention, and are the largest group below. DGL's last wheel, 2.1, has GraphBolt's C++ library for torch
 2.0 to 2.2 only, so GraphBolt alone runs in an environment with torch 2.2.1 (`make graphbolt`); without it, these cells
 say "does not load". Tests of later commits use names that 2.1 does not have.
 
-To make this page again: `make upstream PYG=CHECKOUT DGL=CHECKOUT`.
+To make this page again: `make upstream PYG=CHECKOUT DGL=CHECKOUT RELBENCH=CHECKOUT GRAPHSTORM=CHECKOUT`. RelBench and
+GraphStorm need packages of theirs (`pooch`, `duckdb`; `transformers`, `h5py`, `ogb`, `boto3`, `scikit-learn`).
 """
 
 ON_GPUS = """# Compatibility on GPUs
@@ -53,11 +56,11 @@ To make this page again: `python tests/upstream/run.py --dgl CHECKOUT --gpus 1 2
 def main(arguments: list[str] | None = None) -> int:
     """Run what the arguments choose; returns the exit status."""
     options = _parser().parse_args(arguments)
-    checkouts = [(project, repo) for project in ("pyg", "dgl") for repo in getattr(options, project)]
+    checkouts = [(project, repo) for project in TITLES for repo in getattr(options, project)]
     found = [job for one in checkouts for job in _jobs(*one, options.gpus)]
     found = [job for job in found if not options.only or any(_fits(job, pattern) for pattern in options.only)]
     if not found:
-        print("Nothing to run: name a checkout by --pyg or --dgl, and files of it by --only.")
+        print("Nothing to run: name a checkout by --pyg, --dgl, --relbench or --graphstorm, and files of it by --only.")
         return 2
     expected = Expected.read(options.expected)
     runs = [_both(job, options) for job in found]
@@ -74,8 +77,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, library in (("pyg", "PyG"), ("dgl", "DGL")):
-        help = f"a checkout of {library}'s repository; can be given several times"
+    for name, title in TITLES.items():
+        help = f"a checkout of {title}'s repository; can be given several times"
         parser.add_argument(f"--{name}", type=lambda text: Path(text).resolve(), action="append", default=[], help=help)
     help = "run DGL's scripts of models on so many GPUs instead; several numbers: on each"
     parser.add_argument("--gpus", type=int, nargs="+", help=help)

@@ -1,4 +1,4 @@
-"""What is run of a checkout of PyG or DGL: tests, example scripts, notebooks."""
+"""What is run of a checkout: tests, example scripts and notebooks of PyG and DGL, tests of projects that use them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+TITLES = {"pyg": "PyG", "dgl": "DGL", "relbench": "RelBench", "graphstorm": "GraphStorm"}
+LIBRARY = {"pyg": "pyg", "dgl": "dgl", "relbench": "pyg", "graphstorm": "dgl"}
+"""Project -> the library whose classes are swapped."""
+IMPORTED_FROM = {"dgl": "tests", "relbench": ".", "graphstorm": "python"}
+"""Project -> folder of the checkout that its tests import from."""
 TESTS = {
     "pyg": (
         "test/loader/test_*.py",
@@ -20,8 +25,10 @@ TESTS = {
         "tests/python/pytorch/graphbolt/**/test_*.py",
         "tests/python/pytorch/sparse/test_*.py",
     ),
+    "relbench": ("test/modeling/test_*.py",),
+    "graphstorm": tuple(f"tests/unit-tests/test_{name}.py" for name in ("dataloading", "gnn", "nn_encoder", "trainer")),
 }
-SCRIPTS = {
+SCRIPTS: dict[str, tuple[str, ...]] = {
     "pyg": ("examples/**/*.py",),
     "dgl": ("examples/**/*.py", "notebooks/**/*.ipynb", "tutorials/**/*.py"),
 }
@@ -133,7 +140,7 @@ class Job:
     """A file of tests, a script or a notebook.
 
     Attributes:
-        project: ``"pyg"`` or ``"dgl"``.
+        project: a key of ``TITLES``.
         repo: the checkout.
         version: of the checkout: its tag or commit.
         path: of the file, in the checkout.
@@ -167,7 +174,7 @@ class Job:
 def jobs(project: str, repo: Path) -> list[Job]:
     """All there is to run of a checkout."""
     found = []
-    for tests, patterns in ((True, TESTS[project]), (False, SCRIPTS[project])):
+    for tests, patterns in ((True, TESTS[project]), (False, SCRIPTS.get(project, ()))):
         for file in sorted({file for pattern in patterns for file in repo.glob(pattern)}):
             if tests or _is_script(project, file):
                 found.append(_job(project, repo, file.relative_to(repo).as_posix(), tests))
