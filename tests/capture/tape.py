@@ -40,7 +40,8 @@ class _Taping(TorchDispatchMode):
             written += [tensor for tensor in args[3:5] if isinstance(tensor, Tensor)]  # which its schema does not say
         for tensor in written:
             if _memory(tensor) not in self._made | self._before.keys():
-                whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+                with torch.inference_mode(False):
+                    whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
                 self._before[_memory(tensor)] = whole, whole.clone()
         read = {_memory(tensor) for tensor in _tensors((args, kwargs))}
         result = func(*args, **kwargs)
@@ -79,7 +80,7 @@ class Tape:
             taping.undo()
         self.recorded += 1
 
-        @torch.no_grad()
+        @torch.inference_mode()
         def replay() -> None:
             for func, args, kwargs, made in taping.calls:
                 if func is None:

@@ -280,6 +280,22 @@ def test_the_key_notices(both: Both, name: str, modes: None) -> None:
     assert step.replayed >= 16 - 3 - 3
 
 
+def test_sums_of_the_user_grow_once_per_step(both: Both) -> None:
+    """Also of a step in inference mode, which a check runs twice."""
+    run, total = Run(both.data, both.device), torch.zeros((), device=both.device)
+
+    @torch.inference_mode()
+    def evaluate(batch: Any) -> Tensor:
+        loss = run.loss(batch)
+        total.add_(loss)
+        return loss
+
+    step = capture(evaluate, verify=1)
+    losses = [step(batch) for batch in run.loader]
+    assert step.replayed == 5
+    torch.testing.assert_close(total, torch.stack(losses).sum())
+
+
 WATCHED: dict[str, Callable[[], tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]]] = {
     "attribute": lambda: (SimpleNamespace(w=1.0), lambda one: one.w, lambda one: setattr(one, "w", 2.0)),
     "slot": lambda: (Slots(), lambda one: one.w, lambda one: setattr(one, "w", 2.0)),

@@ -19,7 +19,8 @@ def whole(tensor: Tensor) -> Tensor | None:
             return None
     except (NotImplementedError, RuntimeError):  # sparse, or a class of its own
         return None
-    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
+    with torch.inference_mode(False):  # others write to it outside
+        return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
 
 
 class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
@@ -77,6 +78,7 @@ class Undo(Reads):  # type: ignore[no-untyped-call]  # of torch
         super().__init__()
         self.before: dict[int, tuple[Tensor, Tensor]] = {}
         """Memory and what it was, by its address."""
+        self._after: dict[int, Tensor] = {}
         self._ignored = {place for place, _ in _places(ignored)}
         for place, memory in _places(tensors):
             self.before_change(place, memory)
@@ -84,11 +86,16 @@ class Undo(Reads):  # type: ignore[no-untyped-call]  # of torch
     def before_change(self, place: int, memory: Tensor) -> None:
         """Copy memory."""
         if place not in self.before:
-            self.before[place] = memory, memory.clone()
+            with torch.inference_mode(False):
+                self.before[place] = memory, memory.clone()
+                self._after[place] = torch.empty_like(memory)  # memory may be too small now, not after a change
 
+    @torch.no_grad()
     def values(self) -> dict[int, Tensor]:
         """Return copies of what the memory is now."""
-        return {place: now.clone() for place, (now, _) in self.before.items() if place not in self._ignored}
+        for place, (now, _) in self.before.items():
+            self._after[place].copy_(now)
+        return {place: value for place, value in self._after.items() if place not in self._ignored}
 
     @torch.no_grad()
     def restore(self, values: dict[int, Tensor] | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from itertools import chain
-from operator import is_
+from operator import is_, itemgetter
 from typing import Any, Final
 
 import torch
@@ -17,41 +17,52 @@ _PLAIN: Final = frozenset({int, float, bool, str, complex, type(None)})
 
 
 class Snapshot:
-    """The values of dictionaries, as they were and as they are.
+    """Values of dictionaries, as they were and as they are.
 
     Args:
-        numbers: of these, numbers and strings count.
+        numbers: of these, the numbers and strings matter that they have now.
         parts: of these, it matters which objects they have.
+        hooks: of these, it matters how many they have.
     """
 
-    def __init__(self, numbers: Iterable[dict[str, Any]], parts: Iterable[dict[Any, Any]]) -> None:
-        self._numbers, self._parts = list(numbers), list(parts)
-        self._all = [*self._numbers, *self._parts]
-        self._values = [*chain.from_iterable(map(dict.values, self._all))]
-        self._names = [*chain.from_iterable(self._all)]
-        self.plain = self._plain()
+    def __init__(
+        self, numbers: Iterable[dict[str, Any]], parts: Iterable[dict[Any, Any]], hooks: Iterable[dict[int, Any]]
+    ) -> None:
+        named = [(where, [name for name, value in where.items() if type(value) in _PLAIN]) for where in numbers]
+        # One call for all names of a place; with two names at least, it returns a tuple.
+        self._getters = [(itemgetter(*names, names[0]), where) for where, names in named if names]
+        self._names = [name for _, names in named if names for name in (*names, names[0])]
+        self._parts = list(parts)
+        self._counted = [*self._parts, *hooks]
+        self._counts, self._values = self._now()
+        self.plain: Hashable = tuple(zip(self._names, self._values, strict=False))
         """Names and values of the numbers and strings."""
 
     def replaced(self) -> str | None:
         """Look again. Return the name of an object in whose place another one is."""
-        values = [*chain.from_iterable(map(dict.values, self._all))]
-        if len(values) == len(self._values) and all(map(is_, values, self._values)):
+        try:
+            counts, values = self._now()
+        except KeyError as missing:
+            return str(missing.args[0])
+        if counts != self._counts:
+            return "a hook, a part or a state"
+        if all(map(is_, values, self._values)):
             return None
-        names = [*chain.from_iterable(self._all)]
         before, self._values = self._values, values
-        others, self._names = self._names, names
-        if len(names) != len(others) or not all(map(is_, names, others)):
-            return next((str(name) for name in names if isinstance(name, str) and name not in others), "a part")
-        self.plain = self._plain()
-        count = sum(map(len, self._numbers))
-        for number, (name, old, new) in enumerate(zip(names, before, values, strict=True)):
-            numbers = (type(old) in _PLAIN) + (type(new) in _PLAIN)
-            if old is not new and (numbers == 1 or (numbers == 0 and number >= count)):
-                return name if isinstance(name, str) else "the state of an optimizer"
+        self.plain = tuple(zip(self._names, values, strict=False))
+        kinds = [(type(old) in _PLAIN) + (type(new) in _PLAIN) for old, new in zip(before, values, strict=True)]
+        for name, kind in zip(self._names, kinds, strict=False):
+            if kind != 2:
+                return name
+        for old, new, kind in zip(before, values, kinds, strict=True):
+            if kind < 2 and old is not new:
+                return next(str(name) for part in self._parts for name, value in part.items() if value is new)
         return None
 
-    def _plain(self) -> Hashable:
-        return tuple([pair for where in self._numbers for pair in where.items() if type(pair[1]) in _PLAIN])
+    def _now(self) -> tuple[list[int], list[object]]:
+        values = [value for get, where in self._getters for value in get(where)]
+        values += chain.from_iterable(map(dict.values, self._parts))
+        return list(map(len, self._counted)), values
 
 
 class Watched:
@@ -80,6 +91,8 @@ class Watched:
 
     def replaced(self) -> str | None:
         """Look again. Return the name of an object in whose place another one is."""
+        if not self._objects:
+            return None
         plain, known = list[Hashable](), list[object]()
         for one in self._objects:
             _collect(one, plain, known, whole=True)
@@ -119,7 +132,6 @@ def _collect(value: Any, plain: list[Hashable], known: list[object], *, whole: b
 
 def modes(device: str) -> Hashable:
     """Return the modes of torch that a graph repeats."""
-    matmul = torch.backends.cuda.matmul
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
@@ -127,6 +139,11 @@ def modes(device: str) -> Hashable:
         torch.get_autocast_dtype(device),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
-        # torch forbids to ask by the old name where the new one has been set.
-        getattr(matmul, "fp32_precision", None) or torch.get_float32_matmul_precision(),
+        _precision(),
     )
+
+
+def _precision() -> Hashable:
+    """Return the precision of matrix products: torch forbids to ask by the old name where the new one has been set."""
+    ask = getattr(torch._C, "_get_fp32_precision_getter", None)
+    return torch.get_float32_matmul_precision() if ask is None else ask("cuda", "matmul")

@@ -48,7 +48,7 @@ class StepState:
         self._replicas = {} if replicas is None else replicas
         self._modules: dict[int, torch.nn.Module] = {}
         self._names: dict[int, str] = {}
-        self._snapshot, self._places = Snapshot((), ()), list[int]()
+        self._snapshot, self._places = Snapshot((), (), ()), list[int]()
         self._hosts: list[Tensor] = []
         self._known: list[object] = []
         self._settings: Hashable = ()  # as long as these are the values of all groups
@@ -63,23 +63,14 @@ class StepState:
     def note(self) -> None:
         """Note which objects take part, and where they are."""
         modules, optimizers = self._modules.values(), self._optimizers.values()
-        parts: list[dict[Any, Any]] = [
-            part
-            for m in modules
-            for part in (
-                m._modules,
-                m._parameters,
-                m._buffers,
-                m._forward_hooks,
-                m._forward_pre_hooks,
-                m._backward_hooks,
-                m._backward_pre_hooks,
-            )
-        ]
+        parts: list[dict[Any, Any]] = [d for m in modules for d in (m._modules, m._parameters, m._buffers)]
+        hooks: list[dict[int, Any]] = []
+        for m in modules:
+            hooks += (m._forward_hooks, m._forward_pre_hooks, m._backward_hooks, m._backward_pre_hooks)
         for optimizer in optimizers:
-            parts += [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, optimizer.state]
-            parts += [state for state in optimizer.state.values() if isinstance(state, dict)]
-        self._snapshot = Snapshot([vars(one) for one in (*modules, *optimizers)], parts)
+            parts += [optimizer.state, *[state for state in optimizer.state.values() if isinstance(state, dict)]]
+            hooks += (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+        self._snapshot = Snapshot([vars(one) for one in (*modules, *optimizers)], parts, hooks)
         self._groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         self._buffers = [b for m in modules for b in m._buffers.values() if b is not None]
         self._places = self._places_now()
