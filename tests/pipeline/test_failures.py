@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import pickle
+import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 from pipeline_threads import wait_until
 
-from manyhop.errors import RankError
+from manyhop.errors import InputError, RankError
 from manyhop.loading.pipeline import Pipeline
 
 WORKERS = [0, 2]
@@ -65,7 +66,7 @@ def failing(error: BaseException, bad: int = 3) -> Callable[[int, int], int]:
 )
 def test_the_exception_itself_is_raised(num_workers: int, error: BaseException, notes: list[str]) -> None:
     pipeline = Pipeline(range(9), failing(error), num_workers=num_workers, epoch=7, replay="again()")
-    with pytest.raises(type(error)) as caught:
+    with pipeline, pytest.raises(type(error)) as caught:  # errors that others hold keep it
         list(pipeline)
     assert caught.value is error
     assert getattr(error, "__notes__", []) == notes
@@ -79,8 +80,9 @@ def test_the_exception_itself_is_raised(num_workers: int, error: BaseException, 
 def test_an_exception_that_is_raised_twice_has_the_last_note(num_workers: int) -> None:
     error = ValueError("again and again")
     for epoch in (6, 7):
-        with pytest.raises(ValueError, match="again and again"):
-            list(Pipeline(range(9), failing(error), num_workers=num_workers, epoch=epoch, replay="again()"))
+        pipeline = Pipeline(range(9), failing(error), num_workers=num_workers, epoch=epoch, replay="again()")
+        with pipeline, pytest.raises(ValueError, match="again and again"):
+            list(pipeline)
     assert error.__notes__ == [NOTE]
 
 
@@ -93,6 +95,39 @@ def test_stop_iteration_does_not_end_the_epoch(num_workers: int, in_finish: bool
         got.extend(Pipeline(range(9), **how, num_workers=num_workers))
     assert got == [0, 1, 2]
     assert isinstance(caught.value.__cause__, StopIteration)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("error", [RankError("rank 1 is gone", ranks=(1,)), KeyboardInterrupt()], ids=repr)
+def test_an_error_with_no_next_batch_is_no_end_of_the_epoch(num_workers: int, error: BaseException) -> None:
+    pipeline = Pipeline(range(9), failing(error), num_workers=num_workers)
+    with pytest.raises(type(error)):
+        list(pipeline)
+    for _ in range(2):
+        with pytest.raises(InputError, match=rf"got one after {type(error).__name__}: {error}"):
+            next(pipeline)
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+def test_items_that_fail_are_no_end_of_the_epoch(num_workers: int) -> None:
+    def items() -> Iterator[int]:
+        yield from range(2)
+        raise KeyError("no more")
+
+    pipeline, got = Pipeline(items(), lambda batch, item: item, num_workers=num_workers), []
+    with pytest.raises(KeyError):
+        got.extend(pipeline)
+    with pytest.raises(InputError, match="got one after KeyError: 'no more'"):
+        got.extend(pipeline)
+    assert got == [0, 1]
+
+
+def test_a_timeout_is_no_end_of_the_epoch() -> None:
+    pipeline = Pipeline(range(9), lambda batch, item: time.sleep(0.1), num_workers=1, timeout=0.01)
+    with pytest.raises(TimeoutError):
+        next(pipeline)
+    with pytest.raises(InputError, match="after TimeoutError: Expected batch 0"):
+        next(pipeline)
 
 
 def test_an_error_of_the_items_keeps_the_note_of_the_pipeline_that_gave_them() -> None:

@@ -229,8 +229,10 @@ def test_errors_leave_no_cycles(where: str) -> None:
     gc.disable()
     try:
         for num_workers in (0, 2):
-            with pytest.raises(ValueError, match="no"):
-                next(Pipeline(range(5), Groups(begin, 3), num_workers=num_workers))
+            pipeline = Pipeline(range(5), Groups(begin, 3), num_workers=num_workers)
+            with pipeline, pytest.raises(ValueError, match="no"):
+                next(pipeline)
+            del pipeline
             assert wait_until(lambda: not payloads), num_workers
     finally:
         gc.enable()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pipeline_threads import ours, wait_until
 
+from manyhop.errors import InputError
 from manyhop.loading.pipeline import Pipeline, Stats, WorkerPool
 
 WORKERS = [0, 1, 2, 4]
@@ -105,6 +106,8 @@ def test_an_error_comes_at_its_turn_with_its_cause(num_workers: int, bad: int) -
     assert got == list(range(bad))
     assert caught.value.failed_batch == (3, 100 + 3 * bad)  # type: ignore[attr-defined]
     assert caught.traceback[-1].name == "make"  # where it happened
+    got.extend(pipeline)
+    assert got == [i for i in range(20) if i != bad]
     with pytest.raises(StopIteration):
         next(pipeline)
 
@@ -269,7 +272,8 @@ def test_timeout_names_the_batch() -> None:
     assert [next(pipeline), next(pipeline)] == [0, 1]
     with pytest.raises(TimeoutError, match=r"Expected batch 2 within 0\.05 s"):
         next(pipeline)
-    assert list(pipeline) == []
+    with pytest.raises(InputError, match="after TimeoutError"):
+        next(pipeline)
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
@@ -345,4 +349,4 @@ def test_an_error_while_finishing_names_the_batch(num_workers: int) -> None:
     assert [next(pipeline)[0] for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ZeroDivisionError, match="batch 3 of epoch 2"):
         next(pipeline)
-    assert list(pipeline) == []
+    assert len(list(pipeline)) == 6

@@ -129,7 +129,7 @@ class EpochIterator(Iterator[Any]):
         self._watched = watched
         self._gpu = gpu
         self._steps = steps
-        self._run_ended = False
+        self._run_ended = self._failed = False
         if watched is not None:
             weakref.finalize(self, watched.left).atexit = False
         self._pipeline: Pipeline[Any, Any] = Pipeline(
@@ -171,6 +171,9 @@ class EpochIterator(Iterator[Any]):
                 "manyhop.shutdown() or dist.destroy_process_group(). End the loop first."
             )
         moved()
+        if self._failed:  # the batch before, which is left out
+            self._failed = False
+            self._count()
         try:
             if watched is not None and progress.received != progress.rounds:
                 watched.requested(self._pipeline.close)
@@ -185,9 +188,10 @@ class EpochIterator(Iterator[Any]):
                 watched.ended()
             raise
         except BaseException as error:
-            self._pipeline.close()
             if watched is None:
+                self._failed = not self._pipeline.closed
                 raise
+            self._pipeline.close(error)  # a rank that went on alone would leave the others behind
             reason = _reason(watched, error)
             if self._steps is not None and self._steps.lacks_rows:
                 reason = _with_warning(reason or error)
@@ -195,12 +199,16 @@ class EpochIterator(Iterator[Any]):
             if reason is not None:
                 raise reason from error
             raise
-        progress.received += 1
-        if self._samples:
-            progress.sampler = self._pipeline.snapshot
+        self._count()
         if watched is not None:
             watched.received()
         return value
+
+    def _count(self) -> None:
+        """One more batch of the epoch is done."""
+        self._progress.received += 1
+        if self._samples:
+            self._progress.sampler = self._pipeline.snapshot
 
     def close(self) -> None:
         """End the threads that belong to this epoch."""

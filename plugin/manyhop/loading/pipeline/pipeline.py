@@ -16,7 +16,7 @@ from manyhop.errors import InputError, RankError
 from manyhop.loading.pipeline.stats import Stats
 from manyhop.loading.pipeline.tasks import Flag, Group, Groups, Item, T, Task
 from manyhop.loading.pipeline.workers import Crew, WorkerPool
-from manyhop.system.failure import failed_batch, note_batch
+from manyhop.system.failure import failed_batch, note_batch, text_of
 from manyhop.system.ranges import ranged
 
 
@@ -34,10 +34,14 @@ class Pipeline(Iterator[T], Generic[Item, T]):
     completes one batch ahead of the one that it hands out.
 
     Several threads may ask for batches: each batch goes to one of them, an error to the one that asked for that
-    batch, and all get ``StopIteration`` afterwards.
+    batch, and all get ``StopIteration`` after the last batch.
 
-    It ends, and its threads with it, after the last batch, an error, ``close()``, or when it is dropped (a ``break`` in
-    a loop drops it).
+    An exception of ``make`` or ``finish`` takes the place of its batch: the next call returns the next batch. What
+    leaves no next batch to go on with (an exception of ``items``, an interrupt, a timeout, a RankError) ends the
+    pipeline, and further calls raise InputError.
+
+    It ends, and its threads with it, after the last batch, such an error, ``close()``, or when it is dropped (a
+    ``break`` in a loop drops it).
 
     Args:
         items: one item per batch.
@@ -111,6 +115,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         self._ahead = self._complete + (2 * num_workers * self._groups.size if self._in_groups else 0)
         self._begun: deque[Group[Item, T]] = deque()  # without threads
         self._closed = False
+        self._ended_by: str | None = None
         weakref.finalize(self, self._flag.close).atexit = False
         self._closing = closing
         if closing is not None:
@@ -119,13 +124,18 @@ class Pipeline(Iterator[T], Generic[Item, T]):
 
     @property
     def snapshot(self) -> Any:
-        """What ``snapshot()`` gave when the item of the last batch handed out was taken; ``None`` before the first."""
+        """What ``snapshot()`` gave with the item of the last batch, which may have failed; ``None``: none yet."""
         return self._snapshot
 
     @property
     def crew(self) -> Crew | None:
         """The threads that make its batches; ``None`` where there are none."""
         return None if self._pool is None else self._pool.crew
+
+    @property
+    def closed(self) -> bool:
+        """Whether there are no further batches."""
+        return self._closed
 
     def __iter__(self) -> Pipeline[Item, T]:
         return self
@@ -141,6 +151,11 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         last_batch, step_start, self._step_start = self._last_batch, self._step_start, None
         if self._closed:
             self._stepped(step_start, start)
+            if self._ended_by is not None:  # no end of an epoch, which StopIteration would be
+                raise InputError(
+                    f"Expected no request for batches after an error that ended the epoch, got one after "
+                    f"{self._ended_by}. Begin an epoch, or go on from a state of the loader."
+                )
             raise StopIteration
         try:
             task = self._next_task()
@@ -148,17 +163,20 @@ class Pipeline(Iterator[T], Generic[Item, T]):
                 task = None
             if task is not None and self._finish is not None:
                 task.finish(self._finish)
-        except BaseException:  # an interrupt while waiting: the threads must not outlive it
-            self.close()
+        except BaseException as error:  # an interrupt while waiting: the threads must not outlive it
+            self.close(error)
             raise
-        if task is None or task.error is not None:
+        if task is None:
             self._stepped(step_start, start)
             self.close()
-            if task is None:
-                raise StopIteration
+            raise StopIteration
+        self._snapshot = task.snapshot
+        if task.error is not None:
+            self._stepped(step_start, start)
+            if task.last or not isinstance(task.error, Exception) or isinstance(task.error, RankError):
+                self.close(task.error)
             raise _as_seen_by_caller(task, self.epoch, self._replay)
         self._last_batch = task.batch
-        self._snapshot = task.snapshot
         if self._stats is not None:
             self._step_start = time.perf_counter()
             self._stats.handed((last_batch, step_start, task.batch, start, self._step_start))
@@ -184,6 +202,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             task.error = TimeoutError(
                 f"Expected batch {task.batch} within {self._timeout} s, got none. Pass a longer timeout."
             )
+            task.last = True
             return task
         if self._flag.closed:
             return None
@@ -269,7 +288,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         except Exception as error:
             self._items = None
             task: Task[Item, T] = Task(self._batch_of(self._taken), None, None, gate)
-            task.error = error
+            task.error, task.last = error, True
             return task
         batch = self._batch_of(self._taken)
         self._taken += 1
@@ -288,8 +307,14 @@ class Pipeline(Iterator[T], Generic[Item, T]):
                 self._pool.submit(Group([task], self._groups, self._flag))
             self._tasks.append(task)
 
-    def close(self) -> None:
-        """End the threads of this pipeline and drop the batches made ahead. Further calls do nothing."""
+    def close(self, error: BaseException | None = None) -> None:
+        """End the threads of this pipeline and drop the batches made ahead. Further calls do nothing.
+
+        Args:
+            error: why; further requests for batches raise an error that names it.
+        """
+        if error is not None:
+            self._ended_by = text_of(error)
         if self._closed:
             return
         self._closed = True

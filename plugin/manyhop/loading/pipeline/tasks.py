@@ -71,13 +71,15 @@ class Task(Generic[Item, T]):
     A thread refers to its task, but never to the pipeline, so that the pipeline can be dropped.
     """
 
-    __slots__ = ("batch", "complete", "done", "error", "gate", "item", "snapshot", "value")
+    __slots__ = ("batch", "complete", "done", "error", "gate", "item", "last", "snapshot", "value")
 
     def __init__(self, batch: int, item: Item | None, snapshot: Any, gate: threading.Lock | None = None) -> None:
         self.batch, self.item, self.snapshot, self.gate = batch, item, snapshot, gate
         self.complete: Callable[[], T] | None = None
         self.value: T | None = None
         self.error: BaseException | None = None
+        self.last = False
+        """Whether its error leaves no next batch."""
         self.done = threading.Lock()
         self.done.acquire()
 
@@ -105,8 +107,8 @@ class Task(Generic[Item, T]):
                 self.error = error
 
     def skip(self, error: BaseException | None) -> None:
-        """The batch will not be made."""
-        self.error = error
+        """The batch will not be made, nor those after it."""
+        self.error, self.last = error, True
         self.done.release()
 
 
