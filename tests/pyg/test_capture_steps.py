@@ -352,7 +352,7 @@ def test_embeddings_that_no_graph_can_update(both: Both, kind: str, caplog: Any)
         if kind == "sparse":
             table: Any = torch.nn.Embedding(8, 4, sparse=True)
         else:
-            table = manyhop.Embedding(8, 4, device=None if both.device == "cpu" else "cuda")
+            table = manyhop.Embedding(8, 4, placement="shared" if both.device == "cpu" else "device")
         run.model = WithIds(table).to(both.device)
         run.optimizer = torch.optim.SGD(run.model.parameters(), lr=0.1)
         run.scale = None if kind == "sparse" else manyhop.optim.SGD(table, lr=0.1)
