@@ -27,7 +27,10 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "fused": lambda p: torch.optim.AdamW(p, lr=0.02, fused=True),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
 }
-HOSTS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01)}
+HOSTS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01),
+    "RAdam": lambda p: torch.optim.RAdam(p, lr=0.01),
+}
 
 
 def train(
@@ -107,12 +110,13 @@ def test_200_steps_lose_what_eager_ones_do(data, options):
     torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected), rtol=2e-2, atol=2e-2)
 
 
-def test_an_optimizer_that_counts_on_the_host_runs_eagerly(data, caplog):
+@pytest.mark.parametrize("name", HOSTS)
+def test_an_optimizer_that_counts_on_the_host_runs_eagerly(data, caplog, name):
     with caplog.at_level(logging.WARNING, "manyhop"):
-        losses, step = train(data, captured=True, optimizer="adafactor", epochs=3)
+        losses, step = train(data, captured=True, optimizer=name, epochs=3)
     assert step.replayed == 0
     assert torch.tensor(losses).isfinite().all()
-    assert "Adafactor reads 'step' of its state on the host" in caplog.text
+    assert f"{name} reads 'step' of its state on the host" in caplog.text
 
 
 def test_a_tensor_of_the_host_in_a_batch(data, caplog):
