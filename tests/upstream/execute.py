@@ -29,6 +29,7 @@ WHY_NOT = [  # no GPU first
     (r"ConnectionError|Name or service not known|Temporary failure in name resolution", "the network"),
     (r"Neither `tensorboard` nor", "the package tensorboard"),
 ]
+WHOLE_FILE = "(the file)"  # the name of the result of a file that does not load
 SCRIPT = "script"  # the name of a script's only result
 GRACE = 60.0  # seconds that a process has to report what it has, after its time
 
@@ -149,7 +150,7 @@ def _of_tests(report: Path, status: int | None, output: str) -> Result:
         for case in ElementTree.parse(report).iter("testcase"):
             kinds = {child.tag: child.get("message") or "" for child in case}
             # A file that cannot be collected has a case without a class.
-            name = case.get("name", "") if case.get("classname") else "(the file)"
+            name = case.get("name", "") if case.get("classname") else WHOLE_FILE
             bad = kinds.get("failure", kinds.get("error"))
             result.outcomes[name] = FAILED if bad is not None else SKIPPED if "skipped" in kinds else PASSED
             if bad is not None:
@@ -157,11 +158,11 @@ def _of_tests(report: Path, status: int | None, output: str) -> Result:
                 result.messages[name] = _line(error[-1] if bad == "collection failure" and error else bad)
         if status is None:
             result.note = "stopped by the time limit"
-            result.outcomes["(the file)"] = FAILED
-            result.messages["(the file)"] = result.note
+            result.outcomes[WHOLE_FILE] = FAILED
+            result.messages[WHOLE_FILE] = result.note
     else:
-        result.outcomes["(the file)"] = FAILED
-        result.messages["(the file)"] = "time limit" if status is None else _last_line(output)
+        result.outcomes[WHOLE_FILE] = FAILED
+        result.messages[WHOLE_FILE] = "time limit" if status is None else _last_line(output)
     return result
 
 

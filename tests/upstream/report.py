@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from execute import FAILED, NOT_RUN, PASSED, SCRIPT, SKIPPED, Result
+from execute import FAILED, NOT_RUN, PASSED, SCRIPT, SKIPPED, WHOLE_FILE, Result
 from suites import TITLES, Job
 
 Counts = Counter[str]
@@ -124,6 +125,8 @@ def _row(run: Run) -> str:
 
 
 def _cell(job: Job, result: Result) -> str:
+    if result.outcomes == {WHOLE_FILE: FAILED} and result.messages[WHOLE_FILE] != "time limit":
+        return "does not load: " + _escaped(re.sub(r" \(.*", "", result.messages[WHOLE_FILE]))
     if job.tests:
         return _counts(Counter(result.outcomes.values()))
     outcome = {PASSED: "runs", FAILED: "fails", NOT_RUN: "not run"}[result.outcomes[SCRIPT]]

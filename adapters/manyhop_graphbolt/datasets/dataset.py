@@ -36,12 +36,20 @@ _OF_NODES = ("seeds", "seed_nodes", "node_pairs", "negative_srcs", "negative_dst
 _SETS = ("train_set", "validation_set", "test_set")
 
 
+def _undefined(owner: object) -> Any:
+    raise NotImplementedError
+
+
 class Task:
-    """The base of tasks: ``metadata``, ``train_set``, ``validation_set`` and ``test_set``."""
+    """The base of tasks. Subclasses define all of its properties."""
+
+    metadata = train_set = validation_set = test_set = property(_undefined)
 
 
 class Dataset:
-    """The base of datasets: ``tasks``, ``graph``, ``feature``, ``dataset_name`` and ``all_nodes_set``."""
+    """The base of datasets. Subclasses define all of its properties."""
+
+    tasks = graph = feature = dataset_name = all_nodes_set = property(_undefined)
 
 
 class OnDiskTask(Task):
