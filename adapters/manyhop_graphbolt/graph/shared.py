@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import mmap
@@ -122,6 +121,8 @@ def _begin(text: bytes) -> int:
 
 def _claim(path: Path) -> int:
     """Return a new file of this name, locked until its last descriptor and mapping are closed."""
+    import fcntl  # POSIX systems have it
+
     while True:
         file = _open_own(path, os.O_CREAT)
         try:
