@@ -11,18 +11,17 @@ from manyhop.errors import MissingExtraError
 from manyhop_dgl import compat
 
 if TYPE_CHECKING:
-    from manyhop_dgl.edges.negatives import GlobalUniform, PerSourceUniform, Uniform
-    from manyhop_dgl.edges.prediction import EdgePredictionSampler, as_edge_prediction_sampler
-    from manyhop_dgl.edges.tensors import EdgeTensors
     from manyhop_dgl.graph.graph import Graph
     from manyhop_dgl.graph.sharing import share
     from manyhop_dgl.loader.loader import DataLoader
     from manyhop_dgl.samplers.blocks import to_blocks
+    from manyhop_dgl.samplers.edges import EdgePredictionSampler, as_edge_prediction_sampler
     from manyhop_dgl.samplers.features import sample_tensors
     from manyhop_dgl.samplers.labor import LaborSampler
+    from manyhop_dgl.samplers.negatives import GlobalUniform, PerSourceUniform, Uniform
     from manyhop_dgl.samplers.neighbor import MultiLayerFullNeighborSampler, MultiLayerNeighborSampler, NeighborSampler
     from manyhop_dgl.samplers.pinsage import PinSAGESampler, RandomWalkNeighborSampler
-    from manyhop_dgl.samplers.tensors import BlockEdges, BlockTensors
+    from manyhop_dgl.samplers.tensors import BlockEdges, BlockTensors, EdgeTensors
     from manyhop_dgl.samplers.walks import node2vec_random_walk, random_walk
     from manyhop_dgl.swap import install, uninstall
     from manyhop_dgl.training.capture import capture
@@ -32,19 +31,19 @@ _MODULES = {
     "BlockEdges": "samplers.tensors",
     "BlockTensors": "samplers.tensors",
     "DataLoader": "loader.loader",
-    "EdgePredictionSampler": "edges.prediction",
-    "EdgeTensors": "edges.tensors",
-    "GlobalUniform": "edges.negatives",
+    "EdgePredictionSampler": "samplers.edges",
+    "EdgeTensors": "samplers.tensors",
+    "GlobalUniform": "samplers.negatives",
     "Graph": "graph.graph",
     "LaborSampler": "samplers.labor",
     "MultiLayerFullNeighborSampler": "samplers.neighbor",
     "MultiLayerNeighborSampler": "samplers.neighbor",
     "NeighborSampler": "samplers.neighbor",
-    "PerSourceUniform": "edges.negatives",
+    "PerSourceUniform": "samplers.negatives",
     "PinSAGESampler": "samplers.pinsage",
     "RandomWalkNeighborSampler": "samplers.pinsage",
-    "Uniform": "edges.negatives",
-    "as_edge_prediction_sampler": "edges.prediction",
+    "Uniform": "samplers.negatives",
+    "as_edge_prediction_sampler": "samplers.edges",
     "capture": "training.capture",
     "install": "swap",
     "node2vec_random_walk": "samplers.walks",

@@ -10,10 +10,10 @@ from dgl.dataloading import negative_sampler
 import manyhop_graphbolt as graphbolt
 from manyhop.loading import Swap
 from manyhop_dgl.compat import unavailable
-from manyhop_dgl.edges.negatives import GlobalUniform, PerSourceUniform
-from manyhop_dgl.edges.prediction import EdgePredictionSampler, as_edge_prediction_sampler
 from manyhop_dgl.loader.loader import DataLoader
+from manyhop_dgl.samplers.edges import EdgePredictionSampler, as_edge_prediction_sampler
 from manyhop_dgl.samplers.labor import LaborSampler
+from manyhop_dgl.samplers.negatives import GlobalUniform, PerSourceUniform
 from manyhop_dgl.samplers.neighbor import MultiLayerFullNeighborSampler, NeighborSampler
 from manyhop_dgl.samplers.pinsage import PinSAGESampler, RandomWalkNeighborSampler
 from manyhop_dgl.samplers.walks import node2vec_random_walk, random_walk

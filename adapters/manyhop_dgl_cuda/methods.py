@@ -18,7 +18,7 @@ from dgl.function.message import BinaryMessageFunction, CopyMessageFunction
 from dgl.function.reducer import SimpleReduceFunction
 from torch import Tensor
 
-from manyhop_dgl.graph.dgl_frames import make_column, values_of
+from manyhop_dgl.samplers.blocks import make_column, values_of
 from manyhop_dgl_cuda import fused
 from manyhop_dgl_cuda.index import TorchGraphIndex
 

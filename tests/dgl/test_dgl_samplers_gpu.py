@@ -8,9 +8,8 @@ import manyhop.sampling
 import manyhop_dgl
 from manyhop.graph import PlacedGraph
 from manyhop.sampling import BatchKey, GPUSampler
-from manyhop_dgl.samplers.cut import cut
-from manyhop_dgl.samplers.labor_arguments import LaborArguments
-from manyhop_dgl.samplers.plan import CPU, Arguments, Plans
+from manyhop_dgl.samplers.labor import LaborArguments
+from manyhop_dgl.samplers.plan import CPU, Arguments, Plans, cut
 
 KEY = BatchKey(3, 1, 4)
 ON_CPU = pytest.param("cpu", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is off"))

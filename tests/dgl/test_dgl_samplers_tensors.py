@@ -15,8 +15,8 @@ from manyhop.loading import BatchContext
 from manyhop.loading.pipeline import Counts, Padder, pad_sizes
 from manyhop.sampling import BatchKey
 from manyhop.sampling.gpu import lookup
-from manyhop_dgl.samplers import cut
-from manyhop_dgl.samplers.cut import cut_all
+from manyhop_dgl.samplers import plan as plans
+from manyhop_dgl.samplers.plan import cut_all
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
@@ -150,7 +150,7 @@ def test_columns_of_a_gpu(monkeypatch):
     samples = [plan.engine.sample(plan.request(some, KEY, None)) for some in seeds]
     pad = Padder(pad_sizes([Counts.of(sample) for sample in samples]), num_trees=9)
     wanted = cut_all(samples) + cut_all(samples, pad=pad)
-    monkeypatch.setattr(cut, "_fill", lookup.fill)
+    monkeypatch.setattr(plans, "_fill", lookup.fill)
     monkeypatch.setattr(lookup, "_MOST_TILES", 1)
     found = cut_all(samples) + cut_all(samples, pad=pad)
     assert all(same_tensors(*both) for both in zip(found, wanted, strict=True))

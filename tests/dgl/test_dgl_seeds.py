@@ -13,7 +13,7 @@ import manyhop_dgl
 from manyhop.errors import StateError
 from manyhop_dgl import LaborSampler, NeighborSampler, PerSourceUniform, as_edge_prediction_sampler
 from manyhop_dgl.compat import activation
-from manyhop_dgl.samplers import seeding as seeding_
+from manyhop_dgl.samplers import keys
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
@@ -130,7 +130,7 @@ def test_worker_processes_of_dgl_draw_differently():
 
 
 def test_a_process_that_has_imported_nothing_else_yet():
-    script = "import manyhop_dgl, dgl; dgl.seed(3); from manyhop_dgl.samplers.seeding import draw; print(draw())"
+    script = "import manyhop_dgl, dgl; dgl.seed(3); from manyhop_dgl.samplers.keys import draw; print(draw())"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     torch.manual_seed(3)
     assert done.stdout == f"{int(torch.empty((), dtype=torch.int64).random_())}\n", done.stderr
@@ -145,7 +145,7 @@ def test_dgl_that_was_imported_before(monkeypatch):
     monkeypatch.setattr(activation.multiprocessing.spawn, "get_preparation_data", None)
     activation.activate()
     module._CAPI_SetSeed(3)
-    first = seeding_.draw()
+    first = keys.draw()
     torch.manual_seed(3)
     assert first == int(torch.empty((), dtype=torch.int64).random_())
     assert calls == [3]

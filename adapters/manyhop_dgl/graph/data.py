@@ -1,23 +1,225 @@
-"""The part of a graph that holds data: frames of nodes and edges beside the tables of its edges."""
+"""The part of a graph that holds its edges and its data by type; ``g.nodes`` and ``g.edges``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from manyhop import arguments
+from manyhop.arguments import as_tensor
 from manyhop.errors import InputError
 from manyhop.features import DistributedRows, ShardedRows
-from manyhop.graph import EdgeType, NodeType
+from manyhop.graph import EdgeType, NodeType, has_edges, in_degrees
 from manyhop.memory.stores import TopologyPlace
-from manyhop_dgl.graph.frames import Frame, TypedData
-from manyhop_dgl.graph.home import Home
-from manyhop_dgl.graph.queries import Queries
+from manyhop_dgl.graph.frames import Frame, Home, TypedData
 from manyhop_dgl.graph.structure import OwnStructure, Tables
-from manyhop_dgl.graph.types import Types
 from manyhop_embedding import Embedding
+
+
+class Types:
+    """The types of one graph.
+
+    Args:
+        ntypes: node types, in order.
+        canonical_etypes: edge types ``(src, relation, dst)``, in order.
+    """
+
+    def __init__(self, ntypes: Sequence[NodeType], canonical_etypes: Sequence[EdgeType]) -> None:
+        self.ntypes, self.canonical_etypes = list(ntypes), list(canonical_etypes)
+
+    def node_type(self, name: object) -> NodeType:
+        """A node type by its name; by ``None``, the only one.
+
+        Raises:
+            InputError: no such type; ``None`` where there are several.
+        """
+        if name is None and len(self.ntypes) == 1:
+            return self.ntypes[0]
+        if name is None:
+            raise InputError(f"Expected a node type, as the graph has several: {self.ntypes}.")
+        if name not in self.ntypes:
+            raise InputError(f"Unknown node type {name!r}. The graph has: {self.ntypes}.")
+        return str(name)
+
+    def edge_type(self, name: object) -> EdgeType:
+        """A canonical edge type by itself, or by the name of its relation; by ``None``, the only one.
+
+        Raises:
+            InputError: no such type; a name that several have; ``None`` where there are several.
+        """
+        known = self.canonical_etypes
+        if name is None:
+            if len(known) == 1:
+                return known[0]
+            raise InputError(f"Expected an edge type, as the graph has several: {known}.")
+        if isinstance(name, str):
+            found = [t for t in known if t[1] == name]
+            if len(found) > 1:
+                raise InputError(
+                    f"Expected one edge type, but {name!r} is the name of several: {found}. Name all three."
+                )
+        else:
+            found = [t for t in known if t == name]
+        if not found:
+            raise InputError(f"Unknown edge type {name!r}. The graph has: {known}.")
+        return found[0]
+
+    def title(self, kind: NodeType | EdgeType, ends: str) -> str:
+        """Whose data something is, for errors."""
+        alone = len(self.ntypes) == 1 and len(self.canonical_etypes) == 1
+        return f"the {ends}" if alone else f"the {ends} of type {kind!r}"
+
+
+def as_ids(ids: Any, bound: int, what: str) -> tuple[Tensor, bool]:
+    """Ids in any form that DGL takes, as ``[n] int64``, and whether it was a single one, not in a tensor.
+
+    Raises:
+        InputError: no ids, or ids that are not in ``[0, bound)``.
+    """
+    single = not isinstance(ids, Tensor | np.ndarray) and hasattr(ids, "__index__")
+    tensor = as_tensor(what, ids)
+    if tensor.dim() == 0:
+        tensor = tensor.view(1)
+    if tensor.dtype == torch.bool:
+        if tensor.shape != (bound,):
+            raise InputError(f"Expected a mask of {what} of shape [{bound}], got {list(tensor.shape)}.")
+        return tensor.nonzero().view(-1), False
+    if tensor.device.type != "cpu":
+        raise InputError(f"Expected {what} on the CPU, where the graph is, got ids on {tensor.device}.")
+    return arguments.as_ids(what, tensor, bound).long(), single
+
+
+_ALL = "__ALL__"
+
+
+class Queries:
+    """The part of a :class:`manyhop_dgl.Graph` that looks at its edges only."""
+
+    tables: Tables
+    types: Types
+
+    @property
+    def ntypes(self) -> list[NodeType]:
+        """Node types, in order."""
+        return list(self.types.ntypes)
+
+    @property
+    def etypes(self) -> list[str]:
+        """Names of the relations, one per edge type, in order."""
+        return [t[1] for t in self.types.canonical_etypes]
+
+    @property
+    def canonical_etypes(self) -> list[EdgeType]:
+        """Edge types ``(src, relation, dst)``, in order."""
+        return list(self.types.canonical_etypes)
+
+    srctypes = dsttypes = ntypes
+
+    def to_canonical_etype(self, etype: str | EdgeType) -> EdgeType:
+        """The canonical edge type of a relation."""
+        return self.types.edge_type(etype)
+
+    def get_ntype_id(self, ntype: NodeType | None) -> int:
+        """The place of a node type among ``ntypes``."""
+        return self.types.ntypes.index(self.types.node_type(ntype))
+
+    def get_etype_id(self, etype: str | EdgeType | None) -> int:
+        """The place of an edge type among ``canonical_etypes``."""
+        return self.types.canonical_etypes.index(self.types.edge_type(etype))
+
+    @property
+    def idtype(self) -> torch.dtype:
+        """Dtype of ids in blocks."""
+        return self.tables.idtype
+
+    @property
+    def device(self) -> torch.device:
+        """The CPU: edges and data are in host memory, wherever batches go."""
+        return torch.device("cpu")
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether there is one node type and one edge type."""
+        return len(self.types.ntypes) == 1 and len(self.types.canonical_etypes) == 1
+
+    is_block = False
+
+    def num_nodes(self, ntype: NodeType | None = None) -> int:
+        """Nodes of a type; of all types together by default."""
+        counts = self.tables.graph.num_nodes
+        return sum(counts.values()) if ntype is None else counts[self.types.node_type(ntype)]
+
+    def num_edges(self, etype: str | EdgeType | None = None) -> int:
+        """Edges of a type; of all types together by default."""
+        graph = self.tables.graph
+        edge_types = graph.edge_types if etype is None else (self.types.edge_type(etype),)
+        return sum(map(graph.num_edges, edge_types))
+
+    number_of_nodes = num_src_nodes = num_dst_nodes = num_nodes
+    number_of_edges = num_edges
+
+    def find_edges(self, eid: object, etype: str | EdgeType | None = None) -> tuple[Tensor, Tensor]:
+        """Sources and destinations of edges, both ``[n]`` of ``idtype``."""
+        edge_type = self.types.edge_type(etype)
+        ids, _ = as_ids(eid, self.tables.graph.num_edges(edge_type), f"edges of {edge_type}")
+        row, col = self.tables.edge_list(edge_type)
+        return row[ids].to(self.idtype), col[ids].to(self.idtype)
+
+    def in_degrees(self, v: object = _ALL, etype: str | EdgeType | None = None) -> Any:
+        """``[n]`` of ``idtype``: edges of a type into nodes (all of them by default); an integer for a single node."""
+        edge_type = self.types.edge_type(etype)
+        graph = self.tables.graph
+        if isinstance(v, str) and v == _ALL:
+            return in_degrees(graph, edge_type).to(self.idtype)
+        ids, single = as_ids(v, graph.num_nodes[edge_type[2]], f"nodes of type {edge_type[2]!r}")
+        degrees = in_degrees(graph, edge_type, ids)
+        return int(degrees) if single else degrees.to(self.idtype)
+
+    def out_degrees(self, u: object = _ALL, etype: str | EdgeType | None = None) -> Any:
+        """``[n]`` of ``idtype``: edges of a type out of nodes (all by default); an integer for a single node."""
+        edge_type = self.types.edge_type(etype)
+        degrees = self.tables.degrees_out(edge_type)
+        if isinstance(u, str) and u == _ALL:
+            return degrees.to(self.idtype)
+        ids, single = as_ids(u, self.tables.graph.num_nodes[edge_type[0]], f"nodes of type {edge_type[0]!r}")
+        return int(degrees[ids]) if single else degrees[ids].to(self.idtype)
+
+    def has_edges_between(self, u: object, v: object, etype: str | EdgeType | None = None) -> Any:
+        """``[n] bool``: whether there is an edge from ``u[i]`` to ``v[i]``; one truth value for single nodes.
+
+        Raises:
+            InputError: nodes that do not exist; numbers of sources and destinations that differ, of which none is 1.
+        """
+        edge_type = self.types.edge_type(etype)
+        num_nodes = self.tables.graph.num_nodes
+        src, one_src = as_ids(u, num_nodes[edge_type[0]], f"nodes of type {edge_type[0]!r}")
+        dst, one_dst = as_ids(v, num_nodes[edge_type[2]], f"nodes of type {edge_type[2]!r}")
+        if len(src) != len(dst) and 1 not in (len(src), len(dst)):
+            raise InputError(f"Expected as many sources as destinations, got {len(src)} and {len(dst)}.")
+        n = max(len(src), len(dst)) if len(src) and len(dst) else 0
+        found = has_edges(self.tables.graph, edge_type, src.expand(n), dst.expand(n))
+        return bool(found) if one_src and one_dst else found
+
+    def formats(self, formats: str | list[str] | None = None) -> Any:
+        """Which sparse formats there are; given some, the graph itself: its tables are CSC, and made as needed.
+
+        Raises:
+            InputError: a format other than ``"coo"``, ``"csr"`` and ``"csc"``.
+        """
+        if formats is None:
+            return {"created": ["csc"], "not created": ["coo", "csr"]}
+        given = [formats] if isinstance(formats, str) else list(formats)
+        if not given or not set(given) <= {"coo", "csr", "csc"}:
+            raise InputError(f"Expected formats among 'coo', 'csr' and 'csc', got {formats!r}.")
+        return self
+
+    def create_formats_(self) -> None:
+        """Nothing: the tables that samplers read are there."""
 
 
 class GraphData(Queries):
@@ -105,3 +307,68 @@ class GraphData(Queries):
             for value in frame.values():
                 if not isinstance(value, Embedding):
                     yield value.rows if isinstance(value, ShardedRows | DistributedRows) else value
+
+
+class Nodes:
+    """``g.nodes``."""
+
+    def __init__(self, graph: GraphData) -> None:
+        self._graph = graph
+
+    def __call__(self, ntype: NodeType | None = None) -> Tensor:
+        """``[num_nodes]`` of ``idtype``: 0, 1, 2, ..."""
+        node_type = self._graph.types.node_type(ntype)
+        return torch.arange(self._graph.num_nodes(node_type), dtype=self._graph.idtype)
+
+    def __getitem__(self, ntype: NodeType | None) -> DataOf:
+        return DataOf(self._graph.node_frames[self._graph.types.node_type(ntype)])
+
+
+class Edges:
+    """``g.edges``."""
+
+    def __init__(self, graph: GraphData) -> None:
+        self._graph = graph
+
+    def __call__(self, form: str = "uv", order: str = "eid", etype: str | EdgeType | None = None) -> Any:
+        """All edges of a type.
+
+        Args:
+            form: ``"uv"``: (sources, destinations); ``"eid"``: the ids of the edges; ``"all"``: all three. Each is
+                ``[num_edges]`` of ``idtype``.
+            order: ``"eid"``: by edge id; ``"srcdst"``: by source, then by destination.
+            etype: which.
+        """
+        graph = self._graph
+        if form not in ("uv", "eid", "all") or order not in ("eid", "srcdst"):
+            raise InputError(f"Expected form 'uv', 'eid' or 'all', order 'eid' or 'srcdst', got {form!r}, {order!r}.")
+        row, col = graph.tables.edge_list(graph.types.edge_type(etype))
+        ids = torch.arange(len(row))
+        if order == "srcdst":
+            ids = torch.sort(col, stable=True).indices
+            ids = ids[torch.sort(row[ids], stable=True).indices]
+            row, col = row[ids], col[ids]
+        ends = row.to(graph.idtype), col.to(graph.idtype)
+        eid = ids.to(graph.idtype)
+        return ends if form == "uv" else eid if form == "eid" else (*ends, eid)
+
+    def __getitem__(self, etype: str | EdgeType | None) -> DataOf:
+        return DataOf(self._graph.edge_frames[self._graph.types.edge_type(etype)])
+
+
+class DataOf:
+    """``g.nodes[ntype]`` and ``g.edges[etype]``."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    @property
+    def data(self) -> MutableMapping[str, Any]:
+        """Name -> tensor ``[num_nodes or num_edges, ...]``."""
+        return self._frame
+
+    @data.setter
+    def data(self, value: Mapping[str, object]) -> None:
+        items = dict(value)
+        self._frame.clear()
+        self._frame.update(items)

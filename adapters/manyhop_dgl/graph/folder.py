@@ -1,15 +1,16 @@
-"""Graphs on disk as ``manyhop_dgl.Graph``, and back."""
+"""Graphs in folders, and as DGL's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from manyhop import files
+from manyhop.errors import MissingExtraError
 from manyhop.features import CacheSize
 from manyhop.files import Rows, StoredGraph
 from manyhop.files.stored_graph import tensor_of
@@ -17,9 +18,40 @@ from manyhop.graph import EdgeInput, build_graph
 from manyhop.loading import folders
 from manyhop.memory.stores import StorePlace, check_place
 from manyhop_dgl.graph.data import GraphData
-from manyhop_dgl.graph.frames import Frame, whole
-from manyhop_dgl.graph.home import Home
+from manyhop_dgl.graph.frames import Frame, Home, whole
 from manyhop_dgl.graph.structure import Tables
+
+if TYPE_CHECKING:
+    from dgl import DGLGraph
+
+
+def to_dgl(graph: GraphData) -> DGLGraph:
+    """A ``DGLGraph`` with the same edges, ids and data.
+
+    Raises:
+        FeatureError: data that is spread over nodes or GPUs, or trainable.
+        MissingExtraError: DGL is not installed.
+    """
+    try:
+        import dgl
+    except ModuleNotFoundError as error:
+        if error.name != "dgl":
+            raise
+        raise MissingExtraError("dgl", "dgl", "manyhop_dgl.Graph.to_dgl") from None
+    tables, idtype = graph.tables.graph, graph.idtype
+    edges = {}
+    for edge_type, csc in tables.csc.items():
+        perm = torch.empty(0, dtype=idtype) if csc.perm is None else csc.perm.to(idtype)
+        edges[edge_type] = "csc", (csc.colptr.to(idtype), csc.row.to(idtype), perm)
+    g = dgl.heterograph(edges, num_nodes_dict=dict(tables.num_nodes), idtype=idtype)
+    for node_type, nodes in graph.node_frames.items():
+        for name, value in nodes.items():
+            g.nodes[node_type].data[name] = whole(name, value)
+    for edge_type, columns in graph.edge_frames.items():
+        for name, value in columns.items():
+            g.edges[edge_type].data[name] = whole(name, value)
+    return g
+
 
 G = TypeVar("G", bound=GraphData)
 

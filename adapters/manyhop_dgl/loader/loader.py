@@ -23,17 +23,16 @@ from manyhop.memory.placement import GPUMode
 from manyhop.sampling.engines import suits_cugraph
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import forget_changed
-from manyhop_dgl.loader.batches import Batches
-from manyhop_dgl.loader.checks import (
+from manyhop_dgl.loader.batches import Batches, FrameColumns
+from manyhop_dgl.loader.cores import CoreControl, WorkerInit
+from manyhop_dgl.loader.options import (
+    LoaderOptions,
     check_graph,
     check_places,
     check_torch_arguments,
     find_device,
     with_graph,
 )
-from manyhop_dgl.loader.columns import FrameColumns
-from manyhop_dgl.loader.cores import CoreControl, WorkerInit
-from manyhop_dgl.loader.options import LoaderOptions
 from manyhop_dgl.loader.padding import Padding, check_pad
 from manyhop_dgl.loader.prefetched import Prefetched, sampler_of_nodes
 from manyhop_dgl.loader.ranks import LoaderFacts, check_sharded, over_nodes
@@ -42,8 +41,8 @@ from manyhop_dgl.loader.source import Source, nodes_of_seeds
 from manyhop_dgl.loader.storages import Prefetcher, Prefetching, as_storage
 from manyhop_dgl.loader.tensors import TensorPrefetcher, check_tensors, samples_tensors
 from manyhop_dgl.samplers.arguments import check_sampler
+from manyhop_dgl.samplers.keys import draw
 from manyhop_dgl.samplers.neighbor import EngineSampler
-from manyhop_dgl.samplers.seeding import draw
 
 _finding_gpu = threading.Lock()
 

@@ -21,12 +21,11 @@ from manyhop.loading.padding import (
     mask_of,
 )
 from manyhop.loading.pipeline import Counts, Padder, PadSizes, pad_sizes
-from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.seeds import GivenBatches, Seeds
 from manyhop_dgl.loader.tensors import samples_tensors
-from manyhop_dgl.samplers.cut import Pad as PadSamples
-from manyhop_dgl.samplers.tensors import BlockTensors
+from manyhop_dgl.samplers.plan import Pad as PadSamples
+from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
 from manyhop_dgl.typing import Names, Pairs
 
 _MARGIN: Final = 0.1

@@ -9,11 +9,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import dgl
 from dgl.dataloading import BlockSampler
 
-from manyhop_dgl.edges.prediction import EdgePredictionSampler
-from manyhop_dgl.graph.dgl_frames import values_of
 from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.loader.storages import MissingDataError
+from manyhop_dgl.samplers.blocks import values_of
+from manyhop_dgl.samplers.edges import EdgePredictionSampler
 from manyhop_dgl.samplers.features import wanted
 from manyhop_dgl.typing import Names
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import dgl
 import torch
 from dgl.dataloading import BlockSampler
 from torch import Tensor
@@ -13,30 +14,86 @@ from torch import Tensor
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.loading import current_turn, next_key
-from manyhop.loading.pipeline import Stats
+from manyhop.loading.pipeline import Padded, Stats
 from manyhop.memory.placement import GPUPlace
 from manyhop.sampling import BatchKey
 from manyhop.sampling.engines import Engine
 from manyhop.system.ranges import ranged
-from manyhop_dgl.edges.prediction import as_tensors
-from manyhop_dgl.edges.tensors import EdgeTensors
 from manyhop_dgl.graph.graph import Graph as OwnGraph
 from manyhop_dgl.graph.topology import Topology
-from manyhop_dgl.loader.counts import counts_of
-from manyhop_dgl.loader.gpu_seeds import MOST, GPUSeeds, SeedsOfBatches
 from manyhop_dgl.loader.prefetched import sampler_of_nodes
-from manyhop_dgl.loader.seeds import Indices, Seeds
+from manyhop_dgl.loader.seeds import MOST, GPUSeeds, Indices, Seeds, SeedsOfBatches
 from manyhop_dgl.loader.tensors import TensorPrefetcher
 from manyhop_dgl.loader.view import LoaderView
+from manyhop_dgl.nested import all_in_nested
 from manyhop_dgl.samplers.arguments import read_exclude, read_seeds, same_device
-from manyhop_dgl.samplers.cut import Pad
+from manyhop_dgl.samplers.edges import as_tensors
 from manyhop_dgl.samplers.neighbor import EngineSampler, NeighborSampler
-from manyhop_dgl.samplers.plan import CPU, Arguments, Plan
-from manyhop_dgl.samplers.tensors import BlockTensors
+from manyhop_dgl.samplers.plan import CPU, Arguments, Pad, Plan
+from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
 from manyhop_dgl.typing import GraphLike
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
+
+
+def counts_of(batches: Sequence[object], indices: object = None) -> dict[str, int]:
+    """Return seeds, nodes and edges of batches, without padding, as ``Stats.count`` takes them.
+
+    Args:
+        batches: samples, or what a sampler returned.
+        indices: seeds of the latter.
+    """
+    seeds = nodes = edges = 0
+    others: list[dict[str, int]] = []
+    for batch in batches:
+        if isinstance(batch, BlockTensors) and batch.padding is None:
+            hops = batch.hops
+            seeds += sum(hops.num_nodes[0].values())
+            nodes += sum(hops.num_nodes[-1].values())
+            for of_hops in hops.num_edges.values():
+                edges += sum(of_hops)
+        else:
+            others.append(_counts_of(batch, indices))
+    total = {"seeds": seeds, "nodes": nodes, "edges": edges}
+    for counts in others:
+        for name, number in counts.items():
+            total[name] = total.get(name, 0) + number
+    return total
+
+
+def _counts_of(batch: object, indices: object) -> dict[str, int]:
+    if isinstance(batch, BlockTensors):
+        assert batch.padding is not None
+        return _without_padding(batch, batch.padding)
+    if isinstance(batch, EdgeTensors):
+        if batch.sample.padding is not None:
+            return _without_padding(batch, batch.sample.padding)
+        return counts_of([batch.sample]) | {"seeds": _total(batch.ids)}
+    blocks = batch[-1] if isinstance(batch, tuple) and batch and isinstance(batch[-1], list) else batch
+    graphs = all_in_nested(dgl.DGLGraph, blocks)
+    given = batch[0] if isinstance(batch, tuple) and batch and not all_in_nested(dgl.DGLGraph, batch[0]) else None
+    return {
+        "seeds": _total(indices),
+        "nodes": sum(g.num_src_nodes() for g in graphs[:1]) if given is None else _total(given),
+        "edges": sum(g.num_edges() for g in graphs),
+    }
+
+
+def _without_padding(batch: BlockTensors | EdgeTensors, padded: Padded) -> dict[str, int]:
+    seeds = sum(hops[0] for hops in padded.counts.nodes.values())
+    if isinstance(batch, EdgeTensors):
+        seeds = sum((batch.num_edges or {}).values())
+    nodes, edges = (sum(map(sum, by_type.values())) for by_type in (padded.counts.nodes, padded.counts.edges))
+    return {"seeds": seeds, "nodes": nodes, "edges": edges, "padded": 1, "fit": int(padded.grown == 0)}
+
+
+def _total(values: object) -> int:
+    """Entries of a tensor, or of all tensors in a dictionary; 0 for what is neither."""
+    if isinstance(values, Mapping):
+        return sum(map(_total, values.values()))
+    return values.shape[0] if isinstance(values, Tensor) else 0
+
 
 Sample: TypeAlias = BlockTensors | EdgeTensors
 Finish: TypeAlias = Callable[[], list[Sample]]

@@ -20,16 +20,22 @@ from manyhop.features import DistributedRows, RowRequest, ShardedRows
 from manyhop.graph import EdgeType
 from manyhop.loading.pipeline import PaddedRows, clear_rows
 from manyhop.system.arrays import version_of
-from manyhop_dgl.edges.pair_graphs import index_of_pairs
-from manyhop_dgl.edges.prediction import EdgePredictionSampler
-from manyhop_dgl.edges.tensors import EdgeTensors
-from manyhop_dgl.graph.dgl_frames import frames_of_ids, make_column, make_frame
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.loader.prefetched import Data, Prefetched, sampler_of_nodes
 from manyhop_dgl.loader.storages import Assign, Filled, Gather, Prefetching, bytes_of
-from manyhop_dgl.samplers.blocks import Frames, each_of, lazy_frames, make_blocks, put_rows
+from manyhop_dgl.samplers.blocks import (
+    Frames,
+    each_of,
+    frames_of_ids,
+    lazy_frames,
+    make_blocks,
+    make_column,
+    make_frame,
+    put_rows,
+)
+from manyhop_dgl.samplers.edges import EdgePredictionSampler, index_of_pairs
 from manyhop_dgl.samplers.neighbor import EngineSampler
-from manyhop_dgl.samplers.tensors import BlockTensors
+from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
 from manyhop_dgl.typing import Pairs
 from manyhop_embedding import Embedding
 

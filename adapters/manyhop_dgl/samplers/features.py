@@ -26,8 +26,8 @@ from manyhop_dgl.samplers.arguments import (
     read_seeds,
     same_device,
 )
+from manyhop_dgl.samplers.keys import next_key
 from manyhop_dgl.samplers.plan import Arguments, Plans, as_device
-from manyhop_dgl.samplers.seeding import next_key
 from manyhop_dgl.samplers.tensors import BlockTensors, only
 from manyhop_dgl.typing import Fanouts, GraphLike, Names
 

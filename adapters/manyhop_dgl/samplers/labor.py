@@ -2,20 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from dgl.dataloading import BlockSampler
 from dgl.dataloading import LaborSampler as LaborSamplerOfDGL
 
 from manyhop.arguments import flag
 from manyhop.errors import InputError
-from manyhop.sampling import BatchKey
+from manyhop.sampling import BatchKey, LaborSpec
 from manyhop_dgl.graph.structure import EdgeDir
-from manyhop_dgl.graph.topology import check_choice_of_edges
-from manyhop_dgl.samplers.arguments import check_name, freeze_fanouts, integer
+from manyhop_dgl.graph.topology import Topology, check_choice_of_edges
+from manyhop_dgl.samplers.arguments import check_name, freeze_fanouts, integer, read_fanouts
 from manyhop_dgl.samplers.keys import Keys
-from manyhop_dgl.samplers.labor_arguments import LaborArguments
 from manyhop_dgl.samplers.neighbor import EngineSampler
+from manyhop_dgl.samplers.plan import Arguments
 from manyhop_dgl.typing import Fanouts, Names
+
+
+@dataclass(frozen=True)
+class LaborArguments(Arguments):
+    """How neighbours are sampled by LABOR, in the user's terms."""
+
+    importance_sampling: int = 0
+    layer_dependency: bool = False
+    batch_dependency: int = 1
+
+    def spec(self, topology: Topology) -> LaborSpec:
+        """How the engine samples them."""
+        return LaborSpec(
+            fanouts=read_fanouts(self.fanouts, topology),
+            method="poisson",
+            importance=self.importance_sampling,
+            layer_dependency=self.layer_dependency,
+            batch_dependency=self.batch_dependency,
+            weighted=topology.weighted,
+        )
+
+    def check(self, device: torch.device) -> None:
+        """Raise InputError where a device cannot sample so."""
+        if device.type != "cpu" and self.importance_sampling != 0:
+            raise InputError(
+                f"Expected importance_sampling=0 for sampling on {device}, got {self.importance_sampling}, which the "
+                "CPU can do: leave device out, or importance_sampling."
+            )
 
 
 class LaborSampler(EngineSampler):

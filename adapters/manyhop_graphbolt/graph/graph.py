@@ -18,7 +18,7 @@ from manyhop.memory.stores import TopologyPlace
 from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest
 from manyhop.sampling.random import Use, below, draw, make_key
 from manyhop.system.progress import to_device
-from manyhop_dgl.samplers.seeding import next_key
+from manyhop_dgl.samplers.keys import next_key
 from manyhop_graphbolt.features.tensors import pinned
 from manyhop_graphbolt.graph.fused_csc import ATTRIBUTES, FusedCSC
 from manyhop_graphbolt.graph.layers import thinned

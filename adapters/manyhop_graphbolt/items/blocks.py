@@ -41,8 +41,14 @@ def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
     """One layer; ``with_nodes``: with the ids of its source nodes."""
     import dgl
 
-    from manyhop_dgl.graph.dgl_frames import frames_of_ids, make_column, make_frame
-    from manyhop_dgl.samplers.blocks import block_kind, index_of_dgl, relation_maker
+    from manyhop_dgl.samplers.blocks import (
+        block_kind,
+        frames_of_ids,
+        index_of_dgl,
+        make_column,
+        make_frame,
+        relation_maker,
+    )
 
     csc, ids = _by_type(subgraph.sampled_csc, HOMOGENEOUS_EDGE), _by_type(subgraph.original_edge_ids, HOMOGENEOUS_EDGE)
     rows = _by_type(subgraph.original_row_node_ids, HOMOGENEOUS_NODE)

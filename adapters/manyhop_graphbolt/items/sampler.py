@@ -18,7 +18,7 @@ from manyhop.loading.pipeline import BatchPlan, Deal, ItemParts, check_num_parts
 from manyhop.ranks import control
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, fold, make_key
-from manyhop_dgl.samplers.seeding import draw
+from manyhop_dgl.samplers.keys import draw
 from manyhop_graphbolt.items.minibatch import MiniBatch, Minibatcher, minibatcher_default
 from manyhop_graphbolt.items.sets import HeteroItemSet, ItemSet, batched, collated, own_item_set
 from manyhop_graphbolt.pipes import DataPipe

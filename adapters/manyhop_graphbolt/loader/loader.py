@@ -27,7 +27,7 @@ from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.ranks.world import current_rank
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
-from manyhop_dgl.samplers.seeding import draw
+from manyhop_dgl.samplers.keys import draw
 from manyhop_graphbolt.items.minibatch import MiniBatch, minibatcher_default
 from manyhop_graphbolt.items.sampler import DistributedItemSampler, ItemSampler
 from manyhop_graphbolt.loader.batches import Batches

@@ -16,8 +16,8 @@ from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading.pipeline import Padded
 from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.engines import Engine
-from manyhop_dgl.samplers.cut import columns_of, nodes_by_hop
-from manyhop_dgl.samplers.seeding import next_key
+from manyhop_dgl.samplers.keys import next_key
+from manyhop_dgl.samplers.plan import columns_of, nodes_by_hop
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_graphbolt.graph.subgraph import CSCFormatBase, Excluded, SampledSubgraphImpl, columns_of_edges
 from manyhop_graphbolt.graph.subgraph import SampledSubgraph as OneLayer

@@ -1,1 +1,0 @@
-"""Batches of seed edges: negatives, edges to leave out, pair graphs."""
