@@ -133,7 +133,7 @@ def _serve() -> None:
 
 def _load_kernels() -> None:
     """Load what most loaders call, once it has been compiled; else each process would do so for itself."""
-    from manyhop.features.gathering import cpu_kernels
+    from manyhop.features import cpu_kernels
     from manyhop.sampling.cpu.kernels import hop
     from manyhop.system.numba_kernels import prepare
 

@@ -15,8 +15,8 @@ import torch
 from manyhop import files
 from manyhop.arguments import path_of
 from manyhop.errors import InputError, StateError
-from manyhop.features.exchange.chunks import overlap
-from manyhop.features.whole_memory.filling import read_rows
+from manyhop.features.exchange.spread import overlap
+from manyhop.features.whole_memory.partition import read_rows
 from manyhop.files.disk_room import unfinished, writing
 from manyhop.files.dtypes import dtype_name
 from manyhop.files.json_files import read_json

@@ -117,8 +117,8 @@ def _on_gpu(job: dict[str, Any]) -> tuple[Read, Callable[[Ids], None], Callable[
     from manyhop import files
     from manyhop.features import (
         CachedRows,
-        GPUVisits,
         RowRequest,
+        Visits,
         cache_files,
         file_cache,
         gather,
@@ -146,7 +146,7 @@ def _on_gpu(job: dict[str, Any]) -> tuple[Read, Callable[[Ids], None], Callable[
         cache_files([mapped], job["cache"])
         parts = np.array_split(ids, -(-len(ids) // _COUNTED_AT_ONCE))
         if job["name"] == HOT:
-            visits = GPUVisits(device)
+            visits = Visits(device)
             for part in parts:
                 visits.add([RowRequest(mapped, torch.from_numpy(part).to(device))])
             (source,) = keep_hot(visits.hottest(job["cache"]), device).values()

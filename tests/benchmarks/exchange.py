@@ -93,7 +93,7 @@ def _measure(width: int, place: str, options: argparse.Namespace) -> str:
     import manyhop
     from manyhop.features import BufferPool, DistributedRows, GPUExchange, RowRequest, pin
     from manyhop.features.exchange.host import Exchange
-    from manyhop.features.sources.shards import ShardedRows, Shards
+    from manyhop.features.sources import ShardedRows, Shards
 
     world, device = manyhop.init(), torch.device(options.device)
     mine = Shards(options.rows, world.num_nodes).rows_of(world.node)

@@ -12,8 +12,7 @@ from manyhop import World
 from manyhop.errors import FeatureError, RankError
 from manyhop.features import BufferPool, RowRequest, gather
 from manyhop.features.exchange.host import Exchange
-from manyhop.features.hot.index import HotIndex
-from manyhop.features.sources.shards import ShardedRows, Shards, servers
+from manyhop.features.sources import HotRows, ShardedRows, Shards, servers
 
 FOUR = [0, 0, 1, 1]
 
@@ -46,12 +45,12 @@ def test_shards_are_checked():
 @given(st.sets(st.integers(0, 299)), st.integers(300, 400))
 def test_hot_rows_are_found(rows, num_rows):
     chosen = torch.tensor(sorted(rows), dtype=torch.int64)
-    index = HotIndex.of(chosen, num_rows)
+    index = HotRows.of(chosen, num_rows)
     for number, row in enumerate(chosen.tolist()):
-        below = int(index.bits[row // 64]) & ((1 << row % 64) - 1)
-        assert int(index.bits[row // 64]) >> (row % 64) & 1
-        assert int(index.before[row // 64]) + below.bit_count() == number
-    assert sum((int(word) & (2**64 - 1)).bit_count() for word in index.bits) == len(rows) == index.count
+        word, before = index.groups[row // 64].tolist()
+        assert word >> (row % 64) & 1
+        assert before + (word & ((1 << row % 64) - 1)).bit_count() == number
+    assert sum((word & (2**64 - 1)).bit_count() for word in index.groups[:, 0].tolist()) == len(rows) == index.count
 
 
 def whole_tensors():
@@ -70,14 +69,14 @@ def shard(tensor, world, hot=None):
     mine = Shards(len(tensor), world.num_nodes).rows_of(world.node)
     rows = ShardedRows(tensor[mine.start : mine.stop].clone(), len(tensor), world)
     if hot is not None:
-        rows.hot, rows.hot_rows = HotIndex.of(hot, len(tensor)), tensor[hot]
+        rows.hot, rows.hot_rows = HotRows.of(hot, len(tensor)), tensor[hot]
     return rows
 
 
 def gather_all(part_bytes):
-    from manyhop.features.exchange import transfer
+    from manyhop.features.exchange import routes
 
-    transfer._PART_BYTES = transfer._PART_BYTES_FEW_CORES = part_bytes
+    routes._PART_BYTES = routes._PART_BYTES_FEW_CORES = part_bytes
     world = manyhop.init()
     whole, exchange, pool = whole_tensors(), Exchange("a test", timeout=100), BufferPool()
     sources = {name: shard(tensor, world) for name, tensor in whole.items()}

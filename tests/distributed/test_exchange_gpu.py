@@ -13,7 +13,7 @@ import torch
 import manyhop
 from manyhop.errors import CapacityError, FeatureError, RankError
 from manyhop.features import RowRequest, Shards
-from manyhop.features.sources.distributed import DistributedRows
+from manyhop.features.sources import DistributedRows
 from manyhop.ranks import control
 
 ENV = {"TRITON_INTERPRET": "1"}
@@ -49,9 +49,9 @@ def tables(num_rows, seed=0):
 
 
 def exchange_rows(num_rows, count, part_bytes, ahead_bytes=1 << 20, few_bytes=1 << 20):
-    from manyhop.features.exchange.gpu import moving, quota, transfer
+    from manyhop.features.exchange.gpu import quota, transfer
 
-    moving.PART_BYTES, quota.AHEAD_BYTES, transfer._FEW_BYTES = part_bytes, ahead_bytes, few_bytes
+    transfer.PART_BYTES, quota.AHEAD_BYTES, transfer._FEW_BYTES = part_bytes, ahead_bytes, few_bytes
     world = manyhop.init()
     exchange = make_exchange()
     right = []
@@ -306,7 +306,7 @@ def test_only_the_rank_that_does_not_come_is_named(launcher):
 @pytest.mark.parametrize("parts", [1, 2, 5])
 @pytest.mark.parametrize("done", [[0, 0], [2, 1]])
 def test_parts_have_all_rows_once_and_do_not_overlap(counts, parts, done):
-    from manyhop.features.exchange.gpu.moving import lay_out
+    from manyhop.features.exchange.gpu.transfer import lay_out
 
     widths = [[3, 16], [8]][: len(counts[0])]
     seen = set()

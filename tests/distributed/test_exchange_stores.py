@@ -21,10 +21,10 @@ def tensors():
 
 
 def put_and_get(placement, how, chunk_bytes):
-    from manyhop.features.exchange import chunks
+    from manyhop.features.exchange import spread
     from manyhop.memory.identities import identity
 
-    chunks._CHUNK_BYTES = chunk_bytes
+    spread._CHUNK_BYTES = chunk_bytes
     world = manyhop.init()
     store, whole = FeatureStore(placement=placement, rank_timeout=100.0), tensors()
     for name, tensor in whole.items():

@@ -15,10 +15,10 @@ import manyhop_pyg
 from manyhop import files
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import cache_files, file_cache, gather
+from manyhop.features.cpu_lookup import choose_rows
 from manyhop.features.hot import files as hot_files
-from manyhop.features.hot.cpu_kernels import choose_rows
 from manyhop.features.hot.files import not_counting
-from manyhop.features.hot.index import HotIndex
+from manyhop.features.sources import HotRows
 
 NUM_ROWS, WIDTH = 4000, 33  # rows of 132 bytes begin in the middle of pages
 
@@ -111,13 +111,13 @@ def test_the_rows_that_are_chosen():
     for most in (1, 7, 90, 200):
         visits = rng.integers(0, 6, 200).astype(np.uint8)
         kept = np.sort(rng.choice(200, 40, replace=False))
-        index = HotIndex.of(torch.from_numpy(kept), 200)
+        index = HotRows.of(torch.from_numpy(kept), 200)
         expected = sorted(range(200), key=lambda i: (-int(visits[i]), i not in kept, i))
         expected = sorted(i for i in expected[:most] if visits[i] > 0 or i in kept)
         if most == 200:  # those that are kept stay where nothing needs their place
             expected = sorted({*np.flatnonzero(visits), *kept})
         halved, chosen = visits >> 1, np.empty(most, np.int64)
-        count = choose_rows(visits.ctypes.data, 200, index.bits.data_ptr(), most, chosen.ctypes.data)
+        count = choose_rows(visits.ctypes.data, 200, index.groups.data_ptr(), most, chosen.ctypes.data)
         assert chosen[:count].tolist() == expected
         assert visits.tolist() == halved.tolist()
 

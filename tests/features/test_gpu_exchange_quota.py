@@ -10,10 +10,9 @@ pytest.importorskip("triton")
 from manyhop import World
 from manyhop.features import DistributedRows, RowRequest
 from manyhop.features.exchange.gpu import quota
-from manyhop.features.exchange.gpu.pattern import Pattern
 from manyhop.features.exchange.gpu.quota import Shares, SpeculativeQuota
-from manyhop.features.exchange.gpu.repeats import Repeats
-from manyhop.features.sources.cached import HotRows
+from manyhop.features.exchange.gpu.routes import Pattern, Repeats
+from manyhop.features.sources import HotRows
 
 WIDTHS = [[512, 4], [16]]
 

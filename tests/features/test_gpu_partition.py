@@ -5,10 +5,9 @@ import torch
 
 import manyhop
 from manyhop.errors import CapacityError, FeatureError, InputError, MissingExtraError
-from manyhop.features.whole_memory.capacity import require_communicator, require_contexts, shortage
-from manyhop.features.whole_memory.communicators import binding
+from manyhop.features.whole_memory.communicators import binding, require_communicator, require_contexts, shortage
+from manyhop.features.whole_memory.memory import lay_out, tables_of, with_tables
 from manyhop.features.whole_memory.partition import KINDS, Division
-from manyhop.features.whole_memory.topology import lay_out, tables_of, with_tables
 from manyhop.graph import CSC, Graph
 from manyhop.ranks import control
 from manyhop.ranks.cuda import gpu_problem

@@ -12,12 +12,12 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from manyhop import files
 from manyhop.errors import FeatureError
-from manyhop.features import CachedRows, GPUVisits, HotRows, RowRequest, cache_files, file_cache, keep_hot
+from manyhop.features import CachedRows, HotRows, RowRequest, Visits, cache_files, file_cache, keep_hot
 from manyhop.features.hot import files as hot_files
 from manyhop.features.hot import gpu as hot_gpu
 
 triton = pytest.importorskip("triton")
-from manyhop.features.gathering import staged  # noqa: E402
+from manyhop.features.gathering import gpu  # noqa: E402
 from manyhop.features.gathering.gpu import gather_on_gpu  # noqa: E402
 
 pytestmark = [
@@ -39,13 +39,13 @@ def cached(ids: list[int], *sources: Tensor) -> list[CachedRows]:
 def read_rows(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The row numbers that the CPU was asked for, by request."""
     read: list[list[int]] = []
-    really = staged.gather_on_cpu
+    really = gpu.gather_on_cpu
 
     def gather(requests: list[RowRequest], *others: object) -> list[Tensor]:
         read.extend(request.index.tolist() for request in requests)
         return really(requests, *others)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(staged, "gather_on_cpu", gather)
+    monkeypatch.setattr(gpu, "gather_on_cpu", gather)
     return read
 
 
@@ -89,7 +89,7 @@ def test_an_error_gives_the_position_in_the_index() -> None:
 
 def test_rows_are_copied_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hot_gpu, "_PIECE_BYTES", 72)  # three rows of both
-    x, y, visits = torch.randn(50, 4), torch.arange(50), GPUVisits(CPU)
+    x, y, visits = torch.randn(50, 4), torch.arange(50), Visits(CPU)
     visits.add([RowRequest(source, torch.arange(7, 27, 2)) for source in (x, y)])
     kept = keep_hot(visits.hottest(1.0), CPU)
     assert torch.equal(kept[id(x)].rows, x[7:27:2])
@@ -106,7 +106,7 @@ def test_what_the_gpu_does_not_keep_is_asked_of_the_cache_of_the_file(
     cache_files([mapped], 0.25)
     of_file = file_cache(mapped)
     assert of_file is not None
-    visits = GPUVisits(CPU)
+    visits = Visits(CPU)
     visits.add([RowRequest(mapped, torch.arange(40))])
     kept = keep_hot(visits.hottest(1.0), CPU)[id(mapped)]
     assert of_file.take_counts() == (0, 0)  # of batches only

@@ -3,8 +3,7 @@
 import torch
 
 from manyhop import World
-from manyhop.features import BufferPool, RowRequest, ShardedRows
-from manyhop.features.hot.remote import Visits, rows_wanted
+from manyhop.features import BufferPool, RowRequest, ShardedRows, Visits, rows_wanted
 
 WORLD = World(0, (0, 1))
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import CapacityError, FeatureError, InputError
-from manyhop.features import Checks, GPUVisits, RowRequest, gather, is_pinned, keep_hot, pin, pinned_bytes, unpin
-from manyhop.features.gathering import gpu_plan
+from manyhop.features import Checks, RowRequest, Visits, gather, is_pinned, keep_hot, pin, pinned_bytes, unpin
+from manyhop.features.gathering import gpu
 from manyhop.memory.sharing import share
 
 pytestmark = [
@@ -196,7 +196,7 @@ def test_rows_come_from_the_cache_where_it_has_them(width: int, memory: str) -> 
     source = torch.randn(10_000, width)
     if memory != "host":
         source = source.cuda() if memory == "device" else source.pin_memory()
-    visits = GPUVisits(torch.device("cuda", 0))
+    visits = Visits(torch.device("cuda", 0))
     for _ in range(5):
         visits.add([RowRequest(source, (cuda(5000, 100) ** 2))])
     kept = keep_hot(visits.hottest(0.005), torch.device("cuda", 0))[id(source)]
@@ -219,7 +219,7 @@ def test_rows_asked_for_many_times(width: int, bound: int | None) -> None:
 
 
 def test_threads_with_streams_of_their_own_while_plans_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_plan, "_MOST_PLANS", 3)
+    monkeypatch.setattr(gpu, "_MOST_PLANS", 3)
     shared = [torch.randn(20_000, 64, device="cuda"), torch.randn(20_000, 3).pin_memory()]
     torch.cuda.synchronize()
     wrong: list[str] = []

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhop.errors import InputError
-from manyhop.features.sources.shards import Shards
+from manyhop.features.sources import Shards
 from manyhop.loading.pipeline import BatchPlan, Deal, ItemParts, check_num_parts, parts_of
 from manyhop.loading.pipeline.parts import seats
 from manyhop.sampling.random import Use, fold, make_key

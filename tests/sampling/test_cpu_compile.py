@@ -166,8 +166,7 @@ def test_processes_made_while_a_kernel_compiles(run, tmp_path, method):
 @pytest.mark.parametrize(
     ("kernels", "helpers"),
     [
-        ("manyhop.features.gathering.cpu_kernels", "manyhop.system.numba_kernels"),
-        ("manyhop.features.exchange.cpu_kernels", "manyhop.features.gathering.cpu_kernels"),  # copy8
+        ("manyhop.features.cpu_kernels", "manyhop.system.numba_kernels"),
         ("manyhop.sampling.cpu.kernels.hgt", "manyhop.sampling.cpu.kernels.random"),
         ("manyhop.sampling.cpu.kernels.hop", "manyhop.sampling.cpu.tables"),
     ],
@@ -188,7 +187,7 @@ import numba, torch  # no process for a case imports them again
 
 def in_a_child(prepares):
     if os.fork() == 0:
-        from manyhop.features.gathering.cpu_kernels import gather_rows
+        from manyhop.features.cpu_kernels import gather_rows
         from manyhop.system.numba_kernels import prepare
         from manyhop.sampling.cpu.kernels.permute import permute_positions
         print(permute_positions.is_cached(), gather_rows.is_cached(), flush=True)

@@ -13,11 +13,12 @@ from torch import Tensor
 from manyhop.arguments import integer
 from manyhop.errors import InputError
 from manyhop.features import (
+    VISITS_PER_ROW,
     CachedRows,
     DistributedRows,
-    GPUVisits,
     RowRequest,
     ShardedRows,
+    Visits,
     cache_files,
     file_cache,
     gather,
@@ -26,7 +27,6 @@ from manyhop.features import (
 from manyhop_graphbolt.features.feature import Feature, FeatureKey, row_numbers
 from manyhop_graphbolt.features.tensors import DiskBasedFeature, TorchBasedFeature
 
-_TIMES = 8  # rows asked for, of those that are kept: enough to tell rows that are asked for often from others
 _POLICIES = (None, "s3-fifo", "sieve", "lru", "clock")
 
 F = TypeVar("F", bound="CachedFeature")
@@ -73,7 +73,7 @@ class CachedFeature(Feature):
         self._most = number_of_rows(self.fallback_feature, *self._size)
         first, table = _first_row(self.fallback_feature), self.table()
         self._rows = first.expand(self.count(), *first.shape[1:]) if table is None else table  # what reads are of
-        self._visits: GPUVisits | None = GPUVisits(self._device)
+        self._visits: Visits | None = Visits(self._device)
         self._cached: CachedRows | None = None
         self._kept: tuple[Tensor, Tensor] | None = None
 
@@ -147,7 +147,7 @@ class CachedFeature(Feature):
             if visits is None:
                 return
             visits.add([RowRequest(self._rows, ids)])
-            if visits.rows < _TIMES * self._most:
+            if visits.rows < VISITS_PER_ROW * self._most:
                 return
             hottest = visits.hottest(self._most * _row_bytes(self.fallback_feature))
             ((_, ids),) = hottest

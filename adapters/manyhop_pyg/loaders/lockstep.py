@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from manyhop.errors import InputError
-from manyhop.features import Exchange
-from manyhop.features.hot.remote import Visits, fill, rows_wanted
+from manyhop.features import VISITS_PER_ROW, Exchange, Visits, keep_on_nodes, rows_wanted
 from manyhop.loading import BatchContext, counting_in
 from manyhop.loading.pipeline import BatchPlan, Lockstep, Stats, Turn, exchanging
 from manyhop.sampling import BatchKey
@@ -16,7 +15,6 @@ from manyhop_pyg.loaders.view import LoaderView
 from manyhop_pyg.typing import PyGData
 
 _MOST_BATCHES = 64  # sampled to fill a cache
-_VISITS_PER_ROW = 8  # of the cache: enough to separate frequent rows from others
 
 
 def sharded_store(data: PyGData) -> FeatureStore | None:
@@ -54,8 +52,8 @@ def make_lockstep(
     if store.cache_to_fill():
         sources = store.sharded_rows
         visits = Visits()
-        _sample_first(loader, plan, visits, _VISITS_PER_ROW * rows_wanted(sources, store.cache))
-        fill(visits.hottest(store.cache), exchange, timeout=timeout)
+        _sample_first(loader, plan, visits, VISITS_PER_ROW * rows_wanted(sources, store.cache))
+        keep_on_nodes(visits.hottest(store.cache), exchange, timeout=timeout)
     return Lockstep(exchange, counting_in(stats))
 
 

@@ -7,25 +7,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from manyhop.features.buffers import BufferPool, PinnedPool
-from manyhop.features.checks import Checks
 from manyhop.features.exchange.host import Exchange, Traffic
 from manyhop.features.exchange.spread import node_memory, spread
 from manyhop.features.gathering.gather import Exchanging, gather
-from manyhop.features.hot.files import CacheSize, FileCache, cache_files, check_cache, file_cache, only_counting
-from manyhop.features.hot.gpu import GPUVisits, keep_hot
-from manyhop.features.requests import RowRequest
-from manyhop.features.sources.cached import CachedRows, HotRows
-from manyhop.features.sources.distributed import DistributedRows
-from manyhop.features.sources.shards import ShardedRows, Shards
+from manyhop.features.hot.files import (
+    VISITS_PER_ROW,
+    CacheSize,
+    FileCache,
+    cache_files,
+    check_cache,
+    file_cache,
+    only_counting,
+)
+from manyhop.features.requests import Checks, RowRequest
+from manyhop.features.sources import CachedRows, DistributedRows, HotRows, ShardedRows, Shards
+from manyhop.features.visits import Visits, keep_hot, keep_on_nodes, rows_wanted
 from manyhop.memory.pinned import is_pinnable, is_pinned, pin, pinned_bytes, unpin
 from manyhop.system import triton_compiler
 
 if TYPE_CHECKING:
     from manyhop.features.exchange.gpu.exchange import GPUExchange
-    from manyhop.features.whole_memory.memory import WholeMemory
-    from manyhop.features.whole_memory.topology import share_graph
+    from manyhop.features.whole_memory.memory import WholeMemory, share_graph
 
 __all__ = [
+    "VISITS_PER_ROW",
     "BufferPool",
     "CacheSize",
     "CachedRows",
@@ -35,13 +40,13 @@ __all__ = [
     "Exchanging",
     "FileCache",
     "GPUExchange",
-    "GPUVisits",
     "HotRows",
     "PinnedPool",
     "RowRequest",
     "ShardedRows",
     "Shards",
     "Traffic",
+    "Visits",
     "WholeMemory",
     "cache_files",
     "check_cache",
@@ -50,10 +55,12 @@ __all__ = [
     "is_pinnable",
     "is_pinned",
     "keep_hot",
+    "keep_on_nodes",
     "node_memory",
     "only_counting",
     "pin",
     "pinned_bytes",
+    "rows_wanted",
     "share_graph",
     "spread",
     "unpin",

@@ -13,9 +13,8 @@ from manyhop_tools.cli.verbs import Verbs, add_verb
 
 MODULES = (
     "manyhop_embedding.cpu_kernels",
-    "manyhop.features.exchange.cpu_kernels",
-    "manyhop.features.gathering.cpu_kernels",
-    "manyhop.features.hot.cpu_kernels",
+    "manyhop.features.cpu_kernels",
+    "manyhop.features.cpu_lookup",
     "manyhop.graph.column_kernels",
     "manyhop.sampling.cpu.kernels.columns",
     "manyhop.sampling.cpu.kernels.hgt",

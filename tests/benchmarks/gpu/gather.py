@@ -171,7 +171,7 @@ def _wholegraph(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
 
 
 def _manyhop(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
-    from manyhop.features import CachedRows, GPUVisits, RowRequest, gather, keep_hot
+    from manyhop.features import CachedRows, RowRequest, Visits, gather, keep_hot
 
     rows, width = num_rows(job, ranks, where, row_bytes), row_bytes // 4
     source: object = None
@@ -194,11 +194,14 @@ def _manyhop(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
 
     if where == "device":
         return Made({"": plain})
-    visits = GPUVisits(ranks.device)
+    visits = Visits(ranks.device)
     draw = torch.Generator(ranks.device).manual_seed(99 + ranks.rank)  # other ids than those that are measured
     for _ in range(8):
-        visits.add([RowRequest(source, draw_ids(rows, job.gather_bytes // row_bytes // 8, True, draw, ranks.device))])
-    (cached,) = keep_hot(visits.hottest(CACHE, near=near), ranks.device).values()
+        ids = draw_ids(rows, job.gather_bytes // row_bytes // 8, True, draw, ranks.device)
+        if near is not None:
+            ids = ids[(ids < near.start) | (ids >= near.stop)]
+        visits.add([RowRequest(source, ids)])
+    (cached,) = keep_hot(visits.hottest(CACHE), ranks.device).values()
     assert isinstance(cached, CachedRows)
 
     def with_cache(ids: Tensor) -> Tensor:

@@ -15,18 +15,17 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError, RankError
 from manyhop.features.buffers import BufferPool
-from manyhop.features.exchange.failure import ExchangeFailure
 from manyhop.features.exchange.headers import (
+    ExchangeFailure,
     Status,
     Tag,
     compare_headers,
     make_headers,
     signature_of,
 )
-from manyhop.features.exchange.routes import Routes, find_routes
-from manyhop.features.exchange.transfer import Pieces, give, number_of_parts, take
+from manyhop.features.exchange.routes import Pieces, Routes, find_routes, give, number_of_parts, take
 from manyhop.features.requests import RowRequest
-from manyhop.features.sources.shards import servers
+from manyhop.features.sources import servers
 from manyhop.ranks import control
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.ranks.world import World, init

@@ -14,9 +14,8 @@ from torch import Tensor
 from manyhop.errors import FeatureError
 from manyhop.features.buffers import BufferPool
 from manyhop.features.hot import files as hot_files
-from manyhop.features.layout import RowLayout, row_layout, torch_dtype
-from manyhop.features.requests import RowRequest, out_of_range
-from manyhop.features.sources.cached import CachedRows
+from manyhop.features.requests import RowLayout, RowRequest, out_of_range, row_layout, torch_dtype
+from manyhop.features.sources import CachedRows
 from manyhop.system.threads import executor
 
 _SPLIT_BYTES = 1 << 18  # work smaller than this is not worth handing to another thread
@@ -115,7 +114,7 @@ def _run(copies: list[_Copy], threads: int) -> None:
     """Copy the rows, each request cut into as many parts as there are threads."""
     if not copies:
         return
-    from manyhop.features.gathering.cpu_kernels import gather_rows
+    from manyhop.features.cpu_kernels import gather_rows
 
     def copy_part(copy: _Copy, begin: int, end: int) -> None:
         rows, itemsize = copy.layout, copy.index.element_size()

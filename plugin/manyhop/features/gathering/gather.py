@@ -12,11 +12,9 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.features.buffers import BufferPool
-from manyhop.features.checks import Checks
 from manyhop.features.gathering.cpu import gather_on_cpu
-from manyhop.features.requests import RowRequest
-from manyhop.features.sources.distributed import DistributedRows
-from manyhop.features.sources.shards import ShardedRows
+from manyhop.features.requests import Checks, RowRequest
+from manyhop.features.sources import DistributedRows, ShardedRows
 from manyhop.system.ranges import ranged
 
 Exchanging: TypeAlias = Callable[[list[RowRequest], BufferPool], list[Tensor]]

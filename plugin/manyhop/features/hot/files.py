@@ -22,8 +22,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from manyhop.errors import InputError
 from manyhop.features.buffers import BufferPool
 from manyhop.features.hot.kept_rows import KeptRows
-from manyhop.features.layout import RowLayout, row_layout
-from manyhop.features.requests import RowRequest, out_of_range
+from manyhop.features.requests import RowLayout, RowRequest, out_of_range, row_layout
 from manyhop.memory.mapped_files import FilePlace, MappedFiles, map_again
 from manyhop.memory.segments import Bytes, Segment
 from manyhop.memory.sharing import node_segment
@@ -74,7 +73,7 @@ class FileCache:
         Raises:
             FeatureError: a row number is out of range.
         """
-        from manyhop.features.exchange.cpu_kernels import move_rows
+        from manyhop.features.cpu_kernels import move_rows
         from manyhop.system.paging import prefetch_rows
 
         layout, kept, index = self._layout, self._kept, request.index.contiguous()

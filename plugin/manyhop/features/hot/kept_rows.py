@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from manyhop.features.sources import HotRows
 from manyhop.memory.segments import Segment
 
 _LATEST, _OLDEST, _REQUESTED = 0, 8, 16  # places in the header, int64 each
@@ -42,11 +43,10 @@ class KeptRows:
         header, self._visits, *places, self._rows = _offsets(num_rows, row_bytes, capacity)[:-1]
         self._header = memory.data_ptr() + header
         self._counts = memory[header : header + _LINE].view(torch.int64).numpy()
-        words = -(-num_rows // 64)
-        self._places: list[tuple[Tensor, Tensor, Tensor]] = []
-        for bits, before, slots in (places[:3], places[3:]):
-            whole = (bits, words), (before, words), (slots, capacity)
-            self._places.append(tuple(memory[at : at + 8 * n].view(torch.int64) for at, n in whole))  # type: ignore[arg-type]
+        self._places: list[tuple[Tensor, Tensor]] = []
+        for groups, slots in (places[:2], places[2:]):
+            of_index = memory[groups : groups + 16 * -(-num_rows // 64)].view(torch.int64).view(-1, 2)
+            self._places.append((of_index, memory[slots : slots + 8 * capacity].view(torch.int64)))
 
     @staticmethod
     def nbytes(num_rows: int, row_bytes: int, capacity: int) -> int:
@@ -61,7 +61,7 @@ class KeptRows:
     @property
     def number(self) -> int:
         """The number of the latest index; 0: no row was kept yet."""
-        from manyhop.features.hot.cpu_kernels import load
+        from manyhop.features.cpu_lookup import load
 
         return load(self._header + _LATEST)
 
@@ -88,17 +88,16 @@ class KeptRows:
             The number of the index that was used; how many rows are kept, or -1 - i if row number i is the first that
             is out of range.
         """
-        from manyhop.features.hot.cpu_kernels import find_rows
+        from manyhop.features.cpu_lookup import find_rows
 
         number = self.number
-        bits, before, slots = self._places[number % 2]
+        groups, slots = self._places[number % 2]
         hits = find_rows(
             index.data_ptr(),
             index.dtype == torch.int64,
             index.numel(),
             self._num_rows,
-            bits.data_ptr(),
-            before.data_ptr(),
+            groups.data_ptr(),
             slots.data_ptr(),
             self.capacity,
             self._memory.data_ptr() + self._visits if counts else 0,
@@ -116,8 +115,8 @@ class KeptRows:
             out: ``[count, ...]``, written.
             number: of the index that they were found by.
         """
-        from manyhop.features.exchange.cpu_kernels import move_rows
-        from manyhop.features.hot.cpu_kernels import load
+        from manyhop.features.cpu_kernels import move_rows
+        from manyhop.features.cpu_lookup import load
 
         move_rows(self._slots, rows, out.data_ptr(), positions, hits, self.row_bytes)
         return load(self._header + _OLDEST) <= number
@@ -146,18 +145,18 @@ class KeptRows:
 
     def choose(self) -> Tensor:
         """Return the rows that were visited most often, ``[count] int64``, ascending; forget half of the visits."""
-        from manyhop.features.hot.cpu_kernels import choose_rows
+        from manyhop.features.cpu_lookup import choose_rows
 
-        chosen, (bits, _, _) = torch.empty(self.capacity, dtype=torch.int64), self._places[self.number % 2]
+        chosen, (groups, _) = torch.empty(self.capacity, dtype=torch.int64), self._places[self.number % 2]
         visits = self._memory.data_ptr() + self._visits
-        count = choose_rows(visits, self._num_rows, bits.data_ptr(), self.capacity, chosen.data_ptr())
+        count = choose_rows(visits, self._num_rows, groups.data_ptr(), self.capacity, chosen.data_ptr())
         self._counts[_REQUESTED // 8] = 0
         return chosen[:count]
 
     def latest(self) -> tuple[Tensor, Tensor]:
         """Return the rows that are kept, ``[count] int64``, ascending, and their slots, ``[count] int64``."""
-        bits, _, slots = self._places[self.number % 2]
-        ids = np.flatnonzero(np.unpackbits(bits.numpy().view(np.uint8), bitorder="little"))
+        groups, slots = self._places[self.number % 2]
+        ids = np.flatnonzero(np.unpackbits(groups[:, 0].contiguous().numpy().view(np.uint8), bitorder="little"))
         return torch.from_numpy(ids), slots[: len(ids)].clone()
 
     def publish(self, ids: Tensor, slots: Tensor) -> None:
@@ -167,19 +166,18 @@ class KeptRows:
             ids: ``[count] int64``, ascending.
             slots: ``[count] int64``: where each of them is.
         """
-        from manyhop.features.hot.cpu_kernels import index_rows, store
+        from manyhop.features.cpu_lookup import store
 
         number = self.number + 1
         self.end_older()
-        bits, before, places = self._places[number % 2]
-        bits.zero_()
-        index_rows(ids.data_ptr(), len(ids), self._num_rows, bits.data_ptr(), before.data_ptr())
+        groups, places = self._places[number % 2]
+        groups.copy_(HotRows.of(ids, self._num_rows).groups)
         places[: len(slots)] = slots
         store(self._header + _LATEST, number)
 
     def end_older(self) -> None:
         """Make all indices but the latest invalid, so that slots which it does not use can be written."""
-        from manyhop.features.hot.cpu_kernels import store
+        from manyhop.features.cpu_lookup import store
 
         store(self._header + _OLDEST, self.number)
 
@@ -190,7 +188,7 @@ class KeptRows:
             table: address of row 0.
             rows, slots: ``[count] int64``, contiguous.
         """
-        from manyhop.features.exchange.cpu_kernels import move_rows
+        from manyhop.features.cpu_kernels import move_rows
 
         move_rows(table, rows.data_ptr(), self._slots, slots.data_ptr(), len(rows), self.row_bytes)
 
@@ -200,9 +198,8 @@ class KeptRows:
 
 
 def _offsets(num_rows: int, row_bytes: int, capacity: int) -> list[int]:
-    """Where things begin: header, visits, and twice bits, counts and slots of an index; rows; and the end."""
-    words = 8 * -(-num_rows // 64)
-    index = [words, words, 8 * capacity]
+    """Return the offsets of header, visits, twice groups and slots of an index, and rows; and the end."""
+    index = [16 * -(-num_rows // 64), 8 * capacity]
     out = [0]
     for size in (_LINE, num_rows, *index, *index, capacity * row_bytes):
         out.append(-(-(out[-1] + size) // _LINE) * _LINE)

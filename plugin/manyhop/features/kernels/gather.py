@@ -9,7 +9,7 @@ import triton.language as tl
 
 from manyhop.features.kernels.hot import hot_slot
 
-COLUMNS = tl.constexpr(9)  # of a source: see manyhop.features.gathering.gpu_plan._rows
+COLUMNS = tl.constexpr(9)  # of a source: see manyhop.features.gathering.gpu._rows
 FIELDS = tl.constexpr(5)  # of a request: addresses of ids, of their order and of the output, how many, first program
 _RUN = tl.constexpr(64)  # requests for the same row that one read answers at most
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from manyhop.features import DistributedRows, GPUVisits, RowRequest, keep_hot
+from manyhop.features import VISITS_PER_ROW, DistributedRows, RowRequest, Visits, keep_hot
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.gpu.memory import row_bytes
 from manyhop.loading.gpu.runtime import GPURuntime
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from manyhop.features import GPUExchange
 
 _MOST_BATCHES = 64
-_TIMES = 8  # bytes read per byte of cache: enough to distinguish hot rows from others
 
 
 def fill_cache(
@@ -35,7 +34,7 @@ def fill_cache(
         if exchange is not None and gpu.memory.has_hot_rows:
             exchange.keep([])  # prepares the kernels for hot rows of another loader
         return
-    local, remote = GPUVisits(gpu.device), GPUVisits(gpu.device)
+    local, remote = Visits(gpu.device), Visits(gpu.device)
     requested = 0
 
     def record(requests: list[RowRequest]) -> list[Tensor]:
@@ -47,7 +46,7 @@ def fill_cache(
         return [torch.empty(0) for _ in requests]
 
     for batch in range(min(len(plan), _MOST_BATCHES)):
-        if requested >= _TIMES * wanted:
+        if requested >= VISITS_PER_ROW * wanted:
             break
         positions = torch.from_numpy(plan.few_indices(0, batch))
         with BatchContext(BatchKey(0, 0, batch), None), gpu.intercepting_gathers(record):

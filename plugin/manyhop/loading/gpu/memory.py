@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError
 from manyhop.features import CachedRows, DistributedRows, RowRequest, ShardedRows, is_pinnable
-from manyhop.features.layout import row_layout
+from manyhop.features.requests import row_layout
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.loading.gpu.pinning import HostMemory
 from manyhop.memory.placement import GPUPlace, GPUPlacement

@@ -201,7 +201,7 @@ class GPURows:
             InputError: a file that is truncated or damaged.
             RankError: the ranks have different files; another rank failed or is late.
         """
-        from manyhop.features.whole_memory.filling import read_rows
+        from manyhop.features.whole_memory.partition import read_rows
 
         return self.make(
             rows.shape, rows.dtype, name, lambda wanted, out: read_rows(rows, wanted, out, threads=None, progress=None)

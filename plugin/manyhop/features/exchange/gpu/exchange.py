@@ -14,20 +14,15 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError, RankError
 from manyhop.features.buffers import BufferPool
-from manyhop.features.exchange.failure import ExchangeFailure
-from manyhop.features.exchange.gpu.connections import connections
-from manyhop.features.exchange.gpu.flight import MOST_GROUPS, NEEDS, Flight
-from manyhop.features.exchange.gpu.moving import enqueue_serve, usual_kernels
-from manyhop.features.exchange.gpu.pattern import Pattern
-from manyhop.features.exchange.gpu.peers import Peers
+from manyhop.features.exchange.gpu.connections import Peers, connections
+from manyhop.features.exchange.gpu.flight import MOST_GROUPS, NEEDS, Flight, ScratchBuffer
 from manyhop.features.exchange.gpu.quota import SpeculativeQuota
-from manyhop.features.exchange.gpu.repeats import Repeats
-from manyhop.features.exchange.gpu.routes import Group, enqueue_routes, make_groups, marker, placer
-from manyhop.features.exchange.gpu.scratch import ScratchBuffer
-from manyhop.features.exchange.gpu.transfer import Buffers, Transfer
+from manyhop.features.exchange.gpu.routes import Group, Pattern, Repeats, enqueue_routes, make_groups, marker, placer
+from manyhop.features.exchange.gpu.transfer import Buffers, Transfer, enqueue_serve, usual_kernels
 from manyhop.features.exchange.headers import (
     HEADER_WORDS,
     ExchangeEndedError,
+    ExchangeFailure,
     Status,
     Tag,
     compare_headers,
@@ -35,17 +30,15 @@ from manyhop.features.exchange.headers import (
     make_headers,
 )
 from manyhop.features.exchange.host import Traffic
-from manyhop.features.hot.gpu import require_gpu_memory
 from manyhop.features.requests import RowRequest, out_of_range
-from manyhop.features.sources.cached import HotRows
-from manyhop.features.sources.distributed import DistributedRows
+from manyhop.features.sources import DistributedRows, HotRows
+from manyhop.features.visits import CACHE_TAG, require_gpu_memory
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.ranks.cuda import check_gpus
 from manyhop.ranks.world import World, init
 
 _ASKS = int(Status.ASKS)
 _OUT_OF_RANGE = "FeatureError: a row number is out of range"
-_CACHE: Tag = (-2, 0)  # of the exchange that fills a cache: no epoch has it
 
 
 class GPUExchange(ExchangeFailure):
@@ -143,11 +136,11 @@ class GPUExchange(ExchangeFailure):
                 sets.append(HotRows.of(ids, sources[0].num_rows))
                 requests += [RowRequest(source, ids, name="the cache") for source in sources]
         except Exception as error:
-            self.end(_CACHE, f"{type(error).__name__}: {error}")  # the others are waiting
+            self.end(CACHE_TAG, f"{type(error).__name__}: {error}")  # the others are waiting
             raise
         for looks_for_repeats in (True, False):
             marker(looks_for_repeats, True).prepare(self._device)
-        rows = iter(self.gather(requests, _CACHE))
+        rows = iter(self.gather(requests, CACHE_TAG))
         for (sources, _), hot in zip(hottest, sets, strict=True):
             for source in sources:
                 source.hot, source.hot_rows = hot, next(rows)
@@ -284,7 +277,7 @@ class GPUExchange(ExchangeFailure):
                 wrong = out_of_range(group.request, bad - 1, group.request.source.num_rows)
         in_step = [_ASKS, *tag, signature]
         all_in_step = wrong is None and reported[:, : len(in_step)].tolist() == [in_step] * self._others
-        if all_in_step and groups and tag != _CACHE:
+        if all_in_step and groups and tag != CACHE_TAG:
             self._quota.learn(signature, needs, [group.widths for group in groups], groups[0].id_bytes)
         if wrong is not None:
             raise wrong

@@ -8,9 +8,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop.features.exchange.gpu.peers import Peers
-from manyhop.features.exchange.gpu.scratch import ScratchBuffer
+from manyhop.features.exchange.gpu.connections import Peers
 from manyhop.features.exchange.headers import HEADER_WORDS
+
+
+class ScratchBuffer:
+    """A tensor that grows on demand. Its uses must be ordered, on the GPU as well.
+
+    Args:
+        dtype: dtype of the entries.
+        device: where it resides.
+    """
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._tensor = torch.empty(0, dtype=dtype, device=device)
+
+    def take(self, count: int) -> Tensor:
+        """Return ``[count]`` or more entries with undefined content."""
+        if self._tensor.numel() < count:
+            if self._tensor.is_cuda:  # earlier uses precede the work enqueued on this stream from now on
+                self._tensor.record_stream(torch.cuda.current_stream())
+            self._tensor = torch.empty(count + count // 4, dtype=self._tensor.dtype, device=self._tensor.device)
+        return self._tensor
+
 
 MOST_GROUPS = 64
 """Largest number of indices of an exchange: headers have a fixed size."""

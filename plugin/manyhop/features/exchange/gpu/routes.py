@@ -11,15 +11,80 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop.features.exchange.gpu.flight import IDS, LENGTHS, NEEDS, Flight
-from manyhop.features.exchange.gpu.pattern import Pattern
+from manyhop.features.exchange.gpu.flight import IDS, LENGTHS, NEEDS, Flight, ScratchBuffer
 from manyhop.features.exchange.gpu.quota import Shares
-from manyhop.features.exchange.gpu.scratch import ScratchBuffer
-from manyhop.features.exchange.headers import Status, Tag
+from manyhop.features.exchange.headers import Status, Tag, signature_of
 from manyhop.features.kernels.routes import TILE, mark, place
 from manyhop.features.requests import RowRequest
-from manyhop.features.sources.distributed import DistributedRows
+from manyhop.features.sources import DistributedRows, HotRows
 from manyhop.system.triton_launch import Kernel
+
+
+@dataclass(eq=False)
+class Shared:
+    """Tensors that are read by the same ids."""
+
+    members: list[int]
+    """Positions among the requests."""
+    sources: list[DistributedRows]
+    widths: list[int]
+    """``[tables]``: bytes of a row."""
+    shapes: list[tuple[int, ...]]
+    """``[tables]``: shape of a row."""
+    dtypes: list[torch.dtype]
+    """``[tables]``: dtype."""
+
+
+class Pattern:
+    """The constant part of requests for the same tensors, independent of their ids.
+
+    Args:
+        requests: requests to take the pattern from.
+
+    Attributes:
+        signature: signature of the requests, the same on all ranks.
+        groups: the tensors by index.
+        wide: whether row numbers need 64 bits.
+        ranks: number of ranks that own rows.
+    """
+
+    def __init__(self, requests: Sequence[RowRequest]) -> None:
+        self._tensors = [_tensor(request) for request in requests]
+        self._indices = _indices(requests)
+        self.signature = signature_of(requests)
+        self.ranks = requests[0].source.world.world_size if requests else 1
+        self.wide = any(len(request.source.shards.rows_of(0)) + 1 >= 2**31 for request in requests)
+        groups: dict[tuple[int, int, int], Shared] = {}
+        for k, request in enumerate(requests):
+            source: DistributedRows = request.source
+            group = groups.setdefault((self._indices[k], source.num_rows, id(source.hot)), Shared([], [], [], [], []))
+            group.members.append(k)
+            group.sources.append(source)
+            group.widths.append(source.row_bytes)
+            group.shapes.append(source.shape[1:])
+            group.dtypes.append(source.dtype)
+        self.groups = list(groups.values())
+
+    def fits(self, requests: Sequence[RowRequest]) -> bool:
+        """Return whether requests are for the same tensors, and share indices in the same way."""
+        if len(requests) != len(self._tensors):
+            return False
+        for request, (source, hot, rows, name) in zip(requests, self._tensors, strict=True):
+            other = request.source
+            if other is not source or other.hot is not hot or other.rows is not rows or request.name != name:
+                return False
+        return _indices(requests) == self._indices
+
+
+def _tensor(request: RowRequest) -> tuple[DistributedRows, HotRows | None, torch.Tensor, str]:
+    return request.source, request.source.hot, request.source.rows, request.name
+
+
+def _indices(requests: Sequence[RowRequest]) -> list[int]:
+    """Return ``[requests]``, the first request with the same index."""
+    ids = [id(request.index) for request in requests]
+    return [ids.index(each) for each in ids] if len(ids) > 1 else [0] * len(ids)
+
 
 _ASKS, _FAILED = int(Status.ASKS), int(Status.FAILED)
 
@@ -206,3 +271,47 @@ def marker(deduplicate: bool, hot: bool) -> Kernel:
 def placer(wide_rows: bool) -> Kernel:
     """The kernel that sorts the ids by bucket."""
     return Kernel(place, (0,) * 26, (wide_rows,), num_warps=4)
+
+
+_BYTES_PER_ID = 12  # sent in the time of a lookup: 40 ps on an H200, at 300 GB/s
+_BYTES = 12 << 20  # sent in the host's time for two more kernels: 40 us
+_AGAIN = 32  # exchanges until the next attempt
+_MOST_KNOWN = 256
+
+
+class Repeats:
+    """The history of repeated ids, by kind of index."""
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[int, int, int], int] = {}  # exchanges since an attempt that did not pay
+
+    def decide(self, signature: int, groups: Sequence[Group]) -> None:
+        """Set ``deduplicate`` of each group.
+
+        Args:
+            signature: signature of the requests.
+            groups: groups of the exchange.
+        """
+        for g, group in enumerate(groups):
+            kind = signature, g, group.count.bit_length()  # many ids repeat more often than few
+            since = self._since.get(kind, -1) + 1
+            if since:
+                self._since[kind] = since
+            group.deduplicate = since % _AGAIN == 0 and _can_repeat(group)
+
+    def learn(self, signature: int, groups: Sequence[Group]) -> None:
+        """Learn from the numbers of repeated ids, once the host knows them."""
+        for g, group in enumerate(groups):
+            if group.deduplicate:
+                kind = signature, g, group.count.bit_length()
+                if group.ends[0] * sum(group.widths) > _BYTES + _BYTES_PER_ID * group.count:
+                    self._since.pop(kind, None)
+                elif len(self._since) < _MOST_KNOWN:
+                    self._since[kind] = 0
+
+
+def _can_repeat(group: Group) -> bool:
+    """Return whether repeats would be sent, and an id with its position fits into 63 bits."""
+    source = group.request.source
+    bits: int = group.count.bit_length() + source.num_rows.bit_length()
+    return bits <= 63 and not source.world.is_alone

@@ -3,20 +3,158 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from manyhop.features.exchange.gpu import moving
-from manyhop.features.exchange.gpu.flight import IDS, LENGTHS, Flight
-from manyhop.features.exchange.gpu.moving import Piece, enqueue_serve, enqueue_settle, lay_out, move
-from manyhop.features.exchange.gpu.peers import Peers
+from manyhop.features.exchange.gpu.connections import Peers
+from manyhop.features.exchange.gpu.flight import IDS, LENGTHS, Flight, ScratchBuffer
 from manyhop.features.exchange.gpu.quota import Shares
 from manyhop.features.exchange.gpu.routes import Group
-from manyhop.features.exchange.gpu.scratch import ScratchBuffer
+from manyhop.features.kernels.move import NARROW, serve, settle
+from manyhop.features.moving import ALIGNMENT, WORDS, move, mover, tiles
+from manyhop.system.triton_launch import Kernel
+
+PART_BYTES = 128 << 20
+"""Approximate size of a part: while one is in flight, the next one is gathered."""
+
+
+@dataclass
+class Piece:
+    """Rows of one tensor, for or from one rank, in a part."""
+
+    rank: int
+    group: int
+    """Number of their index."""
+    table: int
+    """Number of the tensor among those of the index."""
+    begin: int
+    """First row, among those of the rank and the index."""
+    end: int
+    """End of the rows, exclusive."""
+    offset: int
+    """Offset in the part, in bytes."""
+
+
+def lay_out(
+    counts: Sequence[Sequence[int]], done: Sequence[int], widths: Sequence[Sequence[int]], k: int, parts: int
+) -> tuple[list[Piece], list[int]]:
+    """Lay out the rows of part ``k``: contiguous for each rank, tensor by tensor.
+
+    Args:
+        counts: ``[num_ranks][groups]``: rows to send to, or to receive from, each rank, for each index.
+        done: ``[groups]``: rows that were sent before.
+        widths: ``[groups][tables]``: bytes of a row of each tensor that is read by that index.
+        k: number of the part.
+        parts: number of parts.
+
+    Returns:
+        The pieces, and the bytes of each rank, ``[num_ranks]``.
+    """
+    pieces: list[Piece] = []
+    end, sizes = 0, []
+    for rank, of_rank in enumerate(counts):
+        begin = end
+        for g, (count, before) in enumerate(zip(of_rank, done, strict=True)):
+            left = max(0, count - before)
+            first, last = before + left * k // parts, before + left * (k + 1) // parts
+            for t, width in enumerate(widths[g] if last > first else ()):
+                pieces.append(Piece(rank, g, t, first, last, end))
+                end += -(-(last - first) * width // ALIGNMENT) * ALIGNMENT
+        sizes.append(end - begin)
+    return pieces, sizes
+
+
+def enqueue_serve(groups: Sequence[Group], flight: Flight, shares: Shares, sent: int, stride: int, stream: Any) -> None:
+    """Report the received headers to the host, and gather the first rows that other ranks request.
+
+    Args:
+        groups: groups of requests.
+        flight: the received headers and ids.
+        shares: layout of the message, with the largest numbers of rows.
+        sent: address of the message to the first other rank.
+        stride: bytes from a message to the next one.
+        stream: the current stream.
+    """
+    others, header, device = flight.ranks - 1, flight.received_at, flight.sent.device
+    arguments, reports = flight.report_arguments(), flight.ranks + 1
+    for g, group in enumerate(groups):
+        cap = shares.row_caps[g]
+        for source, width, begin in zip(group.sources, group.widths, shares.row_begins[g], strict=True):
+            if cap and width:
+                rows = source.rows
+                at = rows.data_ptr()
+                size = math.gcd(at | width, ALIGNMENT)
+                blocks = tiles(cap * width // size)
+                server(size, group.id_bytes)(
+                    device, reports + others * blocks, *arguments, reports, at, rows.shape[0],
+                    header + 8 * (IDS + shares.id_begins[g]), header + 8 * (LENGTHS + g), sent + begin, stride, cap,
+                    width // size, blocks,
+                )  # fmt: skip
+                reports = 0
+    if reports:
+        server(16, NARROW.value)(device, reports, *arguments, reports, header, 0, header, header, header, 0, 0, 1, 1)
+    flight.record_report(stream)
+
+
+def enqueue_settle(
+    groups: Sequence[Group], flight: Flight, shares: Shares, received: int, stride: int, *, own: bool
+) -> None:
+    """Scatter the rows of speculative messages to the results, on the current stream.
+
+    Args:
+        groups: groups of requests.
+        flight: the exchange, whose state has the numbers of rows.
+        shares: layout of the messages, with the largest numbers of rows.
+        received: address of the message from the first other rank.
+        stride: bytes from a message to the next one.
+        own: also copy own and cached rows.
+    """
+    ranks = flight.ranks
+    for g, group in enumerate(groups):
+        cap, most = shares.row_caps[g], group.count if own else 0
+        totals = flight.state_at + 8 * g * (ranks + 3)
+        for source, out, width, begin in zip(
+            group.sources, group.outs, group.widths, shares.row_begins[g], strict=True
+        ):
+            mine, kept = source.rows.data_ptr(), 0 if source.hot_rows is None else source.hot_rows.data_ptr()
+            target = out.data_ptr()
+            size = math.gcd((mine | kept if own else 0) | target | width, ALIGNMENT)
+            blocks, own_blocks = (tiles(most_rows * width // size) for most_rows in (cap, most))
+            programs = (ranks - 1) * blocks + (1 + (own and kept != 0)) * own_blocks
+            if programs:
+                settler(size, group.id_bytes)(
+                    group.index.device, programs, received + begin, stride, cap, mine, kept, most, totals, ranks,
+                    group.rows_at, group.positions_at, target, width // size, blocks, own_blocks,
+                )  # fmt: skip
+
+
+@cache
+def server(size: int, ids: int) -> Kernel:
+    """Return the kernel that gathers rows for other ranks; ``ids``: bytes of row numbers."""
+    return Kernel(serve, (0,) * 20, (*WORDS[size], ids), num_warps=4)
+
+
+@cache
+def settler(size: int, ids: int) -> Kernel:
+    """Return the kernel that scatters rows to the results; ``ids``: bytes of row numbers."""
+    return Kernel(settle, (0,) * 14, (*WORDS[size], ids), num_warps=4)
+
+
+def usual_kernels() -> list[Kernel]:
+    """Return the kernels for rows of a multiple of 16 bytes."""
+    narrow = NARROW.value
+    return [
+        *(mover(16, source, target) for source, target in [(narrow, 0), (narrow, narrow), (0, narrow)]),
+        server(16, narrow),
+        settler(16, narrow),
+    ]
+
 
 _KEPT_BYTES = 64 << 20
 _FEW_BYTES = 48 << 20  # up to this size on the current stream: synchronizing another stream would take longer
@@ -102,7 +240,7 @@ class Transfer:
         came = all(need <= cap for need, cap in zip(needs, self.shares.id_caps, strict=True))
         ids = self._ids(self.peers, given, taken, came)
         nbytes = (ranks - 1) * sum(rows * sum(of) for rows, of in zip(left, widths, strict=True))
-        parts = max(1, -(-nbytes // moving.PART_BYTES))
+        parts = max(1, -(-nbytes // PART_BYTES))
         for k in range(parts):
             out, sent_bytes = lay_out(given, caps, widths, k, parts)
             into, received_bytes = lay_out(taken, caps, widths, k, parts)

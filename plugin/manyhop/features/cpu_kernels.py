@@ -1,4 +1,4 @@
-"""The copy loop of the gather. Importing this module imports numba and compiles (or loads) the kernel."""
+"""Copies of rows. Importing this module imports numba and compiles (or loads) the kernels."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _BLOCK = 512  # bytes that are copied, and prefetched, at once
 _ROWS_AHEAD = 16  # of rows longer than 16 bytes: prefetched from memory
 _ROWS_NEAR = 4  # .. and of long ones, from the L2 cache
 _MOST = 4096  # bytes of a row that are prefetched; the hardware has noticed by then
+_MOVED_AHEAD = 8
 _SMALL_AHEAD = 24
 _SMALL = 16
 _STREAM_BYTES = 4 << 20  # results from this size on go past the caches, which the sampler needs more
@@ -157,3 +158,29 @@ def gather_rows(
     if stream:
         fence()  # stores past the caches are seen by other threads from here on
     return -1
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64)")
+def move_rows(source: int, source_rows: int, target: int, target_rows: int, count: int, row_bytes: int) -> None:
+    """Copy row ``source_rows[i]`` to row ``target_rows[i]``, for each ``i``.
+
+    Args:
+        source: address of row 0.
+        source_rows: address of ``[count]`` row numbers; 0: ``0, 1, ...``
+        target: address of row 0.
+        target_rows: address of ``[count]`` row numbers; 0: ``0, 1, ...``
+        count: how many rows.
+        row_bytes: bytes of a row.
+    """
+    from_rows, to_rows = i64(source_rows, count), i64(target_rows, count)
+    for i in range(count):
+        if i + _MOVED_AHEAD < count:
+            if source_rows != 0:
+                ahead = source + from_rows[i + _MOVED_AHEAD] * row_bytes
+                prefetch(np.uint64(ahead))
+                prefetch(np.uint64(ahead + min(64, row_bytes - 1)))
+            if target_rows != 0:
+                prefetch(np.uint64(target + to_rows[i + _MOVED_AHEAD] * row_bytes))
+        a = target + (to_rows[i] if target_rows != 0 else i) * row_bytes
+        b = source + (from_rows[i] if source_rows != 0 else i) * row_bytes
+        copy_rest(a, b, 0, row_bytes)
