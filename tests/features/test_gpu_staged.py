@@ -14,7 +14,7 @@ from manyhop import files
 from manyhop.errors import FeatureError
 from manyhop.features import CachedRows, HotRows, RowRequest, Visits, cache_files, file_cache, keep_hot
 from manyhop.features.hot import files as hot_files
-from manyhop.features.hot import gpu as hot_gpu
+from manyhop.features import visits as counted
 
 triton = pytest.importorskip("triton")
 from manyhop.features.gathering import gpu  # noqa: E402
@@ -88,7 +88,7 @@ def test_an_error_gives_the_position_in_the_index() -> None:
 
 
 def test_rows_are_copied_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hot_gpu, "_PIECE_BYTES", 72)  # three rows of both
+    monkeypatch.setattr(counted, "_PIECE_BYTES", 72)  # three rows of both
     x, y, visits = torch.randn(50, 4), torch.arange(50), Visits(CPU)
     visits.add([RowRequest(source, torch.arange(7, 27, 2)) for source in (x, y)])
     kept = keep_hot(visits.hottest(1.0), CPU)
