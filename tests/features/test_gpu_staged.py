@@ -13,8 +13,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from manyhop import files
 from manyhop.errors import FeatureError
 from manyhop.features import CachedRows, HotRows, RowRequest, Visits, cache_files, file_cache, keep_hot
-from manyhop.features.hot import files as hot_files
 from manyhop.features import visits as counted
+from manyhop.features.hot import files as hot_files
 
 triton = pytest.importorskip("triton")
 from manyhop.features.gathering import gpu  # noqa: E402

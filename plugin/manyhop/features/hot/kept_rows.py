@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop.features.sources import HotRows
 from manyhop.memory.segments import Segment
 
 _LATEST, _OLDEST, _REQUESTED = 0, 8, 16  # places in the header, int64 each
@@ -166,12 +165,12 @@ class KeptRows:
             ids: ``[count] int64``, ascending.
             slots: ``[count] int64``: where each of them is.
         """
-        from manyhop.features.cpu_lookup import store
+        from manyhop.features.cpu_lookup import index_rows, store
 
         number = self.number + 1
         self.end_older()
         groups, places = self._places[number % 2]
-        groups.copy_(HotRows.of(ids, self._num_rows).groups)
+        index_rows(ids.data_ptr(), len(ids), self._num_rows, groups.zero_().data_ptr())
         places[: len(slots)] = slots
         store(self._header + _LATEST, number)
 
