@@ -83,6 +83,9 @@ def test_batches_hold_what_the_sampler_prefetches(num_workers, tmp_path):
     assert figures.batches == 3
     assert figures.seeds == 90
     assert figures.gathered_bytes > 0
+    input_nodes, _, _ = next(iter(loader))
+    later = loader.stats(figures)
+    assert (later.batches, later.seeds, later.nodes) == (1, 32, len(input_nodes))
 
 
 @pytest.mark.filterwarnings("ignore:__array_wrap__:DeprecationWarning", "ignore::ResourceWarning")  # DGL's METIS

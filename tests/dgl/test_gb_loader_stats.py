@@ -48,6 +48,10 @@ def test_statistics(num_workers, tmp_path):
     assert '"gather' in (tmp_path / "epoch.json").read_text()
     list(loader)
     assert loader.stats().seeds == 120
+    before = loader.stats()
+    minibatch = next(iter(loader))
+    figures = loader.stats(before)
+    assert (figures.batches, figures.seeds, figures.nodes) == (1, 4, minibatch.input_nodes.numel())
 
 
 def same(minibatch):

@@ -54,6 +54,10 @@ def test_groups_change_nothing(data, on_gpu, workers, filter_per_worker, batch_s
     assert len(StandIn.threads) <= max(1, workers) * 2
     report = loader.stats()
     assert (report.seeds, report.batches) == (120, 2 * len(loader))
+    for _ in loader:
+        break
+    report = loader.stats(report)
+    assert (report.seeds, report.batches) == (min(batch_size, 60), 1)
 
 
 @pytest.mark.parametrize(

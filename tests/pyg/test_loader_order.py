@@ -317,6 +317,25 @@ def test_stats_and_timeline(data, tmp_path):
     before = loader.stats().seeds
     loader([1, 2])
     assert loader.stats().seeds == before
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_stats_count_the_batches_received(data, num_workers):
+    """Not those that were made ahead of a break, nor the first making of one that is made again."""
+    loader = loader_of(data, num_workers=num_workers, prefetch_factor=4 if num_workers else None)
+    size, received = loader.batch_size, []
+    for _ in range(2):
+        iterator = iter(loader)
+        state = loader.state_dict()
+        received += [next(iterator), next(iterator)]
+        iterator.close()
+        loader.load_state_dict(state)
+    report = loader.stats()
+    assert (report.batches, report.seeds) == (4, 4 * size)
+    assert report.edges == sum(batch.num_edges for batch in received)
+    assert report.nodes == sum(batch.num_nodes for batch in received)
+    rows = [name for name, value in data.to_dict().items() if isinstance(value, torch.Tensor) and name != "edge_index"]
+    assert report.gathered_bytes == sum(batch[name].nbytes for batch in received for name in rows)
     edges = sum(b.num_edges for b in loader)
     of_epoch = loader.stats(since="epoch")
     assert (of_epoch.batches, of_epoch.seeds, of_epoch.edges) == (8, 60, edges)

@@ -14,7 +14,7 @@ from manyhop.loading import current_turn
 from manyhop.loading.gpu.samples import empty_sample
 from manyhop.loading.pipeline import Stats, Turn, current_exchange
 from manyhop_dgl.loader.prefetched import Data, sampler_of_nodes
-from manyhop_dgl.loader.source import Source, on_cpu_only
+from manyhop_dgl.loader.source import Source, contents_of, on_cpu_only
 from manyhop_dgl.loader.storages import Filled, moved
 from manyhop_dgl.loader.tensors import TensorPrefetcher, rows_of
 from manyhop_dgl.loader.view import LoaderView
@@ -127,7 +127,8 @@ class Batches:
         if self._gpu is None:
             return self._fill(sample)
         (filled,), nbytes = self.join([sample], None)
-        self._stats.count(gathered_bytes=nbytes)
+        if (turn := current_turn()) is not None:
+            turn.contents["gathered_bytes"] = nbytes
         return filled
 
     def _fill(self, sample: object) -> Filled:
@@ -149,7 +150,7 @@ class Batches:
             self._stats.record(turn.batch, "assemble", start, times[0])
             self._stats.record(turn.batch, "gather", times[0], times[1])
         self._stats.record(turn.batch, "assemble", times[1] if times else start, end)
-        self._stats.count(gathered_bytes=nbytes)
+        turn.contents["gathered_bytes"] = nbytes
         return filled
 
     def join(self, samples: Sequence[object], turns: Sequence[Turn] | None) -> tuple[list[Filled], int]:
@@ -172,9 +173,9 @@ class Batches:
         placed.redirect(requests)
         return gpu.gather(requests)
 
-    def count(self, samples: Sequence[object]) -> None:
-        """Add seeds, nodes and edges to the statistics."""
-        self._source.count(samples)
+    def contents(self, sample: object) -> dict[str, int]:
+        """Return how many seeds, nodes and edges are in a sample."""
+        return contents_of(sample)
 
     def values(self, batch: Filled) -> list[list[Tensor]]:
         """Return all tensors of a batch."""

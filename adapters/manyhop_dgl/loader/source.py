@@ -37,39 +37,26 @@ if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
 
 
-def counts_of(batches: Sequence[object], indices: object = None) -> dict[str, int]:
-    """Return seeds, nodes and edges of batches, without padding, as ``Stats.count`` takes them.
+def contents_of(batch: object, indices: object = None) -> dict[str, int]:
+    """Return seeds, nodes and edges of a batch, without padding, as ``Stats.count`` takes them.
 
     Args:
-        batches: samples, or what a sampler returned.
+        batch: a sample, or what a sampler returned.
         indices: seeds of the latter.
     """
-    seeds = nodes = edges = 0
-    others: list[dict[str, int]] = []
-    for batch in batches:
-        if isinstance(batch, BlockTensors) and batch.padding is None:
-            hops = batch.hops
-            seeds += sum(hops.num_nodes[0].values())
-            nodes += sum(hops.num_nodes[-1].values())
-            for of_hops in hops.num_edges.values():
-                edges += sum(of_hops)
-        else:
-            others.append(_counts_of(batch, indices))
-    total = {"seeds": seeds, "nodes": nodes, "edges": edges}
-    for counts in others:
-        for name, number in counts.items():
-            total[name] = total.get(name, 0) + number
-    return total
-
-
-def _counts_of(batch: object, indices: object) -> dict[str, int]:
-    if isinstance(batch, BlockTensors):
-        assert batch.padding is not None
-        return _without_padding(batch, batch.padding)
     if isinstance(batch, EdgeTensors):
         if batch.sample.padding is not None:
             return _without_padding(batch, batch.sample.padding)
-        return counts_of([batch.sample]) | {"seeds": _total(batch.ids)}
+        return contents_of(batch.sample) | {"seeds": _total(batch.ids)}
+    if isinstance(batch, BlockTensors):
+        if batch.padding is not None:
+            return _without_padding(batch, batch.padding)
+        hops = batch.hops
+        return {
+            "seeds": sum(hops.num_nodes[0].values()),
+            "nodes": sum(hops.num_nodes[-1].values()),
+            "edges": sum([sum(of_hops) for of_hops in hops.num_edges.values()]),
+        }
     blocks = batch[-1] if isinstance(batch, tuple) and batch and isinstance(batch[-1], list) else batch
     graphs = all_in_nested(dgl.DGLGraph, blocks)
     given = batch[0] if isinstance(batch, tuple) and batch and not all_in_nested(dgl.DGLGraph, batch[0]) else None
@@ -260,12 +247,8 @@ class Source:
             batch = (sampler.sample_tensors if as_tensors else sampler.sample)(loader.graph, indices)
         if (turn := current_turn()) is not None:
             self._stats.record(turn.batch, "sample", start, time.perf_counter())
-            self.count([batch], indices)
+            turn.contents.update(contents_of(batch, indices))
         return batch
-
-    def count(self, batches: Sequence[object], indices: object = None) -> None:
-        """Add what is in batches to the statistics; ``indices`` are seeds of what a user's sampler returned."""
-        self._stats.count(**counts_of(batches, indices))
 
     def _sample_padded(self, seeds: Indices) -> Sample:
         """Sample around some seeds on the CPU, padded."""

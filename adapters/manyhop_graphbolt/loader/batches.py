@@ -22,7 +22,7 @@ from manyhop_graphbolt.loader.chain import Chain
 from manyhop_graphbolt.loader.columns import FeatureColumns
 from manyhop_graphbolt.loader.padding import Padding
 from manyhop_graphbolt.loader.source import Keyed, Sampled, Source
-from manyhop_graphbolt.loader.stats import TimedStages, count_sampled, feature_bytes, num_seeds
+from manyhop_graphbolt.loader.stats import TimedStages, contents_of, feature_bytes, num_seeds
 from manyhop_graphbolt.stages.features import FeatureFetcher
 from manyhop_graphbolt.stages.stage import FUNCTIONS, is_ours, step
 
@@ -104,12 +104,13 @@ class Batches:
 
     def make(self, positions: Tensor | Keyed) -> object:
         """Make one minibatch, stage by stage."""
-        batch, start = _batch(), perf_counter()
+        turn, batch, start = current_turn(), _batch(), perf_counter()
         key, item = self._source.item(positions)
         self._stats.record(batch, "assemble", start, perf_counter())
-        self._stats.count(seeds=num_seeds(item))
+        seeds = num_seeds(item)
         item = self._run_stages(item, None if self._is_current else key, batch)
-        count_sampled(self._stats, item)
+        if turn is not None:
+            turn.contents.update(contents_of(item), seeds=seeds)
         return self._done(key, item, batch)
 
     def complete(self, sample: Sampled) -> object:
@@ -121,7 +122,8 @@ class Batches:
         self._stats.record(_batch(), "assemble", start, perf_counter())
         times = gpu.group_size if gpu.is_timed(turn) else 0
         item = self._run_stages(item, sample.key, _batch(), calls=sample.calls, times=times)
-        self._stats.count(gathered_bytes=feature_bytes(item))
+        if turn is not None:
+            turn.contents["gathered_bytes"] = feature_bytes(item)
         return self._done(sample.key, item, _batch())
 
     def make_now(self, item: MiniBatch) -> object:
@@ -189,11 +191,10 @@ class Batches:
         placed = gpu.columns(self._columns)
         return gpu.gather([placed.request(request) for request in requests], self._threads)
 
-    def count(self, samples: Sequence[Sampled]) -> None:
-        """Add seeds, nodes and edges to the statistics."""
-        nodes = sum([ids.numel() for one in samples for ids in one.sample.node.values()])
-        edges = sum([ids.numel() for one in samples for ids in one.sample.row.values()])
-        self._stats.count(seeds=sum([one.num_seeds for one in samples]), nodes=nodes, edges=edges)
+    def contents(self, sample: Sampled) -> dict[str, int]:
+        """Return how many seeds, nodes and edges a sample has."""
+        nodes, edges = (sum([ids.numel() for ids in some.values()]) for some in (sample.sample.node, sample.sample.row))
+        return {"seeds": sample.num_seeds, "nodes": nodes, "edges": edges}
 
     def values(self, batch: object) -> Iterable[list[Tensor]]:
         """Return all tensors of a minibatch."""

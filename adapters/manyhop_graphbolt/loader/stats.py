@@ -138,15 +138,14 @@ def num_seeds(item: object) -> int:
     return number
 
 
-def count_sampled(stats: Stats, item: object) -> None:
-    """Add edges, nodes and bytes of features of a minibatch; nothing for other items."""
+def contents_of(item: object) -> dict[str, int]:
+    """Return nodes, edges and bytes of features of a minibatch; nothing for other items."""
     if not isinstance(item, MiniBatch):
-        return
+        return {}
     if (padded := item.padding) is not None:
         nodes, edges = (sum(map(sum, some.values())) for some in (padded.counts.nodes, padded.counts.edges))
         fit = int(padded.grown == 0)
-        stats.count(nodes=nodes, edges=edges, padded=1, fit=fit, gathered_bytes=feature_bytes(item))
-        return
+        return {"nodes": nodes, "edges": edges, "padded": 1, "fit": fit, "gathered_bytes": feature_bytes(item)}
     edges = nodes = 0
     for layer in item.sampled_subgraphs or ():
         csc = getattr(layer, "sampled_csc", None)  # samplers of the user's give what they like
@@ -158,7 +157,7 @@ def count_sampled(stats: Stats, item: object) -> None:
     for ids in inputs.values() if isinstance(inputs, Mapping) else (inputs,):
         if isinstance(ids, Tensor):
             nodes += ids.numel()
-    stats.count(edges=edges, nodes=nodes, gathered_bytes=feature_bytes(item))
+    return {"nodes": nodes, "edges": edges, "gathered_bytes": feature_bytes(item)}
 
 
 def feature_bytes(item: object) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
@@ -80,12 +79,11 @@ def joined(row: Tensor, col: Tensor) -> Tensor:
     return torch.stack([row, col])
 
 
-def sizes_of(outs: Sequence[Sample]) -> tuple[int, int, int]:
-    """Return how many seeds, nodes and edges samples have."""
-    seeds = sum([out.metadata[0].numel() for out in outs])
-    return seeds, _total([out.node for out in outs]), _total([out.row for out in outs])
+def contents_of(out: Sample) -> dict[str, int]:
+    """Return how many seeds, nodes and edges a sample has."""
+    return {"seeds": out.metadata[0].numel(), "nodes": _total(out.node), "edges": _total(out.row)}
 
 
-def _total(values: Sequence[Tensor | dict[str, Tensor]]) -> int:
-    """Return the number of entries of tensors, and of all tensors in dictionaries."""
-    return sum([v.numel() for one in values for v in (one.values() if isinstance(one, dict) else (one,))])
+def _total(values: Tensor | dict[str, Tensor]) -> int:
+    """Return the number of entries of a tensor, or of all tensors in a dictionary."""
+    return sum([v.numel() for v in values.values()]) if isinstance(values, dict) else values.numel()

@@ -17,7 +17,7 @@ from manyhop_embedding import RowsAhead
 from manyhop_pyg.batch.assemble import finish_trainable
 from manyhop_pyg.batch.join import join
 from manyhop_pyg.batch.joining import Gathered
-from manyhop_pyg.batch.output import sizes_of
+from manyhop_pyg.batch.output import contents_of
 from manyhop_pyg.batch.plan import has_embeddings
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.loaders.view import LoaderView
@@ -102,9 +102,9 @@ class Batches:
             loader.finish_batches(joining, batches, outs, turns)
         return batches, nbytes
 
-    def count(self, samples: Sequence[Sample]) -> None:
-        """Add seeds, nodes and edges to the statistics."""
-        self._loader.count(*sizes_of(samples))
+    def contents(self, sample: Sample) -> dict[str, int]:
+        """Return how many seeds, nodes and edges a sample has."""
+        return contents_of(sample)
 
     def values(self, batch: Batch | Gathered) -> list[Collection[object]]:
         """Return the values of the attributes of a batch of PyG's, or the batch."""

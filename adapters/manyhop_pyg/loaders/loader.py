@@ -28,7 +28,7 @@ from manyhop_pyg.batch.assemble import finish_trainable, label_data, label_types
 from manyhop_pyg.batch.edge_index import put_edges
 from manyhop_pyg.batch.join import join
 from manyhop_pyg.batch.joining import Gathered, Joining, placed_columns
-from manyhop_pyg.batch.output import sizes_of
+from manyhop_pyg.batch.output import contents_of
 from manyhop_pyg.batch.plan import DataPlan, PlanCache
 from manyhop_pyg.loaders.batches import Batches, find_pinning
 from manyhop_pyg.loaders.check import check_torch_arguments
@@ -277,7 +277,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         out = self.sample_inputs(self.inputs_at(index))
         if (turn := current_turn()) is not None:
             self._stats.record(turn.batch, "sample", start, time.perf_counter())
-            self.count(*sizes_of([out]))
+            turn.contents.update(contents_of(out))
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def _batch_around(self, inputs: Inputs, key: tuple[int, int, int] | None) -> Batch:
@@ -306,10 +306,6 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         if type(given) is NodeSamplerInput and current_turn() is not None:
             return input_of(NodeSamplerInput, columns_of_nodes(given, index))
         return given[index]
-
-    def count(self, seeds: int, nodes: int, edges: int) -> None:
-        """Add numbers of batches to the statistics."""
-        self._stats.count(seeds=seeds, nodes=nodes, edges=edges)
 
     def has_own_collate(self) -> bool:
         """Return whether the user has replaced ``collate_fn``."""
@@ -343,7 +339,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
                 self._stats.record(turn.batch, "gather", times[0], times[1])
             else:  # which has times of its own for gathering
                 self._stats.record(turn.batch, "assemble", start, times[1])
-            self._stats.count(gathered_bytes=nbytes)
+            turn.contents["gathered_bytes"] = nbytes
         return Gathered(batch, out, joining, turn)
 
     def finish_batches(

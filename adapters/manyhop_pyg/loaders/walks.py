@@ -123,16 +123,16 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
                 start = time.perf_counter()
                 made = self.collate_fn(epoch.to_index(index))
                 self._stats.record(turn.batch, "sample", start, time.perf_counter())
-            self._count(len(index), made)
+            turn.contents.update(self._contents(len(index), made))
             return pinned(made) if self._pins_batches else made
 
         return make, None
 
-    def _count(self, num_starts: int, made: Windows) -> None:
-        """Add a batch to the statistics: the entries of all windows as nodes, and the steps of walks as edges."""
+    def _contents(self, num_starts: int, made: Windows) -> dict[str, int]:
+        """Return what is in a batch: the entries of all windows count as nodes, and the steps of walks as edges."""
         walker, numbers = self.source.facts()
         num_steps = num_starts * numbers["walks_per_node"] * len(walker.spec.steps)
-        self._stats.count(seeds=num_starts, nodes=sum([part.numel() for part in made]), edges=num_steps)
+        return {"seeds": num_starts, "nodes": sum([part.numel() for part in made]), "edges": num_steps}
 
     def collate_fn(self, index: Any) -> Windows:
         """Return the samples around nodes."""

@@ -193,8 +193,8 @@ class Assembler(Protocol[SampleT, BatchT]):
         """
         ...
 
-    def count(self, samples: Sequence[SampleT]) -> None:
-        """Add seeds, nodes and edges of samples to the statistics."""
+    def contents(self, sample: SampleT) -> dict[str, int]:
+        """Return seeds, nodes and edges of a sample, as ``Stats.count`` takes them."""
         ...
 
     def values(self, batch: Any) -> Iterable[Collection[Any]]:

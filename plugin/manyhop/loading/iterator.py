@@ -147,6 +147,7 @@ class EpochIterator(Iterator[Any]):
             snapshot=snapshot,
             before=None if gpu is None else gpu.streams.settle,
             stats=stats,
+            contents=_contents,
             closing=None if steps is None else steps.close,
         )
 
@@ -225,6 +226,10 @@ class EpochIterator(Iterator[Any]):
         """End the iteration with the run; the watch has the reason from others."""
         self._run_ended = not self._progress.done
         self._pipeline.close()
+
+
+def _contents(item: Item) -> dict[str, int]:
+    return item[0].contents
 
 
 def _reason(watched: Iteration, error: BaseException) -> RankError | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from manyhop.loading.adapter import Adapter
@@ -41,7 +41,6 @@ class InFlightGroup(SampledGroup):
         self._streams.took(1, "sample", self._batches[0], start, self._streams.mark())
         self._made: dict[int, OnStream[Any]] = {}
         self._state: State
-        self._uncounted = set(range(len(keys)))
 
     def is_ready(self, i: int) -> bool:
         """Return whether batch ``i`` was completed together with an earlier one."""
@@ -93,8 +92,11 @@ class InFlightGroup(SampledGroup):
         self._made = {
             k: OnStream(batch, ready, timed and k == i, together, source) for k, batch in enumerate(batches, i)
         }
-        gpu.learn_size(nbytes // len(samples))
-        self._streams.stats.count(gathered_bytes=nbytes)
+        share = nbytes // len(samples)  # the rows of several are gathered at once
+        for turn in turns[1 : len(samples)]:
+            turn.contents["gathered_bytes"] = share
+        turns[0].contents["gathered_bytes"] = nbytes - share * (len(samples) - 1)
+        gpu.learn_size(share)
         self._streams.stats.record(turns[0].batch, "assemble", began, time.perf_counter())
 
     @ranged("sample")
@@ -102,16 +104,17 @@ class InFlightGroup(SampledGroup):
         start = self._streams.mark()
         samples = self._finish()
         self._streams.took(1, "sample", self._batches[0], start, self._streams.mark())
-        self._count(range(len(self)), samples)
+        if self._turns is not None:
+            self._count(self._turns, samples)
         return samples
 
     def _sample_alone(self, i: int) -> Any:
         samples = self._sample(slice(i, i + 1))()
-        self._count([i], samples)
+        if self._turns is not None:
+            self._count(self._turns[i : i + 1], samples)
         return samples[0]
 
-    def _count(self, numbers: Iterable[int], samples: Sequence[Any]) -> None:
-        """Add samples of batches of the group to the statistics, unless they are in there, or not to be handed out."""
-        if self._turns is not None and self._uncounted.issuperset(numbers):
-            self._uncounted.difference_update(numbers)
-            self._adapter.assembler.count(samples)
+    def _count(self, turns: Sequence[Turn], samples: Sequence[Any]) -> None:
+        """Note what is in samples of batches of the group."""
+        for turn, sample in zip(turns, samples, strict=True):
+            turn.contents.update(self._adapter.assembler.contents(sample))

@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic
@@ -59,7 +59,8 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         snapshot: called after each item is taken; its result belongs to that batch and appears as ``snapshot`` when
             the batch is handed out (the state of a sampler that runs ahead, for a restart).
         before: called first when a batch is asked for; its time counts as the caller's own step.
-        stats: where waiting and the caller's own steps are recorded.
+        stats: where waiting, the caller's own steps and the contents of batches handed out are recorded.
+        contents: what ``Stats.count`` adds of the batch of an item; ``None``: nothing.
         closing: called when it is closed, in whatever way, before it waits for its threads: wakes those that wait for
             something in ``make``. May be called several times, and by a finaliser.
 
@@ -84,6 +85,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         snapshot: Callable[[], Any] | None = None,
         before: Callable[[], None] | None = None,
         stats: Stats | None = None,
+        contents: Callable[[Item], Mapping[str, int]] | None = None,
         closing: Callable[[], None] | None = None,
         name: str = "manyhop",
     ) -> None:
@@ -99,7 +101,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         self._snapshot_of = snapshot
         self._snapshot: Any = None
         self._before = before
-        self._stats = stats
+        self._stats, self._contents = stats, contents
         self._step_start: float | None = None
         self._tasks: deque[Task[Item, T]] = deque()  # with threads: taken; without: complete
         self._finish = finish
@@ -179,7 +181,8 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         self._last_batch = task.batch
         if self._stats is not None:
             self._step_start = time.perf_counter()
-            self._stats.handed((last_batch, step_start, task.batch, start, self._step_start))
+            contents = {} if self._contents is None else self._contents(task.item)  # type: ignore[arg-type]
+            self._stats.handed((last_batch, step_start, task.batch, start, self._step_start, contents))
         return task.value  # type: ignore[return-value]
 
     def _stepped(self, start: float | None, end: float) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
 
 from manyhop.errors import InputError
 from manyhop.loading.pipeline.parts import ItemParts, seats
@@ -16,8 +16,9 @@ Dealing: TypeAlias = Uneven | Literal["keep"]
 """The same, or, as GraphBolt does: only the first ranks have a batch in the last round."""
 
 
-class Turn(NamedTuple):
-    """One batch of one rank."""
+@dataclass(slots=True)
+class Turn:
+    """One batch of one rank, in one iteration."""
 
     round: int
     """Counts the batches of this rank, from 0: in each round every rank gets one."""
@@ -27,6 +28,9 @@ class Turn(NamedTuple):
 
     is_padding: bool = False
     """Whether the batch is a repetition, which another rank, or an earlier round, has as its own."""
+
+    contents: dict[str, int] = field(default_factory=dict, compare=False)
+    """Seeds, nodes, edges and bytes in it, as ``Stats.count`` takes them: once it is handed out."""
 
 
 @dataclass(frozen=True, kw_only=True)

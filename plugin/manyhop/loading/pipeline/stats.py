@@ -24,8 +24,9 @@ ON_GPU = "GPU of "
 STAGES: tuple[Stage, ...] = ("sample", "gather", "assemble")
 """The stages of making a batch, in order."""
 
-Handed: TypeAlias = tuple[int, float | None, int, float, float]
-"""A batch that was handed out: the one before, when work on that began, the batch, when it was asked for and given."""
+Handed: TypeAlias = tuple[int, float | None, int, float, float, Mapping[str, int]]
+"""A batch that was handed out: the one before, when work on that began, the batch, when it was asked for and given, and
+what it contains."""
 
 _KEPT_BATCHES = 64
 
@@ -57,19 +58,19 @@ class StatsReport:
     """Batches handed to the user."""
 
     seeds: int
-    """Seeds of the batches made."""
+    """Seeds of these batches."""
 
     edges: int
-    """Sampled edges of the batches made."""
+    """Sampled edges of these batches."""
 
     nodes: int
-    """Sampled nodes of the batches made."""
+    """Sampled nodes of these batches."""
 
     gathered_bytes: int
-    """Bytes of feature rows gathered."""
+    """Bytes of feature rows gathered for these batches."""
 
     exchanged_bytes: int
-    """Bytes of feature rows received from other nodes."""
+    """Bytes of feature rows received from other nodes, also for batches made ahead and dropped."""
 
     cache_hit_rate: float
     """Of the rows that batches needed from other nodes, and for a GPU from other GPUs and from the host, the part that
@@ -175,7 +176,7 @@ class Stats:
         self._handed: deque[Handed] = deque()
         self.handed: Callable[[Handed], None] = self._handed.append
         self._before_epoch: StatsReport | None = None
-        """``handed((last, step_start, batch, start, end))``: the user, who has worked on batch ``last`` from
+        """``handed((last, step_start, batch, start, end, contents))``: the user, who has worked on batch ``last`` from
         ``step_start`` (``None``: on none), waited for another one from ``start`` to ``end``. Costs next to nothing
         until somebody looks."""
         self.reset()
@@ -258,10 +259,12 @@ class Stats:
         """Add what :attr:`handed` has collected."""
         with contextlib.suppress(IndexError):  # until there are no more
             while True:
-                last, step_start, batch, start, end = self._handed.popleft()
+                last, step_start, batch, start, end, contents = self._handed.popleft()
                 if step_start is not None:
                     self.stepped(last, step_start, start)
                 self.waited(batch, start, end)
+                if contents:
+                    self.count(**contents)
 
     def stepped(self, batch: int, start: float, end: float) -> None:
         """Note that the user requests the next batch, after a step."""
