@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from manyhop_dgl.samplers.tensors import BlockEdges, BlockTensors, EdgeTensors
     from manyhop_dgl.samplers.walks import node2vec_random_walk, random_walk
     from manyhop_dgl.swap import install, uninstall
-    from manyhop_dgl.training.capture import capture
+    from manyhop_dgl.training import capture
 
 # Public name -> the module that has it.
 _MODULES = {
@@ -44,7 +44,7 @@ _MODULES = {
     "RandomWalkNeighborSampler": "samplers.pinsage",
     "Uniform": "samplers.negatives",
     "as_edge_prediction_sampler": "samplers.edges",
-    "capture": "training.capture",
+    "capture": "training",
     "install": "swap",
     "node2vec_random_walk": "samplers.walks",
     "random_walk": "samplers.walks",

@@ -1,6 +1,7 @@
 """GraphBolt: another name of ``manyhop_graphbolt``."""
 
 import sys
-from importlib import import_module
 
-sys.modules[__name__] = import_module("manyhop_graphbolt")
+import manyhop_graphbolt
+
+sys.modules[__name__] = manyhop_graphbolt

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+class Composite:
+    """A batch, or a part of one, that consists of its attributes."""
+
+    def moving(self) -> Iterable[str]:
+        """Return the names of the attributes that go to a GPU."""
+        return tuple(vars(self))
 
 
 def apply_nested(value: object, function: Callable[[Any], Any]) -> Any:

@@ -7,7 +7,6 @@ import dgl.graphbolt
 import dgl.sampling
 from dgl.dataloading import negative_sampler
 
-import manyhop_graphbolt as graphbolt
 from manyhop.loading import Swap
 from manyhop_dgl.compat import unavailable
 from manyhop_dgl.loader.loader import DataLoader
@@ -45,6 +44,8 @@ class _StandIn:
     def fill(self) -> None:
         """Let its names mean those of ``manyhop_dgl.graphbolt``."""
         if self._before is None:
+            from manyhop_dgl import graphbolt
+
             names = vars(dgl.graphbolt)
             self._before = dict(names)
             names.update({name: getattr(graphbolt, name) for name in graphbolt.__all__})

@@ -8,26 +8,50 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from manyhop_dgl_cuda.where import has_cuda, on_torch
+_cpu_too = False
+
+
+@contextmanager
+def graphs_of_cpu_too() -> Iterator[None]:
+    """Put graphs on the CPU on torch tensors, too. For tests: a CPU then stands for a GPU."""
+    global _cpu_too
+    before, _cpu_too = _cpu_too, True
+    try:
+        yield
+    finally:
+        _cpu_too = before
+
+
+def on_torch(device: torch.device) -> bool:
+    """Whether graphs on a device are on torch tensors: on CUDA, if the installed DGL is a build for CPUs."""
+    return (device.type == "cuda" and not has_cuda()) or (device.type == "cpu" and _cpu_too)
+
+
+@functools.lru_cache(maxsize=1)
+def has_cuda() -> bool:
+    """Whether the installed DGL is a build with CUDA. DGL has been imported."""
+    return bool(sys.modules["dgl.ndarray"].gpu(0).exist)
+
 
 _Function = Callable[..., Any]
 
 # DGL's name -> module and function here: those that take a graph first.
 _BY_GRAPH = {
-    "_gspmm": "spmm.gspmm",
-    "_gspmm_hetero": "spmm.gspmm_hetero",
-    "_update_grad_minmax_hetero": "spmm.update_grad_minmax_hetero",
-    "_gsddmm": "sddmm.gsddmm",
-    "_gsddmm_hetero": "sddmm.gsddmm_hetero",
-    "_edge_softmax_forward": "sddmm.edge_softmax_forward",
-    "_edge_softmax_backward": "sddmm.edge_softmax_backward",
+    "_gspmm": "message_passing.gspmm",
+    "_gspmm_hetero": "message_passing.gspmm_hetero",
+    "_update_grad_minmax_hetero": "message_passing.update_grad_minmax_hetero",
+    "_gsddmm": "message_passing.gsddmm",
+    "_gsddmm_hetero": "message_passing.gsddmm_hetero",
+    "_edge_softmax_forward": "message_passing.edge_softmax_forward",
+    "_edge_softmax_backward": "message_passing.edge_softmax_backward",
 }
 # Those that take tensors only.
 _BY_DEVICE = {
@@ -134,6 +158,21 @@ def follow_subgraph(module: ModuleType) -> None:
     """Replace the C++ of ``dgl.subgraph``."""
     _replace(module, "_CAPI_DGLInSubgraph", "make.in_subgraph", _is_on_torch)
     _replace(module, "_CAPI_DGLOutSubgraph", "make.out_subgraph", _is_on_torch)
+
+
+FOLLOWED: dict[str, Callable[[ModuleType], None]] = {
+    "dgl.heterograph": follow_graph,
+    "dgl.heterograph_index": follow_index,
+    "dgl.backend.pytorch.sparse": follow_kernels,
+    "dgl.nn.pytorch.conv.gatconv": functools.partial(follow_layer, name="GATConv", place="gat"),
+    "dgl.nn.pytorch.conv.sageconv": functools.partial(follow_layer, name="SAGEConv", place="sage"),
+    "dgl.ops.spmm": follow_means,
+    "dgl.frame": follow_frame,
+    "dgl.ndarray": follow_ndarray,
+    "dgl.subgraph": follow_subgraph,
+    "dgl.transforms.to_block": follow_to_block,
+}
+"""Modules of DGL -> what is done to them once they have been imported."""
 
 
 def _replace(owner: object, name: str, place: str, takes: Callable[..., bool]) -> None:

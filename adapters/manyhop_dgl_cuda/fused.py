@@ -14,8 +14,8 @@ from torch import Tensor
 
 from manyhop_dgl_cuda.adjacency import Structure
 from manyhop_dgl_cuda.differentiable import end_sums, normalized, weighted_means, weighted_sums
-from manyhop_dgl_cuda.spmm import check_dtypes, is_weight
-from manyhop_dgl_cuda.where import on_torch
+from manyhop_dgl_cuda.dispatch import on_torch
+from manyhop_dgl_cuda.message_passing import check_dtypes, is_weight
 
 
 def cast(*args: Any) -> tuple[Any, ...]:

@@ -22,8 +22,8 @@ from torch import Tensor
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.system.progress import to_device
 from manyhop_dgl_cuda.adjacency import FORMATS, Structure, positions
+from manyhop_dgl_cuda.dispatch import on_torch
 from manyhop_dgl_cuda.subgraphs import Induced, edge_subgraph, node_subgraph
-from manyhop_dgl_cuda.where import on_torch
 
 _INSTEAD = {
     "sample_neighbors": "sample with manyhop_dgl.NeighborSampler or manyhop_dgl.sample_tensors, which do it on the GPU",

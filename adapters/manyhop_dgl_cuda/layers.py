@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from manyhop_dgl_cuda.differentiable import attention
 from manyhop_dgl_cuda.fused import gspmm
 from manyhop_dgl_cuda.index import TorchGraphIndex
-from manyhop_dgl_cuda.spmm import check_dtypes
+from manyhop_dgl_cuda.message_passing import check_dtypes
 
 
 def is_sage(layer: Any, graph: Any, feat: Any, edge_weight: Any = None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import IterDataPipe
 
 from manyhop.errors import InputError
-from manyhop_dgl.nested import apply_nested
+from manyhop_dgl.nested import Composite, apply_nested
 
 Pipe = TypeVar("Pipe", bound=type[Any])
 M = TypeVar("M", bound="Movable")
@@ -86,12 +86,8 @@ def move(
     return apply_nested(value, move_one)
 
 
-class Movable:
+class Movable(Composite):
     """What consists of attributes that can be moved, in place."""
-
-    def moving(self) -> Iterable[str]:
-        """Return the names of the attributes that can be moved."""
-        return tuple(vars(self))
 
     def moved(
         self: M, device: torch.device | str, *, non_blocking: bool = False, known: dict[int, object] | None = None

@@ -14,7 +14,7 @@ from manyhop.errors import InputError
 from manyhop.masks import masked_mean
 from manyhop_dgl.samplers import blocks as blocks_
 from manyhop_dgl_cuda import kernels
-from manyhop_dgl_cuda.where import graphs_of_cpu_too
+from manyhop_dgl_cuda.dispatch import graphs_of_cpu_too
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
 from recorder_stand_in import NeverWaits, StandIn

@@ -7,8 +7,8 @@ import torch
 from test_dgl_loader_tensors import graph, links, loader, on_gpu, same  # noqa: F401
 
 from manyhop_dgl.loader.batches import Batches
+from manyhop_dgl_cuda.dispatch import graphs_of_cpu_too
 from manyhop_dgl_cuda.index import TorchGraphIndex
-from manyhop_dgl_cuda.where import graphs_of_cpu_too
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 

@@ -12,7 +12,7 @@ from sampler_graphs import edges_of, graph
 import manyhop_dgl
 from manyhop.errors import StateError
 from manyhop_dgl import LaborSampler, NeighborSampler, PerSourceUniform, as_edge_prediction_sampler
-from manyhop_dgl.compat import activation
+from manyhop_dgl.compat import finder
 from manyhop_dgl.samplers import keys
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
@@ -142,8 +142,8 @@ def test_dgl_that_was_imported_before(monkeypatch):
     module = SimpleNamespace(_CAPI_SetSeed=calls.append)
     monkeypatch.setattr(sys, "meta_path", [])
     monkeypatch.setitem(sys.modules, "dgl.random", module)
-    monkeypatch.setattr(activation.multiprocessing.spawn, "get_preparation_data", None)
-    activation.activate()
+    monkeypatch.setattr(finder.multiprocessing.spawn, "get_preparation_data", None)
+    finder.activate()
     module._CAPI_SetSeed(3)
     first = keys.draw()
     torch.manual_seed(3)

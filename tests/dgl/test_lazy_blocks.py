@@ -10,7 +10,7 @@ from sampler_graphs import graph, typed_graph
 
 import manyhop_dgl
 from manyhop_dgl.samplers import blocks as blocks_
-from manyhop_dgl_cuda.where import graphs_of_cpu_too
+from manyhop_dgl_cuda.dispatch import graphs_of_cpu_too
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 from dgl.heterograph import DGLBlock  # noqa: E402

@@ -7,7 +7,7 @@ from sampler_graphs import graph
 from torch_graphs import block, on_torch
 
 import manyhop_dgl
-from manyhop_dgl_cuda.where import graphs_of_cpu_too
+from manyhop_dgl_cuda.dispatch import graphs_of_cpu_too
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of dynamo, about what it traces
 LAYERS = {

@@ -8,7 +8,7 @@ import torch
 from dgl.nn.functional import edge_softmax
 from torch_graphs import block, compare, heterogeneous, homogeneous, on_torch, results
 
-from manyhop_dgl_cuda.where import graphs_of_cpu_too
+from manyhop_dgl_cuda.dispatch import graphs_of_cpu_too
 
 BINARY = ["add", "sub", "mul", "div"]
 REDUCE = ["sum", "mean", "max", "min"]
@@ -235,14 +235,14 @@ def no_kernels(monkeypatch):
     """DGL's C++ kernels on tensors raise, within ``graphs_of_cpu_too``."""
     from dgl import _sparse_ops
 
-    from manyhop_dgl_cuda import where
+    from manyhop_dgl_cuda import dispatch
 
     for name in vars(_sparse_ops):
         if name.startswith("_CAPI_DGLKernel"):
             real = getattr(_sparse_ops, name)
 
             def refuse(*args, real=real, name=name):
-                assert not where.on_torch(torch.device("cpu")), f"DGL's C++ was called: {name}"
+                assert not dispatch.on_torch(torch.device("cpu")), f"DGL's C++ was called: {name}"
                 return real(*args)
 
             monkeypatch.setattr(_sparse_ops, name, refuse)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch_graphs import block, heterogeneous, homogeneous, minibatches, on_torch
 
-from manyhop_dgl_cuda.where import graphs_of_cpu_too
+from manyhop_dgl_cuda.dispatch import graphs_of_cpu_too
 
 ROOTS = tuple(f"{Path(package.__path__[0]).resolve()}/" for package in (dgl, sys.modules["manyhop_dgl"]))
 

@@ -12,8 +12,8 @@ from torch_graphs import block, heterogeneous, homogeneous, minibatches, on_torc
 
 import manyhop_dgl
 from manyhop.errors import InputError, MissingExtraError
+from manyhop_dgl_cuda.dispatch import graphs_of_cpu_too
 from manyhop_dgl_cuda.index import TorchGraphIndex
-from manyhop_dgl_cuda.where import graphs_of_cpu_too
 
 IDTYPES = [torch.int32, torch.int64]
 

@@ -5,8 +5,8 @@ import torch
 from torch_graph_training import MODELS, make_loader, train
 from torch_graphs import on_torch
 
+from manyhop_dgl_cuda.dispatch import graphs_of_cpu_too
 from manyhop_dgl_cuda.index import TorchGraphIndex
-from manyhop_dgl_cuda.where import graphs_of_cpu_too
 
 
 @pytest.mark.parametrize("idtype", [torch.int32, torch.int64])

@@ -15,7 +15,7 @@ from torch import nn
 
 import manyhop
 import manyhop_dgl.graphbolt as gb
-from manyhop_dgl_cuda.where import graphs_of_cpu_too
+from manyhop_dgl_cuda.dispatch import graphs_of_cpu_too
 
 CLASSES, WIDTH, HIDDEN, NODES, RELATIONS = 3, 8, 16, 160, 3
 FREE = {"allow_zero_in_degree": True}

@@ -6,8 +6,8 @@ import dgl
 import torch
 
 import manyhop_dgl.graphbolt as gb
+from manyhop_dgl_cuda.dispatch import graphs_of_cpu_too
 from manyhop_dgl_cuda.index import TorchGraphIndex
-from manyhop_dgl_cuda.where import graphs_of_cpu_too
 
 
 def on_torch(g):

@@ -1,10 +1,11 @@
 """Which package may import what."""
 
+import ast
 from pathlib import Path
 
 import import_graph
 import pytest
-from import_graph import ADAPTERS, circles, imports, module_of, modules, owner_of_private
+from import_graph import ADAPTERS, circles, imports, module_of, modules, owner_of_private, parse
 
 # Rooms inside rooms, which depend on each other in one direction, too.
 INNER = (
@@ -24,6 +25,14 @@ ALIASES = {
     "manyhop.optim": {"manyhop_embedding"},
 }
 
+# Adapters that stand on another one: they name it, and it names them in these files alone, when they are needed.
+STAND_ON_DGL = {"manyhop_graphbolt", "manyhop_dgl_cuda"}
+SEAMS = {
+    "manyhop_dgl.graphbolt": {"manyhop_graphbolt"},  # another name of it
+    "manyhop_dgl.compat.finder": {"manyhop_dgl_cuda"},  # what is done to modules of DGL once they are imported
+    "manyhop_dgl.samplers.blocks": {"manyhop_dgl_cuda"},  # blocks whose edges are torch tensors
+}
+
 
 def package_of(name: str) -> str:
     """Return ``manyhop_pyg`` for its modules, ``manyhop.features`` for those of the engine's package."""
@@ -35,6 +44,25 @@ def package_of(name: str) -> str:
 
 def test_the_core_names_neither_adapters_nor_satellites():
     assert {name: named for name, named in import_graph.adapters_named().items() if named} == ALIASES
+
+
+def test_adapters_name_each_other_at_seams_alone():
+    adapters = {"manyhop_pyg", "manyhop_dgl", *STAND_ON_DGL}
+    named: dict[str, set[str]] = {}
+    for name, names in imports().items():
+        others = ({package_of(dotted) for dotted in names} & adapters) - {package_of(name)}
+        if package_of(name) in adapters and others:
+            named[name] = others
+    below = [name for name in named if package_of(name) in STAND_ON_DGL]
+    assert {other for name in below for other in named.pop(name)} == {"manyhop_dgl"}
+    assert named == SEAMS
+
+
+def test_dgl_imports_what_stands_on_it_when_that_is_needed():
+    for name in [name for name in modules() if package_of(name) == "manyhop_dgl" and name != "manyhop_dgl.graphbolt"]:
+        at_once = [node for node in parse(name).body if isinstance(node, ast.Import | ast.ImportFrom)]
+        above = import_graph.imported_names(name, ast.Module(at_once, []))
+        assert not [d for d in above if package_of(d) in STAND_ON_DGL or d == "manyhop_dgl.graphbolt"], name
 
 
 def private_imports() -> set[tuple[str, str]]:

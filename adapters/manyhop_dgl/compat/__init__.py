@@ -5,8 +5,7 @@ C++ and have builds for torch 2.0 to 2.2 only: ``dgl.graphbolt``, which DGL impo
 package lets DGL do without them where they cannot be loaded, and leaves everything alone where they can.
 """
 
-from manyhop_dgl.compat.activation import activate
-from manyhop_dgl.compat.finder import unavailable
+from manyhop_dgl.compat.finder import activate, unavailable
 
 __all__ = ["activate", "unavailable"]
 

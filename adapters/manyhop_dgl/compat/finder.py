@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import importlib.util
+import multiprocessing.spawn
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -17,7 +20,6 @@ from typing import Any
 import torch
 
 from manyhop.hints import pip_install
-from manyhop_dgl_cuda import dispatch
 
 _GRAPHBOLT = "dgl.graphbolt"
 _INSTEAD = "Use manyhop_dgl.graphbolt in its place: import manyhop_dgl.graphbolt as gb"
@@ -39,7 +41,7 @@ def unavailable() -> dict[str, str]:
 class Finder(MetaPathFinder):
     """Finds ``dgl.graphbolt`` and ``dgl.sparse`` where Python would, and loads them without their libraries.
 
-    What is done to other modules once they have been imported is in ``FOLLOWED``. Modules of torchdata that are not
+    What is done to other modules once they have been imported is in ``followed``. Modules of torchdata that are not
     there any more are served from torch.
     """
 
@@ -52,12 +54,12 @@ class Finder(MetaPathFinder):
         if name.startswith(f"{_GRAPHBOLT}.") and _reasons:
             beneath = PathFinder.find_spec(name, path, target) is not None
             raise ImportError(_message(name, beneath=beneath), name=name)
-        if name not in _LOADERS and name not in FOLLOWED:
+        if not name.startswith("dgl.") or (name not in _LOADERS and name not in followed()):
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             loader = _LOADERS.get(name)
-            spec.loader = _Followed(spec.loader, FOLLOWED[name]) if loader is None else loader(spec.loader)
+            spec.loader = _Followed(spec.loader, followed()[name]) if loader is None else loader(spec.loader)
         return spec
 
 
@@ -106,20 +108,12 @@ def follow_seed(module: Any) -> None:
     module._CAPI_SetSeed = set_both
 
 
-FOLLOWED: dict[str, Callable[[Any], None]] = {
-    "dgl.random": follow_seed,
-    "dgl.heterograph": dispatch.follow_graph,
-    "dgl.heterograph_index": dispatch.follow_index,
-    "dgl.backend.pytorch.sparse": dispatch.follow_kernels,
-    "dgl.nn.pytorch.conv.gatconv": partial(dispatch.follow_layer, name="GATConv", place="gat"),
-    "dgl.nn.pytorch.conv.sageconv": partial(dispatch.follow_layer, name="SAGEConv", place="sage"),
-    "dgl.ops.spmm": dispatch.follow_means,
-    "dgl.frame": dispatch.follow_frame,
-    "dgl.ndarray": dispatch.follow_ndarray,
-    "dgl.subgraph": dispatch.follow_subgraph,
-    "dgl.transforms.to_block": dispatch.follow_to_block,
-}
-"""Modules of DGL -> what is done to them once they have been imported."""
+@functools.cache
+def followed() -> dict[str, Callable[[Any], None]]:
+    """Return the modules of DGL, and what is done to each once it has been imported."""
+    from manyhop_dgl_cuda.dispatch import FOLLOWED
+
+    return {"dgl.random": follow_seed, **FOLLOWED}
 
 
 class _GraphBolt(_Real):
@@ -188,7 +182,7 @@ def _in_place_of(name: str) -> str:
     """Return what to use in place of a name of ``dgl.graphbolt``."""
     if name.startswith("__"):  # which tools ask every module for
         return _INSTEAD
-    import manyhop_graphbolt as graphbolt
+    from manyhop_dgl import graphbolt
 
     if hasattr(graphbolt, name):
         return _INSTEAD
@@ -217,3 +211,58 @@ def _no_library() -> str | None:
         return None
     builds = ", ".join(sorted(found)) or "no version"
     return f"the C++ library of {_GRAPHBOLT} has no build for torch {version} (this DGL brings builds for {builds})"
+
+
+_lock = threading.Lock()
+_preparation_data = multiprocessing.spawn.get_preparation_data
+
+
+def activate() -> None:
+    """Make ``import dgl`` work. Called when ``manyhop_dgl`` is imported; calling it again changes nothing.
+
+    Processes that ``multiprocessing`` spawns activate it first of all, so that they can unpickle graphs.
+    """
+    with _lock:
+        if any(isinstance(finder, Finder) for finder in sys.meta_path):
+            return
+        _forget_a_failed_import()
+        _choose_the_backend()
+        sys.meta_path.insert(0, Finder())
+        for name, follow in followed().items():
+            if name in sys.modules:
+                follow(sys.modules[name])
+        multiprocessing.spawn.get_preparation_data = _with_compat
+
+
+def _forget_a_failed_import() -> None:
+    """Where ``import dgl`` failed before (in a cell of a notebook), the next one starts afresh.
+
+    Python has dropped the package then, but kept those of its modules that had been imported. Found again, they would
+    not become attributes of the new package.
+    """
+    if "dgl" not in sys.modules:
+        for name in [name for name in sys.modules if name.startswith("dgl.")]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+
+
+def _choose_the_backend() -> None:
+    """Where nobody has, DGL takes torch, and writes that down in the home directory: which may be read-only, and which
+    several processes then do at once, while others read the half-written file.
+    """
+    folder = os.environ.get("DGLDEFAULTDIR") or os.path.join(os.path.expanduser("~"), ".dgl")
+    if not os.path.exists(os.path.join(folder, "config.json")):
+        os.environ.setdefault("DGLBACKEND", "pytorch")
+
+
+def _with_compat(name: str) -> dict[str, object]:
+    """What ``multiprocessing`` sends to a new process first; unpickling it activates this there."""
+    return {__name__: _ACTIVATE, **_preparation_data(name)}
+
+
+class _ActivateWhenUnpickled:
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return activate, ()
+
+
+_ACTIVATE = _ActivateWhenUnpickled()

@@ -19,9 +19,6 @@ from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.samplers.plan import as_device
 from manyhop_dgl.samplers.tensors import BlockTensors
 from manyhop_dgl.typing import GraphLike
-from manyhop_dgl_cuda.adjacency import Adjacency
-from manyhop_dgl_cuda.index import TorchGraphIndex
-from manyhop_dgl_cuda.where import on_torch
 
 _COLUMN: dict[str, Any] = vars(Column(torch.empty(0), Scheme((), torch.float32)))
 _FRAME: dict[str, Any] = vars(Frame(num_rows=0))
@@ -310,7 +307,9 @@ class _Kind:
 
     def _index(self, structure: Callable[[], tuple[list[Any], list[int]]]) -> Any:
         relations, num_nodes = structure()
-        if isinstance(relations[0], Adjacency):
+        if not isinstance(relations[0], heterograph_index.HeteroGraphIndex):
+            from manyhop_dgl_cuda.index import TorchGraphIndex
+
             return TorchGraphIndex(self._ends, relations, num_nodes, metagraph=self._metagraph)
         counts = to_dgl_nd(torch.tensor(num_nodes))
         return heterograph_index._CAPI_DGLHeteroCreateHeteroGraphWithNumNodes(self._metagraph, relations, counts)
@@ -326,7 +325,13 @@ def relation_maker(device: torch.device) -> Callable[[int, int, Tensor, Tensor],
     It takes the numbers of source and destination nodes, ``indptr [num_dst + 1]``, where the edges of each destination
     begin, and ``[num_edges]`` sources.
     """
-    return Adjacency.from_csc if on_torch(device) else index_of_dgl
+    from manyhop_dgl_cuda.dispatch import on_torch
+
+    if not on_torch(device):
+        return index_of_dgl
+    from manyhop_dgl_cuda.adjacency import Adjacency
+
+    return Adjacency.from_csc
 
 
 def index_of_dgl(num_src: int, num_dst: int, indptr: Tensor, sources: Tensor) -> Any:

@@ -9,15 +9,13 @@ from typing import Any, Final, TypeVar
 
 import dgl
 from dgl.frame import Frame
+from dgl.heterograph_index import HeteroGraphIndex
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop_dgl.nested import all_in_nested
+from manyhop_dgl.nested import Composite, all_in_nested
 from manyhop_dgl.samplers.blocks import make_blocks, unread
 from manyhop_dgl.samplers.tensors import BlockTensors
-from manyhop_dgl_cuda.index import TorchGraphIndex
-from manyhop_graphbolt.items.minibatch import MiniBatch
-from manyhop_graphbolt.pipes import Movable
 from manyhop_train.capture import CapturedStep
 
 R = TypeVar("R")
@@ -73,7 +71,7 @@ class _BatchLayout:
                 "Expected a batch of fixed size, got one that is not padded. Make the DataLoader with pad='auto'."
             )
         for g in graphs:
-            if g.device.type != "cpu" and type(g._graph) is not TorchGraphIndex:
+            if g.device.type != "cpu" and not _is_on_torch(g):
                 raise InputError(
                     "Expected graphs on torch tensors, which DGL's wheel for CPUs has on a GPU, got one of a build of "
                     "DGL with CUDA. Install that wheel, or capture steps on output='tensors'."
@@ -124,9 +122,14 @@ def _read(value: object, tensors: list[Tensor], others: list[Any]) -> None:
         others.append(value if isinstance(value, Hashable) else id(value))
 
 
+def _is_on_torch(g: dgl.DGLGraph) -> bool:
+    """Whether the structure consists of torch tensors, not of DGL's C++ objects."""
+    return type(g._graph) is not HeteroGraphIndex
+
+
 def _read_graph(g: dgl.DGLGraph, tensors: list[Tensor], others: list[Any]) -> None:
     others += (type(g), *g.canonical_etypes)
-    if type(g._graph) is TorchGraphIndex:
+    if _is_on_torch(g):
         for relation in g._graph.relations:
             tensors += relation.tensors()
     for frame in (*g._node_frames, *g._edge_frames):
@@ -152,7 +155,7 @@ def _read_blocks(blocks: BlockTensors, tensors: list[Tensor], others: list[Any])
 
 def _parts_of(value: object) -> dict[str, object] | None:
     """The parts of minibatches and dataclasses, by name; ``None``: it is something else."""
-    if isinstance(value, Movable):
+    if isinstance(value, Composite):
         return {name: getattr(value, name) for name in value.moving()}  # which leaves out what stays on the CPU
     if is_dataclass(value) and not isinstance(value, type):
         return {one.name: getattr(value, one.name) for one in fields(value)}
@@ -178,7 +181,7 @@ def _mapped(value: object, change: Callable[[Tensor], Tensor]) -> object:
     if named is None:
         return value
     changed = {name: _mapped(part, change) for name, part in named.items()}
-    if not isinstance(value, Movable):
+    if not isinstance(value, Composite):
         return replace(value, **changed)  # type: ignore[type-var]  # a dataclass
     out = copy.copy(value)
     for name, part in changed.items():
@@ -188,7 +191,7 @@ def _mapped(value: object, change: Callable[[Tensor], Tensor]) -> object:
 
 def _mapped_graph(g: dgl.DGLGraph, change: Callable[[Tensor], Tensor]) -> dgl.DGLGraph:
     out = copy.copy(g)
-    if type(g._graph) is TorchGraphIndex:  # else it stays: steps on the CPU are not recorded
+    if _is_on_torch(g):  # else it stays: steps on the CPU are not recorded
         out._graph = g._graph.with_relations([relation.map(change) for relation in g._graph.relations])
     for name in ("_node_frames", "_edge_frames"):
         frames = getattr(g, name)
@@ -202,7 +205,7 @@ def _mapped_frame(frame: Frame, change: Callable[[Tensor], Tensor]) -> Frame:
 
 def _has_masks(batch: object) -> bool:
     """Whether a batch of tensors is padded."""
-    if isinstance(batch, MiniBatch):
-        return batch.node_mask is not None
+    if isinstance(batch, Composite):
+        return getattr(batch, "node_mask", None) is not None
     sample = getattr(batch, "sample", batch)
     return getattr(sample, "masks", None) is not None

@@ -1,1 +1,0 @@
-"""Training steps on DGL's blocks at the GPU's speed."""
