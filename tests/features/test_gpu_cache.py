@@ -87,6 +87,7 @@ def test_the_rows_that_most_batches_ask_for_are_kept() -> None:
     assert ids.tolist() == [2, 3, 7]
     assert visits.hottest(1.0)[0][1].tolist() == [1, 2, 3, 7, 9]
     assert visits.hottest(0.0)[0][1].tolist() == []
+    assert visits.hottest(0.2, near=range(3, 4))[0][1].tolist() == [2, 7]
     assert visits.hottest(2 * 24)[0][1].tolist() == [2, 3]  # 16 and 8 bytes a row
 
 

@@ -21,7 +21,7 @@ from manyhop.features.hot.files import (
 )
 from manyhop.features.requests import Checks, RowRequest
 from manyhop.features.sources import CachedRows, DistributedRows, HotRows, ShardedRows, Shards
-from manyhop.features.visits import Visits, keep_hot, keep_on_nodes, rows_wanted
+from manyhop.features.visits import GPUVisits, Visits, keep_hot, keep_on_nodes, rows_wanted
 from manyhop.memory.pinned import is_pinnable, is_pinned, pin, pinned_bytes, unpin
 from manyhop.system import triton_compiler
 
@@ -40,6 +40,7 @@ __all__ = [
     "Exchanging",
     "FileCache",
     "GPUExchange",
+    "GPUVisits",
     "HotRows",
     "PinnedPool",
     "RowRequest",

@@ -83,15 +83,18 @@ class Visits:
         self.add(requests)
         return [pool.empty((r.index.numel(), *r.source.shape[1:]), r.source.dtype) for r in requests]
 
-    def hottest(self, size: float | int) -> list[tuple[list[Any], Tensor]]:
+    def hottest(self, size: float | int, *, near: range | None = None) -> list[tuple[list[Any], Tensor]]:
         """Return the rows requested most often, by tensors read by the same ids: ``[count] int64``, ascending.
 
         Args:
             size: a float, share of the rows of each tensor; an integer, bytes of all together. Among rows with equal
                 counts, lower ids come first.
+            near: rows that this GPU has itself, which are left out.
         """
         groups = list(self._groups.values())
         counted = [group.visits.nonzero()[:, 0] for group in groups]
+        if near is not None:
+            counted = [ids[(ids < near.start) | (ids >= near.stop)] for ids in counted]
         if isinstance(size, float):
             chosen = [
                 ids[_descending(group.visits[ids])[: int(size * group.visits.numel())]]
@@ -110,6 +113,10 @@ class Visits:
         order, ids = _descending(visits), torch.cat([none, *counted])
         order = order[widths[number[order]].cumsum(0) <= size]
         return [ids[order[number[order] == k]] for k in range(len(groups))]
+
+
+GPUVisits = Visits
+"""Name of ``Visits`` in earlier versions."""
 
 
 def keep_hot(hottest: Sequence[tuple[list[Any], Tensor]], device: torch.device) -> dict[int, CachedRows]:

@@ -1,6 +1,6 @@
 """Which part of a graph each node belongs to: by METIS, or as given. Nodes of a part get consecutive numbers.
 
-Ranks and nodes of a run hold equal slices of all rows, by arithmetic (``features.sources.shards``). METIS's parts are
+Ranks and nodes of a run hold equal slices of all rows, by arithmetic (``features.sources``). METIS's parts are
 therefore made exactly equal, per node type: parts are slices, for as many ranks as there are parts, and for any divisor
 of that number.
 """

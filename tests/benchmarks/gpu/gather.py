@@ -197,11 +197,8 @@ def _manyhop(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
     visits = Visits(ranks.device)
     draw = torch.Generator(ranks.device).manual_seed(99 + ranks.rank)  # other ids than those that are measured
     for _ in range(8):
-        ids = draw_ids(rows, job.gather_bytes // row_bytes // 8, True, draw, ranks.device)
-        if near is not None:
-            ids = ids[(ids < near.start) | (ids >= near.stop)]
-        visits.add([RowRequest(source, ids)])
-    (cached,) = keep_hot(visits.hottest(CACHE), ranks.device).values()
+        visits.add([RowRequest(source, draw_ids(rows, job.gather_bytes // row_bytes // 8, True, draw, ranks.device))])
+    (cached,) = keep_hot(visits.hottest(CACHE, near=near), ranks.device).values()
     assert isinstance(cached, CachedRows)
 
     def with_cache(ids: Tensor) -> Tensor:
