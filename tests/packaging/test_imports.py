@@ -110,3 +110,11 @@ batches = list(NeighborLoader(data, [2, 2], batch_size=2, num_workers=1))
 assert [batch.n_id.tolist() for batch in batches] == [[0, 1], [2, 3, 1, 0]]
 """
     run(ELSEWHERE + epoch, [])
+
+
+@pytest.mark.parametrize("package", ["manyhop", "manyhop.features", "manyhop.sampling", "manyhop_pyg", "manyhop_dgl"])
+def test_public_names_exist(package):
+    """Names that are imported when they are first used, too."""
+    pytest.importorskip("triton")
+    module = pytest.importorskip(package)
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []

@@ -70,7 +70,7 @@ __all__ = [
 _ON_GPU = {
     "GPUExchange": "exchange.gpu.exchange",
     "WholeMemory": "whole_memory.memory",
-    "share_graph": "whole_memory.topology",
+    "share_graph": "whole_memory.memory",
 }
 
 
