@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,12 +64,6 @@ def at_least_one(**values: int) -> None:
     for name, value in values.items():
         if value < 1:
             raise InputError(f"Expected {name} to be at least 1, got {value}.")
-
-
-def one_of(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Raise InputError unless a text is one of the choices."""
-    if not isinstance(value, str) or value not in choices:
-        raise InputError(f"Expected {name} to be one of {list(choices)}, got {value!r}.")
 
 
 def real(name: str, value: Any, unit: str, *, positive: bool = False, finite: bool = True) -> float:

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from manyhop.arguments import integer
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import Checks, RowRequest
-from manyhop.memory.stores import StorePlace
+from manyhop.memory.places import Place
 from manyhop_embedding.ahead import RowsAhead, Versions
 from manyhop_embedding.gradients import Gradients, sort_ids
 from manyhop_embedding.initial import InitialRows, filler, initializer
@@ -61,7 +61,7 @@ class Embedding(nn.Module):
         width: int,
         *,
         dtype: torch.dtype = torch.float32,
-        placement: StorePlace = "shared",
+        placement: Place = "shared",
         device: torch.device | str | None = None,
         init: float | InitialRows | None = None,
         seed: int = 0,

@@ -21,7 +21,8 @@ from manyhop.features import (
     ShardedRows,
     gather,
 )
-from manyhop.memory.stores import GPURows, NodeRows, check_place, rows_in
+from manyhop.memory.places import check_place
+from manyhop.memory.stores import GPURows, NodeRows, rows_in, store_device
 from manyhop.ranks import control, world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.system.arrays import describe
@@ -54,7 +55,7 @@ class TablePlace:
 
     Args:
         placement: ``process``, ``shared``, ``pinned``, ``device``, ``sharded`` or ``distributed``.
-        device: the GPU; see :func:`manyhop.memory.stores.check_place`.
+        device: the GPU; see :func:`manyhop.memory.stores.store_device`.
         timeout: seconds to wait for other ranks; ``None``: 600.
         hot: rows of pinned tables that reside on the GPU, ``[count] int64``, ascending.
 
@@ -63,12 +64,9 @@ class TablePlace:
     """
 
     def __init__(self, placement: Any, device: Any, timeout: float | None, hot: Tensor | None = None) -> None:
-        if placement not in ("process", "shared", "pinned", "device", "sharded", "distributed"):
-            raise InputError(
-                "Expected placement to be 'process', 'shared', 'pinned', 'device', 'sharded' or 'distributed' for a "
-                f"table that is trained, got {placement!r}. Use 'shared', the host memory of each node."
-            )
-        gpu = check_place(placement, device, timeout)
+        hint = " Use 'shared', the host memory of each node, for a table that is trained."
+        check_place(placement, ("process", "shared", "pinned", "device", "sharded", "distributed"), hint=hint)
+        gpu = store_device(placement, device, timeout)
         if placement == "process" and world.current_size() > 1:
             raise InputError(
                 f"Expected placement='process' in a run of one process, got {world.current_size()}, whose tables would "

@@ -20,7 +20,7 @@ from benchmarks.gpu.hardware import Ranks, tidy
 from benchmarks.gpu.job import reason_of
 from manyhop import optim
 from manyhop.errors import InputError
-from manyhop.memory.stores import StorePlace
+from manyhop.memory.places import Place
 from manyhop.system import triton_compiler
 from manyhop.system.units import in_units
 
@@ -60,7 +60,7 @@ def contenders(ranks: Ranks) -> Iterator[tuple[str, Make]]:
         yield "cuGraph-PyG's DistEmbedding, nccl", partial(_wholegraph, _dist_embedding)
 
 
-def _manyhop(placement: StorePlace, num_rows: int, width: int, ids: Tensor) -> Contender:
+def _manyhop(placement: Place, num_rows: int, width: int, ids: Tensor) -> Contender:
     device = "cuda" if placement == "sharded" else None
     table = manyhop.Embedding(num_rows, width, placement=placement, device=device)
     return Contender(lambda: table(ids), optim.Adam(table, lr=LEARNING_RATE).step)

@@ -98,7 +98,7 @@ def test_ids_that_are_sorted_early_change_nothing(monkeypatch):
 
 def test_the_place_of_a_gpu_equals_that_of_its_tensors(monkeypatch):
     """Else ids would not be sorted in the forward."""
-    monkeypatch.setattr(place, "check_place", lambda placement, device, timeout: torch.device(device))
+    monkeypatch.setattr(place, "store_device", lambda placement, device, timeout: torch.device(device))
     monkeypatch.setattr(place, "rows_in", lambda *_: object())
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
     for device, expected in (("cuda", "cuda:2"), ("cuda:1", "cuda:1"), ("cpu", "cpu")):
@@ -226,8 +226,8 @@ def test_the_table_is_no_parameter():
         ({"num_rows": 0}, "num_rows to be an integer of at least 1, got 0"),
         ({"width": 1.5}, "width to be an integer of at least 1, got 1.5"),
         ({"dtype": torch.float16}, "torch.float32 or torch.bfloat16, got torch.float16"),
-        ({"placement": "mapped"}, "for a table that is trained, got 'mapped'"),
-        ({"placement": "nowhere"}, "'distributed' for a table that is trained, got 'nowhere'"),
+        ({"placement": "mapped"}, "'distributed'], got 'mapped'. Use 'shared'"),
+        ({"placement": "nowhere"}, "'distributed'], got 'nowhere'"),
         ({"placement": "process", "rank_timeout": 5.0}, "rank_timeout only where ranks share"),
         ({"device": "cuda"}, "device='cuda' with placement="),
         ({"init": -1.0}, "init in units of the embedding, at least 0, got -1.0"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from manyhop.errors import CapacityError, InputError, MissingExtraError
 from manyhop.memory.placement import GPU_RESERVE, RESERVE, Hardware, Item, decide_gpu
+from manyhop.memory.places import ALIASES
 
 GB = 10**9
 TOPOLOGY = Item(name="topology", nbytes=10 * GB, can_map=True, can_shard=True)
@@ -149,6 +150,20 @@ def test_everything_by_hand():
     assert decide_gpu(TOPOLOGY, [X], hardware(1, 20), mode="cpu-cuda").host_bytes == 10 * GB  # x stays in its file
 
 
+@pytest.mark.parametrize(("word", "place"), ALIASES.items())
+def test_other_words_for_a_place(word, place):
+    """They decide the same; errors repeat the user's word."""
+    one, small = hardware(131, 131), hardware(0.1, 1)
+    assert decide_gpu(TOPOLOGY, [X, LABELS], one, mode=word) == decide_gpu(TOPOLOGY, [X, LABELS], one, mode=place)
+    fixed = replace(X, can_map=False)
+    said = []
+    for mode in (word, place):
+        with pytest.raises(CapacityError, match=f"placement='{mode}' needs") as error:
+            decide_gpu(TOPOLOGY, [fixed], small, mode=mode)
+        said.append(str(error.value).replace(mode, place))
+    assert said[0] == said[1]
+
+
 def test_parts_by_hand():
     four = hardware(131, gpus_per_node=4)
     assert places([X, Y, LABELS], four, "sharded") == ["device", "sharded", "sharded", "device"]
@@ -165,7 +180,7 @@ def test_parts_by_hand():
 
 def test_modes_that_cannot_be():
     four = {"gpus_per_node": 4}
-    with pytest.raises(InputError, match=r"Expected a placement of \['auto'.*got 'gpu'"):
+    with pytest.raises(InputError, match=r"Expected placement to be one of \['auto'.*got 'gpu'"):
         places([X], hardware(1), "gpu")
     for mode in ("sharded", "distributed"):
         with pytest.raises(InputError, match="distributed=True"):

@@ -19,7 +19,8 @@ from manyhop.features import is_pinned
 from manyhop.loading.gpu.decide import decide_memory
 from manyhop.loading.gpu.memory import GPUMemory, Sources
 from manyhop.memory.mapped_files import reside_in_files
-from manyhop.memory.placement import GPUMode, Hardware
+from manyhop.memory.placement import Hardware
+from manyhop.memory.places import Place
 from manyhop.ranks import cuda
 from manyhop_tools.cli import main
 
@@ -33,7 +34,7 @@ def places(memory: GPUMemory) -> dict[str, str]:
     return {c.item.name.strip("'"): c.place for c in (placement.topology, *placement.features)}
 
 
-def memory_of(data: Data, mode: GPUMode | None = None) -> GPUMemory:
+def memory_of(data: Data, mode: Place | None = None) -> GPUMemory:
     graph = manyhop_pyg.NeighborSampler(data, [2]).topology.graph
     return decide_memory([("x", data.x), ("y", data.y)], graph, GPU, mode, together=False, timeout=1.0)
 

@@ -200,7 +200,7 @@ def test_a_syntax_error_shows_no_frames(write, main, capsys):
         (["-m"], 2, "usage:"),
         (["-c", "1"], 2, "usage:"),
         (["nowhere.py"], 2, "can't open file"),
-        (["--placement", "device", "nowhere.py"], 2, "Expected --placement to be one of ['auto', 'cuda-cuda'"),
+        (["--placement", "process", "nowhere.py"], 2, "Expected --placement to be one of ['auto', 'device'"),
         (["-m", "eco_nowhere"], 1, "No module named eco_nowhere"),
         (["-m", "eco_nowhere.train"], 1, "No module named eco_nowhere.train"),
     ],

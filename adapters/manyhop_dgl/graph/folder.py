@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,7 +16,8 @@ from manyhop.files import Rows, StoredGraph
 from manyhop.files.stored_graph import tensor_of
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.loading import folders
-from manyhop.memory.stores import StorePlace, check_place
+from manyhop.memory.places import Place
+from manyhop.memory.stores import store_device
 from manyhop_dgl.graph.data import GraphData
 from manyhop_dgl.graph.frames import Frame, Home, whole
 from manyhop_dgl.graph.structure import Tables
@@ -59,7 +60,7 @@ G = TypeVar("G", bound=GraphData)
 def open_folder(
     cls: type[G],
     folder: str | PathLike[str],
-    placement: folders.Where | StorePlace,
+    placement: Place,
     device: torch.device | str | None,
     idtype: torch.dtype,
     cache: CacheSize | None,
@@ -71,8 +72,8 @@ def open_folder(
         CapacityError: it does not fit in memory.
         RankError: another rank failed or does not come.
     """
-    on_gpu = check_place(placement, device, None) is not None
-    where: folders.Where = "sharded" if on_gpu else cast(folders.Where, placement)
+    on_gpu = store_device(placement, device, None) is not None
+    where: Place = "sharded" if on_gpu else placement
     stored, chosen = folders.open_placed(folder, where)
     sharded = folders.sharded_rows(stored, chosen)
     tensors = folders.load(stored, chosen, where, cache)

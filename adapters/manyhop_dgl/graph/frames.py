@@ -13,16 +13,16 @@ from manyhop.errors import FeatureError, InputError
 from manyhop.features import DistributedRows, ShardedRows
 from manyhop.files import Rows
 from manyhop.graph import EdgeType, NodeType
+from manyhop.memory.places import Place
 from manyhop.memory.stores import (
     GPURows,
     NodeRows,
-    StorePlace,
     TopologyPlace,
     as_it_is,
-    check_place,
     is_held,
     place_for_topology,
     rows_in,
+    store_device,
 )
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop_dgl.typing import GraphLike
@@ -46,13 +46,13 @@ class Home:
     """Where GPUs read the topology; ``None``: where each loader decides."""
 
     @staticmethod
-    def of(placement: StorePlace, timeout: float | None, device: torch.device | str | None = None) -> Home | None:
+    def of(placement: Place, timeout: float | None, device: torch.device | str | None = None) -> Home | None:
         """``None`` for what is this process's own.
 
         Raises:
             InputError: an unknown placement, a timeout or a device that does not make sense.
         """
-        gpu = check_place(placement, device, timeout)
+        gpu = store_device(placement, device, timeout)
         if placement in ("process", "mapped"):
             return None
         edges = NodeRows(False, timeout or DEFAULT_TIMEOUT)

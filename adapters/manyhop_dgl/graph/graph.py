@@ -14,7 +14,7 @@ from manyhop.arguments import as_tensor
 from manyhop.errors import GraphError, InputError
 from manyhop.features import CacheSize, is_pinnable, is_pinned, pin, unpin
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, EdgeType, NodeType, build_graph
-from manyhop.memory.stores import StorePlace
+from manyhop.memory.places import Place
 from manyhop.ranks import cuda
 from manyhop_dgl.graph.data import Edges, GraphData, Nodes
 from manyhop_dgl.graph.folder import open_folder, save_folder, to_dgl
@@ -149,7 +149,7 @@ class Graph(_Widths, GraphData):
         num_nodes: Mapping[NodeType, int] | int | None = None,
         *,
         idtype: torch.dtype | None = None,
-        placement: StorePlace = "process",
+        placement: Place = "process",
         device: torch.device | str | None = None,
         rank_timeout: float | None = None,
     ) -> None:
@@ -199,7 +199,7 @@ class Graph(_Widths, GraphData):
         cls,
         folder: str | PathLike[str],
         *,
-        placement: StorePlace = "auto",
+        placement: Place = "auto",
         device: torch.device | str | None = None,
         idtype: torch.dtype = torch.int64,
         cache: CacheSize | None = None,
@@ -290,7 +290,7 @@ class Graph(_Widths, GraphData):
         """What DGL's own DataLoader fetches rows from."""
         return _storage(self.edge_frames[self.types.edge_type(etype)][key])
 
-    def moved(self, placement: StorePlace, device: torch.device | str | None = None) -> Graph:
+    def moved(self, placement: Place, device: torch.device | str | None = None) -> Graph:
         """Return a graph with the same edges, whose data of two or more dimensions are in another place.
 
         All ranks call it, with whole tensors that are in host memory.

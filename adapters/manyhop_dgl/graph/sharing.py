@@ -9,7 +9,8 @@ import torch
 
 from manyhop.errors import InputError
 from manyhop.memory import sharing
-from manyhop.memory.stores import StorePlace, leaves_host
+from manyhop.memory.places import Place
+from manyhop.memory.stores import leaves_host
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop_dgl.graph.graph import Graph
 
@@ -20,7 +21,7 @@ def share(
     load: Callable[[], T] | T,
     *,
     timeout: float = DEFAULT_TIMEOUT,
-    placement: StorePlace = "shared",
+    placement: Place = "shared",
     device: torch.device | str | None = None,
 ) -> T:
     """Keep one copy of a graph per node: ``g = manyhop_dgl.share(load)``.
@@ -67,7 +68,7 @@ def share(
     return cast(T, _placed(sharing.share(load, timeout=timeout), placement, device))
 
 
-def _placed(data: object, placement: StorePlace, device: torch.device | str | None) -> object:
+def _placed(data: object, placement: Place, device: torch.device | str | None) -> object:
     """The same, with its graphs in a place of GPUs, or spread over nodes."""
     if not leaves_host(placement, device):
         return data

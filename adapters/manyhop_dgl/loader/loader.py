@@ -19,7 +19,7 @@ from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import Pad, probe
 from manyhop.loading.pipeline import BatchPlan
-from manyhop.memory.placement import GPUMode
+from manyhop.memory.places import Place
 from manyhop.sampling.engines import suits_cugraph
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.graph.topology import forget_changed
@@ -92,7 +92,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
             GPU once, as far as they fit.
         gpu_cache: for a GPU only: ``{"node": {name: rows}, "edge": {name: rows}}``, how many rows of data in pinned
             memory the GPU keeps: those that batches want most often. Default: as its memory allows.
-        placement: for a GPU only: where edges and data reside, ``"cuda-cuda"``, ``"pinned-cuda"``, ``"cpu-cuda"``,
+        placement: for a GPU only: where edges and data reside, ``"device"``, ``"pinned"``, ``"host"``,
             ``"sharded"``, ``"distributed"`` or ``"auto"``, as for PyG's loaders; ``None``: by ``use_uva``, else as
             sizes and free memory suggest. Not together with ``use_uva=True``.
         engine: ``"cugraph"``: the edges are spread over the GPUs of all ranks, and pylibcugraph samples them, as for
@@ -144,7 +144,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         use_uva: bool = False,
         gpu_cache: Mapping[str, Mapping[str, int]] | None = None,
         *,
-        placement: GPUMode | None = None,
+        placement: Place | None = None,
         engine: EngineName | None = None,
         output: Literal["blocks", "tensors"] = "blocks",
         pad: Pad | None = None,

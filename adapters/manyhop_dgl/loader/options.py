@@ -15,7 +15,7 @@ from manyhop.arguments import flag, flags, torch_options
 from manyhop.errors import InputError
 from manyhop.loading import EngineName, check_placement, check_rank_options
 from manyhop.loading.padding import Pad
-from manyhop.memory.placement import GPUMode
+from manyhop.memory.places import Place
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop_dgl.graph.topology import structure_of
 from manyhop_dgl.loader.prefetched import sampler_of_nodes
@@ -47,7 +47,7 @@ class LoaderOptions:
     pin_prefetcher: bool | None
     use_uva: bool
     gpu_cache: Mapping[str, Mapping[str, int]] | None
-    placement: GPUMode | None
+    placement: Place | None
     engine: EngineName | None
     output: Literal["blocks", "tensors"]
     pad: Pad | None
@@ -81,7 +81,7 @@ class LoaderOptions:
         return self.ddp_seed if self.use_ddp and self.seed is None else self.seed
 
     @property
-    def mode(self) -> GPUMode | None:
+    def mode(self) -> Place | None:
         """Where edges and data of a GPU reside; ``None``: as sizes and free memory suggest."""
         return "pinned-cuda" if self.use_uva else self.placement
 

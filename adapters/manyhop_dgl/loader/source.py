@@ -15,7 +15,7 @@ from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.loading import current_turn, next_key
 from manyhop.loading.pipeline import Padded, Stats
-from manyhop.memory.placement import GPUPlace
+from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey
 from manyhop.sampling.engines import Engine
 from manyhop.system.ranges import ranged
@@ -107,7 +107,7 @@ class GPUSampling:
         where: the memory that the GPU reads edges from.
     """
 
-    def __init__(self, sampler: EngineSampler, topology: Topology, device: torch.device, where: GPUPlace) -> None:
+    def __init__(self, sampler: EngineSampler, topology: Topology, device: torch.device, where: Place) -> None:
         self.device = device
         self._sampler, self._where, self._topology = sampler, where, topology
         self._plan: Plan | None = None
@@ -189,7 +189,7 @@ class Source:
         assert isinstance(seeds, Seeds)
         return [seeds.at(index) for index in positions]
 
-    def place(self, device: torch.device, where: GPUPlace) -> GPUSampling:
+    def place(self, device: torch.device, where: Place) -> GPUSampling:
         """Return what samples on a GPU."""
         topology = self._sampler.arguments().topology(self._loader.graph)
         return GPUSampling(self._sampler, topology, device, where)

@@ -18,7 +18,7 @@ from manyhop.errors import InputError
 from manyhop.features import BufferPool
 from manyhop.graph import EdgeType, NodeType, PlacedGraph
 from manyhop.loading.pipeline import Padded
-from manyhop.memory.placement import GPUPlace
+from manyhop.memory.places import Place
 from manyhop.sampling import (
     BatchKey,
     LaborSpec,
@@ -235,7 +235,7 @@ class Plan:
         InputError: fanouts that do not fit the graph, or a device that cannot sample so.
     """
 
-    def __init__(self, topology: Topology, arguments: Arguments, device: torch.device, where: GPUPlace) -> None:
+    def __init__(self, topology: Topology, arguments: Arguments, device: torch.device, where: Place) -> None:
         self.device = device
         self.index_dtype = topology.index_dtype
         self._pool = BufferPool()
@@ -328,10 +328,10 @@ class Plans:
 
     def __init__(self) -> None:
         self._by_topology: dict[
-            int, tuple[weakref.ref[Topology], dict[tuple[Arguments, torch.device, GPUPlace], Plan]]
+            int, tuple[weakref.ref[Topology], dict[tuple[Arguments, torch.device, Place], Plan]]
         ] = {}
 
-    def of(self, topology: Topology, arguments: Arguments, device: torch.device, where: GPUPlace = "device") -> Plan:
+    def of(self, topology: Topology, arguments: Arguments, device: torch.device, where: Place = "device") -> Plan:
         """The plan for a topology, which a GPU reads from its own memory or from the host's (``where="pinned"``).
 
         Made when it is first asked for.

@@ -7,14 +7,15 @@ import warnings
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from manyhop.arguments import path_of
 from manyhop.errors import InputError
-from manyhop.memory.stores import GraphPlace, StorePlace, check_place
+from manyhop.memory.places import Place
+from manyhop.memory.stores import store_device
 from manyhop_graphbolt.datasets.graph import read_sampling_graph
 from manyhop_graphbolt.datasets.preprocess import on_one_core_if_forked, preprocess_ondisk_dataset, read_yaml
 from manyhop_graphbolt.features.on_disk import (
@@ -143,10 +144,10 @@ class OnDiskDataset(Dataset):
         auto_cast_to_optimal_dtype: bool = True,
         allow_outside_paths: bool = False,
         *,
-        placement: StorePlace = "process",
+        placement: Place = "process",
         device: torch.device | str | None = None,
     ) -> None:
-        gpu = check_place(placement, device, None)
+        gpu = store_device(placement, device, None)
         self._is_spread = placement == "distributed" or (placement == "sharded" and gpu is None)
         self._placement, self._device = placement, device
         folder = path_of("path", path)
@@ -249,7 +250,7 @@ class OnDiskDataset(Dataset):
             )
         path = self._files.file(topology.get("path"))
         place = "process" if self._placement == "mapped" else "shared" if self._is_spread else self._placement
-        return in_place(lambda: read_sampling_graph(path), cast(GraphPlace, place))
+        return in_place(lambda: read_sampling_graph(path), place)
 
     def _check_features(self) -> None:
         """There has to be a row for every node and edge."""

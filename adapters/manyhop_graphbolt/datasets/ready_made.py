@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.memory.stores import StorePlace
+from manyhop.memory.places import Place
 from manyhop_graphbolt.datasets.dataset import Dataset, Items, OnDiskDataset, OnDiskTask, all_nodes_of
 from manyhop_graphbolt.features.feature import BasicFeatureStore, FeatureKey
 from manyhop_graphbolt.features.tensors import TorchBasedFeature
@@ -57,7 +57,7 @@ class BuiltinDataset(OnDiskDataset):
         name: str,
         root: str | Path = "datasets",
         *,
-        placement: StorePlace = "process",
+        placement: Place = "process",
         device: torch.device | str | None = None,
     ) -> None:
         own = name.removesuffix("-seeds")

@@ -20,7 +20,8 @@ from manyhop.files import Rows
 from manyhop.loading import current_key
 from manyhop.loading.pipeline import current_exchange
 from manyhop.memory.mapped_files import reside_in_files
-from manyhop.memory.stores import GPURows, NodeRows, StoreExchange, StorePlace, as_it_is, check_place, rows_in
+from manyhop.memory.places import Place
+from manyhop.memory.stores import GPURows, NodeRows, StoreExchange, as_it_is, rows_in, store_device
 from manyhop.system.arrays import describe, has_memory
 from manyhop.system.progress import to_device
 from manyhop_graphbolt.features.feature import BasicFeatureStore, Feature, FeatureKey, row_numbers
@@ -89,10 +90,10 @@ class TorchBasedFeature(Feature):
         torch_feature: object,
         metadata: dict[str, Any] | None = None,
         *,
-        placement: StorePlace = "process",
+        placement: Place = "process",
         device: torch.device | str | None = None,
     ) -> None:
-        place = rows_in(placement, check_place(placement, device, None), None)
+        place = rows_in(placement, store_device(placement, device, None), None)
         there = None if isinstance(torch_feature, Tensor) else as_it_is(torch_feature)
         if there is not None:
             self._tensor = _rows(there)
@@ -228,7 +229,7 @@ class TorchBasedFeature(Feature):
         return f"{type(self).__name__}(\n    feature={feature},\n    metadata={metadata},\n)"
 
 
-def _placed(rows: Tensor | Rows, placement: StorePlace, place: NodeRows | GPURows | None) -> _Held:
+def _placed(rows: Tensor | Rows, placement: Place, place: NodeRows | GPURows | None) -> _Held:
     """Return rows in a place; ``None`` is that of this process, and files."""
     if isinstance(rows, Rows):
         read = rows.mapped if placement == "mapped" else rows.read
@@ -330,11 +331,11 @@ class TorchBasedFeatureStore(BasicFeatureStore):
         self,
         feat_data: Iterable[OnDiskFeatureData],
         *,
-        placement: StorePlace = "process",
+        placement: Place = "process",
         device: torch.device | str | None = None,
     ) -> None:
         features: dict[FeatureKey, TorchBasedFeature] = {}
-        place = rows_in(placement, check_place(placement, device, None), None)
+        place = rows_in(placement, store_device(placement, device, None), None)
         exchange = StoreExchange(place)
         for spec in feat_data:
             key = spec.domain.value, spec.type, spec.name

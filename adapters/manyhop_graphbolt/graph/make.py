@@ -11,8 +11,9 @@ from torch import Tensor
 from manyhop.arguments import check_range
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import columns
+from manyhop.memory.places import Place
 from manyhop.memory.sharing import share
-from manyhop.memory.stores import GraphPlace, check_graph_place, place_for_topology
+from manyhop.memory.stores import check_graph_place, place_for_topology
 from manyhop.system.arrays import describe, has_memory
 from manyhop.system.memory import require_memory
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
@@ -32,7 +33,7 @@ def fused_csc_sampling_graph(
     node_attributes: Mapping[str, Tensor] | None = None,
     edge_attributes: Mapping[str, Tensor] | None = None,
     *,
-    placement: GraphPlace = "process",
+    placement: Place = "process",
 ) -> FusedCSCSamplingGraph:
     """Make a sampling graph of tensors, without copying them.
 
@@ -84,7 +85,7 @@ def fused_csc_sampling_graph(
     return in_place(lambda: graph, placement)
 
 
-def in_place(load: Callable[[], FusedCSCSamplingGraph], placement: GraphPlace) -> FusedCSCSamplingGraph:
+def in_place(load: Callable[[], FusedCSCSamplingGraph], placement: Place) -> FusedCSCSamplingGraph:
     """Return a graph whose tensors, and topology for GPUs, are in a place. All ranks call it, but for ``"process"``.
 
     Args:

@@ -28,7 +28,7 @@ from manyhop.graph import (
     with_mask,
     with_weights,
 )
-from manyhop.memory.placement import GPUPlace
+from manyhop.memory.places import Place
 from manyhop.memory.stores import topology_place
 from manyhop.sampling import LaborSpec, NeighborSpec, SampledSubgraph
 from manyhop.sampling.engines import Engine, engine_for, placed_engine
@@ -161,8 +161,8 @@ class Topology:
     def _placed_on(self, device: torch.device) -> PlacedGraph:
         if device not in self._placed:
             store = topology_place(self.graph)
-            place: GPUPlace | None = None if store is None else store.place
-            default: GPUPlace = "device" if self.device.type == "cuda" else "pinned"
+            place: Place | None = None if store is None else store.place
+            default: Place = "device" if self.device.type == "cuda" else "pinned"
             self._placed[device] = PlacedGraph.of(self.graph, device, place or default)
         return self._placed[device]
 

@@ -12,7 +12,7 @@ from torch.utils.data import IterDataPipe
 from manyhop.errors import InputError
 from manyhop.loading import check_placement, plain, rows_fact
 from manyhop.loading.padding import Pad
-from manyhop.memory.placement import GPUMode
+from manyhop.memory.places import Place
 from manyhop.sampling import CONTRACT_VERSION
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_graphbolt.items.sampler import ItemSampler
@@ -24,7 +24,7 @@ from manyhop_graphbolt.stages.layers import AllLayers
 from manyhop_graphbolt.stages.stage import MiniBatchTransformer, is_ours
 
 
-def check_placed(chain: Chain, placement: GPUMode | None) -> None:
+def check_placed(chain: Chain, placement: Place | None) -> None:
     """Raise InputError where a GPU that samples in groups could not read from the placement, or does not exist."""
     check_placement(placement, None)
     if placement is None:
@@ -34,9 +34,9 @@ def check_placed(chain: Chain, placement: GPUMode | None) -> None:
             "Expected placement only for minibatches that are moved to a GPU before they are sampled, got "
             f"{placement!r}. Leave it out, or begin the chain with copy_to('cuda')."
         )
-    if placement == "cpu-cuda":
+    if placement in ("host", "cpu-cuda"):
         raise InputError(
-            "Expected a placement that a GPU samples from, got 'cpu-cuda'. Leave it out, and put copy_to('cuda') "
+            f"Expected a placement that a GPU samples from, got {placement!r}. Leave it out, and put copy_to('cuda') "
             "at the end of the chain: the CPU then samples and gathers."
         )
 

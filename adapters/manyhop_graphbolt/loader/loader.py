@@ -22,7 +22,7 @@ from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import Pad, probe
 from manyhop.loading.pipeline import BatchPlan, Deal, Stats, Streams
-from manyhop.memory.placement import GPUMode
+from manyhop.memory.places import Place
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.ranks.world import current_rank
 from manyhop.sampling import BatchKey
@@ -67,8 +67,8 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         num_gpu_cached_edges: a hint for GraphBolt's cache of edges on the GPU; manyhop has none.
         gpu_cache_threshold: see ``num_gpu_cached_edges``.
         placement: where topology and features reside if minibatches are moved to a GPU before they are sampled:
-            ``"cuda-cuda"``, ``"pinned-cuda"``, ``"sharded"``, ``"distributed"`` or ``"auto"``, as for PyG's loaders;
-            ``None``: ``"pinned-cuda"`` for a graph in pinned memory, else ``"auto"``: as sizes and free memory suggest.
+            ``"device"``, ``"pinned"``, ``"sharded"``, ``"distributed"`` or ``"auto"``, as for PyG's loaders;
+            ``None``: ``"pinned"`` for a graph in pinned memory, else ``"auto"``: as sizes and free memory suggest.
             ``logging.getLogger("manyhop")`` explains the choice.
         pad: ``"auto"``: pad the minibatches to fixed sizes, for CUDA graphs and ``torch.compile``; needs a chain with
             one stage that samples. Nodes and edges are filled up layer by layer, their
@@ -96,7 +96,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         num_gpu_cached_edges: int = 0,
         gpu_cache_threshold: int = 1,
         *,
-        placement: GPUMode | None = None,
+        placement: Place | None = None,
         pad: Pad | None = None,
     ) -> None:
         if not isinstance(datapipe, IterDataPipe):

@@ -14,7 +14,7 @@ from manyhop.graph import Graph, PlacedGraph
 from manyhop.loading import BatchContext, current_key
 from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.loading.pipeline import OnStream
-from manyhop.memory.placement import GPUPlace
+from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey, NodeRequest, SampledSubgraph
 from manyhop.sampling.engines import Engine, placed_engine
 from manyhop_graphbolt.graph.topology import Topology, check_on_gpu
@@ -64,7 +64,7 @@ class GPUSampling:
         where: the memory that the GPU reads edges from.
     """
 
-    def __init__(self, layers: AllLayers, device: torch.device, where: GPUPlace) -> None:
+    def __init__(self, layers: AllLayers, device: torch.device, where: Place) -> None:
         self.device = device
         self._layers, self._where = layers, where
         self._placed = self._place()
@@ -137,7 +137,7 @@ class Source:
         plain = sampler.minibatcher is minibatcher_default and "seed_nodes" not in (sampler.item_set.names or ())
         return sampler.items_of_several(positions, gpu.device if plain and grouped.moves_first else _CPU)
 
-    def place(self, device: torch.device, where: GPUPlace) -> GPUSampling:
+    def place(self, device: torch.device, where: Place) -> GPUSampling:
         """Return what samples on a GPU."""
         assert self._chain.grouped is not None
         return GPUSampling(self._chain.grouped.layers, device, where)

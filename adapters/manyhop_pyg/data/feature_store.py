@@ -27,7 +27,8 @@ from manyhop.features import (
 from manyhop.files import Rows
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading.pipeline import current_exchange
-from manyhop.memory.stores import StoreExchange, StorePlace, as_it_is, check_place, rows_in
+from manyhop.memory.places import Place
+from manyhop.memory.stores import StoreExchange, as_it_is, rows_in, store_device
 from manyhop_pyg.data.tensor_attrs import (
     ExactAttr,
     is_edge_type,
@@ -130,12 +131,12 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         self,
         tensor_attr_cls: type[TensorAttr] | None = None,
         *,
-        placement: StorePlace = "process",
+        placement: Place = "process",
         device: torch.device | str | None = None,
         cache: CacheSize | None = None,
         rank_timeout: float | None = None,
     ) -> None:
-        gpu = check_place(placement, device, rank_timeout)
+        gpu = store_device(placement, device, rank_timeout)
         mapped = placement == "mapped"
         _check_cache(cache, elsewhere=mapped or (placement == "sharded" and gpu is None), mapped=mapped)
         super().__init__(tensor_attr_cls or ExactAttr)
@@ -260,7 +261,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         key = self._key(attr)
         self._keep(key, self._read(tensor, title_of(attr)) if isinstance(tensor, Rows) else tensor, attr)
 
-    def moved(self, placement: StorePlace, device: torch.device | str | None) -> FeatureStore:
+    def moved(self, placement: Place, device: torch.device | str | None) -> FeatureStore:
         """Return a store whose dense tensors of two or more dimensions are in another place, and the others where they
         are. All ranks call it, with whole tensors that are in host memory."""
         out = FeatureStore(self._tensor_attr_cls, placement=placement, device=device)

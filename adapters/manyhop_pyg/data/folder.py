@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
@@ -24,7 +23,8 @@ from manyhop.files.saved_tensors import load_safely
 from manyhop.files.stored_graph import Others, tensor_of
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE
 from manyhop.loading import folders
-from manyhop.memory.stores import StorePlace, check_place
+from manyhop.memory.places import Place
+from manyhop.memory.stores import store_device
 from manyhop.system.memory import require_memory
 from manyhop_pyg.data.compressed import remember
 from manyhop_pyg.data.convert import read_data
@@ -62,7 +62,7 @@ def save(data: Data | HeteroData, folder: str | PathLike[str], *, crc32: bool = 
 def open(
     folder: str | PathLike[str],
     *,
-    placement: StorePlace = "auto",
+    placement: Place = "auto",
     device: torch.device | str | None = None,
     cache: CacheSize | None = None,
 ) -> Data | HeteroData | Stores:
@@ -107,8 +107,8 @@ def open(
         CapacityError: it does not fit; the message names what would help.
         RankError: another rank failed or does not come.
     """
-    on_gpu = check_place(placement, device, None) is not None
-    where: folders.Where = "sharded" if on_gpu else cast(folders.Where, placement)
+    on_gpu = store_device(placement, device, None) is not None
+    where: Place = "sharded" if on_gpu else placement
     graph, chosen = folders.open_placed(folder, where)
     sharded = folders.sharded_rows(graph, chosen)
     if not sharded and where != "sharded":

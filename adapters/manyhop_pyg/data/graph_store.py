@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import operator
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch_geometric.data
@@ -16,14 +16,8 @@ import manyhop
 from manyhop.arguments import as_tensor, check_range
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType
-from manyhop.memory.stores import (
-    GraphPlace,
-    NodeRows,
-    TopologyPlace,
-    check_graph_place,
-    counts_of_parts,
-    place_for_topology,
-)
+from manyhop.memory.places import Place
+from manyhop.memory.stores import NodeRows, TopologyPlace, check_graph_place, counts_of_parts, place_for_topology
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop_pyg.data.tensor_attrs import is_edge_type
 
@@ -66,7 +60,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
         self,
         edge_attr_cls: type[EdgeAttr] | None = None,
         *,
-        placement: GraphPlace | Literal["distributed"] = "process",
+        placement: Place = "process",
         rank_timeout: float | None = None,
     ) -> None:
         spread = placement == "distributed"

@@ -14,7 +14,8 @@ from torch_geometric.data.storage import BaseStorage, EdgeStorage, NodeStorage
 
 from manyhop.errors import InputError
 from manyhop.memory import sharing
-from manyhop.memory.stores import StorePlace, check_place, leaves_host, place_for_topology, rows_in
+from manyhop.memory.places import Place
+from manyhop.memory.stores import leaves_host, place_for_topology, rows_in, store_device
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.data.graph_store import GraphStore
@@ -28,7 +29,7 @@ def share(
     load: Callable[[], T] | T,
     *,
     timeout: float = DEFAULT_TIMEOUT,
-    placement: StorePlace = "shared",
+    placement: Place = "shared",
     device: torch.device | str | None = None,
 ) -> T:
     """Keep one copy of the data per node: ``data = manyhop_pyg.share(load)``.
@@ -79,7 +80,7 @@ def share(
     return _placed(sharing.share(load, timeout=timeout), placement, device)
 
 
-def _placed(data: T, placement: StorePlace, device: torch.device | str | None) -> T:
+def _placed(data: T, placement: Place, device: torch.device | str | None) -> T:
     """The same, with its features in a place of GPUs."""
     if not leaves_host(placement, device):
         return data
@@ -87,7 +88,7 @@ def _placed(data: T, placement: StorePlace, device: torch.device | str | None) -
     if len(stores) == len(_parts(data)):
         moved = [_store_in(store, placement, device) for store in stores]
         return cast(T, tuple(moved) if isinstance(data, tuple) else moved[0])
-    gpu = check_place(placement, device, None)
+    gpu = store_device(placement, device, None)
     if gpu is None or placement == "distributed" or not isinstance(data, Data | HeteroData):
         raise InputError(
             f"Expected a FeatureStore or GraphStore of this package, or a tuple of both, for placement={placement!r} "
@@ -103,11 +104,11 @@ def _placed(data: T, placement: StorePlace, device: torch.device | str | None) -
     return data
 
 
-def _store_in(store: FeatureStore | GraphStore, placement: StorePlace, device: torch.device | str | None) -> object:
+def _store_in(store: FeatureStore | GraphStore, placement: Place, device: torch.device | str | None) -> object:
     """Return a store in a place; all ranks call it."""
     if isinstance(store, FeatureStore):
         return store.moved(placement, device)
-    if check_place(placement, device, None) is not None:
+    if store_device(placement, device, None) is not None:
         store.topology_place = place_for_topology(placement)
     return store
 

@@ -13,7 +13,7 @@ from manyhop.errors import InputError
 from manyhop.graph import NodeType
 from manyhop.loading.padding import Pad
 from manyhop.loading.pipeline import Uneven
-from manyhop.memory.placement import GPUMode
+from manyhop.memory.places import Place
 from manyhop_pyg.loaders.node import NodeLoader
 from manyhop_pyg.samplers.hgt import NO_TIMES, HeteroInput, HGTSampler
 from manyhop_pyg.typing import Transform
@@ -46,7 +46,7 @@ class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[m
         rank_timeout: float | None = None,
         seed_parts: int | None = None,
         device: torch.device | str | None = None,
-        placement: GPUMode | None = None,
+        placement: Place | None = None,
         pad: Pad | None = None,
         **kwargs: Any,
     ) -> None:

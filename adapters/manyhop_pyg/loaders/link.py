@@ -18,7 +18,7 @@ from manyhop.graph import EdgeType
 from manyhop.loading import EngineName
 from manyhop.loading.padding import Pad
 from manyhop.loading.pipeline import Uneven
-from manyhop.memory.placement import GPUMode
+from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey
 from manyhop.sampling.engines import suits_cugraph
 from manyhop.system.ranges import ranged
@@ -115,7 +115,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         rank_timeout: float | None = None,
         seed_parts: int | None = None,
         device: torch.device | str | None = None,
-        placement: GPUMode | None = None,
+        placement: Place | None = None,
         engine: EngineName | None = None,
         pad: Pad | None = None,
         **kwargs: Any,
@@ -339,7 +339,7 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
         rank_timeout: float | None = None,
         seed_parts: int | None = None,
         device: torch.device | str | None = None,
-        placement: GPUMode | None = None,
+        placement: Place | None = None,
         engine: EngineName | None = None,
         pad: Pad | None = None,
         **kwargs: Any,

@@ -17,7 +17,7 @@ from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import EngineName
 from manyhop.loading.padding import Pad
 from manyhop.loading.pipeline import Uneven
-from manyhop.memory.placement import GPUMode
+from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey
 from manyhop.sampling.engines import suits_cugraph
 from manyhop.system.ranges import ranged
@@ -69,9 +69,9 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
             slice, and goes to a rank that holds this slice of the features, as far as possible. Pass the number of
             parts of ``manyhop convert --partition``. Needs manyhop's samplers. Default: seeds of all slices.
         device: where batches are made: ``"cpu"`` or a GPU; ``None``: on a GPU if the process uses one, else on the CPU.
-        placement: for a GPU only: where topology and features reside, ``"auto"`` (default), ``"cuda-cuda"``,
-            ``"pinned-cuda"``, ``"cpu-cuda"``, ``"sharded"`` or ``"distributed"``. ``loader.placement`` has what was
-            decided, and why.
+        placement: for a GPU only: where topology and features reside, ``"auto"`` (default), ``"device"``,
+            ``"pinned"``, ``"host"``, ``"sharded"`` or ``"distributed"``. ``loader.placement`` has what was decided, and
+            why.
         engine: ``"cugraph"``: the topology is spread over the GPUs of all ranks, and pylibcugraph samples it; see
             docs/cugraph.md. All ranks make the loader together, and take batches in step. Its random numbers are
             cuGraph's own. Default: manyhop's own engine or, with ``placement="auto"`` and ``distributed=True``, cuGraph
@@ -113,7 +113,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         rank_timeout: float | None = None,
         seed_parts: int | None = None,
         device: torch.device | str | None = None,
-        placement: GPUMode | None = None,
+        placement: Place | None = None,
         engine: EngineName | None = None,
         pad: Pad | None = None,
         **kwargs: Any,
@@ -254,7 +254,7 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
         rank_timeout: float | None = None,
         seed_parts: int | None = None,
         device: torch.device | str | None = None,
-        placement: GPUMode | None = None,
+        placement: Place | None = None,
         engine: EngineName | None = None,
         pad: Pad | None = None,
         **kwargs: Any,

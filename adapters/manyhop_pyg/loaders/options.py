@@ -15,7 +15,7 @@ from manyhop.loading import EngineName
 from manyhop.loading.padding import Pad
 from manyhop.loading.pipeline import Uneven
 from manyhop.loading.trainers import SeedPositions
-from manyhop.memory.placement import GPUMode
+from manyhop.memory.places import Place
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 
 InitT = TypeVar("InitT", bound=Callable[..., None])
@@ -31,7 +31,7 @@ class LoaderOptions:
     rank_timeout: float | None
     seed_parts: int | None
     device: torch.device | str | None
-    placement: GPUMode | None
+    placement: Place | None
     engine: EngineName | None = None
     pad: Pad | None
     filter_per_worker: bool | None

@@ -11,7 +11,7 @@ from torch_geometric.sampler import BaseSampler, NodeSamplerInput
 
 from manyhop.errors import InputError
 from manyhop.graph import Graph
-from manyhop.memory.placement import GPUPlace
+from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey
 from manyhop.sampling.engines import Engine
 from manyhop_pyg.data.convert import Topology
@@ -49,7 +49,7 @@ class Seeds:
         """Return the inputs of several batches, looked up at once."""
         return inputs_of(self._loader, positions)
 
-    def place(self, device: torch.device, where: GPUPlace) -> GPUSampling:
+    def place(self, device: torch.device, where: Place) -> GPUSampling:
         """Return what the sampler does on a GPU, shared by all loaders that use the sampler."""
         from manyhop_pyg.samplers.on_gpu import GPUSampling
 

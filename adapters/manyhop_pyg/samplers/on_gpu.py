@@ -15,7 +15,7 @@ from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampl
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.loading.gpu.tensor_pool import TensorPool
 from manyhop.loading.gpu.upload import upload
-from manyhop.memory.placement import GPUPlace
+from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey, HGTSpec
 from manyhop.sampling.engines import Engine, Spec, placed_engine
 from manyhop_pyg.loaders.gpu_inputs import InputGroup
@@ -45,7 +45,7 @@ class GPUSampling:
         where: the memory that the GPU reads the topology from.
     """
 
-    def __init__(self, sampler: OwnSampler, device: torch.device, where: GPUPlace) -> None:
+    def __init__(self, sampler: OwnSampler, device: torch.device, where: Place) -> None:
         self.device = device
         self._placed = PlacedGraph.of(sampler.topology.graph, device, where)
         self._topology = replace(sampler.topology, graph=self._placed.graph)
@@ -61,7 +61,7 @@ class GPUSampling:
         return self._placed.graph
 
     @classmethod
-    def of(cls, sampler: OwnSampler, device: torch.device, where: GPUPlace) -> GPUSampling:
+    def of(cls, sampler: OwnSampler, device: torch.device, where: Place) -> GPUSampling:
         """That of a sampler, shared by all loaders that use it."""
         found = sampler.gpu_samplings.get((device, where))
         if not isinstance(found, cls) or found._placed is not PlacedGraph.find(sampler.topology.graph, device, where):

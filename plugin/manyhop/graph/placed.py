@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from manyhop.errors import InputError
 from manyhop.graph.csc import CSC, Graph
 from manyhop.memory.mapped_files import MappedFiles
 from manyhop.memory.pinned import is_pinnable, pin
-from manyhop.memory.placement import GPUPlace
+from manyhop.memory.places import Place, check_place
 from manyhop.system.progress import to_device
 
 
@@ -31,12 +31,12 @@ class PlacedGraph:
         memory: what has to be kept as long as the graph is used.
     """
 
-    def __init__(self, source: Graph, graph: Graph, device: torch.device, where: GPUPlace, memory: Any = None) -> None:
+    def __init__(self, source: Graph, graph: Graph, device: torch.device, where: Place, memory: Any = None) -> None:
         self._source, self.memory = source, memory  # the source is kept: a placed graph is found by its id
         self.graph, self.device, self.where = graph, device, where
 
     @staticmethod
-    def of(graph: Graph, device: torch.device, where: GPUPlace) -> PlacedGraph:
+    def of(graph: Graph, device: torch.device, where: Place) -> PlacedGraph:
         """Return the topology in its place, one object for all loaders of the process that use it.
 
         Args:
@@ -72,7 +72,7 @@ class PlacedGraph:
         return placed
 
     @staticmethod
-    def find(graph: Graph, device: torch.device, where: GPUPlace) -> PlacedGraph | None:
+    def find(graph: Graph, device: torch.device, where: Place) -> PlacedGraph | None:
         """Return the topology in a place, if something of this process uses it there."""
         with _lock:
             return _placed.get((id(graph), device, where))
@@ -99,11 +99,11 @@ def grouped_on(graph: Graph | None, device: torch.device | None) -> Iterator[Non
     del held
 
 
-_placed: weakref.WeakValueDictionary[tuple[int, torch.device, GPUPlace], PlacedGraph] = weakref.WeakValueDictionary()
+_placed: weakref.WeakValueDictionary[tuple[int, torch.device, Place], PlacedGraph] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
 
 
-def place_graph(graph: Graph, device: torch.device, where: GPUPlace) -> Graph:
+def place_graph(graph: Graph, device: torch.device, where: Place) -> Graph:
     """Return the topology where kernels of the GPU read it; see :meth:`PlacedGraph.of`."""
 
     if where == "pinned":
@@ -120,7 +120,7 @@ def place_graph(graph: Graph, device: torch.device, where: GPUPlace) -> Graph:
     return replace(graph, csc={edge_type: csc.on(device) for edge_type, csc in graph.csc.items()})
 
 
-def place(graph: Graph, device: torch.device | str, where: Literal["device", "pinned"] = "device") -> Graph:
+def place(graph: Graph, device: torch.device | str, where: Place = "device") -> Graph:
     """Return a copy of a graph, times of nodes included, in memory that a GPU reads.
 
     Tables that are there already are not copied. :class:`PlacedGraph` makes one for several loaders, and pins memory
@@ -139,9 +139,7 @@ def place(graph: Graph, device: torch.device | str, where: Literal["device", "pi
         "device": lambda table: to_device(table, device, "times"),
         "pinned": _page_locked,
     }
-    if where not in moves:
-        raise InputError(f"Expected where to be 'device' or 'pinned', got {where!r}.")
-    move = moves[where]
+    move = moves[check_place(where, ("device", "pinned"), name="where")]
     node_time = {node_type: move(time) for node_type, time in graph.node_time.items()}
     there = _moved(graph, device, move) if where == "pinned" else place_graph(graph, device, where)
     return replace(there, node_time=node_time)

@@ -17,7 +17,7 @@ from manyhop.features import BufferPool
 from manyhop.graph import Graph
 from manyhop.loading.options import EngineName
 from manyhop.loading.pipeline import BatchPlan, Stats, Turn
-from manyhop.memory.placement import GPUPlace
+from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey
 from manyhop.sampling.contract import Engine
 
@@ -83,7 +83,7 @@ class SeedSource(Protocol[SampleT]):
         """
         ...
 
-    def place(self, device: torch.device, where: GPUPlace) -> Any:
+    def place(self, device: torch.device, where: Place) -> Any:
         """Return what samples on a GPU that reads the topology from ``where``: the ``sampling`` of :meth:`begin`."""
         ...
 

@@ -4,39 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from os import PathLike
-from typing import Literal, TypeVar, get_args
+from typing import TypeVar
 
 from torch import Tensor
 
-from manyhop.arguments import one_of
 from manyhop.errors import InputError
 from manyhop.features import CacheSize, cache_files, check_cache
 from manyhop.files import StoredGraph, open_graph
-from manyhop.memory.placement import Item, Place, decide
+from manyhop.memory.placement import Item, decide
+from manyhop.memory.places import FOLDER_PLACES, Place, check_place
 from manyhop.memory.sharing import share
 from manyhop.ranks import control, world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.system.memory import available_memory
 
 T = TypeVar("T")
-Where = Literal["auto", "process", "shared", "mapped", "sharded"]
 
 _TOGETHER = ("auto", "shared", "sharded")  # all ranks of the run open the folder, and wait for each other
 
 
-def open_placed(folder: str | PathLike[str], placement: Where) -> tuple[StoredGraph, dict[str, Place]]:
+def open_placed(folder: str | PathLike[str], placement: Place) -> tuple[StoredGraph, dict[str, Place]]:
     """What is in a folder, and where it goes: :func:`places`.
 
     Raises:
         InputError: no such folder; an unknown placement.
         RankError: another rank failed or does not come.
     """
-    one_of("placement", placement, get_args(Where))
+    check_place(placement, FOLDER_PLACES)
     graph = on_all_ranks("opening a folder", placement, lambda: open_graph(folder))
     return graph, places(graph, placement)
 
 
-def on_all_ranks(title: str, placement: Where, action: Callable[[], T]) -> T:
+def on_all_ranks(title: str, placement: Place, action: Callable[[], T]) -> T:
     """Return ``action()``; where all ranks of the run open a folder together, once it has succeeded on all of them.
 
     Raises:
@@ -49,7 +48,7 @@ def on_all_ranks(title: str, placement: Where, action: Callable[[], T]) -> T:
     return control.attempt(title, action, timeout=DEFAULT_TIMEOUT)
 
 
-def places(graph: StoredGraph, placement: Where) -> dict[str, Place]:
+def places(graph: StoredGraph, placement: Place) -> dict[str, Place]:
     """``"topology"`` and ``"features NAME"`` -> the place, the same on all ranks.
 
     Args:
@@ -89,7 +88,7 @@ def sharded_rows(graph: StoredGraph, chosen: Mapping[str, Place]) -> set[int]:
 
 
 def load(
-    graph: StoredGraph, chosen: Mapping[str, Place], placement: Where, cache: CacheSize | None = None
+    graph: StoredGraph, chosen: Mapping[str, Place], placement: Place, cache: CacheSize | None = None
 ) -> dict[int, Tensor]:
     """``id`` of rows -> the tensor, of all but those that are sharded, and edge lists.
 

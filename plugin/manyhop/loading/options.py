@@ -9,7 +9,7 @@ import torch
 from manyhop.arguments import flags, seconds, torch_options
 from manyhop.errors import InputError
 from manyhop.loading.pipeline import check_num_parts
-from manyhop.memory.placement import GPUMode
+from manyhop.memory.places import LOADER_PLACES, check_place
 
 EngineName: TypeAlias = Literal["cugraph"]
 """What ``engine=`` of a loader may be, beside ``None``."""
@@ -66,8 +66,7 @@ def check_placement(placement: object, device: torch.device | None) -> None:
     """Raise InputError for a placement that is none, or for a loader on the CPU; ``device=None``: not known yet."""
     if placement is None:
         return
-    if placement not in get_args(GPUMode):
-        raise InputError(f"Expected placement to be one of {list(get_args(GPUMode))}, or None, got {placement!r}.")
+    check_place(placement, LOADER_PLACES)
     if device is not None and device.type == "cpu":
         raise InputError(
             f"Expected placement only for a loader on a GPU, got {placement!r} with device='cpu'. Pass device='cuda', "

@@ -9,9 +9,8 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import get_args
 
-from manyhop.memory.placement import GPUMode
+from manyhop.memory.places import LOADER_PLACES
 
 
 def run_as_main(package: str, library: str, install: Callable[[], None], file: str) -> None:
@@ -35,8 +34,8 @@ def run_as_main(package: str, library: str, install: Callable[[], None], file: s
         )
         return
     if len(args) > 1 and args[0] == "--placement":
-        if args[1] not in get_args(GPUMode):
-            sys.stderr.write(f"Expected --placement to be one of {list(get_args(GPUMode))}, got {args[1]!r}.\n")
+        if args[1] not in LOADER_PLACES:
+            sys.stderr.write(f"Expected --placement to be one of {list(LOADER_PLACES)}, got {args[1]!r}.\n")
             sys.exit(2)
         os.environ["MANYHOP_PLACEMENT"] = args[1]  # also for processes that the script starts
         args = args[2:]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import time
 from importlib import import_module
-from typing import get_args
 
-from manyhop.memory.placement import GPUMode
+from manyhop.memory.places import LOADER_PLACES
 from manyhop_tools.cli import bench
 from manyhop_tools.cli.verbs import Verbs, add_verb
 
@@ -73,7 +72,7 @@ def _add_plan(verbs: Verbs) -> None:
     gpus.add_argument("--gpus", type=int, metavar="K", help="GPUs of each node, with a rank each")
     gpus.add_argument("--gpu-memory", metavar="BYTES", help="free memory of each, such as 141GB (what is free here)")
     gpus.add_argument("--no-peers", action="store_true", help="the GPUs of a node cannot read each other's memory")
-    gpus.add_argument("--placement", choices=get_args(GPUMode), metavar="HOW", help="as the loaders' argument (auto)")
+    gpus.add_argument("--placement", choices=LOADER_PLACES, metavar="HOW", help="as the loaders' argument (auto)")
     numbers = parser.add_argument_group("for a graph that is not here, instead of FILE")
     numbers.add_argument("--num-nodes", type=_number, metavar="N", help="nodes, such as 111e6")
     numbers.add_argument("--num-edges", type=_number, metavar="E", help="directed edges")

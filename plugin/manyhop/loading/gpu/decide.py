@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, cast, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +16,10 @@ from manyhop.graph import Graph, PlacedGraph
 from manyhop.loading.gpu.memory import GPUMemory, row_bytes
 from manyhop.loading.gpu.pinning import HostMemory, decide_and_lock
 from manyhop.loading.options import EngineName
-from manyhop.memory.placement import GPUMode, GPUPlace, GPUPlacement, Hardware, Item
+from manyhop.memory.placement import GPUPlacement, Hardware, Item
+from manyhop.memory.places import LOADER_PLACES, SPREAD_PLACES, Place, check_place
 from manyhop.memory.stores.copies import Copy, is_movable
-from manyhop.memory.stores.spread import SPREAD_PLACES, TOPOLOGY, Found, held, topology_place
+from manyhop.memory.stores.spread import TOPOLOGY, Found, held, topology_place
 from manyhop.ranks import control, cuda, world
 from manyhop.sampling.engines import collective_backend
 
@@ -27,7 +28,7 @@ def decide_memory(
     named: list[tuple[str, Any]],
     graph: Graph | None,
     device: torch.device,
-    mode: GPUMode | None,
+    mode: Place | None,
     *,
     together: bool,
     timeout: float,
@@ -80,7 +81,7 @@ def decide_memory(
     else:
         _check_alone(mode, [name for name, _ in attributes], found)
 
-    def there(name: str) -> frozenset[GPUPlace]:
+    def there(name: str) -> frozenset[Place]:
         places = found.places(name, together=together)
         return places | {"device"} if name in copied else places
 
@@ -121,7 +122,7 @@ def reads_all(named: list[tuple[str, Any]], device: torch.device, placement: GPU
     return all(name in placed or (isinstance(value, Tensor) and value.device == device) for name, value in named)
 
 
-def _check_alone(mode: GPUMode | None, names: Sequence[str], found: Found) -> None:
+def _check_alone(mode: Place | None, names: Sequence[str], found: Found) -> None:
     """Raise InputError where a loader that each rank makes for itself is to read what only all ranks can make."""
     if mode not in SPREAD_PLACES or world.current_size() == 1:
         return
@@ -139,29 +140,24 @@ def _check_alone(mode: GPUMode | None, names: Sequence[str], found: Found) -> No
         )
 
 
-def _mode_of_environment() -> GPUMode | None:
+def _mode_of_environment() -> Place | None:
     """Return the placement that ``MANYHOP_PLACEMENT`` names for loaders that name none.
 
     Raises:
         InputError: it names none.
     """
-    found = os.environ.get("MANYHOP_PLACEMENT") or None
-    for mode in get_args(GPUMode):
-        if found == mode:
-            return cast(GPUMode, mode)
-    if found is not None:
-        raise InputError(f"Expected MANYHOP_PLACEMENT to be one of {list(get_args(GPUMode))}, got {found!r}.")
-    return None
+    found = os.environ.get("MANYHOP_PLACEMENT")
+    return check_place(found, LOADER_PLACES, name="MANYHOP_PLACEMENT") if found else None
 
 
-def _spreads_by_environment(mode: GPUMode | None, names: Sequence[str], found: Found) -> bool:
+def _spreads_by_environment(mode: Place | None, names: Sequence[str], found: Found) -> bool:
     """Return whether a loader that each rank makes for itself spreads rows all the same, by the environment."""
     if mode != "sharded" or _mode_of_environment() != mode or world.current_size() == 1:
         return False
     return any("sharded" not in found.places(name, together=False) for name in names)
 
 
-def _topology_held(place: GPUPlace | None, there: frozenset[GPUPlace], hardware: Hardware) -> GPUPlace | None:
+def _topology_held(place: Place | None, there: frozenset[Place], hardware: Hardware) -> Place | None:
     """Return where a topology goes that a store wants in a place.
 
     Raises:
@@ -204,6 +200,6 @@ def _held_item(name: str, value: Tensor | DistributedRows, *, together: bool) ->
     )  # fmt: skip
 
 
-def _item(name: str, value: Tensor | np.ndarray[Any, Any], there: frozenset[GPUPlace], *, mapped: bool) -> Item:
+def _item(name: str, value: Tensor | np.ndarray[Any, Any], there: frozenset[Place], *, mapped: bool) -> Item:
     nbytes = int(value.nbytes)
     return Item(name=name, nbytes=nbytes, can_map=mapped, in_memory=not mapped, pinned_by_each=mapped, there=there)

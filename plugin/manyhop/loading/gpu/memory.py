@@ -14,10 +14,10 @@ from manyhop.features import CachedRows, DistributedRows, RowRequest, ShardedRow
 from manyhop.features.requests import row_layout
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.loading.gpu.pinning import HostMemory
-from manyhop.memory.placement import GPUPlace, GPUPlacement
+from manyhop.memory.placement import GPUPlacement
+from manyhop.memory.places import SPREAD_PLACES, Place
 from manyhop.memory.stores.copies import Copy, Version, is_movable
 from manyhop.memory.stores.spread import (
-    SPREAD_PLACES,
     Found,
     Held,
     SpreadRows,
@@ -98,7 +98,7 @@ class GPUMemory:
         """By ``id`` of the source: its version when rows were cached, and the cache."""
 
     @property
-    def topology(self) -> GPUPlace:
+    def topology(self) -> Place:
         """The place of the tables that the sampler reads."""
         return self.placement.topology.place
 
@@ -218,7 +218,7 @@ class GPUMemory:
         if any([resident.follow() for resident in self._residents.values()]):
             self.cached = dict(self.cached)  # a new object makes `Sources` outdated
 
-    def _worst(self) -> GPUPlace:
+    def _worst(self) -> Place:
         """Return the place of attributes that were added later: that of the largest attribute."""
         largest = max(self.placement.features, key=lambda choice: choice.item.nbytes, default=self.placement.topology)
         return "host" if largest.place in ("sharded", "distributed") else largest.place

@@ -15,7 +15,8 @@ from manyhop.errors import CapacityError
 from manyhop.features import is_pinnable, is_pinned, pin, unpin
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.memory.mapped_files import reside_in_files
-from manyhop.memory.placement import GPUMode, GPUPlacement, Hardware, Item, decide_gpu
+from manyhop.memory.placement import GPUPlacement, Hardware, Item, decide_gpu
+from manyhop.memory.places import Place
 from manyhop.memory.stores.spread import TOPOLOGY
 from manyhop.ranks import control, world
 
@@ -112,7 +113,7 @@ def decide_and_lock(
     topology: Item,
     features: Sequence[Item],
     hardware: Hardware,
-    mode: GPUMode,
+    mode: Place,
     memory: HostMemory,
     *,
     together: bool,

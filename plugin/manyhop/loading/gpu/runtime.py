@@ -22,7 +22,7 @@ from manyhop.loading.gpu.tensor_pool import TensorPool
 from manyhop.loading.keys import current_turn
 from manyhop.loading.pipeline import OnStream, Streams, Turn, current_exchange, tensors_in
 from manyhop.loading.which_gpu import on_gpu, warn_if_shared
-from manyhop.memory.placement import GPUMode
+from manyhop.memory.places import Place
 from manyhop.memory.stores.exchanged import exchanged_on_gpus
 from manyhop.ranks import world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
@@ -48,7 +48,7 @@ class GPURuntime:
         mode: the user's placement; ``None``: chosen by sizes and free memory.
     """
 
-    def __init__(self, loader: LoaderView, adapter: Adapter[Any, Any], device: torch.device, mode: GPUMode | None):
+    def __init__(self, loader: LoaderView, adapter: Adapter[Any, Any], device: torch.device, mode: Place | None):
         self.device = device
         if loader.engine is not None and adapter.seeds.graph is None:
             raise InputError(

@@ -3,17 +3,16 @@
 :func:`decide` places what CPUs read, :func:`decide_gpu` what GPUs read.
 """
 
-from manyhop.memory.placement.gpu import GPUChoice, GPUMode, GPUPlacement, decide_gpu
-from manyhop.memory.placement.host import Choice, Place, Placement, decide
-from manyhop.memory.placement.needs import GPU_RESERVE, RESERVE, GPUPlace, Hardware, Item
+from manyhop.memory.placement.gpu import GPUChoice, GPUPlacement, decide_gpu
+from manyhop.memory.placement.host import Choice, Placement, decide
+from manyhop.memory.placement.needs import GPU_RESERVE, RESERVE, Hardware, Item
+from manyhop.memory.places import Place
 
 __all__ = [
     "GPU_RESERVE",
     "RESERVE",
     "Choice",
     "GPUChoice",
-    "GPUMode",
-    "GPUPlace",
     "GPUPlacement",
     "Hardware",
     "Item",

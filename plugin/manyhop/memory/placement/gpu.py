@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal, get_args
 
 from manyhop.errors import CapacityError, InputError, MissingExtraError
-from manyhop.memory.placement.needs import GPUPlace, Hardware, Item, Needs, check_names
+from manyhop.memory.placement.needs import Hardware, Item, Needs, check_names
 from manyhop.memory.placement.reasons import reason, too_much
+from manyhop.memory.places import ALIASES, LOADER_PLACES, Place, check_place
 from manyhop.system.units import in_units
-
-GPUMode = Literal["auto", "cuda-cuda", "pinned-cuda", "cpu-cuda", "sharded", "distributed"]
-"""What ``placement=`` of a loader may be."""
 
 CACHE_SHARE = 0.2
 """No more than this share of a feature is kept on each GPU as hot rows."""
@@ -23,9 +20,9 @@ _MOST_NAMES = 4  # in a line
 # The features that are smaller leave a place all at once: hundreds of types are decided quickly.
 _ONE_BY_ONE = 12
 
-_EVERYTHING: dict[str, GPUPlace] = {"cuda-cuda": "device", "pinned-cuda": "pinned", "cpu-cuda": "host"}
+_FOR_ALL: tuple[Place, ...] = ("device", "pinned", "host")
 # Best first. What a mode leaves open: sharded and distributed concern features of which GPUs can hold parts.
-_OPEN: dict[str, tuple[GPUPlace, ...]] = {
+_OPEN: dict[str, tuple[Place, ...]] = {
     "auto": ("device", "sharded", "pinned", "distributed", "host"),
     "sharded": ("device", "sharded"),
     "distributed": ("device", "sharded", "pinned"),
@@ -37,7 +34,7 @@ class GPUChoice:
     """Where one item goes, and why."""
 
     item: Item
-    place: GPUPlace
+    place: Place
     cache_bytes: int
     """Bytes of each GPU that hold this feature's hot rows, those asked for most often; 0 where none are kept."""
     reason: str
@@ -62,7 +59,7 @@ class GPUPlacement:
     pinned_bytes: int
     """Bytes that each process page-locks; other processes of the node lock the same memory."""
 
-    def place_of(self, feature: str) -> GPUPlace:
+    def place_of(self, feature: str) -> Place:
         """The place of the feature of this name."""
         return next(choice.place for choice in self.features if choice.item.name == feature)
 
@@ -71,7 +68,7 @@ class GPUPlacement:
 
         A topology that is not a copy on the GPU has a reason of its own: GPUs read it otherwise than rows.
         """
-        found: dict[tuple[GPUPlace, bool], list[GPUChoice]] = {}
+        found: dict[tuple[Place, bool], list[GPUChoice]] = {}
         for choice in (self.topology, *self.features):
             alone = choice is self.topology and choice.place != "device"
             found.setdefault((choice.place, alone), []).append(choice)
@@ -90,7 +87,7 @@ class GPUPlacement:
         return "\n".join(lines)
 
 
-def decide_gpu(topology: Item, features: Sequence[Item], hardware: Hardware, *, mode: GPUMode = "auto") -> GPUPlacement:
+def decide_gpu(topology: Item, features: Sequence[Item], hardware: Hardware, *, mode: Place = "auto") -> GPUPlacement:
     """Decide where topology and features go for ranks that have one GPU each.
 
     ``auto``: what fits goes to each GPU. If not all fits, the largest features are sharded over the GPUs of a node,
@@ -99,7 +96,7 @@ def decide_gpu(topology: Item, features: Sequence[Item], hardware: Hardware, *, 
     then is left to the CPU. Hot rows of features that are not on each GPU are kept there. As little as possible takes
     each step, the largest features first, the topology last.
 
-    ``cuda-cuda``, ``pinned-cuda`` and ``cpu-cuda`` put everything on the device, in pinned memory, in host memory.
+    ``device``, ``pinned`` and ``host`` put everything there, with hot rows on GPUs only of what is pinned.
     ``sharded`` and ``distributed`` do that to the features that can be; the others, and the topology, go where they
     are read fastest.
 
@@ -114,8 +111,8 @@ def decide_gpu(topology: Item, features: Sequence[Item], hardware: Hardware, *, 
         InputError: an unknown mode, or one that this hardware, or a loader made by each rank for itself, cannot have.
         MissingExtraError: ``sharded`` without pylibwholegraph.
     """
-    if mode not in get_args(GPUMode):
-        raise InputError(f"Expected a placement of {list(get_args(GPUMode))}, got {mode!r}.")
+    asked = check_place(mode, LOADER_PLACES)
+    mode = ALIASES.get(asked, asked)
     check_names([topology, *features])
     _check_mode(mode, hardware)
     items = {item.name: item for item in (topology, *features)}
@@ -123,11 +120,11 @@ def decide_gpu(topology: Item, features: Sequence[Item], hardware: Hardware, *, 
     places = search.best()
     if places is None:
         auto = mode != "auto" and _Search(topology, features, hardware, "auto").best() is not None
-        raise CapacityError(too_much(items, search.most_modest(), hardware, mode, auto))
+        raise CapacityError(too_much(items, search.most_modest(), hardware, asked, auto))
     return _placement(topology, features, hardware, mode, places)
 
 
-def _check_mode(mode: GPUMode, hardware: Hardware) -> None:
+def _check_mode(mode: Place, hardware: Hardware) -> None:
     if mode not in ("sharded", "distributed") or hardware.world_size == 1:
         return
     if not hardware.together:
@@ -148,15 +145,15 @@ def _check_mode(mode: GPUMode, hardware: Hardware) -> None:
 class _Search:
     """Looks for the best places that a mode allows."""
 
-    def __init__(self, topology: Item, features: Sequence[Item], hardware: Hardware, mode: GPUMode) -> None:
+    def __init__(self, topology: Item, features: Sequence[Item], hardware: Hardware, mode: Place) -> None:
         self.topology, self.hardware = topology, hardware
         self.items = {item.name: item for item in (topology, *features)}
-        self.fixed: dict[str, GPUPlace] = {}
-        if mode in _EVERYTHING:
-            self.fixed = dict.fromkeys(self.items, _EVERYTHING[mode])
+        self.fixed: dict[str, Place] = {}
+        if mode in _FOR_ALL:
+            self.fixed = dict.fromkeys(self.items, mode)
         elif mode == "sharded":
             # Scripts that ask for parts run unchanged where there is one GPU, which then holds all of them.
-            part: GPUPlace = "device" if hardware.gpus_per_node == 1 else "sharded"
+            part: Place = "device" if hardware.gpus_per_node == 1 else "sharded"
             self.fixed = {item.name: part for item in features if item.can_shard}
         elif mode == "distributed":
             part = "device" if hardware.world_size == 1 else "distributed"
@@ -176,18 +173,18 @@ class _Search:
             self.order.append([topology])
         self.can = _there(hardware, _OPEN.get(mode, ("device",)))
 
-    def best(self) -> dict[str, GPUPlace] | None:
+    def best(self) -> dict[str, Place] | None:
         """Item -> place; ``None`` where nothing fits."""
         for places in self._ways(self.order, self.can):
             if self._fit({**self.fixed, **places}):
                 return self._promoted({**self.fixed, **places})
         return None
 
-    def most_modest(self) -> dict[str, GPUPlace]:
+    def most_modest(self) -> dict[str, Place]:
         """Item -> the worst place that it can have in this mode."""
         return {**self.fixed, **{i.name: [p for p in self.can if self._can_be(i, p)][-1] for i in chain(*self.order)}}
 
-    def _ways(self, order: Sequence[Sequence[Item]], places: Sequence[GPUPlace]) -> Iterator[dict[str, GPUPlace]]:
+    def _ways(self, order: Sequence[Sequence[Item]], places: Sequence[Place]) -> Iterator[dict[str, Place]]:
         """All ways to cut ``order`` into a run for each of ``places``; as little as possible goes to the last."""
         worst, better = places[-1], places[:-1]
         takes = [items for items in order if all(self._can_be(item, worst) for item in items)]
@@ -197,7 +194,7 @@ class _Search:
             for way in self._ways(rest, better) if better else [{}]:
                 yield {**way, **taken}
 
-    def _promoted(self, places: dict[str, GPUPlace]) -> dict[str, GPUPlace]:
+    def _promoted(self, places: dict[str, Place]) -> dict[str, Place]:
         """Whole runs were moved; what is small enough for a better place beside the others comes back to it."""
         for item in reversed(list(chain(*self.order))):
             for place in self.can[: self.can.index(places[item.name])]:
@@ -206,16 +203,16 @@ class _Search:
                     break
         return places
 
-    def _can_be(self, item: Item, place: GPUPlace) -> bool:
+    def _can_be(self, item: Item, place: Place) -> bool:
         if place == "distributed":
             return item.can_shard and (item is not self.topology or (item.can_distribute and self.hardware.cugraph))
         return place != "sharded" or item.can_shard
 
-    def _fit(self, places: dict[str, GPUPlace]) -> bool:
+    def _fit(self, places: dict[str, Place]) -> bool:
         return Needs(self.items, places, self.hardware).fit()
 
 
-def _there(hardware: Hardware, places: Sequence[GPUPlace]) -> list[GPUPlace]:
+def _there(hardware: Hardware, places: Sequence[Place]) -> list[Place]:
     """Those of ``places`` that this hardware has, best first."""
     several = hardware.together and hardware.world_size > 1
     peers = several and hardware.gpus_per_node > 1 and hardware.peer_access and hardware.wholegraph
@@ -225,18 +222,18 @@ def _there(hardware: Hardware, places: Sequence[GPUPlace]) -> list[GPUPlace]:
 
 
 def _placement(
-    topology: Item, features: Sequence[Item], hardware: Hardware, mode: GPUMode, places: Mapping[str, GPUPlace]
+    topology: Item, features: Sequence[Item], hardware: Hardware, mode: Place, places: Mapping[str, Place]
 ) -> GPUPlacement:
     items = {item.name: item for item in (topology, *features)}
     needs = Needs(items, places, hardware)
-    without: set[GPUPlace] = {"device", "host"} if mode == "cpu-cuda" else {"device"}
+    without: set[Place] = {"device", "host"} if mode == "host" else {"device"}
     cached = [i for i in features if i.can_shard and places[i.name] not in without]
     room, total = hardware.gpu_usable - needs.gpu, sum(item.nbytes for item in cached)
     caches = {i.name: min(int(i.nbytes * CACHE_SHARE), room * i.nbytes // max(total, 1)) for i in cached}
 
     def choose(item: Item) -> GPUChoice:
         place, cache = places[item.name], caches.get(item.name, 0)
-        asked = item.held is not None or (mode != "auto" and (mode in _EVERYTHING or place == mode))
+        asked = item.held is not None or (mode != "auto" and (mode in _FOR_ALL or place == mode))
         why = reason(item, place, hardware, asked=asked, mapped=item.name in needs.mapped, cache=cache)
         return GPUChoice(item=item, place=place, cache_bytes=cache, reason=why)
 

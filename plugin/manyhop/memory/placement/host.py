@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from manyhop.arguments import at_least_one
 from manyhop.errors import CapacityError
 from manyhop.memory.placement.needs import RESERVE, Item, check_names, share_of
+from manyhop.memory.places import Place
 from manyhop.system.units import in_units
-
-Place = Literal["process", "shared", "mapped", "sharded"]
-"""``process``: memory of the one process. ``shared``: one copy per node, which its ranks read. ``mapped``: the file, of
-which the operating system keeps in memory what is read often. ``sharded``: every node holds a part of the rows."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from manyhop.arguments import at_least_one
 from manyhop.errors import InputError
-
-GPUPlace = Literal["device", "sharded", "pinned", "host", "distributed"]
-"""``device``: a copy on each GPU. ``sharded``: each GPU of a node holds a part of the rows, and its peers read there.
-``pinned``: page-locked memory of the node, which GPUs read; of a topology, all but the column pointers, of which each
-GPU has a copy. ``host``: memory or files of the node, which only the CPU reads. ``distributed``: each GPU of all nodes
-holds a part, and ranks exchange rows in lockstep; of a topology, cuGraph samples it, called by all ranks together."""
+from manyhop.memory.places import Place
 
 RESERVE = 0.2
 """This share of the free memory of a node is left for the model, for batches and for sorting."""
@@ -43,9 +37,9 @@ class Item:
     """Whether GPUs of all nodes may hold a part each. Only GPU runs ask."""
     distributed_bytes: int | None = None
     """Its size in all GPUs together where it is distributed; ``None``: ``nbytes``. Only GPU runs ask."""
-    there: frozenset[GPUPlace] = frozenset()
+    there: frozenset[Place] = frozenset()
     """Where it is already, for another loader: it takes no more memory there. Only GPU runs ask."""
-    held: GPUPlace | None = None
+    held: Place | None = None
     """The place that the user's store keeps it in, whatever the mode. Only GPU runs ask."""
     on_host: bool = False
     """Whether what is held in the place ``distributed`` is page-locked in the memory of all nodes, not on GPUs."""
@@ -117,7 +111,7 @@ class Hardware:
         return int(self.host_memory * (1 - RESERVE))
 
 
-def on_gpu(item: Item, place: GPUPlace, hardware: Hardware) -> int:
+def on_gpu(item: Item, place: Place, hardware: Hardware) -> int:
     """Bytes that an item takes of each GPU, hot rows apart, beside what is there already."""
     if place in item.there:
         return 0
@@ -135,7 +129,7 @@ def on_gpu(item: Item, place: GPUPlace, hardware: Hardware) -> int:
 class Needs:
     """Bytes that ``places`` (item -> place) take."""
 
-    def __init__(self, items: Mapping[str, Item], places: Mapping[str, GPUPlace], hardware: Hardware) -> None:
+    def __init__(self, items: Mapping[str, Item], places: Mapping[str, Place], hardware: Hardware) -> None:
         self.hardware = hardware
         self.gpu = sum(on_gpu(items[name], place, hardware) for name, place in places.items())
         pinned = [items[name] for name, place in places.items() if place == "pinned"]

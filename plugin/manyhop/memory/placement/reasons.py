@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from manyhop.memory.placement.needs import GPU_RESERVE, RESERVE, GPUPlace, Hardware, Item, Needs, on_gpu
+from manyhop.memory.placement.needs import GPU_RESERVE, RESERVE, Hardware, Item, Needs, on_gpu
+from manyhop.memory.places import ALIASES, Place
 from manyhop.system.units import in_units
 
 
-def reason(item: Item, place: GPUPlace, hardware: Hardware, *, asked: bool, mapped: bool, cache: int) -> str:
+def reason(item: Item, place: Place, hardware: Hardware, *, asked: bool, mapped: bool, cache: int) -> str:
     """Why ``item`` is in this place: because it was ``asked`` for, because it fits, or because nothing better does."""
     size, part = in_units(item.nbytes), in_units(on_gpu(item, place, hardware))
     gpus = "the GPU" if hardware.world_size == 1 else "each GPU"
@@ -64,12 +65,12 @@ _THERE = {
 
 
 def too_much(
-    items: Mapping[str, Item], places: Mapping[str, GPUPlace], hardware: Hardware, mode: str, auto: bool
+    items: Mapping[str, Item], places: Mapping[str, Place], hardware: Hardware, mode: Place, auto: bool
 ) -> str:
     """What ``places``, the most modest of this mode, lack, and what would help: among it ``placement="auto"``, where
     ``auto`` finds that it fits.
     """
-    remedies = []
+    remedies, meant = [], ALIASES.get(mode, mode)
     if auto:
         remedies.append("pass placement='auto', with which all fits")
     shortages = []
@@ -93,12 +94,12 @@ def too_much(
         shortages.append(f"{in_units(needed)} of page-locked memory, of which a process may have {in_units(limit)}")
         remedies.append("raise that limit")
     stuck = [item.name for item in items.values() if not item.can_map and not item.in_memory]
-    if "host" in lacking and stuck and mode in ("auto", "cpu-cuda"):
+    if "host" in lacking and stuck and meant in ("auto", "host"):
         remedies.append(
             f"convert what cannot be mapped ({', '.join(stuck)}) with `manyhop convert` or manyhop.files.write, and "
             "leave it in its files"
         )
-    if mode in ("auto", "cuda-cuda") and "gpu" in lacking and hardware.world_size > 1 and not hardware.together:
+    if meant in ("auto", "device") and "gpu" in lacking and hardware.world_size > 1 and not hardware.together:
         remedies.append("let the GPUs hold a part each (distributed=True)")
     remedies.append("store features as float16 or bfloat16")
     return f"placement={mode!r} needs {' and '.join(shortages)}. One of these may help: {'; '.join(remedies)}."

@@ -4,14 +4,12 @@ from manyhop.memory.stores.checksums import WHOLE_ONCE, checksum
 from manyhop.memory.stores.copies import Copy, Version, is_movable
 from manyhop.memory.stores.places import (
     GPURows,
-    GraphPlace,
     StoreExchange,
-    StorePlace,
     as_it_is,
     check_graph_place,
-    check_place,
     leaves_host,
     rows_in,
+    store_device,
 )
 from manyhop.memory.stores.rows_of_nodes import NodeRows, counts_of_parts
 from manyhop.memory.stores.spread import TopologyPlace, is_held, place_for_topology, topology_place
@@ -20,15 +18,12 @@ __all__ = [
     "WHOLE_ONCE",
     "Copy",
     "GPURows",
-    "GraphPlace",
     "NodeRows",
     "StoreExchange",
-    "StorePlace",
     "TopologyPlace",
     "Version",
     "as_it_is",
     "check_graph_place",
-    "check_place",
     "checksum",
     "counts_of_parts",
     "is_held",
@@ -36,5 +31,6 @@ __all__ = [
     "leaves_host",
     "place_for_topology",
     "rows_in",
+    "store_device",
     "topology_place",
 ]

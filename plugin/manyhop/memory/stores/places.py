@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop.arguments import as_tensor, one_of
+from manyhop.arguments import as_tensor
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import BufferPool, DistributedRows, RowRequest, ShardedRows, is_pinnable, pin
 from manyhop.files import Rows
-from manyhop.memory.placement import GPUPlace
+from manyhop.memory.places import GRAPH_PLACES, SPREAD_PLACES, STORE_PLACES, Place, check_place
 from manyhop.memory.stores.rows_of_nodes import Fill, NodeRows, begin_of, part_of_rows
-from manyhop.memory.stores.spread import SPREAD_PLACES, hold
+from manyhop.memory.stores.spread import hold
 from manyhop.ranks import world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.ranks.world import World
@@ -24,16 +24,6 @@ from manyhop.system.progress import to_device
 
 if TYPE_CHECKING:
     from manyhop.features import GPUExchange, WholeMemory
-
-StorePlace = Literal["process", "shared", "mapped", "pinned", "device", "sharded", "distributed", "auto"]
-"""``process``: memory of this process. ``shared``: host memory, once per node. ``mapped``: in files. ``pinned``: once
-per node, page-locked, where GPUs read. ``device``: on each GPU. ``sharded``: over the nodes' host memory or, with a
-device, over the GPUs of each node. ``distributed``: over the GPUs of all nodes. ``auto``: as ``shared``; loaders decide
-what their GPUs read."""
-
-GraphPlace = Literal["process", "shared", "pinned", "device", "sharded", "auto"]
-"""Of edges: ``process`` and ``shared`` as above; the others are where GPUs read the topology that is made of them, with
-``sharded`` over the GPUs of each node and ``auto`` where the first loader decides."""
 
 Held = Tensor | ShardedRows | DistributedRows
 
@@ -43,15 +33,13 @@ def check_graph_place(place: Any, *, spreads: bool = False) -> None:
 
     ``spreads``: whether the edges may be spread over all ranks, ``"distributed"``.
     """
-    places = [*get_args(GraphPlace), *(["distributed"] if spreads else [])]
-    if not isinstance(place, str) or place not in places:
-        hint = " Edges of a folder stay in its files: open it with placement='mapped'." if place == "mapped" else ""
-        raise InputError(f"Expected placement to be one of {places}, got {place!r}.{hint}")
+    hint = " Edges of a folder stay in its files: open it with placement='mapped'." if place == "mapped" else ""
+    check_place(place, (*GRAPH_PLACES, "distributed") if spreads else GRAPH_PLACES, hint=hint)
     if place in ("device", "pinned", "sharded"):
-        check_place(place, "cuda", None)
+        store_device(place, "cuda", None)
 
 
-def check_place(place: Any, device: Any, timeout: float | None) -> torch.device | None:
+def store_device(place: Any, device: Any, timeout: float | None) -> torch.device | None:
     """Return the GPU that a store's place is on; ``None``: host memory.
 
     Args:
@@ -62,7 +50,7 @@ def check_place(place: Any, device: Any, timeout: float | None) -> torch.device 
     Raises:
         InputError: arguments that do not make sense, or no such GPU.
     """
-    one_of("placement", place, get_args(StorePlace))
+    check_place(place, STORE_PLACES)
     if timeout is not None and place in ("process", "mapped"):
         raise InputError(f"Expected rank_timeout only where ranks share tensors, got {timeout!r}. Leave it out.")
     if timeout is not None and not timeout > 0:
@@ -82,13 +70,13 @@ def check_place(place: Any, device: Any, timeout: float | None) -> torch.device 
     return _there(found, place)
 
 
-def leaves_host(place: StorePlace, device: Any) -> bool:
+def leaves_host(place: Place, device: Any) -> bool:
     """Return whether data that a node shares go on from there, to GPUs or over several nodes.
 
     Raises:
-        InputError: as :func:`check_place`; a place that ranks do not share.
+        InputError: as :func:`store_device`; a place that ranks do not share.
     """
-    on_host = check_place(place, device, None) is None
+    on_host = store_device(place, device, None) is None
     if place in ("process", "mapped"):
         raise InputError(f"Expected a placement that ranks share, got {place!r}. Call load() without share().")
     return not on_host or place not in ("shared", "auto")
@@ -104,12 +92,12 @@ def _there(device: torch.device, place: str) -> torch.device:
     return device
 
 
-def rows_in(place: StorePlace, device: torch.device | None, timeout: float | None) -> NodeRows | GPURows | None:
+def rows_in(place: Place, device: torch.device | None, timeout: float | None) -> NodeRows | GPURows | None:
     """Return what puts rows in a place; ``None`` where a store keeps what it is given.
 
     Args:
         place: of the store.
-        device: what :func:`check_place` returned.
+        device: what :func:`store_device` returned.
         timeout: seconds to wait for other ranks; ``None``: 600.
     """
     if device is not None:
@@ -160,7 +148,7 @@ class GPURows:
 
     _numbers = itertools.count(1)
 
-    def __init__(self, place: StorePlace, device: torch.device, timeout: float) -> None:
+    def __init__(self, place: Place, device: torch.device, timeout: float) -> None:
         self._place, self._device, self._timeout = place, device, timeout
         self._title = f"GPU store {next(self._numbers)}"
         self._host = NodeRows(False, timeout)
@@ -240,7 +228,7 @@ class GPURows:
         finally:
             self._exchange.rest()
 
-    def _place_in(self, ours: World) -> StorePlace:
+    def _place_in(self, ours: World) -> Place:
         """Return the place, which is each rank's GPU where that has no others to share rows with."""
         nodes = ours.num_nodes if self._place == "sharded" else 1
         return "device" if self._place in SPREAD_PLACES and ours.world_size == nodes else self._place
@@ -292,13 +280,13 @@ class StoreExchange:
         if self._place is not None and on_gpus == isinstance(self._place, GPURows):
             return self._place
         if on_gpus not in self._of_others:  # they were put as they are
-            place: StorePlace = "distributed" if on_gpus else "sharded"
+            place: Place = "distributed" if on_gpus else "sharded"
             self._of_others[on_gpus] = rows_in(place, rows.rows.device if on_gpus else None, None)
         found = self._of_others[on_gpus]
         assert found is not None
         return found
 
 
-def _held(rows: Tensor, place: GPUPlace) -> Tensor:
+def _held(rows: Tensor, place: Place) -> Tensor:
     hold(rows, place)
     return rows

@@ -20,7 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from manyhop.arguments import as_tensor
 from manyhop.features import CachedRows, DistributedRows, HotRows
 from manyhop.graph import Graph, PlacedGraph
-from manyhop.memory.placement import GPUPlace
+from manyhop.memory.places import SPREAD_PLACES, Place
 from manyhop.memory.stores.checksums import WHOLE_ONCE, checksum
 from manyhop.memory.stores.copies import Version
 from manyhop.ranks import world
@@ -28,11 +28,6 @@ from manyhop.ranks import world
 if TYPE_CHECKING:
     from manyhop.features import WholeMemory
 
-SpreadPlace = Literal["sharded", "distributed"]
-"""``sharded``: over the GPUs of each node, which read each other's memory. ``distributed``: over the GPUs of all nodes,
-whose ranks exchange rows."""
-
-SPREAD_PLACES: tuple[SpreadPlace, ...] = ("sharded", "distributed")
 TOPOLOGY = "topology"
 """The name of the tables that samplers read, among those of features."""
 
@@ -48,7 +43,7 @@ class Held:
         place: where they are.
     """
 
-    def __init__(self, place: GPUPlace) -> None:
+    def __init__(self, place: Place) -> None:
         self.place = place
         self.hot: tuple[HotRows, Tensor] | None = None
         """Which rows this rank's GPU keeps beside its own, and these rows."""
@@ -77,7 +72,7 @@ class SpreadRows(Version):
         RankError: ranks have different tensors, or did not come in time.
     """
 
-    def __init__(self, value: Any, place: SpreadPlace, name: str, timeout: float) -> None:
+    def __init__(self, value: Any, place: Place, name: str, timeout: float) -> None:
         super().__init__(value)
         self.number = next(_numbers)
         """The same on all ranks."""
@@ -99,7 +94,7 @@ class SpreadRows(Version):
         return self._rows
 
     @staticmethod
-    def of(value: Any, place: SpreadPlace, name: str, timeout: float) -> SpreadRows:
+    def of(value: Any, place: Place, name: str, timeout: float) -> SpreadRows:
         """Spread rows for all loaders of the process. All ranks call it."""
         spread = SpreadRows(value, place, name, timeout)
         _forget_at_shutdown()
@@ -108,7 +103,7 @@ class SpreadRows(Version):
         return spread
 
     @staticmethod
-    def find(value: Any, place: SpreadPlace) -> SpreadRows | None:
+    def find(value: Any, place: Place) -> SpreadRows | None:
         """Return the spread rows of a tensor, if a loader or store of this process has them and they are current."""
         with _lock:
             found = _spread.get((id(value), place))
@@ -117,7 +112,7 @@ class SpreadRows(Version):
         return found if found._checksum == checksum(value, whole=WHOLE_ONCE) else None
 
 
-def hold(rows: Tensor | DistributedRows, place: GPUPlace) -> None:
+def hold(rows: Tensor | DistributedRows, place: Place) -> None:
     """Have loaders read rows where they are: they are in a place of a GPU's already, and belong to a store."""
     _held[rows] = Held(place)
 
@@ -138,11 +133,11 @@ def is_held(value: object) -> bool:
 
 
 _held: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of rows -> Held
-_spread: weakref.WeakValueDictionary[tuple[int, SpreadPlace], SpreadRows] = weakref.WeakValueDictionary()
+_spread: weakref.WeakValueDictionary[tuple[int, Place], SpreadRows] = weakref.WeakValueDictionary()
 _graphs: weakref.WeakKeyDictionary[PlacedGraph, int] = weakref.WeakKeyDictionary()
 
 
-def make_memory(rows: Tensor, place: SpreadPlace, name: str, timeout: float) -> WholeMemory:
+def make_memory(rows: Tensor, place: Place, name: str, timeout: float) -> WholeMemory:
     """Return memory over GPUs that holds the rows of a tensor that all ranks have. All ranks call it."""
     from manyhop.features import WholeMemory
 
@@ -183,7 +178,7 @@ class TopologyPlace:
         place: of the topology; ``None``: where the first loader decides.
     """
 
-    def __init__(self, place: GPUPlace | None) -> None:
+    def __init__(self, place: Place | None) -> None:
         self.place = place
         self._owners: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._kept: dict[int, tuple[PlacedGraph, Any]] = {}
@@ -211,7 +206,7 @@ class TopologyPlace:
 
 def place_for_topology(placement: str) -> TopologyPlace | None:
     """Return where a store's ``placement`` wants its topology; ``None`` for those of the host."""
-    wanted: dict[str, GPUPlace | None] = {"pinned": "pinned", "device": "device", "sharded": "sharded", "auto": None}
+    wanted: dict[str, Place | None] = {"pinned": "pinned", "device": "device", "sharded": "sharded", "auto": None}
     return TopologyPlace(wanted[placement]) if placement in wanted else None
 
 
@@ -255,17 +250,17 @@ class Found:
         common = set(self._graphs).intersection(*(numbers.get(TOPOLOGY, ()) for numbers in every))
         self._graphs = {number: self._graphs[number] for number in common}
 
-    def places(self, name: str, *, together: bool) -> frozenset[GPUPlace]:
+    def places(self, name: str, *, together: bool) -> frozenset[Place]:
         """Return where the rows of a name, or the topology, are; alone, a rank reads what needs no exchange."""
         if name == TOPOLOGY:
             return frozenset(graph.where for graph in self._graphs.values() if together or graph.where == "sharded")
         return frozenset(rows.place for rows in self._rows[name].values() if together or rows.place == "sharded")
 
-    def rows(self, name: str, place: GPUPlace) -> SpreadRows | None:
+    def rows(self, name: str, place: Place) -> SpreadRows | None:
         """Return the rows of a name in a place."""
         return next((rows for rows in self._rows[name].values() if rows.place == place), None)
 
-    def graph(self, place: GPUPlace) -> PlacedGraph | None:
+    def graph(self, place: Place) -> PlacedGraph | None:
         """Return the topology in a place."""
         return next((graph for graph in self._graphs.values() if graph.where == place), None)
 
