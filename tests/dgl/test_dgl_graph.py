@@ -374,3 +374,13 @@ def test_spawned_processes_see_the_same_memory():
         assert (table.row.tolist(), table.weight.tolist(), total) == (row, weight, 50.0)
         assert graph.ndata["x"][0] == -1
     assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_edges_changed_in_place(dtype):
+    """The stored form is int32 ids in order of destination, which were not copied."""
+    src, dst = torch.tensor([1, 2, 3, 0], dtype=dtype), torch.arange(4, dtype=dtype)
+    g = Graph((src, dst))
+    src.fill_(2**31 - 1)  # out of range
+    assert manyhop_dgl.sample_tensors(g, [0], [2]).input_nodes.tolist() == [0, 1]
+    assert g.edges()[0].tolist() == [1, 2, 3, 0]

@@ -276,3 +276,18 @@ def test_splitting_is_the_same_compiled_and_in_torch(num_types, ids):
             assert all(torch.equal(one.tree[t], other.tree[t]) for t in names)
         assert sum(x.numel() for x in one.row.values()) == sample.row[HOMOGENEOUS_EDGE].numel() > 0
         assert all(one.edge_index(t).data_ptr() == one.row[t].data_ptr() for t in one.row)  # without a copy
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_ids_out_of_range_raise_where_they_are_first_read(dtype):
+    """As in GraphBolt, a graph is made of its tensors without reading them, and reads them where they are."""
+    indices, nodes = torch.tensor([1, 2, 3, 77], dtype=dtype), torch.tensor([3], dtype=dtype)
+    graph = gb.fused_csc_sampling_graph(torch.arange(5, dtype=dtype), indices)
+    for sample in (graph.in_subgraph, lambda nodes: graph.sample_neighbors(nodes, torch.tensor([2]))):
+        with pytest.raises(GraphError, match=r"in \[0, 4\), got 77"):
+            sample(nodes)
+    indices[3] = 2
+    assert graph.in_subgraph(nodes).sampled_csc.indices.tolist() == [2]
+    indices[3] = -1
+    with pytest.raises(GraphError, match=r"in \[0, 4\), got -1"):
+        graph.in_subgraph(nodes)

@@ -13,7 +13,7 @@ from torch import Tensor
 from manyhop.arguments import as_tensor
 from manyhop.errors import GraphError, InputError
 from manyhop.features import CacheSize, is_pinnable, is_pinned, pin, unpin
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, EdgeType, NodeType, build_graph
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, EdgeType, NodeType, build_graph, without_views
 from manyhop.memory.places import Place
 from manyhop.ranks import cuda
 from manyhop_dgl.graph.data import Edges, GraphData, Nodes
@@ -111,8 +111,8 @@ class Graph(_Widths, GraphData):
     names and with DGL's meaning: edge ``i`` of a type is the one that was given in the ``i``-th place. It does not
     compute: models run on the blocks that loaders make. :meth:`to_dgl` gives a ``DGLGraph`` for all else.
 
-    Edges are kept compressed, in 8 bytes each where there are less than 2^31 (a ``DGLGraph``: 16 or more). Data is kept
-    as it is given, not copied; memory-mapped tensors stay on disk.
+    Edges are copied and kept compressed, in 8 bytes each where there are less than 2^31 (a ``DGLGraph``: 16 or more).
+    Data is kept as it is given, not copied; memory-mapped tensors stay on disk.
 
     **Several ranks.** With ``placement="shared"``, every node (machine) holds edges and data once, in memory that its
     ranks share; with ``"sharded"``, data of two or more dimensions is spread over the nodes, each node holding a part
@@ -168,6 +168,7 @@ class Graph(_Widths, GraphData):
                 lists[t] = joined[0], joined[1]
         inputs = {t: EdgeInput(row=s, col=d) for t, (s, d) in lists.items()}
         graph = build_graph(node_counts(num_nodes, lists), inputs, defer=home is None and cuda.in_reach())
+        graph = without_views(graph, [ids for pair in lists.values() for ids in pair])
         self.set_tables(Tables(graph, idtype), home)
 
     @classmethod

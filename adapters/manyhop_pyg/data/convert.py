@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,6 @@ from torch_geometric.typing import SparseTensor
 from manyhop.arguments import as_tensor
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import (
-    CSC,
     HOMOGENEOUS_EDGE,
     HOMOGENEOUS_NODE,
     EdgeInput,
@@ -27,15 +26,12 @@ from manyhop.graph import (
     NodeType,
     build_graph,
     time_key,
+    without_views,
 )
-from manyhop.graph.columns import roomy
-from manyhop.memory import segments
 from manyhop.memory.identities import identity
-from manyhop.memory.mapped_files import reside_in_files
 from manyhop.memory.sharing import once_per_node
 from manyhop.memory.stores import WHOLE_ONCE, checksum
 from manyhop.ranks import cuda
-from manyhop.system.arrays import has_memory
 from manyhop_pyg.data.compressed import recall
 from manyhop_pyg.data.graph_store import GraphStore
 from manyhop_pyg.data.remote import read_stores
@@ -200,30 +196,9 @@ def _build(
     graph = build_graph(raw.num_nodes, edges, node_time=node_times, defer=cuda.in_reach())
     sources = [*node_time.values(), *edge_time.values(), *weight.values()]
     sources += [tensor for tensors in raw.edges.values() for tensor in tensors.values()]
-    graph = _without_views(graph, sources)
-    return Topology(graph, raw.hetero, backward, raw.index_dtype, node_time, edge_time, floating, names)
-
-
-def _without_views(graph: Graph, sources: list[Tensor]) -> Graph:
-    """Copy tables that are views of the user's private memory, which may change: those in files and segments stay."""
-    found = {tensor.untyped_storage().data_ptr() for tensor in sources if has_memory(tensor)}
-    in_files = reside_in_files([*found])
-    private = {at for at, in_file in zip(found, in_files, strict=True) if not in_file and segments.where(at) is None}
-
-    def own(table: Any) -> Any:
-        is_tensor = isinstance(table, Tensor) and table.device.type == "cpu" and table.numel() > 0
-        if not is_tensor or table.untyped_storage().data_ptr() not in private:
-            return table
-        return roomy(table.numel(), table.numpy().dtype.type).copy_(table)
-
-    csc = {
-        edge_type: replace(tables, **{field.name: own(getattr(tables, field.name)) for field in fields(tables)})
-        if type(tables) is CSC
-        else tables  # not grouped yet: changes raise an error
-        for edge_type, tables in graph.csc.items()
-    }
-    node_time = {node_type: own(time) for node_type, time in graph.node_time.items()}
-    return Graph(num_nodes=graph.num_nodes, csc=csc, node_time=node_time)
+    return Topology(
+        without_views(graph, sources), raw.hetero, backward, raw.index_dtype, node_time, edge_time, floating, names
+    )
 
 
 def _contents(inputs: TensorTree) -> tuple[int, ...]:

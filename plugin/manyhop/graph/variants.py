@@ -1,9 +1,9 @@
-"""Other graphs out of the tables of one: with weights, with other edge ids, with some of the edges, with none."""
+"""Other graphs out of the tables of one: with weights, other edge ids, some or none of the edges, own memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,11 @@ from torch import Tensor
 
 from manyhop.errors import GraphError
 from manyhop.graph.build import weight_tables
+from manyhop.graph.columns import roomy
 from manyhop.graph.csc import CSC, EdgeType, Graph
+from manyhop.memory import segments
+from manyhop.memory.mapped_files import reside_in_files
+from manyhop.system.arrays import has_memory
 from manyhop.system.memory import require_memory
 
 
@@ -107,6 +111,33 @@ def without_edges(graph: Graph, edge_type: EdgeType) -> Graph:
         row=torch.empty(0, dtype=torch.int32, device=device),
     )
     return Graph(num_nodes=graph.num_nodes, csc={edge_type: empty}, node_time=graph.node_time)
+
+
+def without_views(graph: Graph, sources: Iterable[Tensor]) -> Graph:
+    """Copy tables that are views of the user's private memory, which may change: those in files and segments stay.
+
+    Args:
+        graph: made of the sources.
+        sources: tensors of the user.
+    """
+    found = {tensor.untyped_storage().data_ptr() for tensor in sources if has_memory(tensor)}
+    in_files = reside_in_files([*found])
+    private = {at for at, in_file in zip(found, in_files, strict=True) if not in_file and segments.where(at) is None}
+
+    def own(table: Any) -> Any:
+        is_tensor = isinstance(table, Tensor) and table.device.type == "cpu" and table.numel() > 0
+        if not is_tensor or table.untyped_storage().data_ptr() not in private:
+            return table
+        return roomy(table.numel(), table.numpy().dtype.type).copy_(table)
+
+    csc = {
+        edge_type: replace(tables, **{field.name: own(getattr(tables, field.name)) for field in fields(tables)})
+        if type(tables) is CSC
+        else tables  # not grouped yet: changes raise an error
+        for edge_type, tables in graph.csc.items()
+    }
+    node_time = {node_type: own(time) for node_type, time in graph.node_time.items()}
+    return Graph(num_nodes=graph.num_nodes, csc=csc, node_time=node_time)
 
 
 def _table(csc: Mapping[EdgeType, CSC], edge_type: EdgeType) -> CSC:
