@@ -87,3 +87,32 @@ def test_a_fault_ends_in_an_error_that_names_the_culprit(launcher, kind, world_s
             assert results[rank].exit_code == 1, fault
             assert f"rank {CULPRIT}" in results[rank].output, fault
         assert results[CULPRIT].exit_code == {"kill": -9, "stop": -9, "break": 0}.get(fault, 1), fault
+
+
+def catch_errors(fault):
+    """Scripts whose main() catches all errors: rank 0 that of a collective; rank 1, too, if the loader raised it."""
+    try:
+        train(fault, "own group")
+    except Exception as error:
+        if fault == "raise" and manyhop.init().rank == CULPRIT:
+            raise
+        print("caught", type(error).__name__, flush=True)
+
+
+@pytest.mark.parametrize("fault", ["raise", "batch"])
+def test_a_rank_that_fails_is_named_where_others_catch_what_follows(launcher, fault):
+    results = launcher.start(catch_errors, fault, world_size=2).wait(LATEST)
+    assert "caught" in results[0].output
+    assert "rank 1 " in results[0].output
+    assert ("KeyError: 'my step is broken'" if fault == "raise" else "row 7 is broken") in results[0].output
+
+
+def leave_early():
+    for batch in Loader(BATCHES, TIMEOUT):
+        if batch == AT:
+            break
+
+
+def test_an_early_break_is_no_fault(launcher):
+    for result in launcher.start(leave_early, world_size=2).wait(LATEST):
+        assert (result.exit_code, result.output) == (0, "")

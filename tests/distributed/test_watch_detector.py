@@ -5,8 +5,9 @@ import threading
 import pytest
 import torch
 
+from manyhop.errors import RankError
 from manyhop.ranks.watch.detector import FaultDetector
-from manyhop.ranks.watch.heartbeat import End, Heartbeat, LoopStatus, described, is_of_communication
+from manyhop.ranks.watch.heartbeat import End, Heartbeat, LoopStatus, described, is_of_communication, reason
 from manyhop.ranks.watch.monitor import silence_of
 from manyhop.ranks.watch.place import place_of
 from manyhop.system.failure import note_batch
@@ -24,6 +25,7 @@ class Ranks:
         self.moves = [0] * world_size
         self.ticks = [0] * world_size
         self.program_ends = [None] * world_size
+        self.followed = [None] * world_size
         self.dead = set()
 
     def pass_time(self, seconds, busy=()):
@@ -32,8 +34,8 @@ class Ranks:
             for rank in range(len(self.at)):
                 self.ticks[rank] += rank not in self.dead
                 self.moves[rank] += rank in busy
-            fields = zip(self.ticks, self.moves, self.waits, self.at, self.program_ends, strict=True)
-            heartbeats = [Heartbeat(tick, moves, waits, "", end, {0: at}) for tick, moves, waits, at, end in fields]
+            fields = zip(self.ticks, self.moves, self.waits, self.program_ends, self.followed, self.at, strict=True)
+            heartbeats = [Heartbeat(*beat, "", end, followed, {0: at}) for *beat, end, followed, at in fields]
             self.detector.update([Heartbeat.decode(heartbeat.encode()) for heartbeat in heartbeats], 1.0)
 
     def fault(self, iteration=1, received=5, **kwargs):
@@ -42,7 +44,8 @@ class Ranks:
 
 def test_signs_travel():
     ends = (End(2, 1, 7, "followed", "why", (0, 2)),)
-    heartbeat = Heartbeat(3, 4, True, "a.py:1 in f", "", {0: LoopStatus(3, 2, 1, "making", ends), 7: LoopStatus()})
+    loops = {0: LoopStatus(3, 2, 1, "making", ends), 7: LoopStatus()}
+    heartbeat = Heartbeat(3, 4, True, "a.py:1 in f", "", (1,), loops)
     assert Heartbeat.decode(heartbeat.encode()) == heartbeat
 
 
@@ -138,6 +141,47 @@ def test_programs_that_end():
     ranks.pass_time(30, busy=[0, 2])
     assert ranks.fault() is None
     assert (ranks.fault(iteration=2, received=0).kind, ranks.fault(iteration=2, received=0).ranks) == ("quit", (1,))
+
+
+def test_a_rank_that_followed_is_not_named():
+    """Rank 1 ended its program as rank 2 had: both before their first batch of the second iteration."""
+    ranks = Ranks()
+    ranks.at[1] = ranks.at[2] = LoopStatus(1, 0, 5, "out")
+    ranks.program_ends[1], ranks.followed[1] = "rank 2 ended its program", (2,)
+    ranks.pass_time(1)
+    fault = ranks.fault(iteration=2, received=0)
+    assert (fault.kind, fault.ranks) == ("followed", (2,))
+    ranks.program_ends[2] = "ValueError: x"
+    ranks.pass_time(1)
+    fault = ranks.fault(iteration=2, received=0)
+    assert (fault.kind, fault.ranks) == ("quit", (2,))
+
+
+def test_of_those_that_left_the_one_with_the_fewest_batches_is_named():
+    ranks = Ranks()
+    ranks.at[1], ranks.at[2] = left("left", 3), left("left", 0)
+    ranks.pass_time(1)
+    assert ranks.fault().text.startswith("rank 2 left its loop after 0 batches of epoch 0")
+
+
+def test_errors_of_other_ranks():
+    ranks = Ranks()
+    ranks.at[1], ranks.at[2] = left("left", 5), left("quit", 5)
+    ranks.pass_time(1)
+    assert ranks.detector.failed(0, 1) is None
+    ranks.at[2] = left("quit", 5, "ValueError: x")
+    ranks.pass_time(1)
+    assert ranks.detector.failed(0, 1).ranks == (2,)
+    assert ranks.detector.failed(0, 2) is None
+    ranks.at[1] = left("failed", 7, "KeyError: y")
+    ranks.pass_time(1)
+    assert ranks.detector.failed(0, 1).ranks == (1,)
+
+
+def test_the_fault_of_another_rank_is_no_own_error():
+    error = RankError("Loader: rank 2 is gone", ranks=(2,))
+    assert reason(error, "quit") == ("followed", "Loader: rank 2 is gone", (2,))
+    assert reason(ValueError("x"), "quit") == ("quit", "ValueError: x", ())
 
 
 def test_a_lost_store_matters_unless_its_holder_was_done():

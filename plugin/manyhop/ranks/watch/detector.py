@@ -104,8 +104,14 @@ class FaultDetector:
             and beat.loops[number].inside
             and beat.loops[number].progress <= (iteration, received)
         ]
-        quit_between = [
+        between = [
             (rank, beat) for rank, beat in others if beat.end is not None and beat.loops[number].iteration < iteration
+        ]
+        quit_between = [(rank, beat) for rank, beat in between if beat.followed is None]
+        followed = [
+            (rank, End(iteration, 0, 0, "followed", beat.end or "", beat.followed))
+            for rank, beat in between
+            if beat.followed is not None and inside
         ]
         return (
             self._ended("failed", ends)
@@ -114,7 +120,7 @@ class FaultDetector:
             or (self._quit_between(number, quit_between) if inside else None)
             or self._ended("left", [(rank, end) for rank, end in ends if end.received <= received])
             or self._idling(number, idle, limit)
-            or self._followed(ends)
+            or self._followed(ends + followed)
             or self._store_lost(silence)
         )
 
@@ -128,6 +134,16 @@ class FaultDetector:
         ]
         return self._ended("failed", early) or self._ended("quit", early) or self._ended("left", early)
 
+    def failed(self, number: int, iteration: int) -> Fault | None:
+        """Return the fault of ranks that had an error of their own in an iteration."""
+        ends = [
+            (rank, end)
+            for rank, beat in self._in_loader(number)
+            for end in beat.loops[number].ends
+            if rank != self.rank and end.iteration == iteration and end.text
+        ]
+        return self._ended("failed", ends) or self._ended("quit", ends)
+
     def all_ended(self) -> bool:
         """Return whether the programs of all other ranks have ended."""
         return all(
@@ -139,7 +155,7 @@ class FaultDetector:
         chosen = [(rank, end) for rank, end in ends if end.kind == kind]
         if not chosen:
             return None
-        rank, end = chosen[0]
+        rank, end = min(chosen, key=lambda one: one[1].received)  # others may have left as that one did not come
         ranks = tuple(rank for rank, _ in chosen)
         others = f" ({rank_names(ranks)} did so.)" if len(ranks) > 1 else ""
         after = f"after {_batches(end.received)} of epoch {end.epoch}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 
+from manyhop.errors import RankError
 from manyhop.system.failure import failed_batch, text_of
 
 KEPT_ENDS = 4  # ends of former iterations that a heartbeat repeats, for ranks that lag
@@ -77,6 +78,9 @@ class Heartbeat:
     end: str | None = None
     """Set when its program ends: the error, or nothing."""
 
+    followed: tuple[int, ...] | None = None
+    """Whose fault that is, where known, if it followed from the fault of another rank."""
+
     loops: dict[int, LoopStatus] = field(default_factory=dict)
     """By the number of the loader."""
 
@@ -87,7 +91,8 @@ class Heartbeat:
     def decode(text: str | bytes) -> Heartbeat:
         fields = json.loads(text)
         loops = {int(number): _loop_status(loop) for number, loop in fields.pop("loops").items()}
-        return Heartbeat(**fields, loops=loops)
+        followed = fields.pop("followed")
+        return Heartbeat(**fields, followed=None if followed is None else tuple(followed), loops=loops)
 
 
 def _loop_status(fields: dict[str, object]) -> LoopStatus:
@@ -102,6 +107,13 @@ def described(error: BaseException) -> str:
     if failed is not None:
         text = f"batch {failed[1]} of epoch {failed[0]}: {text}"
     return text if len(text) <= _TEXT else text[:_TEXT] + " ..."
+
+
+def reason(error: BaseException, own: str) -> tuple[str, str, tuple[int, ...]]:
+    """Return kind, text and ranks of the ``End`` by an error; ``own``: the kind if it is no other rank's fault."""
+    if isinstance(error, RankError):
+        return "followed", str(error), error.ranks
+    return "followed" if is_of_communication(error) else own, described(error), ()
 
 
 def is_of_communication(error: BaseException) -> bool:

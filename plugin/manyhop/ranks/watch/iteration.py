@@ -9,7 +9,7 @@ from collections.abc import Callable
 from manyhop.errors import InputError, RankError
 from manyhop.ranks import world
 from manyhop.ranks.watch import monitor as monitors
-from manyhop.ranks.watch.heartbeat import described, is_of_communication
+from manyhop.ranks.watch.heartbeat import reason
 from manyhop.ranks.watch.monitor import Loop, Monitor
 
 
@@ -123,12 +123,8 @@ class Iteration:
 
     def failed(self, error: BaseException) -> None:
         """Making a batch failed on this rank."""
-        if isinstance(error, RankError):
-            self._end("followed", str(error).removeprefix(f"{self._loop.name}: "), error.ranks)
-        elif is_of_communication(error):
-            self._end("followed", described(error))
-        else:
-            self._end("failed", described(error))
+        kind, text, ranks = reason(error, "failed")
+        self._end(kind, text.removeprefix(f"{self._loop.name}: "), ranks)
 
     def reason(self) -> RankError | None:
         """Return why another rank has left, if that is reported within some seconds."""

@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from manyhop.ranks import control, world
 from manyhop.ranks.watch.collectives import Collectives
 from manyhop.ranks.watch.detector import Fault, FaultDetector
-from manyhop.ranks.watch.heartbeat import KEPT_ENDS, End, Heartbeat, LoopStatus, described, is_of_communication
+from manyhop.ranks.watch.heartbeat import KEPT_ENDS, End, Heartbeat, LoopStatus, described, is_of_communication, reason
 from manyhop.ranks.watch.place import place_of
 
 _RANKS_PER_SECOND = 100  # whose heartbeats a rank reads
@@ -89,6 +89,7 @@ class Monitor:
         self._place, self._waits = "", False
         self._collectives = Collectives()
         self._ending: str | None = None
+        self._followed: tuple[int, ...] | None = None
         self._quit = False
         self._over = threading.Event()
         self._pid = os.getpid()
@@ -200,7 +201,7 @@ class Monitor:
 
     def _heartbeat(self) -> Heartbeat:
         loops = {number: loop.status() for number, loop in self._loops.items()}
-        return Heartbeat(self._tick, _moves, self._waits, self._place, self._ending, loops)
+        return Heartbeat(self._tick, _moves, self._waits, self._place, self._ending, self._followed, loops)
 
     def _kept(self) -> dict[int, Loop]:
         dropped = [number for number, loop in self._loops.items() if loop.dropped]
@@ -242,7 +243,7 @@ class Monitor:
             return
         if phase != "out":
             loop.leave("followed", fault.text, fault.ranks)
-        self._ending = f"ended by its watch: {fault.text}"
+        self._ending, self._followed = f"ended by its watch: {fault.text}", fault.ranks
         self.wake()
         doing = f" (it is at {self._place})" if self._place else ""
         with self._lock:
@@ -264,8 +265,9 @@ class Monitor:
         inside = [loop for loop in self._loops.values() if loop.at[3] != "out"]
         for loop in self._loops.values():
             _note_reason(loop, error, loop in inside)
-        reason = "" if error is None else described(error)
-        self._ending = reason or ("in the middle of its loop" if inside else "")
+        kind, text, ranks = ("quit", "", ()) if error is None else reason(error, "quit")
+        self._followed = ranks if kind == "followed" else None
+        self._ending = text or ("in the middle of its loop" if inside else "")
         self.wake()
 
     def stop(self) -> None:
@@ -283,6 +285,17 @@ class Monitor:
         self.wake()
         for thread in self._threads:
             thread.join(_JOIN)
+        if error is None:
+            self._name_failed()
+
+    def _name_failed(self) -> None:
+        """Print which rank failed, by its last heartbeat, as this one may have caught the error that followed."""
+        for loop in self._loops.values():
+            fault = self._detector.failed(loop.number, loop.at[0])
+            last = [end.kind for end in loop.ends[-1:] if end.iteration == loop.at[0]]
+            if fault is not None and last in (["left"], ["quit"]):
+                text = f"manyhop: rank {self.rank} did not finish its loop. {loop.name}: {fault.text}"
+                print(text, file=sys.stderr, flush=True)
 
     def _explain(self, error: BaseException) -> None:
         """Print whose fault the error of a collective may be, as that names an address at best."""
@@ -307,12 +320,11 @@ def _last_error() -> BaseException | None:
 
 def _note_reason(loop: Loop, error: BaseException | None, inside: bool) -> None:
     """Note in an iteration that the program's end has cut off why that was; one that was just dropped is such, too."""
-    kind = "followed" if error is not None and is_of_communication(error) else "quit"
-    text = "" if error is None else described(error)
+    kind, text, ranks = ("quit", "", ()) if error is None else reason(error, "quit")
     if inside:
-        loop.leave(kind, text)
+        loop.leave(kind, text, ranks)
     elif error is not None and loop.ends and loop.ends[-1].kind == "left" and loop.ends[-1].iteration == loop.at[0]:
-        loop.ends = (*loop.ends[:-1], replace(loop.ends[-1], kind=kind, text=text))
+        loop.ends = (*loop.ends[:-1], replace(loop.ends[-1], kind=kind, text=text, ranks=ranks))
 
 
 def _end_process(message: str) -> None:
