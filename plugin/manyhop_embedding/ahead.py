@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop_embedding.owners import Owners
-from manyhop_embedding.place import Table, TablePlace
+from manyhop_embedding.place import Owners, Table, TablePlace
 from manyhop_embedding.rules import Stamps
 
 

@@ -16,7 +16,7 @@ from manyhop.errors import RankError
 from manyhop.ranks import world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop_embedding.gradients import Gradients, ids_dtype
-from manyhop_embedding.owners import Owners
+from manyhop_embedding.place import Owners
 from manyhop_embedding.updating import distinct_rows, numbered, sum_apart, sum_by_row
 
 _INACTIVE = -1  # sent instead of a number of gradients: there was no backward
@@ -95,7 +95,7 @@ class GradientExchange:
         Args:
             held: in ascending order of their rows.
             before: of :func:`manyhop_embedding.updating.distinct_rows`.
-            bounds: of :meth:`manyhop_embedding.owners.Owners.bounds`.
+            bounds: of :meth:`manyhop_embedding.place.Owners.bounds`.
             is_active: whether there was a ``backward`` on this rank.
         """
         import torch.distributed as dist

@@ -11,12 +11,9 @@ import torch
 from torch import Tensor
 
 from manyhop.system.triton_launch import Kernel, as_current
-from manyhop_embedding.change import Change
 from manyhop_embedding.gradients import Gradients
-from manyhop_embedding.hot import Hot
-from manyhop_embedding.kernels.refresh import refresh_rows
-from manyhop_embedding.kernels.update import NUMBERS, sum_pieces, update_rows
-from manyhop_embedding.rules import PIECE
+from manyhop_embedding.kernels.update import NUMBERS, refresh_rows, sum_pieces, update_rows
+from manyhop_embedding.rules import PIECE, Change, Hot
 
 _TILE = 1024  # numbers of a program
 _MOST_COLUMNS = 256

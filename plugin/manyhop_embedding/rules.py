@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+import torch
 from torch import Tensor
+
+from manyhop.features import CachedRows, HotRows
 
 
 class Kind(IntEnum):
@@ -52,3 +56,65 @@ class Stamps:
 PIECE = 64
 """Gradients of a row are added in pieces that end at multiples of this, of positions in the order of rows: a GPU adds
 pieces at the same time, and the sum has the same bits everywhere."""
+
+
+@dataclass(frozen=True)
+class Hot:
+    """The only place of some rows: memory of the others has outdated ones."""
+
+    ids: Tensor
+    """``[count] int64``, ascending, on the GPU."""
+    rows_set: HotRows
+    """The same ids, as kernels look them up."""
+    rows: Tensor
+    """``[count, width]``, on the GPU."""
+
+    @staticmethod
+    def of(ids: Tensor, rows_set: HotRows, held: Tensor) -> Hot:
+        """Copy the rows ``ids`` of ``held [num_rows, width]`` to the GPU that the ids are on."""
+        return Hot(ids, rows_set, held[ids.to(held.device)].to(ids.device))
+
+    def source(self, held: Tensor) -> CachedRows:
+        """Return what gathers read all rows from, on the GPU."""
+        return CachedRows(held, self.rows_set, self.rows)
+
+    def settle(self, held: Tensor) -> None:
+        """Copy the rows to their places in ``held``, where the host reads them."""
+        if self.rows.is_cuda:
+            torch.cuda.synchronize(self.rows.device)  # updates of the others
+        held[self.ids.to(held.device)] = self.rows.to(held.device)
+
+    def take(self, held: Tensor) -> None:
+        """Copy the rows from ``held``, which the host has changed."""
+        self.rows.copy_(held[self.ids.to(held.device)])
+
+
+@dataclass(frozen=True)
+class Change:
+    """What happens to the rows that have gradients."""
+
+    rule: Rule
+    """What to do with the sum of the gradients of a row."""
+
+    weight: Tensor
+    """``[rows, width]`` float32 or bfloat16, contiguous: in GPU memory or pinned, if the gradients are on a GPU. The
+    gradients are of these rows only."""
+
+    states: Sequence[Tensor] = ()
+    """As many as the rule has, each ``[rows, width] float32``."""
+
+    first: int = 0
+    """The number of the first row of ``weight``."""
+
+    scale: float = 1.0
+    """What sums are multiplied by."""
+
+    stamps: Stamps | None = None
+    """Marks the rows that are updated."""
+
+    hot: Sequence[Hot] = ()
+    """Rows of ``weight`` and of each state that reside elsewhere, the same of all; of one GPU."""
+
+    apart: Tensor | None = None
+    """``[2] int64`` on a GPU: positions of gradients, which the host does not know. Those from the first to the
+    last are left out; none of their rows has others."""

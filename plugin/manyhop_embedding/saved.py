@@ -24,8 +24,7 @@ from manyhop.files.part import FilePart
 from manyhop.files.rows import Rows
 from manyhop.ranks import control, cuda, world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
-from manyhop_embedding.owners import Owners
-from manyhop_embedding.place import Table
+from manyhop_embedding.place import Owners, Table
 
 Tables = Mapping[str, tuple[Table, Owners]]
 """Tables by their names in the folder."""

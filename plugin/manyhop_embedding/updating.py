@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from manyhop.system.threads import executor
-from manyhop_embedding.change import Change
 from manyhop_embedding.gradients import Gradients
-from manyhop_embedding.rules import Kind, Rule
+from manyhop_embedding.rules import Change, Kind, Rule
 
 _STORE = Rule(Kind.STORE)
 _ROWS_OF_A_THREAD = 1024  # fewer are not worth handing to another thread

@@ -162,7 +162,7 @@ def test_initial_rows_are_a_function_of_seed_and_row():
 
 
 def test_initial_rows_of_a_function_come_in_pieces(monkeypatch):
-    monkeypatch.setattr("manyhop_embedding.initial._PIECE_BYTES", 4 * 3 * 10)
+    monkeypatch.setattr("manyhop_embedding.module._PIECE_BYTES", 4 * 3 * 10)
     pretrained, asked = torch.randn(35, 3), []
 
     def rows_of(rows):

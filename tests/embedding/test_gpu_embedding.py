@@ -7,10 +7,8 @@ import torch
 from embedding_training import OURS
 
 from manyhop.features import HotRows
-from manyhop_embedding.change import Change
 from manyhop_embedding.gradients import Gradients
-from manyhop_embedding.hot import Hot
-from manyhop_embedding.rules import Kind, Rule, Stamps
+from manyhop_embedding.rules import Change, Hot, Kind, Rule, Stamps
 from manyhop_embedding.updating import distinct_rows, numbered, sum_apart, sum_by_row, update
 
 pytest.importorskip("triton")
