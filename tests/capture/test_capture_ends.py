@@ -10,8 +10,7 @@ from kernel_scripts import assert_compiles
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from manyhop_train.capture.buffers import Buffers
-from manyhop_train.capture.ends import Ends
+from manyhop_train.capture.ends import Buffers, Ends
 from manyhop_train.capture.recorder import CUDARecorder
 
 DEVICE = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from manyhop.arguments import integer
-from manyhop_train.capture.memory import Undo, whole
+from manyhop_train.capture.objects import Undo, whole
 from manyhop_train.capture.replicas import Exchanges
 from manyhop_train.capture.state import WEIGHTS, StepState
 

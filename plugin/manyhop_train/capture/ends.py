@@ -1,22 +1,52 @@
-"""The beginning and the end of a graph: its batch arrives, and its results leave."""
+"""The ends of a graph: its batch and the gradients arrive, its results and new gradients leave."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from operator import is_
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from manyhop_train.capture.buffers import Buffers
-from manyhop_train.capture.results import MOST, Results, small_of
+from manyhop.system import triton_compiler
 
 if TYPE_CHECKING:
     from manyhop_train.capture.arguments import Arguments
 
 R = TypeVar("R")
 
-_NOWHERE = (0,) * MOST
+_MOST: Final = 8
+"""Tensors of a result that a graph copies, at most."""
+_SMALL: Final = 256
+"""Bytes of such a tensor, at most: results that a caller keeps also keep the memory of others."""
+_AT_ONCE: Final = 64
+_ALIGNED: Final = 16
+_NOWHERE: Final = (0,) * _MOST
+
+
+class Buffers:
+    """Tensors that graphs read, for batches of one size.
+
+    Args:
+        tensors: of such a batch, on one device.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.device = tensors[0].device
+        self.tensors = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors]
+        by_kernel = triton_compiler.runs_on(self.device) and triton_compiler.usable()
+        plain = [by_kernel and type(t) is Tensor and not t.is_complex() for t in tensors]
+        self.copied = [i for i, is_plain in enumerate(plain) if is_plain and tensors[i].numel()]
+        """Numbers of the tensors that graphs copy themselves."""
+        self._others = [i for i, is_plain in enumerate(plain) if not is_plain]
+
+    def fill(self, tensors: Sequence[Tensor]) -> None:
+        """Copy what graphs do not copy, on the current stream."""
+        if self._others:
+            with torch.no_grad():
+                torch._foreach_copy_([self.tensors[i] for i in self._others], [tensors[i] for i in self._others])
 
 
 class Ends(Generic[R]):
@@ -31,35 +61,41 @@ class Ends(Generic[R]):
     def __init__(self, buffers: Buffers) -> None:
         self._buffers = buffers
         self._arguments: Arguments | None = None
-        self._results: Results[R] | None = None
+        self._small: list[Tensor] = []
+        self._addresses: list[tuple[int, ...]] = []  # of small results of replays to come
+        self._parts: list[tuple[Tensor, ...]] = []
+        self._stream: object = None
+        self._latest: tuple[Tensor, ...] = ()
         if buffers.copied:
-            from manyhop_train.capture.arguments import Arguments  # imports triton
-            from manyhop_train.capture.copies import prepare
+            from manyhop_train.capture.arguments import Arguments, prepare  # imports triton
 
-            self._arguments = Arguments(len(buffers.copied) + MOST, buffers.device)
-            prepare(len(buffers.copied), MOST, buffers.device)
+            self._arguments = Arguments(len(buffers.copied) + _MOST, buffers.device)
+            prepare(len(buffers.copied), _MOST, buffers.device)
 
     def recording(self, step: Callable[[], R]) -> Callable[[], R]:
         """Return a step with its ends, which is to be recorded."""
         arguments, buffers = self._arguments, self._buffers
         if arguments is None:
             return step
-        from manyhop_train.capture.copies import enqueue_copies
+        from manyhop_train.capture.arguments import enqueue_copies
 
         def whole() -> R:
             arguments.fetch()
             enqueue_copies([buffers.tensors[i] for i in buffers.copied], 0, arguments, out=False)
             result = step()
             leaves = pytree.tree_leaves(result)
-            small = [leaves[i] for i in small_of(leaves, buffers.device)]
-            enqueue_copies(small, len(buffers.copied), arguments, out=True)
+            enqueue_copies([leaves[i] for i in self._small_of(leaves)], len(buffers.copied), arguments, out=True)
             return result
 
         return whole
 
     def recorded(self, result: R) -> None:
         """Note what the graph writes."""
-        self._results = Results(result, None if self._arguments is None else self._buffers.device)
+        self._result = result
+        self._leaves, self._spec = pytree.tree_flatten(result)
+        self._numbers = self._small_of(self._leaves)
+        self._small = [self._leaves[i] for i in self._numbers]
+        self._others = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor) and i not in self._numbers]
         if self._arguments is not None:
             self._arguments.rewind()
 
@@ -79,14 +115,149 @@ class Ends(Generic[R]):
         sources = [tensors[i] for i in buffers.copied]
         if not all([source.is_contiguous() for source in sources]):
             sources = [source.contiguous() for source in sources]
-        arguments.write(
-            [*map(Tensor.data_ptr, sources), *(_NOWHERE if self._results is None else self._results.place())]
-        )
+        arguments.write([*map(Tensor.data_ptr, sources), *(self._place() if self._small else _NOWHERE)])
         return sources
 
     def results(self) -> R:
         """Return the results of the replay that was enqueued last: tensors of the caller's."""
-        assert self._results is not None
         if self._arguments is not None:
             self._arguments.launched()
-        return self._results.copies()
+        if self._small and self._result is self._small[0]:
+            return self._latest[0]  # type: ignore[return-value]  # R is Tensor
+        leaves = list(self._leaves)
+        for i, part in zip(self._numbers, self._latest, strict=True):
+            leaves[i] = part
+        for i in self._others:
+            leaves[i] = leaves[i].clone()
+        whole: R = pytree.tree_unflatten(leaves, self._spec)
+        return whole
+
+    def _small_of(self, leaves: Sequence[object]) -> list[int]:
+        """Return the numbers of those leaves of a result that the graph copies."""
+        device = None if self._arguments is None else self._buffers.device
+        return [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and _is_small(leaf, device)][:_MOST]
+
+    def _place(self) -> tuple[int, ...]:
+        """Return where the next replay copies its small results."""
+        device = self._buffers.device
+        stream = torch._C._cuda_getCurrentStream(device.index) if device.type == "cuda" else None
+        if not self._parts or stream != self._stream:
+            self._stream = stream
+            self._allocate(device)
+        self._latest = self._parts.pop()
+        return self._addresses.pop()
+
+    def _allocate(self, device: torch.device) -> None:
+        """Get memory for many replays: an allocation for each would cost more than its use."""
+        parts, addresses = list[list[Tensor]](), list[range]()
+        for tensor in self._small:
+            step = -(-tensor.nbytes // _ALIGNED) * _ALIGNED
+            own, whole = tensor.numel(), step // tensor.element_size()
+            memory = torch.empty(whole * _AT_ONCE, dtype=tensor.dtype, device=device)
+            # These are no views of one tensor: a change of one does not count as a change of all.
+            own_parts = memory.unsafe_split_with_sizes([own, whole - own] * _AT_ONCE)[::2]
+            parts.append([part.view(tensor.shape) for part in own_parts])
+            first = own_parts[0].data_ptr()
+            addresses.append(range(first, first + step * _AT_ONCE, step))
+        self._parts = list(zip(*parts, strict=True))
+        self._addresses = list(zip(*addresses, strict=True))
+
+
+def copied(result: R) -> R:
+    """Copy the tensors of a result."""
+    if isinstance(result, Tensor):
+        return result.clone()  # type: ignore[return-value]  # R is Tensor
+    copies: R = pytree.tree_map_only(Tensor, torch.clone, result)
+    return copies
+
+
+def _is_small(tensor: Tensor, device: torch.device | None) -> bool:
+    return (
+        type(tensor) is Tensor
+        and tensor.device == device
+        and tensor.layout is torch.strided
+        and 0 < tensor.nbytes <= _SMALL
+        and not tensor.is_complex()
+        and not tensor.is_neg()
+        and tensor.is_contiguous()
+    )
+
+
+class Gradients:
+    """What a graph does with the gradients of parameters: it reads and writes them where they were when recorded.
+
+    Args:
+        parameters: all parameters of the step.
+    """
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        self._parameters = parameters
+        self._before = [p.grad for p in parameters]
+        self._versions = [_version(grad) for grad in self._before]
+        self._after: list[tuple[torch.nn.Parameter, Tensor | None, int]] = []
+        self._memory: list[Tensor | None] = []
+        self._needed: list[tuple[torch.nn.Parameter, Tensor | None, int]] = []
+
+    def recorded(self, *, updates: bool) -> None:
+        """Note the gradients after recording.
+
+        Args:
+            updates: whether the step calls an optimizer. Without one, a step that leaves all gradients as they were, as
+                in evaluation, has nothing to do with them.
+        """
+        after = [p.grad for p in self._parameters]
+        same = all(map(is_, after, self._before))
+        if not updates and same and [_version(grad) for grad in after] == self._versions:
+            self._parameters, self._before = [], []
+            return
+        places = [0 if grad is None else grad.data_ptr() for grad in after]
+        self._after = [*zip(self._parameters, after, places, strict=True)]
+        self._memory = [None if grad is None else grad.detach() for grad in after]
+        self._needed = [
+            (p, before, place)
+            for (p, grad, place), before in zip(self._after, self._before, strict=True)
+            if before is None or before is grad  # others were replaced, whatever they were
+        ]
+        self.forget()  # until a replay has written them
+        self._before = []
+
+    def forget(self) -> None:
+        """Put back the gradients from before the recording."""
+        for p, grad in zip(self._parameters, self._before, strict=True):
+            p.grad = grad
+
+    def fit(self) -> bool:
+        """Whether the gradients that the graph adds to are those of now."""
+        return all([p.grad is grad and (grad is None or grad.data_ptr() == place) for p, grad, place in self._needed])
+
+    def adopt(self) -> bool:
+        """Copy the gradients of now to where the graph adds to them. Return False where some are missing or left over.
+
+        Steps that add to gradients of each other would be recorded anew for ever.
+        """
+        for p, grad, place in self._needed:
+            if (p.grad is None) != (grad is None) or (grad is not None and grad.data_ptr() != place):
+                return False
+        pairs = [(p, grad, p.grad) for p, grad, _ in self._needed if grad is not None and p.grad is not grad]
+        with torch.no_grad():
+            if pairs:
+                torch._foreach_copy_([grad for _, grad, _ in pairs], [now for _, _, now in pairs if now is not None])
+        for p, grad, _ in pairs:
+            p.grad = grad
+        return True
+
+    def put(self) -> None:
+        """Let parameters have the gradients that the graph has written."""
+        for number, (p, grad, place) in enumerate(self._after):
+            if grad is not None and grad.data_ptr() != place:  # the user has given it other memory
+                memory = self._memory[number]
+                assert memory is not None
+                grad = memory.detach()
+                self._after[number] = p, grad, place
+            if p.grad is not grad:
+                p.grad = grad
+
+
+def _version(grad: Tensor | None) -> int | None:
+    """What a change in place counts up."""
+    return None if grad is None else grad._version

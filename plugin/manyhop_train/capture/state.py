@@ -15,8 +15,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from manyhop_train.capture.memory import Reads, whole
-from manyhop_train.capture.objects import Snapshot
+from manyhop_train.capture.objects import Reads, Snapshot, whole
 from manyhop_train.capture.replicas import Between, Exchanges, Replica, collecting, obstacle
 
 _OF_RANKS: Final = ("torch.nn.parallel", "torch.distributed")
@@ -230,6 +229,11 @@ class StepState:
 
     def _keep(self, reads: Reads, batch: Sequence[Tensor]) -> None:
         """Keep what the step reads, and note what it changes, beside its batch and what is found again."""
+        if reads.scales:
+            self.refusal = (
+                "steps of a GradScaler cannot be captured: it decides on the host. Call its unscale_(), step() and "
+                "update() outside, or use bfloat16"
+            )
         own = (*batch, *self.tensors(), *[p.grad for p in self._parameters.values() if p.grad is not None])
         places = {memory.data_ptr() for tensor in own if (memory := whole(tensor)) is not None}
         self._others = [memory for place, memory in reads.read.items() if place not in places]

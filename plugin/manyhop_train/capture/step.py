@@ -19,15 +19,11 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from manyhop.errors import InputError, StaleStepError
-from manyhop_train.capture.buffers import Buffers
 from manyhop_train.capture.check import Comparison, Schedule, stale
-from manyhop_train.capture.draws import none_on_host
-from manyhop_train.capture.ends import Ends
-from manyhop_train.capture.gradients import Gradients, Scalers
+from manyhop_train.capture.ends import Buffers, Ends, Gradients, copied
 from manyhop_train.capture.objects import Watched, modes
-from manyhop_train.capture.recorder import Recorder, recorder_of
+from manyhop_train.capture.recorder import Recorder, none_on_host, recorder_of
 from manyhop_train.capture.replicas import now
-from manyhop_train.capture.results import copied
 from manyhop_train.capture.state import StepState
 
 B = TypeVar("B")
@@ -249,8 +245,9 @@ class CapturedStep(Generic[B, R]):
                 steps = f"step {number}" if since == number else f"step {number}, and perhaps in those since {since}"
                 raise StaleStepError(
                     f"Expected a replayed step to compute what an eager one does, got another value of {difference} in "
-                    f"{steps}. Replays repeat the numbers they were recorded with: name objects that change in watch=, "
-                    "or put such a value into the batch, as a tensor. The results of the eager step are in place."
+                    f"{steps}. Replays repeat the numbers they were recorded with, also Lightning's batch_idx and "
+                    "global_step: put such a value into the batch, as a tensor, name objects that change in watch=, or "
+                    "run the step without capture. The results of the eager step are in place."
                 )
             comparison.restart()
             result = comparison.again(lambda: self._replay(graph, tensors))
@@ -278,14 +275,13 @@ class CapturedStep(Generic[B, R]):
             size.buffers = Buffers(tensors)
         buffers, ends = size.buffers.tensors, Ends[R](size.buffers)
         ends.write(tensors)
-        gradients, scalers = Gradients(self._state.parameters), Scalers()
+        gradients = Gradients(self._state.parameters)
         step = ends.recording(lambda: self._run_static(batch, buffers, recorder))
         try:
             with self._state.current_rates():
                 replay, result = recorder.record(step)
         except BaseException as error:
             gradients.forget()
-            scalers.forget()
             if not isinstance(error, Exception):  # the user has interrupted it
                 raise
             return _reason(error)
