@@ -17,7 +17,7 @@ from gpu_stand_ins import (  # noqa: F401
     kernels_everywhere,
     out_of_reach,
     pinned_from,
-    recorders,
+    tape,
 )
 
 from manyhop.loading.pipeline import Crew

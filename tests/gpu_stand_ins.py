@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import pytest
 import torch
+from tape import Tape
 
 from manyhop.loading.gpu import steps
 from manyhop.loading.pipeline import OnStream
@@ -144,11 +145,14 @@ def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def recorders(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """A captured step takes the latest recorder."""
-    found: list[Any] = []
-    monkeypatch.setattr("manyhop_train.capture.step.recorder_of", lambda device: found[-1])
-    return found
+def tape(monkeypatch: pytest.MonkeyPatch) -> Tape:
+    """Captured steps are recorded on the CPU, too."""
+    from manyhop_train.capture import step
+
+    tape = Tape()
+    monkeypatch.setattr("manyhop_train.capture.step.recorder_of", lambda device: tape)
+    monkeypatch.setattr(step, "_NOT_THE_USERS", step._NOT_THE_USERS | {"tape"})
+    return tape
 
 
 class Driver:

@@ -1,11 +1,9 @@
 """``manyhop_dgl.capture``: steps on padded blocks are recorded once per size; a stand-in records on the CPU."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
+from tape import NeverWaits
 from test_dgl_loader_tensors import graph, links, loader
 from torch_graphs import on_torch
 
@@ -15,9 +13,6 @@ from manyhop.masks import masked_mean
 from manyhop_dgl.samplers import blocks as blocks_
 from manyhop_dgl_cuda import kernels
 from manyhop_dgl_cuda.dispatch import graphs_of_cpu_too
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
-from recorder_stand_in import NeverWaits, StandIn
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 nn = dgl.nn.pytorch
@@ -78,11 +73,10 @@ def make_step(model, optimizer):
     return step
 
 
-def losses(recorders, layer, *, captured, **options):
+def losses(layer, *, captured, **options):
     torch.manual_seed(0)
     model = Sage(LAYERS[layer])
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-    recorders.append(StandIn(model, optimizer))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05, fused=True)
     step = make_step(model, optimizer)
     step = manyhop_dgl.capture(step) if captured else step
     made = loader("plain", batch_size=8, **options)
@@ -90,10 +84,10 @@ def losses(recorders, layer, *, captured, **options):
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_losses_are_those_of_the_eager_run(recorders, layer):
-    plain, _ = losses(recorders, layer, captured=False)
-    padded, _ = losses(recorders, layer, captured=False, pad="auto")
-    found, step = losses(recorders, layer, captured=True, pad="auto")
+def test_losses_are_those_of_the_eager_run(tape, layer):
+    plain, _ = losses(layer, captured=False)
+    padded, _ = losses(layer, captured=False, pad="auto")
+    found, step = losses(layer, captured=True, pad="auto")
     assert (step.eager, step.replayed, step.graphs) == (3, 13, 1)
     assert torch.allclose(torch.tensor(found), torch.tensor(padded), atol=1e-4)
     assert torch.allclose(torch.tensor(padded), torch.tensor(plain), atol=1e-4)
@@ -112,11 +106,10 @@ def test_layers_on_blocks_never_wait(layer, way, monkeypatch):
         step(batch)
 
 
-def test_seed_edges_and_tensors(recorders):
+def test_seed_edges_and_tensors(tape):
     for options in ({}, {"output": "tensors"}):
         model = torch.nn.Linear(3, 4)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        recorders.append(StandIn(model, optimizer))
 
         def score(batch, model=model):
             if isinstance(batch, manyhop_dgl.EdgeTensors):
@@ -145,7 +138,7 @@ def test_seed_edges_and_tensors(recorders):
 
 @pytest.mark.parametrize("kind", ["plain", "typed"])
 @pytest.mark.parametrize("change", ["nothing", "rows", "a part is read"])
-def test_blocks_are_not_made_for_a_replay(recorders, kind, change):
+def test_blocks_are_not_made_for_a_replay(tape, kind, change):
     """Blocks that nobody has read are copied as what they are made of; others, which may be changed, part by part."""
 
     def changed(batch):
@@ -172,7 +165,6 @@ def test_blocks_are_not_made_for_a_replay(recorders, kind, change):
 
     with graphs_of_cpu_too():
         expected = [step(changed(batch)) for batch in loader(kind, batch_size=8, pad="auto")]
-        recorders.append(StandIn())
         captured = manyhop_dgl.capture(step)
         found, unread = [], []
         for batch in loader(kind, batch_size=8, pad="auto"):
@@ -183,9 +175,8 @@ def test_blocks_are_not_made_for_a_replay(recorders, kind, change):
     assert all(unread[4:]) == (change == "nothing")
 
 
-def test_blocks_of_different_batches(recorders):
+def test_blocks_of_different_batches(tape):
     """Together they are no batch of a loader."""
-    recorders.append(StandIn())
     step = manyhop_dgl.capture(lambda batch: batch[0].srcdata[dgl.NID].sum() + batch[1].srcdata[dgl.NID].sum())
     with graphs_of_cpu_too():
         first, *batches = [blocks for _, _, blocks in loader("plain", batch_size=8, pad="auto")]
@@ -195,8 +186,7 @@ def test_blocks_of_different_batches(recorders):
     assert step.replayed > 0
 
 
-def test_batches_that_are_not_padded(recorders):
-    recorders.append(StandIn())
+def test_batches_that_are_not_padded(tape):
     step = manyhop_dgl.capture(lambda batch: None)
     for output in ("blocks", "tensors"):
         with pytest.raises(InputError, match=r"got one that is not padded\. Make the DataLoader with pad='auto'"):

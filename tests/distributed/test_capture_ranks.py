@@ -1,11 +1,6 @@
 """Captured steps of ``DistributedDataParallel``: a stand-in records on the CPU, gloo sends."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
 from rank_steps import check, compare
 
 

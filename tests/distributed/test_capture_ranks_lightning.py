@@ -1,15 +1,11 @@
 """Captured steps of Lightning's trainer with ``DistributedDataParallel``: a stand-in records on the CPU."""
 
-import sys
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
 from rank_steps import graph
-from recorder_stand_in import StandIn
+from tape import Tape
 
 lightning = pytest.importorskip("pytorch_lightning")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -33,7 +29,7 @@ class Net(lightning.LightningModule):
         self.losses.append(outputs["loss"].item())
 
     def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), lr=0.05)
+        return torch.optim.Adam(self.parameters(), lr=0.05, fused=True)
 
 
 def train():
@@ -44,13 +40,8 @@ def train():
     warnings.simplefilter("ignore")
     found = []
     for captured in (False, True):
-        net, callback, stand_ins = Net(), CaptureSteps(capture), []
-
-        def recorder_of(device, net=net, stand_ins=stand_ins):
-            stand_ins.append(StandIn(net.gnn, net.optimizers(use_pl_optimizer=False)))
-            return stand_ins[-1]
-
-        manyhop_train.capture.step.recorder_of = recorder_of
+        net, callback, tape = Net(), CaptureSteps(capture), Tape()
+        manyhop_train.capture.step.recorder_of = lambda device, tape=tape: tape
         trainer = lightning.Trainer(
             accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, logger=False, enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False, callbacks=[callback] * captured,

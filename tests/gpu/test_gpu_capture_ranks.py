@@ -1,12 +1,7 @@
 """Captured steps of ``DistributedDataParallel`` on GPUs, with NCCL between the graphs."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
 from rank_steps import check, compare
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

@@ -3,9 +3,7 @@
 On CPUs, a stand-in for CUDA graphs repeats operators on fixed memory, without Python.
 """
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,13 +14,15 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
-from tape import Tape
-
 from manyhop.masks import masked_mean
 from manyhop_pyg import NeighborLoader, capture
-from manyhop_train.capture import step as step_
 
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.05, fused=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.02, fused=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
+}
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
@@ -35,13 +35,21 @@ def masked_loss(out: Tensor, batch: Any) -> Tensor:
 class Run:
     """A model that trains; ``change(run, number)`` is called after each step."""
 
-    def __init__(self, data: Data, device: str, norm: str | None = None) -> None:
+    def __init__(
+        self,
+        data: Data,
+        device: str = "cpu",
+        norm: str | None = None,
+        *,
+        optimizer: str = "adamw",
+        captured: bool = False,
+    ) -> None:
         torch.manual_seed(0)
         self.model = GraphSAGE(4, 8, 2, 3, dropout=0.0, norm=norm).to(device)
-        self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.02, fused=True)
+        self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
         self.loader = NeighborLoader(data, [3, 2], batch_size=8, shuffle=True, seed=1, pad="auto", device=device)
         self.factor, self.settings = 1.0, SimpleNamespace(factor=1.0)
-        self.step: Any = self.train
+        self.step: Any = capture(self.train) if captured else self.train
         self.scale: Any = None
 
     def loss(self, batch: Any) -> Tensor:
@@ -54,7 +62,8 @@ class Run:
         self.optimizer.step()
         return loss
 
-    def losses(self, change: Callable[[Any, int], None], epochs: int = 3) -> Tensor:
+    def losses(self, change: Callable[[Any, int], None] = lambda run, number: None, epochs: int = 3) -> Tensor:
+        """The loss of each step; then the sums of weights and buffers."""
         found: list[Tensor] = []
         for _ in range(epochs):
             for batch in self.loader:
@@ -64,22 +73,15 @@ class Run:
         return torch.stack([*found, *weights]).cpu()
 
 
-def nothing(run: Run, number: int) -> None: ...
-
-
 class Both:
     """Eager and captured runs."""
 
-    def __init__(self, data: Data, device: str, patch: pytest.MonkeyPatch) -> None:
-        if device == "cuda" and not torch.cuda.is_available():
-            pytest.skip("no GPU")
+    def __init__(self, data: Data, device: str) -> None:
         self.data, self.device = data, device
-        if device == "cpu":
-            tape = Tape()
-            patch.setattr("manyhop_train.capture.step.recorder_of", lambda device: tape)
-            patch.setattr(step_, "_NOT_THE_USERS", step_._NOT_THE_USERS | {"tape", "recorder_stand_in"})
 
-    def compare(self, change: Any = nothing, make: Any = lambda run: run.train, epochs: int = 3, **options: Any) -> Any:
+    def compare(
+        self, change: Any = lambda run, number: None, make: Any = lambda run: run.train, epochs: int = 3, **options: Any
+    ) -> Any:
         """Compare losses and weights. Return the captured step, which watches the run."""
         found = []
         for captured in (False, True):
@@ -92,8 +94,12 @@ class Both:
 
 
 @pytest.fixture(name="both", params=DEVICES)
-def make_both(request: Any, data: Data, monkeypatch: pytest.MonkeyPatch) -> Both:
-    return Both(data, request.param, monkeypatch)
+def make_both(request: Any, data: Data) -> Both:
+    if request.param == "cpu":
+        request.getfixturevalue("tape")
+    elif not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    return Both(data, request.param)
 
 
 def at(number: int, change: Callable[[Run], None]) -> Callable[[Run, int], None]:

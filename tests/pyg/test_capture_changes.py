@@ -59,24 +59,6 @@ def test_other_objects_and_memory(both: Both, change: Callable[[Run], None], num
     assert step.graphs == 1
 
 
-def factor(run: Run) -> None:
-    run.factor = 3.0
-
-
-def dropout(run: Run) -> None:
-    run.model.dropout.p = 1.0
-
-
-def frozen(run: Run) -> None:
-    run.model.convs[0].requires_grad_(False)
-
-
-@pytest.mark.parametrize("change", [factor, dropout, frozen], ids=lambda change: change.__name__)
-def test_numbers(both: Both, change: Callable[[Run], None]) -> None:
-    step = both.compare(at(9, change))
-    assert (step.graphs, step.replayed) == (2, 20)
-
-
 def test_learning_rates_as_tensors(both: Both) -> None:
     def change(run: Run, number: int) -> None:
         group = run.optimizer.param_groups[0]
@@ -89,8 +71,8 @@ def test_learning_rates_as_tensors(both: Both) -> None:
     assert both.compare(change).graphs == 1
 
 
-@pytest.mark.parametrize("way", ["grad", "grad.data"])
-def test_gradients_that_the_user_replaces(both: Both, way: str) -> None:
+@pytest.mark.parametrize("way", ["accumulated", "grad", "grad.data"])
+def test_gradients_of_several_steps(both: Both, way: str) -> None:
     def make(run: Run) -> Any:
         def step(batch: Any) -> Tensor:
             loss = run.loss(batch)
@@ -106,7 +88,7 @@ def test_gradients_that_the_user_replaces(both: Both, way: str) -> None:
             assert p.grad is not None
             if way == "grad":
                 p.grad = p.grad / 3
-            else:
+            elif way == "grad.data":
                 p.grad.data = p.grad.data / 3
         run.optimizer.step()
         run.optimizer.zero_grad(set_to_none=number % 2 == 0)

@@ -6,7 +6,6 @@ an error in the very step that reads another value. On CPUs, a stand-in repeats 
 
 import os
 from collections.abc import Callable
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,38 +30,8 @@ class Slots:
         self.w = 1.0
 
 
-class Base:
-    def __init__(self) -> None:
-        self.w, self.k, self.function = 1.0, 0, abs
-
-    def scaled(self, loss: Tensor) -> Tensor:
-        return loss * self.w
-
-
-class Derived(Base):
-    def scaled(self, loss: Tensor) -> Tensor:
-        return super().scaled(loss)
-
-    @staticmethod
-    def static(settings: Any, loss: Tensor) -> Tensor:
-        return loss * settings.w
-
-    def counted(self, loss: Tensor) -> Tensor:
-        self.k += 1
-        return loss * (2.0 if self.k > CHANGE else 1.0)
-
-
-def with_default(loss: Tensor, settings: dict[Any, Any]) -> Tensor:
-    return loss * settings[("w", 1)]
-
-
-def passed(loss: Tensor, args: Any) -> Tensor:
-    return loss * args.w
-
-
-def alias(one: Any, loss: Tensor) -> Tensor:
-    c = one
-    return loss * c.w
+class Settings:
+    w = 1.0
 
 
 CASES: dict[str, Callable[[str], Case]] = {}
@@ -73,32 +42,10 @@ def case(make: Callable[[str], Case]) -> Callable[[str], Case]:
     return make
 
 
-def _with(how: Callable[[Any, Tensor], Tensor], name: str, made: Callable[[], Any] = SimpleNamespace) -> None:
-    """A case of an object with an attribute ``w``."""
-
-    def make(device: str) -> Case:
-        one = made()
-        one.w = 1.0
-        return partial(how, one), lambda: setattr(one, "w", 2.0)
-
-    CASES[name] = make
-
-
-_with(lambda one, loss: passed(loss, one), "argument")
-_with(lambda one, loss: partial(passed, args=one)(loss), "partial")
-_with(lambda one, loss: (lambda args: loss * args.w)(one), "lambda")
-_with(Derived.static, "static method")
-_with(alias, "local alias")
-_with(lambda one, loss: loss * getattr(one, "w"), "getattr")  # noqa: B009
-_with(lambda one, loss: loss * vars(one)["w"], "vars")
-_with(lambda one, loss: one.scaled(loss), "super", Derived)
-_with(lambda one, loss: loss * one.w, "slots", Slots)
-
-
 @case
-def keys_of_dictionaries(device: str) -> Case:
-    settings: dict[Any, float] = {1: 1.0, ("w", 1): 1.0}
-    return partial(with_default, settings=settings), lambda: settings.update({("w", 1): 2.0})
+def attribute(device: str) -> Case:
+    one = SimpleNamespace(w=1.0)
+    return lambda loss: loss * one.w, lambda: setattr(one, "w", 2.0)
 
 
 @case
@@ -129,8 +76,13 @@ def environment(device: str) -> Case:
 
 @case
 def counter(device: str) -> Case:
-    one = Derived()
-    return one.counted, lambda: None
+    calls: list[None] = []
+
+    def counted(loss: Tensor) -> Tensor:
+        calls.append(None)
+        return loss * (2.0 if len(calls) > CHANGE else 1.0)
+
+    return counted, lambda: None
 
 
 @case
@@ -299,7 +251,7 @@ def test_sums_of_the_user_grow_once_per_step(both: Both) -> None:
 WATCHED: dict[str, Callable[[], tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]]] = {
     "attribute": lambda: (SimpleNamespace(w=1.0), lambda one: one.w, lambda one: setattr(one, "w", 2.0)),
     "slot": lambda: (Slots(), lambda one: one.w, lambda one: setattr(one, "w", 2.0)),
-    "class": lambda: (Base, lambda one: getattr(one, "w", 1.0), lambda one: setattr(one, "w", 2.0)),
+    "class": lambda: (Settings, lambda one: one.w, lambda one: setattr(one, "w", 2.0)),
     "key": lambda: ({1: {"w": [1.0]}}, lambda one: one[1]["w"][0], lambda one: one[1].update(w=[2.0])),
     "array": lambda: (np.ones(3), lambda one: float(one[0]), lambda one: one.fill(2.0)),
     "host tensor": lambda: (torch.tensor(1.0), lambda one: one, lambda one: one.fill_(2.0)),
@@ -321,7 +273,7 @@ def test_watched_objects_may_change(both: Both, name: str, monkeypatch: pytest.M
     if name == "environment":
         monkeypatch.delenv("MANYHOP_TEST_V", raising=False)
     if name == "class":
-        monkeypatch.setattr(Base, "w", 1.0, raising=False)
+        monkeypatch.setattr(Settings, "w", 1.0)
     one, read, change = WATCHED[name]()
     plain = [1.0]
     cases = [  # the eager run only has to compute the same

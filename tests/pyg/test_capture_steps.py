@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from captured_runs import Both, Run, make_both, nothing  # noqa: F401  # a fixture
+from captured_runs import Both, Run, make_both  # noqa: F401  # a fixture
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
@@ -170,6 +170,7 @@ def test_results_in_containers(both: Both, made: Any) -> None:
     assert step.replayed == 5
     for result, batch in zip(results, batches, strict=True):
         if result is not None:
+            assert not result["loss"][0].requires_grad
             torch.testing.assert_close(result["loss"][0], run.loss(batch).detach(), rtol=1e-2, atol=1e-3)
             assert result["loss"][1:] == [3, "name"]
 
@@ -206,7 +207,7 @@ def test_an_exception_in_an_epoch(both: Both) -> None:
         run.step = make(run)
         if captured:
             steps[-1] = capture(steps[-1])
-        found.append(run.losses(nothing))
+        found.append(run.losses())
     torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-3)
     assert steps[-1].replayed == 20
     assert (found[1] == 0).sum() == 2
@@ -273,7 +274,8 @@ def test_what_waits_names_the_line(both: Both, kind: str, caplog: Any) -> None:
     step = both.compare(make=make, epochs=1)
     assert (step.eager, step.replayed) == (8, 0)
     (message,) = caplog.messages
-    assert f'of {__file__} cannot be captured: `"{kind}": lambda batch, out: ' in message
+    line = WAITS[kind].__code__.co_firstlineno
+    assert f'line {line} of {__file__} cannot be captured: `"{kind}": lambda batch, out: ' in message
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -328,7 +330,7 @@ def test_random_numbers_of_the_host(both: Both, source: str, caplog: Any) -> Non
     run = Run(both.data, both.device)
     step = capture(make(run))
     run.step = step
-    run.losses(nothing, epochs=1)
+    run.losses(epochs=1)
     assert (step.eager, step.replayed) == (8, 0)
     assert f"it cannot be captured: it draws random numbers from {source} on the host" in caplog.text
 

@@ -5,10 +5,22 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from recorder_stand_in import NeverWaits
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class NeverWaits(TorchDispatchMode):
+    """Fails as CUDA does where the host would have to wait for a number: it cannot be recorded."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = kwargs or {}, func.name()
+        waits = any(part in name for part in ("_local_scalar_dense", "nonzero", "unique", "masked_select"))
+        if name.startswith(("aten::index.", "aten::index_put", "aten::_index_put")):
+            waits |= any(isinstance(i, Tensor) and i.dtype == torch.bool for i in (args[1] or ()))
+        if waits or ("repeat_interleave" in name and kwargs.get("output_size") is None):
+            raise RuntimeError(f"operation not permitted when stream is capturing: {name}")
+        return func(*args, **kwargs)
 
 
 def _tensors(value: Any) -> list[Tensor]:

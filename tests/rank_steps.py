@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from recorder_stand_in import StandIn
+from tape import Tape
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Data
@@ -54,8 +54,8 @@ def train(
     ranked = DistributedDataParallel(model, **options)
     optimizer = torch.optim.SGD(ranked.parameters(), lr=0.1, momentum=0.9)
     if device == "cpu":
-        stand_in = StandIn(model, optimizer)
-        manyhop_train.capture.step.recorder_of = lambda device: stand_in
+        tape = Tape()
+        manyhop_train.capture.step.recorder_of = lambda device: tape
 
     def loss_of(batch: Any) -> Tensor:
         loss = F.cross_entropy(ranked(batch.x, batch.edge_index)[: batch.batch_size], batch.y[: batch.batch_size],
@@ -71,7 +71,7 @@ def train(
     def whole(batch: Any) -> Tensor:
         loss = loss_of(batch)
         loss.backward()
-        if breaks and captured and dist.get_rank() == 1 and stand_in.recording:
+        if breaks and captured and dist.get_rank() == 1 and tape.recording:
             raise RuntimeError("operation not permitted when stream is capturing")
         update()
         return loss
