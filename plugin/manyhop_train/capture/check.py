@@ -98,7 +98,7 @@ class Comparison:
             result = step()
         grads = [p.grad for p in self._parameters]
         outcome = Outcome(result, self._undo.values(), grads, self._draws())
-        self._put(self._grads, self._generator)
+        self.restart()
         return outcome
 
     def again(self, step: Callable[[], Any]) -> Any:
@@ -108,7 +108,7 @@ class Comparison:
             return step()
 
     def restart(self) -> None:
-        """Put back the state after :meth:`again`."""
+        """Put back the state."""
         self._put(self._grads, self._generator)
 
     def finish(self, outcome: Outcome) -> None:

@@ -52,13 +52,10 @@ class Snapshot:
             return None
         before, self._values = self._values, values
         self.plain = tuple(zip(self._names, values, strict=False))
-        kinds = [(type(old) in _PLAIN) + (type(new) in _PLAIN) for old, new in zip(before, values, strict=True)]
-        for name, kind in zip(self._names, kinds, strict=False):
-            if kind != 2:
-                return name
-        for old, new, kind in zip(before, values, kinds, strict=True):
-            if kind < 2 and old is not new:
-                return next(str(name) for part in self._parts for name, value in part.items() if value is new)
+        names = [*self._names, *chain.from_iterable(self._parts)]
+        for name, old, new in zip(names, before, values, strict=True):
+            if old is not new and not (type(old) in _PLAIN and type(new) in _PLAIN):
+                return str(name)
         return None
 
     def _now(self) -> tuple[list[int], list[object]]:

@@ -133,16 +133,14 @@ class CapturedStep(Generic[B, R]):
         recorder = self._recorder(tensors[0].device) if tensors else None
         if recorder is None or self._stopped:
             if not self.eager:
-                self._layout.check(batch)
-                self._check_devices(tensors)
+                self._check_batch(batch, tensors)
             return self._run(batch, tensors, recorder)
         self._look()
         settings = self._state.key(), self._watched.plain, modes(tensors[0].device.type)
         key = (*map(_FORM, tensors), constants, settings)
         size = self._sizes.get(key)
         if size is None or self._warm < _WARM_UP:
-            self._layout.check(batch)
-            self._check_devices(tensors)
+            self._check_batch(batch, tensors)
             if size is None and len(self._sizes) >= _MOST_SIZES:
                 before = next(reversed(self._sizes))
                 self._stop(f"batches, or settings of optimizers, always differ: {_difference(before, key)}")
@@ -255,8 +253,9 @@ class CapturedStep(Generic[B, R]):
         self._schedule.took(time.perf_counter() - begin)
         return result
 
-    def _check_devices(self, tensors: Sequence[Tensor]) -> None:
-        """Run eagerly where a batch is not on one device: a graph would repeat what a tensor of the host was."""
+    def _check_batch(self, batch: B, tensors: Sequence[Tensor]) -> None:
+        """Raise InputError where a batch is not padded. Run eagerly where a copy of its tensors would not do."""
+        self._layout.check(batch)
         devices = {tensor.device: None for tensor in tensors if tensor.numel()}
         if len(devices) > 1:
             self._stop(f"tensors of its batches are on {' and '.join(map(str, devices))}. Move all to one device")
