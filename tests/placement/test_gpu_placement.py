@@ -71,7 +71,7 @@ def test_a_topology_that_no_node_holds():
         assert reason.endswith(f"they stay in their file; the CPU samples them and sends the samples.{hint}")
     choice = decide_gpu(big, [], hardware(50, 200, **nodes)).topology
     assert "each of 16 GPUs takes 37.3 GiB while cuGraph builds it; all ranks then call cuGraph" in choice.reason
-    held = replace(big, held="distributed", nbytes=GB)
+    held = replace(big, store_place="distributed", nbytes=GB)
     assert places([Y], hardware(90, **nodes), topology=held) == ["distributed", "device"]
 
 
@@ -132,13 +132,13 @@ def test_limits_of_page_locked_memory():
 
 def test_copies_of_another_loader():
     """They stay, and take nothing: the second of two loaders over the same data decides as the first."""
-    topology = replace(TOPOLOGY, there=frozenset({"device"}))
-    plan = decide_gpu(topology, [replace(X, there=frozenset({"device"})), Y], hardware(21, 1))
+    topology = replace(TOPOLOGY, resident=frozenset({"device"}))
+    plan = decide_gpu(topology, [replace(X, resident=frozenset({"device"})), Y], hardware(21, 1))
     assert [c.place for c in (plan.topology, *plan.features)] == ["device", "device", "device"]
     assert plan.gpu_bytes == 20 * GB
     assert "x: device. 93.1 GiB are on the GPU already." in str(plan)
-    assert places([replace(X, there=frozenset({"device"}))], hardware(1), "pinned-cuda") == ["pinned", "pinned"]
-    assert places([replace(X, there=frozenset({"device"}))], hardware(10), "cuda-cuda") == ["device", "device"]
+    assert places([replace(X, resident=frozenset({"device"}))], hardware(1), "pinned-cuda") == ["pinned", "pinned"]
+    assert places([replace(X, resident=frozenset({"device"}))], hardware(10), "cuda-cuda") == ["device", "device"]
 
 
 def test_everything_by_hand():

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.features import DistributedRows, ShardedRows
-from manyhop.graph import Graph, PlacedGraph
+from manyhop.graph import Graph
 from manyhop.loading.gpu.memory import GPUMemory, row_bytes
 from manyhop.loading.gpu.pinning import HostMemory, decide_and_lock
 from manyhop.loading.options import EngineName
 from manyhop.memory.placement import GPUPlacement, Hardware, Item
 from manyhop.memory.places import LOADER_PLACES, SPREAD_PLACES, Place, check_place
-from manyhop.memory.stores.copies import Copy, is_movable
-from manyhop.memory.stores.spread import TOPOLOGY, Found, held, topology_place
+from manyhop.memory.stores.copies import is_movable
+from manyhop.memory.stores.spread import TOPOLOGY, ResidentMemory, held, topology_place
 from manyhop.ranks import control, cuda, world
 from manyhop.sampling.engines import collective_backend
 
@@ -56,64 +56,78 @@ def decide_memory(
         InputError: a mode that this machine cannot have.
     """
     mode = mode or _mode_of_environment()
-    also_there = mode in ("sharded", "distributed")
+    also_there = mode in SPREAD_PLACES
     found_by = exchanged or {}
     named = [(name, found_by.get(value, value) if isinstance(value, ShardedRows) else value) for name, value in named]
-    kept_there = [a for a in named if held(a[1]) is not None]
-    attributes = [a for a in named if held(a[1]) is None and is_movable(a[1], device, also_there=also_there)]
-    nbytes = 0 if graph is None else graph.nbytes
-    found = Found(attributes, graph, device)
+    of_stores = [a for a in named if held(a[1]) is not None]
+    movable = [a for a in named if held(a[1]) is None and is_movable(a[1], device, also_there=also_there)]
+    resident = ResidentMemory(movable, graph, device)
     if not together:
-        together = _spreads_by_environment(mode, [name for name, _ in attributes], found)
-    host = HostMemory(attributes, graph, device, required=(mode or "auto") != "auto")
-    pinned = host.pinned + sum(value.nbytes for _, value in kept_there if _is_pinned_by_store(value))
+        together = _spreads_by_environment(mode, [name for name, _ in movable], resident)
+    host = HostMemory(movable, graph, device, required=(mode or "auto") != "auto")
+    pinned = host.pinned + sum(value.nbytes for _, value in of_stores if _is_pinned_by_store(value))
     hardware = cuda.hardware(device, together=together, timeout=timeout, in_memory=host.in_memory, pinned=pinned)
     mapped = set(host.mapped)
-    copied = {name for name, value in attributes if Copy.exists(value, device)}
-    if graph is not None and PlacedGraph.find(graph, device, "device") is not None:
-        copied.add(TOPOLOGY)
-    if together:  # all decide the same
-        facts = {"copied": sorted(copied), "mapped": sorted(mapped), "spread": found.numbers()}
-        every = control.exchange("the memory of a loader", facts, timeout=timeout)
-        copied.intersection_update(*(facts["copied"] for facts in every))
-        mapped.update(*(facts["mapped"] for facts in every))
-        found.keep([facts["spread"] for facts in every])
+    if together:
+        _agree(resident, mapped, timeout)
     else:
-        _check_alone(mode, [name for name, _ in attributes], found)
-
-    def there(name: str) -> frozenset[Place]:
-        places = found.places(name, together=together)
-        return places | {"device"} if name in copied else places
-
-    distributed_bytes = None
-    if graph is not None:
-        distributed_bytes = collective_backend().build_bytes(graph) // (1 if together else world.current_size())
-    store = topology_place(graph)
-    place = None if store is None else _topology_held(store.place, there(TOPOLOGY), hardware)
-    topology = Item(
-        name=TOPOLOGY,
-        nbytes=nbytes,
-        can_map=TOPOLOGY in mapped,
-        in_memory=TOPOLOGY not in mapped,
-        can_shard=nbytes > 0,
-        pointer_bytes=0 if graph is None else graph.pointer_bytes,
-        can_distribute=can_distribute,
-        distributed_bytes=distributed_bytes,
-        there=there(TOPOLOGY),
-        held="distributed" if engine == "cugraph" else place,
-    )
-    items = [_held_item(*a, together=together) for a in kept_there]
-    items += [_item(*a, there(a[0]), mapped=a[0] in mapped) for a in attributes]
+        _check_alone(mode, [name for name, _ in movable], resident)
+    topology = _topology_item(
+        graph, resident.places(TOPOLOGY, together=together), hardware, mapped=TOPOLOGY in mapped,
+        on_all=engine == "cugraph", can_distribute=can_distribute,
+    )  # fmt: skip
+    items = [_item_of_store(*a, together=together) for a in of_stores]
+    items += [_item(*a, resident.places(a[0], together=together), mapped=a[0] in mapped) for a in movable]
     placement = decide_and_lock(topology, items, hardware, mode or "auto", host, together=together, timeout=timeout)
     kept = kept_rows
     if kept is not None:
-        kept = {name: kept[name] * row_bytes(value) for name, value in kept_there + attributes if name in kept}
+        kept = {name: kept[name] * row_bytes(value) for name, value in of_stores + movable if name in kept}
     memory = GPUMemory(
         device, placement, host, also_there=also_there, timeout=timeout, together=together, kept_bytes=kept,
         exchanged=exchanged,
     )  # fmt: skip
-    memory.reside(kept_there + attributes, graph, found)
+    memory.reside(of_stores + movable, graph, resident)
     return memory
+
+
+def _agree(resident: ResidentMemory, mapped: set[str], timeout: float) -> None:
+    """Keep what is resident on all ranks, and add what any of them maps, so that all decide the same."""
+    facts = {"mapped": sorted(mapped), **resident.facts()}
+    every = control.exchange("the memory of a loader", facts, timeout=timeout)
+    mapped.update(*(facts["mapped"] for facts in every))
+    resident.keep_common(every)
+
+
+def _topology_item(
+    graph: Graph | None,
+    resident: frozenset[Place],
+    hardware: Hardware,
+    *,
+    mapped: bool,
+    on_all: bool,
+    can_distribute: bool,
+) -> Item:
+    """Return the topology as something to place; ``on_all``: distributed over all GPUs, as the user's engine needs."""
+    nbytes, distributed_bytes = 0, None
+    if graph is not None:
+        nbytes = graph.nbytes
+        distributed_bytes = collective_backend().build_bytes(graph)
+        if not hardware.together:
+            distributed_bytes //= world.current_size()
+    store = topology_place(graph)
+    store_place = None if store is None else _place_of_store(store.place, resident, hardware)
+    return Item(
+        name=TOPOLOGY,
+        nbytes=nbytes,
+        can_map=mapped,
+        in_memory=not mapped,
+        can_shard=nbytes > 0,
+        pointer_bytes=0 if graph is None else graph.pointer_bytes,
+        can_distribute=can_distribute,
+        distributed_bytes=distributed_bytes,
+        resident=resident,
+        store_place="distributed" if on_all else store_place,
+    )
 
 
 def reads_all(named: list[tuple[str, Any]], device: torch.device, placement: GPUPlacement) -> bool:
@@ -122,11 +136,11 @@ def reads_all(named: list[tuple[str, Any]], device: torch.device, placement: GPU
     return all(name in placed or (isinstance(value, Tensor) and value.device == device) for name, value in named)
 
 
-def _check_alone(mode: Place | None, names: Sequence[str], found: Found) -> None:
+def _check_alone(mode: Place | None, names: Sequence[str], resident: ResidentMemory) -> None:
     """Raise InputError where a loader that each rank makes for itself is to read what only all ranks can make."""
     if mode not in SPREAD_PLACES or world.current_size() == 1:
         return
-    lacking = [name for name in names if "sharded" not in found.places(name, together=False)]
+    lacking = [name for name in names if "sharded" not in resident.places(name, together=False)]
     if mode == "distributed":
         raise InputError(
             "placement='distributed' has all ranks exchange rows for every batch, so they have to make the loader "
@@ -150,20 +164,20 @@ def _mode_of_environment() -> Place | None:
     return check_place(found, LOADER_PLACES, name="MANYHOP_PLACEMENT") if found else None
 
 
-def _spreads_by_environment(mode: Place | None, names: Sequence[str], found: Found) -> bool:
+def _spreads_by_environment(mode: Place | None, names: Sequence[str], resident: ResidentMemory) -> bool:
     """Return whether a loader that each rank makes for itself spreads rows all the same, by the environment."""
     if mode != "sharded" or _mode_of_environment() != mode or world.current_size() == 1:
         return False
-    return any("sharded" not in found.places(name, together=False) for name in names)
+    return any("sharded" not in resident.places(name, together=False) for name in names)
 
 
-def _topology_held(place: Place | None, there: frozenset[Place], hardware: Hardware) -> Place | None:
+def _place_of_store(place: Place | None, resident: frozenset[Place], hardware: Hardware) -> Place | None:
     """Return where a topology goes that a store wants in a place.
 
     Raises:
         InputError: it is to be sharded, which takes all ranks.
     """
-    if place != "sharded" or "sharded" in there:
+    if place != "sharded" or "sharded" in resident:
         return place
     if not hardware.together and world.current_size() > 1:
         raise InputError(
@@ -175,31 +189,33 @@ def _topology_held(place: Place | None, there: frozenset[Place], hardware: Hardw
 
 
 def _is_pinned_by_store(value: Tensor | DistributedRows) -> bool:
-    there = held(value)
-    return there is not None and there.place == "pinned"
+    store = held(value)
+    return store is not None and store.place == "pinned"
 
 
-def _held_item(name: str, value: Tensor | DistributedRows, *, together: bool) -> Item:
+def _item_of_store(name: str, value: Tensor | DistributedRows, *, together: bool) -> Item:
     """Return what a store holds, which stays in its place.
 
     Raises:
         InputError: ranks exchange its rows, but do not make the loader together.
     """
-    there = held(value)
-    assert there is not None
-    if there.place == "distributed" and not together:
+    store = held(value)
+    assert store is not None
+    if store.place == "distributed" and not together:
         raise InputError(
             f"Expected distributed=True, as {name} is distributed over the GPUs of all ranks, which exchange rows for "
             "every batch. Pass distributed=True on all ranks, or keep the rows in a store with placement='sharded'."
         )
     nbytes = len(value) * value.row_bytes if isinstance(value, DistributedRows) else value.nbytes
-    places = frozenset({there.place})
     return Item(
-        name=name, nbytes=nbytes, can_map=False, in_memory=True, there=places, held=there.place,
+        name=name, nbytes=nbytes, can_map=False, in_memory=True, resident=frozenset({store.place}),
+        store_place=store.place,
         on_host=isinstance(value, DistributedRows) and value.on_host,
     )  # fmt: skip
 
 
-def _item(name: str, value: Tensor | np.ndarray[Any, Any], there: frozenset[Place], *, mapped: bool) -> Item:
+def _item(name: str, value: Tensor | np.ndarray[Any, Any], resident: frozenset[Place], *, mapped: bool) -> Item:
     nbytes = int(value.nbytes)
-    return Item(name=name, nbytes=nbytes, can_map=mapped, in_memory=not mapped, pinned_by_each=mapped, there=there)
+    return Item(
+        name=name, nbytes=nbytes, can_map=mapped, in_memory=not mapped, pinned_by_each=mapped, resident=resident
+    )

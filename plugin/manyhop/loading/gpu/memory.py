@@ -18,8 +18,8 @@ from manyhop.memory.placement import GPUPlacement
 from manyhop.memory.places import SPREAD_PLACES, Place
 from manyhop.memory.stores.copies import Copy, Version, is_movable
 from manyhop.memory.stores.spread import (
-    Found,
     Held,
+    ResidentMemory,
     SpreadRows,
     held,
     spread_edges,
@@ -121,8 +121,8 @@ class GPUMemory:
             kept = {choice.item.name: choice.cache_bytes for choice in self.placement.features}
         return sum(nbytes for name, nbytes in kept.items() if name not in there)
 
-    def reside(self, named: Sequence[tuple[str, Any]], graph: Graph | None, found: Found) -> None:
-        """Register the contents of stores; spread tensors over GPUs as placed, unless they are ``found`` there.
+    def reside(self, named: Sequence[tuple[str, Any]], graph: Graph | None, resident: ResidentMemory) -> None:
+        """Register the contents of stores; spread tensors over GPUs as placed, unless they are ``resident`` there.
 
         All ranks call it if anything is still to be spread.
         """
@@ -131,14 +131,14 @@ class GPUMemory:
             if there is not None:
                 self._residents[name] = _Resident(value, value, there)
             elif place in SPREAD_PLACES:
-                spread = found.rows(name, place) or SpreadRows.of(value, place, name, self._timeout)
+                spread = resident.rows(name, place) or SpreadRows.of(value, place, name, self._timeout)
                 self._residents[name] = _Resident(value, spread.rows, spread.held, spread)
         if graph is None or self.topology == "host":
             return
         if self.topology == "sharded":
-            self._graph = found.graph("sharded") or spread_graph(graph, self.device, self._timeout)
+            self._graph = resident.graph("sharded") or spread_graph(graph, self.device, self._timeout)
         elif self.topology == "distributed":
-            self._graph = found.graph("distributed") or spread_edges(graph, self.device, self._timeout)
+            self._graph = resident.graph("distributed") or spread_edges(graph, self.device, self._timeout)
         store = topology_place(graph)
         if store is not None:
             store.keep(graph, self._graph or PlacedGraph.of(graph, self.device, self.topology))

@@ -84,7 +84,7 @@ class HostMemory:
         nbytes = 0
         for item in sorted(chosen, key=lambda item: item.nbytes):
             try:
-                if item.held is None and item.name not in self._locked:
+                if item.store_place is None and item.name not in self._locked:
                     self._lock(item.name)
             except CapacityError as error:
                 self._unlock(item.name)

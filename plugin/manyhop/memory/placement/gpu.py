@@ -159,11 +159,11 @@ class _Search:
             part = "device" if hardware.world_size == 1 else "distributed"
             self.fixed = {item.name: part for item in features if item.can_shard}
         for item in self.items.values():
-            there = [place for place in _OPEN["auto"] if place in item.there]
-            if item.held is not None:
-                self.fixed[item.name] = item.held
-            elif there and (mode == "auto" or (mode == "sharded" and "sharded" in there)):
-                self.fixed[item.name] = there[0] if mode == "auto" else "sharded"
+            resident = [place for place in _OPEN["auto"] if place in item.resident]
+            if item.store_place is not None:
+                self.fixed[item.name] = item.store_place
+            elif resident and (mode == "auto" or (mode == "sharded" and "sharded" in resident)):
+                self.fixed[item.name] = resident[0] if mode == "auto" else "sharded"
         open_ = sorted((i for i in features if i.name not in self.fixed), key=lambda item: item.nbytes, reverse=True)
         small = open_[_ONE_BY_ONE:]
         alike = [[i for i in small if i.can_shard], [i for i in small if not i.can_shard]]
@@ -171,7 +171,7 @@ class _Search:
         """Items that are still open, in the order in which they leave the good places."""
         if topology.name not in self.fixed:
             self.order.append([topology])
-        self.can = _there(hardware, _OPEN.get(mode, ("device",)))
+        self.can = _available(hardware, _OPEN.get(mode, ("device",)))
 
     def best(self) -> dict[str, Place] | None:
         """Item -> place; ``None`` where nothing fits."""
@@ -212,7 +212,7 @@ class _Search:
         return Needs(self.items, places, self.hardware).fit()
 
 
-def _there(hardware: Hardware, places: Sequence[Place]) -> list[Place]:
+def _available(hardware: Hardware, places: Sequence[Place]) -> list[Place]:
     """Those of ``places`` that this hardware has, best first."""
     several = hardware.together and hardware.world_size > 1
     peers = several and hardware.gpus_per_node > 1 and hardware.peer_access and hardware.wholegraph
@@ -233,7 +233,7 @@ def _placement(
 
     def choose(item: Item) -> GPUChoice:
         place, cache = places[item.name], caches.get(item.name, 0)
-        asked = item.held is not None or (mode != "auto" and (mode in _FOR_ALL or place == mode))
+        asked = item.store_place is not None or (mode != "auto" and (mode in _FOR_ALL or place == mode))
         why = reason(item, place, hardware, asked=asked, mapped=item.name in needs.mapped, cache=cache)
         return GPUChoice(item=item, place=place, cache_bytes=cache, reason=why)
 

@@ -37,12 +37,12 @@ class Item:
     """Whether GPUs of all nodes may hold a part each. Only GPU runs ask."""
     distributed_bytes: int | None = None
     """Its size in all GPUs together where it is distributed; ``None``: ``nbytes``. Only GPU runs ask."""
-    there: frozenset[Place] = frozenset()
+    resident: frozenset[Place] = frozenset()
     """Where it is already, for another loader: it takes no more memory there. Only GPU runs ask."""
-    held: Place | None = None
+    store_place: Place | None = None
     """The place that the user's store keeps it in, whatever the mode. Only GPU runs ask."""
     on_host: bool = False
-    """Whether what is held in the place ``distributed`` is page-locked in the memory of all nodes, not on GPUs."""
+    """Whether what a store keeps ``distributed`` is page-locked in the memory of all nodes, not on GPUs."""
 
 
 def check_names(items: Sequence[Item]) -> None:
@@ -113,7 +113,7 @@ class Hardware:
 
 def on_gpu(item: Item, place: Place, hardware: Hardware) -> int:
     """Bytes that an item takes of each GPU, hot rows apart, beside what is there already."""
-    if place in item.there:
+    if place in item.resident:
         return 0
     if place == "device":
         return item.nbytes

@@ -16,8 +16,8 @@ def reason(item: Item, place: Place, hardware: Hardware, *, asked: bool, mapped:
     hot = f" {in_units(cache)} of hot rows are kept on {gpus}." if cache else ""
     if item.on_host:
         return f"{size} are sharded over the memory of all nodes, page-locked; GPUs exchange rows once per batch.{hot}"
-    if place in item.there:
-        return f"{size} are {_THERE[place].format(gpus=gpus)} already.{hot}"
+    if place in item.resident:
+        return f"{size} are {_RESIDENT[place].format(gpus=gpus)} already.{hot}"
     if place == "device":
         return f"{size} {'are asked for' if asked else 'fit'} on {gpus}."
     why = f"{size} do not fit beside the rest in the {in_units(hardware.gpu_usable)} that are usable on {gpus}"
@@ -55,7 +55,7 @@ _DISTRIBUTED = {
 }
 """How what is distributed is held and read, by whether it is a topology."""
 
-_THERE = {
+_RESIDENT = {
     "device": "on {gpus}",
     "sharded": "spread over the GPUs of the node, which read each other's memory,",
     "pinned": "page-locked in the memory of the node, where {gpus} reads,",

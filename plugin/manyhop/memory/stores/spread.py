@@ -22,7 +22,7 @@ from manyhop.features import CachedRows, DistributedRows, HotRows
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.memory.places import SPREAD_PLACES, Place
 from manyhop.memory.stores.checksums import WHOLE_ONCE, checksum
-from manyhop.memory.stores.copies import Version
+from manyhop.memory.stores.copies import Copy, Version
 from manyhop.ranks import world
 
 if TYPE_CHECKING:
@@ -220,8 +220,8 @@ def topology_place(graph: Graph | None) -> TopologyPlace | None:
 _places: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of graphs -> weak reference to TopologyPlace
 
 
-class Found:
-    """The spread memory that this process has already for what a loader reads. It is kept as long as this object.
+class ResidentMemory:
+    """What GPUs hold already of what a loader reads, for other loaders. It is kept as long as this object.
 
     Args:
         named: name and value of the user's tensors.
@@ -230,31 +230,39 @@ class Found:
     """
 
     def __init__(self, named: Sequence[tuple[str, Any]], graph: Graph | None, device: torch.device) -> None:
+        self._copied = {name for name, value in named if Copy.exists(value, device)}
         self._rows: dict[str, dict[int, SpreadRows]] = {}
         for name, value in named:
             found = [SpreadRows.find(value, place) for place in SPREAD_PLACES]
             self._rows[name] = {rows.number: rows for rows in found if rows is not None}
-        placed = [None if graph is None else PlacedGraph.find(graph, device, place) for place in SPREAD_PLACES]
-        self._graphs = {_graphs[one]: one for one in placed if one is not None and one in _graphs}
+        self._graphs: dict[int, PlacedGraph] = {}
+        if graph is not None:
+            if PlacedGraph.find(graph, device, "device") is not None:
+                self._copied.add(TOPOLOGY)
+            placed = [PlacedGraph.find(graph, device, place) for place in SPREAD_PLACES]
+            self._graphs = {_graphs[one]: one for one in placed if one is not None and one in _graphs}
 
-    def numbers(self) -> dict[str, list[int]]:
-        """Return what other ranks need to know: the numbers of memories, by name."""
+    def facts(self) -> dict[str, Any]:
+        """Return what other ranks need to know: names of copies, and the numbers of spread memories by name."""
         numbers = {name: sorted(found) for name, found in self._rows.items() if found}
-        return numbers | {TOPOLOGY: sorted(self._graphs)}
+        return {"copied": sorted(self._copied), "spread": numbers | {TOPOLOGY: sorted(self._graphs)}}
 
-    def keep(self, every: Sequence[Mapping[str, Sequence[int]]]) -> None:
-        """Forget what not all ranks have; ``every`` holds the numbers of each."""
+    def keep_common(self, every: Sequence[Mapping[str, Any]]) -> None:
+        """Forget what not all ranks have; ``every`` holds the facts of each."""
+        self._copied.intersection_update(*(facts["copied"] for facts in every))
         for name, found in self._rows.items():
-            common = set(found).intersection(*(numbers.get(name, ()) for numbers in every))
+            common = set(found).intersection(*(facts["spread"].get(name, ()) for facts in every))
             self._rows[name] = {number: found[number] for number in common}
-        common = set(self._graphs).intersection(*(numbers.get(TOPOLOGY, ()) for numbers in every))
+        common = set(self._graphs).intersection(*(facts["spread"].get(TOPOLOGY, ()) for facts in every))
         self._graphs = {number: self._graphs[number] for number in common}
 
     def places(self, name: str, *, together: bool) -> frozenset[Place]:
         """Return where the rows of a name, or the topology, are; alone, a rank reads what needs no exchange."""
-        if name == TOPOLOGY:
-            return frozenset(graph.where for graph in self._graphs.values() if together or graph.where == "sharded")
-        return frozenset(rows.place for rows in self._rows[name].values() if together or rows.place == "sharded")
+        spread = {graph.where for graph in self._graphs.values()}
+        if name != TOPOLOGY:
+            spread = {rows.place for rows in self._rows[name].values()}
+        found = spread if together else spread & {"sharded"}
+        return frozenset(found | {"device"} if name in self._copied else found)
 
     def rows(self, name: str, place: Place) -> SpreadRows | None:
         """Return the rows of a name in a place."""
