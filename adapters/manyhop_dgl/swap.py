@@ -36,8 +36,6 @@ _swap = Swap("manyhop_dgl", "dgl", _PAIRS)
 
 
 class _StandIn:
-    """The module that stands for ``dgl.graphbolt`` on this torch."""
-
     def __init__(self) -> None:
         self._before: dict[str, object] | None = None
 

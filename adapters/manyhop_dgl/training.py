@@ -204,7 +204,6 @@ def _mapped_frame(frame: Frame, change: Callable[[Tensor], Tensor]) -> Frame:
 
 
 def _has_masks(batch: object) -> bool:
-    """Whether a batch of tensors is padded."""
     if isinstance(batch, Composite):
         return getattr(batch, "node_mask", None) is not None
     sample = getattr(batch, "sample", batch)

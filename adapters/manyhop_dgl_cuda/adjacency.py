@@ -158,7 +158,6 @@ class Adjacency:
         return made
 
     def _src_of(self, edges: Tensor) -> Tensor:
-        """Sources of edges."""
         made = self._formats.compressed[1 - self._dst]
         if self._formats.ends[1 - self._dst] is None and made is not None and made.edge_ids is None:
             return made.nodes_at(edges)
@@ -250,7 +249,7 @@ def _by_id(values: Tensor, edge_ids: Tensor | None) -> Tensor:
 FORMATS = ("coo", "csr", "csc")
 
 
-class Structure:
+class HeteroAdjacency:
     """Edges by type and numbers of nodes by type.
 
     Args:

@@ -12,7 +12,7 @@ import torch
 from dgl.base import is_all
 from torch import Tensor
 
-from manyhop_dgl_cuda.adjacency import Structure
+from manyhop_dgl_cuda.adjacency import HeteroAdjacency
 from manyhop_dgl_cuda.differentiable import end_sums, normalized, weighted_means, weighted_sums
 from manyhop_dgl_cuda.dispatch import on_torch
 from manyhop_dgl_cuda.message_passing import check_dtypes, is_weight
@@ -40,7 +40,7 @@ def disabled() -> ExitStack:
     return stack
 
 
-def is_sum(gidx: Structure, op: str, reduce_op: str, lhs: Tensor | None, rhs: Tensor | None) -> bool:
+def is_sum(gidx: HeteroAdjacency, op: str, reduce_op: str, lhs: Tensor | None, rhs: Tensor | None) -> bool:
     """Whether :func:`gspmm` computes this: sums of features of nodes, and those weighted by edges."""
     if reduce_op != "sum" or lhs is None or not lhs.is_floating_point() or len(gidx.relations) != 1:
         return False
@@ -49,7 +49,7 @@ def is_sum(gidx: Structure, op: str, reduce_op: str, lhs: Tensor | None, rhs: Te
     return op == "mul" and rhs is not None and lhs.dim() == rhs.dim() > 1 and is_weight(lhs, rhs)
 
 
-def gspmm(gidx: Structure, op: str, reduce_op: str, lhs: Tensor, rhs: Tensor | None) -> Tensor:
+def gspmm(gidx: HeteroAdjacency, op: str, reduce_op: str, lhs: Tensor, rhs: Tensor | None) -> Tensor:
     """Sum features of sources: ``dgl.backend.gspmm`` where :func:`is_sum`.
 
     Args:
@@ -76,12 +76,12 @@ def mean(g: dgl.DGLGraph, op: str, reduce_op: str, lhs: Tensor, rhs: Tensor | No
     return gspmm(g._graph, op, reduce_op, lhs, rhs)
 
 
-def is_softmax(gidx: Structure, logits: Tensor, eids: Any = dgl.base.ALL, norm_by: str = "dst") -> bool:
+def is_softmax(gidx: HeteroAdjacency, logits: Tensor, eids: Any = dgl.base.ALL, norm_by: str = "dst") -> bool:
     """Whether :func:`edge_softmax` computes this."""
     return is_all(eids) and len(gidx.relations) == 1 and logits.is_floating_point()
 
 
-def edge_softmax(gidx: Structure, logits: Tensor, eids: Any = dgl.base.ALL, norm_by: str = "dst") -> Tensor:
+def edge_softmax(gidx: HeteroAdjacency, logits: Tensor, eids: Any = dgl.base.ALL, norm_by: str = "dst") -> Tensor:
     """Normalize scores of edges: ``dgl.backend.edge_softmax`` where :func:`is_softmax`.
 
     Args:
@@ -96,7 +96,7 @@ def edge_softmax(gidx: Structure, logits: Tensor, eids: Any = dgl.base.ALL, norm
 
 
 def is_end_sum(
-    gidx: Structure, op: str, lhs: Tensor | None, rhs: Tensor | None, lhs_target: str = "u", rhs_target: str = "v"
+    gidx: HeteroAdjacency, op: str, lhs: Tensor | None, rhs: Tensor | None, lhs_target: str = "u", rhs_target: str = "v"
 ) -> bool:
     """Whether :func:`gsddmm` computes this: sums of features of both ends."""
     if (op, lhs_target, rhs_target) != ("add", "u", "v") or lhs is None or rhs is None or len(gidx.relations) != 1:
@@ -104,7 +104,9 @@ def is_end_sum(
     return lhs.shape[1:] == rhs.shape[1:] and lhs.dtype == rhs.dtype and lhs.is_floating_point()
 
 
-def gsddmm(gidx: Structure, op: str, lhs: Tensor, rhs: Tensor, lhs_target: str = "u", rhs_target: str = "v") -> Tensor:
+def gsddmm(
+    gidx: HeteroAdjacency, op: str, lhs: Tensor, rhs: Tensor, lhs_target: str = "u", rhs_target: str = "v"
+) -> Tensor:
     """Add features of both ends of each edge: ``dgl.backend.gsddmm`` where :func:`is_end_sum`.
 
     Args:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.system.progress import to_device
-from manyhop_dgl_cuda.adjacency import FORMATS, Structure, positions
+from manyhop_dgl_cuda.adjacency import FORMATS, HeteroAdjacency, positions
 from manyhop_dgl_cuda.dispatch import on_torch
 from manyhop_dgl_cuda.subgraphs import Induced, edge_subgraph, node_subgraph
 
@@ -66,7 +66,7 @@ def refuse(device: torch.device) -> NoReturn:
 Edges = tuple[Tensor, Tensor, Tensor]
 
 
-class TorchGraphIndex(Structure):
+class TorchGraphIndex(HeteroAdjacency):
     """A graph's structure with the methods of DGL's ``HeteroGraphIndex``.
 
     ``isinstance(index, HeteroGraphIndex)`` is true, as ``DGLGraph`` wants, but it is no subclass: DGL's C++ would take

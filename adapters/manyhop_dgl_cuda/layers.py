@@ -102,12 +102,10 @@ def _has_rows(graph: Any, feat: Any) -> bool:
 
 
 def _dropped(dropout: nn.Module, rows: Tensor) -> Tensor:
-    """Call a dropout that does something."""
     return rows if _does_nothing(dropout) else dropout(rows)
 
 
 def _does_nothing(dropout: nn.Module) -> bool:
-    """Whether a dropout need not be called."""
     return (
         isinstance(dropout, nn.Dropout) and _is_plain(dropout, nn.Dropout) and (dropout.p == 0 or not dropout.training)
     )

@@ -9,7 +9,7 @@ import torch
 from dgl import DGLError
 from torch import Tensor
 
-from manyhop_dgl_cuda.adjacency import Adjacency, Structure
+from manyhop_dgl_cuda.adjacency import Adjacency, HeteroAdjacency
 from manyhop_dgl_cuda.kernels import edge_dot, segment_max, segment_sum, shaped
 
 _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -62,7 +62,7 @@ def _padded(t: Tensor, dims: int) -> Tensor:
 Args = tuple[Tensor | None, Tensor | None]
 
 
-def gspmm(gidx: Structure, op: str, reduce_op: str, u: Tensor | None, e: Tensor | None) -> tuple[Tensor, Args]:
+def gspmm(gidx: HeteroAdjacency, op: str, reduce_op: str, u: Tensor | None, e: Tensor | None) -> tuple[Tensor, Args]:
     """Reduce messages: ``dgl._sparse_ops._gspmm``.
 
     Args:
@@ -85,7 +85,7 @@ def gspmm(gidx: Structure, op: str, reduce_op: str, u: Tensor | None, e: Tensor 
 
 
 def gspmm_hetero(
-    gidx: Structure, op: str, reduce_op: str, u_len: int, feats: Sequence[Tensor | None]
+    gidx: HeteroAdjacency, op: str, reduce_op: str, u_len: int, feats: Sequence[Tensor | None]
 ) -> tuple[tuple[Tensor, ...], tuple[list[Tensor | None], ...]]:
     """Reduce messages of all edge types at once: ``dgl._sparse_ops._gspmm_hetero``.
 
@@ -129,7 +129,7 @@ def gspmm_hetero(
 
 
 def update_grad_minmax_hetero(
-    gidx: Structure,
+    gidx: HeteroAdjacency,
     op: str,
     list_x: Sequence[Tensor],
     list_idx: Sequence[Tensor | None],
@@ -225,7 +225,7 @@ _SIDES = {"u": "u", "src": "u", "v": "v", "dst": "v", "e": "e", "edge": "e"}
 
 
 def gsddmm(
-    gidx: Structure,
+    gidx: HeteroAdjacency,
     op: str,
     lhs: Tensor | None,
     rhs: Tensor | None,
@@ -249,7 +249,7 @@ def gsddmm(
 
 
 def gsddmm_hetero(
-    gidx: Structure,
+    gidx: HeteroAdjacency,
     op: str,
     lhs_len: int,
     lhs_target: str = "u",
@@ -280,14 +280,14 @@ def gsddmm_hetero(
     return tuple(out)
 
 
-def edge_softmax_forward(gidx: Structure, e: Tensor, op: str) -> Tensor:
+def edge_softmax_forward(gidx: HeteroAdjacency, e: Tensor, op: str) -> Tensor:
     """Normalize scores over the edges of each destination: ``dgl._sparse_ops._edge_softmax_forward``."""
     top = gspmm(gidx, "copy_rhs", "max", None, e)[0]
     scores = gsddmm(gidx, "sub", e, top, "e", "v").exp()
     return gsddmm(gidx, "div", scores, gspmm(gidx, "copy_rhs", "sum", None, scores)[0], "e", "v")
 
 
-def edge_softmax_backward(gidx: Structure, out: Tensor, sds: Tensor) -> Tensor:
+def edge_softmax_backward(gidx: HeteroAdjacency, out: Tensor, sds: Tensor) -> Tensor:
     """Return the gradient of the softmax: ``dgl._sparse_ops._edge_softmax_backward``; ``sds`` is output * gradient."""
     sums = gspmm(gidx, "copy_rhs", "sum", None, sds)[0]
     return sds - gsddmm(gidx, "mul", out, sums, "e", "v")

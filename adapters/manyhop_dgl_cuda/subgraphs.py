@@ -10,23 +10,23 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop_dgl_cuda.adjacency import Adjacency, Structure, positions
+from manyhop_dgl_cuda.adjacency import Adjacency, HeteroAdjacency, positions
 
-StructureT = TypeVar("StructureT", bound=Structure)
+HeteroT = TypeVar("HeteroT", bound=HeteroAdjacency)
 
 
 @dataclass(frozen=True, slots=True)
-class Induced(Generic[StructureT]):
+class Induced(Generic[HeteroT]):
     """Part of a graph: ``dgl.heterograph_index.HeteroSubgraphIndex``."""
 
-    graph: StructureT
+    graph: HeteroT
     induced_nodes: list[Tensor]
     """By node type: ids in the whole graph."""
     induced_edges: list[Tensor]
     """By edge type."""
 
 
-def node_subgraph(gidx: StructureT, nodes: Sequence[Tensor]) -> Induced[StructureT]:
+def node_subgraph(gidx: HeteroT, nodes: Sequence[Tensor]) -> Induced[HeteroT]:
     """The edges between some nodes, by node type; they are in the order of their sources."""
     places = [_places(ids, num_nodes) for ids, num_nodes in zip(nodes, gidx.num_nodes_by_type, strict=True)]
     relations, edges = [], []
@@ -39,7 +39,7 @@ def node_subgraph(gidx: StructureT, nodes: Sequence[Tensor]) -> Induced[Structur
     return Induced(gidx.with_relations(relations, [ids.numel() for ids in nodes]), list(nodes), edges)
 
 
-def edge_subgraph(gidx: StructureT, edges: Sequence[Tensor], preserve_nodes: bool) -> Induced[StructureT]:
+def edge_subgraph(gidx: HeteroT, edges: Sequence[Tensor], preserve_nodes: bool) -> Induced[HeteroT]:
     """Some edges, by edge type; all nodes, or those that they have, numbered where they first occur."""
     kept = [whole.select(ids) for whole, ids in zip(gidx.relations, edges, strict=True)]
     if preserve_nodes:
@@ -59,8 +59,8 @@ def edge_subgraph(gidx: StructureT, edges: Sequence[Tensor], preserve_nodes: boo
 
 
 def to_block(
-    gidx: StructureT, dst_nodes: Sequence[Tensor], include_dst_in_src: bool, src_nodes: Sequence[Tensor]
-) -> tuple[StructureT, list[Tensor], list[Tensor]]:
+    gidx: HeteroT, dst_nodes: Sequence[Tensor], include_dst_in_src: bool, src_nodes: Sequence[Tensor]
+) -> tuple[HeteroT, list[Tensor], list[Tensor]]:
     """Make a block of all edges: ``_CAPI_DGLToBlock``.
 
     Args:
@@ -110,7 +110,7 @@ def _places(ids: Tensor, num_nodes: int) -> Tensor:
     return places.index_copy_(0, ids.long(), positions(ids))
 
 
-def _relabel(gidx: Structure, incident: Sequence[Sequence[Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
+def _relabel(gidx: HeteroAdjacency, incident: Sequence[Sequence[Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
     """By node type: the nodes among some, in the order in which they first occur, and where each node is there."""
     nodes, places = [], []
     like = gidx.relations[0].src

@@ -345,7 +345,7 @@ def test_blocks_do_not_outlive_their_batch():
     """Blocks of the same types share what is known of the types, and nothing else."""
     from manyhop_dgl.samplers import blocks as blocks_
 
-    blocks_.block_kind.cache_clear()
+    blocks_.block_schema.cache_clear()
     g = typed_graph()
     sampler = NeighborSampler([2, 2])
     batch = sampler.sample(g, {"user": torch.arange(4)})

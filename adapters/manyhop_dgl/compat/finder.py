@@ -70,8 +70,6 @@ def _torchdata_spec(name: str, path: Sequence[str] | None, target: ModuleType | 
 
 
 class _Real(Loader):
-    """Loads the real module."""
-
     def __init__(self, real: Loader) -> None:
         self._real = real
 
@@ -80,8 +78,6 @@ class _Real(Loader):
 
 
 class _Followed(_Real):
-    """Loads a module, and does something to it."""
-
     def __init__(self, real: Loader, follow: Callable[[object], None]) -> None:
         super().__init__(real)
         self._follow = follow

@@ -16,8 +16,8 @@ from manyhop.errors import InputError
 from manyhop.features import DistributedRows, ShardedRows
 from manyhop.graph import EdgeType, NodeType, has_edges, in_degrees
 from manyhop.memory.stores import TopologyPlace
-from manyhop_dgl.graph.frames import Frame, Home, TypedData
-from manyhop_dgl.graph.structure import OwnStructure, Tables
+from manyhop_dgl.graph.frames import Frame, RankStores, TypedData
+from manyhop_dgl.graph.readers import Tables, TablesReader
 from manyhop_embedding import Embedding
 
 
@@ -230,25 +230,27 @@ class GraphData(Queries):
     edge_frames: dict[EdgeType, Frame]
 
     @classmethod
-    def of_tables(cls, tables: Tables, home: Home | None = None) -> Self:
+    def of_tables(cls, tables: Tables, stores: RankStores | None = None) -> Self:
         """A graph over these tables, without data."""
         out = cls.__new__(cls)
-        out.set_tables(tables, home)
+        out.set_tables(tables, stores)
         return out
 
-    def set_tables(self, tables: Tables, home: Home | None) -> None:
+    def set_tables(self, tables: Tables, stores: RankStores | None) -> None:
         """Take over the edges of a new graph, whose frames are empty."""
-        self.topology_place = None if home is None else home.topology
+        self.topology_place = None if stores is None else stores.topology
         self.tables, self.types = tables, Types(tables.graph.node_types, tables.graph.edge_types)
-        self.node_frames = {t: Frame(n, self.types.title(t, "nodes"), home) for t, n in tables.graph.num_nodes.items()}
+        self.node_frames = {
+            t: Frame(n, self.types.title(t, "nodes"), stores) for t, n in tables.graph.num_nodes.items()
+        }
         self.edge_frames = {
-            t: Frame(tables.graph.num_edges(t), self.types.title(t, "edges"), home) for t in tables.graph.edge_types
+            t: Frame(tables.graph.num_edges(t), self.types.title(t, "edges"), stores) for t in tables.graph.edge_types
         }
 
     @property
-    def structure(self) -> OwnStructure:
+    def reader(self) -> TablesReader:
         """What topologies are read from."""
-        return OwnStructure(self.tables, self.edge_frames)
+        return TablesReader(self.tables, self.edge_frames)
 
     @property
     def ndata(self) -> MutableMapping[str, Any]:

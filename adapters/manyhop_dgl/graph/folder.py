@@ -19,8 +19,8 @@ from manyhop.loading import folders
 from manyhop.memory.places import Place
 from manyhop.memory.stores import store_device
 from manyhop_dgl.graph.data import GraphData
-from manyhop_dgl.graph.frames import Frame, Home, whole
-from manyhop_dgl.graph.structure import Tables
+from manyhop_dgl.graph.frames import Frame, RankStores, whole
+from manyhop_dgl.graph.readers import Tables
 
 if TYPE_CHECKING:
     from dgl import DGLGraph
@@ -77,7 +77,7 @@ def open_folder(
     stored, chosen = folders.open_placed(folder, where)
     sharded = folders.sharded_rows(stored, chosen)
     tensors = folders.load(stored, chosen, where, cache)
-    home = Home.of(placement if on_gpu else "sharded", None, device) if sharded or on_gpu else None
+    stores = RankStores.of(placement if on_gpu else "sharded", None, device) if sharded or on_gpu else None
     edges = {}
     for edge_type, found in sorted(stored.edges.items()):  # types in DGL's order
         if found.row is not None and found.colptr is not None:
@@ -88,11 +88,11 @@ def open_folder(
             edges[edge_type] = EdgeInput(row=row, col=col)
     counts = {name: nodes.count for name, nodes in sorted(stored.nodes.items())}
     topology = folders.on_all_ranks(f"edges of {stored.path.name}", where, lambda: build_graph(counts, edges))
-    graph = cls.of_tables(Tables(topology, idtype), home)
+    graph = cls.of_tables(Tables(topology, idtype), stores)
     for node_type, nodes in stored.nodes.items():
-        _fill(graph.node_frames[node_type], nodes.tensors, tensors, home)
+        _fill(graph.node_frames[node_type], nodes.tensors, tensors, stores)
     for edge_type, found in stored.edges.items():
-        _fill(graph.edge_frames[edge_type], found.tensors, tensors, home)
+        _fill(graph.edge_frames[edge_type], found.tensors, tensors, stores)
     return graph
 
 
@@ -114,12 +114,12 @@ def save_folder(graph: GraphData, folder: str | PathLike[str], *, crc32: bool) -
     )
 
 
-def _fill(frame: Frame, named: Mapping[str, Rows], tensors: Mapping[int, Tensor], home: Home | None) -> None:
+def _fill(frame: Frame, named: Mapping[str, Rows], tensors: Mapping[int, Tensor], stores: RankStores | None) -> None:
     for name, rows in named.items():
         held = tensors.get(id(rows))
         if held is None:
-            assert home is not None
-            frame.hold(name, home.spread.read(rows, name))
+            assert stores is not None
+            frame.hold(name, stores.spread.read(rows, name))
         else:
             frame.hold(name, held)
 

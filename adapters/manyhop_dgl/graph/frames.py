@@ -30,7 +30,7 @@ from manyhop_embedding import Embedding
 
 
 @dataclass(frozen=True)
-class Home:
+class RankStores:
     """Puts tensors where the ranks of a node, or the nodes or GPUs of a run, hold them. All ranks make and call it."""
 
     edges: NodeRows
@@ -46,7 +46,7 @@ class Home:
     """Where GPUs read the topology; ``None``: where each loader decides."""
 
     @staticmethod
-    def of(placement: Place, timeout: float | None, device: torch.device | str | None = None) -> Home | None:
+    def of(placement: Place, timeout: float | None, device: torch.device | str | None = None) -> RankStores | None:
         """``None`` for what is this process's own.
 
         Raises:
@@ -60,7 +60,7 @@ class Home:
         assert spread is not None
         whole = spread if placement in ("pinned", "device") else edges
         topology = None if gpu is None and placement != "auto" else place_for_topology(placement)
-        return Home(edges, whole, edges if placement in ("shared", "auto") else spread, topology)
+        return RankStores(edges, whole, edges if placement in ("shared", "auto") else spread, topology)
 
     def put(self, tensor: Any, begin: int | None, name: str) -> Tensor | ShardedRows | DistributedRows:
         """A tensor that all ranks have whole (``begin`` is ``None``), or of which this one has rows from ``begin`` on.
@@ -83,7 +83,7 @@ class Home:
 
 
 @dataclass(frozen=True)
-class Frames:
+class GraphFrames:
     """All data of a graph, as its frames hold it now; values are tensors ``[num_nodes or num_edges, ...]``, in a
     ``manyhop_dgl.Graph`` also ``ShardedRows``, ``DistributedRows`` and trainable rows (``Embedding``)."""
 
@@ -94,12 +94,12 @@ class Frames:
     """By canonical edge type, then by name."""
 
 
-def frames(g: GraphLike) -> Frames:
+def frames(g: GraphLike) -> GraphFrames:
     """The data of a ``DGLGraph`` or a ``manyhop_dgl.Graph``. Costs next to nothing: views, not copies.
 
     Ask again for each batch: data may be replaced or removed in between.
     """
-    return Frames(
+    return GraphFrames(
         {node_type: g.nodes[node_type].data for node_type in g.ntypes},
         {edge_type: g.edges[edge_type].data for edge_type in g.canonical_etypes},
     )
@@ -112,11 +112,11 @@ class Frame(MutableMapping[str, Any]):
     Args:
         num_rows: nodes or edges of the type.
         what: whose data it is, for errors.
-        home: puts tensors where the ranks of a run hold them; ``None``: they stay in this process.
+        stores: puts tensors where the ranks of a run hold them; ``None``: they stay in this process.
     """
 
-    def __init__(self, num_rows: int, what: str, home: Home | None = None) -> None:
-        self.num_rows, self._what, self._home = num_rows, what, home
+    def __init__(self, num_rows: int, what: str, stores: RankStores | None = None) -> None:
+        self.num_rows, self._what, self._stores = num_rows, what, stores
         self.data: dict[str, Any] = {}
         """Name -> what is held. Each change makes a new dictionary, so one look at it shows loaders that nothing has
         changed."""
@@ -144,7 +144,7 @@ class Frame(MutableMapping[str, Any]):
         return repr(self.data)
 
     def __getstate__(self) -> dict[str, object]:
-        return self.__dict__ | {"_home": None}  # another process is no rank of those who share it
+        return self.__dict__ | {"_stores": None}  # another process is no rank of those who share it
 
     def put(self, name: str, value: object, begin: int | None) -> None:
         """Set a whole tensor (``begin`` is ``None``) or, with all ranks, parts of it: this one's from row ``begin`` on.
@@ -155,7 +155,7 @@ class Frame(MutableMapping[str, Any]):
         """
         if not isinstance(name, str):
             raise InputError(f"Expected the name of data as a string, got {name!r}.")
-        if begin is not None and self._home is None:
+        if begin is not None and self._stores is None:
             raise InputError(
                 f"Expected '{name}' of {self._what} as a whole: the graph is this process's own. Ranks put parts into "
                 "a graph with placement='shared' or 'sharded'."
@@ -167,9 +167,9 @@ class Frame(MutableMapping[str, Any]):
         if there is not None:
             value = there
         elif isinstance(value, Rows):
-            value = value.mapped() if self._home is None else self._home.read(value, f"'{name}' of {self._what}")
-        elif self._home is not None:
-            value = self._home.put(value, begin, f"'{name}' of {self._what}")  # errors of one rank reach the others
+            value = value.mapped() if self._stores is None else self._stores.read(value, f"'{name}' of {self._what}")
+        elif self._stores is not None:
+            value = self._stores.put(value, begin, f"'{name}' of {self._what}")  # errors of one rank reach the others
         self._check(name, value)
         self.hold(name, value)
 
@@ -179,7 +179,7 @@ class Frame(MutableMapping[str, Any]):
 
     def copy(self) -> Frame:
         """Another frame with the same tensors."""
-        other = Frame(self.num_rows, self._what, self._home)
+        other = Frame(self.num_rows, self._what, self._stores)
         other.data = self.data
         return other
 

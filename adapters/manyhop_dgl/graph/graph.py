@@ -18,9 +18,9 @@ from manyhop.memory.places import Place
 from manyhop.ranks import cuda
 from manyhop_dgl.graph.data import Edges, GraphData, Nodes
 from manyhop_dgl.graph.folder import open_folder, save_folder, to_dgl
-from manyhop_dgl.graph.frames import Home
-from manyhop_dgl.graph.structure import DGLStructure, Tables
-from manyhop_dgl.graph.topology import structure_of
+from manyhop_dgl.graph.frames import RankStores
+from manyhop_dgl.graph.readers import DGLGraphReader, Tables
+from manyhop_dgl.graph.topology import reader_of
 from manyhop_embedding import Embedding
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class Graph(_Widths, GraphData):
         device: torch.device | str | None = None,
         rank_timeout: float | None = None,
     ) -> None:
-        home = Home.of(placement, rank_timeout, device)
+        stores = RankStores.of(placement, rank_timeout, device)
         if not isinstance(edges, Mapping):
             edges = {HOMOGENEOUS_EDGE: edges}
         lists = {checked_edge_type(t): checked_pair(t, pair) for t, pair in sorted(edges.items())}
@@ -162,14 +162,14 @@ class Graph(_Widths, GraphData):
         else:
             dtypes = {ids.dtype for pair in lists.values() for ids in pair}
             idtype = torch.int32 if dtypes == {torch.int32} else torch.int64
-        if home is not None:
+        if stores is not None:
             for t, (src, dst) in lists.items():
-                joined = home.edges.join({"sources": src.cpu(), "destinations": dst.cpu()}, f"edges of {t}")
+                joined = stores.edges.join({"sources": src.cpu(), "destinations": dst.cpu()}, f"edges of {t}")
                 lists[t] = joined[0], joined[1]
         inputs = {t: EdgeInput(row=s, col=d) for t, (s, d) in lists.items()}
-        graph = build_graph(node_counts(num_nodes, lists), inputs, defer=home is None and cuda.in_reach())
+        graph = build_graph(node_counts(num_nodes, lists), inputs, defer=stores is None and cuda.in_reach())
         graph = without_views(graph, [ids for pair in lists.values() for ids in pair])
-        self.set_tables(Tables(graph, idtype), home)
+        self.set_tables(Tables(graph, idtype), stores)
 
     @classmethod
     def from_dgl(cls, g: DGLGraph) -> Graph:
@@ -183,10 +183,10 @@ class Graph(_Widths, GraphData):
         Raises:
             InputError: another kind of object.
         """
-        structure = structure_of(g)
-        if not isinstance(structure, DGLStructure):
+        reader = reader_of(g)
+        if not isinstance(reader, DGLGraphReader):
             raise InputError(f"Expected a DGLGraph, got {type(g).__name__}.")
-        out = cls.of_tables(Tables(structure.build("in"), structure.idtype))
+        out = cls.of_tables(Tables(reader.build("in"), reader.idtype))
         for node_type, frame in out.node_frames.items():
             for name, value in g.nodes[node_type].data.items():
                 frame[name] = value
@@ -303,7 +303,7 @@ class Graph(_Widths, GraphData):
         Raises:
             InputError: an unknown placement, or a device that does not fit it.
         """
-        out = type(self).of_tables(self.tables, Home.of(placement, None, device))
+        out = type(self).of_tables(self.tables, RankStores.of(placement, None, device))
         frames = [(out.node_frames[t], frame) for t, frame in self.node_frames.items()]
         frames += [(out.edge_frames[t], frame) for t, frame in self.edge_frames.items()]
         for moved, frame in frames:

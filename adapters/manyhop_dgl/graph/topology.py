@@ -17,7 +17,7 @@ from manyhop.sampling.walks import Walker
 from manyhop.system.arrays import version_of
 from manyhop.system.threads import in_forked_children
 from manyhop_dgl.graph.data import GraphData
-from manyhop_dgl.graph.structure import DGLStructure, EdgeDir, Structure, built_once
+from manyhop_dgl.graph.readers import DGLGraphReader, EdgeDir, GraphReader, built_once
 from manyhop_dgl.typing import GraphLike, TypeNames
 
 _Key: TypeAlias = tuple[EdgeDir, str | None, str | None]
@@ -59,8 +59,6 @@ class _Entry:
 
 @dataclass(frozen=True)
 class _Tables:
-    """What has been made of one graph."""
-
     edges: weakref.ref[object]
     entries: dict[_Key, _Entry] = field(default_factory=dict)
 
@@ -109,20 +107,20 @@ def topology_of(
         InputError: another kind of graph; a block; a graph on a GPU; ``prob`` and ``mask`` together.
     """
     check_choice_of_edges(edge_dir, prob, mask)
-    structure = structure_of(g)
-    weights, masks = _edge_data(structure, prob, mask)
+    reader = reader_of(g)
+    weights, masks = _edge_data(reader, prob, mask)
     found = [*weights.values(), *masks.values()]
     read = tuple((tensor, version_of(tensor)) for tensor in found)
     with _lock:
-        tables = _cache.get(structure.owner)
-        if tables is None or tables.edges() is not structure.edges:
-            tables = _cache[structure.owner] = _Tables(weakref.ref(structure.edges))
+        tables = _cache.get(reader.owner)
+        if tables is None or tables.edges() is not reader.edges:
+            tables = _cache[reader.owner] = _Tables(weakref.ref(reader.edges))
         entries = tables.entries
         entry = entries.get((edge_dir, prob, mask))
-        if entry is None or entry.names != structure.names or not _same(entry.read, read):
-            topology = _topology(structure, edge_dir, weights, masks, entries, prob or mask or "")
+        if entry is None or entry.names != reader.names or not _same(entry.read, read):
+            topology = _topology(reader, edge_dir, weights, masks, entries, prob or mask or "")
             sums = tuple(checksum(tensor, whole=WHOLE_ONCE) for tensor in found)
-            entry = entries[edge_dir, prob, mask] = _Entry(structure.names, read, sums, topology)
+            entry = entries[edge_dir, prob, mask] = _Entry(reader.names, read, sums, topology)
         return entry.topology
 
 
@@ -132,62 +130,62 @@ def forget_changed(g: GraphLike) -> None:
     Reads all data, up to 256 MiB of each tensor, so it is for loaders that are made, not for batches.
     """
     with _lock:
-        tables = _cache.get(structure_of(g).owner)
+        tables = _cache.get(reader_of(g).owner)
         for key, entry in list(tables.entries.items()) if tables is not None else []:
             sums = tuple(checksum(tensor, whole=WHOLE_ONCE) for tensor, _ in entry.read)
             if sums != entry.checksums:
                 del tables.entries[key]  # type: ignore[union-attr]
 
 
-def structure_of(g: GraphLike) -> Structure:
+def reader_of(g: GraphLike) -> GraphReader:
     """How to read a graph.
 
     Raises:
         InputError: another kind of object.
     """
     if isinstance(g, GraphData):
-        return g.structure
+        return g.reader
     if hasattr(g, "canonical_etypes") and hasattr(g, "adj_tensors"):
-        return DGLStructure(g)
+        return DGLGraphReader(g)
     raise InputError(f"Expected a DGLGraph or a manyhop_dgl.Graph, got {type(g).__name__}.")
 
 
 def _topology(
-    structure: Structure,
+    reader: GraphReader,
     edge_dir: EdgeDir,
     weights: dict[EdgeType, Tensor],
     masks: dict[EdgeType, Tensor],
     entries: dict[_Key, _Entry],
     name: str,
 ) -> Topology:
-    names = {t: t if edge_dir == "in" else (t[2], t[1], t[0]) for t in structure.names[1]}
+    names = {t: t if edge_dir == "in" else (t[2], t[1], t[0]) for t in reader.names[1]}
     if not weights and not masks:
-        return Topology(structure.build(edge_dir), False, edge_dir, names, structure.idtype)
+        return Topology(reader.build(edge_dir), False, edge_dir, names, reader.idtype)
     plain = entries.get((edge_dir, None, None))
-    if plain is None or plain.names != structure.names:
-        topology = _topology(structure, edge_dir, {}, {}, entries, "")
-        plain = entries[edge_dir, None, None] = _Entry(structure.names, (), (), topology)
+    if plain is None or plain.names != reader.names:
+        topology = _topology(reader, edge_dir, {}, {}, entries, "")
+        plain = entries[edge_dir, None, None] = _Entry(reader.names, (), (), topology)
     whole = plain.topology.graph
     masks = {names[t]: _column(x, t, whole.num_edges(names[t]), name) for t, x in masks.items()}
     weights = {names[t]: _column(x, t, whole.num_edges(names[t]), name) for t, x in weights.items()}
     graph = built_once(
-        f"{edge_dir} {structure.names}",
+        f"{edge_dir} {reader.names}",
         [*whole.tables(), *masks.values(), *weights.values()],
         lambda: with_weights(with_mask(whole, masks), weights),
     )
-    return Topology(graph, bool(weights), edge_dir, names, structure.idtype)
+    return Topology(graph, bool(weights), edge_dir, names, reader.idtype)
 
 
 def _edge_data(
-    structure: Structure, prob: str | None, mask: str | None
+    reader: GraphReader, prob: str | None, mask: str | None
 ) -> tuple[dict[EdgeType, Tensor], dict[EdgeType, Tensor]]:
     """Weights and masks by canonical edge type, as the frames hold them now."""
     name = prob if prob is not None else mask
     if name is None:
         return {}, {}
     weights, masks = {}, {}
-    for edge_type in structure.names[1]:
-        data = structure.edge_data(edge_type)
+    for edge_type in reader.names[1]:
+        data = reader.edge_data(edge_type)
         if name not in data:
             continue
         value = data[name]

@@ -241,7 +241,6 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         return self.device.type == "cuda" and samples_tensors(sampler) and isinstance(self.dataset, Seeds)
 
     def _find_gpu(self) -> None:
-        """Get ready for a GPU, if batches are made on one."""
         if self.engine is not None and not self.samples_on_gpu():
             raise InputError(
                 f"Expected one of manyhop's samplers and a tensor of indices with engine={self.engine!r}, got a "
@@ -257,7 +256,6 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         warm_up.prepare(self._view(), self._adapter(), self._gpu)
 
     def _find_padding(self) -> None:
-        """Get ready to pad batches, if that is asked for."""
         if self.pad is None or self._num_items == 0:
             return
         assert isinstance(self.dataset, Seeds)

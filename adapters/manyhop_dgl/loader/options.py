@@ -17,7 +17,7 @@ from manyhop.loading import EngineName, check_placement, check_rank_options
 from manyhop.loading.padding import Pad
 from manyhop.memory.places import Place
 from manyhop.ranks.control import DEFAULT_TIMEOUT
-from manyhop_dgl.graph.topology import structure_of
+from manyhop_dgl.graph.topology import reader_of
 from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.seeds import GivenBatches, Indices, Seeds
 from manyhop_dgl.samplers.arguments import canonical, fanouts_by_type, integer
@@ -181,7 +181,7 @@ def check_graph(graph: GraphLike, sampler: BlockSampler, seeds: Seeds | GivenBat
         return
     nodes = sampler_of_nodes(sampler)
     if isinstance(nodes, EngineSampler):
-        structure_of(graph)
+        reader_of(graph)
         for layer in nodes.arguments().fanouts:
             fanouts_by_type(layer, graph.canonical_etypes)
     if output == "blocks":

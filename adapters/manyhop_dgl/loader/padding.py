@@ -55,7 +55,6 @@ def check_pad(pad: Pad | None, sampler: BlockSampler, seeds: Seeds | GivenBatche
 
 
 def _names(names: Names) -> Iterator[str]:
-    """The names of data, of all types."""
     for part in names.values() if isinstance(names, Mapping) else (names or (),):
         yield from part
 

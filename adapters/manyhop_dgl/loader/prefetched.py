@@ -144,7 +144,6 @@ class Prefetched:
             wanted(names, kinds, "node" if part in _OF_NODES else "edge")
 
     def _requested(self) -> tuple[Names, Names, Names, Names]:
-        """The names of each part."""
         nodes, sampler = self._nodes, self._sampler
         of_seeds = [] if nodes is sampler else sampler.prefetch_labels
         return nodes.prefetch_node_feats, nodes.prefetch_labels, nodes.prefetch_edge_feats, of_seeds
@@ -171,7 +170,6 @@ def _copied(names: Any) -> Any:
 
 
 def _names(names: Names) -> Iterable[str]:
-    """Names that may be by type."""
     return [name for some in names.values() for name in some] if isinstance(names, Mapping) else names or ()
 
 

@@ -260,7 +260,6 @@ class Source:
 
     @property
     def _pad(self) -> Pad | None:
-        """Pads samples, if the loader does."""
         padding = self._loader.padding
         return None if padding is None else padding.pad
 

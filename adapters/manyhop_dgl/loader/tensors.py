@@ -184,7 +184,6 @@ def _of_edges(batch: Batch, at: int) -> list[tuple[Tensor, dict[str, Any]]]:
 
 
 def _of_seeds(batch: Batch, kind: EdgeType) -> list[tuple[Tensor, dict[str, Any]]]:
-    """The seed edges of a type, and where their rows go."""
     assert isinstance(batch, EdgeTensors)
     return [(batch.ids[kind], batch.edge_features)]
 
@@ -206,7 +205,6 @@ def rows_of(batch: Batch) -> list[Tensor]:
 
 
 def _without_rows(batch: Batch) -> Batch:
-    """A copy of a batch, to be filled."""
     tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
     made = replace(tensors, node_features={}, output_features={}, edge_features=[])
     return replace(batch, sample=made, edge_features={}) if isinstance(batch, EdgeTensors) else made

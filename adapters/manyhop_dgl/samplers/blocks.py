@@ -123,28 +123,28 @@ def make_blocks(
         frames: of the graph, by :func:`lazy_frames`; ``None``: the blocks have ids alone.
         rows_of: the edge types of the graph: the blocks have the rows and masks of ``tensors``, too.
     """
-    kind = block_kind(tuple(tensors.node), tuple(tensors.hops.num_edges))
-    parts = _Parts(tensors, frames, rows_of)
-    lazy = parts.relation is not index_of_dgl
-    return [kind.block(*parts.makers(i), lazy=lazy) for i in range(len(tensors.hops.num_nodes) - 1)]
+    schema = block_schema(tuple(tensors.node), tuple(tensors.hops.num_edges))
+    maker = _BlockMaker(tensors, frames, rows_of)
+    lazy = maker.relation is not index_of_dgl
+    return [schema.block(*maker.makers(i), lazy=lazy) for i in range(len(tensors.hops.num_nodes) - 1)]
 
 
 def unread(blocks: Sequence[object]) -> tuple[BlockTensors, Sequence[EdgeType] | None] | None:
     """Return what :func:`make_blocks` has made blocks of, with ``rows_of``; ``None``: they are not all blocks of a
     batch, something of them was read or changed, or they have features of a graph."""
-    found: _Parts | None = None
+    found: _BlockMaker | None = None
     for at, block in enumerate(blocks):
         maker = vars(block)["_makers"]["_node_frames"] if type(block) is _LazyBlock else None
         if not isinstance(maker, partial) or maker.args != (at,):  # GraphBolt's are made of layers
             return None
-        parts: _Parts = getattr(maker.func, "__self__")  # noqa: B009  # which functions do not have
+        parts: _BlockMaker = getattr(maker.func, "__self__")  # noqa: B009  # which functions do not have
         if at and parts is not found:
             return None
         found = parts
     if found is None or found.frames != (None, None):
         return None
     tensors = found.tensors
-    attributes = block_kind(tuple(tensors.node), tuple(tensors.hops.num_edges)).attributes
+    attributes = block_schema(tuple(tensors.node), tuple(tensors.hops.num_edges)).attributes
     assert attributes is not None
     unchanged = [len(vars(block)) == len(attributes) + 1 for block in blocks]  # which have what makes the rest
     if len(blocks) != len(tensors.hops.num_nodes) - 1 or not all(unchanged):
@@ -152,7 +152,7 @@ def unread(blocks: Sequence[object]) -> tuple[BlockTensors, Sequence[EdgeType] |
     return tensors, found.rows_of
 
 
-class _Parts:
+class _BlockMaker:
     """Makes what the blocks of a batch consist of; arguments are those of :func:`make_blocks`."""
 
     def __init__(self, tensors: BlockTensors, frames: Frames | None, rows_of: Sequence[EdgeType] | None) -> None:
@@ -261,7 +261,7 @@ _PARTS = frozenset({"_graph", "_node_frames", "_edge_frames"})
 _NONE: dict[str, Any] = {}
 
 
-class _Kind:
+class _BlockSchema:
     """Blocks of the same types, which differ in their edges and data only: what the first one finds out about its types
     serves the others."""
 
@@ -315,7 +315,7 @@ class _Kind:
         return heterograph_index._CAPI_DGLHeteroCreateHeteroGraphWithNumNodes(self._metagraph, relations, counts)
 
 
-block_kind = lru_cache(maxsize=256)(_Kind)
+block_schema = lru_cache(maxsize=256)(_BlockSchema)
 
 
 def relation_maker(device: torch.device) -> Callable[[int, int, Tensor, Tensor], Any]:

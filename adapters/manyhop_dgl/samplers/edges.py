@@ -133,7 +133,6 @@ def index_of_pairs(
 
 @lru_cache(maxsize=256)
 def _metagraph(node_types: tuple[NodeType, ...], edge_types: tuple[EdgeType, ...]) -> graph_index.GraphIndex:
-    """DGL's graph of types."""
     at = {t: i for i, t in enumerate(node_types)}
     src, dst = [at[s] for s, _, _ in edge_types], [at[d] for _, _, d in edge_types]
     return graph_index.from_coo(len(at), src, dst, True)

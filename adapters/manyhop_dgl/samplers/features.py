@@ -16,7 +16,7 @@ from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import batch_key
 from manyhop.sampling import BatchKey
 from manyhop_dgl.graph.frames import frames
-from manyhop_dgl.graph.structure import EdgeDir
+from manyhop_dgl.graph.readers import EdgeDir
 from manyhop_dgl.samplers.arguments import (
     canonical,
     check_name,

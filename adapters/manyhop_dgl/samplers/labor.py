@@ -11,7 +11,7 @@ from dgl.dataloading import LaborSampler as LaborSamplerOfDGL
 from manyhop.arguments import flag
 from manyhop.errors import InputError
 from manyhop.sampling import BatchKey, LaborSpec
-from manyhop_dgl.graph.structure import EdgeDir
+from manyhop_dgl.graph.readers import EdgeDir
 from manyhop_dgl.graph.topology import Topology, check_choice_of_edges
 from manyhop_dgl.samplers.arguments import check_name, freeze_fanouts, integer, read_fanouts
 from manyhop_dgl.samplers.keys import Keys

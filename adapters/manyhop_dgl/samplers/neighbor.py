@@ -17,7 +17,7 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading import batch_key
 from manyhop.sampling import BatchKey
-from manyhop_dgl.graph.structure import EdgeDir
+from manyhop_dgl.graph.readers import EdgeDir
 from manyhop_dgl.graph.topology import check_choice_of_edges
 from manyhop_dgl.samplers.arguments import (
     check_name,

@@ -29,7 +29,7 @@ from manyhop.sampling import (
 from manyhop.sampling.cpu.output import Empty, empty
 from manyhop.sampling.engines import Pending, engine_for, placed_engine
 from manyhop.system.threads import in_forked_children
-from manyhop_dgl.graph.structure import EdgeDir
+from manyhop_dgl.graph.readers import EdgeDir
 from manyhop_dgl.graph.topology import Topology, topology_of
 from manyhop_dgl.samplers.arguments import read_fanouts
 from manyhop_dgl.samplers.tensors import BlockTensors, Hops

@@ -42,7 +42,7 @@ def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
     import dgl
 
     from manyhop_dgl.samplers.blocks import (
-        block_kind,
+        block_schema,
         frames_of_ids,
         index_of_dgl,
         make_column,
@@ -91,8 +91,8 @@ def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
                 edges[-1]._columns["edge_mask"] = make_column(edge_masks[name])
         return edges
 
-    kind = block_kind(tuple(node_types), canonical)
-    return kind.block(structure, node_frames, edge_frames, lazy=relation is not index_of_dgl)
+    schema = block_schema(tuple(node_types), canonical)
+    return schema.block(structure, node_frames, edge_frames, lazy=relation is not index_of_dgl)
 
 
 def _by_type(value: object, only: str | EdgeType) -> Any:

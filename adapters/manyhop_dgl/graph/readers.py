@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 EdgeDir = Literal["in", "out"]
 
 
-class Structure(Protocol):
-    """What a topology is read from: DGL's own graph (``DGLStructure``), or the tables of a ``manyhop_dgl.Graph``."""
+class GraphReader(Protocol):
+    """What a topology is read from: DGL's own graph (``DGLGraphReader``), or the tables of a ``manyhop_dgl.Graph``."""
 
     @property
     def owner(self) -> object:
@@ -49,7 +49,7 @@ class Structure(Protocol):
         """Name -> data, of the edges of one canonical type."""
 
 
-class DGLStructure:
+class DGLGraphReader:
     """The edges of a ``DGLGraph``, and their data."""
 
     def __init__(self, g: DGLGraph) -> None:
@@ -109,7 +109,7 @@ class DGLStructure:
 
 
 class Tables:
-    """The edges of a graph. ``structure_of`` reads topologies from it."""
+    """The edges of a graph. ``reader_of`` reads topologies from it."""
 
     def __init__(self, graph: Graph, idtype: torch.dtype) -> None:
         self.graph, self.idtype = graph, idtype
@@ -140,7 +140,7 @@ class Tables:
 
 
 @dataclass(frozen=True)
-class OwnStructure:
+class TablesReader:
     """How ``topology_of`` reads a ``manyhop_dgl.Graph``."""
 
     tables: Tables
