@@ -45,7 +45,7 @@ def capture(
         watch: objects that the step reads and that may change, such as the arguments of a script: their attributes or
             entries are numbers, strings, tensors, or lists and dictionaries of these.
         verify: every how many replays the same step also runs eagerly from the same state, and results, gradients and
-            parameters are compared. By default, that are the first two replays of each graph and as many later ones
+            parameters are compared. By default, these are the first two replays of each graph and as many later ones
             as take 1 % of the time; 0: none.
 
     Returns:
@@ -53,8 +53,7 @@ def capture(
 
     Raises:
         InputError: ``step`` is no function of one argument, or ``watch`` or ``verify`` are wrong; or, when the first
-            batch comes, that batch is not padded,
-            or its graphs on a GPU belong to a build of DGL with CUDA.
+            batch comes, that batch is not padded, or its graphs on a GPU belong to a build of DGL with CUDA.
         StaleStepError: by the step, after a replay that computed something else than the eager step.
     """
     return CapturedStep(step, _BatchLayout(), watch=watch, verify=verify)

@@ -19,7 +19,7 @@ from manyhop_pyg import NeighborLoader, capture
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-    "adam": lambda p: torch.optim.Adam(p, lr=0.05, fused=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.02, fused=True),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.02, fused=True),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
 }

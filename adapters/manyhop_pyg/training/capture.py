@@ -41,7 +41,7 @@ def capture(
         watch: objects that the step reads and that may change, such as the arguments of a script: their attributes or
             entries are numbers, strings, tensors, or lists and dictionaries of these.
         verify: every how many replays the same step also runs eagerly from the same state, and results, gradients and
-            parameters are compared. By default, that are the first two replays of each graph and as many later ones
+            parameters are compared. By default, these are the first two replays of each graph and as many later ones
             as take 1 % of the time; 0: none.
 
     Returns:
