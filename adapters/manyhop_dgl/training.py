@@ -80,7 +80,7 @@ class _BatchLayout:
         """Return the tensors of structures, frames and containers; and types, names and numbers of nodes, and the
         values of what is no tensor."""
         tensors: list[Tensor] = []
-        others: list[Any] = []
+        others: list[object] = []
         _read(batch, tensors, others)
         return tensors, tuple(others)
 
@@ -90,7 +90,7 @@ class _BatchLayout:
         return _mapped(batch, lambda tensor: next(new))
 
 
-def _read(value: object, tensors: list[Tensor], others: list[Any]) -> None:
+def _read(value: object, tensors: list[Tensor], others: list[object]) -> None:
     """Add the tensors of a value, and all else that a step may depend on."""
     if isinstance(value, Tensor):
         tensors.append(value)
@@ -126,7 +126,7 @@ def _is_on_torch(g: dgl.DGLGraph) -> bool:
     return type(g._graph) is not HeteroGraphIndex
 
 
-def _read_graph(g: dgl.DGLGraph, tensors: list[Tensor], others: list[Any]) -> None:
+def _read_graph(g: dgl.DGLGraph, tensors: list[Tensor], others: list[object]) -> None:
     others += (type(g), *g.canonical_etypes)
     if _is_on_torch(g):
         for relation in g._graph.relations:
@@ -136,7 +136,7 @@ def _read_graph(g: dgl.DGLGraph, tensors: list[Tensor], others: list[Any]) -> No
         tensors += [column.data for column in frame._columns.values()]
 
 
-def _read_blocks(blocks: BlockTensors, tensors: list[Tensor], others: list[Any]) -> None:
+def _read_blocks(blocks: BlockTensors, tensors: list[Tensor], others: list[object]) -> None:
     def note(tensor: Tensor) -> Tensor:
         tensors.append(tensor)
         return tensor

@@ -66,7 +66,7 @@ def gspmm(gidx: HeteroAdjacency, op: str, reduce_op: str, lhs: Tensor, rhs: Tens
     return (weighted_means if reduce_op == "mean" else weighted_sums)(adjacency, lhs, rhs)
 
 
-def is_mean(g: dgl.DGLGraph, op: str, reduce_op: str, lhs: Any, rhs: Any) -> bool:
+def is_mean(g: dgl.DGLGraph, op: str, reduce_op: str, lhs: object, rhs: Tensor | None) -> bool:
     """Whether :func:`mean` computes this."""
     return reduce_op == "mean" and isinstance(lhs, Tensor) and is_sum(g._graph, op, "sum", lhs, rhs)
 
@@ -76,12 +76,12 @@ def mean(g: dgl.DGLGraph, op: str, reduce_op: str, lhs: Tensor, rhs: Tensor | No
     return gspmm(g._graph, op, reduce_op, lhs, rhs)
 
 
-def is_softmax(gidx: HeteroAdjacency, logits: Tensor, eids: Any = dgl.base.ALL, norm_by: str = "dst") -> bool:
+def is_softmax(gidx: HeteroAdjacency, logits: Tensor, eids: object = dgl.base.ALL, norm_by: str = "dst") -> bool:
     """Whether :func:`edge_softmax` computes this."""
     return is_all(eids) and len(gidx.relations) == 1 and logits.is_floating_point()
 
 
-def edge_softmax(gidx: HeteroAdjacency, logits: Tensor, eids: Any = dgl.base.ALL, norm_by: str = "dst") -> Tensor:
+def edge_softmax(gidx: HeteroAdjacency, logits: Tensor, eids: object = dgl.base.ALL, norm_by: str = "dst") -> Tensor:
     """Normalize scores of edges: ``dgl.backend.edge_softmax`` where :func:`is_softmax`.
 
     Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from dgl import DGLGraph
 from dgl.nn.pytorch.conv.gatconv import GATConv
 from dgl.nn.pytorch.conv.sageconv import SAGEConv
 from torch import Tensor, nn
@@ -15,12 +16,12 @@ from manyhop_dgl_cuda.index import TorchGraphIndex
 from manyhop_dgl_cuda.message_passing import check_dtypes
 
 
-def is_sage(layer: Any, graph: Any, feat: Any, edge_weight: Any = None) -> bool:
+def is_sage(layer: SAGEConv, graph: DGLGraph, feat: object, edge_weight: object = None) -> bool:
     """Whether :func:`sage` computes this: means without weights."""
     return type(layer) is SAGEConv and layer._aggre_type == "mean" and edge_weight is None and _has_rows(graph, feat)
 
 
-def sage(layer: SAGEConv, graph: Any, feat: Tensor, edge_weight: None = None) -> Tensor:
+def sage(layer: SAGEConv, graph: DGLGraph, feat: Tensor, edge_weight: None = None) -> Tensor:
     """Average the sources of each destination: ``SAGEConv.forward`` where :func:`is_sage`.
 
     Args:
@@ -43,7 +44,7 @@ def sage(layer: SAGEConv, graph: Any, feat: Tensor, edge_weight: None = None) ->
     return out if layer.norm is None else layer.norm(out)
 
 
-def is_gat(layer: Any, graph: Any, feat: Any, edge_weight: Any = None, get_attention: bool = False) -> bool:
+def is_gat(layer: GATConv, graph: DGLGraph, feat: Any, edge_weight: object = None, get_attention: bool = False) -> bool:
     """Whether :func:`gat` computes this: the attention is neither dropped out, nor weighted, nor asked for."""
     return (
         type(layer) is GATConv
@@ -58,7 +59,7 @@ def is_gat(layer: Any, graph: Any, feat: Any, edge_weight: Any = None, get_atten
     )
 
 
-def gat(layer: GATConv, graph: Any, feat: Tensor, edge_weight: None = None, get_attention: bool = False) -> Tensor:
+def gat(layer: GATConv, graph: DGLGraph, feat: Tensor, edge_weight: None = None, get_attention: bool = False) -> Tensor:
     """Attend to the sources of each destination: ``GATConv.forward`` where :func:`is_gat`.
 
     Args:
@@ -86,7 +87,7 @@ def gat(layer: GATConv, graph: Any, feat: Tensor, edge_weight: None = None, get_
     return layer.activation(out) if layer.activation else out
 
 
-def _has_rows(graph: Any, feat: Any) -> bool:
+def _has_rows(graph: DGLGraph, feat: object) -> bool:
     """Whether features are those of the sources of a graph with one edge type, of which the first are destinations."""
     gidx = graph._graph
     if type(gidx) is not TorchGraphIndex or len(gidx.ends) != 1 or not isinstance(feat, Tensor):

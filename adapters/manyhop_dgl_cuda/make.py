@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from dgl import DGLError, graph_index
 from dgl.backend import from_dgl_nd, to_dgl_nd
 from dgl.backend import to_backend_ctx as from_ctx
 from dgl.heterograph_index import HeteroGraphIndex
+from dgl.ndarray import NDArray
 from torch import Tensor
 
 from manyhop.errors import InputError
@@ -61,7 +61,7 @@ def from_csr(
 
 
 def from_relations(
-    metagraph: graph_index.GraphIndex, rel_graphs: Sequence[TorchGraphIndex], num_nodes_per_type: Any
+    metagraph: graph_index.GraphIndex, rel_graphs: Sequence[TorchGraphIndex], num_nodes_per_type: NDArray | None
 ) -> TorchGraphIndex:
     """Make a graph of graphs of one edge type: ``create_heterograph_from_relations``."""
     _check_devices(rel_graphs)
@@ -113,15 +113,17 @@ def disjoint_union(metagraph: graph_index.GraphIndex, graphs: Sequence[TorchGrap
 
 
 def to_block(
-    gidx: TorchGraphIndex, dst_nodes: Sequence[Any], include_dst_in_src: bool, src_nodes: Sequence[Any]
-) -> tuple[TorchGraphIndex, list[Any], list[Any]]:
+    gidx: TorchGraphIndex, dst_nodes: Sequence[NDArray], include_dst_in_src: bool, src_nodes: Sequence[NDArray]
+) -> tuple[TorchGraphIndex, list[NDArray], list[NDArray]]:
     """Make a block: ``_CAPI_DGLToBlock``, with DGL's arrays."""
     given = [from_dgl_nd(t) for t in dst_nodes], include_dst_in_src, [from_dgl_nd(t) for t in src_nodes]
     block, sources, edges = subgraphs.to_block(gidx, *given)
     return block, [to_dgl_nd(t) for t in sources], [to_dgl_nd(t) for t in edges]
 
 
-def in_subgraph(gidx: TorchGraphIndex, nodes: Sequence[Any], relabel_nodes: bool) -> subgraphs.Induced[TorchGraphIndex]:
+def in_subgraph(
+    gidx: TorchGraphIndex, nodes: Sequence[NDArray], relabel_nodes: bool
+) -> subgraphs.Induced[TorchGraphIndex]:
     """Take the edges into some nodes, by node type: ``_CAPI_DGLInSubgraph``."""
     ids = [from_dgl_nd(t) for t in nodes]
     edges = [gidx.in_edges(i, ids[dst])[2] for i, (_, dst) in enumerate(gidx.ends)]
@@ -129,7 +131,7 @@ def in_subgraph(gidx: TorchGraphIndex, nodes: Sequence[Any], relabel_nodes: bool
 
 
 def out_subgraph(
-    gidx: TorchGraphIndex, nodes: Sequence[Any], relabel_nodes: bool
+    gidx: TorchGraphIndex, nodes: Sequence[NDArray], relabel_nodes: bool
 ) -> subgraphs.Induced[TorchGraphIndex]:
     """Take the edges out of some nodes, by node type: ``_CAPI_DGLOutSubgraph``."""
     ids = [from_dgl_nd(t) for t in nodes]

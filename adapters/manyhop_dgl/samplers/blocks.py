@@ -305,7 +305,7 @@ class _BlockSchema:
         block.__dict__.update(self.attributes, **parts)
         return block
 
-    def _index(self, structure: Callable[[], tuple[list[Any], list[int]]]) -> Any:
+    def _index(self, structure: Callable[[], tuple[list[Any], list[int]]]) -> heterograph_index.HeteroGraphIndex:
         relations, num_nodes = structure()
         if not isinstance(relations[0], heterograph_index.HeteroGraphIndex):
             from manyhop_dgl_cuda.index import TorchGraphIndex
@@ -334,7 +334,7 @@ def relation_maker(device: torch.device) -> Callable[[int, int, Tensor, Tensor],
     return Adjacency.from_csc
 
 
-def index_of_dgl(num_src: int, num_dst: int, indptr: Tensor, sources: Tensor) -> Any:
+def index_of_dgl(num_src: int, num_dst: int, indptr: Tensor, sources: Tensor) -> heterograph_index.HeteroGraphIndex:
     ids = counting(sources.numel(), sources.dtype, sources.device)
     return heterograph_index._CAPI_DGLHeteroCreateUnitGraphFromCSR(
         2, num_src, num_dst, to_dgl_nd(indptr), to_dgl_nd(sources), to_dgl_nd(ids), _FORMATS, True
