@@ -7,13 +7,14 @@ import functools
 import time
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import RankError
+from manyhop.features.requests import RowRequest
 from manyhop.ranks import control
 from manyhop.ranks.world import World
 
@@ -113,10 +114,15 @@ def has_reason(header: Tensor) -> bool:
     return bool(header[_HEAD] != 0)
 
 
-def signature_of(requests: Sequence[Any]) -> int:
+def shared_ids(request: RowRequest) -> tuple[int, int, int]:
+    """Return a key that is equal for requests whose rows are at the same places: their ids are sorted once."""
+    return id(request.index), request.source.num_rows, id(request.source.hot)
+
+
+def signature_of(requests: Sequence[RowRequest]) -> int:
     """Return a number that differs for requests for other tensors, and for such as share indices in another way."""
     first: dict[tuple[int, int, int], int] = {}
-    groups = [first.setdefault((id(r.index), r.source.num_rows, id(r.source.hot)), k) for k, r in enumerate(requests)]
+    groups = [first.setdefault(shared_ids(request), k) for k, request in enumerate(requests)]
     return _checksum(tuple((r.name, r.source.shape, r.source.dtype, k) for r, k in zip(requests, groups, strict=True)))
 
 
@@ -157,10 +163,29 @@ def _text(header: Tensor) -> str:
     return bytes(words.view(torch.uint8).tolist()).rstrip(b"\0").decode(errors="ignore")
 
 
-class ExchangeFailure:
-    """Base of exchanges: after a failure, an exchange is closed on all ranks."""
+@dataclass
+class Traffic:
+    """Rows that exchanges have moved."""
+
+    bytes_received: int = 0
+    """Bytes of rows from other nodes or ranks."""
+    rows_received: int = 0
+    """Ids requested from other nodes or ranks, each once per exchange."""
+    rows_cached: int = 0
+    """Ids of other nodes or ranks whose rows were cached."""
+
+    def add(self, rows: int, row_bytes: int, cached: int) -> None:
+        """Add the rows of one index, with the bytes of a row of all of its tensors."""
+        self.rows_received += rows
+        self.bytes_received += rows * row_bytes
+        self.rows_cached += cached
+
+
+class RowExchange:
+    """Base of the exchanges of hosts and GPUs: after a failure, an exchange is closed on all ranks."""
 
     world: World
+    traffic: Traffic
     _name: str
     _store_key: str
     """Key of the exchange in the ranks' store: the same on all ranks, unique per exchange."""
@@ -188,11 +213,22 @@ class ExchangeFailure:
     def rest(self) -> None:
         """Give back what other exchanges may use until the next call."""
 
+    def close(self) -> None:
+        """End the exchange on this rank."""
+        self._ended = self._ended or RankError(f"{self._name}: the exchange is closed.")
+
+    def leave(self) -> None:
+        """Close at the end of the run, whatever the other ranks do."""
+        self.close()
+
+    def _require_open(self) -> None:
+        if self._ended is not None:
+            raise RankError(str(self._ended), ranks=self._ended.ranks)
+
     @contextlib.contextmanager
     def _failing(self, tag: Tag) -> Iterator[None]:
         """End the exchange on all ranks if the body raises, unless all ranks raise alike."""
-        if self._ended is not None:
-            raise RankError(str(self._ended), ranks=self._ended.ranks)
+        self._require_open()
         try:
             yield
         except self._of_all:

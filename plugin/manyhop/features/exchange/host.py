@@ -6,19 +6,19 @@ import contextlib
 import itertools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from manyhop.errors import FeatureError, RankError
+from manyhop.errors import FeatureError
 from manyhop.features.buffers import BufferPool
 from manyhop.features.exchange.headers import (
-    ExchangeFailure,
+    RowExchange,
     Status,
     Tag,
+    Traffic,
     compare_headers,
     make_headers,
     signature_of,
@@ -31,19 +31,7 @@ from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.ranks.world import World, init
 
 
-@dataclass
-class Traffic:
-    """What exchanges have moved."""
-
-    bytes_received: int = 0
-    """Bytes of rows from other nodes."""
-    rows_received: int = 0
-    """Ids that other nodes were asked for, each once per exchange."""
-    rows_cached: int = 0
-    """Ids of other nodes that the cache had."""
-
-
-class Exchange(ExchangeFailure):
+class Exchange(RowExchange):
     """Gathers rows from the nodes that have them. All ranks make it, and call it in lockstep.
 
     One exchange answers all requests of all ranks for one batch: ids that this node has are read from its memory, those
@@ -108,8 +96,7 @@ class Exchange(ExchangeFailure):
 
     def begin(self) -> None:
         """Before the first exchange of an epoch: wait until the others know that this rank has left the one before."""
-        if self._ended is not None:
-            raise RankError(str(self._ended), ranks=self._ended.ranks)
+        self._require_open()
         last, self._last = self._last, None
         if last is not None:
             with self._failing((-1, -1)):
@@ -130,14 +117,10 @@ class Exchange(ExchangeFailure):
 
         group, self._group = self._group, None
         self._giver.shutdown(wait=False)
-        self._ended = self._ended or RankError(f"{self._name}: the exchange is closed.")
+        super().close()
         if group is not None and (self._last is None or self._last.is_completed()):
             with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # the default group is gone already
                 dist.destroy_process_group(group)
-
-    def leave(self) -> None:
-        """At the end of the run: the same, whatever the other ranks do."""
-        self.close()
 
     # The steps of an exchange
 
@@ -171,7 +154,7 @@ class Exchange(ExchangeFailure):
         giving.result()
         for r, width in zip(routes, widths, strict=True):
             r.copy_repeated(nodes)
-            self._count(r, width)
+            self.traffic.add(sum(r.count(other) for other in others), width, r.count(nodes))
 
     def _question(self, routes: list[Routes], rank: int, dtype: torch.dtype) -> Tensor:
         """What to ask a rank for: the number of rows of each index, then the rows. ``[words]`` of a dtype."""
@@ -192,13 +175,6 @@ class Exchange(ExchangeFailure):
         while works:
             works.pop().wait()
         return asked
-
-    def _count(self, r: Routes, width: int) -> None:
-        nodes = self.world.num_nodes
-        rows = sum(r.count(node) for node in range(nodes) if node != self.world.node)
-        self.traffic.rows_received += rows
-        self.traffic.bytes_received += rows * width
-        self.traffic.rows_cached += r.count(nodes)
 
     # Headers
 

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError
 from manyhop.features.buffers import BufferPool
-from manyhop.features.requests import RowRequest
-from manyhop.features.sources import ShardedRows, Shards
+from manyhop.features.exchange.headers import shared_ids
+from manyhop.features.requests import RowRequest, out_of_range
+from manyhop.features.sources import ShardedRows
 
 # What one rank sends another at a time. Measured: with cores for all threads, as much as the cache of a core holds;
 # otherwise every part costs changes of the thread.
@@ -227,7 +228,7 @@ def find_routes(requests: Sequence[RowRequest], pool: BufferPool) -> tuple[list[
     outs = []
     for request in requests:
         source: ShardedRows = request.source
-        key = (id(request.index), source.num_rows, id(source.hot))
+        key = shared_ids(request)
         first.setdefault(key, request)
         outs.append(pool.empty((request.index.numel(), *source.shape[1:]), source.dtype))
         tables.setdefault(key, []).append(Table(source, outs[-1]))
@@ -266,12 +267,5 @@ def _route(request: RowRequest, tables: list[Table], pool: BufferPool) -> Routes
         positions.data_ptr(),
     )
     if bad >= 0:
-        raise _out_of_range(request, int(index[bad]), bad, shards)
+        raise out_of_range(request, bad, shards.num_rows)
     return Routes(tables, offsets.tolist(), rows, positions)
-
-
-def _out_of_range(request: RowRequest, id: int, position: int, shards: Shards) -> FeatureError:
-    return FeatureError(
-        f"Expected indices in [0, {shards.num_rows}) for {request.name}, got {id} (at position {position}). Give it a "
-        "row for every node or edge of the graph."
-    )

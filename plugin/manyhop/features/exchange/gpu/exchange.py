@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop.errors import FeatureError, RankError
+from manyhop.errors import FeatureError
 from manyhop.features.buffers import BufferPool
 from manyhop.features.exchange.gpu.connections import Peers, connections
 from manyhop.features.exchange.gpu.flight import MOST_GROUPS, NEEDS, Flight, ScratchBuffer
@@ -22,14 +22,14 @@ from manyhop.features.exchange.gpu.transfer import Buffers, Transfer, enqueue_se
 from manyhop.features.exchange.headers import (
     HEADER_WORDS,
     ExchangeEndedError,
-    ExchangeFailure,
+    RowExchange,
     Status,
     Tag,
+    Traffic,
     compare_headers,
     has_reason,
     make_headers,
 )
-from manyhop.features.exchange.host import Traffic
 from manyhop.features.requests import RowRequest, out_of_range
 from manyhop.features.sources import DistributedRows, HotRows
 from manyhop.features.visits import CACHE_TAG, require_gpu_memory
@@ -41,7 +41,7 @@ _ASKS = int(Status.ASKS)
 _OUT_OF_RANGE = "FeatureError: a row number is out of range"
 
 
-class GPUExchange(ExchangeFailure):
+class GPUExchange(RowExchange):
     """Gather rows from the GPUs that own them, over NCCL. All ranks create it, and call it in lockstep.
 
     One exchange serves all requests of all ranks for one batch. The GPU sorts the ids by owner rank, and removes
@@ -161,8 +161,7 @@ class GPUExchange(ExchangeFailure):
 
     def begin(self) -> None:
         """Begin an epoch: wait until the other ranks have received the end of the previous one."""
-        if self._ended is not None:
-            raise RankError(str(self._ended), ranks=self._ended.ranks)
+        self._require_open()
         if self._connections is not None and self._connections.forgive(self._turn_key):
             with self._failing((-1, -1)), self._on_device():
                 self._connect()
@@ -177,11 +176,7 @@ class GPUExchange(ExchangeFailure):
         """Refuse further exchanges. All ranks call it."""
         self.rest()
         self._pattern = None  # and the tensors that it keeps
-        self._ended = self._ended or RankError(f"{self._name}: the exchange is closed.")
-
-    def leave(self) -> None:
-        """Close at the end of the run, whatever the other ranks do."""
-        self.close()
+        super().close()
 
     def rest(self) -> None:
         """Let other exchanges have the communicator until the next call. All ranks do so after the same exchange."""
@@ -255,7 +250,9 @@ class GPUExchange(ExchangeFailure):
             raise
         transfer.send_rest(needs)
         transfer.finish()
-        self._count(groups)
+        for group in groups:
+            ends = group.ends
+            self.traffic.add(ends[-3] - ends[0], sum(group.widths), ends[-1] - ends[-2])
 
     def _process_report(self, groups: list[Group], signature: int, tag: Tag) -> list[int]:
         """Process the report of the headers, and learn from it for the next exchanges.
@@ -293,14 +290,6 @@ class GPUExchange(ExchangeFailure):
                 header.copy_(make_headers(Status.FAILED, tag, signature, _OUT_OF_RANGE, [0])[0])
         headers.insert(self.world.rank, make_headers(Status.ASKS, tag, signature, "", [0])[0])
         compare_headers(self._name, torch.stack(headers), self.world.rank, tag)
-
-    def _count(self, groups: list[Group]) -> None:
-        for group in groups:
-            ends = group.ends
-            rows = ends[-3] - ends[0]
-            self.traffic.rows_received += rows
-            self.traffic.bytes_received += rows * sum(group.widths)
-            self.traffic.rows_cached += ends[-1] - ends[-2]
 
     def _announce(self, status: Status, tag: Tag, text: str) -> _Announcement:
         """Take part in an exchange without requests, with this status. Does not wait for it."""

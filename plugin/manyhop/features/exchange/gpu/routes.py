@@ -13,7 +13,7 @@ from torch import Tensor
 
 from manyhop.features.exchange.gpu.flight import IDS, LENGTHS, NEEDS, Flight, ScratchBuffer
 from manyhop.features.exchange.gpu.quota import Shares
-from manyhop.features.exchange.headers import Status, Tag, signature_of
+from manyhop.features.exchange.headers import Status, Tag, shared_ids, signature_of
 from manyhop.features.kernels.routes import TILE, mark, place
 from manyhop.features.requests import RowRequest
 from manyhop.features.sources import DistributedRows, HotRows
@@ -57,7 +57,7 @@ class Pattern:
         groups: dict[tuple[int, int, int], Shared] = {}
         for k, request in enumerate(requests):
             source: DistributedRows = request.source
-            group = groups.setdefault((self._indices[k], source.num_rows, id(source.hot)), Shared([], [], [], [], []))
+            group = groups.setdefault(shared_ids(request), Shared([], [], [], [], []))
             group.members.append(k)
             group.sources.append(source)
             group.widths.append(source.row_bytes)
