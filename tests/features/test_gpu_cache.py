@@ -150,3 +150,9 @@ def test_visits_of_rows_that_do_not_exist_are_left_to_the_gather() -> None:
     visits, source = Visits(CPU), torch.randn(10, 4)
     visits.add([RowRequest(source, torch.tensor([3, 10, 3, -11]))])
     assert [ids.tolist() for _, ids in visits.hottest(1.0)] == [[3]]
+
+
+def test_a_row_of_more_batches_than_a_byte_counts_stays_the_hottest() -> None:
+    visits = visited([[3]] * 258 + [[5]] * 9, torch.randn(10, 4))
+    assert visits.rows == 267
+    assert visits.hottest(0.1)[0][1].tolist() == [3]
