@@ -138,7 +138,7 @@ def test_the_driver_is_asked_and_what_it_does_not_know_is_left_out(monkeypatch):
     handles = ["a", "b"]
     stand_in = SimpleNamespace(
         NVMLError=NVMLError,
-        NVML_P2P_CAPS_INDEX_READ=0,
+        NVML_P2P_CAPS_INDEX_READ=(0,),  # as in pynvml
         NVML_P2P_STATUS_OK=0,
         nvmlInit=lambda: None,
         nvmlShutdown=lambda: None,
@@ -148,7 +148,7 @@ def test_the_driver_is_asked_and_what_it_does_not_know_is_left_out(monkeypatch):
         nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}",
         nvmlDeviceGetName=lambda handle: "NVIDIA H100",
         nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=80, free=79),
-        nvmlDeviceGetP2PStatus=lambda a, b, kind: 0 if a == "a" else raises(),
+        nvmlDeviceGetP2PStatus=lambda a, b, kind: 0 if (a, kind) == ("a", 0) else raises(),
         nvmlDeviceGetMaxPcieLinkGeneration=lambda handle: 5 if handle == "a" else raises(),
         nvmlDeviceGetMaxPcieLinkWidth=lambda handle: 16,
         nvmlDeviceGetCudaComputeCapability=lambda handle: (9, 0),

@@ -63,7 +63,7 @@ def _gpu(index: int, handles: list[Any]) -> GPU:
     import pynvml
 
     handle, memory = handles[index], pynvml.nvmlDeviceGetMemoryInfo(handles[index])
-    readable, ok = pynvml.NVML_P2P_CAPS_INDEX_READ, pynvml.NVML_P2P_STATUS_OK
+    readable, ok = 0, pynvml.NVML_P2P_STATUS_OK  # NVML_P2P_CAPS_INDEX_READ, which pynvml has as a tuple
     peers = [
         pynvml.nvmlDeviceGetUUID(other)
         for other in handles
