@@ -174,6 +174,7 @@ def fail_with_rows_under_way(arrived):
         loader.exchange._exchange = _break
         with pytest.raises(RankError):
             loader.batch(1)
+        assert loader.steps.rows_under_way() is not arrived
         seen = [len(aborted), loader.steps.lacks_rows]
     loader.steps.close()
     control.exchange("all have raised", {}, timeout=100.0)

@@ -116,3 +116,23 @@ def leave_early():
 def test_an_early_break_is_no_fault(launcher):
     for result in launcher.start(leave_early, world_size=2).wait(LATEST):
         assert (result.exit_code, result.output) == (0, "")
+
+
+def wait_for_rows(under_way, seconds):
+    """Rank 1 is stuck where it makes its first batch; the step of rank 0 may need its rows."""
+    rank = manyhop.init().rank
+    loader = Loader(1, TIMEOUT, first_takes=seconds if rank == CULPRIT else 0.0, under_way=under_way)
+    for _ in loader:
+        time.sleep(0.0 if rank == CULPRIT else seconds)
+
+
+def test_a_step_that_waits_for_rows_of_a_rank_that_is_stuck_is_ended(launcher):
+    result = launcher.start(wait_for_rows, True, 1000.0, world_size=2).wait(LATEST)[0]
+    assert result.exit_code == 1
+    assert "rank 0 cannot go on" in result.output
+    assert "rank 1 did not come to the next batch for 8 s, while others need it" in result.output
+
+
+def test_a_step_without_rows_under_way_may_last(launcher):
+    results = launcher.start(wait_for_rows, False, 2.5 * TIMEOUT, world_size=2).wait(LATEST)
+    assert [result.exit_code for result in results] == [0, 0], results

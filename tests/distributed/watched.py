@@ -8,13 +8,17 @@ from manyhop.ranks.watch import Watch, monitor
 class Loader:
     """Hands out numbers, as a loader hands out batches."""
 
-    def __init__(self, batches, timeout=6.0, fail_at=None, first_takes=0.0):
+    def __init__(self, batches, timeout=6.0, fail_at=None, first_takes=0.0, under_way=False):
         self._batches, self._fail_at, self._first_takes = batches, fail_at, first_takes
         self._watch = Watch("Loader", timeout=timeout)
-        self._epoch = 0
+        self._epoch, self._under_way = 0, under_way
+
+    def rows_under_way(self):
+        return self._under_way
 
     def __iter__(self):
-        return Batches(self._watch.begin(self._epoch), self._batches, self._fail_at, self._first_takes)
+        iteration = self._watch.begin(self._epoch, rows_under_way=self.rows_under_way)
+        return Batches(iteration, self._batches, self._fail_at, self._first_takes)
 
 
 class Batches:

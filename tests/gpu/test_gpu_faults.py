@@ -119,6 +119,27 @@ def test_the_rank_at_fault_is_named_in_bounded_time(start_on_all_gpus, placement
         assert results[1].exit_code == {"kill": -9, "break": 0}.get(fault, 1), case
 
 
+def send_no_rows():
+    """Rank 1 announces its part of an exchange, and sends no rows: the other's step waits for them on its GPU."""
+    from manyhop.features.exchange.gpu.transfer import Transfer
+
+    faulthandler.dump_traceback_later(STACKS_AFTER)
+    rank = manyhop.init().rank
+    loader = make_loader("distributed", num_workers=1)
+    for epoch in range(1000):
+        for i, batch in enumerate(loader):
+            if (rank, epoch, i) == (1, 4, 1):
+                Transfer.send_ahead = lambda self: time.sleep(1000)
+            batch.x.sum().item()
+
+
+def test_a_step_that_waits_for_rows_of_a_living_rank_is_ended(start_on_all_gpus):
+    (results,) = run_some_at_once(start_on_all_gpus, [(send_no_rows,)])
+    for other in (result for rank, result in enumerate(results) if rank != 1):
+        assert other.exit_code == 1, described(results)
+        assert "rank 1" in other.output, described(results)
+
+
 def compare_epochs(placement, num_seeds):
     """Whole epochs, and some that all ranks leave early: batches here and on the CPU, and how many."""
     faulthandler.dump_traceback_later(STACKS_AFTER)

@@ -76,7 +76,9 @@ class Ranks:
             steps = self._lockstep.begin(epoch, rounds)
         if is_new:
             self._end_with_run()
-        return steps, self._watch.begin(epoch) if steps is None else self._watch.begin(epoch, steps.close)
+        if steps is None:
+            return None, self._watch.begin(epoch)
+        return steps, self._watch.begin(epoch, steps.close, steps.rows_under_way)
 
     def begun(self, iterator: EpochIterator) -> None:
         """The iteration can go on; it ends with the run at the latest."""

@@ -207,6 +207,10 @@ class RowExchange:
         """The error that ended the exchange, if one has."""
         return self._ended
 
+    def rows_under_way(self) -> bool:
+        """Return whether rows that were handed out have not come to this rank's GPU yet."""
+        return False
+
     def release(self) -> None:
         """After a failure, stop waiting for rows on this rank's GPU."""
 

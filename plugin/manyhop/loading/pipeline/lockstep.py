@@ -76,6 +76,10 @@ class Steps:
         """Whether rows of a batch that was handed out did not come."""
         return self._exchange.lacks_rows
 
+    def rows_under_way(self) -> bool:
+        """Return whether rows of a batch that was handed out have not come yet."""
+        return self._exchange.rows_under_way()
+
     @contextmanager
     def batch(self, number: int) -> Iterator[None]:
         """The body makes batch ``number`` of this rank, from 0, or a part of it, and may gather rows.

@@ -44,12 +44,18 @@ class Watch:
             self._loop = self._monitor.add(name, timeout)
             weakref.finalize(self, self._loop.drop).atexit = False
 
-    def begin(self, epoch: int, leave: Callable[[], None] = _do_nothing) -> Iteration:
+    def begin(
+        self,
+        epoch: int,
+        leave: Callable[[], None] = _do_nothing,
+        rows_under_way: Callable[[], bool] | None = None,
+    ) -> Iteration:
         """A new iteration over the loader begins; the one before, if it is not done, has been left.
 
         Args:
             epoch: its number.
             leave: ends what other ranks may wait for in this iteration; called if they are at fault.
+            rows_under_way: a method that tells whether rows of a batch that was handed out have not come yet.
 
         Raises:
             InputError: the run that the loader was made in has ended.
@@ -64,6 +70,7 @@ class Watch:
         if loop.at[3] != "out":
             loop.leave("left")
         loop.thread = threading.get_ident()
+        loop.rows_under_way = weakref.WeakMethod(rows_under_way) if rows_under_way is not None else lambda: None
         loop.at = (loop.at[0] + 1, epoch, 0, "making")
         iteration = Iteration(self, loop, monitor)
         iteration.check(leave)

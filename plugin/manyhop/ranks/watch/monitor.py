@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from queue import Empty, SimpleQueue
@@ -45,7 +46,7 @@ class Loop:
     """Where this rank stands in one loader. Written by the loop's thread or a finaliser, read by others: no locks."""
 
     def __init__(self, number: int, name: str, timeout: float) -> None:
-        self.number, self.name, self.silence = number, name, silence_of(timeout)
+        self.number, self.name, self.silence, self.timeout = number, name, silence_of(timeout), timeout
         self.at: tuple[int, int, int, str] = (0, 0, 0, "out")
         """Iteration, epoch, batches received, phase."""
         self.ends: tuple[End, ...] = ()
@@ -55,6 +56,8 @@ class Loop:
         """Whether a fault may concern this loop."""
         self.thread = 0
         self.dropped = False
+        self.rows_under_way: Callable[[], Callable[[], bool] | None] = lambda: None
+        """A weak reference to what tells whether rows of a batch that was handed out have not come yet."""
 
     def leave(self, kind: str, text: str = "", ranks: tuple[int, ...] = ()) -> None:
         iteration, epoch, received, _ = self.at
@@ -228,17 +231,23 @@ class Monitor:
                 silence = self._silence(loop)
                 loop.trouble = loop.trouble or store_silent > silence
                 if idle > silence + min(_GRACE, silence / 2) and not self._over.is_set():
-                    self._end_if_hopeless(loop)
+                    lacks_rows = loop.rows_under_way() if idle > loop.timeout else None
+                    late = lacks_rows is not None and lacks_rows()
+                    del lacks_rows  # it refers to the exchange
+                    self._end_if_hopeless(loop, loop.timeout if late else None)
 
-    def _end_if_hopeless(self, loop: Loop) -> None:
-        """End the process if this rank waits for one that is gone: nothing can interrupt a collective."""
+    def _end_if_hopeless(self, loop: Loop, suspicion: float | None) -> None:
+        """End the process if this rank waits for one that is gone: nothing can interrupt a collective.
+
+        With ``suspicion``, its GPU waits for rows, and ranks that have done nothing for as many seconds count as gone.
+        """
         phase = loop.at[3]
         needs_batch = self._waits or phase == "making"
         if phase == "out" and not self._waits:
             return
         # This rank may be about to leave after the same batch as one that has left, unless it waits or asks for more.
         received = float("inf") if phase == "out" else loop.at[2] - (not needs_batch)
-        fault = self._fault(loop, received)
+        fault = self._fault(loop, received, suspicion)
         if fault is None:
             return
         if phase != "out":

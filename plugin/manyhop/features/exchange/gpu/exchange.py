@@ -353,19 +353,19 @@ class GPUExchange(RowExchange):
         if peers is not None and self._connections is not None:
             self._connections.give_back(peers, broken=True)
             self._broken = peers
-            if not self.released_later or self._have_rows_come():
+            if not self.released_later or not self.rows_under_way():
                 self.release()
 
     def release(self) -> None:
         """Abort the connections of an exchange that has failed: kernels that wait for rows go on without them."""
         broken, self._broken = self._broken, None
         if broken is not None:
-            self.lacks_rows = not self._have_rows_come()
+            self.lacks_rows = self.rows_under_way()
             broken.abort()
 
-    def _have_rows_come(self) -> bool:
-        """Return whether the GPU has all rows of the last call that returned some."""
-        return self._rows_done is None or bool(self._rows_done.query())
+    def rows_under_way(self) -> bool:
+        """Return whether the GPU lacks rows of the last call that returned some."""
+        return self._rows_done is not None and not self._rows_done.query()
 
 
 @dataclass
