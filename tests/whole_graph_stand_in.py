@@ -106,7 +106,7 @@ def install(patch: Any = setattr) -> Binding:
 
     import manyhop.features.exchange.gpu.exchange
     import manyhop.sampling
-    from manyhop.memory.stores import exchanged, places
+    from manyhop.memory.stores import places
     from manyhop.ranks import cuda
     from manyhop.sampling import CPUSampler, EdgeSampler
 
@@ -125,8 +125,7 @@ def install(patch: Any = setattr) -> Binding:
     sys.modules["manyhop.loading.pipeline.gpu"] = SimpleNamespace(GPUPositions=Positions)  # type: ignore[assignment]
     for name, kind in (("GPUSampler", CPUSampler), ("GPUEdgeSampler", EdgeSampler)):
         vars(manyhop.sampling)[name] = make_sampler(kind)
-    for module in (places, exchanged):
-        patch(module, "page_locked", lambda rows: rows)
+    patch(places, "page_locked", lambda rows: rows)
     patch(places, "_there", lambda device, place: CPU)
     return binding
 

@@ -113,7 +113,7 @@ def test_a_gpu_that_the_process_uses_later(launcher):
 def refused(lacks_memory):
     import whole_graph_stand_in
 
-    from manyhop.memory.stores import exchanged
+    from manyhop.memory.stores import places
 
     def refuse(rows):
         raise CapacityError("Expected to pin.")
@@ -121,7 +121,7 @@ def refused(lacks_memory):
     whole_graph_stand_in.install()
     data, _ = make_stores()
     if lacks_memory and manyhop.init().rank == 1:
-        exchanged.page_locked = refuse
+        places.page_locked = refuse
     try:
         load(data)
     except ManyhopError as error:

@@ -5,7 +5,7 @@ import torch
 from torch_geometric.data import Data
 
 import manyhop_pyg
-from manyhop.memory.stores.copies import Copy
+from manyhop.memory.stores.copies import Copy, Kept, forget
 
 
 def test_copies_that_are_current():
@@ -35,3 +35,15 @@ def test_two_loaders_share_them():
     assert [p.place_of("x") for p in places] == ["device", "device"]
     assert places[0].gpu_bytes >= data.x.nbytes > places[1].gpu_bytes
     assert data.x.nbytes <= torch.cuda.memory_allocated() - before < 1.5 * data.x.nbytes
+
+
+def test_what_is_spread_ends_with_the_run_and_copies_do_not():
+    x, device = torch.ones(3), torch.device("cpu")
+    copy, spread, other = Copy.of(x, device), Kept(x).keep("sharded"), Kept(x).keep("distributed")
+    assert Kept.find(x, "sharded") is spread
+    assert Kept.find(x, "distributed") is other
+    assert Copy.find(x, "sharded") is None  # of another kind
+    forget(["sharded", "distributed"])
+    assert Kept.find(x, "sharded") is None
+    assert Kept.find(x, "distributed") is None
+    assert Copy.of(x, device) is copy

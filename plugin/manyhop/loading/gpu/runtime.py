@@ -23,7 +23,7 @@ from manyhop.loading.keys import current_turn
 from manyhop.loading.pipeline import OnStream, Streams, Turn, current_exchange, tensors_in
 from manyhop.loading.which_gpu import on_gpu, warn_if_shared
 from manyhop.memory.places import Place
-from manyhop.memory.stores.exchanged import exchanged_on_gpus
+from manyhop.memory.stores.places import exchanged_on_gpus
 from manyhop.ranks import world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.sampling.engines import CollectiveEngine, collective_backend

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any
+from collections.abc import Collection
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from manyhop.arguments import as_tensor
+from manyhop.memory.places import Place
 from manyhop.memory.stores.checksums import WHOLE_ONCE, checksum
 from manyhop.system.progress import to_device
 
@@ -36,35 +38,57 @@ class Version:
         return not isinstance(self._source, Tensor) or self._source._version == self._version
 
 
-class Copy(Version):
+class Kept(Version):
+    """A tensor or an array whose rows are kept elsewhere, too: once for all loaders of the process."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self._checksum = checksum(value, whole=WHOLE_ONCE)
+
+    @classmethod
+    def find(cls, value: Any, where: torch.device | Place, *, compare: bool = True) -> Self | None:
+        """Return what is kept of the values that a tensor has now; ``compare``: by their checksum, too."""
+        with _lock:
+            found = _kept.get((id(value), where))
+        if not isinstance(found, cls) or not found.is_of(value) or not found.is_current():
+            return None
+        return found if not compare or found._checksum == checksum(value, whole=WHOLE_ONCE) else None
+
+    def keep(self, where: torch.device | Place) -> Self:
+        """Have :meth:`find` return it as long as somebody uses it."""
+        with _lock:
+            _kept[id(self._source), where] = self
+        return self
+
+
+class Copy(Kept):
     """A tensor on a GPU, and what it is a copy of."""
 
     def __init__(self, value: Any, device: torch.device) -> None:
         super().__init__(value)
-        self._checksum = checksum(value, whole=WHOLE_ONCE)
         self.there = to_device(as_tensor("a feature", value).detach(), device, "features")
 
     @staticmethod
     def of(value: Any, device: torch.device) -> Copy:
         """The copy of a tensor on a device: an existing one, if there is one of the values that it has now."""
-        key = id(value), device
         with _lock:
-            copy = _copies.get(key)
-            current = copy is not None and copy.is_of(value) and copy.is_current()
-            if copy is None or not current or copy._checksum != checksum(value, whole=WHOLE_ONCE):
-                copy = _copies[key] = Copy(value, device)
-            return copy
+            return Copy.find(value, device) or Copy(value, device).keep(device)
 
     @staticmethod
     def exists(value: Any, device: torch.device) -> bool:
         """Whether a loader of this process holds a copy on a device that is current."""
-        with _lock:
-            copy = _copies.get((id(value), device))
-            return copy is not None and copy.is_of(value) and copy.is_current()
+        return Copy.find(value, device, compare=False) is not None
 
 
-_copies: weakref.WeakValueDictionary[Any, Copy] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
+_kept: weakref.WeakValueDictionary[tuple[int, torch.device | Place], Kept] = weakref.WeakValueDictionary()
+_lock = threading.RLock()
+
+
+def forget(places: Collection[Place]) -> None:
+    """Find nothing any more that is kept in these places."""
+    with _lock:
+        for key in [key for key in _kept if key[1] in places]:
+            _kept.pop(key, None)
 
 
 def is_movable(value: Any, device: torch.device, *, also_there: bool = False) -> bool:

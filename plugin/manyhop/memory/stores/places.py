@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,20 +13,18 @@ from torch import Tensor
 
 from manyhop.arguments import as_tensor
 from manyhop.errors import FeatureError, InputError
-from manyhop.features import BufferPool, DistributedRows, RowRequest, ShardedRows, is_pinnable, pin
+from manyhop.features import BufferPool, DistributedRows, RowRequest, ShardedRows, Shards, is_pinnable, pin
 from manyhop.files import Rows
 from manyhop.memory.places import GRAPH_PLACES, SPREAD_PLACES, STORE_PLACES, Place, check_place
 from manyhop.memory.stores.rows_of_nodes import Fill, NodeRows, begin_of, part_of_rows
 from manyhop.memory.stores.spread import hold
-from manyhop.ranks import world
+from manyhop.ranks import control, world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.ranks.world import World
 from manyhop.system.progress import to_device
 
 if TYPE_CHECKING:
     from manyhop.features import GPUExchange, WholeMemory
-
-Held = Tensor | ShardedRows | DistributedRows
 
 
 def check_graph_place(place: Any, *, spreads: bool = False) -> None:
@@ -290,3 +289,50 @@ class StoreExchange:
 def _held(rows: Tensor, place: Place) -> Tensor:
     hold(rows, place)
     return rows
+
+
+def exchanged_on_gpus(named: Sequence[tuple[str, Any]], timeout: float) -> dict[ShardedRows, DistributedRows]:
+    """Have GPUs exchange the rows that nodes hold in host memory, which is page-locked. All ranks call it.
+
+    Args:
+        named: name and value of a loader's tensors.
+        timeout: seconds to wait for other ranks.
+
+    Returns:
+        Of each :class:`ShardedRows` among them, what GPUs exchange the rows by: the same for all loaders.
+
+    Raises:
+        CapacityError: the system does not let this rank page-lock its part.
+        InputError: nodes have unequal numbers of ranks.
+        RankError: another rank failed or is late.
+    """
+    spread = [rows for _, rows in named if isinstance(rows, ShardedRows) and not rows.is_whole]
+    if not spread:
+        return {}
+    found = control.attempt("rows that GPUs exchange", lambda: list(map(_part_of_rank, spread)), timeout=timeout)
+    return dict(zip(spread, found, strict=True))
+
+
+def _part_of_rank(rows: ShardedRows) -> DistributedRows:
+    if rows not in _parts:
+        world, of_node = rows.world, rows.shards.rows_of(rows.world.node)
+        if not _is_even(world):
+            raise InputError(
+                "Expected nodes with equally many ranks, of consecutive numbers, for GPUs to exchange rows of the "
+                f"nodes' memory, got ranks on nodes {list(world.nodes)}. Pass device='cpu', or put the rows on the "
+                "GPUs: placement='distributed'."
+            )
+        part = Shards(rows.num_rows, world.world_size).rows_of(world.rank)
+        mine = rows.rows[part.start - of_node.start : part.stop - of_node.start]
+        _parts[rows] = DistributedRows(page_locked(mine), rows.num_rows, world, on_host=True)
+    return _parts[rows]
+
+
+def _is_even(world: World) -> bool:
+    """Whether the parts of a node's ranks together are the part of the node."""
+    return world.nodes == tuple(rank * world.num_nodes // world.world_size for rank in range(world.world_size)) and (
+        world.world_size % world.num_nodes == 0
+    )
+
+
+_parts: weakref.WeakKeyDictionary[ShardedRows, DistributedRows] = weakref.WeakKeyDictionary()

@@ -7,7 +7,6 @@ alone may read what is sharded over its node, which takes no part of the others.
 from __future__ import annotations
 
 import itertools
-import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,8 +20,7 @@ from manyhop.arguments import as_tensor
 from manyhop.features import CachedRows, DistributedRows, HotRows
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.memory.places import SPREAD_PLACES, Place
-from manyhop.memory.stores.checksums import WHOLE_ONCE, checksum
-from manyhop.memory.stores.copies import Copy, Version
+from manyhop.memory.stores.copies import Copy, Kept, forget
 from manyhop.ranks import world
 
 if TYPE_CHECKING:
@@ -33,7 +31,6 @@ TOPOLOGY = "topology"
 
 _run = ""
 _numbers = itertools.count(1)  # all ranks make spread memory in the same order
-_lock = threading.Lock()
 
 
 class Held:
@@ -56,7 +53,7 @@ class Held:
         return rows if self.hot is None else CachedRows(rows, *self.hot)
 
 
-class SpreadRows(Version):
+class SpreadRows(Kept):
     """A tensor, or an array, of the user's whose rows are spread over GPUs. All ranks make it.
 
     Args:
@@ -79,14 +76,8 @@ class SpreadRows(Version):
         self.place = place
         self.held = Held(place)
         rows = as_tensor(name, value)
-        self._checksum = checksum(value, whole=WHOLE_ONCE)
         self._memory = make_memory(rows, place, name, timeout)
         self._rows = self._memory.whole if place == "sharded" else self._memory.rows()
-
-    @property
-    def value(self) -> Any:
-        """What the user has."""
-        return self._source
 
     @property
     def rows(self) -> Tensor | DistributedRows:
@@ -98,18 +89,7 @@ class SpreadRows(Version):
         """Spread rows for all loaders of the process. All ranks call it."""
         spread = SpreadRows(value, place, name, timeout)
         _forget_at_shutdown()
-        with _lock:
-            _spread[id(value), place] = spread
-        return spread
-
-    @staticmethod
-    def find(value: Any, place: Place) -> SpreadRows | None:
-        """Return the spread rows of a tensor, if a loader or store of this process has them and they are current."""
-        with _lock:
-            found = _spread.get((id(value), place))
-        if found is None or found.value is not value or not found.is_current():
-            return None
-        return found if found._checksum == checksum(value, whole=WHOLE_ONCE) else None
+        return spread.keep(place)
 
 
 def hold(rows: Tensor | DistributedRows, place: Place) -> None:
@@ -133,7 +113,6 @@ def is_held(value: object) -> bool:
 
 
 _held: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of rows -> Held
-_spread: weakref.WeakValueDictionary[tuple[int, Place], SpreadRows] = weakref.WeakValueDictionary()
 _graphs: weakref.WeakKeyDictionary[PlacedGraph, int] = weakref.WeakKeyDictionary()
 
 
@@ -282,6 +261,5 @@ def _forget_at_shutdown() -> None:
 
 def _forget() -> None:
     """Find nothing any more: the memory ends with the run."""
-    with _lock:
-        _spread.clear()
+    forget(SPREAD_PLACES)
     _graphs.clear()
