@@ -1,10 +1,13 @@
 """The second of two loaders over the same data finds the copies of the first."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch_geometric.data import Data
 
 import manyhop_pyg
+from manyhop.memory.stores import spread
 from manyhop.memory.stores.copies import Copy, Kept, forget
 
 
@@ -47,3 +50,20 @@ def test_what_is_spread_ends_with_the_run_and_copies_do_not():
     assert Kept.find(x, "sharded") is None
     assert Kept.find(x, "distributed") is None
     assert Copy.of(x, device) is copy
+
+
+def test_memory_that_is_resident_on_all_ranks(monkeypatch):
+    memory = SimpleNamespace(whole=torch.ones(3, 2))
+    monkeypatch.setattr(spread, "make_memory", lambda *_: memory)
+    x, device = torch.arange(6.0).view(3, 2), torch.device("cpu")
+    rows = spread.SpreadRows.of(x, "sharded", "x", 1.0)
+    copy = Copy.of(x, device)
+    resident = spread.ResidentMemory([("x", x)], None, device)
+    assert resident.places("x", together=False) == {"sharded", "device"}
+    assert resident.rows("x", "sharded") is rows
+    resident.keep_common([resident.facts(), {"copied": ["x"], "spread": {}}])  # the other rank has a copy only
+    assert resident.places("x", together=True) == {"device"}
+    assert copy.is_current()
+    x += 1
+    assert spread.SpreadRows.find(x, "sharded") is None
+    assert spread.ResidentMemory([("x", x)], None, device).places("x", together=True) == frozenset()
