@@ -11,7 +11,7 @@ LIBRARIES = {
     "_convert_indices_from_coo_to_csr _cuda_getCurrentRawStream _cuda_getCurrentStream _cuda_getDevice "
     "_cuda_setDevice _cuda_setStream _embedding_bag_per_sample_weights_backward _foreach_copy_ "
     "_foreach_zero_ _forward_hooks _forward_pre_hooks _get_backend _indices _lazy_call "
-    "_optimizer_step_post_hooks _optimizer_step_pre_hooks _per_optimizer_states "
+    "_optimizer_step_post_hooks _optimizer_step_pre_hooks "
     "_post_accumulate_grad_hooks _schema _unsafe_view "
     "_untyped_storage _values _version",
     "numba": "_cache _compile_for_args _load_index",
