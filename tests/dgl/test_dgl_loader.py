@@ -389,3 +389,26 @@ def test_worker_init_fn_and_cores(capsys):
     assert "1 threads of the loader on cores" in capsys.readouterr().out
     list(loader)
     assert seen[0][0] == cores
+
+
+class BadSeedError(Exception):
+    pass
+
+
+class Picky(NeighborSampler):
+    """Refuses the batch of a seed."""
+
+    def sample(self, g, seed_nodes, exclude_eids=None):
+        if 40 in seed_nodes.tolist():
+            raise BadSeedError
+        return super().sample(g, seed_nodes, exclude_eids)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_error_takes_the_place_of_its_batch(num_workers):
+    iterator = iter(DataLoader(graph(), torch.arange(90), Picky([2]), batch_size=16, num_workers=num_workers))
+    seeds = [next(iterator)[1].tolist() for _ in range(2)]
+    with pytest.raises(BadSeedError):
+        next(iterator)
+    seeds += [output_nodes.tolist() for _, output_nodes, _ in iterator]
+    assert seeds == [list(range(begin, min(begin + 16, 90))) for begin in (0, 16, 48, 64, 80)]

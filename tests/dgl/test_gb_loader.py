@@ -374,3 +374,23 @@ def test_a_feature_file_that_is_truncated_between_epochs(tmp_path):
         iter(loader)
     del loader, features, rows
     gc.collect()  # while it is mapped, the file stops every loader of the process
+
+
+class BadSeedError(Exception):
+    pass
+
+
+def refuse_one(minibatch):
+    if 21 in minibatch.seeds.tolist():
+        raise BadSeedError
+    return minibatch
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_error_takes_the_place_of_its_batch(num_workers):
+    iterator = iter(gb.DataLoader(sampled(shuffle=False).transform(refuse_one), num_workers=num_workers))
+    seeds = [next(iterator).seeds.tolist() for _ in range(5)]
+    with pytest.raises(BadSeedError):
+        next(iterator)
+    seeds += [minibatch.seeds.tolist() for minibatch in iterator]
+    assert seeds == [list(range(4 * i, 4 * i + 4)) for i in range(15) if i != 5]

@@ -161,3 +161,31 @@ def test_a_batch_whose_rows_may_never_come_is_not_handed_out(launcher, complete)
         assert "exchange 3 of epoch 0: rank 1 did not come" in message
         assert "Last known of rank 1: 2 batches of epoch 0 received" in message
     assert found[1] == (2, "")
+
+
+def ask_again():
+    """Rank 1 cannot make its third batch; each rank asks for one more after its error."""
+    rank = prepare()
+    loader, made = make_loader(TIMEOUT), []
+
+    def refuse_one(batch):
+        made.append(batch)
+        if rank == 1 and len(made) == 3:
+            raise ValueError("row 7 is broken")
+        return batch
+
+    loader.transform = refuse_one
+    iterator, errors = iter(loader), []
+    while len(errors) < 2:
+        try:
+            next(iterator)
+        except Exception as error:  # StopIteration is one
+            errors.append(f"{type(error).__name__}: {error}")
+    return errors
+
+
+def test_no_rank_goes_on_after_an_error(launcher):
+    for rank, (first, second) in enumerate(launcher.run(ask_again, world_size=2, env=ENV)):
+        assert first.startswith("ValueError: row 7" if rank == 1 else "RankError: ")
+        assert "row 7 is broken" in first
+        assert second.startswith("InputError: Expected no request for batches after an error that ended the epoch")

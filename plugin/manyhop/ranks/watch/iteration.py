@@ -99,8 +99,8 @@ class Iteration:
             RankError: a rank is at fault; names it.
         """
         loop = self._loop
-        number, epoch, received, _ = loop.at
-        if number == self._number:
+        number, epoch, received, phase = loop.at
+        if number == self._number and phase != "out":
             loop.at = (number, epoch, received, "making")
             monitors.moved()
             if loop.trouble:
