@@ -9,16 +9,15 @@ import torch_geometric.utils
 
 from manyhop.loading import Swap
 from manyhop_pyg.data.page_rank import get_ppr
-from manyhop_pyg.loaders.hgt import HGTLoader
-from manyhop_pyg.loaders.link import LinkLoader, LinkNeighborLoader
-from manyhop_pyg.loaders.node import NeighborLoader, NodeLoader
-from manyhop_pyg.loaders.subgraphs.cluster import ClusterData, ClusterLoader
-from manyhop_pyg.loaders.subgraphs.graph_saint import (
+from manyhop_pyg.loaders.graph_saint import (
     GraphSAINTEdgeSampler,
     GraphSAINTNodeSampler,
     GraphSAINTRandomWalkSampler,
 )
-from manyhop_pyg.loaders.subgraphs.shadow import ShaDowKHopSampler
+from manyhop_pyg.loaders.link import LinkLoader, LinkNeighborLoader
+from manyhop_pyg.loaders.node import HGTLoader, NeighborLoader, NodeLoader
+from manyhop_pyg.loaders.node_sets import ClusterData, ClusterLoader
+from manyhop_pyg.loaders.shadow import ShaDowKHopSampler
 from manyhop_pyg.samplers.bidirectional import BidirectionalNeighborSampler
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler

@@ -25,7 +25,7 @@ def installed(tmp_path, monkeypatch):
     info = tmp_path / "path" / "formats-1.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: formats\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[manyhop.formats]\ndataset = manyhop_pyg.data.datasets:load_dataset\n")
+    (info / "entry_points.txt").write_text("[manyhop.formats]\ndataset = manyhop_pyg.data.folder:load_dataset\n")
     monkeypatch.syspath_prepend(str(tmp_path / "path"))
 
 

@@ -58,7 +58,7 @@ def test_adapters_ask_for_it(four_gpus, monkeypatch):
     from torch_geometric.data import Data
 
     from manyhop_graphbolt.loader.chain import Chain, gpu_of
-    from manyhop_pyg.loaders.device import find_device
+    from manyhop_pyg.loaders.options import find_device
 
     monkeypatch.setattr(triton_compiler, "usable", lambda: True)
     data = Data(x=torch.ones(3, 1), edge_index=torch.zeros(2, 0, dtype=torch.int64))

@@ -46,16 +46,16 @@ def device(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """How often the engine aggregates."""
-    from manyhop_pyg.training import convs
+    from manyhop_pyg.training import layers
 
     found: list[Any] = []
-    own = convs.aggregate
+    own = layers.aggregate
 
     def counted(*args: Any, **kwargs: Any) -> Tensor:
         found.append(kwargs["reduce"])
         return own(*args, **kwargs)
 
-    monkeypatch.setattr(convs, "aggregate", counted)
+    monkeypatch.setattr(layers, "aggregate", counted)
     return found
 
 

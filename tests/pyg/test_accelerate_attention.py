@@ -28,7 +28,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(scores.size(0))
         return attention.normalize(scores, *args, **kwargs)
 
-    monkeypatch.setattr("manyhop_pyg.training.attention.normalize", counted)
+    monkeypatch.setattr("manyhop_pyg.training.layers.normalize", counted)
     return found
 
 

@@ -14,7 +14,7 @@ from torch_geometric.nn import SAGEConv
 
 from manyhop.errors import InputError
 from manyhop_pyg import LinkNeighborLoader, NeighborLoader, accelerate, capture
-from manyhop_pyg.training import convs
+from manyhop_pyg.training import layers
 from manyhop_train.aggregation import Edges
 
 
@@ -151,7 +151,7 @@ def test_edges_keep_their_order(data, tape, monkeypatch):
                 if tape.recording:
                     seen.append(ordered)
 
-        monkeypatch.setattr(convs, "Edges", Seen)
+        monkeypatch.setattr(layers, "Edges", Seen)
         run.losses(epochs=1)
         assert ordered == [True]
 

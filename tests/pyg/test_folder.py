@@ -13,7 +13,7 @@ import manyhop_pyg
 from manyhop import files
 from manyhop.errors import CapacityError, GraphError, InputError
 from manyhop_pyg import NeighborLoader
-from manyhop_pyg.data.compressed import recall
+from manyhop_pyg.data.topologies import recall
 
 PLACEMENTS = ["auto", "process", "shared", "mapped"]
 

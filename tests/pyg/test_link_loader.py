@@ -7,7 +7,7 @@ from helpers_pyg import all_same, check_batch, check_hetero_batch
 from torch_geometric.sampler import NegativeSampling
 
 from manyhop_pyg import LinkLoader, LinkNeighborLoader, NeighborSampler
-from manyhop_pyg.samplers import seed_edges
+from manyhop_pyg.samplers import seeds
 
 WRITES = ("author", "writes", "paper")
 
@@ -118,7 +118,7 @@ def test_weighted_negatives(data):
 
 
 def test_a_weight_of_sources_has_no_effect_on_triplets(data):
-    seed_edges._warn_of_src_weight.cache_clear()
+    seeds._warn_of_src_weight.cache_clear()
     dst_weight = torch.rand(60)
     plain = NegativeSampling("triplet", 2, dst_weight=dst_weight)
     weighted = NegativeSampling("triplet", 2, src_weight=torch.rand(60), dst_weight=dst_weight)

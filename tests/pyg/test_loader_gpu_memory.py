@@ -15,7 +15,7 @@ from manyhop.errors import InputError
 from manyhop.loading.gpu.memory import GPUMemory, Sources
 from manyhop.loading.gpu.pinning import HostMemory
 from manyhop_pyg import NeighborLoader
-from manyhop_pyg.batch.plan import DataPlan
+from manyhop_pyg.batch.columns import DataPlan
 
 DEVICE = torch.device("meta")  # not where the data is: everything is copied
 

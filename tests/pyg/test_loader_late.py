@@ -12,7 +12,7 @@ from torch_geometric.transforms import Constant
 
 from manyhop.loading.pipeline.streams import tensors_in
 from manyhop_pyg import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
-from manyhop_pyg.loaders.batches import Batches
+from manyhop_pyg.loaders.adapter import Batches
 from manyhop_pyg.loaders.loader import ThreadedLoader
 
 OF_THE_CALLER = ("is_padding", "_orig_edge_index")

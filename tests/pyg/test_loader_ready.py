@@ -7,7 +7,7 @@ from grouped import StandIn
 
 from manyhop.loading.gpu import compile_ahead
 from manyhop_pyg import FeatureStore, GraphStore, HGTLoader, LinkNeighborLoader, NeighborLoader
-from manyhop_pyg.loaders.batches import Batches
+from manyhop_pyg.loaders.adapter import Batches
 
 KINDS = ["nodes", "links", "typed", "hgt", "stores", "induced", "disjoint", "bidirectional"]
 

@@ -16,7 +16,7 @@ import manyhop.loading.pipeline.gpu
 from manyhop.loading.pipeline import block_sizes
 from manyhop.loading.pipeline.streams import tensors_in
 from manyhop_pyg import FeatureStore, GraphStore, NeighborLoader
-from manyhop_pyg.loaders import padding
+from manyhop_pyg.batch import padding
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a CPU stands for the GPU")
 

@@ -29,7 +29,7 @@ from torch_geometric.nn import (
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from manyhop_pyg import LinkNeighborLoader, NeighborLoader, accelerate
-from manyhop_pyg.training import convs, trim
+from manyhop_pyg.training import layers, trim
 
 pytestmark = pytest.mark.filterwarnings("ignore:The usage of `scatter:UserWarning")  # PyG's, on GPUs
 
@@ -101,13 +101,13 @@ def batches_of(data: Any, device: str, **options: Any) -> list[Any]:  # noqa: F8
 def lengths(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
     """Sources, destinations and edges of each aggregation from now on."""
     found: list[tuple[int, int, int]] = []
-    own = convs.aggregate
+    own = layers.aggregate
 
     def seen(x: Tensor, edges: Any, **options: Any) -> Tensor:
         found.append((x.size(0), options["num_dst"], options["num_edges"]))
         return own(x, edges, **options)
 
-    monkeypatch.setattr(convs, "aggregate", seen)
+    monkeypatch.setattr(layers, "aggregate", seen)
     return found
 
 
@@ -199,14 +199,14 @@ def test_edges_are_sorted_by_destination_once(data, monkeypatch, wrapped):
     batches = batches_of(data, "cpu", num_neighbors=[3, 2, 2])
     made: list[tuple[int, bool]] = []
 
-    class Seen(convs.Edges):
+    class Seen(layers.Edges):
         def __init__(self, edge_index: Tensor, *, ordered: bool, **options: Any) -> None:
             super().__init__(edge_index, ordered=ordered, **options)
             made.append((edge_index.size(1), ordered))
 
     model = Net(SAGEConv, 2)
     fast = trimmed(model, batches[0].x, batches[0].edge_index)
-    monkeypatch.setattr(convs, "Edges", Seen)
+    monkeypatch.setattr(layers, "Edges", Seen)
     for batch in batches:
         check(model, fast, batch.batch_size, batch.x, batch.edge_index)
     assert made == [(batch.num_edges, True) for batch in batches]

@@ -19,7 +19,7 @@ from manyhop.errors import InputError
 from manyhop.features import RowRequest
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop_embedding import Embedding, RowsAhead
-from manyhop_pyg.batch.plan import Column, DataPlan
+from manyhop_pyg.batch.columns import Column, DataPlan
 from manyhop_pyg.typing import Attributes, Bounds, Permutation
 
 

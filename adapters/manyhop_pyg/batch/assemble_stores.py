@@ -16,10 +16,10 @@ from manyhop.errors import FeatureError
 from manyhop.features import RowRequest
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop_pyg.batch.assemble import edge_ids, set_ids
-from manyhop_pyg.batch.output import joined
+from manyhop_pyg.batch.columns import PlacedStore
 from manyhop_pyg.data.feature_store import StoreColumn
-from manyhop_pyg.data.remote import is_of_edges, whole
-from manyhop_pyg.loaders.columns import PlacedStore
+from manyhop_pyg.data.topologies import is_of_edges, whole
+from manyhop_pyg.samplers.output import joined
 from manyhop_pyg.typing import Attributes, Permutation
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler, SamplerOutput
 from torch_geometric.sampler.base import SubgraphType
 
-from manyhop_pyg.batch.output import joined
-from manyhop_pyg.batch.plan import DataPlan
+from manyhop_pyg.batch.columns import DataPlan
 from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
+from manyhop_pyg.samplers.output import joined
 from manyhop_pyg.typing import Batch, Sample
 from manyhop_train.aggregation import Hops, mark_sorted
 

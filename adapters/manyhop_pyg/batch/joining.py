@@ -10,14 +10,13 @@ from torch_geometric.sampler import BaseSampler
 
 from manyhop.features import BufferPool
 from manyhop.loading.pipeline import Stats, Turn
-from manyhop_pyg.batch.plan import DataPlan, PlanCache
+from manyhop_pyg.batch.columns import DataColumns, DataPlan, PlacedStore, PlanCache, StoreColumns
 from manyhop_pyg.data.feature_store import FeatureStore
-from manyhop_pyg.loaders.columns import DataColumns, PlacedStore, StoreColumns
 from manyhop_pyg.typing import Batch, Bounds, PyGData, Sample, StoreSize
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
-    from manyhop_pyg.loaders.padding import Padding
+    from manyhop_pyg.batch.padding import Padding
 
 
 class Joining(NamedTuple):

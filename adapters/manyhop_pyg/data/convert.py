@@ -32,10 +32,8 @@ from manyhop.memory.identities import identity
 from manyhop.memory.sharing import once_per_node
 from manyhop.memory.stores import WHOLE_ONCE, checksum
 from manyhop.ranks import cuda
-from manyhop_pyg.data.compressed import recall
 from manyhop_pyg.data.graph_store import GraphStore
-from manyhop_pyg.data.remote import read_stores
-from manyhop_pyg.data.topologies import TensorTree, once
+from manyhop_pyg.data.topologies import TensorTree, once, read_stores, recall
 from manyhop_pyg.typing import PyGData
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+import inspect
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+import torch_geometric.datasets
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data, Dataset, HeteroData
 from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
 
@@ -26,11 +30,61 @@ from manyhop.loading import folders
 from manyhop.memory.places import Place
 from manyhop.memory.stores import store_device
 from manyhop.system.memory import require_memory
-from manyhop_pyg.data.compressed import remember
 from manyhop_pyg.data.convert import read_data
 from manyhop_pyg.data.feature_store import FeatureStore
-from manyhop_pyg.data.folder_stores import build_stores, check_can_be_stores
 from manyhop_pyg.data.graph_store import GraphStore
+from manyhop_pyg.data.topologies import remember
+
+
+def check_can_be_stores(graph: StoredGraph) -> None:
+    """Raise InputError if the graph has something that stores would give in another shape."""
+    for stored in graph.edges.values():
+        for name in stored.transposed:
+            if len(stored.tensors[name].shape) > 1:
+                raise InputError(
+                    f"{graph.path}: expected tensors of edges with the edges as their first dimension, got '{name}', "
+                    "which has them as its last: stores cannot express that. Transpose it and save again, or open with "
+                    "placement='mapped' or 'shared'."
+                )
+
+
+def build_stores(
+    graph: StoredGraph,
+    tensors: Mapping[int, Tensor],
+    sharded: Collection[int],
+    features: FeatureStore,
+    edges: GraphStore,
+) -> tuple[FeatureStore, GraphStore]:
+    """Put all nodes and edges of ``graph`` into stores. All ranks call it.
+
+    Args:
+        graph: what is in the folder.
+        tensors: ``id`` of rows -> the tensor, of all that are not sharded.
+        sharded: ``id`` of rows -> of those that are.
+        features: holds tensors that are sharded in its own place.
+        edges: holds the edges.
+    """
+
+    def put(group: str | tuple[str, str, str] | None, named: Mapping[str, Rows]) -> None:
+        for name, rows in named.items():
+            held = rows if id(rows) in sharded else tensors[id(rows)]
+            features.hold(held, group_name=group, attr_name=name)
+
+    for node_type, nodes in graph.nodes.items():
+        put(None if graph.is_homogeneous else node_type, nodes.tensors)
+    for edge_type, stored in graph.edges.items():
+        group = None if graph.is_homogeneous else edge_type
+        put(group, stored.tensors)
+        size = graph.nodes[edge_type[0]].count, graph.nodes[edge_type[2]].count
+        if stored.row is not None and stored.colptr is not None:
+            # Loaders over stores take the dtype of ids from that of the pointers; those over Data have int64.
+            row, colptr = tensors[id(stored.row)], tensors[id(stored.colptr)].long()
+            edges.put_edge_index((row, colptr), edge_type=group, layout="csc", size=size)
+        else:
+            assert stored.edge_index is not None
+            edges.put_edge_index(tuple(tensor_of(stored.edge_index)), edge_type=group, layout="coo", size=size)
+    return features, edges
+
 
 Stores = tuple[FeatureStore, GraphStore]
 _CONTAINERS = [
@@ -284,3 +338,38 @@ def _edge_index(graph: StoredGraph, edges: StoredEdges, tensors: dict[int, Tenso
         edge_index = torch.stack([row.long(), torch.repeat_interleave(torch.diff(colptr))])
     remember(edge_index, row, colptr)
     return edge_index
+
+
+def load_dataset(name: str, arguments: Mapping[str, Any]) -> SavedData:
+    """Make a data set of ``torch_geometric.datasets``: the entry point ``dataset`` of ``manyhop.formats``.
+
+    This runs PyG's code, which may download, and unpickle what it has processed before.
+
+    Args:
+        name: of its class, such as ``"Planetoid"``.
+        arguments: of its class, such as ``root`` and ``name``.
+
+    Raises:
+        InputError: no such class, other arguments than it has, or not one graph.
+    """
+    found = getattr(torch_geometric.datasets, name, None)
+    if not (inspect.isclass(found) and issubclass(found, Dataset)):
+        known = torch_geometric.datasets.__all__
+        close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        hint = f" Did you mean {', '.join(close)}?" if close else ""
+        raise InputError(f"Expected a class of torch_geometric.datasets after 'pyg:', got '{name}'.{hint}")
+    try:
+        inspect.signature(found).bind(**arguments)
+    except TypeError as error:
+        raise InputError(
+            f"{name}{inspect.signature(found)}: {error}. Pass what it takes by --dataset-arg NAME=VALUE."
+        ) from None
+    dataset: Any = found(**arguments)
+    if len(dataset) != 1:
+        raise InputError(
+            f"{name}: expected one graph, got {len(dataset)}. Call manyhop_pyg.save(data, folder) for one."
+        )
+    data = dataset[0]
+    if not isinstance(data, Data | HeteroData):
+        raise InputError(f"{name}: expected a Data or HeteroData, got {type(data).__name__}.")
+    return SavedData(data)

@@ -1,16 +1,23 @@
-"""One topology for all samplers of the process that are made over the same data: once on the host, once on each GPU."""
+"""Read topologies: of stores of any kind, in compressed form, and once for all samplers over the same data."""
 
 from __future__ import annotations
 
+import copy
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
+import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.weak import WeakTensorKeyDictionary
+from torch_geometric.data import FeatureStore, GraphStore, TensorAttr
+from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
-from manyhop.graph import EdgeType
+from manyhop.errors import GraphError
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop_pyg.typing import StoreSize
 
 T = TypeVar("T")
 TensorTree: TypeAlias = "Tensor | Mapping[str, TensorTree] | Mapping[EdgeType, TensorTree]"
@@ -64,3 +71,164 @@ def _tensors(value: TensorTree, path: Path) -> Iterator[tuple[Path, Tensor]]:
 def _view(tensor: Tensor) -> tuple[Hashable, ...]:
     """Where a tensor lies in its memory, as what, and in which version."""
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor._version
+
+
+_compressed: Any = WeakTensorKeyDictionary()  # of torch, without types
+
+
+def remember(edge_index: Tensor, row: Tensor, colptr: Tensor) -> None:
+    """Note that ``edge_index [2, num_edges]`` is in order of destination, with these compressed columns."""
+    _compressed[edge_index] = (edge_index._version, row, colptr)
+
+
+def recall(edge_index: Tensor) -> dict[str, Tensor] | None:
+    """``row`` and ``colptr`` of an edge list, if they are known and it has not been written to since."""
+    found = _compressed.get(edge_index)
+    if found is None or found[0] != edge_index._version:
+        return None
+    return {"row": found[1], "colptr": found[2]}
+
+
+Stores = tuple[FeatureStore, GraphStore]
+Attributes = tuple[dict[NodeType, Tensor], dict[EdgeType, Tensor]]
+
+_PREFERRED = (EdgeLayout.CSC, EdgeLayout.COO, EdgeLayout.CSR)
+
+
+def is_hetero(graph_store: GraphStore) -> bool:
+    """Whether a store keeps its edges by type."""
+    return any(attr.edge_type is not None for attr in graph_store.get_all_edge_attrs())
+
+
+def read_stores(
+    feature_store: FeatureStore, graph_store: GraphStore
+) -> tuple[bool, dict[NodeType, int], dict[EdgeType, dict[str, Tensor]], torch.dtype, Callable[[str], Attributes]]:
+    """Heterogeneous or not, nodes per type, edges per type, dtype of the indices, and attributes by name.
+
+    The id of an edge is its position in the stored layout: CSC where there is one, else COO, else CSR.
+    """
+    by_type: dict[Any, dict[EdgeLayout, EdgeAttr]] = {}
+    for attr in graph_store.get_all_edge_attrs():
+        by_type.setdefault(attr.edge_type, {})[attr.layout] = attr
+    hetero = is_hetero(graph_store)
+    if not by_type:
+        raise GraphError("Expected a graph store that holds edges, got one without any. Put an edge_index into it.")
+    edges: dict[EdgeType, dict[str, Tensor]] = {}
+    found: dict[NodeType, list[int]] = {}  # numbers of nodes by layout
+    dtypes = set()
+    for edge_type, attrs in by_type.items():
+        if hetero and edge_type is None:
+            raise GraphError("The graph store holds edges with and without an edge type. Name the type of all edges.")
+        ours = edge_type if hetero else HOMOGENEOUS_EDGE
+        attr = next(attrs[layout] for layout in _PREFERRED if layout in attrs)
+        first, second = (torch.as_tensor(x) for x in graph_store.get_edge_index(attr))
+        dtypes.add(second.dtype)
+        if attr.layout == EdgeLayout.CSC:
+            edges[ours] = {"row": first, "colptr": second}
+            found.setdefault(ours[2], []).append(second.numel() - 1)
+        elif attr.layout == EdgeLayout.COO:
+            edges[ours] = {"row": first, "col": second}
+        else:
+            edges[ours] = {"row": torch.repeat_interleave(torch.diff(first).long()).to(second.dtype), "col": second}
+            found.setdefault(ours[0], []).append(first.numel() - 1)
+        parts = getattr(graph_store, "parts", None)
+        if parts is not None:  # this rank has some of the edges
+            edges[ours]["part"] = parts[edge_type]
+        for end, n in zip((ours[0], ours[2]), attr.size or (None, None), strict=True):
+            if n is not None:
+                found.setdefault(end, []).append(int(n))
+    num_nodes = _count_nodes(feature_store, edges, found, hetero)
+    for edge_type, given in edges.items():  # a homogeneous colptr may be shorter than the number of nodes
+        if "colptr" in given:
+            missing = num_nodes[edge_type[2]] + 1 - given["colptr"].numel()
+            if missing > 0:
+                given["colptr"] = torch.cat([given["colptr"], given["colptr"][-1:].expand(missing)])
+    dtype = torch.int32 if dtypes == {torch.int32} else torch.int64
+    return hetero, num_nodes, edges, dtype, lambda name: _attributes(feature_store, name, num_nodes, edges, hetero)
+
+
+def _count_nodes(
+    feature_store: FeatureStore,
+    edges: dict[EdgeType, dict[str, Tensor]],
+    found: dict[NodeType, list[int]],
+    hetero: bool,
+) -> dict[NodeType, int]:
+    """Nodes per type, from edge layouts, else from features, else from the ids."""
+    groups: dict[NodeType, list[int]] = {}
+    for attr in feature_store.get_all_tensor_attrs():
+        if isinstance(attr.group_name, str) or not hetero:
+            size = feature_store.get_tensor_size(whole(attr, homogeneous=not hetero))
+            groups.setdefault(attr.group_name if hetero else HOMOGENEOUS_NODE, []).append(int(size[0]) if size else 0)
+    types = dict.fromkeys([*groups, *(end for t in edges for end in (t[0], t[2]))])
+    num_nodes = {}
+    for node_type in types:
+        if node_type in found:
+            num_nodes[node_type] = max(found[node_type])
+        elif hetero and any(groups.get(node_type, ())):
+            num_nodes[node_type] = groups[node_type][0]
+        else:
+            ids = [given["row"] for t, given in edges.items() if t[0] == node_type]
+            ids += [given["col"] for t, given in edges.items() if t[2] == node_type and "col" in given]
+            num_nodes[node_type] = max((int(i.max()) + 1 for i in ids if i.numel()), default=0)
+    return num_nodes
+
+
+def _attributes(
+    feature_store: FeatureStore,
+    name: str,
+    num_nodes: dict[NodeType, int],
+    edges: dict[EdgeType, dict[str, Tensor]],
+    hetero: bool,
+) -> Attributes:
+    """All tensors of one name, by node type and by edge type."""
+    nodes: dict[NodeType, Tensor] = {}
+    of_edges: dict[EdgeType, Tensor] = {}
+    num_edges = 0 if hetero else edges[HOMOGENEOUS_EDGE]["row"].numel()
+    for attr in feature_store.get_all_tensor_attrs():
+        if attr.attr_name != name:
+            continue
+        attr = whole(attr, homogeneous=not hetero)
+        value = torch.as_tensor(feature_store.get_tensor(attr)).cpu()
+        if hetero and isinstance(attr.group_name, tuple):
+            of_edges[attr.group_name] = value
+        elif hetero:
+            nodes[attr.group_name] = value
+        elif is_of_edges((num_nodes[HOMOGENEOUS_NODE], num_edges), name, value.size(0)):
+            of_edges[HOMOGENEOUS_EDGE] = value
+        else:
+            nodes[HOMOGENEOUS_NODE] = value
+    return nodes, of_edges
+
+
+def whole(attr: TensorAttr, *, homogeneous: bool) -> TensorAttr:
+    """A copy of an attribute that asks for all rows. ``Data`` as a store leaves its group open."""
+    attr = copy.copy(attr)
+    attr.index = None
+    if homogeneous and not attr.is_set("group_name"):
+        attr.group_name = None
+    return attr
+
+
+def read_edge_index(graph_store: GraphStore, edge_type: EdgeType) -> Tensor:
+    """``[2, num_edges]``: all edges of one type, in the order of their ids."""
+    attrs = {attr.layout: attr for attr in graph_store.get_all_edge_attrs() if attr.edge_type == edge_type}
+    if not attrs:
+        known = [attr.edge_type for attr in graph_store.get_all_edge_attrs()]
+        raise GraphError(f"Unknown edge type {edge_type}. The graph store has: {known}.")
+    attr = next(attrs[layout] for layout in _PREFERRED if layout in attrs)
+    row, col = (torch.as_tensor(x).cpu() for x in graph_store.get_edge_index(attr))
+    if attr.layout == EdgeLayout.CSC:
+        col = torch.repeat_interleave(torch.diff(col).long()).to(row.dtype)
+    elif attr.layout == EdgeLayout.CSR:
+        row = torch.repeat_interleave(torch.diff(row).long()).to(col.dtype)
+    return torch.stack([row, col])
+
+
+def is_of_edges(size: StoreSize, name: str, length: int | None) -> bool:
+    """Whether an attribute of a homogeneous store belongs to the edges: by its length, else by its name, as in Data."""
+    num_nodes, num_edges = size
+    if num_nodes is None or num_edges is None:
+        return False
+    if length == num_edges and length != num_nodes:
+        return True
+    return length == num_edges and "edge" in name

@@ -15,11 +15,9 @@ from torch_geometric.typing import InputEdges, InputNodes
 from manyhop.arguments import as_ids, as_tensor
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
-from manyhop_pyg.data.remote import is_hetero, read_edge_index
-from manyhop_pyg.samplers.given_negatives import EdgeInput, GivenNegatives
-from manyhop_pyg.samplers.typed_edges import TypedEdgeInput
-from manyhop_pyg.samplers.typed_negatives import negatives_of
-from manyhop_pyg.samplers.typed_seeds import TypedNodeInput
+from manyhop_pyg.data.topologies import is_hetero, read_edge_index
+from manyhop_pyg.samplers.negatives import EdgeInput, GivenNegatives, negatives_of
+from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput
 from manyhop_pyg.typing import PyGData
 
 InputsT = TypeVar("InputsT", NodeSamplerInput, EdgeSamplerInput)

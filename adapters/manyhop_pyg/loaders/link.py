@@ -26,14 +26,12 @@ from manyhop_pyg.batch.assemble import put
 from manyhop_pyg.loaders.check import check_features, check_link_sampler, check_sampler, store_size
 from manyhop_pyg.loaders.inputs import EdgeValues, edge_input, pairs_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
-from manyhop_pyg.loaders.options import LoaderOptions
-from manyhop_pyg.loaders.sampler_arguments import sampler_of_arguments
+from manyhop_pyg.loaders.options import LoaderOptions, sampler_of_arguments
 from manyhop_pyg.samplers.exclude import ExcludeMode, ReverseIds, make_exclusion
-from manyhop_pyg.samplers.given_negatives import GivenNegatives, not_by_position
+from manyhop_pyg.samplers.negatives import GivenNegatives, each_of, negatives_of, not_by_position
 from manyhop_pyg.samplers.neighbor import NeighborSampler
+from manyhop_pyg.samplers.seeds import TypedEdgeInput, parts_of
 from manyhop_pyg.samplers.spec import as_negative_sampling
-from manyhop_pyg.samplers.typed_edges import TypedEdgeInput, parts_of
-from manyhop_pyg.samplers.typed_negatives import each_of, negatives_of
 from manyhop_pyg.typing import Attributes, Batch, Inputs, Metadata, PyGData, Sample, Transform
 
 if TYPE_CHECKING:

@@ -25,23 +25,17 @@ from manyhop.loading.pipeline import BatchPlan, Lockstep, Turn
 from manyhop.ranks import cuda
 from manyhop.sampling import BatchKey
 from manyhop_pyg.batch.assemble import finish_trainable, label_data, label_types
+from manyhop_pyg.batch.columns import DataPlan, PlanCache, columns_of
 from manyhop_pyg.batch.edge_index import put_edges
 from manyhop_pyg.batch.join import join
 from manyhop_pyg.batch.joining import Gathered, Joining, placed_columns
-from manyhop_pyg.batch.output import contents_of
-from manyhop_pyg.batch.plan import DataPlan, PlanCache
-from manyhop_pyg.loaders.batches import Batches, find_pinning
+from manyhop_pyg.batch.padding import Padding, check_pad
+from manyhop_pyg.loaders.adapter import Batches, Seeds, columns_of_nodes, find_pinning, nodes_of_seeds
 from manyhop_pyg.loaders.check import check_torch_arguments
-from manyhop_pyg.loaders.columns import columns_of
-from manyhop_pyg.loaders.cores import CoreControl
-from manyhop_pyg.loaders.device import check_device, find_device
-from manyhop_pyg.loaders.facts import LoaderFacts
 from manyhop_pyg.loaders.inputs import input_of
-from manyhop_pyg.loaders.lockstep import check_sharded, make_lockstep, sharded_store
-from manyhop_pyg.loaders.options import LoaderOptions, load_positions, of_ranks
-from manyhop_pyg.loaders.padding import Padding, check_pad
-from manyhop_pyg.loaders.seeds import Seeds, columns_of_nodes, nodes_of_seeds
-from manyhop_pyg.samplers.host import prepare
+from manyhop_pyg.loaders.options import CoreControl, LoaderOptions, check_device, find_device, load_positions, of_ranks
+from manyhop_pyg.loaders.ranks import LoaderFacts, check_sharded, make_lockstep, sharded_store
+from manyhop_pyg.samplers.output import contents_of, prepare
 from manyhop_pyg.typing import Attributes, Batch, Bounds, Inputs, Positions, PyGData, Sample, StoreSize, Transform
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Loaders of seed nodes: ``NodeLoader`` with any sampler, and ``NeighborLoader``."""
+"""Loaders of seed nodes: ``NodeLoader`` with any sampler, ``NeighborLoader`` and ``HGTLoader``."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from manyhop_pyg.batch.assemble import put
 from manyhop_pyg.loaders.check import check_features, check_sampler, check_seed_times, check_seed_types, store_size
 from manyhop_pyg.loaders.inputs import given_nodes, seed_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
-from manyhop_pyg.loaders.options import LoaderOptions
-from manyhop_pyg.loaders.sampler_arguments import sampler_of_arguments
+from manyhop_pyg.loaders.options import LoaderOptions, sampler_of_arguments
+from manyhop_pyg.samplers.hgt import NO_TIMES, HeteroInput, HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.typing import Attributes, Batch, Inputs, PyGData, Sample, Transform
 
@@ -295,6 +295,61 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
             device=device,
             placement=placement,
             engine=engine,
+            pad=pad,
+            **kwargs,
+        )
+
+
+class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[misc]  # PyG is untyped
+    """PyG's ``HGTLoader``, without torch-sparse: batches by :class:`HGTSampler`; :class:`NodeLoader` has the rest.
+
+    Args:
+        max_neighbors: how many neighbours of a node count, per edge type; see :class:`HGTSampler`.
+
+    Raises:
+        InputError: arguments that do not make sense or do not fit the graph.
+    """
+
+    def __init__(
+        self,
+        data: HeteroInput,
+        num_samples: list[int] | dict[NodeType, list[int]],
+        input_nodes: NodeType | tuple[NodeType, Tensor | None] | Mapping[NodeType, Tensor | None],
+        is_sorted: bool = False,
+        transform: Transform | None = None,
+        transform_sampler_output: Transform | None = None,
+        filter_per_worker: bool | None = None,
+        *,
+        max_neighbors: int | None = 50,
+        seed: int | None = None,
+        distributed: bool = False,
+        uneven: Uneven | None = None,
+        rank_timeout: float | None = None,
+        seed_parts: int | None = None,
+        device: torch.device | str | None = None,
+        placement: Place | None = None,
+        pad: Pad | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if kwargs.get("input_time") is not None:
+            raise InputError(NO_TIMES)
+        self.num_samples = num_samples
+        self.is_sorted = is_sorted
+        self.max_neighbors = max_neighbors
+        super().__init__(
+            data=data,
+            node_sampler=HGTSampler(data, num_samples, is_sorted=is_sorted, max_neighbors=max_neighbors),
+            input_nodes=input_nodes,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            seed=seed,
+            distributed=distributed,
+            uneven=uneven,
+            rank_timeout=rank_timeout,
+            seed_parts=seed_parts,
+            device=device,
+            placement=placement,
             pad=pad,
             **kwargs,
         )

@@ -1,22 +1,34 @@
-"""What users pass to every loader of PyG's kinds, beside PyG's and torch's arguments."""
+"""Options of all loaders beside torch's: those of this package, the device, cores of threads."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import BaseSampler
 
-from manyhop.loading import EngineName
+from manyhop.arguments import cpu_cores
+from manyhop.errors import InputError
+from manyhop.features import DistributedRows
+from manyhop.loading import EngineName, check_placement, own_gpu
 from manyhop.loading.padding import Pad
 from manyhop.loading.pipeline import Uneven
 from manyhop.loading.trainers import SeedPositions
 from manyhop.memory.places import Place
 from manyhop.ranks.control import DEFAULT_TIMEOUT
+from manyhop.system import triton_compiler
+from manyhop_pyg.data.feature_store import FeatureStore
+from manyhop_pyg.samplers.neighbor import NeighborSampler
+from manyhop_pyg.typing import PyGData
 
 InitT = TypeVar("InitT", bound=Callable[..., None])
 
@@ -89,3 +101,118 @@ def load_positions(loader: DataLoader[Any], num_items: int, kwargs: dict[str, An
     DataLoader.__init__(loader, SeedPositions(num_items), collate_fn=loader.collate_fn, **kwargs)  # type: ignore[arg-type]
     del loader.__dict__["collate_fn"]  # it is a method; the attribute would be a reference cycle
     return shuffle, own_order
+
+
+def sampler_of_arguments(loader: object, data: PyGData, given: BaseSampler | None, **arguments: Any) -> BaseSampler:
+    """Return the sampler of a loader, and keep it and its arguments as attributes of the loader.
+
+    Lightning makes a loader anew from attributes that are called as the arguments.
+
+    Args:
+        loader: gets an attribute for each argument, and ``neighbor_sampler``.
+        data: of the loader.
+        given: a sampler that is used in place of one made of the arguments; ``None``: there is none.
+        **arguments: of :class:`NeighborSampler`.
+
+    Raises:
+        InputError: arguments that do not make sense or do not fit the graph.
+        GraphError: a topology, times or weights that are wrong.
+    """
+    sampler = NeighborSampler(data, **arguments) if given is None else given
+    for name, value in {**arguments, "neighbor_sampler": sampler}.items():
+        setattr(loader, name, value)
+    return sampler
+
+
+def check_device(device: torch.device | str | None, placement: object) -> torch.device | None:
+    """The device that the user names; ``None``: where the process works already.
+
+    Raises:
+        InputError: no device, a GPU that is not there, or a placement that is none, or for a CPU.
+    """
+    check_placement(placement, None)
+    if device is None:
+        return None
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        found = torch.device("meta")
+    if found.type not in ("cpu", "cuda"):
+        raise InputError(f"Expected device to be 'cuda', 'cuda:0', 'cpu' or None, got {device!r}.")
+    check_placement(placement, found)
+    if found.type == "cuda" and not (found.index or 0) < torch.cuda.device_count():
+        raise InputError(
+            f"Expected a device that is there, got {device!r}, and {torch.cuda.device_count()} CUDA devices are found. "
+            "device='cpu' makes the batches on the CPU; device=None does where no GPU is in use."
+        )
+    return found
+
+
+def find_device(wanted: torch.device | None, data: PyGData) -> torch.device | None:
+    """The GPU for batches; ``None``: the CPU."""
+    if wanted is not None:
+        if wanted.type == "cpu":
+            return None
+        return torch.device("cuda", torch.cuda.current_device()) if wanted.index is None else wanted
+    found = own_gpu(tensors_of(data))
+    return found if found is not None and triton_compiler.usable() else None
+
+
+def tensors_of(data: PyGData) -> Iterator[Tensor]:
+    """The tensors among the attributes of data, or in a feature store of ours."""
+    values: list[object] = []
+    if isinstance(data, Data | HeteroData):
+        values = [value for store in data.stores for value in store.values()]
+    elif isinstance(data[0], FeatureStore):
+        tensors = [column.tensor for column in data[0].columns()]
+        values = [tensor.rows if isinstance(tensor, DistributedRows) else tensor for tensor in tensors]
+    return (value for value in values if isinstance(value, Tensor))
+
+
+class CoreControl:
+    """Which cores the threads of a loader run on, and how many of them one thread copies with."""
+
+    num_workers: int
+    loader_cores: list[Any]
+    _old_worker_init_fn: Callable[[int], None]
+    _copy_threads: int | None = None
+
+    def _aff_init_fn(self, worker_id: int) -> None:
+        """Bind the calling thread to its cores (``enable_cpu_affinity``)."""
+        cores = self.loader_cores[worker_id]
+        os.sched_setaffinity(0, cores if isinstance(cores, list) else [cores])
+        self._old_worker_init_fn(worker_id)
+
+    @contextmanager
+    def enable_cpu_affinity(self, loader_cores: object = None) -> Iterator[None]:
+        """Bind the threads to CPU cores: one core, or a list of cores, for each; default: the first cores.
+
+        Raises:
+            InputError: cores that are no lists of integers.
+            ValueError: no workers, or not as many cores as workers.
+        """
+        if not hasattr(os, "sched_setaffinity"):
+            raise InputError("Threads cannot be bound to cores on this system: leave enable_cpu_affinity out.")
+        if loader_cores is not None:
+            loader_cores = cpu_cores("loader_cores", loader_cores, nested=True)
+        with super().enable_cpu_affinity(loader_cores):  # type: ignore[misc]  # a mixin of PyG has it
+            yield
+
+    @contextmanager
+    def enable_multithreading(self, worker_threads: int | None = None) -> Iterator[None]:
+        """Let each thread of the loader gather features with several threads: by default all cores, shared evenly.
+
+        Raises:
+            InputError: the loader has no threads, or each would get none or more than there are.
+        """
+        if self.num_workers == 0:
+            raise InputError("Expected num_workers of at least 1 for 'enable_multithreading', got 0.")
+        cores = torch.get_num_threads()
+        wanted = max(1, cores // self.num_workers) if worker_threads is None else worker_threads
+        if not 1 <= wanted <= cores:
+            raise InputError(f"Expected 'worker_threads' from 1 to {cores} (torch.get_num_threads()), got {wanted}.")
+        before, self._copy_threads = self._copy_threads, wanted
+        try:
+            yield
+        finally:
+            self._copy_threads = before

@@ -18,7 +18,7 @@ from manyhop.loading.pipeline import Uneven
 from manyhop.sampling import CONTRACT_VERSION
 from manyhop.sampling.walks import Walker
 from manyhop.system.ranges import ranged
-from manyhop_pyg.loaders.batches import find_pinning, pinned
+from manyhop_pyg.loaders.adapter import find_pinning, pinned
 from manyhop_pyg.loaders.check import check_torch_arguments
 from manyhop_pyg.loaders.options import load_positions, of_ranks
 

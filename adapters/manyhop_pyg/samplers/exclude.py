@@ -16,7 +16,7 @@ from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType
 from manyhop.sampling.edge_ids import EdgeIds
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
-from manyhop_pyg.samplers.typed_edges import parts_of
+from manyhop_pyg.samplers.seeds import parts_of
 
 ExcludeMode: TypeAlias = Literal["self", "reverse_id", "reverse_types"]
 ReverseIds: TypeAlias = Tensor | Mapping[EdgeType, Tensor]

@@ -23,16 +23,20 @@ from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading import next_key
 from manyhop.sampling import BatchKey, EdgeSampler, NodeRequest, SampledSubgraph
 from manyhop.sampling.seed_edges import sample_together
-from manyhop_pyg.batch.output import to_sampler_output
 from manyhop_pyg.data.convert import Topology, build_topology, claim_place, read_data
-from manyhop_pyg.samplers.host import host_engine
-from manyhop_pyg.samplers.overridden import call_around_edges, call_around_nodes
-from manyhop_pyg.samplers.requests import SeedRequests, check_window
-from manyhop_pyg.samplers.seed_edges import SeedEdges, edge_metadata
+from manyhop_pyg.samplers.negatives import negatives_of
+from manyhop_pyg.samplers.output import host_engine, to_sampler_output
+from manyhop_pyg.samplers.requests import SeedRequests, call_around_edges, call_around_nodes, check_window
+from manyhop_pyg.samplers.seeds import (
+    ByType,
+    SeedEdges,
+    TypedEdgeInput,
+    edge_metadata,
+    node_metadata,
+    seeds_of,
+    typed_metadata,
+)
 from manyhop_pyg.samplers.spec import as_num_neighbors, make_spec
-from manyhop_pyg.samplers.typed_edges import TypedEdgeInput, typed_metadata
-from manyhop_pyg.samplers.typed_negatives import negatives_of
-from manyhop_pyg.samplers.typed_seeds import ByType, node_metadata, seeds_of
 from manyhop_pyg.typing import PyGData, Sample
 
 

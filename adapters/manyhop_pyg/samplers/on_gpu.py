@@ -1,4 +1,4 @@
-"""What the samplers of this package do on a GPU: several batches at once."""
+"""Sampling on a GPU by the engine, for the samplers of this package, and the inputs of loaders there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import torch
 from torch import Tensor
@@ -15,21 +16,109 @@ from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampl
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.loading.gpu.tensor_pool import TensorPool
 from manyhop.loading.gpu.upload import upload
+from manyhop.loading.pipeline import BatchPlan
 from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey, HGTSpec
 from manyhop.sampling.engines import Engine, Spec, placed_engine
-from manyhop_pyg.loaders.gpu_inputs import InputGroup
 from manyhop_pyg.samplers.exclude import Exclusion
 from manyhop_pyg.samplers.hgt import HGTSampler
+from manyhop_pyg.samplers.negatives import negatives_of
 from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
-from manyhop_pyg.samplers.seed_edges import SeedEdges, edge_metadata
-from manyhop_pyg.samplers.typed_edges import TypedEdgeInput, typed_metadata
-from manyhop_pyg.samplers.typed_negatives import negatives_of
-from manyhop_pyg.samplers.typed_seeds import node_metadata
-from manyhop_pyg.typing import Metadata, Sample
+from manyhop_pyg.samplers.seeds import SeedEdges, TypedEdgeInput, edge_metadata, node_metadata, typed_metadata
+from manyhop_pyg.typing import Inputs, Metadata, Sample
 
 if TYPE_CHECKING:
+    from manyhop.loading.pipeline.gpu import GPUPositions
     from manyhop.sampling import GPUEdgeSampler
+
+
+_NODES = {"node", "row", "col"}  # int64 for samplers
+_IDS = _NODES | {"input_id"}
+_MOST_BYTES = 64 << 20  # of all inputs: more are looked up on the host, where they are
+
+
+class GPUInputs:
+    """The columns of a loader's inputs on a GPU.
+
+    Args:
+        given: the inputs.
+        columns: their tensors, by name.
+        positions: which inputs are in a batch.
+    """
+
+    def __init__(self, given: Inputs, columns: dict[str, Tensor], positions: GPUPositions) -> None:
+        self._given, self._positions = given, positions
+        self._names = [name for name, column in columns.items() if name in _IDS and column.dtype == torch.int64]
+        self._ids = [columns[name].contiguous() for name in self._names]
+        self._others = {name: column for name, column in columns.items() if name not in self._names}
+
+    def of(self, plan: BatchPlan, epoch: int, batches: Sequence[int]) -> InputGroup:
+        """The inputs of some batches, as samplers take them, but on the GPU; enqueued on the current stream."""
+        (index, *ids), sizes = self._positions(plan, epoch, batches, self._ids)
+        columns = {"input_id": index} | dict(zip(self._names, ids, strict=True))
+        columns |= {name: column.index_select(0, index) for name, column in self._others.items()}
+        return InputGroup(self._given, columns, sizes)
+
+
+class InputGroup(Sequence[Inputs]):
+    """The inputs of some batches, one behind the other; those of a batch are made when they are asked for.
+
+    Args:
+        given: inputs of the same kind.
+        columns: their tensors, by name, on the GPU.
+        sizes: inputs of each batch.
+    """
+
+    def __init__(self, given: Inputs, columns: dict[str, Tensor], sizes: list[int]) -> None:
+        self._given, self.columns, self.sizes = given, columns, sizes
+        self._begins = list(accumulate(sizes, initial=0))
+
+    @property
+    def of_nodes(self) -> bool:
+        """Whether these are seed nodes, without times."""
+        return type(self._given) is NodeSamplerInput and self._given.time is None
+
+    @property
+    def input_type(self) -> Any:
+        """The node or edge type; ``None`` without types."""
+        return self._given.input_type
+
+    def input_ids(self) -> list[Tensor]:
+        """What batches call their inputs. Unsafe: autograd does not take a change of one for a change of all."""
+        return list(self.columns["input_id"].unsafe_split_with_sizes(self.sizes))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @overload
+    def __getitem__(self, i: int) -> Inputs: ...
+    @overload
+    def __getitem__(self, i: slice) -> InputGroup: ...
+    def __getitem__(self, i: int | slice) -> Inputs | InputGroup:
+        first, end, _ = (slice(i, i + 1) if isinstance(i, int) else i).indices(len(self))
+        if isinstance(i, int) and not 0 <= i < len(self):
+            raise IndexError(i)
+        rows = slice(self._begins[first], self._begins[max(first, end)])
+        columns = {name: column[rows].data for name, column in self.columns.items()}
+        if isinstance(i, slice):
+            return InputGroup(self._given, columns, self.sizes[first:end])
+        one = object.__new__(type(self._given))
+        one.__dict__.update(self._given.__dict__, **columns)
+        return one
+
+
+def inputs_on(device: torch.device, given: Inputs, sampler: BaseSampler) -> GPUInputs | None:
+    """The inputs on a GPU; ``None`` where they are too many, or needed on the host: times of seeds are."""
+    if type(given) not in (NodeSamplerInput, EdgeSamplerInput) or getattr(sampler, "is_temporal", False):
+        return None
+    columns = {name: value for name, value in vars(given).items() if isinstance(value, Tensor)}
+    if sum(column.nbytes for column in columns.values()) > _MOST_BYTES:
+        return None
+    from manyhop.loading.pipeline.gpu import GPUPositions
+
+    there = {name: column.to(device, torch.int64 if name in _NODES else None) for name, column in columns.items()}
+    return GPUInputs(given, there, GPUPositions(device))
+
 
 OwnSampler: TypeAlias = NeighborSampler | HGTSampler
 Finish: TypeAlias = Callable[[], list[Sample]]

@@ -14,8 +14,7 @@ from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType
 from manyhop.sampling import NegativeSpec, NeighborSpec
 from manyhop_pyg.data.convert import Topology
-from manyhop_pyg.samplers.given_negatives import GivenNegatives
-from manyhop_pyg.samplers.typed_negatives import TypedNegatives
+from manyhop_pyg.samplers.negatives import GivenNegatives, TypedNegatives
 
 
 def make_spec(

@@ -56,8 +56,7 @@ def accelerate(model: torch.nn.Module, *, trim: bool = False) -> Accelerated:
         raise InputError(f"Expected a torch.nn.Module, got a {type(model).__name__}. Pass the model.")
     from torch_geometric.nn import MessagePassing
 
-    from manyhop_pyg.training.convs import PassEdges
-    from manyhop_pyg.training.layers import obstacle, replace, replace_trims
+    from manyhop_pyg.training.layers import PassEdges, obstacle, replace, replace_trims
     from manyhop_pyg.training.trim import Trim
 
     edges = PassEdges(Trim() if trim else None)

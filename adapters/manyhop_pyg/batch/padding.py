@@ -25,16 +25,15 @@ from manyhop.loading.padding import (
 )
 from manyhop.loading.pipeline import Counts, Padded, PaddedRows, Padder, Stats, clear_rows, pad_sizes
 from manyhop.sampling import SampledSubgraph
-from manyhop_pyg.batch.output import to_sampler_output
-from manyhop_pyg.batch.plan import Column as PlannedColumn
-from manyhop_pyg.batch.plan import DataPlan
+from manyhop_pyg.batch.columns import Column as PlannedColumn
+from manyhop_pyg.batch.columns import DataPlan
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.data.feature_store import FeatureStore
-from manyhop_pyg.data.remote import is_of_edges
-from manyhop_pyg.samplers.given_negatives import GivenNegatives
+from manyhop_pyg.data.topologies import is_of_edges
 from manyhop_pyg.samplers.hgt import HGTSampler
+from manyhop_pyg.samplers.negatives import GivenNegatives, negatives_of
 from manyhop_pyg.samplers.neighbor import NeighborSampler
-from manyhop_pyg.samplers.typed_negatives import negatives_of
+from manyhop_pyg.samplers.output import to_sampler_output
 from manyhop_pyg.typing import Attributes, Batch, Inputs, Metadata, PyGData, Sample, StoreSize
 
 Column: TypeAlias = tuple[NodeType | EdgeType, str, int]

@@ -1,11 +1,12 @@
-"""The loader of Cluster-GCN, and the data that is partitioned for it."""
+"""Loaders of batches that are sets of nodes: parts of a partition (Cluster-GCN), random parts."""
 
 from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch_geometric.loader
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.index import ptr2index
 from torch_geometric.loader.cluster import Partition
+from torch_geometric.sampler import NodeSamplerInput
 
 from manyhop.arguments import as_ids, flag, integer, path_of
 from manyhop.errors import InputError
@@ -22,10 +24,104 @@ from manyhop.graph import HOMOGENEOUS_EDGE
 from manyhop.graph.build import check_ids
 from manyhop.graph.metis import metis_parts
 from manyhop_pyg.data.convert import plain
+from manyhop_pyg.loaders.node import NodeLoader
 from manyhop_pyg.loaders.options import keeps_arguments
-from manyhop_pyg.loaders.subgraphs.node_sets import NodeSetLoader, check_data
-from manyhop_pyg.samplers.node_sets import ClusterSampler
-from manyhop_pyg.typing import Attributes, Batch, Sample
+from manyhop_pyg.samplers.neighbor import NeighborSampler
+from manyhop_pyg.samplers.subgraphs import ClusterSampler, NodeSetSampler
+from manyhop_pyg.typing import Attributes, Batch, PyGData, Sample
+
+
+class NodeSetLoader(NodeLoader):
+    """A loader whose seeds name sets of nodes: 0, 1, ...
+
+    Args:
+        data: without types.
+        sampler: samples the subgraphs.
+        num_sets: number of seeds.
+        kwargs: what the user passes, for :class:`NodeLoader`.
+
+    Raises:
+        InputError: arguments that define the nodes of a batch.
+    """
+
+    def __init__(self, data: Data, sampler: NodeSetSampler, num_sets: int, kwargs: dict[str, Any]) -> None:
+        for name in ("input_nodes", "input_time", "input_id", "node_sampler", "seed_parts"):
+            if name in kwargs:
+                raise InputError(
+                    f"Expected no {name}, got one: {type(self).__name__} has nodes of its own. Leave it out."
+                )
+        self._num_sets = num_sets
+        super().__init__(data=data, node_sampler=sampler, **kwargs)
+
+    def _seed_input(self) -> NodeSamplerInput:
+        return NodeSamplerInput(None, torch.arange(self._num_sets), None, None)
+
+    @property
+    def reads_inputs_on_host(self) -> bool:
+        return True  # which finds the nodes
+
+    def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
+        (into,) = super()._label(batch, out)
+        del into["batch_size"]  # the first nodes are none to predict
+        return [into]
+
+
+def check_data(data: object) -> Data:
+    """Return data with ``edge_index``.
+
+    Raises:
+        InputError: anything else.
+    """
+    if not isinstance(data, Data) or not isinstance(data.edge_index, torch.Tensor):
+        raise InputError(f"Expected Data with an edge_index, got {type(data).__name__} without. Convert it.")
+    return data
+
+
+class RandomNodeLoader(NodeLoader, torch_geometric.loader.RandomNodeLoader):  # type: ignore[misc]  # PyG is untyped
+    """PyG's ``RandomNodeLoader``: the nodes, of all types together, in ``num_parts`` parts with the edges inside.
+
+    With ``shuffle=True``, the parts of an epoch are random. Batches have the nodes in the order of the loader, the
+    edges by destination, and the ids of both as ``n_id`` and ``e_id``. See :class:`NodeLoader` for the rest.
+
+    Args:
+        data: ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)``.
+        num_parts: number of batches.
+        transform: called with each batch.
+        **kwargs: of :class:`NodeLoader` but for ``input_nodes``, and of torch's ``DataLoader`` but for ``batch_size``.
+
+    Raises:
+        InputError: arguments that do not make sense or do not fit the graph.
+    """
+
+    @keeps_arguments
+    def __init__(
+        self, data: PyGData, num_parts: int, *, transform: Callable[..., Any] | None = None, **kwargs: Any
+    ) -> None:
+        self.num_parts = integer("num_parts", num_parts, 1)
+        sampler = NeighborSampler(data, [], subgraph_type="induced")
+        num_nodes = sampler.num_nodes
+        total = sum(num_nodes.values()) if isinstance(num_nodes, dict) else num_nodes
+        batch_size = max(1, -(-total // self.num_parts))
+        if kwargs.get("batch_size") == batch_size:
+            del kwargs["batch_size"]  # Lightning hands it back
+        for name in ("batch_size", "input_nodes", "node_sampler", "seed_parts"):
+            if name in kwargs:
+                raise InputError(f"Expected num_parts alone to define the batches, got {name}: leave it out.")
+        super().__init__(
+            data=data,
+            node_sampler=sampler,
+            input_nodes=dict.fromkeys(num_nodes) if isinstance(num_nodes, dict) else None,
+            transform=transform,
+            batch_size=batch_size,
+            **kwargs,
+        )
+
+    def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
+        stores = super()._label(batch, out)
+        for into in stores:
+            del into["input_id"], into["batch_size"]  # the seeds are all nodes of the batch
+        return stores
+
 
 _TENSORS = ("indptr", "index", "partptr", "node_perm", "edge_perm")
 """Of a partition, in order."""

@@ -1,4 +1,4 @@
-"""The engine's samples -> PyG's ``SamplerOutput`` and ``HeteroSamplerOutput``."""
+"""Samples of the engine in PyG's terms, and what samplers sample with on the CPU."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
+from manyhop.features import BufferPool
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, Graph
+from manyhop.ranks import cuda
 from manyhop.sampling import SampledSubgraph
+from manyhop.sampling.engines import Engine, HostEngine, Spec, engine_for
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.typing import Sample
 
@@ -87,3 +90,18 @@ def contents_of(out: Sample) -> dict[str, int]:
 def _total(values: Tensor | dict[str, Tensor]) -> int:
     """Return the number of entries of a tensor, or of all tensors in a dictionary."""
     return sum([v.numel() for v in values.values()]) if isinstance(values, dict) else values.numel()
+
+
+def host_engine(graph: Graph, spec: Spec) -> Engine:
+    """Return an engine of the CPU whose samples are in recycled memory."""
+    engine = engine_for(graph, spec, empty=BufferPool().empty)
+    if not (cuda.in_reach() or graph.is_part):  # else a loader that knows where it samples sees to it
+        engine.prepare()
+    return engine
+
+
+def prepare(sampler: object) -> None:
+    """Make the engine of a sampler of ours, before its first batch needs it."""
+    engine = getattr(sampler, "engine", None)
+    if isinstance(engine, HostEngine):
+        engine.prepare()

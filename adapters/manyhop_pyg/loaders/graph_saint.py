@@ -24,9 +24,9 @@ from manyhop.sampling.random import Use, make_key
 from manyhop.sampling.walks import SaintMethod
 from manyhop.system.progress import Progress
 from manyhop_pyg.data.convert import plain
+from manyhop_pyg.loaders.node_sets import NodeSetLoader, check_data
 from manyhop_pyg.loaders.options import keeps_arguments
-from manyhop_pyg.loaders.subgraphs.node_sets import NodeSetLoader, check_data
-from manyhop_pyg.samplers.node_sets import SaintSampler
+from manyhop_pyg.samplers.subgraphs import SaintSampler
 from manyhop_pyg.typing import Batch
 
 _STEP = NodeSamplerInput(torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))

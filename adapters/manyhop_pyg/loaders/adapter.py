@@ -1,0 +1,310 @@
+"""The objects that a loader gives the engine: its seeds, and how samples become batches."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.data._utils.pin_memory import pin_memory
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import BaseSampler, NodeSamplerInput
+
+from manyhop.errors import InputError
+from manyhop.graph import Graph
+from manyhop.loading.gpu.samples import empty_sample
+from manyhop.loading.pipeline import Turn
+from manyhop.memory.places import Place
+from manyhop.sampling import BatchKey
+from manyhop.sampling.engines import Engine
+from manyhop_embedding import RowsAhead
+from manyhop_pyg.batch.assemble import finish_trainable
+from manyhop_pyg.batch.columns import has_embeddings
+from manyhop_pyg.batch.join import join
+from manyhop_pyg.batch.joining import Gathered
+from manyhop_pyg.data.convert import Topology
+from manyhop_pyg.data.feature_store import FeatureStore
+from manyhop_pyg.loaders.inputs import input_of
+from manyhop_pyg.samplers.negatives import GivenNegatives, each_of
+from manyhop_pyg.samplers.output import contents_of
+from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput
+from manyhop_pyg.typing import Batch, Inputs, Positions, PyGData, Sample, Transform
+
+if TYPE_CHECKING:
+    from manyhop_pyg.batch.joining import Gathered, Joining
+    from manyhop_pyg.samplers.on_gpu import Finish, GPUInputs, GPUSampling
+
+
+class LoaderView(Protocol):
+    """A loader: the user's arguments, which may be replaced between epochs, and how one batch is made."""
+
+    data: PyGData
+    transform: Transform | None
+    transform_sampler_output: Transform | None
+    filter_per_worker: bool
+    input_data: Inputs
+    worker_init_fn: Callable[[int], None] | None
+    distributed: bool
+    seed_parts: int | None
+
+    @property
+    def reads_inputs_on_host(self) -> bool: ...
+
+    def collate_fn(self, index: Positions) -> Sample | Batch: ...
+
+    def filter_fn(self, out: Sample) -> Batch: ...
+
+    def seed_sampler(self) -> tuple[BaseSampler, str]: ...
+
+    def sample_inputs(self, index: Inputs) -> Sample: ...
+
+    def inputs_at(self, index: Positions) -> Inputs: ...
+
+    def begin_on_gpu(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish: ...
+
+    def joining(self) -> Joining: ...
+
+    def join_one(self, out: Sample) -> Gathered: ...
+
+    def finish_batches(
+        self, joining: Joining, batches: Sequence[Batch], outs: Sequence[Sample], turns: Sequence[Turn | None]
+    ) -> None: ...
+
+    def has_own_collate(self) -> bool: ...
+
+    def has_own_filter(self) -> bool: ...
+
+
+class Seeds:
+    """The ``SeedSource`` of a loader."""
+
+    def __init__(self, loader: LoaderView) -> None:
+        self._loader = loader
+
+    @property
+    def graph(self) -> Graph | None:
+        """The topology of a sampler of ours that nobody has changed."""
+        from manyhop_pyg.samplers.on_gpu import samples_on_gpu
+
+        sampler, method = self._loader.seed_sampler()
+        return sampler.topology.graph if samples_on_gpu(sampler, method) else None
+
+    @property
+    def of_nodes(self) -> bool:
+        """Whether seeds are nodes."""
+        return isinstance(self._loader.input_data, NodeSamplerInput)
+
+    def inputs(self, positions: Sequence[Positions]) -> list[Inputs]:
+        """Return the inputs of several batches, looked up at once."""
+        return inputs_of(self._loader, positions)
+
+    def place(self, device: torch.device, where: Place) -> GPUSampling:
+        """Return what the sampler does on a GPU, shared by all loaders that use the sampler."""
+        from manyhop_pyg.samplers.on_gpu import GPUSampling
+
+        return GPUSampling.of(self._loader.seed_sampler()[0], device, where)
+
+    def engine(self, sampling: GPUSampling) -> Engine:
+        """Return what the sampler samples with, as of now."""
+        return sampling.engine(self._loader.seed_sampler()[0])
+
+    def lookup(self, device: torch.device) -> GPUInputs | None:
+        """Return the inputs on the GPU; ``None`` where they are too many, or needed on the host."""
+        if self._loader.reads_inputs_on_host:
+            return None
+        from manyhop_pyg.samplers.on_gpu import inputs_on
+
+        return inputs_on(device, self._loader.input_data, self._loader.seed_sampler()[0])
+
+    def begin(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
+        """Begin to sample around the inputs of several batches."""
+        return self._loader.begin_on_gpu(sampling, inputs, keys)
+
+    def sample(self, positions: Positions) -> Sample:
+        """Sample around the inputs at some positions."""
+        out = self._loader.sample_inputs(self._loader.inputs_at(positions))
+        transform = self._loader.transform_sampler_output
+        return out if transform is None else transform(out)
+
+
+def inputs_of(loader: LoaderView, indices: Sequence[Positions]) -> list[Inputs]:
+    """The inputs of several batches, looked up at once."""
+    tensors = [index for index in indices if isinstance(index, Tensor) and index.dtype == torch.int64]
+    if (
+        len(indices) == 1
+        or len(tensors) < len(indices)
+        or isinstance(loader.input_data, TypedNodeInput | TypedEdgeInput)
+    ):
+        return [loader.inputs_at(index) for index in indices]
+    index, given = torch.cat(tensors), loader.input_data
+    together = columns_of_nodes(given, index) if type(given) is NodeSamplerInput else vars(loader.inputs_at(index))
+    sizes = [index.numel() for index in tensors]
+    columns = {k: v.split_with_sizes(sizes) for k, v in together.items() if isinstance(v, Tensor)}
+    return [
+        input_of(type(given), together | {name: parts[i] for name, parts in columns.items()})
+        for i in range(len(indices))
+    ]
+
+
+def nodes_of_seeds(given: Inputs, sampler: BaseSampler) -> list[tuple[Tensor, int]]:
+    """Return for each type of seeds the node of each seed, of a seed edge its source, and the number of such nodes.
+
+    Raises:
+        InputError: a sampler of the user's own, whose graph is not known.
+    """
+    topology = getattr(sampler, "topology", None)
+    if not isinstance(topology, Topology):
+        raise InputError(
+            f"Expected one of manyhop's samplers with seed_parts, got a {type(sampler).__name__}. Leave seed_parts out."
+        )
+    of_nodes = isinstance(given, NodeSamplerInput)
+    types = given.input_type if hasattr(given, "sizes") else (given.input_type,)
+    sizes = getattr(given, "sizes", [len(given.node if of_nodes else given.row)])
+    names = [of if of_nodes or of is None else of[0] for of in types]
+    nodes = (given.node if of_nodes else given.row).split(sizes)
+    return [(ids, topology.graph.num_nodes[topology.node_type(of)]) for ids, of in zip(nodes, names, strict=True)]
+
+
+def columns_of_nodes(given: NodeSamplerInput, index: Tensor) -> dict[str, object]:
+    """What ``given[index]`` consists of; PyG's way of indexing takes four times as long.
+
+    Raises:
+        IndexError: a position out of range.
+    """
+    id_, node, time = (
+        None if column is None else column.index_select(0, index) for column in (given.input_id, given.node, given.time)
+    )
+    return {"input_id": index if id_ is None else id_, "node": node, "time": time, "input_type": given.input_type}
+
+
+T = TypeVar("T")
+
+_USUAL_ATTRIBUTES = frozenset({"_mapping", "_key", "_parent", "_cached_attr"})  # of one of PyG's stores
+
+
+class Batches:
+    """The ``Assembler`` of a loader.
+
+    Args:
+        loader: whose batches these are.
+        pins: whether batches are copied to pinned memory.
+        exchanges: whether ranks exchange rows of batches on GPUs, in a thread.
+    """
+
+    def __init__(self, loader: LoaderView, *, pins: bool, exchanges: bool) -> None:
+        self._loader, self._pins = loader, pins
+        # Other ranks wait for what this one's thread does, so it leaves to the caller what they do not need.
+        self._gathers_only = exchanges and loader.transform is None and self.joins
+        self._trains = has_embeddings(loader.data)
+
+    @property
+    def hands_out(self) -> bool:
+        """Whether batches are not complete, or have rows of embeddings, which belong to the thread that trains."""
+        return self._gathers_only or self._trains
+
+    @property
+    def in_thread(self) -> bool:
+        """Whether features are joined where samples are made."""
+        return self._loader.filter_per_worker
+
+    @property
+    def joins(self) -> bool:
+        """Whether all rows of batches are gathered by code of ours, without code of the user in between."""
+        loader = self._loader
+        own = isinstance(loader.data, Data | HeteroData) or type(loader.data[0]) is FeatureStore
+        return own and loader.transform_sampler_output is None and not loader.has_own_filter()
+
+    @property
+    def makes_alone(self) -> bool:
+        """Whether ``collate_fn`` is the user's."""
+        return self._loader.has_own_collate()
+
+    @property
+    def runs_user_code(self) -> bool:
+        """Whether methods are the user's, or functions are given."""
+        loader = self._loader
+        functions = (loader.transform, loader.transform_sampler_output, loader.worker_init_fn)
+        negatives = each_of(getattr(loader, "neg_sampling", None))
+        calls = any(isinstance(one, GivenNegatives) and callable(one.dst) for one in negatives)
+        return calls or any(f is not None for f in functions) or loader.has_own_collate() or loader.has_own_filter()
+
+    @property
+    def transform(self) -> Transform | None:
+        """The user's ``transform``."""
+        return self._loader.transform
+
+    def make(self, positions: Positions) -> Sample | Batch:
+        """Call ``collate_fn``."""
+        value = self._loader.collate_fn(positions)
+        return pinned(value) if self._pins and self.in_thread else value
+
+    def complete(self, sample: Sample) -> Batch | Gathered:
+        """Call ``filter_fn``, or only gather rows where the rest is left to :meth:`hand_out`."""
+        if self._gathers_only:
+            return self._loader.join_one(sample)
+        batch = self._loader.filter_fn(sample)
+        return pinned(batch) if self._pins else batch
+
+    def join(self, samples: Sequence[Sample], turns: Sequence[Turn] | None) -> tuple[list[Batch], int]:
+        """Join samples with the features of the data, by one gather."""
+        loader = self._loader
+        joining = loader.joining()
+        batches, outs, nbytes = join(joining, samples, [])
+        if turns is not None:
+            loader.finish_batches(joining, batches, outs, turns)
+        return batches, nbytes
+
+    def contents(self, sample: Sample) -> dict[str, int]:
+        """Return how many seeds, nodes and edges a sample has."""
+        return contents_of(sample)
+
+    def values(self, batch: Batch | Gathered) -> list[Collection[object]]:
+        """Return the values of the attributes of a batch of PyG's, or the batch."""
+        if isinstance(batch, Gathered):
+            return [*self.values(batch.batch), *batch.values()]
+        stores = [batch._store] if type(batch) is Data else batch.stores if type(batch) is HeteroData else None
+        if stores is None:
+            return [[batch]]
+        found: list[Collection[object]] = []
+        for store in stores:  # once per batch: no calls
+            if not store.__dict__.keys() <= _USUAL_ATTRIBUTES:
+                return [[batch]]  # such as the edges that were sampled, beside their reverses
+            values = store._mapping.values()
+            found.append(values)
+            for value in values:
+                if type(value) is RowsAhead:
+                    found.append(value.tensors())
+        return found
+
+    def empty(self, device: torch.device) -> Sample:
+        """Return a sample without nodes and edges, in PyG's terms."""
+        sampler, _ = self._loader.seed_sampler()
+        graph = sampler.topology.graph
+        sample = empty_sample(graph, device)
+        return sampler.node_output(replace(sample, num_sampled_nodes=None, num_sampled_edges=None))
+
+    def hand_out(self, batch: Batch | Gathered) -> Batch:
+        """Return the complete batch, with the rows that embeddings have now."""
+        if isinstance(batch, Gathered):
+            batch, out, joining, turn = batch
+            self._loader.finish_batches(joining, [batch], [out], [turn])
+        if self._trains:
+            finish_trainable(batch)
+        return batch
+
+
+def pinned(batch: T) -> T:
+    """Return a batch in pinned memory."""
+    made: T = pin_memory(batch)  # type: ignore[no-untyped-call]  # of torch
+    return made
+
+
+def find_pinning(*, wanted: bool) -> bool:
+    """Return whether batches are to be pinned; warns where that is wanted, and there is nothing to pin memory for."""
+    if wanted and not torch.accelerator.is_available():
+        warnings.warn("pin_memory=True, but no accelerator is found: memory is not pinned.", stacklevel=4)
+        return False
+    return wanted

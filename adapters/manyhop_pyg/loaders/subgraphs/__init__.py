@@ -1,1 +1,0 @@
-"""Loaders whose batches are subgraphs of sets of nodes: ShaDow, PageRank, Cluster-GCN, GraphSAINT, random parts."""

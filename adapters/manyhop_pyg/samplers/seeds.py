@@ -1,0 +1,316 @@
+"""Seed nodes and edges in PyG's terms: of several types in one batch, their metadata, one edge per node."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+
+from manyhop.arguments import integer
+from manyhop.errors import InputError
+from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, Graph, NodeType, without_edges
+from manyhop.sampling import EdgeSampler, SampledEdges, SampledSubgraph
+from manyhop.sampling.random import Use, below, draw, make_key
+from manyhop_pyg.data.convert import Topology
+from manyhop_pyg.samplers.negatives import GivenNegatives, negatives_of
+from manyhop_pyg.samplers.spec import negative_spec
+from manyhop_pyg.typing import Metadata
+
+if TYPE_CHECKING:
+    from manyhop.sampling import GPUEdgeSampler
+
+
+T = TypeVar("T")
+EngineT = TypeVar("EngineT", bound="EdgeSampler | GPUEdgeSampler")
+
+
+class SeedEdges(Generic[EngineT]):
+    """The engine's samplers around seed edges of any type; what each kind of request needs is prepared once.
+
+    Args:
+        topology: what is sampled.
+        make: makes a sampler: ``EdgeSampler``, or that of a GPU, but for the graph and the kind of request.
+    """
+
+    def __init__(self, topology: Topology, make: Callable[..., EngineT]) -> None:
+        self._topology = topology
+        self._make = make
+        self._samplers: dict[Hashable, tuple[EngineT, NegativeSampling | None]] = {}
+
+    @staticmethod
+    def relabelled(out: SampledEdges) -> SampledSubgraph:
+        """The subgraph, with trees numbered by seed edge instead of by endpoint."""
+        if out.subgraph.tree is not None:
+            trees, num_src = out.subgraph.tree, out.src_index.numel()
+            for node_type, tree in trees.items():
+                trees[node_type] = tree % max(num_src, 1) % max(out.num_pos, 1)
+        return out.subgraph
+
+    def prepare(
+        self, input_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool
+    ) -> EngineT:
+        """The engine's sampler for one kind of request; ``input_type`` is ``None`` without types.
+
+        Raises:
+            InputError: an unknown node type, weights that do not fit, or negatives that cannot be drawn.
+        """
+        n, edge_type = neg_sampling, self._edge_type(input_type)
+        cache_key: tuple[Hashable, ...] = (edge_type, exclude_true)
+        if n is not None:
+            cache_key += (negative_spec(n, exclude_true=exclude_true), id(n.src_weight), id(n.dst_weight))
+        if cache_key not in self._samplers:
+            sampler = self._for_request(self._make, edge_type, n, exclude_true=exclude_true)
+            self._samplers[cache_key] = sampler, n  # kept alive: the cache knows its tensors by id
+        return self._samplers[cache_key][0]
+
+    def check(self, input_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool) -> None:
+        """Raise InputError where :meth:`prepare` would; makes no tables."""
+        self._for_request(EdgeSampler.check, self._edge_type(input_type), neg_sampling, exclude_true=exclude_true)
+
+    def _edge_type(self, input_type: EdgeType | None) -> EdgeType:
+        if not self._topology.hetero:
+            return HOMOGENEOUS_EDGE
+        if input_type is None:
+            raise InputError("Expected seed edges with an edge type, since the graph has types, got none.")
+        return input_type
+
+    def _for_request(
+        self, call: Callable[..., T], edge_type: EdgeType, n: NegativeSampling | None, *, exclude_true: bool
+    ) -> T:
+        """What ``call`` gives, with the arguments of the engine's samplers around seed edges."""
+        graph = self._seed_graph(edge_type, exclude_true=exclude_true)
+        negatives = negative_spec(n, exclude_true=exclude_true)
+        src_weight, dst_weight = (None, None) if n is None else (n.src_weight, n.dst_weight)
+        if n is not None and n.is_triplet() and src_weight is not None:
+            _warn_of_src_weight()
+            src_weight = None
+        for name, weight in (("src_weight", src_weight), ("dst_weight", dst_weight)):
+            if not isinstance(weight, Tensor | None):
+                raise InputError(f"Expected {name} of negatives as a tensor [num_nodes], got {type(weight).__name__}.")
+        return call(graph, edge_type, negatives=negatives, src_weight=src_weight, dst_weight=dst_weight)
+
+    def _seed_graph(self, edge_type: EdgeType, *, exclude_true: bool) -> Graph:
+        """The graph as seed edges see it: seeds may be of a type that has no edges, or that is sampled backward."""
+        topology, graph = self._topology, self._topology.graph
+        for end in (edge_type[0], edge_type[2]):
+            if end not in graph.num_nodes:
+                raise InputError(
+                    f"Edge type {edge_type} uses the unknown node type '{end}'. The graph has: {list(graph.num_nodes)}."
+                )
+        if edge_type in graph.edge_types and not topology.backward:
+            return graph
+        if exclude_true:
+            raise InputError(
+                f"exclude_true_negatives=True needs the edges of type {edge_type} in the graph that is sampled, "
+                "in forward direction."
+            )
+        return without_edges(graph, edge_type)
+
+
+@functools.cache
+def _warn_of_src_weight() -> None:
+    """Warn, once in a process."""
+    warnings.warn(
+        "src_weight has no effect with triplets, as in PyG: only destinations are drawn. Leave it out.",
+        stacklevel=2,
+    )
+
+
+def edge_metadata(
+    out: SampledEdges,
+    neg_sampling: NegativeSampling | None,
+    input_id: Tensor | None,
+    label: Tensor | None,
+    time: Tensor | None,
+) -> Metadata:
+    """PyG's ``metadata``: where the seed edges and the negatives are, their labels and times."""
+    if out.dst_neg_index is not None:
+        negatives = out.dst_neg_index.squeeze(1) if out.dst_neg_index.size(1) == 1 else out.dst_neg_index
+        return input_id, out.src_index, out.dst_index, negatives, time
+    if isinstance(neg_sampling, GivenNegatives):
+        return input_id, out.src_index, out.dst_index, neg_sampling.in_batch_index(out.dst_index), time
+    num_pos, num_src, device = out.num_pos, out.src_index.numel(), out.src_index.device
+    if neg_sampling is not None:
+        label = torch.ones(num_pos, device=device) if label is None else label
+        label = torch.cat([label, label.new_zeros(num_src - num_pos, *label.shape[1:])])
+        if time is not None and num_pos > 0:
+            time = time[torch.arange(num_src, device=device) % num_pos]
+    return input_id, torch.stack([out.src_index, out.dst_index]), label, time
+
+
+class TypedEdgeInput(EdgeSamplerInput):  # type: ignore[misc]  # PyG is untyped
+    """PyG's ``EdgeSamplerInput`` for seed edges of several types: those of the first type, then those of the next.
+
+    Args:
+        parts: edge type -> its seed edges.
+    """
+
+    def __init__(self, parts: Mapping[EdgeType, EdgeSamplerInput]) -> None:
+        each = list(parts.values())
+        for part in each:
+            part.input_id = torch.arange(part.row.numel()) if part.input_id is None else part.input_id
+        ids, row, col = (torch.cat([getattr(part, name) for part in each]) for name in ("input_id", "row", "col"))
+        super().__init__(ids, row, col, input_type=tuple(parts))
+        self.parts = dict(parts)
+        self.sizes = [part.row.numel() for part in each]
+
+    def __getitem__(self, index: Tensor | list[int]) -> TypedEdgeInput:
+        """The seed edges at some positions, by type, in the order of the positions within a type."""
+        index = torch.as_tensor(index, dtype=torch.int64)
+        ends = list(accumulate(self.sizes))
+        kind = torch.searchsorted(torch.tensor(ends), index, right=True)
+        return TypedEdgeInput(
+            {
+                edge_type: part[index[kind == i] - (ends[i] - self.sizes[i])]
+                for i, (edge_type, part) in enumerate(self.parts.items())
+            }
+        )
+
+
+def typed_metadata(
+    index: TypedEdgeInput,
+    input_id: Tensor,
+    sampled: Sequence[SampledEdges],
+    seed_edges: Tensor | None,
+    neg_sampling: NegativeSampling | None,
+    columns: Sequence[tuple[Tensor | None, Tensor | None, Tensor | None]],
+) -> Metadata:
+    """PyG's ``metadata``, that of each type in second place; numbers the trees of the sample by seed edge.
+
+    Args:
+        index: the seed edges of a batch.
+        input_id: of all types, where the batch is.
+        sampled, seed_edges: what the engine gives for them.
+        neg_sampling: which negatives there are.
+        columns: ids, labels and times of each type, where the batch is.
+    """
+    trees = sampled[0].subgraph.tree
+    if trees is not None and seed_edges is not None:
+        trees.update({node_type: seed_edges[tree] for node_type, tree in trees.items()})
+    about = {
+        t: edge_metadata(one, negatives_of(neg_sampling, t), *of_type)
+        for t, one, of_type in zip(index.parts, sampled, columns, strict=True)
+    }
+    return input_id, about, dict(zip(index.parts, index.sizes, strict=True))
+
+
+def parts_of(index: EdgeSamplerInput) -> dict[EdgeType | None, EdgeSamplerInput]:
+    """Return the seed edges of each type; ``None`` is that of a graph without types."""
+    if isinstance(index, TypedEdgeInput):
+        return {edge_type: part for edge_type, part in index.parts.items()}  # keys of another type
+    return {index.input_type: index}
+
+
+ByType: TypeAlias = dict[NodeType | None, Tensor]
+
+
+class TypedNodeInput(NodeSamplerInput):  # type: ignore[misc]  # PyG is untyped
+    """PyG's ``NodeSamplerInput`` for seeds of several types: those of the first type, then those of the next.
+
+    Args:
+        input_id: ``[num_seeds]``: what the batch calls each seed.
+        node: ``[num_seeds]`` ids, each of its type.
+        time: ``[num_seeds]``; ``None``: each node's own.
+        node_types: the types.
+        sizes: how many seeds each type has.
+    """
+
+    def __init__(
+        self, input_id: Tensor, node: Tensor, time: Tensor | None, node_types: tuple[NodeType, ...], sizes: list[int]
+    ) -> None:
+        super().__init__(input_id, node, time, node_types)
+        self.sizes = sizes
+
+    def __getitem__(self, index: Tensor | list[int]) -> TypedNodeInput:
+        """The seeds at some positions, by type, in the order of the positions within a type."""
+        index = torch.as_tensor(index, dtype=torch.int64)
+        ends = torch.tensor(list(accumulate(self.sizes)))
+        kind = torch.searchsorted(ends, index, right=True)
+        index = index[kind.sort(stable=True).indices]
+        return TypedNodeInput(
+            self.input_id[index],
+            self.node[index],
+            None if self.time is None else self.time[index],
+            self.input_type,
+            kind.bincount(minlength=len(self.sizes)).tolist(),
+        )
+
+
+def seeds_of(index: NodeSamplerInput) -> tuple[ByType, ByType]:
+    """Return the seed nodes by type (``None`` without types), and their times, as far as given."""
+    if not isinstance(index, TypedNodeInput):
+        return {index.input_type: index.node}, {} if index.time is None else {index.input_type: index.time}
+    columns = (None if column is None else column.split(index.sizes) for column in (index.node, index.time))
+    node, time = ({} if parts is None else dict(zip(index.input_type, parts, strict=True)) for parts in columns)
+    return node, time
+
+
+def node_metadata(index: NodeSamplerInput, input_id: Tensor | None, time: Tensor | None) -> Metadata:
+    """Return ``metadata`` of the sample of seed nodes, whose ids and times may be on another device by now."""
+    if isinstance(index, TypedNodeInput):
+        return input_id, time, dict(zip(index.input_type, index.sizes, strict=True))
+    return input_id, time
+
+
+class OneEdgePerNode(Sampler[int]):
+    """Seed edges of an epoch: for each node one of its edges, another one in each epoch, in random order.
+
+    Pass it as ``sampler`` of a link loader. An epoch then has as many seed edges as there are nodes with edges, each
+    with negatives of its own: what BPR asks for, and others that learn from a positive and a negative per node.
+
+    Args:
+        nodes: ``[num_seeds]`` the node of each of the loader's seed edges: ``edge_label_index[0]``, or its other end.
+        seed: what the choices are a function of, with the number of the epoch.
+
+    Raises:
+        InputError: arguments that do not make sense.
+    """
+
+    def __init__(self, nodes: Tensor, seed: int = 0) -> None:
+        if not isinstance(nodes, Tensor) or nodes.dim() != 1 or nodes.is_floating_point() or nodes.dtype == torch.bool:
+            got = f"{nodes.dtype} {list(nodes.shape)}" if isinstance(nodes, Tensor) else f"a {type(nodes).__name__}"
+            raise InputError(f"Expected nodes as integers of shape [num_seeds], got {got}. Pass edge_label_index[0].")
+        ids, order = torch.sort(nodes.cpu(), stable=True)
+        _, counts = torch.unique_consecutive(ids, return_counts=True)
+        self._order, self._counts = order.numpy(), counts.numpy()
+        self._seed = integer("seed", seed)
+        self._epoch, self._position, self._is_loaded = 0, 0, False
+
+    def __len__(self) -> int:
+        """Nodes that have edges."""
+        return int(self._counts.size)
+
+    def __iter__(self) -> Iterator[int]:
+        """Go through the next epoch, or through the rest of the one whose state has been loaded."""
+        if self._position and not self._is_loaded:
+            self._epoch, self._position = self._epoch + 1, 0
+        self._is_loaded = False
+        chosen = self._choose(self._epoch)
+        while self._position < len(chosen):
+            self._position += 1
+            yield chosen[self._position - 1]
+        self._epoch, self._position = self._epoch + 1, 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the number of the epoch, and of the edges that it has yielded."""
+        return {"epoch": self._epoch, "position": self._position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on where a state was taken, in the next iteration."""
+        self._epoch, self._position, self._is_loaded = state["epoch"], state["position"], True
+
+    def _choose(self, epoch: int) -> list[int]:
+        """Return the positions of an epoch's edges among the loader's, ``num_nodes`` of them."""
+        key, n = make_key(Use.ONE_EDGE, self._seed, epoch), self._counts.size
+        first = np.cumsum(self._counts) - self._counts
+        chosen = self._order[first + below(draw(key, np.arange(n)), self._counts)]
+        found: list[int] = chosen[np.argsort(draw(key, n + np.arange(n)), kind="stable")].tolist()
+        return found
