@@ -220,6 +220,9 @@ class NoSteps:
     def batch(self, number: int) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
+    def rows_under_way(self) -> bool:
+        return False
+
     def close(self) -> None: ...
 
 
