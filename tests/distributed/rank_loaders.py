@@ -170,7 +170,7 @@ def padding(batch: Data | HeteroData) -> bool:
     stores = [s for s in batch.stores if "is_padding" in s]
     for store in stores:
         assert store.is_padding.dtype == torch.bool
-        assert store.is_padding.shape == store.input_id.shape
+        assert "input_id" not in store or store.is_padding.shape == store.input_id.shape
     marks = torch.cat([store.is_padding for store in stores])
     assert len(marks.unique()) == 1
     return bool(marks[0])

@@ -66,10 +66,11 @@ def test_ranks_that_do_not_share_batches(launcher):
 
 def of_dgl():
     """Loaders of DGL and GraphBolt stay as they are; returns seeds, and where gradients are synchronized."""
+    import manyhop_dgl  # isort: split
+
     import dgl
     from accelerate import Accelerator
 
-    import manyhop_dgl
     import manyhop_dgl.graphbolt as gb
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)

@@ -1,13 +1,10 @@
 """Which memory is pinned, and until when; CUDA itself is played by a recorder."""
 
 import gc
-import itertools
 import os
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -44,15 +41,6 @@ def test_a_tensor_stays_pinned_as_long_as_its_memory(driver: Driver) -> None:
     del view
     gc.collect()
     assert not driver.pinned
-
-
-def test_page_locking_shows_a_bar(driver: Driver, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr("tqdm.std.time", itertools.count(step=3.0).__next__)
-    source = torch.zeros(5 * PAGE, dtype=torch.uint8)
-    pin(source)
-    assert "Page-locking memory: 100%" in capsys.readouterr().err
-    assert is_pinned(source)
 
 
 def test_pinned_until_unpinned(driver: Driver) -> None:

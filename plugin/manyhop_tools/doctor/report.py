@@ -127,9 +127,7 @@ def _memory() -> Diagnosis:
 
 
 KERNEL_PACKAGES = (
-    "manyhop.features.exchange",
-    "manyhop.features.gathering",
-    "manyhop.features.hot",
+    "manyhop.features",
     "manyhop.graph",
     "manyhop.sampling.cpu.kernels",
     "manyhop.system",

@@ -170,7 +170,8 @@ class KeptRows:
         number = self.number + 1
         self.end_older()
         groups, places = self._places[number % 2]
-        index_rows(ids.data_ptr(), len(ids), self._num_rows, groups.zero_().data_ptr())
+        groups.zero_()
+        index_rows(ids.data_ptr(), len(ids), self._num_rows, groups.data_ptr())
         places[: len(slots)] = slots
         store(self._header + _LATEST, number)
 
