@@ -34,11 +34,6 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(other), target
 
 
-def test_start_and_readme_show_the_same_script():
-    (shown,) = (code for code in blocks(ROOT / "README.md", "python"))
-    assert shown in blocks(ROOT / "docs" / "index.md", "python")
-
-
 def test_lines_have_at_most_120_columns():
     """But for tables, code, and pages that programs write."""
     written = {*ROOT.glob("docs/compatibility*.md"), *ROOT.glob("docs/benchmarks/*"), *ROOT.glob("docs/reference/*")}
