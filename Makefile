@@ -23,7 +23,7 @@ QUICK := tests/graph tests/files tests/sampling/test_reference_golden.py tests/s
 	$(wildcard tests/pyg/test_*_loader.py tests/pyg/test_loader_*.py)) \
 	tests/dgl/test_dgl_samplers.py tests/dgl/test_dgl_loader.py tests/dgl/test_gb_loader.py
 
-.PHONY: help demo test quick lint docs bench notebooks upstream graphbolt clean
+.PHONY: help demo test quick gpu lint docs bench notebooks upstream graphbolt clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -50,6 +50,11 @@ lint: $(VENV)/dev.stamp ## ruff and mypy
 
 docs: $(VENV)/dev.stamp ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
+
+# With RUN=python3, by the packages that this Python has: machines with GPUs may have no network.
+gpu: GPUS ?= 1
+gpu: $(if $(filter $(VENV)/bin/python,$(RUN)),$(VENV)/dev.stamp) ## all tests that need a GPU, ten minutes; GPUS=2: those that need several
+	$(RUN) tests/gpu/run.py $(GPUS)
 
 bench: $(VENV)/dev.stamp ## compare with other samplers on this machine, about a minute
 	$(RUN) tests/benchmarks cpu --quick

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import importlib.util
 import os
 import zlib
 from collections.abc import Iterator
@@ -42,8 +43,17 @@ with contextlib.suppress(ImportError):  # tests without such draws need no hypot
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ids must be the same in all processes of pytest-xdist. Files with slow tests come first, mixed: some wait, some
-    compute."""
+    """Skip tests that need what is missing. Check that ids are the same in all processes of pytest-xdist. Put files
+    with slow tests first, mixed: some wait, some compute."""
+    for item in items:
+        for needed, name in (1, "gpu"), (2, "multigpu"):
+            if item.get_closest_marker(name) and torch.cuda.device_count() < needed:
+                item.add_marker(pytest.mark.skip(reason=f"needs {needed} CUDA device{'s' * (needed > 1)}"))
+        packages = {package for mark in item.iter_markers("needs") for package in mark.args}
+        if missing := sorted(package for package in packages if importlib.util.find_spec(package) is None):
+            cuda = (torch.version.cuda or "13").split(".")[0]
+            wheels = ", ".join(f"{package.replace('_', '-')}-cu{cuda}" for package in missing)
+            item.add_marker(pytest.mark.skip(reason=f"not installed: {wheels}"))
     addresses = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if addresses:
         raise pytest.UsageError(f"Expected ids without addresses, got {addresses[0]}. Give the cases names.")

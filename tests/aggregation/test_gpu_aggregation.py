@@ -19,8 +19,6 @@ NUM_SRC, NUM_DST, NUM_EDGES = 23, 11, 290
 
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> str:
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no GPU")
     if request.param == "cpu" and torch.cuda.is_available():
         pytest.skip("triton compiles")
     return request.param

@@ -11,16 +11,10 @@ DataLoader = manyhop_dgl.DataLoader
 NeighborSampler = manyhop_dgl.NeighborSampler
 
 
-@pytest.fixture
-def cuda():
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"use_uva": True}, {"use_prefetch_thread": False}])
-def test_a_gpu_makes_the_same_batches(cuda, kind, options):
+def test_a_gpu_makes_the_same_batches(kind, options):
     g = graph(kind)
     expected = list(loader(kind, g))
     made = loader(kind, g, device="cuda", output="tensors", **options)
@@ -33,7 +27,7 @@ def test_a_gpu_makes_the_same_batches(cuda, kind, options):
 
 
 @pytest.mark.gpu
-def test_a_gpu_needs_no_sampler_for_the_cpu(cuda, monkeypatch):
+def test_a_gpu_needs_no_sampler_for_the_cpu(monkeypatch):
     monkeypatch.setattr(
         "manyhop.sampling.CPUSampler", lambda *args, **kwargs: pytest.fail("it was made"), raising=False
     )
@@ -49,7 +43,7 @@ def second_epoch(kind, g):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
-def test_a_gpu_makes_the_same_batches_of_seed_edges(cuda, kind):
+def test_a_gpu_makes_the_same_batches_of_seed_edges(kind):
     g = graph(kind)
     made = links(kind, g, device="cuda", output="tensors", num_workers=1)
     for ours, batch in zip(made, links(kind, g), strict=True):
@@ -58,7 +52,7 @@ def test_a_gpu_makes_the_same_batches_of_seed_edges(cuda, kind):
 
 
 @pytest.mark.gpu
-def test_batches_that_are_given_go_to_the_gpu(cuda):
+def test_batches_that_are_given_go_to_the_gpu():
     given = [torch.arange(5), torch.arange(5, 12)]
     sampler = NeighborSampler([4, 3], prefetch_node_feats=["x"], seed=1)
     made = DataLoader(graph("ours"), given, sampler, device="cuda", output="tensors", seed=3)
@@ -71,7 +65,7 @@ def test_batches_that_are_given_go_to_the_gpu(cuda):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_gpu_sees_data_that_are_replaced(cuda, num_workers):
+def test_a_gpu_sees_data_that_are_replaced(num_workers):
     g = graph("ours")
     for i, batch in enumerate(loader("ours", g, device="cuda", output="tensors", num_workers=num_workers)):
         assert torch.equal(batch.node_features["x"].cpu(), g.ndata["x"][batch.input_nodes.cpu()])
@@ -82,7 +76,7 @@ def test_a_gpu_sees_data_that_are_replaced(cuda, num_workers):
 
 
 @pytest.mark.gpu
-def test_a_gpu_keeps_rows_of_pinned_memory(cuda):
+def test_a_gpu_keeps_rows_of_pinned_memory():
     g = manyhop_dgl.Graph(tuple(torch.randint(0, 90_000, (2, 400_000))), 90_000)
     g.ndata["x"] = torch.randn(90_000, 128)
     sampler = NeighborSampler([5, 5], prefetch_node_feats=["x"])

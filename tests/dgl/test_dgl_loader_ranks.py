@@ -169,9 +169,7 @@ def on_a_gpu(placement=None):
     return [(batch.input_nodes.tolist(), batch.node_features["x"].tolist()) for batch in made], made.device.index
 
 
-@pytest.mark.gpu
 @pytest.mark.multigpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_each_rank_has_a_gpu(launcher):
     alone = batches(loader(seed=5, use_ddp=False))
     ranks = launcher.run(on_a_gpu, world_size=2, fresh=True)
@@ -179,9 +177,7 @@ def test_each_rank_has_a_gpu(launcher):
     assert [device for _, device in ranks] == [0, 1]
 
 
-@pytest.mark.gpu
 @pytest.mark.multigpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 @pytest.mark.parametrize("placement", ["cuda-cuda", "pinned-cuda", "cpu-cuda", "sharded", "distributed"])
 def test_placements_change_nothing(launcher, placement):
     if placement in ("sharded", "distributed"):

@@ -16,12 +16,6 @@ ON_CPU = pytest.param("cpu", marks=pytest.mark.skipif(torch.cuda.is_available(),
 ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 
 
-@pytest.fixture(autouse=True)
-def needs_a_gpu(request):
-    if request.node.get_closest_marker("gpu") and not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-
-
 def graph(num_nodes=60, num_edges=400):
     random = torch.Generator().manual_seed(0)
     g = manyhop_dgl.Graph(tuple(torch.randint(0, num_nodes, (2, num_edges), generator=random)), num_nodes)

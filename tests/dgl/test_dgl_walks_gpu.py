@@ -36,7 +36,6 @@ def test_walks_of_the_kernel_are_those_of_the_cpu(monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_as_on_the_cpu():
     for found, expected in zip(walks(torch.arange(20).cuda()), walks(torch.arange(20)), strict=True):
         assert found.is_cuda

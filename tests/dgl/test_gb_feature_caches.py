@@ -8,8 +8,6 @@ import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
 from manyhop_graphbolt.features import cached
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
 ROWS = torch.arange(24.0).view(8, 3)
 
 
@@ -109,7 +107,6 @@ def test_rows_on_disk_that_are_kept_in_memory(tmp_path):
 
 
 @pytest.mark.gpu
-@needs_gpu
 @pytest.mark.parametrize("where", ["cpu", "cuda"])
 def test_cached_features_on_a_gpu(where):
     rows = torch.randn(1000, 5)

@@ -9,8 +9,6 @@ from manyhop.errors import FeatureError, InputError
 from manyhop_graphbolt.features import feature as feature_
 from manyhop_graphbolt.features import tensors
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
 ROWS = torch.arange(24.0).view(8, 3)
 IDS = torch.tensor([7, 0, 0, 3])
 
@@ -305,7 +303,6 @@ def test_what_is_pinned_in_place(monkeypatch):
 
 
 @pytest.mark.gpu
-@needs_gpu
 def test_features_on_a_gpu():
     rows = torch.randn(1000, 5)
     ids = torch.randint(0, 1000, (300,), device="cuda")

@@ -357,7 +357,6 @@ def test_copies():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("where", ["cpu", "pinned", "cuda"])
 def test_samples_on_a_gpu_are_those_of_the_cpu(where):
     graph = small(p=torch.rand(8), mask=torch.rand(8) > 0.3, **{gb.ORIGINAL_EDGE_ID: torch.arange(8, 16)})

@@ -8,7 +8,7 @@ from test_torch_graph_compile import LAYERS, check
 from torch_graph_training import MODELS, train
 from torch_graphs import block
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)

@@ -102,7 +102,6 @@ def test_static_shapes(run):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_static_shapes_on_a_gpu(run):
     pytest.importorskip("bokeh_sampledata", reason="the films are not installed: pip install bokeh_sampledata==2026.1")
     out = run("pyg_static_shapes.py", "--epochs", "3", "--fanout", "5", "3")

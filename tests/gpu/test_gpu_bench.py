@@ -3,11 +3,10 @@
 import dataclasses
 
 import pytest
-import torch
 from benchmarks.gpu.command import CONTENDERS, QUICK, run
 from benchmarks.gpu.report import limit_s
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = [pytest.mark.gpu, pytest.mark.whole_gpu]
 
 SMALL = dataclasses.replace(
     QUICK, num_nodes=1 << 14, num_edges=1 << 18, rounds=2, merged=(1, 4), sampling_batches=8, gather_bytes=1 << 22,
@@ -33,9 +32,8 @@ def test_all_parts_on_one_gpu():
 
 
 @pytest.mark.multigpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs several CUDA devices")
+@pytest.mark.needs("pylibwholegraph")
 def test_loaders_and_limits_on_two_gpus():
-    pytest.importorskip("pylibwholegraph")
     rows, missing = run(SMALL, ("loader", "epoch"), ("manyhop",), [2], 300)
     assert not missing
     assert {row.workload for row in rows if row.part == "limits"} == {"copy", "random reads", "PCIe", "NVLink"}

@@ -15,17 +15,11 @@ import manyhop
 import manyhop_pyg
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
 from manyhop.sampling import NeighborSpec
-from manyhop_cugraph import binding
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "sampling")]
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not binding.is_installed(), reason="needs pylibcugraph and raft-dask"),
-]
-SIZES = [1, pytest.param(2, marks=[pytest.mark.multigpu])]
-if torch.cuda.device_count() < 2:
-    SIZES = [1]
+pytestmark = [pytest.mark.gpu, pytest.mark.needs("pylibcugraph", "raft_dask")]
+SIZES = [1, pytest.param(2, marks=pytest.mark.multigpu)]
 
 
 def everything():

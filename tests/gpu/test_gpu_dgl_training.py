@@ -4,17 +4,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import manyhop_dgl  # noqa: F401  # makes dgl importable
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.multigpu,
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
-]
+pytestmark = [pytest.mark.multigpu, pytest.mark.needs("pylibwholegraph")]
 pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
-pytest.importorskip("pylibwholegraph")
 sys.path[:0] = [str(Path(__file__).parents[1] / "dgl")]
 
 from torch_graph_training import MODELS, check_ranks, train_on_ranks  # noqa: E402

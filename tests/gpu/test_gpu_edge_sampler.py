@@ -10,10 +10,7 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.sampling import BatchKey, CPUSampler, EdgeRequest, EdgeSampler, NegativeSpec, NeighborSpec
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 RATES, RATED = ("user", "rates", "item"), ("item", "rated_by", "user")
 USERS, ITEMS = 50_000, 300
 

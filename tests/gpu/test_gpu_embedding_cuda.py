@@ -15,8 +15,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "pyg"))
 from test_embeddings_in_data import NODES
 from test_embeddings_in_data import train as train_on_batches
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
-PLACES = ["device", "pinned", "sharded", "distributed"]
+pytestmark = pytest.mark.gpu
+WHOLE = pytest.mark.needs("pylibwholegraph")
+PLACES = ["device", "pinned", *[pytest.param(place, marks=WHOLE) for place in ("sharded", "distributed")]]
 
 
 def train(embedding, optimizer, steps):
@@ -29,8 +30,6 @@ def train(embedding, optimizer, steps):
 @pytest.mark.parametrize("name", OURS)
 @pytest.mark.parametrize("placement", PLACES)
 def test_equals_torch(name, placement):
-    if placement in ("sharded", "distributed"):
-        pytest.importorskip("pylibwholegraph")
     device = "cuda" if placement == "sharded" else None
     embedding = manyhop.Embedding(NUM_ROWS, WIDTH, placement=placement, device=device, seed=3)
     start = manyhop.Embedding(NUM_ROWS, WIDTH, seed=3).weight
@@ -86,8 +85,6 @@ def test_saved_from_a_gpu_and_loaded_on_the_host(tmp_path):
 @pytest.mark.parametrize("placement", [*PLACES, "shared"])
 def test_rows_that_come_with_batches(placement):
     """Training is the same to the last bit, whether loaders gather rows ahead or the loop does."""
-    if placement in ("sharded", "distributed"):
-        pytest.importorskip("pylibwholegraph")
     place_on = "cuda" if placement == "sharded" else None
     for options in ({}, {"num_workers": 2, "prefetch_factor": 8}):
         expected = train_on_batches(False, placement, place_on, "cuda", **options)

@@ -13,11 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "pyg"))
 from embedding_training import NUM_ROWS, OURS, WIDTH, batch, loss_of, trained_by_torch
 from test_embeddings_in_data import train as train_on_batches
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.multigpu,
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
-]
+pytestmark = pytest.mark.multigpu
 
 
 def train(placement, device, name):
@@ -32,13 +28,15 @@ def train(placement, device, name):
         return embedding(torch.arange(NUM_ROWS, device="cuda")).cpu()
 
 
-PLACES = [("device", None), ("pinned", None), ("sharded", "cuda"), ("distributed", None), ("shared", None)]
+WHOLE = pytest.mark.needs("pylibwholegraph")
+PLACES = [
+    *[("device", None), ("pinned", None), ("shared", None)],
+    *[pytest.param(place, device, marks=WHOLE) for place, device in (("sharded", "cuda"), ("distributed", None))],
+]
 
 
 @pytest.mark.parametrize(("placement", "device"), PLACES)
 def test_every_place(run_on_gpus, placement, device):
-    if placement in ("sharded", "distributed"):
-        pytest.importorskip("pylibwholegraph")
     found = run_on_gpus(train, placement, device, "Adam")
     start = manyhop.Embedding(NUM_ROWS, WIDTH, seed=3).weight
     expected = trained_by_torch(start, "Adam", range(4), world_size=2)
@@ -53,8 +51,6 @@ def train_together(ahead, placement, device):
 
 @pytest.mark.parametrize(("placement", "device"), PLACES)
 def test_rows_that_come_with_batches(run_on_gpus, placement, device):
-    if placement in ("sharded", "distributed"):
-        pytest.importorskip("pylibwholegraph")
     expected = run_on_gpus(train_together, False, placement, device)
     found = run_on_gpus(train_together, True, placement, device)
     for (losses, table), (expected_losses, expected_table) in zip(found, expected, strict=True):

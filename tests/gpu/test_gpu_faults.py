@@ -13,12 +13,7 @@ from torch_geometric.data import Data
 import manyhop
 from manyhop_pyg import NeighborLoader
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.multigpu,
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
-]
-pytest.importorskip("pylibwholegraph")
+pytestmark = [pytest.mark.multigpu, pytest.mark.needs("pylibwholegraph")]
 
 TIMEOUT = 5.0
 PLACEMENTS = ["cuda-cuda", "sharded", "distributed"]

@@ -15,10 +15,7 @@ from manyhop.features import Checks, RowRequest, Visits, gather, is_pinned, keep
 from manyhop.features.gathering import gpu
 from manyhop.memory.sharing import share
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.uint8, torch.bool, torch.int64, torch.int16]
 SHAPES = [(50,), (50, 1), (50, 3), (50, 16), (50, 129), (50, 4, 5), (50, 2, 0), (1, 7)]

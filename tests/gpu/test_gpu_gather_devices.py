@@ -6,10 +6,7 @@ import torch
 from manyhop.errors import FeatureError
 from manyhop.features import Checks, RowRequest, gather, pin
 
-pytestmark = [
-    pytest.mark.multigpu,
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
-]
+pytestmark = pytest.mark.multigpu
 
 
 @pytest.mark.parametrize("current", [0, 1])

@@ -17,10 +17,7 @@ from manyhop.graph import HOMOGENEOUS_EDGE
 from manyhop.ranks import cuda
 from manyhop_pyg import NeighborLoader
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 NUM_NODES, HUBS = 70_000, 1000  # of 512 bytes: enough to be pinned
 
 
@@ -112,10 +109,9 @@ def test_of_rows_in_files_that_ranks_of_a_node_keep_together(run_on_gpus, tmp_pa
 
 
 @pytest.mark.multigpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.needs("pylibwholegraph")
 @pytest.mark.parametrize("placement", ["sharded", "distributed"])
 def test_of_rows_on_other_gpus(run_on_gpus, placement):
-    pytest.importorskip("pylibwholegraph")
     for alike, batches, rate in run_on_gpus(hit_rate, placement):
         assert alike
         assert batches == 8

@@ -13,10 +13,7 @@ from manyhop.memory.mapped_files import MappedFiles
 from manyhop.ranks import cuda
 from manyhop_pyg import NeighborLoader
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 NUM_NODES, NUM_EDGES = 100_000, 9 << 20  # enough edges to be pinned in place
 
 

@@ -12,11 +12,7 @@ from manyhop.features import WholeMemory, gather, share_graph
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.sampling import BatchKey, CPUSampler, GPUSampler, NeighborSpec, NodeRequest
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-pytest.importorskip("pylibwholegraph")
+pytestmark = [pytest.mark.gpu, pytest.mark.needs("pylibwholegraph")]
 
 DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.int64,
@@ -97,6 +93,7 @@ def test_too_little_memory_raises_before(kind, location):
         WholeMemory((1 << 40,), torch.uint8, kind=kind, location=location, name="x")
 
 
+@pytest.mark.whole_gpu
 @pytest.mark.parametrize("num_bytes", [100_000_000, 17_500_000_000])
 @pytest.mark.parametrize("kind", ["continuous", "chunked", "distributed"])
 def test_memory_is_predicted_to_the_byte(kind, num_bytes):
@@ -110,6 +107,7 @@ def test_memory_is_predicted_to_the_byte(kind, num_bytes):
     assert torch.cuda.mem_get_info()[0] == before
 
 
+@pytest.mark.whole_gpu
 def test_memory_that_nothing_uses_is_freed_when_another_is_made():
     WholeMemory((1,), torch.uint8).close()
     before = torch.cuda.mem_get_info()[0]

@@ -12,11 +12,7 @@ from torch_geometric.data import Data
 
 from manyhop_pyg import NeighborLoader
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.multigpu,
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
-]
+pytestmark = pytest.mark.multigpu
 
 
 def load(rank, port, to_own, queue):

@@ -18,12 +18,7 @@ from manyhop.graph import EdgeInput, build_graph
 from manyhop.ranks import control
 from manyhop.sampling import BatchKey, CPUSampler, GPUSampler, NeighborSpec, NodeRequest
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.multigpu,
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
-]
-pytest.importorskip("pylibwholegraph")
+pytestmark = [pytest.mark.multigpu, pytest.mark.needs("pylibwholegraph")]
 
 GPUS = torch.cuda.device_count()
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
@@ -106,6 +101,7 @@ def ask_for_too_much():
     return str(full.value), str(different.value)
 
 
+@pytest.mark.whole_gpu
 def test_all_ranks_get_the_error_of_a_gpu_that_is_full(run_on_all_gpus):
     for full, different in run_on_all_gpus(ask_for_too_much):
         assert f"the features (torch.uint8 [{GPUS << 31}], {2 * GPUS}.0 GiB" in full
@@ -128,6 +124,7 @@ def come_to_a_full_gpu():
     return str(raised.value), memory.whole.tolist()
 
 
+@pytest.mark.whole_gpu
 def test_a_gpu_without_room_for_other_ranks_is_named(run_on_all_gpus):
     for full, values in run_on_all_gpus(come_to_a_full_gpu):
         assert re.search(r"y: rank [02-9] cannot start CUDA on GPU 1", full)

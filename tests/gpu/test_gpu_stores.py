@@ -13,12 +13,7 @@ from manyhop.errors import InputError
 from manyhop.features.whole_memory import communicators
 from manyhop_pyg import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.multigpu,
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
-]
-pytest.importorskip("pylibwholegraph")
+pytestmark = [pytest.mark.multigpu, pytest.mark.needs("pylibwholegraph")]
 
 NUM_NODES, WIDTH = 200_000, 512
 
@@ -75,6 +70,7 @@ def three_loaders(placement):
     return results, places, used() - before, num_memories() - memories
 
 
+@pytest.mark.whole_gpu
 @pytest.mark.parametrize("placement", ["sharded", "distributed"])
 def test_further_loaders_take_no_more_memory(run_on_gpus, placement):
     pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")

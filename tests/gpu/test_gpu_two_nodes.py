@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 sys.path.append(str(Path(__file__).parents[1] / "distributed"))
 
@@ -17,13 +16,8 @@ import torchruns
 from launch import Node
 from two_nodes_job import IN_STORE, LOADERS, ON_GPU, check_batches
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.multigpu,
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
-]
+pytestmark = [pytest.mark.multigpu, pytest.mark.needs("pylibwholegraph")]
 pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
-pytest.importorskip("pylibwholegraph")
 
 SCRIPT = Path(__file__).parents[1] / "distributed" / "two_nodes_job.py"
 NODES = [

@@ -58,7 +58,7 @@ def test_a_share_of_the_memory_is_never_page_locked(monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.whole_gpu
 def test_a_real_gpu():
     hardware = cuda.hardware(torch.device("cuda"), together=False, timeout=1.0)
     free, total = torch.cuda.mem_get_info()
@@ -119,7 +119,6 @@ def test_importing_manyhop_sets_it():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available() or sys.platform != "linux", reason="needs a GPU")
 def test_memory_is_in_segments_that_grow():
     environ = {name: value for name, value in os.environ.items() if name not in allocator.VARIABLES}
     code = "import torch, manyhop; torch.zeros(9, device='cuda'); "

@@ -97,8 +97,6 @@ class Both:
 def make_both(request: Any, data: Data) -> Both:
     if request.param == "cpu":
         request.getfixturevalue("tape")
-    elif not torch.cuda.is_available():
-        pytest.skip("no GPU")
     return Both(data, request.param)
 
 

@@ -13,10 +13,7 @@ from torch_geometric.nn import GAT, GCN, GraphSAGE
 from manyhop_pyg import NeighborLoader, accelerate, capture
 from manyhop_train.capture.recorder import CUDARecorder
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 INDUCTOR = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 

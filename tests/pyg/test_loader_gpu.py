@@ -33,10 +33,7 @@ from manyhop_pyg import (
     ShaDowPPRSampler,
 )
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 
 def compare(make: Any, epochs: int = 2) -> Any:

@@ -11,10 +11,7 @@ from torch_geometric.sampler import NegativeSampling
 from manyhop.loading.pipeline.streams import tensors_in
 from manyhop_pyg import GivenNegatives, LinkNeighborLoader, NeighborLoader
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 
 def compare(make: Any) -> None:

@@ -87,7 +87,6 @@ def test_graphs_of_seeds(data, make):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("make", [*SETS, *GRAPHS])
 def test_on_a_gpu_as_on_the_cpu(data, make):
     cpu, gpu = (list(make(data, seed=3, pad="auto", device=device)) for device in ("cpu", "cuda"))

@@ -52,7 +52,6 @@ def test_the_highest_and_defaults(data):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("top_k", [None, 4])
 def test_edges_on_a_gpu(data, top_k):
     many = torch.randint(0, 4000, (2, 1_200_000))  # which the GPU groups

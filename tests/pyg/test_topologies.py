@@ -121,7 +121,6 @@ def test_a_gpu_gets_tables_once(data: Data) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_further_loaders_take_no_more_memory() -> None:
     """Loaders for training, validation and test: tables and features lie on the GPU once."""
     n = 1 << 18

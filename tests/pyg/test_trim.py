@@ -345,7 +345,6 @@ def test_captured_steps(data, tape, optimizer, monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("kind", ["sage", "gcn", "gin", "graph", "gat"])
 @pytest.mark.parametrize("captured", [False, True])
 def test_200_steps_on_a_gpu(data, kind, captured):

@@ -67,7 +67,6 @@ def test_fixed_sizes(hetero, negatives, disjoint):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("options", CASES, ids=NAMES)
 def test_on_a_gpu_as_on_the_cpu(hetero, options):
     expected = list(make(hetero, device="cpu", **options))

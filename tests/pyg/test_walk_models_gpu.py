@@ -11,7 +11,6 @@ from manyhop_pyg.loaders.walks import WalkLoader
 
 EDGES = torch.tensor([[0, 0, 1, 1, 2, 3, 0], [1, 2, 0, 2, 0, 4, 3]])  # 4 and 5: no edge out
 TYPED = {("a", "to", "b"): EDGES % 4, ("b", "to", "a"): EDGES.flip(0) % 4}
-NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 gpu = pytest.mark.gpu
 
 
@@ -62,7 +61,6 @@ def test_a_loader_beside_a_model_on_a_gpu_starts_no_threads(monkeypatch):
 
 
 @gpu
-@NEEDS_GPU
 @pytest.mark.parametrize("make", MAKES)
 def test_on_a_gpu_as_on_the_cpu(make):
     model = make()
@@ -82,7 +80,6 @@ def test_on_a_gpu_as_on_the_cpu(make):
 
 
 @gpu
-@NEEDS_GPU
 @pytest.mark.parametrize("make", MAKES)
 def test_a_state_goes_from_a_cpu_to_a_gpu(make):
     model = make()

@@ -27,7 +27,6 @@ def test_copies_that_are_current():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_two_loaders_share_them():
     data = Data(x=torch.zeros(1000, 1 << 18), edge_index=torch.randint(0, 1000, (2, 5000)))
     loaders = []
