@@ -9,7 +9,7 @@ from rank_loaders import digest, graph, typed_graph
 
 import manyhop
 from manyhop.errors import InputError, RankError
-from manyhop_pyg import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
+from manyhop_pyg import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
 
 FOUR = [0, 0, 1, 1]
 
@@ -66,7 +66,12 @@ def run_epochs(kind, workers, in_parts, cache, kwargs):
         kind, "sharded", parts, {"cache": cache, "rank_timeout": 100.0}, distributed=True, num_workers=workers,
         rank_timeout=100.0, **kwargs,
     )  # fmt: skip
-    return [[digest(batch) for batch in loader] for _ in range(2)], loader.stats()
+    epochs = [[digest(batch) for batch in loader] for _ in range(2)]
+    of_epochs = loader.stats()
+    iterator = iter(loader)
+    next(iterator)
+    iterator.close()
+    return epochs, of_epochs, loader.stats(of_epochs).exchanged_bytes
 
 
 @pytest.mark.parametrize(
@@ -88,9 +93,28 @@ def test_batches_are_those_of_one_process(launcher, two_nodes, kind, node_of, wo
     for epoch in range(2):
         got = [seen[i % W][0][epoch][i // W] for i in range(len(expected[epoch]))]
         assert got == expected[epoch]
-    for _, stats in seen:
+    for epochs, stats, of_one in seen:
         assert stats.exchanged_bytes > 0
+        assert of_one <= 2.5 * stats.exchanged_bytes / (2 * len(epochs[0]))  # what is made ahead does not count
         assert (stats.cache_hit_rate > 0.02) == (cache > 0)
+
+
+def without_times():
+    """Times may come with each call of the sampler, so a cache cannot be filled when the loader is made."""
+    manyhop.init()
+    data = graph()
+    data.edge_time = torch.arange(data.num_edges)
+    sampler = NeighborSampler(data, [2], time_attr="edge_time")
+    options = {"distributed": True, "rank_timeout": 100.0}
+    loader = NodeLoader(stores(False, "sharded", cache=0.1, rank_timeout=100.0), sampler, batch_size=8, **options)
+    try:
+        next(iter(loader))
+    except (InputError, RankError) as error:
+        return str(error)
+
+
+def test_a_cache_is_not_filled_without_times(launcher):
+    assert any("pass input_time" in message for message in launcher.run(without_times, node_of=[0, 1]))
 
 
 def one_rank_alone():

@@ -1,5 +1,8 @@
 """Bad input is refused when a loader is made, with what was expected, what came, and what to do."""
 
+from types import SimpleNamespace
+
+import gpu_stand_ins
 import numpy as np
 import pytest
 import torch
@@ -307,8 +310,11 @@ def test_samplers_name_what_they_need(data):
         sampler.temporal_strategy = "first"
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_times_that_come_with_each_call(data, num_workers):
+@pytest.mark.parametrize(("num_workers", "there"), [(0, False), (2, False), (0, True)])
+def test_times_that_come_with_each_call(data, on_gpu, monkeypatch, num_workers, there):
+    memory = SimpleNamespace(**vars(gpu_stand_ins.MEMORY) | {"cache_bytes": 1 << 20})
+    monkeypatch.setattr("manyhop.loading.gpu.runtime.decide_memory", lambda *_, **__: memory)
+    on_gpu(there)
     sampler = NeighborSampler(data, [2], time_attr="edge_time")
     loaders = [NodeLoader(data, sampler, num_workers=num_workers), LinkLoader(data, sampler, num_workers=num_workers)]
     for loader, name in zip(loaders, ("input_time", "edge_label_time"), strict=True):

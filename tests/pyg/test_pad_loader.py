@@ -215,7 +215,7 @@ def test_batches_that_do_not_fit_get_larger_sizes():
     """Batches of probes are small: their seeds have no neighbours; those of others have many."""
     edge_index = torch.stack([torch.arange(3000) % 2000, torch.arange(3000) % 30 + 1300])
     data = Data(x=torch.ones(2000, 1), edge_index=edge_index)
-    loader = node_loader(data, num_neighbors=[-1], batch_size=20, shuffle=False, pad="auto")
+    loader = node_loader(data, num_neighbors=[-1], batch_size=20, shuffle=False, pad="auto", num_workers=2)
     batches = list(loader)
     counts = {(batch.num_nodes, batch.num_edges) for batch in batches}
     assert 1 < len(counts) <= 3
@@ -224,6 +224,10 @@ def test_batches_that_do_not_fit_get_larger_sizes():
     report = loader.stats()
     assert report.pad_fit_rate == fitting / 100 < 1
     assert f"padded: {report.pad_fit_rate:.1%} of the batches fit" in str(report)
+    iterator = iter(loader)
+    next(iterator)
+    iterator.close()
+    assert loader.stats().totals["padded"] == 101  # batches made ahead do not count
     report = node_loader(data).stats()
     assert report.pad_fit_rate is None
     assert "padded" not in str(report)

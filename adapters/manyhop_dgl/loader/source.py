@@ -161,6 +161,8 @@ def nodes_of_seeds(seeds: Seeds, graph: GraphLike, sampler: BlockSampler) -> lis
 class Source:
     """The ``SeedSource`` of a loader."""
 
+    has_times = True
+
     def __init__(self, loader: LoaderView, gpu: GPURuntime | None, stats: Stats) -> None:
         self._loader, self._gpu, self._stats = loader, gpu, stats
         self._sampler = sampler_of_nodes(loader.graph_sampler)

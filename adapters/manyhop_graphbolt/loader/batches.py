@@ -118,7 +118,7 @@ class Batches:
         turn, gpu = current_turn(), self._gpu
         assert gpu is not None
         start = perf_counter()
-        item: object = self._answered([sample], count=turn is not None)[0]
+        item: object = self._answered([sample], [turn])[0]
         self._stats.record(_batch(), "assemble", start, perf_counter())
         times = gpu.group_size if gpu.is_timed(turn) else 0
         item = self._run_stages(item, sample.key, _batch(), calls=sample.calls, times=times)
@@ -153,7 +153,7 @@ class Batches:
         gpu, grouped = self._gpu, self._chain.grouped
         assert gpu is not None
         assert grouped is not None
-        items: list[Any] = list(self._answered(samples, count=turns is not None))
+        items: list[Any] = list(self._answered(samples, turns))
         nbytes = 0
         start = gpu.start_gather()
         for stage in grouped.after if self.joins else [one for one in grouped.after if isinstance(one, FeatureFetcher)]:
@@ -169,7 +169,7 @@ class Batches:
             return items, nbytes
         return [Keyed(sample.key, item) for sample, item in zip(samples, items, strict=True)], nbytes
 
-    def _answered(self, samples: Sequence[Sampled], *, count: bool) -> list[MiniBatch]:
+    def _answered(self, samples: Sequence[Sampled], turns: Sequence[Turn | None] | None) -> list[MiniBatch]:
         """Return minibatches with their layers. The samples stay as they are: they may be needed once more."""
         assert self._chain.grouped is not None
         items = [copy.copy(sample.item) for sample in samples]
@@ -179,9 +179,9 @@ class Batches:
         if self._padding is None:
             return self._chain.grouped.layers.answer(*sampled)
         self._padding.answer(*sampled)
-        if count:
-            fit = sum([item.padding is not None and item.padding.grown == 0 for item in items])
-            self._stats.count(padded=len(items), fit=fit)
+        for turn, item in zip(turns or (), items, strict=False):
+            if turn is not None:
+                turn.contents.update(padded=1, fit=int(item.padding is not None and item.padding.grown == 0))
         return items
 
     def _gather(self, requests: list[RowRequest]) -> list[Any]:

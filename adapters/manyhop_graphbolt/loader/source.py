@@ -103,6 +103,8 @@ class Source:
         gpu: of the loader; ``None``: it has none.
     """
 
+    has_times = True  # stages that need times sample one minibatch at a time
+
     def __init__(self, chain: Chain, gpu: GPURuntime | None) -> None:
         self._chain, self._gpu = chain, gpu
 

@@ -75,7 +75,7 @@ def join(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[
         taken = [uploaded(out, perm, gpu.device) for out in outs]
         outs, perm = [out for out, _ in taken], taken[0][1]
     if padding is not None:
-        outs = padding.pad(outs, joining.stats)
+        outs = padding.pad(outs)
     homogeneous = isinstance(outs[0], SamplerOutput)
     plan = joining.placed if isinstance(joining.placed, DataPlan) else None
     if padding is not None and plan is not None and plan.embeddings:

@@ -9,7 +9,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
 
 from manyhop.features import BufferPool
-from manyhop.loading.pipeline import Stats, Turn
+from manyhop.loading.pipeline import Turn
 from manyhop_pyg.batch.columns import DataColumns, DataPlan, PlacedStore, PlanCache, StoreColumns
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.typing import Batch, Bounds, PyGData, Sample, StoreSize
@@ -37,7 +37,6 @@ class Joining(NamedTuple):
     store_size: StoreSize
     copy_threads: int | None
     buffers: BufferPool
-    stats: Stats
 
 
 class Gathered(NamedTuple):

@@ -14,7 +14,6 @@ from torch_geometric.sampler.base import SubgraphType
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop.loading import current_turn
 from manyhop.loading.padding import (
     Pad,
     check_names_of_masks,
@@ -23,7 +22,7 @@ from manyhop.loading.padding import (
     lengthened,
     mask_of,
 )
-from manyhop.loading.pipeline import Counts, Padded, PaddedRows, Padder, Stats, clear_rows, pad_sizes
+from manyhop.loading.pipeline import Counts, Padded, PaddedRows, Padder, clear_rows, pad_sizes
 from manyhop.sampling import SampledSubgraph
 from manyhop_pyg.batch.columns import Column as PlannedColumn
 from manyhop_pyg.batch.columns import DataPlan
@@ -112,8 +111,8 @@ class Padding:
         self._num_labels = max(out.metadata[1].size(1) if _is_binary(out.metadata) else 0 for out in outs)
         self._neg_sampling = neg_sampling
 
-    def pad(self, outs: Sequence[Sample], stats: Stats) -> list[Sample]:
-        """Return padded samples in PyG's terms; ``stats`` count those of an epoch's batches."""
+    def pad(self, outs: Sequence[Sample]) -> list[Sample]:
+        """Return padded samples in PyG's terms."""
         sizes = [out.metadata[0].numel() for out in outs]
         if max(sizes) > self.batch_size:
             raise InputError(
@@ -138,8 +137,6 @@ class Padding:
             edge_mask = {self._user[t]: mask for t, mask in padded.edge_mask.items()}
             result.padding = _Marks(padded, edge_mask, seed_masks, counts)
             results.append(result)
-        if current_turn() is not None:
-            stats.count(padded=len(results), fit=sum(out.padding.padded.grown == 0 for out in results))
         return results
 
     def _pad_metadata(

@@ -30,7 +30,7 @@ from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.loaders.inputs import input_of
 from manyhop_pyg.samplers.negatives import GivenNegatives, each_of
 from manyhop_pyg.samplers.output import contents_of
-from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput
+from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput, seeds_of
 from manyhop_pyg.typing import Batch, Inputs, Positions, PyGData, Sample, Transform
 
 if TYPE_CHECKING:
@@ -96,6 +96,17 @@ class Seeds:
     def of_nodes(self) -> bool:
         """Whether seeds are nodes."""
         return isinstance(self._loader.input_data, NodeSamplerInput)
+
+    @property
+    def has_times(self) -> bool:
+        """Whether the seeds have times if the sampler needs them, their own or, of nodes, those of the data."""
+        (sampler, _), given = self._loader.seed_sampler(), self._loader.input_data
+        if not getattr(sampler, "is_temporal", False) or given.time is not None:
+            return True
+        if not self.of_nodes:
+            return isinstance(given, TypedEdgeInput) and all(part.time is not None for part in given.parts.values())
+        topology = sampler.topology
+        return all(topology.node_type(name) in topology.node_time for name in seeds_of(given)[0])
 
     def inputs(self, positions: Sequence[Positions]) -> list[Inputs]:
         """Return the inputs of several batches, looked up at once."""

@@ -211,7 +211,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
     def _make_lockstep(self, title: str, timeout: float) -> Lockstep | None:
         store = sharded_store(self.data)
         if store is not None and not super()._exchanges():
-            return make_lockstep(self, store, self._plan(), self._stats, title, timeout)
+            return make_lockstep(self, store, self._plan(), title, timeout)
         return super()._make_lockstep(title, timeout)
 
     # One batch
@@ -254,7 +254,6 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             self._store_size,
             self._copy_threads,
             self._buffers,
-            self._stats,
         )
 
     def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
@@ -363,6 +362,8 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
                     attributes["is_padding"] = mark
         if self._padding is not None:
             self._padding.label(batch, out, seeds)
+            if turn is not None:
+                turn.contents.update(padded=1, fit=int(out.padding.padded.grown == 0))
 
     def has_own_filter(self) -> bool:
         """Return whether the user has replaced ``filter_fn``."""

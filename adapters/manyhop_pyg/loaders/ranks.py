@@ -13,13 +13,13 @@ from torch_geometric.typing import SparseTensor, TensorFrame
 from manyhop.errors import InputError
 from manyhop.features import VISITS_PER_ROW, Exchange, Visits, keep_on_nodes, rows_wanted
 from manyhop.graph import EdgeType
-from manyhop.loading import BatchContext, counting_in, graph_facts, plain, rows_fact
-from manyhop.loading.pipeline import BatchPlan, Lockstep, Stats, Turn, exchanging
+from manyhop.loading import BatchContext, count_traffic, graph_facts, plain, rows_fact
+from manyhop.loading.pipeline import BatchPlan, Lockstep, Turn, exchanging
 from manyhop.sampling import CONTRACT_VERSION, BatchKey
 from manyhop_pyg.batch.join import join
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.data.feature_store import FeatureStore
-from manyhop_pyg.loaders.adapter import LoaderView
+from manyhop_pyg.loaders.adapter import LoaderView, Seeds
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.subgraphs import NodeSetSampler
@@ -164,20 +164,18 @@ def check_sharded(data: PyGData, *, distributed: bool) -> None:
         )
 
 
-def make_lockstep(
-    loader: LoaderView, store: FeatureStore, plan: BatchPlan, stats: Stats, title: str, timeout: float
-) -> Lockstep:
+def make_lockstep(loader: LoaderView, store: FeatureStore, plan: BatchPlan, title: str, timeout: float) -> Lockstep:
     """Return the exchanges of a loader over a store that is spread over nodes. All ranks call it.
 
     The first loader over a store fills its cache.
     """
     exchange = Exchange(title, timeout=timeout)
-    if store.cache_to_fill():
+    if Seeds(loader).has_times and store.cache_to_fill():
         sources = store.sharded_rows
         visits = Visits()
         _sample_first(loader, plan, visits, VISITS_PER_ROW * rows_wanted(sources, store.cache))
         keep_on_nodes(visits.hottest(store.cache), exchange, timeout=timeout)
-    return Lockstep(exchange, counting_in(stats))
+    return Lockstep(exchange, count_traffic)
 
 
 def _sample_first(loader: LoaderView, plan: BatchPlan, visits: Visits, enough: int) -> None:

@@ -7,7 +7,7 @@ from manyhop.loading.iterator import EpochIterator, Item, Progress, Threads
 from manyhop.loading.keys import BatchContext, batch_key, current_key, current_turn, draw_seed, next_key
 from manyhop.loading.loader import EpochLoader
 from manyhop.loading.options import EngineName, check_engine, check_options, check_placement, check_rank_options
-from manyhop.loading.ranks import Ranks, counting_in
+from manyhop.loading.ranks import Ranks, count_traffic
 from manyhop.loading.resume import Resumable
 from manyhop.loading.run import run_as_main
 from manyhop.loading.swap import Swap
@@ -30,7 +30,7 @@ __all__ = [
     "check_options",
     "check_placement",
     "check_rank_options",
-    "counting_in",
+    "count_traffic",
     "current_key",
     "current_turn",
     "draw_seed",

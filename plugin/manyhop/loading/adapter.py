@@ -74,6 +74,11 @@ class SeedSource(Protocol[SampleT]):
         """Whether seeds are nodes, so that a group begins without kernels that prepare seed edges."""
         ...
 
+    @property
+    def has_times(self) -> bool:
+        """Whether the seeds have times if the sampler needs them. Otherwise the user passes times with each batch."""
+        ...
+
     def inputs(self, positions: Sequence[Any]) -> Sequence[Any]:
         """Return the inputs of several batches.
 

@@ -26,7 +26,7 @@ def warm_up_caches(adapter: Adapter[Any, Any], plan: BatchPlan, caches: Sequence
         caches: caches of the tensors that batches read.
     """
     assembler = adapter.assembler
-    if assembler.runs_user_code:
+    if assembler.runs_user_code or not adapter.seeds.has_times:
         return
     # Ranks of a node that share the caches begin at different batches, which may be those of all ranks.
     begin = len(plan) * world.current_rank() // world.current_size()

@@ -30,7 +30,7 @@ from manyhop.loading.pipeline import (
     WorkerPool,
     parts_of,
 )
-from manyhop.loading.ranks import Ranks, counting_in, join_ranks
+from manyhop.loading.ranks import Ranks, count_traffic, join_ranks
 from manyhop.loading.resume import Resumable
 from manyhop.loading.steps import steps_on_cpu
 from manyhop.loading.trainers import PreparedLoader, SharedSampler
@@ -168,12 +168,12 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         if self._gpu is None or not self._gpu.memory.exchanges:
             if not self._over_nodes():
                 return None
-            return Lockstep(Exchange(title, timeout=timeout), counting_in(self._stats))
+            return Lockstep(Exchange(title, timeout=timeout), count_traffic)
         from manyhop.loading.gpu.warm_up import make_exchange
 
         with on_gpu(self._gpu.device):
             exchange = make_exchange(self._view().plan, self._adapter(), self._gpu, title, timeout)
-        return Lockstep(exchange, counting_in(self._stats))
+        return Lockstep(exchange, count_traffic)
 
     def _sources(self) -> list[Any]:
         """Return the tensors that batches take rows from."""

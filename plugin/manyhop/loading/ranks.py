@@ -11,7 +11,8 @@ import manyhop
 from manyhop import World
 from manyhop.features import Traffic
 from manyhop.loading.iterator import EpochIterator
-from manyhop.loading.pipeline import Crew, Deal, Dealing, ItemParts, LoaderState, Lockstep, Stats, Steps, end_crews
+from manyhop.loading.keys import current_turn
+from manyhop.loading.pipeline import Crew, Deal, Dealing, ItemParts, LoaderState, Lockstep, Steps, end_crews
 from manyhop.ranks import control
 from manyhop.ranks.watch import Iteration, Watch, announce_end
 
@@ -167,14 +168,11 @@ def join_ranks(
     return Ranks(f"{kind} {next(_numbers)}", world, uneven, timeout), seed
 
 
-def counting_in(stats: Stats) -> Callable[[Traffic], None]:
-    """Return what adds the traffic of exchanges to statistics."""
-
-    def count(traffic: Traffic) -> None:
-        stats.count(
+def count_traffic(traffic: Traffic) -> None:
+    """Add the traffic of an exchange to the contents of the batch that this thread is making."""
+    if (turn := current_turn()) is not None:
+        turn.contents.update(
             exchanged_bytes=traffic.bytes_received,
             other_rows=traffic.rows_received + traffic.rows_cached,
             cached_rows=traffic.rows_cached,
         )
-
-    return count

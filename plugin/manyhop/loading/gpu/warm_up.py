@@ -27,11 +27,11 @@ _RESERVED_BYTES = 1 << 30  # largest reservation for batches before the first on
 
 def prepare(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
     """Do the work that the first batch would have to wait for."""
+    plan = loader.plan if adapter.seeds.has_times else None
     with gpu.streams.on_stream(), not_counting():
         if not gpu.memory.exchanges:
-            fill_cache(loader.plan, adapter, gpu, None)
+            fill_cache(plan, adapter, gpu, None)
         gpu.drain()
-        plan = loader.plan
         if plan is not None and plan.num_items > 0 and gpu.sampling is not None:
             if gpu.lookup is None:
                 plan.indices(0, 0)  # imports numba, which is not safe in two threads at once
@@ -99,6 +99,6 @@ def make_exchange(
     from manyhop.features import GPUExchange
 
     exchange = GPUExchange(title, timeout=timeout)
-    fill_cache(plan, adapter, gpu, exchange)
+    fill_cache(plan if adapter.seeds.has_times else None, adapter, gpu, exchange)
     exchange.rest()
     return exchange

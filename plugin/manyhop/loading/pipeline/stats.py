@@ -70,11 +70,11 @@ class StatsReport:
     """Bytes of feature rows gathered for these batches."""
 
     exchanged_bytes: int
-    """Bytes of feature rows received from other nodes, also for batches made ahead and dropped."""
+    """Bytes of feature rows received from other ranks for these batches."""
 
     cache_hit_rate: float
     """Of the rows that batches needed from other nodes, and for a GPU from other GPUs and from the host, the part that
-    was in the cache; 0 if none was needed."""
+    was in the cache; 0 if none was needed. Caches of GPUs and of files also count batches made ahead and dropped."""
 
     pad_fit_rate: float | None
     """Of the batches that were padded to fixed sizes, the part that fit into the first ones; ``None``: none was."""
