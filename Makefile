@@ -49,7 +49,7 @@ lint: $(VENV)/dev.stamp ## ruff and mypy
 	$(RUN) -m mypy || $(RUN) -m mypy --num-workers 0
 
 docs: $(VENV)/dev.stamp ## build the documentation into site/
-	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
+	$(VENV)/bin/zensical build --clean --strict
 
 # With RUN=python3, by the packages that this Python has: machines with GPUs may have no network.
 gpu: GPUS ?= 1
@@ -66,7 +66,7 @@ upstream: CHECKOUTS = $(PYG:%=--pyg %) $(DGL:%=--dgl %) $(RELBENCH:%=--relbench 
 upstream: $(if $(PYG)$(DGL)$(RELBENCH)$(GRAPHSTORM),$(VENV)/dev.stamp) ## run PyG's and DGL's own tests and scripts: PYG=CHECKOUT DGL=CHECKOUT, about an hour
 	@[ -n "$(strip $(CHECKOUTS))" ] || { echo "Name checkouts: make upstream PYG=../pytorch_geometric DGL=../dgl"; exit 2; }
 	$(RUN) tests/upstream/run.py $(CHECKOUTS) \
-	  $(patsubst %,--graphbolt %,$(wildcard .venv-graphbolt/bin/python)) --output docs/compatibility.md
+	  $(patsubst %,--graphbolt %,$(wildcard .venv-graphbolt/bin/python)) --output docs/project/compatibility.md
 
 # With it, tests/upstream/test_graphbolt_peer.py compares manyhop with GraphBolt, and `make upstream` runs GraphBolt alone.
 graphbolt: $(RUN) ## install DGL's own GraphBolt into .venv-graphbolt, with the old torch that it needs: 5 GB, for tests

@@ -1,6 +1,6 @@
 """Run `make quick` with other versions of torch, PyG and Python, each in an environment of its own, and print a table.
 
-    python tests/matrix.py [--only torch-2.6 ...] [--folder DIR] [--keep] [--output docs/versions.md]
+    python tests/matrix.py [--only torch-2.6 ...] [--folder DIR] [--keep] [--output docs/project/versions.md]
 
 An environment of PyPI's torch takes about 6 GB; it is removed after its row, unless --keep is given. A row whose Python
 is not on the PATH (python3.12, ...) is not run, and says so. Exits with 1 if a row fails.

@@ -136,6 +136,6 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     raise AttributeError(
-        f"{__name__} has no {name!r}. docs/graphbolt.md lists the names of dgl.graphbolt that it does not support.",
+        f"{__name__} has no {name!r}. docs/dgl/graphbolt.md lists the names of dgl.graphbolt that it does not support.",
         name=name,
     )

@@ -1,6 +1,6 @@
 """The engine that samples with cuGraph: batches of a group in one call, of all ranks together.
 
-Its random numbers are cuGraph's own. All else is as the contract says: see docs/cugraph.md for what cuGraph decides.
+It uses cuGraph's random numbers and otherwise follows the contract; docs/scale/cugraph.md lists what cuGraph decides.
 """
 
 from __future__ import annotations

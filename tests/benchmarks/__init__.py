@@ -1,1 +1,1 @@
-"""Programs that measure the figures of docs/benchmarks*: ``python tests/benchmarks --help`` lists them."""
+"""Programs that measure the figures of tests/benchmarks/records: ``python tests/benchmarks --help`` lists them."""

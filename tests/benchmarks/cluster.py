@@ -30,8 +30,8 @@ from manyhop_tools.convert.partition import metis_order
 Ints = npt.NDArray[np.int64]
 
 FEATURES, HIDDEN, CLASSES = 128, 256, 172  # of rows in float32, and of PyG's GraphSAGE, eager, with Adam
-JITTER = 0.1  # of the host's times: those of rounds in docs/benchmarks/gpu.json are within 10 % of their median
-SLOW = 1.45  # docs/benchmarks-gpu.md: the same Python takes up to 1.45 times as long on the same kind of machine
+JITTER = 0.1  # of the host's times: rounds in records/gpu.json are within 10 % of their median
+SLOW = 1.45  # records/all-gpu.md: the same Python takes up to 1.45 times as long on the same kind of machine
 HOT = 0.05  # of the rows
 GROUPS = 2000  # communities of the graph that METIS cuts
 WARM_UP = 64  # batches by which loaders choose hot rows
@@ -41,7 +41,7 @@ QUEUED = 8  # steps that the host may be ahead of its GPU
 
 
 class H200:
-    """Seconds and rates. Measured: docs/benchmarks/gpu.json, docs/benchmarks-gpu.md; the network is assumed."""
+    """Seconds and rates. Measured: records/gpu.json, records/all-gpu.md; the network is assumed."""
 
     copy = 2.128e12  # bytes per second in the GPU's memory, read and written
     reads = 36.73e9  # random reads of 8 bytes per second in a large table

@@ -391,8 +391,8 @@ def test_yaml_is_an_extra(tmp_path, monkeypatch):
 
 
 def test_the_example_of_the_documentation(tmp_path):
-    """The description in docs/graphbolt.md is one that can be read."""
-    text = (Path(__file__).parents[2] / "docs" / "graphbolt.md").read_text()
+    """The description in docs/dgl/graphbolt.md is one that can be read."""
+    text = (Path(__file__).parents[2] / "docs" / "dgl" / "graphbolt.md").read_text()
     block = text.split("```yaml\n", 1)[1].split("```", 1)[0]
     config = yaml.safe_load(textwrap.dedent(block))
     assert {"dataset_name", "graph", "feature_data", "tasks"} <= set(config)

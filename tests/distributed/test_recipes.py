@@ -1,4 +1,4 @@
-"""The recipes of docs/nodes.md, as they stand there: nodes are network namespaces, commands of clusters stand-ins.
+"""The recipes of docs/scale/launching.md run: nodes are network namespaces, commands of clusters are stand-ins.
 
 What ranks of two nodes then do is the subject of test_two_nodes.py.
 """
@@ -15,7 +15,7 @@ from launch import reserve_port
 
 pytestmark = pytest.mark.slow
 
-DOC = (Path(__file__).parents[2] / "docs" / "nodes.md").read_text()
+DOC = (Path(__file__).parents[2] / "docs" / "scale" / "launching.md").read_text()
 TRAIN = """
 import torch, manyhop
 world = manyhop.init()

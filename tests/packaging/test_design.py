@@ -1,10 +1,10 @@
-"""The map in docs/design.md is that of the tree."""
+"""The map in docs/project/design.md is that of the tree."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "design.md").read_text()
+PAGE = (ROOT / "docs" / "project" / "design.md").read_text()
 PATHS = re.compile(r"(?:[\w.]+/)+(?=\s|$)|(?:[\w.]+/)*\w+\.py\b")
 PACKAGES = [p for base in ("plugin", "adapters") for p in (ROOT / base).iterdir() if (p / "__init__.py").exists()]
 

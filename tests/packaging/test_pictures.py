@@ -4,11 +4,12 @@ import importlib.util
 import re
 from pathlib import Path
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 
 
 def script():
-    spec = importlib.util.spec_from_file_location("plot_speed", DOCS / "plot_speed.py")
+    spec = importlib.util.spec_from_file_location("plot_speed", ROOT / "tests" / "benchmarks" / "plot_speed.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -20,5 +21,5 @@ def test_the_plot_has_the_figures_of_the_pages():
     shown = re.findall(r"<text[^>]*>([^<]+)</text>", (DOCS / "speed.svg").read_text())
     assert len(figures) > 10
     ratios = [text for text in shown if re.fullmatch(r"\d+\.\d+", text)]
-    assert ratios == [f.text for f in figures], "run `python docs/plot_speed.py`"
+    assert ratios == [f.text for f in figures], "run `python tests/benchmarks/plot_speed.py`"
     assert {f.label for f in figures} <= set(shown)

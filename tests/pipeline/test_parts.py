@@ -54,7 +54,7 @@ def test_every_item_comes_once_in_batches_of_one_part(
 
 
 def test_the_contract() -> None:
-    """What docs/contract.md says, by hand."""
+    """What docs/project/contract.md says, by hand."""
     part, plan = make([5, 2, 4], 2, shuffle=True)
     key = make_key(Use.SHUFFLE, 7, 1)
     of = [np.flatnonzero(part == p) for p in range(3)]

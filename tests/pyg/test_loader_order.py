@@ -145,7 +145,7 @@ def test_resume(data, workers, received):
 
 @pytest.mark.parametrize("received", [1, 7, 8, 9, 16, 24])
 def test_the_loader_counts_the_epochs_of_a_run(data, received):
-    """As docs/restart.md has it, also where the state is that after the last batch of an epoch."""
+    """As docs/scale/restart.md has it, also where the state is that after the last batch of an epoch."""
 
     def run(state=None):
         loader = loader_of(data)

@@ -2,9 +2,9 @@
 
 The same with tests of RelBench (PyG) and GraphStorm (DGL), which need these projects' packages.
 
-    python tests/upstream/run.py --pyg CHECKOUT --dgl CHECKOUT --output docs/compatibility.md
+    python tests/upstream/run.py --pyg CHECKOUT --dgl CHECKOUT --output docs/project/compatibility.md
     python tests/upstream/run.py --dgl CHECKOUT --graphbolt .venv-graphbolt/bin/python
-    python tests/upstream/run.py --dgl CHECKOUT --gpus 1 2 --output docs/compatibility-gpu.md
+    python tests/upstream/run.py --dgl CHECKOUT --gpus 1 2 --output docs/project/compatibility-gpu.md
 
 Everything is run by its path, in a process of its own, one after the other; small random graphs stand in for datasets.
 PyG's own samplers need pyg-lib or torch-sparse. Exits with 1 if more fails than `expected.toml` knows of.
@@ -49,7 +49,8 @@ manyhop, this wheel of DGL refuses to move a graph to a GPU. Left out are script
 `ogbn-products/gat/gat.py` indexes a tensor on the CPU by ids on the GPU. [Compatibility](compatibility.md) has the
 rest.
 
-To make this page again: `python tests/upstream/run.py --dgl CHECKOUT --gpus 1 2 --output docs/compatibility-gpu.md`.
+To make this page again:
+`python tests/upstream/run.py --dgl CHECKOUT --gpus 1 2 --output docs/project/compatibility-gpu.md`.
 """
 
 

@@ -109,7 +109,7 @@ def _given(items: Items | InputError | None) -> Items | None:
 
 
 class OnDiskDataset(Dataset):
-    """A dataset in a folder with a ``metadata.yaml``, as GraphBolt defines it (docs/graphbolt.md has an example).
+    """A dataset in a folder with a ``metadata.yaml``, as GraphBolt defines it (docs/dgl/graphbolt.md has an example).
 
     The graph is sorted once, when the dataset is first made; see :func:`preprocess_ondisk_dataset`.
 

@@ -44,7 +44,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
 
     With ``placement="distributed"``, no rank has all edges: every rank puts a part, as with ``"shared"``, always with
     ``size``, and keeps it to itself. Loaders on GPUs spread them over the GPUs of all ranks, where cuGraph samples
-    them; see docs/cugraph.md. Without weights and times of edges.
+    them; see docs/scale/cugraph.md. Without weights and times of edges.
 
     Args:
         edge_attr_cls: a subclass of PyG's ``EdgeAttr`` with another order of fields; ``None``: ``EdgeAttr``.

@@ -73,7 +73,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
             ``"pinned"``, ``"host"``, ``"sharded"`` or ``"distributed"``. ``loader.placement`` has what was decided, and
             why.
         engine: ``"cugraph"``: the topology is spread over the GPUs of all ranks, and pylibcugraph samples it; see
-            docs/cugraph.md. All ranks make the loader together, and take batches in step. Its random numbers are
+            docs/scale/cugraph.md. All ranks make the loader together, and take batches in step. Its random numbers are
             cuGraph's own. Default: manyhop's own engine or, with ``placement="auto"`` and ``distributed=True``, cuGraph
             where nothing else holds the topology.
         pad: ``"auto"``: pad the batches to fixed sizes, for CUDA graphs and ``torch.compile``; needs our

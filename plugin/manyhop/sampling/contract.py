@@ -1,8 +1,8 @@
 """What goes into a sampler and what comes out: the dataclasses of the sampling contract.
 
-The rules themselves (order of nodes and edges, random numbers, how k of d entries are picked) are written down in
-docs/contract.md and defined by the numpy reference in this package. Every dictionary is keyed by node type or by edge
-type; a homogeneous graph has the one node type ``"_N"`` and the one edge type ``("_N", "_E", "_N")``.
+docs/project/contract.md describes the rules (order of nodes and edges, random numbers, how k of d entries are picked),
+and the numpy reference in this package defines them. Every dictionary is keyed by node type or by edge type; a
+homogeneous graph has the one node type ``"_N"`` and the one edge type ``("_N", "_E", "_N")``.
 """
 
 from __future__ import annotations
