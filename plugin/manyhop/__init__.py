@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _configure_allocator()
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["Embedding", "World", "__version__", "init", "masks", "optim", "shutdown", "use_torch_memory"]
 
