@@ -62,11 +62,14 @@ bench: $(VENV)/dev.stamp ## compare with other samplers on this machine, about a
 notebooks: $(VENV)/dev.stamp ## run the notebooks again, and keep what they show
 	$(VENV)/bin/jupyter execute --inplace examples/notebooks/*.ipynb
 
-upstream: CHECKOUTS = $(PYG:%=--pyg %) $(DGL:%=--dgl %) $(RELBENCH:%=--relbench %) $(GRAPHSTORM:%=--graphstorm %)
+upstream: LIBRARIES = $(PYG:%=--pyg %) $(DGL:%=--dgl %)
+upstream: PROJECTS = $(RELBENCH:%=--relbench %) $(GRAPHSTORM:%=--graphstorm %)
 upstream: $(if $(PYG)$(DGL)$(RELBENCH)$(GRAPHSTORM),$(VENV)/dev.stamp) ## run PyG's and DGL's own tests and scripts: PYG=CHECKOUT DGL=CHECKOUT, about an hour
-	@[ -n "$(strip $(CHECKOUTS))" ] || { echo "Name checkouts: make upstream PYG=../pytorch_geometric DGL=../dgl"; exit 2; }
-	$(RUN) tests/upstream/run.py $(CHECKOUTS) \
-	  $(patsubst %,--graphbolt %,$(wildcard .venv-graphbolt/bin/python)) --output docs/project/compatibility.md
+	@[ -n "$(strip $(LIBRARIES) $(PROJECTS))" ] || { \
+	  echo "Name checkouts: make upstream PYG=../pytorch_geometric DGL=../dgl"; exit 2; }
+	$(if $(strip $(LIBRARIES)),$(RUN) tests/upstream/run.py $(LIBRARIES) \
+	  $(patsubst %,--graphbolt %,$(wildcard .venv-graphbolt/bin/python)) --output docs/project/compatibility.md)
+	$(if $(strip $(PROJECTS)),$(RUN) tests/upstream/run.py $(PROJECTS) --output docs/project/compatibility-projects.md)
 
 # With it, tests/upstream/test_graphbolt_peer.py compares manyhop with GraphBolt, and `make upstream` runs GraphBolt alone.
 graphbolt: $(RUN) ## install DGL's own GraphBolt into .venv-graphbolt, with the old torch that it needs: 5 GB, for tests

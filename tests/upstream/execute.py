@@ -12,11 +12,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
-from suites import IMPORTED_FROM, LIBRARY, Job
+from suites import IMPORTED_FROM, LIBRARY, ONE_BY_ONE, Job
 
 INSIDE = Path(__file__).with_name("inside.py")
 PASSED, FAILED, SKIPPED, NOT_RUN = "passed", "failed", "skipped", "not run"
@@ -28,6 +29,7 @@ WHY_NOT = [  # no GPU first
     ),
     (r"ConnectionError|Name or service not known|Temporary failure in name resolution", "the network"),
     (r"Neither `tensorboard` nor", "the package tensorboard"),
+    (r"\bNCCL\b", "NCCL"),
 ]
 WHOLE_FILE = "(the file)"  # the name of the result of a file that does not load
 SCRIPT = "script"  # the name of a script's only result
@@ -68,7 +70,8 @@ def execute(job: Job, mode: str, limit: float, keep: Path | None, python: Path =
     if kept and kept.exists():
         return Result(**json.loads(kept.read_text()))
     with tempfile.TemporaryDirectory() as folder:
-        result, output = _run(job, mode, limit, Path(folder), python)
+        run = _run_one_by_one if job.tests and job.project in ONE_BY_ONE else _run
+        result, output = run(job, mode, limit, Path(folder), python)
     if kept:
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps(asdict(result)))
@@ -76,11 +79,33 @@ def execute(job: Job, mode: str, limit: float, keep: Path | None, python: Path =
     return result
 
 
-def _run(job: Job, mode: str, limit: float, folder: Path, python: Path) -> tuple[Result, str]:
+def _run_one_by_one(job: Job, mode: str, limit: float, folder: Path, python: Path) -> tuple[Result, str]:
+    """Run each test of a file in a process of its own; ``limit`` holds for each."""
+    listed, output = _run(job, mode, limit, folder, python, ["--collect-only"])
+    tests = re.findall(r"^\S+?\.py::(\S.*)$", output, flags=re.MULTILINE)
+    if not tests:
+        return listed, output
+    found, outputs = Result(), []
+    for test in tests:
+        result, output = _run(job, mode, limit, folder, python, test=test)
+        outcome = result.outcomes.get(WHOLE_FILE, next(iter(result.outcomes.values()), FAILED))
+        found.outcomes[test] = outcome
+        if outcome == FAILED:
+            found.messages[test] = next(iter(result.messages.values()), "no result")
+        found.seconds += result.seconds
+        found.note = result.note or found.note
+        outputs.append(output)
+    return found, "\n".join(outputs)
+
+
+def _run(
+    job: Job, mode: str, limit: float, folder: Path, python: Path, options: Sequence[str] = (), test: str = ""
+) -> tuple[Result, str]:
     file, report = job.repo / job.path, folder / "report.xml"
+    report.unlink(missing_ok=True)
     if job.tests:
         what = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", "--tb=short", f"--junit-xml={report}"]
-        what += ["-o", "addopts=", "-m", "not rag and not dataset", str(file)]
+        what += ["-o", "addopts=", "-m", "not rag and not dataset", *options, f"{file}::{test}" if test else str(file)]
     else:
         if job.graphbolt:
             _stand_ins_of_graphbolt(folder)
@@ -153,9 +178,14 @@ def _of_tests(report: Path, status: int | None, output: str) -> Result:
             name = case.get("name", "") if case.get("classname") else WHOLE_FILE
             bad = kinds.get("failure", kinds.get("error"))
             result.outcomes[name] = FAILED if bad is not None else SKIPPED if "skipped" in kinds else PASSED
-            if bad is not None:
-                error = re.findall(r"^E   ?(\S.*)", "".join(case.itertext()), flags=re.MULTILINE)
-                result.messages[name] = _line(error[-1] if bad == "collection failure" and error else bad)
+            if bad is None:
+                continue
+            error = re.findall(r"^E   ?(\S.*)", "".join(case.itertext()), flags=re.MULTILINE)
+            message = error[-1] if bad == "collection failure" and error else bad
+            if missing := _missing("\n".join([*error, bad])):
+                result.outcomes[name], result.note = NOT_RUN, f"some need {missing}"
+            else:
+                result.messages[name] = _line(message)
         if status is None:
             result.note = "stopped by the time limit"
             result.outcomes[WHOLE_FILE] = FAILED
@@ -174,13 +204,17 @@ def of_script(status: int | None, output: str, gpus: int = 0) -> Result:
         if epochs > 1:  # the second one has begun
             return Result({SCRIPT: PASSED}, note=f"stopped by the time limit in epoch {epochs}")
         return Result({SCRIPT: FAILED}, {SCRIPT: "time limit before the first epoch ended"})
-    missing = re.findall(r"No module named '(\w+)", output)
-    if missing and importlib.util.find_spec(missing[-1]) is None:
-        return Result({SCRIPT: NOT_RUN}, note=f"needs the package {missing[-1]}")
-    for pattern, why in WHY_NOT[1:] if gpus else WHY_NOT:
-        if re.search(pattern, output):
-            return Result({SCRIPT: NOT_RUN}, note=f"needs {why}")
+    if missing := _missing(output, gpus):
+        return Result({SCRIPT: NOT_RUN}, note=f"needs {missing}")
     return Result({SCRIPT: FAILED}, {SCRIPT: _last_line(output)})
+
+
+def _missing(output: str, gpus: int = 0) -> str:
+    """Return what the machine lacks, by the output of what failed; empty if nothing is known to be."""
+    packages = re.findall(r"No module named '(\w+)", output)
+    if packages and importlib.util.find_spec(packages[-1]) is None:
+        return f"the package {packages[-1]}"
+    return next((why for pattern, why in WHY_NOT[1 if gpus else 0 :] if re.search(pattern, output)), "")
 
 
 def _last_line(output: str) -> str:

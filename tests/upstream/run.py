@@ -1,13 +1,14 @@
-"""Run PyG's and DGL's own tests, example scripts and notebooks with manyhop's classes, and beside it with theirs.
-
-The same with tests of RelBench (PyG) and GraphStorm (DGL), which need these projects' packages.
+"""Run PyG's and DGL's own tests, example scripts and notebooks with manyhop's classes, and beside it with theirs; also
+tests of RelBench (PyG) and GraphStorm (DGL), which need these projects' packages.
 
     python tests/upstream/run.py --pyg CHECKOUT --dgl CHECKOUT --output docs/project/compatibility.md
     python tests/upstream/run.py --dgl CHECKOUT --graphbolt .venv-graphbolt/bin/python
     python tests/upstream/run.py --dgl CHECKOUT --gpus 1 2 --output docs/project/compatibility-gpu.md
+    python tests/upstream/run.py --relbench CHECKOUT --graphstorm CHECKOUT --output docs/project/compatibility-projects.md
 
-Everything is run by its path, in a process of its own, one after the other; small random graphs stand in for datasets.
-PyG's own samplers need pyg-lib or torch-sparse. Exits with 1 if more fails than `expected.toml` knows of.
+Everything is run by its path, in a process of its own, one after the other (GraphStorm's tests in one each); small
+random graphs stand in for datasets. PyG's own samplers need pyg-lib or torch-sparse. Exits with 1 if more fails than
+`expected.toml` knows of.
 """
 
 from __future__ import annotations
@@ -28,17 +29,25 @@ from suites import TITLES, Job, jobs, jobs_on_gpus
 PACKAGES = ("numpy", "torch", "torch_geometric", "torch_sparse", "pyg_lib", "dgl")
 INTRODUCTION = """# Compatibility
 
-PyG's and DGL's own tests, example scripts and notebooks, and tests of projects that use them, run unchanged with
-`manyhop_pyg.install()` and `manyhop_dgl.install()`, and without. Small random graphs stand in for the scripts'
-datasets. "Not run" names what the machine lacks.
+PyG's and DGL's own tests, example scripts and notebooks run unchanged with `manyhop_pyg.install()` and
+`manyhop_dgl.install()`, and without. Small random graphs stand in for the scripts' datasets. "Not run" names what the
+machine lacks. [Compatibility with projects](compatibility-projects.md) has tests of projects that use PyG or DGL.
 
 GraphBolt's tests import names from its inner modules, which `manyhop_dgl.graphbolt` replaces as a whole: tests of these
 names fail by intention, and are the largest group below. DGL's last wheel, 2.1, has GraphBolt's C++ library for torch
 2.0 to 2.2 only, so GraphBolt alone runs in an environment with torch 2.2.1 (`make graphbolt`); without it, these cells
 say "does not load". Tests of later commits use names that 2.1 does not have.
 
-To make this page again: `make upstream PYG=CHECKOUT DGL=CHECKOUT RELBENCH=CHECKOUT GRAPHSTORM=CHECKOUT`. RelBench and
-GraphStorm need packages of theirs (`pooch`, `duckdb`; `transformers`, `h5py`, `ogb`, `boto3`, `scikit-learn`).
+To make this page again: `make upstream PYG=CHECKOUT DGL=CHECKOUT`.
+"""
+
+PROJECTS = """# Compatibility with projects
+
+Tests of projects that use PyG or DGL, unchanged, with `manyhop_pyg.install()` and `manyhop_dgl.install()`, and without.
+A test that needs what the machine lacks (a GPU, NCCL, a package) counts as not run.
+
+To make this page again: `make upstream RELBENCH=CHECKOUT GRAPHSTORM=CHECKOUT`. RelBench and GraphStorm need packages of
+theirs (`pooch`, `duckdb`; `transformers`, `h5py`, `ogb`, `boto3`, `scikit-learn`).
 """
 
 ON_GPUS = """# Compatibility on GPUs
@@ -133,7 +142,9 @@ def _page(runs: list[Run], expected: Expected) -> str:
     day = datetime.date.today().isoformat()
     skipped = sum(NOT_RUN in run.swapped.outcomes.values() for run in runs)
     facts = f"Run on {day}: {', '.join(versions)}; {len(runs)} files, {skipped} of them not run.\n"
-    parts = [ON_GPUS if on_gpus else INTRODUCTION, facts, opening(runs, expected), "", table(runs, expected)]
+    of_projects = all(run.job.project not in ("pyg", "dgl") for run in runs)
+    introduction = ON_GPUS if on_gpus else PROJECTS if of_projects else INTRODUCTION
+    parts = [introduction, facts, opening(runs, expected), "", table(runs, expected)]
     return "\n".join(parts).rstrip() + "\n"
 
 

@@ -12,6 +12,8 @@ LIBRARY = {"pyg": "pyg", "dgl": "dgl", "relbench": "pyg", "graphstorm": "dgl"}
 """Project -> the library whose classes are swapped."""
 IMPORTED_FROM = {"dgl": "tests", "relbench": ".", "graphstorm": "python"}
 """Project -> folder of the checkout that its tests import from."""
+ONE_BY_ONE = {"graphstorm"}
+"""Projects whose tests need a process each: several initialize the process group, at a port of their own."""
 TESTS = {
     "pyg": (
         "test/loader/test_*.py",

@@ -134,6 +134,33 @@ def test_projects_import_their_own_package_from_the_checkout(tmp_path, monkeypat
     assert run.main([f"--{project}", str(checkout), "--output", str(page)]) == 0
     assert f"| `{file}` | 1 passed | 1 passed |" in page.read_text()
     assert f"## {suites.TITLES[project]} " in page.read_text()
+    assert page.read_text().startswith("# Compatibility with projects\n")
+
+
+TESTS_OF_GRAPHSTORM = """
+import os, pytest
+@pytest.mark.parametrize("n", [1, 2])
+def test_of_its_own_process(n): assert "TAKEN" not in os.environ; os.environ["TAKEN"] = "1"
+def test_wrong(): assert False, "wrong"
+def test_on_gpus(): raise RuntimeError("Distributed package doesn't have NCCL built in")
+def test_of_a_package(): import no_such_package
+"""
+
+
+def test_tests_of_graphstorm_have_a_process_each(tmp_path, monkeypatch):
+    (tmp_path / "inside.py").write_text(INSIDE)
+    monkeypatch.setattr(execute, "INSIDE", tmp_path / "inside.py")
+    (tmp_path / "test_some.py").write_text(TESTS_OF_GRAPHSTORM)
+    result = execute.execute(suites.Job("graphstorm", tmp_path, "1", "test_some.py", tests=True), "plain", 60, None)
+    assert result.outcomes == {
+        "test_of_its_own_process[1]": "passed",
+        "test_of_its_own_process[2]": "passed",
+        "test_wrong": "failed",
+        "test_on_gpus": "not run",
+        "test_of_a_package": "not run",
+    }
+    assert result.messages == {"test_wrong": "AssertionError: wrong assert False"}
+    assert result.note == "some need the package no_such_package"
 
 
 def test_nothing_chosen(gate, capsys):
