@@ -4,7 +4,7 @@ tests of RelBench (PyG) and GraphStorm (DGL), which need these projects' package
     python tests/upstream/run.py --pyg CHECKOUT --dgl CHECKOUT --output docs/project/compatibility.md
     python tests/upstream/run.py --dgl CHECKOUT --graphbolt .venv-graphbolt/bin/python
     python tests/upstream/run.py --dgl CHECKOUT --gpus 1 2 --output docs/project/compatibility-gpu.md
-    python tests/upstream/run.py --relbench CHECKOUT --graphstorm CHECKOUT --output docs/project/compatibility-projects.md
+    python tests/upstream/run.py --relbench CHECKOUT --graphstorm CHECKOUT --output PAGE.md
 
 Everything is run by its path, in a process of its own, one after the other (GraphStorm's tests in one each); small
 random graphs stand in for datasets. PyG's own samplers need pyg-lib or torch-sparse. Exits with 1 if more fails than
