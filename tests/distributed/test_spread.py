@@ -157,7 +157,7 @@ def auto_where_a_rank_cannot_pin():
     import whole_graph_stand_in
 
     from manyhop.errors import CapacityError
-    from manyhop.loading.gpu.pinning import HostMemory
+    from manyhop.loading.gpu.memory import HostMemory
     from manyhop.memory.placement import Hardware
     from manyhop.ranks import cuda
 

@@ -15,7 +15,7 @@ from manyhop import files
 from manyhop.errors import CapacityError, InputError
 from manyhop.features import is_pinned, pin, pinned_bytes, unpin
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, Graph, PlacedGraph, build_graph
-from manyhop.loading.gpu.pinning import HostMemory
+from manyhop.loading.gpu.memory import HostMemory
 from manyhop.memory import pinned
 from manyhop.memory.mapped_files import reside_in_files
 from manyhop.memory.stores.spread import TOPOLOGY

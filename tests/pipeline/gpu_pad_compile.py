@@ -5,7 +5,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from manyhop.loading.pipeline.gpu.kernels.pad import FIELDS, clear_rows, pad_samples
+from manyhop.loading.pipeline.gpu.kernels import FIELDS, clear_rows, pad_samples
 
 KERNELS = [
     (pad_samples, {"table": 0, "blocks": 0, "programs": 0, "num_trees": 0}, {"SPARE": 32, "TILE": 1024}),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from manyhop.errors import StateError
-from manyhop.loading.pipeline import LoaderState
+from manyhop.loading.resume import LoaderState
 
 LOADER = {"sampler": "NeighborSampler", "specification": {"fanouts": [3, 2], "replace": False}, "input_nodes": "[9]"}
 STATE = LoaderState(

@@ -14,7 +14,7 @@ import pytest
 
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.loading.pipeline import Pipeline, Stats, merge_traces, save_timeline
-from manyhop.loading.pipeline.advice import advise
+from manyhop.loading.pipeline.stats import advise
 from manyhop.loading.pipeline.timeline import _latest
 from manyhop.system import kernel_progress
 from manyhop.system.kernel_progress import Compilation

@@ -8,7 +8,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from manyhop.loading.pipeline import OnStream, Stats, Streams, streams
-from manyhop.loading.pipeline.advice import advise
+from manyhop.loading.pipeline.stats import advise
 from manyhop.loading.pipeline.streams import tensors_in
 
 

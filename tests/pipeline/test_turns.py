@@ -6,7 +6,7 @@ import time
 import pytest
 
 from manyhop.errors import InputError
-from manyhop.loading.pipeline.turns import Turns, TurnsEndedError
+from manyhop.loading.pipeline.lockstep import Turns, TurnsEndedError
 
 
 def go(turns, number, seen, body=lambda: None):

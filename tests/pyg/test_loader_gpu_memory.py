@@ -12,8 +12,7 @@ from gpu_stand_ins import Driver
 from torch_geometric.data import Data
 
 from manyhop.errors import InputError
-from manyhop.loading.gpu.memory import GPUMemory, Sources
-from manyhop.loading.gpu.pinning import HostMemory
+from manyhop.loading.gpu.memory import GPUMemory, HostMemory, Sources
 from manyhop_pyg import NeighborLoader
 from manyhop_pyg.batch.columns import DataPlan
 

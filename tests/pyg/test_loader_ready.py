@@ -5,7 +5,7 @@ import threading
 import pytest
 from grouped import StandIn
 
-from manyhop.loading.gpu import compile_ahead
+from manyhop.loading.gpu import warm_up
 from manyhop_pyg import FeatureStore, GraphStore, HGTLoader, LinkNeighborLoader, NeighborLoader
 from manyhop_pyg.loaders.adapter import Batches
 
@@ -53,15 +53,15 @@ def test_sampling_around_nodes_begins_while_inputs_are_looked_up(data, hetero, o
 
 
 def test_what_fails_there_is_left_to_the_batches(data, hetero, on_gpu, monkeypatch):
-    monkeypatch.setattr(compile_ahead, "_gather", lambda *_: 1 // 0)
-    monkeypatch.setattr(compile_ahead, "_begin", lambda *_: 1 // 0)
+    monkeypatch.setattr(warm_up, "_gather", lambda *_: 1 // 0)
+    monkeypatch.setattr(warm_up, "_begin", lambda *_: 1 // 0)
     on_gpu()
     assert len(list(make_loader("nodes", data, hetero))) == 8
 
 
 def test_stores_of_others_are_not_asked(data, hetero, on_gpu, monkeypatch):
     asked = []
-    monkeypatch.setattr(compile_ahead, "_gather", lambda *_: asked.append(1))
+    monkeypatch.setattr(warm_up, "_gather", lambda *_: asked.append(1))
     monkeypatch.setattr(Batches, "joins", False)
     on_gpu()
     make_loader("stores", data, hetero)

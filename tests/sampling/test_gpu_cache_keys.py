@@ -60,7 +60,7 @@ def launched(before) -> set[str]:
 def test_an_edited_helper_changes_the_keys_of_its_callers(functions, before):
     helper = f"{KERNELS}.primitives.draw"
     callers = {name for name, function in before.items() if helper in function["calls"]}
-    assert "manyhop.loading.pipeline.gpu.kernels.positions.look_up" in callers
+    assert "manyhop.loading.pipeline.gpu.kernels.look_up" in callers
     assert changed(before, functions["helper"]) == callers | {helper}
 
 

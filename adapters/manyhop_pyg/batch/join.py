@@ -13,7 +13,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from manyhop.errors import InputError
 from manyhop.features import gather
-from manyhop.loading.gpu.upload import upload
+from manyhop.loading.gpu.samples import upload
 from manyhop_pyg.batch.assemble import Rows, begin_data, begin_hetero_data, edge_ids
 from manyhop_pyg.batch.assemble_stores import join_hetero_store, join_store
 from manyhop_pyg.batch.columns import DataPlan

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
 from manyhop.graph import Graph, PlacedGraph
-from manyhop.loading.gpu.tensor_pool import TensorPool
-from manyhop.loading.gpu.upload import upload
+from manyhop.loading.gpu.samples import TensorPool, upload
 from manyhop.loading.pipeline import BatchPlan
 from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey, HGTSpec

@@ -1,7 +1,6 @@
 """What the loaders of all adapters share: epochs of batches, keys, resume, ranks."""
 
 from manyhop.loading import folders as folders
-from manyhop.loading.epoch import Epoch
 from manyhop.loading.facts import graph_facts, plain, rows_fact
 from manyhop.loading.iterator import EpochIterator, Item, Progress, Threads
 from manyhop.loading.keys import BatchContext, batch_key, current_key, current_turn, draw_seed, next_key
@@ -9,8 +8,8 @@ from manyhop.loading.loader import EpochLoader
 from manyhop.loading.options import EngineName, check_engine, check_options, check_placement, check_rank_options
 from manyhop.loading.ranks import Ranks, count_traffic
 from manyhop.loading.resume import Resumable
-from manyhop.loading.run import run_as_main
-from manyhop.loading.swap import Swap
+from manyhop.loading.steps import Epoch
+from manyhop.loading.swap import Swap, run_as_main
 from manyhop.loading.which_gpu import own_gpu
 
 __all__ = [

@@ -1,15 +1,22 @@
-"""What a loader reports: where its tensors reside, its speed, and its last batches as a picture."""
+"""What a loader reports: where its tensors reside, its speed, its last batches; and caches of files, filled first."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal
 
-from manyhop.features import FileCache, file_cache
+import torch
+
+from manyhop.features import FileCache, file_cache, only_counting
 from manyhop.features.hot import files as hot_files
-from manyhop.loading.pipeline import Stats, StatsReport, save_timeline
+from manyhop.loading.adapter import Adapter
+from manyhop.loading.keys import BatchContext
+from manyhop.loading.pipeline import BatchPlan, Stats, StatsReport, Turn, save_timeline
 from manyhop.memory.placement import GPUPlacement
+from manyhop.ranks import world
+from manyhop.sampling import BatchKey
 
 
 class Figures:
@@ -64,3 +71,29 @@ class Figures:
         if self._gpu is not None:
             self._gpu.streams.take_times()
         save_timeline(self._stats, path)
+
+
+_MOST_BATCHES = 64
+
+
+def warm_up_caches(adapter: Adapter[Any, Any], plan: BatchPlan, caches: Sequence[FileCache]) -> None:
+    """Make batches of epoch 0 and drop them, until caches have counted enough reads. Runs no user code.
+
+    Args:
+        adapter: adapter of a loader that makes batches on the CPU.
+        plan: the plan of the batches, with seed 0 instead of the loader's.
+        caches: caches of the tensors that batches read.
+    """
+    assembler = adapter.assembler
+    if assembler.runs_user_code or not adapter.seeds.has_times:
+        return
+    # Ranks of a node that share the caches begin at different batches, which may be those of all ranks.
+    begin = len(plan) * world.current_rank() // world.current_size()
+    for number in range(min(len(plan), _MOST_BATCHES)):
+        if all(cache.has_enough_counts for cache in caches):
+            return
+        batch = (begin + number) % len(plan)
+        with BatchContext(BatchKey(0, 0, batch), Turn(0, batch)), only_counting():
+            made = assembler.make(torch.from_numpy(plan.few_indices(0, batch)))
+            if not assembler.in_thread:
+                assembler.complete(made)

@@ -14,9 +14,7 @@ from manyhop.arguments import integer
 from manyhop.errors import InputError
 from manyhop.features import BufferPool, Exchange
 from manyhop.loading.adapter import Adapter, LoaderView
-from manyhop.loading.cache_warm_up import warm_up_caches
-from manyhop.loading.epoch import Epoch
-from manyhop.loading.figures import Figures
+from manyhop.loading.figures import Figures, warm_up_caches
 from manyhop.loading.iterator import GPU, REPLAY, EpochIterator, Item, Progress, Threads, given, planned
 from manyhop.loading.keys import BatchContext, batch_key, draw_seed
 from manyhop.loading.options import EngineName
@@ -32,7 +30,7 @@ from manyhop.loading.pipeline import (
 )
 from manyhop.loading.ranks import Ranks, count_traffic, join_ranks
 from manyhop.loading.resume import Resumable
-from manyhop.loading.steps import steps_on_cpu
+from manyhop.loading.steps import Epoch, steps_on_cpu
 from manyhop.loading.trainers import PreparedLoader, SharedSampler
 from manyhop.loading.which_gpu import on_gpu
 from manyhop.ranks.world import current_rank, current_size

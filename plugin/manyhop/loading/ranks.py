@@ -12,7 +12,7 @@ from manyhop import World
 from manyhop.features import Traffic
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.keys import current_turn
-from manyhop.loading.pipeline import Crew, Deal, Dealing, ItemParts, LoaderState, Lockstep, Steps, end_crews
+from manyhop.loading.pipeline import Crew, Deal, Dealing, ItemParts, Lockstep, Steps, end_crews
 from manyhop.ranks import control
 from manyhop.ranks.watch import Iteration, Watch, announce_end
 
@@ -100,14 +100,13 @@ class Ranks:
             parts=parts,
         )
 
-    def agree_on_state(self, state: LoaderState) -> None:
-        """Check that all ranks load the same state.
+    def agree(self, what: str, facts: dict[str, Any]) -> None:
+        """Check that all ranks pass the same facts.
 
         Raises:
             RankError: naming the difference, or the ranks that did not come in time.
         """
-        facts = {"seed": state.seed, "drawn": state.drawn, "epoch": state.epoch, "batch": state.batch}
-        control.agree(f"{self.title}: load_state_dict()", facts, timeout=self.timeout)
+        control.agree(f"{self.title}: {what}", facts, timeout=self.timeout)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_watch": None, "_lockstep": None}

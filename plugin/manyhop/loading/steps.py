@@ -1,14 +1,41 @@
-"""The steps of an epoch's batches on a CPU: what a thread does for a batch, and what the caller does."""
+"""The epoch of a loader, and its steps on a CPU: what a thread does for a batch, and what the caller does."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 from manyhop.loading.adapter import Adapter
-from manyhop.loading.epoch import Epoch
 from manyhop.loading.iterator import Item
+from manyhop.loading.keys import BatchContext
+from manyhop.loading.pipeline import Steps, Turn
+from manyhop.sampling import BatchKey
 from manyhop.system.ranges import ranged
+
+
+class Epoch(NamedTuple):
+    """An epoch of a loader."""
+
+    seed: int
+    """Of the batches of this rank."""
+
+    number: int
+    """Epoch in the keys of batches; 0 where the seed was drawn for this epoch."""
+
+    to_index: Callable[[Any], Any]
+    """Item -> positions of seeds."""
+
+    steps: Steps | None
+    """The exchanges with other ranks, where there are some."""
+
+    def batch_context(self, batch: int, turn: Turn, first_call: int = 0) -> BatchContext:
+        """Return the context in which a batch is made, after ``first_call`` calls of samplers."""
+        return BatchContext(BatchKey(self.seed, self.number, batch), turn, first_call)
+
+    def in_step(self, turn: Turn) -> AbstractContextManager[None]:
+        """Return the context in which a batch, or a part of it, may gather rows of other nodes."""
+        return nullcontext() if self.steps is None else self.steps.batch(turn.round)
 
 
 def steps_on_cpu(

@@ -13,8 +13,7 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.features import DistributedRows, ShardedRows
 from manyhop.graph import Graph
-from manyhop.loading.gpu.memory import GPUMemory, row_bytes
-from manyhop.loading.gpu.pinning import HostMemory, decide_and_lock
+from manyhop.loading.gpu.memory import GPUMemory, HostMemory, decide_and_lock, row_bytes
 from manyhop.loading.options import EngineName
 from manyhop.memory.placement import GPUPlacement, Hardware, Item
 from manyhop.memory.places import LOADER_PLACES, SPREAD_PLACES, Place, check_place

@@ -17,8 +17,7 @@ from manyhop.features import Checks, RowRequest, gather
 from manyhop.loading.adapter import Adapter, Columns, LoaderView, Placed, SeedSource
 from manyhop.loading.gpu.decide import decide_memory, reads_all
 from manyhop.loading.gpu.memory import Sources
-from manyhop.loading.gpu.samples import BACKLOG, BACKLOG_TOGETHER, MOST_ALONE, MOST_TOGETHER, group_size
-from manyhop.loading.gpu.tensor_pool import TensorPool
+from manyhop.loading.gpu.samples import BACKLOG, BACKLOG_TOGETHER, MOST_ALONE, MOST_TOGETHER, TensorPool, group_size
 from manyhop.loading.keys import current_turn
 from manyhop.loading.pipeline import OnStream, Streams, Turn, current_exchange, tensors_in
 from manyhop.loading.which_gpu import on_gpu, warn_if_shared

@@ -1,10 +1,12 @@
-"""Groups of batches that one launch samples: their size, and the collection of their samples."""
+"""Samples of batches in groups: sizes of groups, small tensors for them, copies to a GPU."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from manyhop.graph import Graph
 from manyhop.sampling import SampledSubgraph
@@ -96,3 +98,62 @@ class SampledGroup:
     def _sample_alone(self, i: int) -> Any:
         """Return the sample of batch ``i``, without the others."""
         raise NotImplementedError
+
+
+_AT_ONCE = 64
+_MOST = 1 << 16  # entries made at once
+_KINDS = 64
+
+
+class TensorPool:
+    """Equal tensors, many made at once: a launch for each would be a large part of what a batch costs. Thread-safe.
+
+    Args:
+        device: the GPU.
+        one: ``one(n, device=device)`` makes one of them, ``[n]``, such as ``torch.arange``.
+    """
+
+    def __init__(self, device: torch.device, one: Callable[..., Tensor]) -> None:
+        self._device, self._one = device, one
+        self._spare: dict[tuple[int, int], list[Tensor]] = {}  # by length, and by the stream that made them
+
+    def take(self, n: int) -> Tensor:
+        """Return an unshared tensor of length ``n``, allocated on the current stream."""
+        on_gpu = self._device.type == "cuda"
+        key = n, torch._C._cuda_getCurrentRawStream(self._device.index) if on_gpu else 0
+        spare = self._spare.get(key)
+        if spare is None:
+            if len(self._spare) == _KINDS:
+                self._spare = {}
+            spare = self._spare.setdefault(key, [])
+        try:
+            return spare.pop()
+        except IndexError:
+            made = self._make(n)
+            spare += made[1:]
+            return made[0]
+
+    def _make(self, n: int) -> list[Tensor]:
+        copies = max(1, min(_AT_ONCE, _MOST // max(n, 1)))
+        with torch.inference_mode(False):  # the next batch may be outside of it
+            together = self._one(n, device=self._device).repeat(copies)
+            # Unlike those of split(), they are no views: a change of one does not count as a change of all.
+            return list(together.unsafe_split_with_sizes([n] * copies))
+
+
+def upload(tensors: Sequence[Tensor | None], device: torch.device) -> list[Tensor | None]:
+    """Copy tensors to the device, by one asynchronous copy per dtype."""
+    results = list(tensors)
+    by_dtype: dict[torch.dtype, list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        if tensor is not None and tensor.device != device:
+            by_dtype.setdefault(tensor.dtype, []).append(i)
+    for dtype, positions in by_dtype.items():
+        parts = [tensor for i in positions if (tensor := tensors[i]) is not None]
+        sizes = [part.numel() for part in parts]
+        staging = torch.empty(sum(sizes), dtype=dtype, pin_memory=device.type == "cuda")
+        torch.cat([part.reshape(-1) for part in parts], out=staging)
+        sent = torch.split(staging.to(device, non_blocking=True), sizes)
+        for i, part, flat in zip(positions, parts, sent, strict=True):
+            results[i] = flat.view(part.shape)
+    return results

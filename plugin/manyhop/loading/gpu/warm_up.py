@@ -2,24 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
+from manyhop.features import VISITS_PER_ROW, DistributedRows, RowRequest, Visits, keep_hot
 from manyhop.features.hot.files import not_counting
 from manyhop.loading.adapter import Adapter, LoaderView
-from manyhop.loading.gpu.compile_ahead import compiling_gathers, compiling_samplers
-from manyhop.loading.gpu.groups import InFlightGroup
-from manyhop.loading.gpu.hot import fill_cache
+from manyhop.loading.gpu.memory import row_bytes
 from manyhop.loading.gpu.runtime import JOINED, GPURuntime
 from manyhop.loading.gpu.samples import BACKLOG
+from manyhop.loading.gpu.steps import InFlightGroup
+from manyhop.loading.keys import BatchContext
 from manyhop.loading.pipeline import BatchPlan
 from manyhop.sampling import BatchKey
 from manyhop.system.triton_compiler import showing_compilation
 
 if TYPE_CHECKING:
     from manyhop.features import GPUExchange
+
+
+_MOST_BATCHES = 64
+
+
+def fill_cache(
+    plan: BatchPlan | None, adapter: Adapter[Any, Any], gpu: GPURuntime, exchange: GPUExchange | None
+) -> None:
+    """Sample the first batches of epoch 0, and cache the rows that they read most often.
+
+    All ranks call it if they ``exchange`` rows. Without a ``plan``, a sampler of the user defines the batches.
+    """
+    gpu.memory.take_hot_rows()
+    wanted = gpu.memory.cache_bytes
+    if wanted == 0 or plan is None:
+        if exchange is not None and gpu.memory.has_hot_rows:
+            exchange.keep([])  # prepares the kernels for hot rows of another loader
+        return
+    local, remote = Visits(gpu.device), Visits(gpu.device)
+    requested = 0
+
+    def record(requests: list[RowRequest]) -> list[Tensor]:
+        nonlocal requested
+        slow = [request for request in requests if gpu.memory.is_slow(request)]
+        remote.add([request for request in slow if isinstance(request.source, DistributedRows)])
+        local.add([request for request in slow if not isinstance(request.source, DistributedRows)])
+        requested += sum(request.index.numel() * row_bytes(request.source) for request in slow)
+        return [torch.empty(0) for _ in requests]
+
+    for batch in range(min(len(plan), _MOST_BATCHES)):
+        if requested >= VISITS_PER_ROW * wanted:
+            break
+        positions = torch.from_numpy(plan.few_indices(0, batch))
+        with BatchContext(BatchKey(0, 0, batch), None), gpu.intercepting_gathers(record):
+            adapter.assembler.join([adapter.seeds.sample(positions)], None)
+    if exchange is not None:
+        exchange.keep(remote.hottest(wanted))
+    gpu.memory.cache(keep_hot(local.hottest(wanted), gpu.device))
+
+
+@contextmanager
+def compiling_samplers(plan: BatchPlan, adapter: Adapter[Any, Any], gpu: GPURuntime) -> Iterator[None]:
+    """Compile the sampling kernels during the context, in which the caller looks up the seeds of batches."""
+    with _in_background(gpu, lambda: _begin(plan, adapter, gpu), enabled=adapter.seeds.of_nodes and not gpu.collective):
+        yield
+
+
+@contextmanager
+def compiling_gathers(adapter: Adapter[Any, Any], gpu: GPURuntime, most: int) -> Iterator[None]:
+    """Compile the gather kernels, for up to ``most`` batches at once, during the context."""
+    own = not gpu.memory.exchanges and adapter.assembler.joins
+    with _in_background(gpu, lambda: _gather(adapter, gpu, most), enabled=own):
+        yield
+
+
+@contextmanager
+def _in_background(gpu: GPURuntime, work: Callable[[], None], *, enabled: bool) -> Iterator[None]:
+    """Run ``work`` in a thread during the context, if ``enabled``. Ignore errors: making batches raises them again."""
+
+    def run() -> None:
+        with suppress(Exception), gpu.streams.on_stream():
+            work()
+
+    thread = threading.Thread(target=run, name="manyhop-compile", daemon=True)
+    if enabled:
+        thread.start()
+    try:
+        yield
+    finally:
+        if enabled:
+            thread.join()
+
+
+def _begin(plan: BatchPlan, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
+    """Begin to sample a group around seeds that need no lookup kernel. Does not learn from it."""
+    size, batches = plan.batch_size, range(min(len(plan), gpu.group_size))
+    positions = [torch.arange(k * size, min((k + 1) * size, plan.num_items)) for k in batches]
+    keys = [BatchKey(0, 0, batch) for batch in batches]
+    adapter.seeds.begin(gpu.sampling, adapter.seeds.inputs(positions), keys)
+
+
+def _gather(adapter: Adapter[Any, Any], gpu: GPURuntime, most: int) -> None:
+    """Gather the rows of batches without nodes."""
+    for count in sorted({1, max(1, most // 4), most}):
+        adapter.assembler.join([adapter.assembler.empty(gpu.device) for _ in range(count)], None)
+
 
 _WARM_UPS = 3
 _RESERVED_BYTES = 1 << 30  # largest reservation for batches before the first one

@@ -1,19 +1,15 @@
-"""Makes batches ahead of the training step: plan, threads, statistics, resume."""
+"""Makes batches ahead of the training step: plan, schedule of ranks, threads, streams, statistics."""
 
 from manyhop.loading.pipeline.block_sizes import Counts, PadSizes, pad_sizes
 from manyhop.loading.pipeline.lockstep import Lockstep, Steps, current_exchange, exchanging
 from manyhop.loading.pipeline.padding import Padded, PaddedRows, Padder, clear_rows
-from manyhop.loading.pipeline.parts import ItemParts, check_num_parts, parts_of
 from manyhop.loading.pipeline.pipeline import Pipeline
 from manyhop.loading.pipeline.plan import BatchPlan, permute
-from manyhop.loading.pipeline.ranks import Deal, Dealing, Turn, Uneven
-from manyhop.loading.pipeline.state import LoaderState
+from manyhop.loading.pipeline.schedule import Deal, Dealing, ItemParts, Turn, Uneven, check_num_parts, parts_of
 from manyhop.loading.pipeline.stats import Interval, Stage, Stats, StatsReport
 from manyhop.loading.pipeline.streams import OnStream, Streams, tensors_in
-from manyhop.loading.pipeline.tasks import Groups
-from manyhop.loading.pipeline.timeline import save_timeline
-from manyhop.loading.pipeline.trace import merge_traces
-from manyhop.loading.pipeline.workers import Crew, WorkerPool, end_crews
+from manyhop.loading.pipeline.timeline import merge_traces, save_timeline
+from manyhop.loading.pipeline.workers import Crew, Groups, WorkerPool, end_crews
 
 __all__ = [
     "BatchPlan",
@@ -24,7 +20,6 @@ __all__ = [
     "Groups",
     "Interval",
     "ItemParts",
-    "LoaderState",
     "Lockstep",
     "OnStream",
     "PadSizes",

@@ -14,8 +14,7 @@ from typing import Any, Generic
 
 from manyhop.errors import InputError, RankError
 from manyhop.loading.pipeline.stats import Stats
-from manyhop.loading.pipeline.tasks import Flag, Group, Groups, Item, T, Task
-from manyhop.loading.pipeline.workers import Crew, WorkerPool
+from manyhop.loading.pipeline.workers import Crew, Flag, Group, Groups, Item, T, Task, WorkerPool
 from manyhop.system.failure import failed_batch, note_batch, text_of
 from manyhop.system.ranges import ranged
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhop.errors import InputError
-from manyhop.loading.pipeline.parts import ItemParts
+from manyhop.loading.pipeline.schedule import ItemParts
 from manyhop.sampling.random import U64, Use, below, draw, fold, make_key
 
 _MAX_ITEMS = 1 << 40

@@ -15,7 +15,7 @@ from torch import Tensor
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
 from manyhop.loading.pipeline.block_sizes import SPARE, Blocks, Counts, Filled, PadSizes, padding_ends
-from manyhop.loading.pipeline.gpu.kernels import pad as k
+from manyhop.loading.pipeline.gpu import kernels as k
 from manyhop.sampling import SampledSubgraph
 from manyhop.system.triton_launch import Kernel, as_current
 

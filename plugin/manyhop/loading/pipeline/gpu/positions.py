@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.loading.pipeline.gpu.kernels.positions import look_up
+from manyhop.loading.pipeline.gpu.kernels import look_up
 from manyhop.loading.pipeline.plan import BatchPlan, network
 from manyhop.system.triton_launch import Kernel
 

@@ -1,1 +1,0 @@
-"""The kernels: what runs on the GPU, or in triton's interpreter."""
