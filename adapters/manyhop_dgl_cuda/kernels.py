@@ -140,14 +140,13 @@ def attention_gradients(
     return of_sums, torch.zeros_like(right).index_add_(0, _segment_of(order), of_sums)
 
 
-def segment_max(table: Tensor, indptr: Tensor, rows: Tensor, *, last: bool) -> tuple[Tensor, Tensor]:
-    """Find the maximum per segment and feature, and the row that it came from.
+def segment_max(table: Tensor, indptr: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Find the maximum per segment and feature, and the row that it came from: of equal ones, that of the first edge.
 
     Args:
         table: ``[num_rows, ...]``.
         indptr: ``[num_segments + 1]``: where each segment begins.
         rows: ``[num_edges]``: which row of the table each edge takes.
-        last: of equal maxima, name the row of the last edge; ``False``: of the first.
 
     Returns:
         ``[num_segments, ...]`` maxima, minus infinity in empty segments, and rows, 0 in empty segments.
@@ -157,13 +156,9 @@ def segment_max(table: Tensor, indptr: Tensor, rows: Tensor, *, last: bool) -> t
         return table.new_full(shape, -torch.inf), rows.new_zeros(shape)
     flat = table.reshape(table.shape[0], table.shape[1:].numel())
     if _has_kernels(table):
-        values, found = _launch().maxima_and_rows(flat, indptr.long().contiguous(), rows.contiguous(), last=last)
+        values, found = _launch().maxima_and_rows(flat, indptr.long().contiguous(), rows.contiguous())
         return shaped(values, shape), found.view(shape)
-    if last:  # embedding_bag names the first
-        values, found = _bag(flat, Order(rows.numel() - indptr.flip(0), rows.flip(0), None), _MAX)
-        values, found = values.flip(0), found.flip(0)
-    else:
-        values, found = _bag(flat, Order(indptr, rows, None), _MAX)
+    values, found = _bag(flat, Order(indptr, rows, None), _MAX)
     empty = (indptr.diff() == 0).unsqueeze(1)
     # In empty segments embedding_bag gives 0 on the CPU and -1 on CUDA.
     return shaped(values.masked_fill_(empty, -torch.inf), shape), found.masked_fill_(empty, 0).view(shape)

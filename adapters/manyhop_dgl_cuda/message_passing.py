@@ -74,13 +74,13 @@ def gspmm(gidx: HeteroAdjacency, op: str, reduce_op: str, u: Tensor | None, e: T
 
     Returns:
         ``[num_dst, ...]``, infinite for destinations without edges if this is a maximum or minimum; and for these the
-        source and the edge that each value came from, of equal ones those of the last edge.
+        source and the edge that each value came from, of equal ones those of the first edge.
     """
     adjacency = gidx.only_relation()
     u, e, scalar = _operands(op, u, e)
     if reduce_op == "sum":
         return without_last(_sum(adjacency, op, u, e), scalar), (None, None)
-    out, args = _extremum(adjacency, op, reduce_op, u, e, last=True)
+    out, args = _extremum(adjacency, op, reduce_op, u, e)
     return without_last(out, scalar), (without_last(args[0], scalar), without_last(args[1], scalar))
 
 
@@ -114,7 +114,7 @@ def gspmm_hetero(
             value = _sum(adjacency, op, u, e)
             out[dst] = value if before is None else before + value
             continue
-        value, args = _extremum(adjacency, op, reduce_op, u, e, last=False)
+        value, args = _extremum(adjacency, op, reduce_op, u, e)
         better = torch.ones_like(value, dtype=torch.bool)
         if before is not None:
             better = value > before if reduce_op == "max" else value < before
@@ -187,16 +187,14 @@ def is_weight(u: Tensor, e: Tensor) -> bool:
     return e.shape[-1] == 1 and u.numel() > 0 and (leading.numel() == 1 or leading == u.shape[1:-1])
 
 
-def _extremum(
-    adjacency: Adjacency, op: str, reduce_op: str, u: Tensor | None, e: Tensor | None, *, last: bool
-) -> tuple[Tensor, Args]:
+def _extremum(adjacency: Adjacency, op: str, reduce_op: str, u: Tensor | None, e: Tensor | None) -> tuple[Tensor, Args]:
     """Maxima or minima, and the sources and edges that they came from."""
     csc = adjacency.csc
     minimum = reduce_op == "min"
     table = u if op == "copy_lhs" else _messages(adjacency, op, u, e)
     assert table is not None
     rows = csc.indices if op == "copy_lhs" else csc.ids
-    values, found = segment_max(-table if minimum else table, csc.indptr, rows, last=last)
+    values, found = segment_max(-table if minimum else table, csc.indptr, rows)
     values = -values if minimum else values
     if adjacency.num_edges == 0:
         values = torch.zeros_like(values)  # as in DGL

@@ -25,7 +25,7 @@ def segment_reduce(op: str, feat: Tensor, offsets: Tensor) -> tuple[Tensor, Tens
     rows = positions(feat, offsets.dtype)
     if op == "sum":
         return segment_sum(feat, Order(offsets.long(), rows, None)), None
-    values, found = segment_max(feat if op == "max" else -feat, offsets, rows, last=False)
+    values, found = segment_max(feat if op == "max" else -feat, offsets, rows)
     empty = (offsets.diff() == 0).view(-1, *[1] * (feat.dim() - 1))
     return values if op == "max" else -values, found.masked_fill(empty, -1)
 

@@ -291,6 +291,7 @@ def set_film(value):
         (set_film(torch.tensor(1.0)), FeatureError, r"got shape \[\]"),
         (set_film([1.0] * 7), FeatureError, "as a tensor, got a list"),
         (set_film(torch.ones(7, 2).to_sparse()), FeatureError, "dense"),
+        (set_film(torch.nested.nested_tensor([torch.ones(2)] * 7, layout=torch.jagged)), FeatureError, "dense"),
         (set_film(torch.ones(7, device="meta")), FeatureError, "on the CPU, where the graph is, got it on meta"),
         (lambda g: g.nodes["film"].data.update({3: torch.ones(7)}), InputError, "as a string"),
         (lambda g: g.ndata.update({"x": torch.ones(7)}), FeatureError, r"Expected \{type: tensor\}"),

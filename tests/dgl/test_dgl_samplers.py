@@ -110,6 +110,12 @@ def test_no_layers_are_the_seeds_alone(make):
             ([0, 1, 2],) * 2 + ([],),
             ([3, 4],) * 2 + ([],),
         ]
+    typed, of_users = typed_graph(), {"user": torch.tensor([2, 0])}
+    wanted = dgl.dataloading.NeighborSampler([]).sample_blocks(typed, of_users)
+    assert str(make([]).sample(typed, of_users)) == str(wanted)  # other types have no entry
+    for device in ("cpu", None):
+        (batch,) = manyhop_dgl.DataLoader(typed, of_users, make([]), batch_size=2, device=device)
+        assert str(batch) == str(wanted)
     with pytest.raises(InputError, match="fanouts of a layer to prefetch"):
         make([], prefetch_node_feats=["x"]).sample(g, seeds)
     with pytest.raises(InputError, match="integers"):

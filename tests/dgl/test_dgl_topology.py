@@ -195,7 +195,7 @@ def test_a_process_forked_while_a_thread_builds():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (torch.rand(39), r"\[40\] or \[40, 1\], got torch.float32 of shape \[39\]"),
+        (torch.rand(39), r"\[40\] or \[40, 1\], got a tensor torch.float32 \[39\]"),
         (torch.rand(40, 2), r"\[40\] or \[40, 1\]"),
         (torch.full((40,), -1.0), "not negative"),
         (torch.tensor([float("nan")] * 40), "finite"),
@@ -210,10 +210,19 @@ def test_weights_that_make_no_sense(data, message):
         topology_of(g, prob="w")
 
 
+@pytest.mark.filterwarnings("ignore:.*quantized")
+def test_weights_without_numbers_in_memory():
+    g = dgl.rand_graph(10, 40)
+    for odd in (torch.rand(40).to_sparse(), torch.quantize_per_tensor(torch.rand(40), 1.0, 0, torch.quint8)):
+        g._edge_frames[0]._columns["w"] = dgl.frame.Column(odd)
+        with pytest.raises(GraphError, match=r"'w' .* as a dense tensor on the CPU"):
+            topology_of(g, prob="w")
+
+
 def test_masks_that_make_no_sense():
     g = dgl.rand_graph(10, 40)
     g.edata["w"], g.edata["m"] = torch.rand(40), torch.rand(40, 2) > 0.5
-    with pytest.raises(GraphError, match=r"mask 'w' .* as bool, got torch.float32.*pass it as prob"):
+    with pytest.raises(GraphError, match=r"mask 'w' .* as bool, got a tensor torch.float32.*pass it as prob"):
         topology_of(g, mask="w")
     with pytest.raises(GraphError, match=r"\[40\] or \[40, 1\]"):
         topology_of(g, mask="m")

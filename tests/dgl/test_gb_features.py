@@ -352,5 +352,5 @@ def test_rows_are_changed_where_ids_say_so_only(value, ids, message):
 
 
 def test_items_that_torch_cannot_index():
-    with pytest.raises(InputError, match=r"got torch.uint64. Pass ids.long\(\)"):
+    with pytest.raises(InputError, match=r"got torch.uint64\. Convert them"):
         gb.ItemSet(torch.arange(3).to(torch.uint64), names="seeds")

@@ -78,13 +78,36 @@ def test_copies_of_ends():
     compare(dgl.ops.copy_v, block(), values(20))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("reduce", ["max", "min"])
-def test_gradients_of_equal_maxima_go_where_dgl_sends_them(reduce):
+def test_gradients_of_equal_maxima_go_where_dgl_sends_them(reduce, dtype):
     g = block()
-    ties = torch.randint(0, 3, (60, 4), generator=torch.Generator().manual_seed(0)).float()
+    ties = torch.randint(0, 3, (60, 4), generator=torch.Generator().manual_seed(0)).to(dtype)
+    generator = torch.Generator().manual_seed(1)
+    numbers = [torch.rand(n, 4, generator=generator).to(dtype) for n in (60, 200)]  # equal once rounded to bfloat16
     compare(getattr(dgl.ops, f"copy_u_{reduce}"), g, ties)
     compare(getattr(dgl.ops, f"copy_e_{reduce}"), g, ties.repeat(4, 1)[:200])
     compare(getattr(dgl.ops, f"u_add_e_{reduce}"), g, ties, ties.repeat(4, 1)[:200])
+    compare(getattr(dgl.ops, f"u_mul_e_{reduce}"), g, ties, ties.repeat(4, 1)[:200, :1])
+    compare(getattr(dgl.ops, f"u_add_e_{reduce}"), g, *numbers)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_of_equal_maxima_over_edge_types(dtype):
+    g = dgl.heterograph(
+        {
+            ("a", "r", "b"): (torch.tensor([2, 0, 1, 1]), torch.tensor([0, 0, 0, 1])),
+            ("c", "s", "b"): (torch.tensor([1, 0, 1]), torch.tensor([0, 0, 1])),
+        }
+    )
+
+    def forward(g, a, c):
+        with g.local_scope():
+            g.nodes["a"].data["x"], g.nodes["c"].data["x"] = a, c
+            g.update_all(dgl.function.copy_u("x", "m"), dgl.function.max("m", "y"))
+            return g.nodes["b"].data["y"]
+
+    compare(forward, g, torch.ones(3, 4, dtype=dtype), torch.ones(2, 4, dtype=dtype))
 
 
 @pytest.mark.parametrize("norm_by", ["src", "dst"])

@@ -25,6 +25,7 @@ from manyhop.memory.stores import (
     store_device,
 )
 from manyhop.ranks.control import DEFAULT_TIMEOUT
+from manyhop.system.arrays import describe
 from manyhop_dgl.typing import GraphLike
 from manyhop_embedding import Embedding
 
@@ -195,8 +196,8 @@ class Frame(MutableMapping[str, Any]):
             raise FeatureError(
                 f"Expected '{name}' of {self._what} as a tensor, got a {type(value).__name__}. Convert it."
             )
-        if isinstance(value, Tensor) and value.layout is not torch.strided:
-            raise FeatureError(f"Expected '{name}' of {self._what} as a dense tensor, got {value.layout}.")
+        if isinstance(value, Tensor) and (value.layout is not torch.strided or value.is_nested):
+            raise FeatureError(f"Expected '{name}' of {self._what} as a dense tensor, got {describe(value)}.")
         if isinstance(value, Tensor) and value.device.type != "cpu" and not is_held(value):
             raise FeatureError(
                 f"Expected '{name}' of {self._what} on the CPU, where the graph is, got it on {value.device}. Leave it "

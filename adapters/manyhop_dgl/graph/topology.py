@@ -14,7 +14,7 @@ from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType, Graph, with_mask, with_weights
 from manyhop.memory.stores import WHOLE_ONCE, checksum
 from manyhop.sampling.walks import Walker
-from manyhop.system.arrays import version_of
+from manyhop.system.arrays import describe, has_memory, version_of
 from manyhop.system.threads import in_forked_children
 from manyhop_dgl.graph.data import GraphData
 from manyhop_dgl.graph.readers import DGLGraphReader, EdgeDir, GraphReader, built_once
@@ -189,15 +189,15 @@ def _edge_data(
         if name not in data:
             continue
         value = data[name]
-        if not isinstance(value, Tensor) or value.device.type != "cpu" or value.layout != torch.strided:
+        if not isinstance(value, Tensor) or value.device.type != "cpu" or not has_memory(value):
             raise GraphError(
-                f"Expected '{name}' of edge type {edge_type} as a dense tensor on the CPU, got {_kind(value)}."
+                f"Expected '{name}' of edge type {edge_type} as a dense tensor on the CPU, got {describe(value)}."
             )
         if value.dtype == torch.bool:
             masks[edge_type] = value
         elif mask is not None:
             raise GraphError(
-                f"Expected the mask '{name}' of edge type {edge_type} as bool, got {_kind(value)}. Compare it "
+                f"Expected the mask '{name}' of edge type {edge_type} as bool, got {describe(value)}. Compare it "
                 f"(g.edata[{name!r}] > 0), or pass it as prob if it holds weights."
             )
         else:
@@ -215,15 +215,9 @@ def _column(value: Tensor, edge_type: EdgeType, num_edges: int, name: str) -> Te
     if value.shape not in ((num_edges,), (num_edges, 1)):
         raise GraphError(
             f"Expected '{name}' of edge type {edge_type} with one number per edge, [{num_edges}] or [{num_edges}, 1], "
-            f"got {_kind(value)}."
+            f"got {describe(value)}."
         )
     return value.detach().reshape(-1)
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"{value.dtype} of shape {list(value.shape)} on {value.device}"
-    return f"a {type(value).__name__}"
 
 
 def _same(a: tuple[tuple[Tensor, int], ...], b: tuple[tuple[Tensor, int], ...]) -> bool:

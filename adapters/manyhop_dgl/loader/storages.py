@@ -266,7 +266,7 @@ def _source(storage: Callable[[str, Any], object], name: str, kind: object, titl
 
 def bytes_of(rows: Sequence[object]) -> int:
     """Bytes of those that have a number of them."""
-    return sum([getattr(value, "nbytes", 0) for value in rows])
+    return sum([0 if getattr(value, "is_sparse", False) else getattr(value, "nbytes", 0) for value in rows])
 
 
 def as_storage(data: object) -> object:

@@ -128,7 +128,7 @@ class TensorPrefetcher(Prefetching):
         blocks = make_blocks(tensors, frames, self._graph.canonical_etypes)
         if isinstance(batch, EdgeTensors):
             return _with_pairs(batch, blocks, frames)
-        return tensors.input_nodes, tensors.output_nodes, blocks
+        return tensors.input_nodes if blocks else tensors.output_nodes, tensors.output_nodes, blocks
 
     def _all_frames(self) -> Frames:
         """DGL's frames of all data of the graph, as they are now."""

@@ -119,11 +119,10 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         same_device((*seeds.values(), *(exclude or {}).values()), CPU, "seeds and edges to exclude")
         tensors = self.plans.of(topology, arguments, CPU).sample(seeds, key, exclude)
         blocks = to_blocks(tensors, g)
+        input_nodes = tensors.input_nodes if blocks else output_nodes  # without layers the seeds as given, as in DGL
         if self.output_device is not None and (there := parse_device("output_device", self.output_device)) != CPU:
-            blocks = move(blocks, there)
-            output_nodes = _moved(output_nodes, there)
-            return _moved(tensors.input_nodes, there), output_nodes, blocks
-        return tensors.input_nodes, output_nodes, blocks
+            return _moved(input_nodes, there), _moved(output_nodes, there), move(blocks, there)
+        return input_nodes, output_nodes, blocks
 
     def check_prefetching(self, node_types: Sequence[NodeType], edge_types: Sequence[EdgeType]) -> None:
         """Raise InputError for data of types that there are not, or without a type where there are several."""

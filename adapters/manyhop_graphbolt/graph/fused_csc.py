@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from manyhop.arguments import as_tensor
 from manyhop.errors import GraphError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType
 from manyhop.memory.stores import TopologyPlace
@@ -184,7 +185,8 @@ def _named(attributes: Mapping[str, Tensor] | None, name: str | None, domain: st
     return None if name is None or attributes is None else attributes[name]
 
 
-def _rows(tensor: Tensor, count: int, name: str, domain: str) -> Tensor:
+def _rows(value: object, count: int, name: str, domain: str) -> Tensor:
+    tensor = as_tensor(f"{domain} attribute '{name}'", value, GraphError)
     if tensor.dim() == 0 or tensor.size(0) != count:
         raise GraphError(f"Expected {domain} attribute '{name}' of shape [{count}, ...], got {list(tensor.shape)}.")
     return tensor

@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from manyhop.arguments import as_tensor
 from manyhop.errors import InputError
 from manyhop.features import is_pinned
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, time_key
 from manyhop.memory.stores import TopologyPlace
 from manyhop.sampling import LaborSpec, NeighborSpec, NodeRequest
 from manyhop.sampling.random import Use, below, draw, make_key
+from manyhop.system.arrays import describe
 from manyhop.system.progress import to_device
 from manyhop_dgl.samplers.keys import next_key
 from manyhop_graphbolt.features.tensors import pinned
@@ -311,14 +313,15 @@ def _sampled(
 def _window(topology: Topology, nodes: Nodes, times: Any) -> _Window:
     """The earliest and the latest time key that edges may have, by seed: from the beginning of the seed's window
     (``None``: there is none) to the last one before its time."""
-    if isinstance(nodes, Tensor) != isinstance(times, Tensor):
+    if isinstance(nodes, Mapping) != isinstance(times, Mapping):
         raise InputError("Expected nodes and times both by type, or both as one tensor, got one of each.")
-    by_type = {"": (nodes, times)} if isinstance(nodes, Tensor) else {k: (x, times.get(k)) for k, x in nodes.items()}
+    by_type = {k: (x, times.get(k)) for k, x in nodes.items()} if isinstance(nodes, Mapping) else {"": (nodes, times)}
     begins, ends = dict[str, Tensor](), dict[str, Tensor]()
     for name, (ids, time) in by_type.items():
-        shape = list(time.shape) if isinstance(time, Tensor) else time
-        if not isinstance(time, Tensor) or shape not in ([ids.numel()], [ids.numel(), 2]):
-            raise InputError(f"Expected a time for each of the nodes {name}, {list(ids.shape)}, or two, got {shape}.")
+        time = None if time is None else as_tensor(f"times of the nodes {name}", time)
+        if time is None or list(time.shape) not in ([len(ids)], [len(ids), 2]) or time.is_complex():
+            got = "none" if time is None else describe(time)
+            raise InputError(f"Expected a time for each of the {len(ids)} nodes {name}, or two, got {got}.")
         if time.dtype.is_floating_point and not topology.floating_time:
             time = time.ceil().long()
         keys = time_key(time, floating=bool(topology.floating_time))
@@ -335,7 +338,7 @@ def _window(topology: Topology, nodes: Nodes, times: Any) -> _Window:
 
 def _by_table(topology: Topology, nodes: Nodes, keys: dict[str, Tensor]) -> dict[str, Tensor]:
     """Keys by the node types of the tables."""
-    if isinstance(nodes, Tensor):
+    if not isinstance(nodes, Mapping):
         if len(topology.graph.num_nodes) > 1:
             raise InputError("Expected nodes and times by type in a heterogeneous graph, got tensors.")
         return {next(iter(topology.graph.num_nodes)): keys[""]}

@@ -56,7 +56,9 @@ def fused_csc_sampling_graph(
         InputError: an unknown placement; a place of GPUs, where there are none.
     """
     indices, type_per_edge = _integers_if_empty(indices), _integers_if_empty(type_per_edge)
-    for name, tensor in (("csc_indptr", csc_indptr), ("indices", indices)):
+    tensors = {"csc_indptr": csc_indptr, "indices": indices}
+    optional = {"node_type_offset": node_type_offset, "type_per_edge": type_per_edge}
+    for name, tensor in (tensors | {name: one for name, one in optional.items() if one is not None}).items():
         _check_integers(name, tensor)
     if csc_indptr.numel() < 1:
         raise GraphError("Expected csc_indptr of shape [num_nodes + 1], got [].")
@@ -67,8 +69,6 @@ def fused_csc_sampling_graph(
                 f"node_type_offset length should be |ntypes| + 1: expected {len(node_type_to_id) + 1}, got "
                 f"{node_type_offset.numel()}."
             )
-    if type_per_edge is not None:
-        _check_integers("type_per_edge", type_per_edge)
     graph = FusedCSCSamplingGraph(
         csc_indptr, indices, node_type_offset, type_per_edge, node_type_to_id, edge_type_to_id, {}, {}
     )
@@ -104,11 +104,11 @@ def in_place(load: Callable[[], FusedCSCSamplingGraph], placement: Place) -> Fus
 
 def _integers_if_empty(tensor: object) -> Any:
     """Return int64 for ``torch.tensor([])``, which is of floats."""
-    return tensor.long() if isinstance(tensor, Tensor) and tensor.shape == (0,) else tensor
+    return tensor.long() if isinstance(tensor, Tensor) and has_memory(tensor) and tensor.shape == (0,) else tensor
 
 
 def _check_integers(name: str, tensor: object) -> None:
-    if not isinstance(tensor, Tensor) or tensor.dim() != 1 or tensor.dtype not in _INTEGERS or not has_memory(tensor):
+    if not isinstance(tensor, Tensor) or not has_memory(tensor) or tensor.dim() != 1 or tensor.dtype not in _INTEGERS:
         raise GraphError(f"Expected {name} as a 1-D tensor of integers, got {describe(tensor)}. Convert it.")
 
 

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from manyhop.arguments import as_ids, as_tensor
 from manyhop.errors import InputError
+from manyhop.system.arrays import describe
 from manyhop_graphbolt.pipes import Movable, show
 from manyhop_graphbolt.types import Nodes, etype_str_to_tuple
 
@@ -17,13 +19,17 @@ Excluded: TypeAlias = Pairs | dict[str, Any]
 
 
 def split_pairs(pairs: object) -> tuple[Tensor, Tensor]:
-    """``(src, dst)``, of either form of pairs."""
-    if isinstance(pairs, Tensor) and pairs.dim() == 2 and pairs.shape[1] == 2:
-        return pairs[:, 0], pairs[:, 1]
-    if isinstance(pairs, tuple | list) and len(pairs) == 2 and pairs[0].shape == pairs[1].shape:
-        return pairs[0].reshape(-1), pairs[1].reshape(-1)
-    got = list(pairs.shape) if isinstance(pairs, Tensor) else f"a {type(pairs).__name__}"
-    raise InputError(f"Expected pairs of nodes as a tensor [n, 2] or a pair of tensors [n], got {got}.")
+    """Return ``(src, dst)``, of either form of pairs."""
+    what = "pairs of nodes"
+    if isinstance(pairs, Tensor):
+        both = as_tensor(what, pairs)
+        if both.dim() == 2 and both.shape[1] == 2:
+            return as_ids(what, both[:, 0]), as_ids(what, both[:, 1])
+    elif isinstance(pairs, tuple | list) and len(pairs) == 2:
+        src, dst = (as_ids(what, as_tensor(what, one).reshape(-1)) for one in pairs)
+        if src.shape == dst.shape:
+            return src, dst
+    raise InputError(f"Expected {what} as a tensor [n, 2] or a pair of tensors [n], got {describe(pairs)}.")
 
 
 def edges_to_drop(csc: Any, rows: Tensor | None, columns: Tensor | None, pairs: Pairs) -> Tensor:

@@ -175,7 +175,7 @@ class Topology:
         Raises:
             InputError: an unknown node type, ids out of range or of a wrong dtype or shape.
         """
-        if isinstance(nodes, Tensor):
+        if not isinstance(nodes, Mapping):
             ids = _checked(nodes, sum(map(len, self.offsets.values())), "nodes")
             if HOMOGENEOUS_NODE in self.graph.num_nodes:
                 return {HOMOGENEOUS_NODE: ids}

@@ -12,11 +12,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
+from manyhop.arguments import as_tensor
 from manyhop.errors import InputError
+from manyhop.system.arrays import describe, from_array
 
 Index = int | slice | Iterable[int]
 
-_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # torch indexes no tensors of these
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # torch indexes no tensors of these
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class ItemSet:
@@ -38,15 +41,12 @@ class ItemSet:
     """
 
     def __init__(self, items: Any, names: str | tuple[str | None, ...] | None = None) -> None:
-        self._items: Any = items if isinstance(items, tuple) or _is_scalar(items) else (items,)
+        self._items: Any = items if _is_scalar(items) else tuple(map(_readable, _as_tuple(items)))
         self._num_items = len(self._items) if isinstance(self._items, tuple) else 1
         if _is_scalar(items) and int(items) < 0:
             raise InputError(f"Expected a number of items, at least 0, got {int(items)}.")
         if self._num_items == 0:
             raise InputError("Expected at least one tensor of items, got an empty tuple.")
-        for item in self._items if isinstance(self._items, tuple) else ():
-            if isinstance(item, Tensor) and item.dtype in _UNSIGNED:
-                raise InputError(f"Expected items of a dtype that torch can index, got {item.dtype}. Pass ids.long().")
         self._names = None if names is None else (names,) if isinstance(names, str) else tuple(names)
         if self._names is not None and len(self._names) != self._num_items:
             raise InputError(
@@ -275,8 +275,39 @@ def collate(items: Sequence[object]) -> Any:
     return default_collate(list(items))
 
 
+def _as_tuple(items: object) -> tuple[object, ...]:
+    return items if isinstance(items, tuple) else (items,)
+
+
 def _is_scalar(x: object) -> bool:
-    return x.dim() == 0 if isinstance(x, Tensor) else isinstance(x, int | np.integer)
+    """Whether this is a number of items.
+
+    Raises:
+        InputError: a number of another kind.
+    """
+    if not isinstance(x, Tensor | np.ndarray) or (isinstance(x, Tensor) and x.is_nested) or x.ndim > 0:
+        return isinstance(x, int | np.integer)
+    if as_tensor("a number of items", x).dtype not in _INTEGERS:
+        raise InputError(f"Expected a number of items as an integer, got {describe(x)}.")
+    return True
+
+
+def _readable(item: Any) -> object:
+    """One of the parallel sources, as torch can index it: arrays and views are copied where it cannot.
+
+    Raises:
+        InputError: no numbers in memory, or no rows.
+    """
+    if not isinstance(item, Tensor | np.ndarray):
+        return item
+    dense = as_tensor("items", item if isinstance(item, Tensor) else item.reshape(-1)[:0])  # of a file: not all of it
+    if dense.dtype in UNSIGNED:
+        raise InputError(f"Expected items of a dtype that torch can index, got {item.dtype}. Convert them to int64.")
+    if item.ndim == 0:
+        raise InputError(f"Expected items with a first dimension that counts them, got {describe(item)}.")
+    if isinstance(item, np.ndarray):
+        return item if item.dtype.isnative else as_tensor("items", item)
+    return dense if item.is_conj() or item.is_neg() else item
 
 
 def _checked(index: object, length: int, name: str) -> Any:
@@ -291,13 +322,13 @@ def _checked(index: object, length: int, name: str) -> Any:
         return slice(start, stop, step) if step > 0 else torch.arange(start, stop, step)
     if isinstance(index, str | bytes) or not isinstance(index, Iterable):
         raise TypeError(f"{name} indices must be int, slice, or iterable of int, got {type(index).__name__}.")
-    ids = index if isinstance(index, Tensor) else torch.as_tensor(np.asarray(index))
+    ids = as_tensor(f"indices of {name}", index)
     if ids.numel() == 0:
         return ids.to(torch.int64).view(-1)
+    if ids.dim() > 1 or ids.dtype not in (*_INTEGERS, *UNSIGNED):
+        raise TypeError(f"{name} indices must be one-dimensional integers, got {ids.dtype} of shape {list(ids.shape)}.")
     if ids.dim() == 0:
         return _checked(int(ids), length, name)
-    if ids.dim() > 1 or ids.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
-        raise TypeError(f"{name} indices must be one-dimensional integers, got {ids.dtype} of shape {list(ids.shape)}.")
     ids = ids.to(torch.int64)
     low, high = (int(x) for x in torch.aminmax(ids))
     if low < -length or high >= length:
@@ -319,7 +350,7 @@ def _take(item: Any, index: Any) -> object:
     """Rows of one of the parallel sources."""
     if isinstance(item, np.ndarray):
         found = item[index.numpy() if isinstance(index, Tensor) else index]
-        return found if isinstance(index, int) else torch.from_numpy(np.ascontiguousarray(found))
+        return found if isinstance(index, int) else from_array(found)
     if isinstance(item, Tensor):
         return item.index_select(0, index.to(item.device)) if isinstance(index, Tensor) else item[index]
     if isinstance(index, Tensor):

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from manyhop.arguments import as_ids
 from manyhop.errors import InputError
 from manyhop_graphbolt.features.feature import row_numbers
 from manyhop_graphbolt.graph.subgraph import CSC, CSCFormatBase, Excluded, split_pairs
@@ -83,8 +84,9 @@ def unique_and_compact(nodes: list[Tensor] | dict[str, list[Tensor]]) -> tuple[A
     if isinstance(nodes, dict):
         pairs = {ntype: unique_and_compact(some) for ntype, some in nodes.items()}
         return {ntype: values for ntype, (values, _) in pairs.items()}, {ntype: c for ntype, (_, c) in pairs.items()}
-    values, place = unique(torch.cat(nodes))
-    return values, list(torch.split(place, [some.numel() for some in nodes]))
+    parts = [as_ids("nodes", some) for some in nodes]
+    values, place = unique(torch.cat(parts))
+    return values, list(torch.split(place, [some.numel() for some in parts]))
 
 
 def unique_and_compact_csc_formats(csc_formats: CSC, unique_dst_nodes: Nodes) -> tuple[Nodes, CSC]:

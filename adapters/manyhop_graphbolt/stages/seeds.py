@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from manyhop.arguments import check_no_mask
+from manyhop.arguments import as_tensor, check_no_mask
 from manyhop.errors import InputError
 from manyhop_graphbolt.items.minibatch import MiniBatch
+from manyhop_graphbolt.items.sets import UNSIGNED
 from manyhop_graphbolt.stages.functional import unique_and_compact
 from manyhop_graphbolt.types import (
     CANONICAL_ETYPE_DELIMITER,
@@ -130,17 +131,20 @@ def _of_seeds(minibatch: MiniBatch, seeds: Nodes, times: Nodes | None) -> tuple[
     hetero = isinstance(seeds, dict)
     nodes = _Nodes(times is not None)
     added: dict[Any, Any] = {}
-    for name, some in seeds.items() if isinstance(seeds, dict) else [(_ONLY, seeds)]:
+    for name, given in seeds.items() if isinstance(seeds, dict) else [(_ONLY, seeds)]:
+        what = f"seeds of type '{name}'" if hetero else "seeds"
+        some = as_tensor(what, given)
         if some.dim() != 1 and (some.dim() != 2 or some.shape[1] != 2):
             raise InputError(
                 f"Expected seeds of shape [n] (nodes) or [n, 2] (edges), got {list(some.shape)}"
                 + (f" of type '{name}'." if hetero else ".")
                 + " Cut hyperlinks into pairs of nodes."
             )
-        what = f"seeds of type '{name}'" if hetero else "seeds"
         check_no_mask(what, some)
-        if some.is_floating_point():
+        if some.is_floating_point() or some.is_complex():
             raise InputError(f"Expected {what} as ids, got {some.dtype}.")
+        if some.dtype in UNSIGNED:
+            some = some.long()
         when = None if times is None else _of_all(times[name] if isinstance(times, dict) else times, some.shape[0])
         if not hetero:
             added[name] = nodes.add(_ONLY, some, when, as_they_are=some.dim() == 1)
@@ -160,8 +164,9 @@ def _of_seeds(minibatch: MiniBatch, seeds: Nodes, times: Nodes | None) -> tuple[
     return _unwrapped(hetero, found, found_times)
 
 
-def _of_all(times: Tensor, num_seeds: int) -> Tensor:
+def _of_all(given: object, num_seeds: int) -> Tensor:
     """Times of positive pairs, then those of the negative pairs that follow: as many for each positive one."""
+    times = as_tensor("timestamp", given)
     number = times.size(0) if times.dim() else 0
     if times.shape not in ((number,), (number, 2)) or num_seeds % max(1, number):
         raise InputError(

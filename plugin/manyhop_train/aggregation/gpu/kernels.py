@@ -245,12 +245,12 @@ def max_segments(
 def max_rows(
     x, out, found, ptr, other,
     DTYPE: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, CHANNELS: tl.constexpr,
-    ALIGNED: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr, EDGES: tl.constexpr,
+    ALIGNED: tl.constexpr, BLOCK: tl.constexpr, EDGES: tl.constexpr,
 ):  # fmt: skip
     """Find maxima of rows per segment, and the rows that they came from; minus infinity and 0 in empty segments.
 
-    As in ``add_segments``; found: address of ``[num_segments, CHANNELS] INDEX``: of equal maxima, the row of the last
-    edge (LAST) or of the first.
+    As in ``add_segments``; found: address of ``[num_segments, CHANNELS] INDEX``: of equal maxima, the row of the first
+    edge.
     """
     NUM_TILES: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
     program = tl.program_id(0).to(tl.int64)
@@ -269,13 +269,8 @@ def max_rows(
         value = tl.where(valid[:, None], value, float("-inf"))
         top = tl.max(value, 0)
         same = valid[:, None] & (value == top[None, :])
-        if LAST:
-            there = tl.max(tl.where(same, at[:, None], -1), 0)
-            better = top >= best
-        else:
-            there = tl.min(tl.where(same, at[:, None], end), 0)
-            better = (top > best) | (place < 0)
-        place = tl.where(better, there, place)
+        first = tl.min(tl.where(same, at[:, None], end), 0)
+        place = tl.where((top > best) | (place < 0), first, place)
         best = tl.maximum(best, top)
         begin += EDGES
     row = tl.load(other.to(tl.pointer_type(INDEX)) + place, mask=(place >= 0) & (place < end), other=0)

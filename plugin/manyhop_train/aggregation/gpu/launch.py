@@ -96,21 +96,20 @@ def maxima(x: Tensor, order: Order, size: int, limit: int, *, ties: bool) -> tup
     return out, equal
 
 
-def maxima_and_rows(x: Tensor, ptr: Tensor, other: Tensor, *, last: bool) -> tuple[Tensor, Tensor]:
-    """Find maxima per segment, and which rows they came from.
+def maxima_and_rows(x: Tensor, ptr: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """Find maxima per segment, and which rows they came from: of equal ones, that of the first edge.
 
     Args:
         x: ``[num_rows, num_channels]``.
         ptr: ``[num_segments + 1] int64``: where each segment begins.
         other: ``[num_edges]``: the row of each edge.
-        last: of equal maxima, the row of the last edge; otherwise of the first.
 
     Returns:
         ``[num_segments, num_channels]``, minus infinity in empty segments; and the rows, 0 there.
     """
     x, size = x.contiguous(), ptr.numel() - 1
     out, found = x.new_empty(size, x.size(1)), other.new_empty(size, x.size(1))
-    kernel = _kernel("max_rows", (0,) * 5, _constants(other, x, out, found), (last,), x.size(1))
+    kernel = _kernel("max_rows", (0,) * 5, _constants(other, x, out, found), (), x.size(1))
     _enqueue(kernel, x, _programs(size, x.size(1)), *map(_address, (x, out, found, ptr, other)))
     return out, found
 
