@@ -21,7 +21,7 @@ from gpu_stand_ins import (  # noqa: F401
     tape,
 )
 
-from manyhop.loading.pipeline import Crew
+from manyhop.loading.pipeline import WorkerThreads
 from manyhop.system import triton_compiler
 
 # Kernels for GPUs need a newer triton than the oldest supported torch brings.
@@ -73,7 +73,7 @@ def frozen() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def patient() -> None:
     """Closing waits for its threads, not for two seconds: a thread may get no core for longer. None of them hangs."""
-    Crew.close_seconds = 60.0
+    WorkerThreads.close_seconds = 60.0
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from benchmarks.common import opening, print_and_save, table
 from manyhop.features import Shards
 from manyhop.files import StoredGraph, open_graph, save_graph
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, NodeType
-from manyhop.loading.pipeline import BatchPlan, Deal, ItemParts
+from manyhop.loading.pipeline import BatchPlan, ItemParts, RankSchedule
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
 from manyhop_tools.convert.partition import Order, metis_order
 
@@ -78,7 +78,7 @@ def seeds_of(
     parts = ItemParts(owner, num_ranks, batch_size) if own else None
     plan = BatchPlan(len(owner), batch_size, shuffle=True, seed=1, parts=parts)
     for rank in range(num_ranks):
-        deal = Deal(num_batches=len(plan), world_size=num_ranks, rank=rank, parts=parts)
+        deal = RankSchedule(num_batches=len(plan), world_size=num_ranks, rank=rank, parts=parts)
         for turn in islice(deal, batches):
             yield rank, name, torch.from_numpy(plan.indices(0, turn.batch))
 

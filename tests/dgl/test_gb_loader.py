@@ -15,7 +15,7 @@ from torch.utils.data.datapipes.iter import Mapper
 import manyhop_dgl.graphbolt as gb
 from manyhop import files
 from manyhop.errors import InputError
-from manyhop.loading.pipeline import Deal
+from manyhop.loading.pipeline import RankSchedule
 
 GRAPH = random_graph(weight=torch.rand(400))
 FEATURES = gb.BasicFeatureStore(
@@ -301,7 +301,7 @@ class Share(gb.ItemSampler):
     rank, world_size = 0, 1
 
     def deal(self, first=0):
-        return Deal(num_batches=self.num_batches, world_size=self.world_size, rank=self.rank, first=first)
+        return RankSchedule(num_batches=self.num_batches, world_size=self.world_size, rank=self.rank, first=first)
 
 
 def test_ranks_share_the_minibatches_of_one_process():

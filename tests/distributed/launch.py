@@ -227,9 +227,9 @@ def _write(path: Path, content: bytes) -> None:
 
 def _run_job(job: dict[str, Any]) -> None:
     """Fork the ranks and note how each ends. Does not return."""
-    from manyhop.loading.pipeline import Crew
+    from manyhop.loading.pipeline import WorkerThreads
 
-    Crew.close_seconds = 60.0  # as in tests/conftest.py
+    WorkerThreads.close_seconds = 60.0  # as in tests/conftest.py
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the ranks end by it
     folder = Path(job["folder"])
     ranks = {}

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from manyhop.errors import InputError
 from manyhop.features.sources import Shards
-from manyhop.loading.pipeline import BatchPlan, Deal, ItemParts, check_num_parts, parts_of
-from manyhop.loading.pipeline.schedule import seats
+from manyhop.loading.pipeline import BatchPlan, ItemParts, RankSchedule, check_num_parts, parts_of
+from manyhop.loading.pipeline.schedule import assign_ranks
 from manyhop.sampling.random import Use, fold, make_key
 
 counts = st.lists(st.integers(0, 30), min_size=1, max_size=6)
@@ -27,10 +27,10 @@ def make(sizes: list[int], batch_size: int, **kwargs: bool) -> tuple[np.ndarray,
     return part, BatchPlan(len(part), batch_size, seed=7, parts=ItemParts(part, len(sizes), batch_size), **kwargs)
 
 
-def deals(plan: BatchPlan, world_size: int, first: int = 0, uneven: str = "pad") -> list[Deal]:
+def deals(plan: BatchPlan, world_size: int, first: int = 0, uneven: str = "pad") -> list[RankSchedule]:
     """Those of all ranks."""
     options = {"num_batches": len(plan), "world_size": world_size, "first": first, "uneven": uneven}
-    return [Deal(rank=rank, parts=plan.parts, **options) for rank in range(world_size)]  # type: ignore[arg-type]
+    return [RankSchedule(rank=rank, parts=plan.parts, **options) for rank in range(world_size)]  # type: ignore[arg-type]
 
 
 @settings(deadline=None)
@@ -90,11 +90,11 @@ def test_any_number_of_ranks_goes_on(sizes: list[int], batch_size: int, runs: li
     at, seen = 0, []
     for world_size, rounds in [*runs, (3, len(plan))]:
         here = deals(plan, world_size, at)
-        assert len({len(deal) for deal in here}) == 1
+        assert len({len(schedule) for schedule in here}) == 1
         rounds = min(rounds, len(here[0]))
-        seen += [deal.turn(i) for deal in here for i in range(rounds)]
-        (at,) = {deal.after(rounds) for deal in here}
-    assert sorted(turn.batch for turn in seen if not turn.is_padding) == list(range(len(plan)))
+        seen += [schedule.of_round(i) for schedule in here for i in range(rounds)]
+        (at,) = {schedule.after(rounds) for schedule in here}
+    assert sorted(rank_batch.batch for rank_batch in seen if not rank_batch.is_padding) == list(range(len(plan)))
 
 
 @pytest.mark.parametrize(
@@ -106,21 +106,21 @@ def test_all_batches_are_local(num_parts: int, world_size: int, done: int) -> No
     if done and num_parts != world_size:
         return
     plan = make([6] * num_parts, 1)[1]
-    for rank, deal in enumerate(deals(plan, world_size, done, "drop")):
-        for turn in deal:
+    for rank, schedule in enumerate(deals(plan, world_size, done, "drop")):
+        for rank_batch in schedule:
             assert plan.parts
-            (home,) = plan.parts.homes(turn.batch, turn.batch + 1)
+            (home,) = plan.parts.homes(rank_batch.batch, rank_batch.batch + 1)
             overlap = min((rank + 1) / world_size, (home + 1) / num_parts) - max(rank / world_size, home / num_parts)
-            assert overlap > 0, (turn, home)
+            assert overlap > 0, (rank_batch, home)
 
 
 def test_larger_parts_are_shared() -> None:
     """Ranks get as many batches of their own as there are; the others go to those who have none left."""
     plan = make([24, 4, 4, 8], 1)[1]
     own = []
-    for rank, deal in enumerate(deals(plan, 4)):
+    for rank, schedule in enumerate(deals(plan, 4)):
         assert plan.parts
-        homes = [plan.parts.homes(turn.batch, turn.batch + 1)[0] for turn in deal]
+        homes = [plan.parts.homes(rank_batch.batch, rank_batch.batch + 1)[0] for rank_batch in schedule]
         assert len(homes) == 10
         own.append(homes.count(rank))
     assert own == [10, 4, 4, 8]
@@ -129,7 +129,7 @@ def test_larger_parts_are_shared() -> None:
 @settings(deadline=None)
 @given(st.lists(st.integers(-1, 6), min_size=1, max_size=9))
 def test_every_rank_gets_one_batch(homes: list[int]) -> None:
-    assert sorted(seats(homes, 7)) == list(range(len(homes)))
+    assert sorted(assign_ranks(homes, 7)) == list(range(len(homes)))
 
 
 @settings(deadline=None)

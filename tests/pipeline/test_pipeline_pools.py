@@ -11,7 +11,7 @@ import pytest
 import torch
 from pipeline_threads import ours, wait_until
 
-from manyhop.loading.pipeline import Pipeline, WorkerPool, end_crews
+from manyhop.loading.pipeline import Pipeline, WorkerPool, end_workers
 
 WORKERS = [0, 1, 2, 4]
 
@@ -47,12 +47,12 @@ def test_a_pool_keeps_its_threads_over_epochs() -> None:
 def test_a_pool_whose_threads_were_ended_starts_others() -> None:
     calls: list[int] = []
     pool = WorkerPool(2, calls.append)
-    assert pool.crew is None
+    assert pool.workers is None
     pipeline = Pipeline(range(1000), square, num_workers=2, pool=pool)
     assert next(pipeline) == (0, 0)
-    assert pipeline.crew is pool.crew is not None
+    assert pipeline.workers is pool.workers is not None
     pipeline.close()
-    end_crews([pool.crew])
+    end_workers([pool.workers])
     assert not ours()
     assert list(Pipeline(range(3), square, num_workers=2, pool=pool)) == [(i, i * i) for i in range(3)]
     pool.close()

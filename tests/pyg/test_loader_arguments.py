@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import CachedLoader, PrefetchLoader, ZipLoader
 
 import manyhop_pyg
-from manyhop.loading.pipeline import Crew
+from manyhop.loading.pipeline import WorkerThreads
 from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
 
 
@@ -63,7 +63,7 @@ def test_error_in_worker_init_fn(data):
 
 
 def test_timeout(data, monkeypatch):
-    monkeypatch.setattr(Crew, "close_seconds", 0.01)  # the thread hangs
+    monkeypatch.setattr(WorkerThreads, "close_seconds", 0.01)  # the thread hangs
     hold = threading.Event()
     loader = loader_of(data, num_workers=1, timeout=0.2, transform=lambda batch: hold.wait())
     try:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from manyhop.features import BufferPool, RowRequest, gather
-from manyhop.loading import current_turn
+from manyhop.loading import current_batch
 from manyhop.loading.gpu.samples import empty_sample
-from manyhop.loading.pipeline import Stats, Turn, current_exchange
+from manyhop.loading.pipeline import RankBatch, Stats, current_exchange
 from manyhop_dgl.loader.prefetched import Data, sampler_of_nodes
 from manyhop_dgl.loader.source import Source, contents_of, on_cpu_only
 from manyhop_dgl.loader.storages import Filled, moved
@@ -127,8 +127,8 @@ class Batches:
         if self._gpu is None:
             return self._fill(sample)
         (filled,), nbytes = self.join([sample], None)
-        if (turn := current_turn()) is not None:
-            turn.contents["gathered_bytes"] = nbytes
+        if (rank_batch := current_batch()) is not None:
+            rank_batch.contents["gathered_bytes"] = nbytes
         return filled
 
     def _fill(self, sample: object) -> Filled:
@@ -144,16 +144,16 @@ class Batches:
 
         (filled,), nbytes = self._loader.prefetcher.fill([sample], gather_timed)
         end = time.perf_counter()
-        if (turn := current_turn()) is None:
+        if (rank_batch := current_batch()) is None:
             return filled
         if times:
-            self._stats.record(turn.batch, "assemble", start, times[0])
-            self._stats.record(turn.batch, "gather", times[0], times[1])
-        self._stats.record(turn.batch, "assemble", times[1] if times else start, end)
-        turn.contents["gathered_bytes"] = nbytes
+            self._stats.record(rank_batch.batch, "assemble", start, times[0])
+            self._stats.record(rank_batch.batch, "gather", times[0], times[1])
+        self._stats.record(rank_batch.batch, "assemble", times[1] if times else start, end)
+        rank_batch.contents["gathered_bytes"] = nbytes
         return filled
 
-    def join(self, samples: Sequence[object], turns: Sequence[Turn] | None) -> tuple[list[Filled], int]:
+    def join(self, samples: Sequence[object], rank_batches: Sequence[RankBatch] | None) -> tuple[list[Filled], int]:
         """Put data into several batches, by one gather."""
         gpu = self._gpu
         assert gpu is not None
@@ -161,7 +161,7 @@ class Batches:
         filled, nbytes = self._loader.prefetcher.fill(samples, self._gather)
         gpu.end_gather(start, len(samples))
         for one in filled:
-            one.is_watched = turns is not None
+            one.is_watched = rank_batches is not None
         return filled, nbytes
 
     def _gather(self, requests: list[RowRequest]) -> list[Any]:

@@ -293,14 +293,14 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
     def __len__(self) -> int:
         """Batches of an epoch that this rank gets."""
         if isinstance(self.dataset, Seeds):
-            return len(self._deal(0))
+            return len(self._schedule(0))
         number: int | None = self.dataset.number()
         if number is None:
             raise TypeError(f"the number of batches is not known: a {type(self.indices).__name__} has no length")
         return number
 
     def _length(self) -> int | None:
-        return len(self._deal(0)) if isinstance(self.dataset, Seeds) else self.dataset.number()
+        return len(self._schedule(0)) if isinstance(self.dataset, Seeds) else self.dataset.number()
 
     def _nodes_of_seeds(self) -> list[tuple[torch.Tensor, int]]:
         assert isinstance(self.dataset, Seeds)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType, Graph, NodeType
-from manyhop.loading import current_turn, next_key
+from manyhop.loading import current_batch, next_key
 from manyhop.loading.pipeline import Padded, Stats
 from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey
@@ -247,9 +247,9 @@ class Source:
         else:
             as_tensors = isinstance(loader.prefetcher, TensorPrefetcher)
             batch = (sampler.sample_tensors if as_tensors else sampler.sample)(loader.graph, indices)
-        if (turn := current_turn()) is not None:
-            self._stats.record(turn.batch, "sample", start, time.perf_counter())
-            turn.contents.update(contents_of(batch, indices))
+        if (rank_batch := current_batch()) is not None:
+            self._stats.record(rank_batch.batch, "sample", start, time.perf_counter())
+            rank_batch.contents.update(contents_of(batch, indices))
         return batch
 
     def _sample_padded(self, seeds: Indices) -> Sample:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
-from manyhop.loading import BatchContext, batch_key, current_turn
+from manyhop.loading import BatchContext, batch_key, current_batch
 from manyhop.sampling import BatchKey
 from manyhop_dgl.samplers.arguments import canonical, check_names, check_sampler, check_types
 from manyhop_dgl.samplers.blocks import lazy_frames, move
@@ -185,7 +185,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         _, pairs, seeds, exclude = self.around(g, seed_edges, key, self.output_device)
         if not isinstance(self.sampler, EngineSampler):
             exclude = _copied(exclude)
-        with BatchContext(key, current_turn()):  # the sampler beneath has the key of the negatives
+        with BatchContext(key, current_batch()):  # the sampler beneath has the key of the negatives
             input_nodes, _, blocks = self.sampler.sample(g, seeds, exclude)
         return self.assign_lazy_features((input_nodes, *pairs, blocks))
 

@@ -14,7 +14,7 @@ from torch.utils.data import get_worker_info
 from manyhop import init
 from manyhop.arguments import callables, flag, flags, integer
 from manyhop.errors import InputError
-from manyhop.loading.pipeline import BatchPlan, Deal, ItemParts, check_num_parts, parts_of, permute
+from manyhop.loading.pipeline import BatchPlan, ItemParts, RankSchedule, check_num_parts, parts_of, permute
 from manyhop.ranks import control
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, fold, make_key
@@ -134,9 +134,9 @@ class ItemSampler(DataPipe):
             )
         return len(self._plan)
 
-    def deal(self, first: int = 0) -> Deal:
+    def deal(self, first: int = 0) -> RankSchedule:
         """Return which batches of an epoch are this rank's, after the ``first`` ones of all ranks."""
-        return Deal(num_batches=self.num_batches, first=first)
+        return RankSchedule(num_batches=self.num_batches, first=first)
 
     def __len__(self) -> int:
         """How many batches this rank has in an epoch."""
@@ -265,8 +265,8 @@ class ItemSampler(DataPipe):
             epoch: from 0.
         """
         if self.is_indexable:
-            for turn in self.deal():
-                yield self.make_batch(epoch, turn.batch)
+            for rank_batch in self.deal():
+                yield self.make_batch(epoch, rank_batch.batch)
             return
         plan, epoch_number = self.plan_of(epoch)
         number = 0
@@ -386,9 +386,9 @@ class DistributedItemSampler(ItemSampler):
         self.seed = int(seeds[0]["seed"])
         self._plan = replace(self._plan, seed=self.seed)
 
-    def deal(self, first: int = 0) -> Deal:
+    def deal(self, first: int = 0) -> RankSchedule:
         """Return which batches of an epoch are this rank's, after the ``first`` ones of all ranks."""
-        return Deal(
+        return RankSchedule(
             num_batches=self.num_batches,
             world_size=self.world_size,
             rank=self.rank,

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from manyhop.features import BufferPool, RowRequest, gather
-from manyhop.loading import current_key, current_turn
+from manyhop.loading import current_batch, current_key
 from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.loading.gpu.samples import empty_sample
-from manyhop.loading.pipeline import Stats, Turn, current_exchange, tensors_in
+from manyhop.loading.pipeline import RankBatch, Stats, current_exchange, tensors_in
 from manyhop.sampling import BatchKey
 from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraph
 from manyhop_graphbolt.items.minibatch import MiniBatch
@@ -104,26 +104,26 @@ class Batches:
 
     def make(self, positions: Tensor | Keyed) -> object:
         """Make one minibatch, stage by stage."""
-        turn, batch, start = current_turn(), _batch(), perf_counter()
+        rank_batch, batch, start = current_batch(), _batch(), perf_counter()
         key, item = self._source.item(positions)
         self._stats.record(batch, "assemble", start, perf_counter())
         seeds = num_seeds(item)
         item = self._run_stages(item, None if self._is_current else key, batch)
-        if turn is not None:
-            turn.contents.update(contents_of(item), seeds=seeds)
+        if rank_batch is not None:
+            rank_batch.contents.update(contents_of(item), seeds=seeds)
         return self._done(key, item, batch)
 
     def complete(self, sample: Sampled) -> object:
         """Make a minibatch of its sample."""
-        turn, gpu = current_turn(), self._gpu
+        rank_batch, gpu = current_batch(), self._gpu
         assert gpu is not None
         start = perf_counter()
-        item: object = self._answered([sample], [turn])[0]
+        item: object = self._answered([sample], [rank_batch])[0]
         self._stats.record(_batch(), "assemble", start, perf_counter())
-        times = gpu.group_size if gpu.is_timed(turn) else 0
+        times = gpu.group_size if gpu.is_timed(rank_batch) else 0
         item = self._run_stages(item, sample.key, _batch(), calls=sample.calls, times=times)
-        if turn is not None:
-            turn.contents["gathered_bytes"] = feature_bytes(item)
+        if rank_batch is not None:
+            rank_batch.contents["gathered_bytes"] = feature_bytes(item)
         return self._done(sample.key, item, _batch())
 
     def make_now(self, item: MiniBatch) -> object:
@@ -148,12 +148,12 @@ class Batches:
             return Keyed(key, item)
         return self._run_functions(item, key, batch) if self._functions_in_threads else item
 
-    def join(self, samples: Sequence[Sampled], turns: Sequence[Turn] | None) -> tuple[list[object], int]:
+    def join(self, samples: Sequence[Sampled], rank_batches: Sequence[RankBatch] | None) -> tuple[list[object], int]:
         """Make minibatches of several samples, by one gather."""
         gpu, grouped = self._gpu, self._chain.grouped
         assert gpu is not None
         assert grouped is not None
-        items: list[Any] = list(self._answered(samples, turns))
+        items: list[Any] = list(self._answered(samples, rank_batches))
         nbytes = 0
         start = gpu.start_gather()
         for stage in grouped.after if self.joins else [one for one in grouped.after if isinstance(one, FeatureFetcher)]:
@@ -169,7 +169,7 @@ class Batches:
             return items, nbytes
         return [Keyed(sample.key, item) for sample, item in zip(samples, items, strict=True)], nbytes
 
-    def _answered(self, samples: Sequence[Sampled], turns: Sequence[Turn | None] | None) -> list[MiniBatch]:
+    def _answered(self, samples: Sequence[Sampled], rank_batches: Sequence[RankBatch | None] | None) -> list[MiniBatch]:
         """Return minibatches with their layers. The samples stay as they are: they may be needed once more."""
         assert self._chain.grouped is not None
         items = [copy.copy(sample.item) for sample in samples]
@@ -179,9 +179,9 @@ class Batches:
         if self._padding is None:
             return self._chain.grouped.layers.answer(*sampled)
         self._padding.answer(*sampled)
-        for turn, item in zip(turns or (), items, strict=False):
-            if turn is not None:
-                turn.contents.update(padded=1, fit=int(item.padding is not None and item.padding.grown == 0))
+        for rank_batch, item in zip(rank_batches or (), items, strict=False):
+            if rank_batch is not None:
+                rank_batch.contents.update(padded=1, fit=int(item.padding is not None and item.padding.grown == 0))
         return items
 
     def _gather(self, requests: list[RowRequest]) -> list[Any]:
@@ -248,5 +248,5 @@ def _settle(item: object) -> None:
 
 def _batch() -> int:
     """Return the number of the batch that this thread is making."""
-    turn = current_turn()
-    return 0 if turn is None else turn.batch
+    rank_batch = current_batch()
+    return 0 if rank_batch is None else rank_batch.batch

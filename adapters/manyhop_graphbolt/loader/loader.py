@@ -21,7 +21,7 @@ from manyhop.loading import EpochLoader, Item, Progress
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import Pad, probe
-from manyhop.loading.pipeline import BatchPlan, Deal, Stats, Streams
+from manyhop.loading.pipeline import BatchPlan, RankSchedule, Stats, Streams
 from manyhop.memory.places import Place
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.ranks.world import current_rank
@@ -144,7 +144,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         self._find_gpu()
         self._find_padding()
         if self.distributed:
-            self._deal(0)  # raises where GPUs, of which more is known now, exchange rows, but the batches are uneven
+            self._schedule(0)  # raises if GPUs, of which more is known now, exchange rows of uneven batches
         self._prepare_ranks()
 
     def _num_threads(self) -> int:
@@ -167,30 +167,32 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         return len(self.datapipe)
 
     def _length(self) -> int | None:
-        return None if self._chain.sampler is None else len(self._deal(0))
+        return None if self._chain.sampler is None else len(self._schedule(0))
 
     def _plan(self, seed: int = 0) -> BatchPlan:
         assert self.batch_size is not None
         return replace(self._sampler.plan, seed=seed, batch_size=self.batch_size)
 
-    def _deal(self, first: int) -> Deal:
-        deal = self._sampler.deal(first)
-        left = deal.num_batches - first
-        if deal.uneven == "keep" and left % deal.world_size and self._exchanges():
+    def _schedule(self, first: int) -> RankSchedule:
+        schedule = self._sampler.deal(first)
+        left = schedule.num_batches - first
+        if schedule.uneven == "keep" and left % schedule.world_size and self._exchanges():
             raise InputError(
-                f"Expected minibatches that {deal.world_size} ranks can share evenly, as they exchange rows for each, "
-                f"got {left}. Pass drop_uneven_inputs=True to the DistributedItemSampler, or another batch_size."
+                f"Expected minibatches that {schedule.world_size} ranks can share evenly, as they exchange rows for "
+                f"each, got {left}. Pass drop_uneven_inputs=True to the DistributedItemSampler, or another batch_size."
             )
-        return deal
+        return schedule
 
     def _over_nodes(self) -> bool:
         return any(isinstance(rows, ShardedRows) for rows in exchanged(self._chain).values())
 
-    def _planned(self, plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[object], Tensor]]:
+    def _planned(
+        self, plan: BatchPlan, epoch: int, schedule: RankSchedule
+    ) -> tuple[Iterable[Item], Callable[[object], Tensor]]:
         sampler = self._sampler
         if sampler.is_whole:
-            return super()._planned(plan, epoch, deal)
-        batches = ((turn, turn.batch) for turn in deal)
+            return super()._planned(plan, epoch, schedule)
+        batches = ((rank_batch, rank_batch.batch) for rank_batch in schedule)
         return batches, lambda batch: torch.from_numpy(sampler.positions(plan, epoch, batch))
 
     def _key_of_epoch(self, progress: Progress, *, replays: bool) -> tuple[int, int]:

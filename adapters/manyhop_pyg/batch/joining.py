@@ -9,7 +9,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
 
 from manyhop.features import BufferPool
-from manyhop.loading.pipeline import Turn
+from manyhop.loading.pipeline import RankBatch
 from manyhop_pyg.batch.columns import DataColumns, DataPlan, PlacedStore, PlanCache, StoreColumns
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.typing import Batch, Bounds, PyGData, Sample, StoreSize
@@ -46,7 +46,7 @@ class Gathered(NamedTuple):
     out: Sample
     """The sample where the batch is."""
     joining: Joining
-    turn: Turn | None
+    rank_batch: RankBatch | None
     """Which batch it is; ``None``: it stands alone."""
 
     def values(self) -> list[Collection[object]]:

@@ -16,7 +16,7 @@ from torch_geometric.sampler import BaseSampler, NodeSamplerInput
 from manyhop.errors import InputError
 from manyhop.graph import Graph
 from manyhop.loading.gpu.samples import empty_sample
-from manyhop.loading.pipeline import Turn
+from manyhop.loading.pipeline import RankBatch
 from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey
 from manyhop.sampling.engines import Engine
@@ -70,7 +70,11 @@ class LoaderView(Protocol):
     def join_one(self, out: Sample) -> Gathered: ...
 
     def finish_batches(
-        self, joining: Joining, batches: Sequence[Batch], outs: Sequence[Sample], turns: Sequence[Turn | None]
+        self,
+        joining: Joining,
+        batches: Sequence[Batch],
+        outs: Sequence[Sample],
+        rank_batches: Sequence[RankBatch | None],
     ) -> None: ...
 
     def has_own_collate(self) -> bool: ...
@@ -259,13 +263,13 @@ class Batches:
         batch = self._loader.filter_fn(sample)
         return pinned(batch) if self._pins else batch
 
-    def join(self, samples: Sequence[Sample], turns: Sequence[Turn] | None) -> tuple[list[Batch], int]:
+    def join(self, samples: Sequence[Sample], rank_batches: Sequence[RankBatch] | None) -> tuple[list[Batch], int]:
         """Join samples with the features of the data, by one gather."""
         loader = self._loader
         joining = loader.joining()
         batches, outs, nbytes = join(joining, samples, [])
-        if turns is not None:
-            loader.finish_batches(joining, batches, outs, turns)
+        if rank_batches is not None:
+            loader.finish_batches(joining, batches, outs, rank_batches)
         return batches, nbytes
 
     def contents(self, sample: Sample) -> dict[str, int]:
@@ -300,8 +304,8 @@ class Batches:
     def hand_out(self, batch: Batch | Gathered) -> Batch:
         """Return the complete batch, with the rows that embeddings have now."""
         if isinstance(batch, Gathered):
-            batch, out, joining, turn = batch
-            self._loader.finish_batches(joining, [batch], [out], [turn])
+            batch, out, joining, rank_batch = batch
+            self._loader.finish_batches(joining, [batch], [out], [rank_batch])
         if self._trains:
             finish_trainable(batch)
         return batch

@@ -17,11 +17,11 @@ from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 from manyhop.arguments import callables, flag, positions
 from manyhop.errors import InputError
 from manyhop.graph import grouped_on
-from manyhop.loading import EpochLoader, check_engine, check_options, current_turn, next_key
+from manyhop.loading import EpochLoader, check_engine, check_options, current_batch, next_key
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import probe
-from manyhop.loading.pipeline import BatchPlan, Lockstep, Turn
+from manyhop.loading.pipeline import BatchPlan, Lockstep, RankBatch
 from manyhop.ranks import cuda
 from manyhop.sampling import BatchKey
 from manyhop_pyg.batch.assemble import finish_trainable, label_data, label_types
@@ -268,9 +268,9 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         """Sample around the inputs at positions ``index``; joins features, too, if ``filter_per_worker``."""
         start = time.perf_counter()
         out = self.sample_inputs(self.inputs_at(index))
-        if (turn := current_turn()) is not None:
-            self._stats.record(turn.batch, "sample", start, time.perf_counter())
-            turn.contents.update(contents_of(out))
+        if (rank_batch := current_batch()) is not None:
+            self._stats.record(rank_batch.batch, "sample", start, time.perf_counter())
+            rank_batch.contents.update(contents_of(out))
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def _batch_around(self, inputs: Inputs, key: tuple[int, int, int] | None) -> Batch:
@@ -296,7 +296,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         given = self.input_data
         if not self._own_order or not isinstance(index, torch.Tensor):
             return given[positions(index, self._num_items)]
-        if type(given) is NodeSamplerInput and current_turn() is not None:
+        if type(given) is NodeSamplerInput and current_batch() is not None:
             return input_of(NodeSamplerInput, columns_of_nodes(given, index))
         return given[index]
 
@@ -306,15 +306,15 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
 
     def filter_fn(self, out: Sample) -> Batch:
         """Join a sample with the features: the batch as ``Data`` or ``HeteroData``, transformed."""
-        data, out, joining, turn = self.join_one(out)
+        data, out, joining, rank_batch = self.join_one(out)
         start = time.perf_counter()
-        self.finish_batches(joining, [data], [out], [turn])
-        if turn is None and type(joining.placed) is DataPlan and joining.placed.embeddings:
+        self.finish_batches(joining, [data], [out], [rank_batch])
+        if rank_batch is None and type(joining.placed) is DataPlan and joining.placed.embeddings:
             finish_trainable(data)
         if self.transform is not None:
             data = self.transform(data)
-        if turn is not None:
-            self._stats.record(turn.batch, "assemble", start, time.perf_counter())
+        if rank_batch is not None:
+            self._stats.record(rank_batch.batch, "assemble", start, time.perf_counter())
         return data
 
     def join_one(self, out: Sample) -> Gathered:
@@ -325,25 +325,29 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             out = self.transform_sampler_output(out)
         joining = self.joining()
         (batch,), (out,), nbytes = join(joining, [out], times)
-        turn = current_turn()
-        if turn is not None:
+        rank_batch = current_batch()
+        if rank_batch is not None:
             if self._gpu is None:
-                self._stats.record(turn.batch, "assemble", start, times[0])
-                self._stats.record(turn.batch, "gather", times[0], times[1])
+                self._stats.record(rank_batch.batch, "assemble", start, times[0])
+                self._stats.record(rank_batch.batch, "gather", times[0], times[1])
             else:  # which has times of its own for gathering
-                self._stats.record(turn.batch, "assemble", start, times[1])
-            turn.contents["gathered_bytes"] = nbytes
-        return Gathered(batch, out, joining, turn)
+                self._stats.record(rank_batch.batch, "assemble", start, times[1])
+            rank_batch.contents["gathered_bytes"] = nbytes
+        return Gathered(batch, out, joining, rank_batch)
 
     def finish_batches(
-        self, joining: Joining, batches: Sequence[Batch], outs: Sequence[Sample], turns: Sequence[Turn | None]
+        self,
+        joining: Joining,
+        batches: Sequence[Batch],
+        outs: Sequence[Sample],
+        rank_batches: Sequence[RankBatch | None],
     ) -> None:
         """Set what else is known of batches that are joined with features."""
         put_edges(joining, batches, outs)
-        for batch, out, turn in zip(batches, outs, turns, strict=True):
-            self._finish_batch(batch, out, turn)
+        for batch, out, rank_batch in zip(batches, outs, rank_batches, strict=True):
+            self._finish_batch(batch, out, rank_batch)
 
-    def _finish_batch(self, batch: Batch, out: Sample, turn: Turn | None) -> None:
+    def _finish_batch(self, batch: Batch, out: Sample, rank_batch: RankBatch | None) -> None:
         if isinstance(out, SamplerOutput):
             label_data(batch, out)
         else:
@@ -352,7 +356,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         if self.distributed:
             n = out.metadata[0].numel()
             marks = torch.zeros(n, dtype=torch.bool) if self._gpu is None else self._gpu.marks.take(n)
-            if turn is not None and turn.is_padding:
+            if rank_batch is not None and rank_batch.is_padding:
                 marks[:] = True
             if len(seeds) == 1:
                 seeds[0]["is_padding"] = marks
@@ -362,8 +366,8 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
                     attributes["is_padding"] = mark
         if self._padding is not None:
             self._padding.label(batch, out, seeds)
-            if turn is not None:
-                turn.contents.update(padded=1, fit=int(out.padding.padded.grown == 0))
+            if rank_batch is not None:
+                rank_batch.contents.update(padded=1, fit=int(out.padding.padded.grown == 0))
 
     def has_own_filter(self) -> bool:
         """Return whether the user has replaced ``filter_fn``."""

@@ -14,7 +14,7 @@ from manyhop.errors import InputError
 from manyhop.features import VISITS_PER_ROW, Exchange, Visits, keep_on_nodes, rows_wanted
 from manyhop.graph import EdgeType
 from manyhop.loading import BatchContext, count_traffic, graph_facts, plain, rows_fact
-from manyhop.loading.pipeline import BatchPlan, Lockstep, Turn, exchanging
+from manyhop.loading.pipeline import BatchPlan, Lockstep, RankBatch, exchanging
 from manyhop.sampling import CONTRACT_VERSION, BatchKey
 from manyhop_pyg.batch.join import join
 from manyhop_pyg.data.convert import Topology
@@ -184,7 +184,7 @@ def _sample_first(loader: LoaderView, plan: BatchPlan, visits: Visits, enough: i
         if visits.rows >= enough:
             return
         index = torch.from_numpy(plan.indices(0, batch))
-        with BatchContext(BatchKey(0, 0, batch), Turn(0, batch)), exchanging(visits):
+        with BatchContext(BatchKey(0, 0, batch), RankBatch(0, batch)), exchanging(visits):
             out = loader.sample_inputs(loader.input_data[index])
             if loader.transform_sampler_output is not None:
                 out = loader.transform_sampler_output(out)

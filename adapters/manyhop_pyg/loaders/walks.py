@@ -118,12 +118,12 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
     def _steps(self, epoch: Epoch) -> tuple[Callable[[int, Item], Windows], None]:
         @ranged("sample")
         def make(batch: int, item: Item) -> Windows:
-            turn, index = item
-            with epoch.batch_context(batch, turn):
+            rank_batch, index = item
+            with epoch.batch_context(batch, rank_batch):
                 start = time.perf_counter()
                 made = self.collate_fn(epoch.to_index(index))
-                self._stats.record(turn.batch, "sample", start, time.perf_counter())
-            turn.contents.update(self._contents(len(index), made))
+                self._stats.record(rank_batch.batch, "sample", start, time.perf_counter())
+            rank_batch.contents.update(self._contents(len(index), made))
             return pinned(made) if self._pins_batches else made
 
         return make, None

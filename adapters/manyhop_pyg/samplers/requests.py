@@ -14,7 +14,7 @@ from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, Negat
 from manyhop.arguments import as_ids, real
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop.loading import BatchContext, current_turn
+from manyhop.loading import BatchContext, current_batch
 from manyhop.sampling import BatchKey, EdgeRequest, EdgeSampler, NodeRequest
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.samplers.negatives import GivenNegatives, negatives_of
@@ -221,7 +221,7 @@ class _UserEngine:
         if request.time_max is not None:
             times = {node_type: self._given(keys) for node_type, keys in request.time_max.items()}
             time = times if hetero else times[HOMOGENEOUS_NODE]
-        with BatchContext(request.key, current_turn()):
+        with BatchContext(request.key, current_batch()):
             self.out = self._sampler._sample(seed, time)
         batch = self.out.batch
         return SimpleNamespace(tree=batch if batch is None or hetero else {HOMOGENEOUS_NODE: batch})

@@ -3,7 +3,7 @@
 from manyhop.loading import folders as folders
 from manyhop.loading.facts import graph_facts, plain, rows_fact
 from manyhop.loading.iterator import EpochIterator, Item, Progress, Threads
-from manyhop.loading.keys import BatchContext, batch_key, current_key, current_turn, draw_seed, next_key
+from manyhop.loading.keys import BatchContext, batch_key, current_batch, current_key, draw_seed, next_key
 from manyhop.loading.loader import EpochLoader
 from manyhop.loading.options import EngineName, check_engine, check_options, check_placement, check_rank_options
 from manyhop.loading.ranks import Ranks, count_traffic
@@ -30,8 +30,8 @@ __all__ = [
     "check_placement",
     "check_rank_options",
     "count_traffic",
+    "current_batch",
     "current_key",
-    "current_turn",
     "draw_seed",
     "folders",
     "graph_facts",

@@ -16,7 +16,7 @@ import torch
 from manyhop.features import BufferPool
 from manyhop.graph import Graph
 from manyhop.loading.options import EngineName
-from manyhop.loading.pipeline import BatchPlan, Stats, Turn
+from manyhop.loading.pipeline import BatchPlan, RankBatch, Stats
 from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey
 from manyhop.sampling.contract import Engine
@@ -189,12 +189,12 @@ class Assembler(Protocol[SampleT, BatchT]):
         """Make a batch of its sample, transformed."""
         ...
 
-    def join(self, samples: Sequence[SampleT], turns: Sequence[Turn] | None) -> tuple[list[BatchT], int]:
+    def join(self, samples: Sequence[SampleT], rank_batches: Sequence[RankBatch] | None) -> tuple[list[BatchT], int]:
         """Make batches of several samples by one gather, not transformed. Return them and the bytes of their rows.
 
         Args:
             samples: of batches that follow each other.
-            turns: which batches these are; ``None``: they are not to be handed out.
+            rank_batches: which batches these are; ``None``: they are not to be handed out.
         """
         ...
 

@@ -13,7 +13,7 @@ from manyhop.features import FileCache, file_cache, only_counting
 from manyhop.features.hot import files as hot_files
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.keys import BatchContext
-from manyhop.loading.pipeline import BatchPlan, Stats, StatsReport, Turn, save_timeline
+from manyhop.loading.pipeline import BatchPlan, RankBatch, Stats, StatsReport, save_timeline
 from manyhop.memory.placement import GPUPlacement
 from manyhop.ranks import world
 from manyhop.sampling import BatchKey
@@ -93,7 +93,7 @@ def warm_up_caches(adapter: Adapter[Any, Any], plan: BatchPlan, caches: Sequence
         if all(cache.has_enough_counts for cache in caches):
             return
         batch = (begin + number) % len(plan)
-        with BatchContext(BatchKey(0, 0, batch), Turn(0, batch)), only_counting():
+        with BatchContext(BatchKey(0, 0, batch), RankBatch(0, batch)), only_counting():
             made = assembler.make(torch.from_numpy(plan.few_indices(0, batch)))
             if not assembler.in_thread:
                 assembler.complete(made)

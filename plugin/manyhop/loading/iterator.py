@@ -13,10 +13,21 @@ import torch
 from manyhop.errors import InputError, RankError
 from manyhop.features import Checks
 from manyhop.features.exchange.headers import ExchangeEndedError, ExchangeLostError
-from manyhop.loading.pipeline import BatchPlan, Crew, Deal, Groups, Pipeline, Stats, Steps, Streams, Turn, WorkerPool
+from manyhop.loading.pipeline import (
+    BatchPlan,
+    Groups,
+    Pipeline,
+    RankBatch,
+    RankSchedule,
+    Stats,
+    Steps,
+    Streams,
+    WorkerPool,
+    WorkerThreads,
+)
 from manyhop.ranks.watch import Iteration, moved
 
-Item: TypeAlias = tuple[Turn, Any]
+Item: TypeAlias = tuple[RankBatch, Any]
 """What a batch is made of: which one it is, and the positions of its seeds, or what they are looked up by."""
 
 _BLOCK = 1 << 15  # positions looked up at once
@@ -41,7 +52,7 @@ class Progress:
     begun: bool = False
     """Whether an iterator has begun this epoch."""
 
-    deal: Deal | None = None
+    schedule: RankSchedule | None = None
     """Which batches the iterator hands out; ``None`` before it begins."""
 
     rounds: int | None = None
@@ -59,7 +70,7 @@ class Progress:
     @property
     def batch(self) -> int:
         """Batches of the epoch that are done; where ranks share them, those of all ranks."""
-        return self.first if self.deal is None else self.deal.after(self.received)
+        return self.first if self.schedule is None else self.schedule.after(self.received)
 
     @property
     def done(self) -> bool:
@@ -92,7 +103,7 @@ class EpochIterator(Iterator[Any]):
 
     Args:
         progress: is kept up to date.
-        deal: which batches these are; may go on beyond the last item.
+        schedule: which batches these are; may go on beyond the last item.
         items: one item per batch.
         make: ``make(batch, item)`` makes a batch, in a thread; or ``Groups``.
         finish: ``finish(batch, value)`` completes it in the caller's thread; ``None``: nothing is left to do.
@@ -108,7 +119,7 @@ class EpochIterator(Iterator[Any]):
     def __init__(
         self,
         progress: Progress,
-        deal: Deal,
+        schedule: RankSchedule,
         items: Iterable[Any],
         make: Callable[[int, Any], Any] | Groups[Any, Any],
         finish: Callable[[int, Any], Any] | None,
@@ -122,7 +133,7 @@ class EpochIterator(Iterator[Any]):
         gpu: GPU | None,
         replay: str,
     ) -> None:
-        progress.deal, progress.rounds = deal, rounds
+        progress.schedule, progress.rounds = schedule, rounds
         self._progress = progress
         self._length = length
         self._samples = snapshot is not None
@@ -139,7 +150,7 @@ class EpochIterator(Iterator[Any]):
             prefetch=threads.prefetch,
             epoch=progress.epoch,
             replay=replay,
-            batch_of=lambda i: deal.turn(i).batch,
+            batch_of=lambda i: schedule.of_round(i).batch,
             timeout=threads.timeout,
             worker_init=threads.worker_init,
             pool=threads.pool,
@@ -218,9 +229,9 @@ class EpochIterator(Iterator[Any]):
             self._watched.left()
 
     @property
-    def crew(self) -> Crew | None:
+    def workers(self) -> WorkerThreads | None:
         """The threads that make its batches; ``None`` where there are none."""
-        return self._pipeline.crew
+        return self._pipeline.workers
 
     def end(self) -> None:
         """End the iteration with the run; the watch has the reason from others."""
@@ -249,7 +260,9 @@ def _with_warning(error: BaseException) -> RankError:
     )
 
 
-def planned(plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[Any], torch.Tensor]]:
+def planned(
+    plan: BatchPlan, epoch: int, schedule: RankSchedule
+) -> tuple[Iterable[Item], Callable[[Any], torch.Tensor]]:
     """Items of a plan's epoch, and index -> positions ``[batch_size] int64``.
 
     A permutation costs about as much for a few positions as for thousands, so those of small batches are looked up many
@@ -257,21 +270,23 @@ def planned(plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Ca
     """
     many = _BLOCK // plan.batch_size
     if many < 2:
-        return ((turn, turn.batch) for turn in deal), lambda batch: torch.from_numpy(plan.indices(epoch, batch))
-    return _blocks(plan, epoch, deal, many), lambda positions: positions
+        return ((rank_batch, rank_batch.batch) for rank_batch in schedule), lambda batch: torch.from_numpy(
+            plan.indices(epoch, batch)
+        )
+    return _blocks(plan, epoch, schedule, many), lambda positions: positions
 
 
-def _blocks(plan: BatchPlan, epoch: int, deal: Deal, many: int) -> Iterator[Item]:
-    turns = iter(deal)
-    while block := list(itertools.islice(turns, many)):
-        positions = plan.many_indices(epoch, [turn.batch for turn in block])
+def _blocks(plan: BatchPlan, epoch: int, schedule: RankSchedule, many: int) -> Iterator[Item]:
+    rank_batches = iter(schedule)
+    while block := list(itertools.islice(rank_batches, many)):
+        positions = plan.many_indices(epoch, [rank_batch.batch for rank_batch in block])
         yield from zip(block, map(torch.from_numpy, positions), strict=True)
 
 
-def given(batches: Iterable[Any], skip: int, first: int) -> tuple[Deal, Iterable[Item], Callable[[Any], Any]]:
+def given(batches: Iterable[Any], skip: int, first: int) -> tuple[RankSchedule, Iterable[Item], Callable[[Any], Any]]:
     """The same for the user's own sampler, whose first batches are taken and dropped after a restart.
 
     Its length need not be known, or true.
     """
-    deal = Deal(num_batches=first + _ENDLESS, first=first)
-    return deal, zip(deal, itertools.islice(iter(batches), skip, None), strict=False), lambda index: index
+    schedule = RankSchedule(num_batches=first + _ENDLESS, first=first)
+    return schedule, zip(schedule, itertools.islice(iter(batches), skip, None), strict=False), lambda index: index

@@ -9,7 +9,7 @@ import torch
 
 from manyhop.arguments import integer
 from manyhop.errors import InputError
-from manyhop.loading.pipeline import Turn
+from manyhop.loading.pipeline import RankBatch
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
 
@@ -17,14 +17,14 @@ from manyhop.sampling.random import Use, make_key
 class BatchContext:  # a generator would cost three times as much
     """Context in which the samplers that this thread calls take their keys from a batch.
 
-    ``turn`` is ``None`` where the batch is not to be handed out; ``first_call`` is the number of calls that were made
-    for the batch before; ``calls``, once the body has ended, that number and those in it.
+    ``rank_batch`` is ``None`` if the batch is not to be handed out; ``first_call`` is the number of earlier calls for
+    the batch; ``calls``, after the body, includes those in it.
     """
 
-    __slots__ = ("_before", "_first_call", "calls", "key", "turn")
+    __slots__ = ("_before", "_first_call", "calls", "key", "rank_batch")
 
-    def __init__(self, key: BatchKey | None, turn: Turn | None, first_call: int = 0) -> None:
-        self.key, self.turn, self._first_call = key, turn, first_call
+    def __init__(self, key: BatchKey | None, rank_batch: RankBatch | None, first_call: int = 0) -> None:
+        self.key, self.rank_batch, self._first_call = key, rank_batch, first_call
         self.calls = first_call
 
     def __enter__(self) -> BatchContext:
@@ -44,9 +44,9 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def current_turn() -> Turn | None:
+def current_batch() -> RankBatch | None:
     """Return the batch that this thread is making; ``None`` outside of a loader's iteration."""
-    return _thread.context.turn
+    return _thread.context.rank_batch
 
 
 def current_key() -> BatchKey | None:

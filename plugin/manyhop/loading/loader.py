@@ -20,10 +20,10 @@ from manyhop.loading.keys import BatchContext, batch_key, draw_seed
 from manyhop.loading.options import EngineName
 from manyhop.loading.pipeline import (
     BatchPlan,
-    Deal,
     Groups,
     ItemParts,
     Lockstep,
+    RankSchedule,
     Stats,
     WorkerPool,
     parts_of,
@@ -96,7 +96,7 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
                 uneven=self.uneven,
                 timeout=self.rank_timeout,
             )
-            self._deal(0)  # raises where the batches are uneven and may not be
+            self._schedule(0)  # raises where the batches are uneven and may not be
         self._next_epoch = 0
         self._progress = Progress()
         self._fills_caches = True
@@ -141,11 +141,15 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
 
         return steps_on_gpu(self._view(), self._adapter(), epoch, self._gpu)
 
-    def _planned(self, plan: BatchPlan, epoch: int, deal: Deal) -> tuple[Iterable[Item], Callable[[Any], torch.Tensor]]:
+    def _planned(
+        self, plan: BatchPlan, epoch: int, schedule: RankSchedule
+    ) -> tuple[Iterable[Item], Callable[[Any], torch.Tensor]]:
         """Return the items of a plan's epoch, and what turns them into positions of seeds ``[batch_size] int64``."""
         if self._gpu is not None and self._gpu.finds_seeds(self._view(), self._adapter()):  # items are their numbers
-            return ((turn, turn.batch) for turn in deal), lambda batch: torch.from_numpy(plan.indices(epoch, batch))
-        return planned(plan, epoch, deal)
+            return ((rank_batch, rank_batch.batch) for rank_batch in schedule), lambda batch: torch.from_numpy(
+                plan.indices(epoch, batch)
+            )
+        return planned(plan, epoch, schedule)
 
     def _over_nodes(self) -> bool:
         """Whether batches take rows that are sharded over the host memory of several nodes."""
@@ -214,12 +218,12 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         stateful = self._stateful_sampler()
         seed, number = self._key_of_epoch(progress, replays=not self._own_order and stateful is None)
         if self._own_order:
-            deal = self._deal(progress.batch)
-            items, to_index = self._planned(self._plan(seed), number, deal)
-            rounds: int | None = len(deal)
+            schedule = self._schedule(progress.batch)
+            items, to_index = self._planned(self._plan(seed), number, schedule)
+            rounds: int | None = len(schedule)
         else:
             skip = progress.batch if stateful is None else 0
-            deal, items, to_index = given(index_sampler, skip, progress.batch)
+            schedule, items, to_index = given(index_sampler, skip, progress.batch)
             rounds = None if length is None else length - progress.batch
             if stateful is not None and progress.sampler is None:
                 progress.sampler = stateful.state_dict()
@@ -228,7 +232,7 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         steps, watched = None, None
         if self._ranks is not None:
             make_lockstep = self._make_lockstep if self._exchanges() else None
-            steps, watched = self._ranks.begin(make_lockstep, progress.epoch, len(deal))
+            steps, watched = self._ranks.begin(make_lockstep, progress.epoch, len(schedule))
         gpu: GPU | None = self._gpu
         if gpu is not None:
             gpu.streams.begin()
@@ -236,7 +240,7 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         make, finish = self._steps(Epoch(seed, number, to_index, steps))
         iterator = EpochIterator(
             progress,
-            deal,
+            schedule,
             items,
             make,
             finish,
@@ -328,12 +332,12 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         assert self.batch_size is not None
         return ItemParts(np.concatenate([np.zeros(0, np.int64), *found]), num_parts, self.batch_size)
 
-    def _deal(self, first: int) -> Deal:
+    def _schedule(self, first: int) -> RankSchedule:
         """This rank's share of the batches of an epoch of which ``first`` are done."""
         num_batches = len(self._plan())
         if self._ranks is None:
-            return Deal(num_batches=num_batches, first=first)
-        return self._ranks.deal(num_batches, first, self._parts)
+            return RankSchedule(num_batches=num_batches, first=first)
+        return self._ranks.schedule(num_batches, first, self._parts)
 
     def _num_threads(self) -> int:
         """Return how many threads make batches; 0: the caller does."""

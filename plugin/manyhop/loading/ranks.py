@@ -11,8 +11,8 @@ import manyhop
 from manyhop import World
 from manyhop.features import Traffic
 from manyhop.loading.iterator import EpochIterator
-from manyhop.loading.keys import current_turn
-from manyhop.loading.pipeline import Crew, Deal, Dealing, ItemParts, Lockstep, Steps, end_crews
+from manyhop.loading.keys import current_batch
+from manyhop.loading.pipeline import ItemParts, Lockstep, RankSchedule, Steps, UnevenRule, WorkerThreads, end_workers
 from manyhop.ranks import control
 from manyhop.ranks.watch import Iteration, Watch, announce_end
 
@@ -32,7 +32,7 @@ class Ranks:
         timeout: seconds to wait for each other.
     """
 
-    def __init__(self, title: str, world: World, uneven: Dealing, timeout: float) -> None:
+    def __init__(self, title: str, world: World, uneven: UnevenRule, timeout: float) -> None:
         self.title, self.world, self.uneven, self.timeout = title, world, uneven, timeout
         self._watch: Watch | None = None
         self._lockstep: Lockstep | None = None
@@ -85,13 +85,13 @@ class Ranks:
         """The iteration can go on; it ends with the run at the latest."""
         self._threads.add(iterator)
 
-    def deal(self, num_batches: int, first: int, parts: ItemParts | None) -> Deal:
+    def schedule(self, num_batches: int, first: int, parts: ItemParts | None) -> RankSchedule:
         """This rank's share of the batches of an epoch of which ``first`` are done.
 
         Raises:
             InputError: the ranks cannot share the rest evenly, with ``uneven="error"``.
         """
-        return Deal(
+        return RankSchedule(
             num_batches=num_batches,
             world_size=self.world.world_size,
             rank=self.world.rank,
@@ -120,21 +120,21 @@ class _Threads:
 
     def __init__(self) -> None:
         self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
-        self._crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+        self._running: weakref.WeakSet[WorkerThreads] = weakref.WeakSet()
 
     def __reduce__(self) -> tuple[type[_Threads], tuple[()]]:
         return _Threads, ()
 
     def add(self, iterator: EpochIterator) -> None:
         self._iterators.add(iterator)
-        if iterator.crew is not None:
-            self._crews.add(iterator.crew)
+        if iterator.workers is not None:
+            self._running.add(iterator.workers)
 
     def end(self) -> None:
         announce_end()  # before exchanges end, which others take part in once they have read it
         for iterator in list(self._iterators):
             iterator.end()
-        end_crews(self._crews)
+        end_workers(self._running)
 
 
 def join_ranks(
@@ -143,7 +143,7 @@ def join_ranks(
     seed: int | None,
     draw: Callable[[], int],
     *,
-    uneven: Dealing,
+    uneven: UnevenRule,
     timeout: float,
 ) -> tuple[Ranks, int]:
     """Compare a loader with those of the other ranks, which all have to come here. Returns its ranks and its seed.
@@ -169,8 +169,8 @@ def join_ranks(
 
 def count_traffic(traffic: Traffic) -> None:
     """Add the traffic of an exchange to the contents of the batch that this thread is making."""
-    if (turn := current_turn()) is not None:
-        turn.contents.update(
+    if (rank_batch := current_batch()) is not None:
+        rank_batch.contents.update(
             exchanged_bytes=traffic.bytes_received,
             other_rows=traffic.rows_received + traffic.rows_cached,
             cached_rows=traffic.rows_cached,

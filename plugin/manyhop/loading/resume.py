@@ -82,7 +82,7 @@ class Resumable:
         loaded = LoaderState.from_dict(state)
         loaded.check(self._state(), len(self._plan()) if self._own_order else self._length())
         if self._ranks is not None:
-            self._deal(loaded.batch)
+            self._schedule(loaded.batch)
             facts = {name: getattr(loaded, name) for name in ("seed", "drawn", "epoch", "batch")}
             self._ranks.agree("load_state_dict()", facts)
         if not loaded.drawn:
@@ -93,7 +93,7 @@ class Resumable:
     def __len__(self) -> int:
         """Batches of an epoch that this rank gets."""
         if self._ranks is not None:
-            return len(self._deal(0))
+            return len(self._schedule(0))
         length: int = super().__len__()  # type: ignore[misc]  # of the framework's loader
         return length
 
@@ -113,7 +113,7 @@ class Resumable:
     def _plan(self, seed: int = 0) -> Any:
         raise NotImplementedError
 
-    def _deal(self, first: int) -> Any:
+    def _schedule(self, first: int) -> Any:
         raise NotImplementedError
 
 

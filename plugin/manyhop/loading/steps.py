@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import Item
 from manyhop.loading.keys import BatchContext
-from manyhop.loading.pipeline import Steps, Turn
+from manyhop.loading.pipeline import RankBatch, Steps
 from manyhop.sampling import BatchKey
 from manyhop.system.ranges import ranged
 
@@ -29,13 +29,13 @@ class Epoch(NamedTuple):
     steps: Steps | None
     """The exchanges with other ranks, where there are some."""
 
-    def batch_context(self, batch: int, turn: Turn, first_call: int = 0) -> BatchContext:
+    def batch_context(self, batch: int, rank_batch: RankBatch, first_call: int = 0) -> BatchContext:
         """Return the context in which a batch is made, after ``first_call`` calls of samplers."""
-        return BatchContext(BatchKey(self.seed, self.number, batch), turn, first_call)
+        return BatchContext(BatchKey(self.seed, self.number, batch), rank_batch, first_call)
 
-    def in_step(self, turn: Turn) -> AbstractContextManager[None]:
+    def in_step(self, rank_batch: RankBatch) -> AbstractContextManager[None]:
         """Return the context in which a batch, or a part of it, may gather rows of other nodes."""
-        return nullcontext() if self.steps is None else self.steps.batch(turn.round)
+        return nullcontext() if self.steps is None else self.steps.batch(rank_batch.round)
 
 
 def steps_on_cpu(
@@ -48,23 +48,23 @@ def steps_on_cpu(
 
         @ranged("assemble")
         def make_whole(batch: int, item: Item) -> Any:
-            turn, index = item
-            with epoch.batch_context(batch, turn), epoch.in_step(turn):
+            rank_batch, index = item
+            with epoch.batch_context(batch, rank_batch), epoch.in_step(rank_batch):
                 return assembler.make(epoch.to_index(index))
 
         return make_whole, None
 
     @ranged("assemble")
     def make(batch: int, item: Item) -> Any:
-        turn, index = item
-        with epoch.batch_context(batch, turn), epoch.in_step(turn):
-            return turn, assembler.make(epoch.to_index(index))
+        rank_batch, index = item
+        with epoch.batch_context(batch, rank_batch), epoch.in_step(rank_batch):
+            return rank_batch, assembler.make(epoch.to_index(index))
 
     def finish(batch: int, made: Any) -> Any:
-        turn, value = made
-        with epoch.batch_context(batch, turn, first_call=1):
+        rank_batch, value = made
+        with epoch.batch_context(batch, rank_batch, first_call=1):
             if not in_thread:
-                with epoch.in_step(turn):
+                with epoch.in_step(rank_batch):
                     value = assembler.complete(value)
             return assembler.hand_out(value)
 

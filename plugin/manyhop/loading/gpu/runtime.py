@@ -18,8 +18,8 @@ from manyhop.loading.adapter import Adapter, Columns, LoaderView, Placed, SeedSo
 from manyhop.loading.gpu.decide import decide_memory, reads_all
 from manyhop.loading.gpu.memory import Sources
 from manyhop.loading.gpu.samples import BACKLOG, BACKLOG_TOGETHER, MOST_ALONE, MOST_TOGETHER, TensorPool, group_size
-from manyhop.loading.keys import current_turn
-from manyhop.loading.pipeline import OnStream, Streams, Turn, current_exchange, tensors_in
+from manyhop.loading.keys import current_batch
+from manyhop.loading.pipeline import OnStream, RankBatch, Streams, current_exchange, tensors_in
 from manyhop.loading.which_gpu import on_gpu, warn_if_shared
 from manyhop.memory.places import Place
 from manyhop.memory.stores.places import exchanged_on_gpus
@@ -160,7 +160,7 @@ class GPURuntime:
             return self._intercept(requests)
         if threads is None:  # like torch's operators: all cores in the caller, one in a worker thread
             threads = 1 if self._reads_all else torch.get_num_threads()
-        checks = None if current_turn() is None else self.checks  # nobody asks later for a batch that stands alone
+        checks = None if current_batch() is None else self.checks  # nobody asks later for a batch that stands alone
         return gather(requests, pool=self._pool, threads=threads, exchange=current_exchange(), checks=checks)
 
     @contextmanager
@@ -172,20 +172,20 @@ class GPURuntime:
         finally:
             self._intercept = None
 
-    def is_timed(self, turn: Turn | None) -> bool:
+    def is_timed(self, rank_batch: RankBatch | None) -> bool:
         """Return whether to time the work for a batch: one batch stands for its group."""
-        return turn is not None and turn.round % self.group_size == 0
+        return rank_batch is not None and rank_batch.round % self.group_size == 0
 
     def start_gather(self) -> Any:
         """Record the start of a gather for the batch that this thread is making."""
-        return self.streams.mark() if self.is_timed(current_turn()) else None
+        return self.streams.mark() if self.is_timed(current_batch()) else None
 
     def end_gather(self, start: Any, batches: int) -> None:
         """Record the end of a gather that covered ``batches`` batches."""
-        turn = None if start is None else current_turn()
-        if turn is not None:
+        rank_batch = None if start is None else current_batch()
+        if rank_batch is not None:
             times = max(1, self.group_size // batches)
-            self.streams.took(times, "gather", turn.batch, start, self.streams.mark())
+            self.streams.took(times, "gather", rank_batch.batch, start, self.streams.mark())
 
     def finds_seeds(self, loader: LoaderView, adapter: Adapter[Any, Any]) -> bool:
         """Return whether this GPU looks up the seeds of batches."""

@@ -14,7 +14,7 @@ from manyhop.loading.adapter import Adapter, Columns, LoaderView
 from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.loading.gpu.samples import SampledGroup
 from manyhop.loading.iterator import Item
-from manyhop.loading.pipeline import Groups, OnStream, Turn
+from manyhop.loading.pipeline import Groups, OnStream, RankBatch
 from manyhop.loading.steps import Epoch
 from manyhop.sampling import BatchKey
 from manyhop.system.ranges import ranged
@@ -46,7 +46,7 @@ class State:
 class InFlightGroup(SampledGroup):
     """A group of batches whose sampling is in flight; used by one thread.
 
-    Without ``turns``, its batches must not be handed out.
+    Without ``rank_batches``, its batches must not be handed out.
     """
 
     @ranged("sample")
@@ -56,10 +56,10 @@ class InFlightGroup(SampledGroup):
         adapter: Adapter[Any, Any],
         inputs: Sequence[Any],
         keys: Sequence[BatchKey],
-        turns: Sequence[Turn] | None = None,
+        rank_batches: Sequence[RankBatch] | None = None,
     ) -> None:
         super().__init__(len(keys), collective=gpu.collective)
-        self._gpu, self._streams, self._adapter, self._turns = gpu, gpu.streams, adapter, turns
+        self._gpu, self._streams, self._adapter, self._rank_batches = gpu, gpu.streams, adapter, rank_batches
         self._batches = [key.batch for key in keys]
         self._sample: Callable[[slice], Callable[[], list[Any]]] = lambda i: adapter.seeds.begin(
             gpu.sampling, inputs[i], keys[i]
@@ -99,21 +99,21 @@ class InFlightGroup(SampledGroup):
         with streams.on_stream():
             samples = [self._sample_of(i)]
             assert self._samples is not None
-            assert self._turns is not None
+            assert self._rank_batches is not None
             for sample in self._samples[i + 1 : i + gpu.joined_at_once(len(self) - i)]:
                 if sample is None:
                     break
                 samples.append(sample)
             self._state = State(gpu, self._adapter.columns)
-            turns = self._turns[i : i + len(samples)]
+            rank_batches = self._rank_batches[i : i + len(samples)]
             try:
-                batches, nbytes = assembler.join(samples, turns)
+                batches, nbytes = assembler.join(samples, rank_batches)
             except Exception:
                 if len(samples) == 1:
                     raise
                 del samples[1:]  # one of them raises: complete each alone
-                batches, nbytes = assembler.join(samples, turns[:1])
-            timed = gpu.is_timed(turns[0])
+                batches, nbytes = assembler.join(samples, rank_batches[:1])
+            timed = gpu.is_timed(rank_batches[0])
             ready = streams.mark(timed)
         together = gpu.tensors_of(self._adapter, batches)
         source = self._state, self
@@ -121,31 +121,31 @@ class InFlightGroup(SampledGroup):
             k: OnStream(batch, ready, timed and k == i, together, source) for k, batch in enumerate(batches, i)
         }
         share = nbytes // len(samples)  # the rows of several are gathered at once
-        for turn in turns[1 : len(samples)]:
-            turn.contents["gathered_bytes"] = share
-        turns[0].contents["gathered_bytes"] = nbytes - share * (len(samples) - 1)
+        for rank_batch in rank_batches[1 : len(samples)]:
+            rank_batch.contents["gathered_bytes"] = share
+        rank_batches[0].contents["gathered_bytes"] = nbytes - share * (len(samples) - 1)
         gpu.learn_size(share)
-        self._streams.stats.record(turns[0].batch, "assemble", began, time.perf_counter())
+        self._streams.stats.record(rank_batches[0].batch, "assemble", began, time.perf_counter())
 
     @ranged("sample")
     def _collect(self) -> list[Any]:
         start = self._streams.mark()
         samples = self._finish()
         self._streams.took(1, "sample", self._batches[0], start, self._streams.mark())
-        if self._turns is not None:
-            self._count(self._turns, samples)
+        if self._rank_batches is not None:
+            self._count(self._rank_batches, samples)
         return samples
 
     def _sample_alone(self, i: int) -> Any:
         samples = self._sample(slice(i, i + 1))()
-        if self._turns is not None:
-            self._count(self._turns[i : i + 1], samples)
+        if self._rank_batches is not None:
+            self._count(self._rank_batches[i : i + 1], samples)
         return samples[0]
 
-    def _count(self, turns: Sequence[Turn], samples: Sequence[Any]) -> None:
+    def _count(self, rank_batches: Sequence[RankBatch], samples: Sequence[Any]) -> None:
         """Note what is in samples of batches of the group."""
-        for turn, sample in zip(turns, samples, strict=True):
-            turn.contents.update(self._adapter.assembler.contents(sample))
+        for rank_batch, sample in zip(rank_batches, samples, strict=True):
+            rank_batch.contents.update(self._adapter.assembler.contents(sample))
 
 
 def steps_on_gpu(
@@ -225,18 +225,22 @@ class GPUStages:
 
     @ranged("assemble")
     def _assemble_alone(self, group: InFlightGroup | None, i: int, batch: int, item: Item) -> OnStream[Any]:
-        """Return one batch, or where the caller's thread assembles batches its turn and sample."""
-        turn, index = item
+        """Return one batch, or where the caller's thread assembles batches its rank's batch and sample."""
+        rank_batch, index = item
         epoch, assembler = self._epoch, self._assembler
-        with self._streams.on_stream(), epoch.batch_context(batch, turn, int(self._samples)), epoch.in_step(turn):
+        with (
+            self._streams.on_stream(),
+            epoch.batch_context(batch, rank_batch, int(self._samples)),
+            epoch.in_step(rank_batch),
+        ):
             if group is None:
                 value = assembler.make(epoch.to_index(index))
             else:
                 value = group.take(i)
                 if self._in_thread:
                     value = assembler.complete(value)
-            value = value if self._in_thread else (turn, value)
-            return self._streams.hand_over(value, timed=self._gpu.is_timed(turn))
+            value = value if self._in_thread else (rank_batch, value)
+            return self._streams.hand_over(value, timed=self._gpu.is_timed(rank_batch))
 
     def hand_out(self, batch: int, made: OnStream[Any]) -> Any:
         """Return a batch to the caller, in its thread."""
@@ -246,8 +250,8 @@ class GPUStages:
         if made.source is not None and not made.source[0].is_current():  # made ahead of time, and outdated by now
             made = made.source[1].retake(batch)
         if not self._in_thread:
-            turn = made.value[0]
-            with streams.on_stream(), self._epoch.batch_context(batch, turn, 1), self._epoch.in_step(turn):
+            rank_batch = made.value[0]
+            with streams.on_stream(), self._epoch.batch_context(batch, rank_batch, 1), self._epoch.in_step(rank_batch):
                 out = self._assembler.complete(streams.adopt(made)[1])
                 made = streams.hand_over(out, timed=made.timed)
         value = self._gpu.receive(made, self._tensors_of)

@@ -5,18 +5,23 @@ from manyhop.loading.pipeline.lockstep import Lockstep, Steps, current_exchange,
 from manyhop.loading.pipeline.padding import Padded, PaddedRows, Padder, clear_rows
 from manyhop.loading.pipeline.pipeline import Pipeline
 from manyhop.loading.pipeline.plan import BatchPlan, permute
-from manyhop.loading.pipeline.schedule import Deal, Dealing, ItemParts, Turn, Uneven, check_num_parts, parts_of
+from manyhop.loading.pipeline.schedule import (
+    ItemParts,
+    RankBatch,
+    RankSchedule,
+    Uneven,
+    UnevenRule,
+    check_num_parts,
+    parts_of,
+)
 from manyhop.loading.pipeline.stats import Interval, Stage, Stats, StatsReport
 from manyhop.loading.pipeline.streams import OnStream, Streams, tensors_in
 from manyhop.loading.pipeline.timeline import merge_traces, save_timeline
-from manyhop.loading.pipeline.workers import Crew, Groups, WorkerPool, end_crews
+from manyhop.loading.pipeline.workers import Groups, WorkerPool, WorkerThreads, end_workers
 
 __all__ = [
     "BatchPlan",
     "Counts",
-    "Crew",
-    "Deal",
-    "Dealing",
     "Groups",
     "Interval",
     "ItemParts",
@@ -27,18 +32,21 @@ __all__ = [
     "PaddedRows",
     "Padder",
     "Pipeline",
+    "RankBatch",
+    "RankSchedule",
     "Stage",
     "Stats",
     "StatsReport",
     "Steps",
     "Streams",
-    "Turn",
     "Uneven",
+    "UnevenRule",
     "WorkerPool",
+    "WorkerThreads",
     "check_num_parts",
     "clear_rows",
     "current_exchange",
-    "end_crews",
+    "end_workers",
     "exchanging",
     "merge_traces",
     "pad_sizes",

@@ -22,41 +22,43 @@ if TYPE_CHECKING:
     from manyhop.features import GPUExchange
 
 
-class TurnsEndedError(ManyhopError):
-    """A turn that will not come, as the turns have ended before."""
+class SectionEndedError(ManyhopError):
+    """The section ended before this step."""
 
 
-class Turns:
-    """Turns ``0, 1, ..., count - 1``, one thread at a time, in this order.
+class OrderedSection:
+    """Code that threads enter one at a time, as steps ``0, 1, ..., count - 1``, in this order.
 
-    Whoever waits for a turn gets it when all before are over. Turns end early if the body of one raises, or by
-    ``close``: then nobody goes through any more, and those who wait get an error.
+    A thread waits until all earlier steps are done. If the body of a step raises, or after ``close``, the section ends:
+    threads that wait, or come later, get an error.
 
     Args:
-        count: how many turns there are.
-        left: ``left(number)`` is called once if ``close`` ends the turns before the last one; ``number`` is the first
-            that did not happen. It runs in the thread that closes or, if a turn is under way then, in that of the turn.
+        count: number of steps.
+        left: ``left(number)`` is called once if ``close`` ends the section before its last step; ``number`` is the
+            first step that was not done. It runs in the thread that closes, or in that of a step under way.
     """
 
     def __init__(self, count: int, left: Callable[[int], None]) -> None:
-        # Its lock lets the thread in that has it already: a finaliser may close the turns at any point of this code.
+        # Its lock is reentrant: a finaliser may close the section at any point of this code.
         self._condition = Condition()
         self._count, self._left = count, left
         self._next = 0
         self._busy = self._ended = False
 
     @contextmanager
-    def turn(self, number: int) -> Iterator[None]:
-        """Wait for a turn; the body is the turn.
+    def enter(self, number: int) -> Iterator[None]:
+        """Wait until step ``number`` may run, which is the body.
 
         Raises:
-            TurnsEndedError: the turns have ended.
-            InputError: the turn is over.
+            SectionEndedError: the section has ended.
+            InputError: the step is done.
         """
         with self._condition:
             self._condition.wait_for(lambda: self._ended or (self._next >= number and not self._busy))
             if self._ended:
-                raise TurnsEndedError(f"Expected turn {number} to come, but the turns ended at {self._next}.")
+                raise SectionEndedError(
+                    f"Expected step {number} of an epoch, but its exchanges ended at step {self._next}."
+                )
             if self._next > number:
                 raise InputError(
                     f"Expected one exchange per batch, got a second one for batch {number}. Ask for all rows at once."
@@ -74,7 +76,7 @@ class Turns:
             self._rest()
 
     def close(self) -> None:
-        """End the turns. Further calls do nothing."""
+        """End the section. Further calls do nothing."""
         with self._condition:
             if self._ended:
                 return
@@ -89,7 +91,7 @@ class Turns:
             self._rest()
 
     def wait(self) -> None:
-        """Wait until no turn is under way."""
+        """Wait until no step is under way."""
         with self._condition:
             self._condition.wait_for(lambda: not self._busy)
 
@@ -143,7 +145,7 @@ class Steps:
         self, exchange: Exchange | GPUExchange, moved: Callable[[Traffic], None], epoch: int, count: int
     ) -> None:
         self._exchange, self._moved, self._epoch = exchange, moved, epoch
-        self._turns, self._count = Turns(count, self._leave), count
+        self._section, self._count = OrderedSection(count, self._leave), count
         self._closed = False
         exchange.released_later = True
 
@@ -185,14 +187,14 @@ class Steps:
         """
         if not self._closed:
             self._closed = True
-            self._turns.close()
+            self._section.close()
             self._exchange.released_later = False
             self._exchange.release()
 
     def finish(self) -> None:
         """Close, and wait for an exchange that is under way."""
         self.close()
-        self._turns.wait()
+        self._section.wait()
 
     def _leave(self, number: int) -> None:
         with contextlib.suppress(RankError):  # the other ranks have gone before
@@ -201,7 +203,7 @@ class Steps:
 
     @ranged("exchange")
     def _gather(self, number: int, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
-        with self._turns.turn(number):
+        with self._section.enter(number):
             rows = None
             try:
                 rows = self._exchange.gather(requests, (self._epoch, number), pool=pool)
@@ -214,10 +216,10 @@ class Steps:
 
     def _fail(self, number: int, error: Exception) -> None:
         try:
-            with self._turns.turn(number):
+            with self._section.enter(number):
                 self._exchange.end((self._epoch, number), text_of(error))
                 self._exchange.rest()
-                raise TurnsEndedError
+                raise SectionEndedError
         except Exception:  # it has been sent already, or nobody can receive it
             return
 

@@ -14,7 +14,7 @@ from typing import Any, Generic
 
 from manyhop.errors import InputError, RankError
 from manyhop.loading.pipeline.stats import Stats
-from manyhop.loading.pipeline.workers import Crew, Flag, Group, Groups, Item, T, Task, WorkerPool
+from manyhop.loading.pipeline.workers import Flag, Group, Groups, Item, T, Task, WorkerPool, WorkerThreads
 from manyhop.system.failure import failed_batch, note_batch, text_of
 from manyhop.system.ranges import ranged
 
@@ -129,9 +129,9 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         return self._snapshot
 
     @property
-    def crew(self) -> Crew | None:
+    def workers(self) -> WorkerThreads | None:
         """The threads that make its batches; ``None`` where there are none."""
-        return None if self._pool is None else self._pool.crew
+        return None if self._pool is None else self._pool.workers
 
     @property
     def closed(self) -> bool:
@@ -327,7 +327,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         if self._own_pool and pool is not None:
             pool.close()
         # A thread that waited for a batch has been woken; one that makes a batch may take longer than a close may.
-        if self.lock.acquire(timeout=Crew.close_seconds):
+        if self.lock.acquire(timeout=WorkerThreads.close_seconds):
             try:
                 self._drop()
             finally:

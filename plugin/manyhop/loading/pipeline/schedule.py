@@ -104,7 +104,7 @@ class ItemParts:
         return self._order[self._begins[part] + places]
 
 
-def seats(homes: Sequence[int], num_parts: int) -> list[int]:
+def assign_ranks(homes: Sequence[int], num_parts: int) -> list[int]:
     """Assign the batches of a round to ranks, as many ranks as batches: to one whose slice the part overlaps, if free.
 
     Rank ``r`` of ``W`` has the slice from ``r / W`` to ``(r + 1) / W`` of all rows, part ``p`` of ``P`` that from
@@ -171,12 +171,12 @@ def _spread(num_parts: int) -> Ints:
 Uneven: TypeAlias = Literal["pad", "drop", "error"]
 """What happens where ranks cannot share the batches evenly: batches are repeated, left out, or an error is raised."""
 
-Dealing: TypeAlias = Uneven | Literal["keep"]
+UnevenRule: TypeAlias = Uneven | Literal["keep"]
 """The same, or, as GraphBolt does: only the first ranks have a batch in the last round."""
 
 
 @dataclass(slots=True)
-class Turn:
+class RankBatch:
     """One batch of one rank, in one iteration."""
 
     round: int
@@ -193,7 +193,7 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deal:
+class RankSchedule:
     """Deals the global batches ``first .. num_batches - 1`` of an epoch out to ranks, round by round.
 
     Rank ``r`` of ``W`` gets batches ``first + r``, ``first + r + W``, and so on; all ranks get the same number. Where
@@ -217,7 +217,7 @@ class Deal:
     first: int = 0
     """Global batches that were dealt out before (above 0 after a restart in mid-epoch)."""
 
-    uneven: Dealing = "pad"
+    uneven: UnevenRule = "pad"
     """What happens where the last round is not full."""
 
     parts: ItemParts | None = None
@@ -248,19 +248,19 @@ class Deal:
             return max(0, -(-(left - self.rank) // self.world_size))
         return left // self.world_size if self.uneven == "drop" else -(-left // self.world_size)
 
-    def __iter__(self) -> Iterator[Turn]:
+    def __iter__(self) -> Iterator[RankBatch]:
         """The batches of this rank, in order."""
-        return map(self.turn, range(len(self)))
+        return map(self.of_round, range(len(self)))
 
-    def turn(self, round: int) -> Turn:
+    def of_round(self, round: int) -> RankBatch:
         """The batch of this rank in one round."""
         begin = self.first + round * self.world_size
         seat = self.rank
         if self.parts is not None and begin + self.world_size <= self.num_batches:
             homes = self.parts.homes(begin, begin + self.world_size)
-            seat = seats(homes, self.parts.num_parts).index(self.rank)
+            seat = assign_ranks(homes, self.parts.num_parts).index(self.rank)
         place = begin + seat
-        return Turn(round, place % self.num_batches, place >= self.num_batches)
+        return RankBatch(round, place % self.num_batches, place >= self.num_batches)
 
     def after(self, rounds: int) -> int:
         """Global batches of the epoch that are done after some rounds, those before ``first`` included."""

@@ -38,7 +38,7 @@ class Work(Protocol):
         ...
 
 
-class Crew:
+class WorkerThreads:
     """The threads of a pool and their queue. Threads refer to this, never to the pool, so a pool can be dropped."""
 
     close_seconds: ClassVar[float] = 2.0
@@ -66,7 +66,7 @@ class Crew:
         limited: SimpleQueue[None] = SimpleQueue()
         before = torch.get_num_threads()
         self._limited = limited
-        _crews.add(self)
+        _running.add(self)
         try:
             for thread in self.threads:
                 thread.start()
@@ -126,28 +126,28 @@ class Crew:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
 
-_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+_running: weakref.WeakSet[WorkerThreads] = weakref.WeakSet()
 
 
-def end_crews(crews: Iterable[Crew], *, timeout: float | None = None) -> None:
+def end_workers(groups: Iterable[WorkerThreads], *, timeout: float | None = None) -> None:
     """End threads, and wait for them. Their pools start others when they are used again.
 
     Args:
         crews: the threads of some pools.
-        timeout: seconds to wait at most for all of them; ``None``: ``Crew.close_seconds``.
+        timeout: seconds to wait at most for all of them; ``None``: ``WorkerThreads.close_seconds``.
     """
-    crews = list(crews)
-    for crew in crews:
-        crew.stop()
-    deadline = time.monotonic() + (Crew.close_seconds if timeout is None else timeout)
-    for crew in crews:
-        crew.join(deadline)
+    groups = list(groups)
+    for workers in groups:
+        workers.stop()
+    deadline = time.monotonic() + (WorkerThreads.close_seconds if timeout is None else timeout)
+    for workers in groups:
+        workers.join(deadline)
 
 
 @atexit.register
 def _end_all() -> None:
     """End all threads before the interpreter does: a daemon thread inside torch would abort the process."""
-    end_crews(_crews, timeout=_EXIT_SECONDS)
+    end_workers(_running, timeout=_EXIT_SECONDS)
 
 
 class WorkerPool:
@@ -180,27 +180,27 @@ class WorkerPool:
         self.num_workers = num_workers
         self.start_ahead = start_ahead
         self._args = (num_workers, worker_init, name)
-        self._crew: Crew | None = None
+        self._workers: WorkerThreads | None = None
 
     @property
-    def crew(self) -> Crew | None:
+    def workers(self) -> WorkerThreads | None:
         """The present threads, where they have been started; those who hold them do not keep the pool."""
-        return self._crew
+        return self._workers
 
     def submit(self, task: Work) -> None:
         """Queue a task; starts the threads if there are none in this process."""
-        crew = self._crew
-        if crew is None or crew.stopping or crew.pid != os.getpid():
-            crew = self._crew = Crew(*self._args, self.start_ahead)
-            weakref.finalize(self, crew.stop).atexit = False
-            crew.start()
-        crew.queue.put(task)
+        workers = self._workers
+        if workers is None or workers.stopping or workers.pid != os.getpid():
+            workers = self._workers = WorkerThreads(*self._args, self.start_ahead)
+            weakref.finalize(self, workers.stop).atexit = False
+            workers.start()
+        workers.queue.put(task)
 
     def close(self) -> None:
         """End the threads and wait for them (two seconds at most: a task that takes longer ends by itself)."""
-        crew, self._crew = self._crew, None
-        if crew is not None:
-            end_crews([crew])
+        workers, self._workers = self._workers, None
+        if workers is not None:
+            end_workers([workers])
 
     def __reduce__(self) -> tuple[Any, tuple[int, Callable[[int], None] | None, str]]:
         return partial(WorkerPool, start_ahead=self.start_ahead), self._args

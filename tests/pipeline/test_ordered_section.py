@@ -6,13 +6,13 @@ import time
 import pytest
 
 from manyhop.errors import InputError
-from manyhop.loading.pipeline.lockstep import Turns, TurnsEndedError
+from manyhop.loading.pipeline.lockstep import OrderedSection, SectionEndedError
 
 
-def go(turns, number, seen, body=lambda: None):
+def go(section, number, seen, body=lambda: None):
     def run():
         try:
-            with turns.turn(number):
+            with section.enter(number):
                 body()
                 seen.append(number)
         except Exception as error:
@@ -24,17 +24,17 @@ def go(turns, number, seen, body=lambda: None):
 
 
 def test_turns_come_in_order():
-    turns, seen, left = Turns(5, lambda number: None), [], []
-    threads = [go(turns, number, seen, lambda: time.sleep(0.005)) for number in (3, 1, 4, 0, 2)]
+    section, seen, left = OrderedSection(5, lambda number: None), [], []
+    threads = [go(section, number, seen, lambda: time.sleep(0.005)) for number in (3, 1, 4, 0, 2)]
     for thread in threads:
         thread.join(60)
     assert seen == [0, 1, 2, 3, 4]
-    turns.close()
+    section.close()
     assert left == []
 
 
 def test_one_at_a_time():
-    turns, inside, most = Turns(8, lambda number: None), [], []
+    section, inside, most = OrderedSection(8, lambda number: None), [], []
 
     def body():
         inside.append(1)
@@ -42,21 +42,21 @@ def test_one_at_a_time():
         time.sleep(0.002)
         inside.pop()
 
-    for thread in [go(turns, number, [], body) for number in range(8)]:
+    for thread in [go(section, number, [], body) for number in range(8)]:
         thread.join(60)
     assert most == [1] * 8
 
 
 def test_a_second_thread_in_the_same_turn_is_refused_once_the_first_is_through():
-    turns, seen, began, release = Turns(2, lambda number: None), [], threading.Event(), threading.Event()
+    section, seen, began, release = OrderedSection(2, lambda number: None), [], threading.Event(), threading.Event()
 
     def body():
         began.set()
         release.wait()
 
-    first = go(turns, 0, seen, body)
+    first = go(section, 0, seen, body)
     began.wait()
-    second = go(turns, 0, seen, lambda: seen.append("inside"))
+    second = go(section, 0, seen, lambda: seen.append("inside"))
     second.join(0.1)
     early = list(seen)
     release.set()
@@ -68,54 +68,54 @@ def test_a_second_thread_in_the_same_turn_is_refused_once_the_first_is_through()
 
 def test_closing_wakes_those_who_wait_and_returns_what_did_not_happen():
     left, seen = [], []
-    turns = Turns(5, left.append)
-    go(turns, 0, seen).join(60)
-    waiting = [go(turns, 3, seen), go(turns, 2, seen)]
-    turns.close()
-    turns.close()
+    section = OrderedSection(5, left.append)
+    go(section, 0, seen).join(60)
+    waiting = [go(section, 3, seen), go(section, 2, seen)]
+    section.close()
+    section.close()
     for thread in waiting:
         thread.join(60)
     assert left == [1]
-    assert [type(s) for s in seen] == [int, TurnsEndedError, TurnsEndedError]
+    assert [type(s) for s in seen] == [int, SectionEndedError, SectionEndedError]
 
 
 def test_a_turn_under_way_when_it_is_closed_ends_first():
     left, seen, release = [], [], threading.Event()
-    turns = Turns(5, left.append)
-    thread = go(turns, 0, seen, release.wait)
-    while not turns._busy:
+    section = OrderedSection(5, left.append)
+    thread = go(section, 0, seen, release.wait)
+    while not section._busy:
         time.sleep(0.001)
-    turns.close()
+    section.close()
     assert left == []
     release.set()
-    turns.wait()
+    section.wait()
     thread.join(60)
     assert (seen, left) == ([0], [1])
 
 
 def test_an_error_ends_all_turns_without_a_word():
     left, seen = [], []
-    turns = Turns(5, left.append)
-    waiting = go(turns, 1, seen)
-    with pytest.raises(KeyError), turns.turn(0):
+    section = OrderedSection(5, left.append)
+    waiting = go(section, 1, seen)
+    with pytest.raises(KeyError), section.enter(0):
         raise KeyError
     waiting.join(60)
-    turns.close()
+    section.close()
     assert left == []
-    assert isinstance(seen[0], TurnsEndedError)
+    assert isinstance(seen[0], SectionEndedError)
 
 
 def test_a_turn_comes_once():
-    turns = Turns(2, lambda number: None)
-    with turns.turn(0):
+    section = OrderedSection(2, lambda number: None)
+    with section.enter(0):
         pass
-    with pytest.raises(InputError, match="second one for batch 0"), turns.turn(0):
+    with pytest.raises(InputError, match="second one for batch 0"), section.enter(0):
         pass
 
 
 def test_after_the_last_turn_nothing_is_left():
     left = []
-    turns = Turns(1, left.append)
-    with turns.turn(0):
-        turns.close()
+    section = OrderedSection(1, left.append)
+    with section.enter(0):
+        section.close()
     assert left == []
