@@ -44,7 +44,7 @@ def test_cpu(monkeypatch, measure):
     )  # fmt: skip
     monkeypatch.setattr(cpu, "QUICK", size)
     text = measure("cpu", "--quick", "--threads", "1")
-    assert {text.count(f"| {title} | manyhop | 1 |") for title, *_ in cpu.WORKLOADS.values()} == {3}
+    assert {text.count(f"| {title} | manyhop | 1 |") for title, *_ in cpu.WORKLOADS.values()} == {3, 5}
     assert "| edge list | PyG | 1 |" in text
 
 

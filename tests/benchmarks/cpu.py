@@ -58,6 +58,12 @@ Mode = Literal["uniform", "weighted", "disjoint", "temporal"]
 SampleBatch = Callable[[int], int]
 """Samples the batch of a number and returns how many edges it has."""
 FEATURES = 128
+CONTENTS = {  # of the data of a whole loader
+    "plain": "no features",
+    "sorted": "two numbers per edge, edges sorted by destination",
+    "unsorted": "two numbers per edge, edges in random order",
+    "features": f"{FEATURES} float32 features per node",
+}
 SEED_BATCHES = 32
 PEERS = {  # what has to be in a module: manyhop_dgl lets DGL do without GraphBolt
     "pyg-lib": "pyg_lib",
@@ -143,15 +149,25 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="a minute: 200 000 nodes, 3 million edges, fewer rounds")
     size.add_argument("--large", action="store_true", help="10 million nodes, 150 million edges; needs 13 GiB")
-    parser.add_argument("--threads", type=int, default=2, help="measure with 1 and with so many threads")
+    parser.add_argument("--threads", type=int, nargs="+", default=[2], help="measure with 1 and with so many threads")
     parser.add_argument("--only", choices=(*WORKLOADS, BUILD), help="measure this workload alone")
+    parser.add_argument("--contents", choices=CONTENTS, nargs="+", help="measure whole loaders alone, of such data")
+    parser.add_argument("--alone", action="store_true", help="measure manyhop alone")
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> None:
     size = QUICK if options.quick else LARGE if options.large else STANDARD
     if options.only:
         size = replace(size, workloads=(options.only,) if options.only != BUILD else ())
-    sections, absent = run(size, sorted({1, options.threads}), build=options.only in (None, BUILD))
+    if options.contents:
+        size = replace(size, sampling_rounds=0)
+    sections, absent = run(
+        size,
+        sorted({1, *options.threads}),
+        options.contents or list(CONTENTS),
+        alone=options.alone,
+        build=options.only in (None, BUILD) and not options.contents,
+    )
     lines = opening(f"manyhop on the CPU: {size.num_nodes:,} nodes, {size.num_edges:,} edges", argv)
     lines += ["", EXPLANATION, "", f"Batches of {size.batch_size:,}."]
     if options.output is not None:
@@ -169,24 +185,29 @@ def _costs(timings: list[Timing]) -> list[str]:
     return ["", f"Sampling by manyhop on one thread, ns per edge: {'; '.join(costs)}."] if costs else []
 
 
-def run(size: Size, threads: list[int], *, build: bool) -> tuple[dict[str, list[Timing]], list[Absent]]:
+def run(
+    size: Size, threads: list[int], contents: list[str], *, alone: bool, build: bool
+) -> tuple[dict[str, list[Timing]], list[Absent]]:
     """Measure a size: title -> timings, and who is missing."""
     require_memory("This benchmark", size.memory, "Run it with --quick.")
     torch.set_num_threads(1)
-    modules, absent = import_peers(PEERS)
-    choose_for_pyg(modules, absent)
+    modules, absent = import_peers({} if alone else PEERS)
+    if not alone:
+        choose_for_pyg(modules, absent)
     tasks = _tasks(size)
-    found = []
-    for task in tasks:
-        found += _samplers(task, threads, modules, absent)
-    sections = {"Sampling alone": measure(found, size.sampling_rounds, size.min_turn_s, progress=_show)}
-    for width in (0, FEATURES):
-        what = f"Whole loader, {width} float32 features per node" if width else "Whole loader, no features"
-        sections[what] = []
+    sections: dict[str, list[Timing]] = {}
+    if size.sampling_rounds:
+        found = []
         for task in tasks:
-            features = {t: torch.rand(n, width) for t, n in task.graph.num_nodes.items()} if width else None
-            found = _loaders(task, size.loader_batches, features, threads, modules, absent)
-            sections[what] += measure(found, size.loader_rounds, 0.0, progress=_show)
+            found += _samplers(task, threads, modules, absent)
+        sections["Sampling alone"] = measure(found, size.sampling_rounds, size.min_turn_s, progress=_show)
+    for content in contents:
+        timings = sections[f"Whole loader, {CONTENTS[content]}"] = []
+        for task in tasks:
+            if content in ("sorted", "unsorted") and not task.is_plain:
+                continue
+            found = _loaders(task, size.loader_batches, content, threads, modules, absent)
+            timings += measure(found, size.loader_rounds, 0.0, progress=_show)
             gc.collect()  # PyG's loaders lie in reference cycles, and hold copies of the graph
     if build:
         title = f"Building the topology of {size.build_edges:,} edges (a batch is the graph)"
@@ -351,19 +372,25 @@ def _dgl(dgl: ModuleType, task: Task) -> SampleBatch:
 def _loaders(
     task: Task,
     batches: int,
-    features: Mapping[NodeType, Tensor] | None,
+    content: str,
     threads: list[int],
     modules: Mapping[str, ModuleType],
     absent: list[Absent],
 ) -> list[Contender]:
     """Return whole loaders over short epochs: one thread is ``num_workers=0``, N are threads or processes."""
+    of_nodes = task.graph.num_nodes.items()
+    features = {t: torch.rand(n, FEATURES) for t, n in of_nodes} if content == "features" else None
     data, inputs = _data(task, features), task.seeds[:batches].flatten()
+    if content in ("sorted", "unsorted"):
+        data.w, data.t = torch.rand(data.num_edges), torch.arange(data.num_edges)
+    if content == "unsorted":
+        data.edge_index = data.edge_index[:, torch.randperm(data.num_edges)]
     found = []
     classes: dict[str, Callable[..., Any]] = {MANYHOP: NeighborLoader}
     classes |= {f"PyG, {n}": torch_geometric.loader.NeighborLoader for n in PEERS if n in modules and "-" in n}
     for name, make in classes.items():
         try:
-            made = [_pyg_loader(make, data, task, inputs, n) for n in threads]
+            made = [_pyg_loader(make, data, task, inputs, n, is_sorted=content != "unsorted") for n in threads]
             next(iter(made[0]))  # PyG with torch-sparse knows only now what it cannot sample
         except (ImportError, ValueError) as error:
             if name == MANYHOP:
@@ -375,7 +402,7 @@ def _loaders(
             closing = _closer(loader)
             found.append(Contender(workload=task.name, name=name, threads=n, run=run, turn=batches, close=closing))
     for name, make in (("DGL", _dgl_loader), ("GraphBolt", _graphbolt_loader)):
-        if name in modules and task.is_plain:
+        if name in modules and task.is_plain and content in ("plain", "features"):
             loader, count = make(modules[name], task, inputs, features)
             for n in threads:
                 run = in_dgl_threads(modules["DGL"], n, _epoch(loader, count))
@@ -414,7 +441,9 @@ def _data(task: Task, features: Mapping[NodeType, Tensor] | None) -> Data | Hete
     return hetero
 
 
-def _pyg_loader(make: Callable[..., Any], data: Data | HeteroData, task: Task, inputs: Tensor, threads: int) -> Any:
+def _pyg_loader(
+    make: Callable[..., Any], data: Data | HeteroData, task: Task, inputs: Tensor, threads: int, *, is_sorted: bool
+) -> Any:
     options: dict[str, object] = {"disjoint": True} if task.is_disjoint else {}
     if task.mode == "weighted":
         options["weight_attr"] = "edge_weight"
@@ -430,7 +459,7 @@ def _pyg_loader(make: Callable[..., Any], data: Data | HeteroData, task: Task, i
             input_nodes=(task.graph.seed_type, inputs) if isinstance(data, HeteroData) else inputs,
             batch_size=task.seeds.shape[1],
             shuffle=True,
-            is_sorted=True,
+            is_sorted=is_sorted,
             **options,
         )
 

@@ -319,6 +319,16 @@ def test_stats_and_timeline(data, tmp_path):
     assert loader.stats().seeds == before
 
 
+@pytest.mark.parametrize("is_sorted", [False, True])
+def test_advice_names_attributes_of_unsorted_edges(data, is_sorted):
+    loader = loader_of(data.sort(sort_by_row=False) if is_sorted else data)
+    list(loader)
+    loader._stats.record(0, "gather", 0.0, 1e6)
+    loader._stats.waited(0, 0.0, 1e6)
+    advice = loader.stats().advice
+    assert ("gathering is the bottleneck" in advice, "sort the edges by destination" in advice) == (True, not is_sorted)
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_stats_count_the_batches_received(data, num_workers):
     """Not those that were made ahead of a break, nor the first making of one that is made again."""

@@ -9,15 +9,26 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from manyhop.system.numba_kernels import fence, helper, i32, i64, kernel, prefetch, prefetch8_far, prefetch8_near
+from manyhop.system.numba_kernels import (
+    ROWS_AHEAD,
+    SMALL_AHEAD,
+    SMALL_NEAR,
+    fence,
+    helper,
+    i32,
+    i64,
+    kernel,
+    prefetch,
+    prefetch8_far,
+    prefetch8_near,
+    prefetch_near,
+)
 
 _LINE = 64  # bytes of a cache line
 _BLOCK = 512  # bytes that are copied, and prefetched, at once
-_ROWS_AHEAD = 16  # of rows longer than 16 bytes: prefetched from memory
-_ROWS_NEAR = 4  # .. and of long ones, from the L2 cache
+_ROWS_NEAR = 4  # rows longer than 16 bytes: how many ahead they are prefetched from the L2 cache
 _MOST = 4096  # bytes of a row that are prefetched; the hardware has noticed by then
 _MOVED_AHEAD = 8
-_SMALL_AHEAD = 24
 _SMALL = 16
 _STREAM_BYTES = 4 << 20  # results from this size on go past the caches, which the sampler needs more
 
@@ -111,9 +122,12 @@ def gather_rows(
     limit = np.uint64(num_rows)
     if row_bytes <= _SMALL:
         for i in range(count):
-            if i + _SMALL_AHEAD < count:
-                most = rows64[i + _SMALL_AHEAD] if wide else np.int64(rows32[i + _SMALL_AHEAD])
+            if i + SMALL_AHEAD < count:
+                most = rows64[i + SMALL_AHEAD] if wide else np.int64(rows32[i + SMALL_AHEAD])
                 prefetch(np.uint64(source + most * stride))
+                if SMALL_NEAR > 0:
+                    near = rows64[i + SMALL_NEAR] if wide else np.int64(rows32[i + SMALL_NEAR])
+                    prefetch_near(np.uint64(source + near * stride))
             row = rows64[i] if wide else np.int64(rows32[i])
             if np.uint64(row) >= limit:
                 return i
@@ -131,9 +145,9 @@ def gather_rows(
     stream = (row_bytes | target) % _LINE == 0 and count * row_bytes >= _STREAM_BYTES
     most = min(row_bytes, _MOST)
     for i in range(count):
-        if i + _ROWS_AHEAD < count:
+        if i + ROWS_AHEAD < count:
             _prefetch_far(
-                source + (rows64[i + _ROWS_AHEAD] if wide else np.int64(rows32[i + _ROWS_AHEAD])) * stride, most
+                source + (rows64[i + ROWS_AHEAD] if wide else np.int64(rows32[i + ROWS_AHEAD])) * stride, most
             )
         if i + _ROWS_NEAR < count:
             _prefetch_near(

@@ -11,12 +11,16 @@ import torch
 
 from manyhop.features import FileCache, file_cache, only_counting
 from manyhop.features.hot import files as hot_files
+from manyhop.features.requests import row_layout
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.keys import BatchContext
 from manyhop.loading.pipeline import BatchPlan, RankBatch, Stats, StatsReport, save_timeline
 from manyhop.memory.placement import GPUPlacement
 from manyhop.ranks import world
 from manyhop.sampling import BatchKey
+
+_WORTH_IT = 0.15  # of the time of making a batch
+_LINE = 64  # bytes of a cache line
 
 
 class Figures:
@@ -25,9 +29,13 @@ class Figures:
     _gpu: Any
     _stats: Stats
 
+    def _adapter(self) -> Adapter[Any, Any]:
+        """Return what the adapter gives: new objects, which the loader does not keep."""
+        raise NotImplementedError
+
     def _sources(self) -> list[Any]:
         """Return the tensors that batches take rows from."""
-        raise NotImplementedError
+        return [value for _, value in self._adapter().columns.named()]
 
     def _file_caches(self) -> list[tuple[Any, FileCache]]:
         """Return the tensors in files that batches take rows from, with the rows of them that memory keeps."""
@@ -61,7 +69,9 @@ class Figures:
             self._stats.count(other_rows=requested, cached_rows=hits)
         kept = hot_files.in_words(cache for _, cache in of_files)
         parts = ["" if self.placement is None else self.placement.summary(), kept]
-        return replace(self._stats.report(since), placement="; ".join(filter(None, parts)))
+        report = self._stats.report(since)
+        advice = report.advice if self._gpu is not None else _with_advice_on_edges(report, self._adapter())
+        return replace(report, advice=advice, placement="; ".join(filter(None, parts)))
 
     def timeline(self, path: str | PathLike[str]) -> None:
         """Save a picture of the last batches of this rank: ``.svg``, ``.png`` or ``.json`` (for ui.perfetto.dev).
@@ -97,3 +107,34 @@ def warm_up_caches(adapter: Adapter[Any, Any], plan: BatchPlan, caches: Sequence
             made = assembler.make(torch.from_numpy(plan.few_indices(0, batch)))
             if not assembler.in_thread:
                 assembler.complete(made)
+
+
+def _with_advice_on_edges(report: StatsReport, adapter: Adapter[Any, Any]) -> str:
+    """Return a report's advice, which names attributes of unsorted edges where they take much of making a batch."""
+    share = _share_of_unsorted_edges(report, adapter)
+    if share <= _WORTH_IT or report.waited_s <= report.first_wait_s:
+        return report.advice
+    return (
+        f"{report.advice}; attributes of edges, read in random order, take about {share:.0%} of making a batch: sort "
+        "the edges by destination, as data.sort(sort_by_row=False) does"
+    )
+
+
+def _share_of_unsorted_edges(report: StatsReport, adapter: Adapter[Any, Any]) -> float:
+    """Return which part of making batches it is to read attributes of unsorted edges, by the cache lines of rows."""
+    graph, made = adapter.seeds.graph, report.sample_s + report.gather_s + report.assemble_s
+    if graph is None or made == 0:
+        return 0.0
+    num_nodes, num_edges = sum(graph.num_nodes.values()), sum(csc.num_edges for csc in graph.csc.values())
+    unsorted = {csc.num_edges for csc in graph.csc.values() if csc.perm is not None} - set(graph.num_nodes.values())
+    of_edges = of_others = 0.0
+    for name, value in adapter.columns.named():
+        layout = row_layout(value, name)
+        if layout is None:
+            continue
+        lines = -(-layout.row_bytes // _LINE)
+        if layout.num_rows in unsorted:
+            of_edges += report.edges * lines * layout.num_rows / num_edges
+        else:
+            of_others += report.nodes * lines * layout.num_rows / num_nodes
+    return report.gather_s / made * of_edges / (of_edges + of_others) if of_edges else 0.0

@@ -13,7 +13,8 @@ import torch
 from manyhop.arguments import integer
 from manyhop.errors import InputError
 from manyhop.features import BufferPool, Exchange
-from manyhop.loading.adapter import Adapter, LoaderView
+from manyhop.features.huge_pages import collapse
+from manyhop.loading.adapter import LoaderView
 from manyhop.loading.figures import Figures, warm_up_caches
 from manyhop.loading.iterator import GPU, REPLAY, EpochIterator, Item, Progress, Threads, given, planned
 from manyhop.loading.keys import BatchContext, batch_key, draw_seed
@@ -113,10 +114,6 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         """Draw the seed of an epoch."""
         return draw_seed(self.generator)
 
-    def _adapter(self) -> Adapter[Any, Any]:
-        """Return what the adapter gives: new objects, which the loader does not keep."""
-        raise NotImplementedError
-
     def _sizes_are_known(self) -> bool:
         """Whether batches have the sizes that they will have."""
         return True
@@ -177,10 +174,6 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
             exchange = make_exchange(self._view().plan, self._adapter(), self._gpu, title, timeout)
         return Lockstep(exchange, count_traffic)
 
-    def _sources(self) -> list[Any]:
-        """Return the tensors that batches take rows from."""
-        return [value for _, value in self._adapter().columns.named()]
-
     def _fill_caches(self) -> None:
         """Cache the rows of files that the first batches read, unless another loader has done so."""
         self._fills_caches = False
@@ -208,6 +201,7 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         """
         check_mapped_files()
         if self._fills_caches and self._gpu is None:
+            collapse(self._sources())
             self._fill_caches()
         progress = self._progress
         if progress.begun:

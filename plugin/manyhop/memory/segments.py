@@ -20,8 +20,8 @@ from manyhop.system.memory import require_memory
 
 Bytes = npt.NDArray[np.uint8]
 
-_HUGE = 1 << 21  # bytes of a huge page
-_MADV_COLLAPSE = 25  # Linux 6.1 and later; Python has no name for it
+HUGE = 1 << 21  # bytes of a huge page
+MADV_COLLAPSE = 25  # Linux 6.1 and later; Python has no name for it
 _MAP_FIXED = 0x10
 
 
@@ -60,7 +60,7 @@ def create(what: str, size: int, remedy: str = "Share less, or use a machine wit
     Raises:
         CapacityError: there is not as much memory; it names ``what`` it was for, and the ``remedy``.
     """
-    size = round_up(max(size, 1), _HUGE if size >= _HUGE else mmap.PAGESIZE)
+    size = round_up(max(size, 1), HUGE if size >= HUGE else mmap.PAGESIZE)
     require_memory(what, size, remedy)
     fd = _anonymous_file(size)
     try:
@@ -135,12 +135,12 @@ def _anonymous_file(size: int) -> int:
 
 def _map(fd: int, size: int) -> tuple[mmap.mmap, int]:
     """Map a file; return the mapping and where the file begins in it: at a multiple of a huge page, if it is large."""
-    if size < _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+    if size < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return mmap.mmap(fd, size), 0
     # The kernel aligns such a mapping by itself only if the administrator has allowed huge pages everywhere.
-    mapping = mmap.mmap(-1, size + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    mapping = mmap.mmap(-1, size + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     address = np.frombuffer(mapping, np.uint8).ctypes.data
-    begin = -address % _HUGE
+    begin = -address % HUGE
     protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED
     if _libc().mmap(address + begin, size, protection, flags, fd, 0) != address + begin:
         raise OSError(ctypes.get_errno(), f"mapping {size} bytes of shared memory: {os.strerror(ctypes.get_errno())}")
@@ -151,11 +151,11 @@ def _map(fd: int, size: int) -> tuple[mmap.mmap, int]:
 
 def _gather_into_huge_pages(mapping: mmap.mmap, begin: int, size: int) -> None:
     """Have the kernel put fresh memory into huge pages. Random reads of small rows are twice as fast there."""
-    if size < _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+    if size < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return
-    np.frombuffer(mapping, np.uint8, size, begin)[::_HUGE] = 0  # only what has one page already can become a huge one
+    np.frombuffer(mapping, np.uint8, size, begin)[::HUGE] = 0  # only what has one page already can become a huge one
     with contextlib.suppress(OSError):  # an older kernel, or memory in too small pieces
-        mapping.madvise(_MADV_COLLAPSE, begin, size)
+        mapping.madvise(MADV_COLLAPSE, begin, size)
 
 
 @functools.cache

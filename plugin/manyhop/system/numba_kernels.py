@@ -166,9 +166,19 @@ def _prefetch_into(level: int, lines: int = 1) -> Any:
     return prefetch
 
 
-# A Zen core has more requests under way for its L2 cache than for its L1 cache: random rows of 512 bytes came in 55 %
-# of the time (Zen 4), and sampling took 11 % less. On a Xeon it took longer.
-prefetch = _prefetch_into(2 if get_host_cpu_name().startswith("znver") else 3)
+# A core has more requests under way for its L2 cache than for its L1 cache: random rows of 512 bytes came in 55 % of
+# the time on Zen 4, and sampling took 11 % less. A Xeon (Granite Rapids) has to ask earlier, since its answers are
+# slower and 48 requests are under way: 32 entries ahead it was no faster than without any prefetch.
+_ZEN = get_host_cpu_name().startswith("znver")
+AHEAD = 32 if _ZEN else 128
+"""How many entries ahead a pass of a sampler prefetches; at most `manyhop.sampling.cpu.tables.SPARE`."""
+SMALL_AHEAD, SMALL_NEAR = (24, 0) if _ZEN else (128, 16)
+"""How many small rows ahead a gather prefetches them from memory, and from the L2 cache; 0: not from there."""
+ROWS_AHEAD = 16 if _ZEN else 48
+"""How many longer rows ahead a gather prefetches them from memory."""
+
+prefetch = _prefetch_into(2)
+prefetch_near = _prefetch_into(3)
 prefetch8_far = _prefetch_into(2, 8)
 prefetch8_near = _prefetch_into(3, 8)
 

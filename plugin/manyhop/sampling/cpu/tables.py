@@ -193,8 +193,8 @@ VECTOR_FANOUT = 32
 DRAWS = CHUNK + 9 * BLOCK
 """Draws of a chunk for weighted sampling: for each node, two to nine more than it picks."""
 
-AHEAD = 32
-"""How many entries ahead memory is asked for. Scratch arrays have as many spare entries."""
+SPARE = 128
+"""Entries of scratch arrays beyond a chunk: what is prefetched ahead of its last entries."""
 
 SUM_BLOCK = 1024
 """Numbers that are added as a tree; part of the contract."""

@@ -163,7 +163,7 @@ class Workspace:
         """Reserve memory for chunks of ``n`` edges; forgets what is there."""
         if n > self.mode["chunk_capacity"][0]:
             self.mode["chunk_capacity"] = n
-            n += c.VECTOR_FANOUT + c.AHEAD
+            n += c.VECTOR_FANOUT + c.SPARE
             for column, dtype in (
                 ("position", np.uint64),
                 ("neighbor", np.uint64),

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from manyhop.sampling.cpu.tables import AHEAD, Edges, Found, Ints, Mode
+from manyhop.sampling.cpu.tables import Edges, Found, Ints, Mode
 from manyhop.sampling.random import GAMMA
-from manyhop.system.numba_kernels import helper, i64, prefetch, u32, u64
+from manyhop.system.numba_kernels import AHEAD, helper, i64, prefetch, u32, u64
 
 _FOUR, _EIGHT, _HALF = np.uint64(4), np.uint64(8), np.uint64(32)
 _EMPTY = np.int64(-1)  # no edge has this id

@@ -15,9 +15,9 @@ from manyhop.sampling.cpu.kernels.picks import all_positive, choose, pick_one_by
 from manyhop.sampling.cpu.kernels.random import fold, unit
 from manyhop.sampling.cpu.kernels.records import edges_type, found_type, mode_type, nodes_type
 from manyhop.sampling.cpu.kernels.relabel import find, hash_of, relabel
-from manyhop.sampling.cpu.tables import AHEAD, BLOCK, CHUNK, Edges, Found, Ints, Mode, Modes, Nodes
+from manyhop.sampling.cpu.tables import BLOCK, CHUNK, Edges, Found, Ints, Mode, Modes, Nodes
 from manyhop.sampling.random import Use
-from manyhop.system.numba_kernels import f64, helper, i32, i64, int64, kernel, prefetch, u32, u64, uint64, void
+from manyhop.system.numba_kernels import AHEAD, f64, helper, i32, i64, int64, kernel, prefetch, u32, u64, uint64, void
 
 U64s = npt.NDArray[np.uint64]
 F64s = npt.NDArray[np.float64]

@@ -17,7 +17,6 @@ from manyhop.sampling.cpu.kernels.records import edges_type, found_type, mode_ty
 from manyhop.sampling.cpu.kernels.relabel import begin_pass, begin_runs, plant, rehash, relabel, relabel_by_tree
 from manyhop.sampling.cpu.kernels.weighted import pick_weighted
 from manyhop.sampling.cpu.tables import (
-    AHEAD,
     BAD_SEEDS,
     BLOCK,
     CHUNK,
@@ -35,7 +34,7 @@ from manyhop.sampling.cpu.tables import (
     Nodes,
 )
 from manyhop.sampling.random import Use
-from manyhop.system.numba_kernels import helper, i64, int64, kernel, prefetch, u32, u64, uint64, void, without
+from manyhop.system.numba_kernels import AHEAD, helper, i64, int64, kernel, prefetch, u32, u64, uint64, void, without
 from manyhop.system.paging import prefetch_numbers
 
 _NEIGHBOR = int(Use.NEIGHBOR)

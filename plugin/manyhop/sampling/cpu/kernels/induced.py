@@ -9,8 +9,8 @@ from manyhop.sampling.cpu.kernels.exclude import is_excluded
 from manyhop.sampling.cpu.kernels.hop import fetch_neighbors
 from manyhop.sampling.cpu.kernels.records import edges_type, found_type, mode_type, nodes_type
 from manyhop.sampling.cpu.kernels.relabel import find, hash_of, hash_trees
-from manyhop.sampling.cpu.tables import AHEAD, CHUNK, Edges, Found, Ints, Mode, Modes, Nodes
-from manyhop.system.numba_kernels import helper, i32, i64, int64, kernel, prefetch, u32, u64
+from manyhop.sampling.cpu.tables import CHUNK, Edges, Found, Ints, Mode, Modes, Nodes
+from manyhop.system.numba_kernels import AHEAD, helper, i32, i64, int64, kernel, prefetch, u32, u64
 
 _ONE, _FOUR, _EIGHT = np.uint64(1), np.uint64(4), np.uint64(8)
 _LOW, _SIX, _WORD, _FILTER = (np.uint64(x) for x in (0xFFFFFFFF, 6, 63, 24))

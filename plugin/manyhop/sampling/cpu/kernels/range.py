@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from manyhop.graph.time_codes import BUCKETS, WINDOW
 from manyhop.sampling.cpu.kernels.picks import count_positive
-from manyhop.sampling.cpu.tables import AHEAD, CHUNK, Edges, Found, Ints, Mode, Nodes
-from manyhop.system.numba_kernels import count_below, f64, helper, i64, prefetch, u16, u32, u64
+from manyhop.sampling.cpu.tables import CHUNK, Edges, Found, Ints, Mode, Nodes
+from manyhop.system.numba_kernels import AHEAD, count_below, f64, helper, i64, prefetch, u16, u32, u64
 from manyhop.system.paging import prefetch_numbers
 
 _ONE, _TWO, _EIGHT = np.uint64(1), np.uint64(2), np.uint64(8)

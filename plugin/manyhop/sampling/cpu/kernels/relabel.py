@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhop.sampling.cpu.kernels.random import mix
-from manyhop.sampling.cpu.tables import AHEAD, MOST_RUNS, Ints, Mode, Nodes
+from manyhop.sampling.cpu.tables import MOST_RUNS, Ints, Mode, Nodes
 from manyhop.sampling.random import GAMMA
-from manyhop.system.numba_kernels import helper, i32, prefetch, u32, u64
+from manyhop.system.numba_kernels import AHEAD, helper, i32, prefetch, u32, u64
 
 # From global node ids to local ids where each seed has a tree of its own: a small table of one tree after another.
 #
