@@ -248,12 +248,9 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
             )
         if self._gpu is not None or not self.samples_on_gpu():
             return
-        from manyhop.loading.gpu import warm_up
-        from manyhop.loading.gpu.runtime import GPURuntime
-
         self._stats.on_gpu = True
-        self._gpu = GPURuntime(self._view(), self._adapter(), self.device, self._mode)
-        warm_up.prepare(self._view(), self._adapter(), self._gpu)
+        self._start_gpu(self.device, self._mode)
+        self._warm_up_gpu()
 
     def _find_padding(self) -> None:
         if self.pad is None or self._num_items == 0:

@@ -259,23 +259,20 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         device = gpu_of(self._chain) if self._ahead > 0 else None
         if device is None or (self._gpu is not None and self._gpu.device == device):
             return
-        from manyhop.loading.gpu import warm_up
-        from manyhop.loading.gpu.runtime import GPURuntime
-
         chain, placement = self._chain, self._mode
         if chain.moves:
             self._buffers = PinnedPool()
         if chain.grouped is not None and placement is None and chain.grouped.layers.in_pinned_memory:
             placement = "pinned-cuda"
         self._gpu = None
-        self._gpu = GPURuntime(self._view(), self._adapter(), device, placement)
+        self._start_gpu(device, placement)
         self._stats.on_gpu = self._stats.on_gpu or self._gpu.sampling is not None
         if chain.sampler is None or chain.grouped is None or self._gpu.sampling is None:
             return
         plain = chain.sampler.minibatcher is minibatcher_default and chain.grouped.is_of_this_package
         if plain and self._columns.complete:  # else code of the user would run for minibatches that nobody asked for
             with suppress(InputError):  # which is raised again for the minibatch at fault
-                warm_up.prepare(self._view(), self._adapter(), self._gpu)
+                self._warm_up_gpu()
 
     def _find_padding(self) -> None:
         """Get ready to pad minibatches, if that is asked for."""

@@ -122,19 +122,16 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             if wanted is not None or not cuda.in_reach():
                 self._prepare_for_cpu()
             return
-        from manyhop.loading.gpu import warm_up
-        from manyhop.loading.gpu.runtime import GPURuntime
-
         if self._infers_filter:
             self.filter_per_worker = True
         self._stats.on_gpu = True
-        adapter = self._adapter()
-        if adapter.seeds.graph is not None and self.transform_sampler_output is None:
+        if Seeds(self).graph is not None and self.transform_sampler_output is None:
             self._bounds = self.seed_sampler()[0].topology.bounds
-        self._gpu = GPURuntime(self._view(), adapter, found, self._mode)
+        self._start_gpu(found, self._mode)
+        assert self._gpu is not None
         if self._gpu.sampling is None:
             self._prepare_for_cpu()
-        warm_up.prepare(self._view(), adapter, self._gpu)
+        self._warm_up_gpu()
 
     def _prepare_for_cpu(self) -> None:
         """Compile kernels and build tables that the first batch would wait for, if the CPU samples."""

@@ -115,7 +115,7 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
         walker, numbers = self.source.facts()
         return {"specification of the walks": walker.spec} | numbers | graph_facts(walker.graph)
 
-    def _steps(self, epoch: Epoch) -> tuple[Callable[[int, Item], Windows], None]:
+    def _stages(self, epoch: Epoch) -> tuple[Callable[[int, Item], Windows], None, Threads]:
         @ranged("sample")
         def make(batch: int, item: Item) -> Windows:
             rank_batch, index = item
@@ -126,7 +126,7 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
             rank_batch.contents.update(self._contents(len(index), made))
             return pinned(made) if self._pins_batches else made
 
-        return make, None
+        return make, None, self._threads()
 
     def _contents(self, num_starts: int, made: Windows) -> dict[str, int]:
         """Return what is in a batch: the entries of all windows count as nodes, and the steps of walks as edges."""

@@ -13,44 +13,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from manyhop.features import BufferPool
 from manyhop.graph import Graph
-from manyhop.loading.options import EngineName
-from manyhop.loading.pipeline import BatchPlan, RankBatch, Stats
+from manyhop.loading.pipeline import BatchPlan, RankBatch
 from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey
 from manyhop.sampling.contract import Engine
 
 SampleT = TypeVar("SampleT")
 BatchT = TypeVar("BatchT")
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderView:
-    """A loader as its part on a GPU needs it, beside its adapter."""
-
-    name: str
-    """Of its class."""
-
-    plan: BatchPlan | None
-    """Which seeds are in which batch, with seed 0; ``None``: a sampler of the user cuts the batches."""
-
-    batch_size: int | None
-    num_workers: int
-    timeout: float
-    distributed: bool
-    rank_timeout: float | None
-    stats: Stats
-    buffers: BufferPool
-
-    sizes_are_known: bool
-    """Whether batches have the sizes that they will have."""
-
-    engine: EngineName | None
-    """Which the user wants to sample; ``None``: manyhop's own, or as the placement has it."""
-
-    can_distribute: Callable[[], bool]
-    """Returns whether cuGraph may sample in place of manyhop's own engine: not needed for each epoch."""
 
 
 class SeedLookup(Protocol):

@@ -70,7 +70,8 @@ class Figures:
         kept = hot_files.in_words(cache for _, cache in of_files)
         parts = ["" if self.placement is None else self.placement.summary(), kept]
         report = self._stats.report(since)
-        advice = report.advice if self._gpu is not None else _with_advice_on_edges(report, self._adapter())
+        reads_rows = self._gpu is None and bool(self._sources())  # loaders of walks do not
+        advice = _with_advice_on_edges(report, self._adapter()) if reads_rows else report.advice
         return replace(report, advice=advice, placement="; ".join(filter(None, parts)))
 
     def timeline(self, path: str | PathLike[str]) -> None:

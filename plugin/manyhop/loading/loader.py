@@ -14,7 +14,6 @@ from manyhop.arguments import integer
 from manyhop.errors import InputError
 from manyhop.features import BufferPool, Exchange
 from manyhop.features.huge_pages import collapse
-from manyhop.loading.adapter import LoaderView
 from manyhop.loading.figures import Figures, warm_up_caches
 from manyhop.loading.iterator import GPU, REPLAY, EpochIterator, Item, Progress, Threads, given, planned
 from manyhop.loading.keys import BatchContext, batch_key, draw_seed
@@ -34,6 +33,7 @@ from manyhop.loading.resume import Resumable
 from manyhop.loading.steps import Epoch, steps_on_cpu
 from manyhop.loading.trainers import PreparedLoader, SharedSampler
 from manyhop.loading.which_gpu import on_gpu
+from manyhop.memory.places import Place
 from manyhop.ranks.world import current_rank, current_size
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
@@ -130,23 +130,57 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         """Return what a state is recognised by."""
         return self._adapter().facts.of_state()
 
-    def _steps(self, epoch: Epoch) -> tuple[Callable[[int, Item], Any] | Groups[Item, Any], Any]:
-        """Return what a thread does for a batch, and what the caller does; ``None``: nothing."""
-        if self._gpu is None:
-            return steps_on_cpu(self._adapter(), epoch)
+    def _stages(self, epoch: Epoch) -> tuple[Callable[[int, Item], Any] | Groups[Item, Any], Any, Threads]:
+        """Return what a thread does for a batch, what the caller does (``None``: nothing), and the threads."""
+        adapter, gpu = self._adapter(), self._gpu
+        if gpu is None:
+            return *steps_on_cpu(adapter, epoch), self._threads()
         from manyhop.loading.gpu.steps import steps_on_gpu
 
-        return steps_on_gpu(self._view(), self._adapter(), epoch, self._gpu)
+        needs_none = gpu.needs_no_threads(adapter.assembler, self.timeout)
+        return *steps_on_gpu(adapter, epoch, gpu), self._no_threads() if needs_none else self._threads()
 
     def _planned(
         self, plan: BatchPlan, epoch: int, schedule: RankSchedule
     ) -> tuple[Iterable[Item], Callable[[Any], torch.Tensor]]:
         """Return the items of a plan's epoch, and what turns them into positions of seeds ``[batch_size] int64``."""
-        if self._gpu is not None and self._gpu.finds_seeds(self._view(), self._adapter()):  # items are their numbers
+        if self._gpu is not None and self._gpu.lookup is not None:  # items are their numbers
             return ((rank_batch, rank_batch.batch) for rank_batch in schedule), lambda batch: torch.from_numpy(
                 plan.indices(epoch, batch)
             )
         return planned(plan, epoch, schedule)
+
+    def _start_gpu(self, device: torch.device, placement: Place | None) -> None:
+        """Make batches on a GPU from now on. All ranks that share them call it."""
+        from manyhop.loading.gpu.runtime import GPURuntime
+
+        self._gpu = GPURuntime(
+            type(self).__name__,
+            self._adapter(),
+            device,
+            placement,
+            stats=self._stats,
+            pool=self._buffers,
+            batch_size=self.batch_size,
+            by_part=self._parts is not None,
+            distributed=self.distributed,
+            rank_timeout=self.rank_timeout,
+            engine=self.engine,
+            can_distribute=self.engine is not None or (not self.timeout and self._can_distribute()),
+        )
+
+    def _warm_up_gpu(self) -> None:
+        """Do the work that the first batch on the GPU would wait for."""
+        from manyhop.loading.gpu import warm_up
+
+        adapter, gpu = self._adapter(), self._gpu
+        num_threads = 0 if gpu.needs_no_threads(adapter.assembler, self.timeout) else self.num_workers
+        known = self._sizes_are_known()
+        warm_up.prepare(self._first_plan(), adapter, gpu, num_threads=num_threads, sizes_are_known=known)
+
+    def _first_plan(self) -> BatchPlan | None:
+        """Return the plan with seed 0, to warm up; ``None``: a sampler of the user cuts the batches."""
+        return self._plan() if self._own_order else None
 
     def _over_nodes(self) -> bool:
         """Whether batches take rows that are sharded over the host memory of several nodes."""
@@ -171,7 +205,7 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         from manyhop.loading.gpu.warm_up import make_exchange
 
         with on_gpu(self._gpu.device):
-            exchange = make_exchange(self._view().plan, self._adapter(), self._gpu, title, timeout)
+            exchange = make_exchange(self._first_plan(), self._adapter(), self._gpu, title, timeout)
         return Lockstep(exchange, count_traffic)
 
     def _fill_caches(self) -> None:
@@ -212,11 +246,11 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         stateful = self._stateful_sampler()
         seed, number = self._key_of_epoch(progress, replays=not self._own_order and stateful is None)
         if self._own_order:
-            schedule = self._schedule(progress.batch)
-            items, to_index = self._planned(self._plan(seed), number, schedule)
+            schedule, plan = self._schedule(progress.batch), self._plan(seed)
+            items, to_index = self._planned(plan, number, schedule)
             rounds: int | None = len(schedule)
         else:
-            skip = progress.batch if stateful is None else 0
+            skip, plan = progress.batch if stateful is None else 0, None
             schedule, items, to_index = given(index_sampler, skip, progress.batch)
             rounds = None if length is None else length - progress.batch
             if stateful is not None and progress.sampler is None:
@@ -231,14 +265,14 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         if gpu is not None:
             gpu.streams.begin()
         self._stats.begin_epoch()
-        make, finish = self._steps(Epoch(seed, number, to_index, steps))
+        make, finish, threads = self._stages(Epoch(seed, number, plan, to_index, steps))
         iterator = EpochIterator(
             progress,
             schedule,
             items,
             make,
             finish,
-            self._threads(),
+            threads,
             self._stats,
             None if stateful is None else stateful.state_dict,
             length,
@@ -252,23 +286,6 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
             self._ranks.begun(iterator)
         self._announce(iterator)
         return iterator
-
-    def _view(self) -> LoaderView:
-        """Return what the loader's part on a GPU needs of it, as it is now."""
-        return LoaderView(
-            name=type(self).__name__,
-            plan=self._plan() if self._own_order else None,
-            batch_size=self.batch_size,
-            num_workers=self.num_workers,
-            timeout=self.timeout,
-            distributed=self.distributed,
-            rank_timeout=self.rank_timeout,
-            stats=self._stats,
-            buffers=self._buffers,
-            sizes_are_known=self._sizes_are_known(),
-            engine=self.engine,
-            can_distribute=lambda: self.engine is not None or (not self.timeout and self._can_distribute()),
-        )
 
     def _make_alone(self, key: tuple[int, int, int] | None, make: Callable[[], Any]) -> Any:
         """Return one batch outside of any epoch; from several threads at once, too.
@@ -337,10 +354,13 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         """Return how many threads make batches; 0: the caller does."""
         return self.num_workers
 
+    def _no_threads(self) -> Threads:
+        """Return how the caller makes batches itself."""
+        prefetch = self.prefetch_factor or 2
+        return Threads(num_workers=0, prefetch=prefetch, timeout=None, worker_init=None, pool=None)
+
     def _threads(self) -> Threads:
-        if self._gpu is not None and self._gpu.needs_no_threads(self._view(), self._adapter()):
-            prefetch = self.prefetch_factor or 2
-            return Threads(num_workers=0, prefetch=prefetch, timeout=None, worker_init=None, pool=None)
+        """Return the threads that make the batches of the next epoch."""
         pool, number = None, self._num_threads()
         if self.persistent_workers and number > 0:
             ahead = self._gpu is not None

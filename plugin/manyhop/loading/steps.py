@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import Item
 from manyhop.loading.keys import BatchContext
-from manyhop.loading.pipeline import RankBatch, Steps
+from manyhop.loading.pipeline import BatchPlan, RankBatch, Steps
 from manyhop.sampling import BatchKey
 from manyhop.system.ranges import ranged
 
@@ -22,6 +22,9 @@ class Epoch(NamedTuple):
 
     number: int
     """Epoch in the keys of batches; 0 where the seed was drawn for this epoch."""
+
+    plan: BatchPlan | None
+    """Which seeds are in which batch; ``None``: a sampler of the user cuts the batches."""
 
     to_index: Callable[[Any], Any]
     """Item -> positions of seeds."""

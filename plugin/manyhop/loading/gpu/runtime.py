@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
-from manyhop.features import Checks, RowRequest, gather
-from manyhop.loading.adapter import Adapter, Columns, LoaderView, Placed, SeedSource
+from manyhop.features import BufferPool, Checks, RowRequest, gather
+from manyhop.loading.adapter import Adapter, Assembler, Columns, Placed, SeedSource
 from manyhop.loading.gpu.decide import decide_memory, reads_all
 from manyhop.loading.gpu.memory import Sources
 from manyhop.loading.gpu.samples import BACKLOG, BACKLOG_TOGETHER, MOST_ALONE, MOST_TOGETHER, TensorPool, group_size
 from manyhop.loading.keys import current_batch
-from manyhop.loading.pipeline import OnStream, RankBatch, Streams, current_exchange, tensors_in
+from manyhop.loading.options import EngineName
+from manyhop.loading.pipeline import OnStream, RankBatch, Stats, Streams, current_exchange, tensors_in
 from manyhop.loading.which_gpu import on_gpu, warn_if_shared
 from manyhop.memory.places import Place
 from manyhop.memory.stores.places import exchanged_on_gpus
@@ -41,23 +42,45 @@ class GPURuntime:
     """The runtime of a loader on a GPU. It references neither the loader nor its adapter.
 
     Args:
-        loader: the loader, complete except for its runtime.
+        name: name of the loader's class.
         adapter: adapter of the loader.
         device: the GPU.
         mode: the user's placement; ``None``: chosen by sizes and free memory.
+        stats: statistics of the loader.
+        pool: memory for rows on the host.
+        batch_size: seeds per batch; ``None``: unknown.
+        by_part: whether batches have seeds of one part of the nodes, which the host looks up.
+        distributed: whether the ranks share the batches.
+        rank_timeout: seconds to wait for other ranks.
+        engine: the user's choice of what samples; ``None``: manyhop's engine, or what the placement needs.
+        can_distribute: whether cuGraph may sample instead of manyhop's engine.
     """
 
-    def __init__(self, loader: LoaderView, adapter: Adapter[Any, Any], device: torch.device, mode: Place | None):
+    def __init__(
+        self,
+        name: str,
+        adapter: Adapter[Any, Any],
+        device: torch.device,
+        mode: Place | None,
+        *,
+        stats: Stats,
+        pool: BufferPool,
+        batch_size: int | None,
+        by_part: bool,
+        distributed: bool,
+        rank_timeout: float | None,
+        engine: EngineName | None,
+        can_distribute: bool,
+    ) -> None:
         self.device = device
-        if loader.engine is not None and adapter.seeds.graph is None:
+        if engine is not None and adapter.seeds.graph is None:
             raise InputError(
-                f"Expected one of manyhop's samplers, unchanged, with engine={loader.engine!r}, got another. Leave "
-                "engine out."
+                f"Expected one of manyhop's samplers, unchanged, with engine={engine!r}, got another. Leave engine out."
             )
-        graph, named, timeout = adapter.seeds.graph, adapter.columns.named(), loader.rank_timeout or DEFAULT_TIMEOUT
+        graph, named, timeout = adapter.seeds.graph, adapter.columns.named(), rank_timeout or DEFAULT_TIMEOUT
         kept = adapter.columns.kept_rows
         decides = graph is not None or bool(named)  # else batches are only moved here
-        together = loader.distributed and decides
+        together = distributed and decides
         if not together:  # ranks that decide together refuse to share a GPU
             warn_if_shared(device)
         with on_gpu(device):  # shared GPU memory belongs to torch's current device
@@ -71,27 +94,26 @@ class GPURuntime:
                 timeout=timeout,
                 kept_rows=kept,
                 exchanged=exchanged,
-                engine=loader.engine,
-                can_distribute=loader.can_distribute(),
+                engine=engine,
+                can_distribute=can_distribute,
             )
             if decides and (not together or world.current_rank() == 0):  # ranks have decided the same
                 what = "%s on %s:\n%s"
-                logging.getLogger("manyhop").info(what, loader.name, device, self.memory.placement)
+                logging.getLogger("manyhop").info(what, name, device, self.memory.placement)
             self.sampling: Any = None
             if graph is not None and self.memory.topology != "host":
                 self.sampling = adapter.seeds.place(device, self.memory.topology)
         self.collective = self.sampling is not None and self.memory.topology == "distributed"
         """Whether all ranks sample together, in the threads that take batches."""
-        self.group_size = 1 if self.sampling is None else self._group_size(loader, adapter.seeds)
-        by_part = loader.plan is not None and loader.plan.parts is not None  # which the host looks up
+        self.group_size = 1 if self.sampling is None else self._group_size(batch_size, adapter.seeds)
         self.lookup = None if self.sampling is None or by_part else adapter.seeds.lookup(device)
         self.checks = Checks()
         self.marks = TensorPool(device, partial(torch.zeros, dtype=torch.bool))
         """Marks of the seeds of batches, all ``False``."""
-        self._pool = loader.buffers
+        self._pool = pool
         self._reads_all = adapter.columns.complete and reads_all(named, device, self.memory.placement)
         self._intercept: Gather | None = None
-        self.streams = Streams(device, loader.stats, backlog=BACKLOG_TOGETHER if self.collective else BACKLOG)
+        self.streams = Streams(device, stats, backlog=BACKLOG_TOGETHER if self.collective else BACKLOG)
         self._batch_bytes, self._joined_bytes = 0, int(_JOINED_SHARE * _total_memory(device))
         self._lock = threading.Lock()
         self.placed: Placed | None = None
@@ -101,15 +123,15 @@ class GPURuntime:
         if adapter.columns.complete:
             self.columns(adapter.columns)
 
-    def _group_size(self, loader: LoaderView, seeds: SeedSource[Any]) -> int:
+    def _group_size(self, batch_size: int | None, seeds: SeedSource[Any]) -> int:
         """Return the number of batches that are sampled together, the same on all ranks."""
         if not self.collective:
-            return group_size(loader.batch_size, MOST_ALONE)
+            return group_size(batch_size, MOST_ALONE)
         with on_gpu(self.device):
             engine = seeds.engine(self.sampling)
         nodes = 1 if seeds.of_nodes else _NODES_PER_SEED_EDGE
         request_size = cast(CollectiveEngine, engine).request_size
-        return group_size(loader.batch_size, (MOST_TOGETHER, request_size // nodes))
+        return group_size(batch_size, (MOST_TOGETHER, request_size // nodes))
 
     def columns(self, columns: Columns) -> Any:
         """Return the current tensors that batches take rows from, placed where the GPU reads them."""
@@ -187,18 +209,19 @@ class GPURuntime:
             times = max(1, self.group_size // batches)
             self.streams.took(times, "gather", rank_batch.batch, start, self.streams.mark())
 
-    def finds_seeds(self, loader: LoaderView, adapter: Adapter[Any, Any]) -> bool:
-        """Return whether this GPU looks up the seeds of batches."""
-        return self.lookup is not None and loader.plan is not None and not adapter.assembler.makes_alone
+    def needs_no_threads(self, assembler: Assembler[Any, Any], timeout: float) -> bool:
+        """Return whether batches cost the host so little that threads, which compete with the caller, are slower.
 
-    def needs_no_threads(self, loader: LoaderView, adapter: Adapter[Any, Any]) -> bool:
-        """Return whether batches cost the host so little that threads, which compete with the caller, are slower."""
+        Args:
+            assembler: assembler of the loader.
+            timeout: seconds to wait for a batch, for which threads are needed; 0: for ever.
+        """
         return self.collective or (
             self.sampling is not None
             and self._reads_all
             and not self.memory.exchanges
-            and not adapter.assembler.runs_user_code
-            and not loader.timeout
+            and not assembler.runs_user_code
+            and not timeout
         )
 
     def drain(self) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from manyhop.loading.adapter import Adapter, Columns, LoaderView
+from manyhop.loading.adapter import Adapter, Columns
 from manyhop.loading.gpu.runtime import GPURuntime
 from manyhop.loading.gpu.samples import SampledGroup
 from manyhop.loading.iterator import Item
@@ -149,10 +148,10 @@ class InFlightGroup(SampledGroup):
 
 
 def steps_on_gpu(
-    loader: LoaderView, adapter: Adapter[Any, Any], epoch: Epoch, gpu: GPURuntime
+    adapter: Adapter[Any, Any], epoch: Epoch, gpu: GPURuntime
 ) -> tuple[Groups[Item, Any], Callable[[int, Any], Any]]:
     """Return the steps of threads, which sample groups and assemble batches, and the caller's, which hands one out."""
-    stages = GPUStages(loader, adapter, epoch, gpu)
+    stages = GPUStages(adapter, epoch, gpu)
     return stages.groups(), stages.hand_out
 
 
@@ -163,13 +162,12 @@ class GPUStages:
     several at a time, by one gather, where no code of the user and no other rank comes in between.
 
     Args:
-        loader: what the loader is at the beginning of the epoch.
         adapter: adapter of the loader.
         epoch: names the batches.
         gpu: the loader's runtime.
     """
 
-    def __init__(self, loader: LoaderView, adapter: Adapter[Any, Any], epoch: Epoch, gpu: GPURuntime) -> None:
+    def __init__(self, adapter: Adapter[Any, Any], epoch: Epoch, gpu: GPURuntime) -> None:
         assembler = adapter.assembler
         self._adapter, self._assembler, self._epoch, self._gpu = adapter, assembler, epoch, gpu
         self._streams, self._steps = gpu.streams, epoch.steps
@@ -177,8 +175,6 @@ class GPUStages:
         self._transform = assembler.transform
         self._samples = gpu.sampling is not None and not assembler.makes_alone
         self._joins = self._samples and self._in_thread and self._steps is None and assembler.joins
-        self._lookup = gpu.lookup if gpu.finds_seeds(loader, adapter) else None
-        self._plan = None if loader.plan is None else replace(loader.plan, seed=epoch.seed)
 
     def groups(self) -> Groups[Item, Any]:
         """Return how threads make the batches."""
@@ -206,8 +202,9 @@ class GPUStages:
 
     def _inputs(self, batches: Sequence[tuple[int, Item]]) -> Sequence[Any]:
         """Return the sampler's inputs of some batches."""
-        if self._lookup is not None and self._plan is not None:
-            return self._lookup.of(self._plan, self._epoch.number, [item[1] for _, item in batches])
+        lookup, plan = self._gpu.lookup, self._epoch.plan
+        if lookup is not None and plan is not None:
+            return lookup.of(plan, self._epoch.number, [item[1] for _, item in batches])
         return self._adapter.seeds.inputs([self._epoch.to_index(item[1]) for _, item in batches])
 
     def _assemble_joined(self, group: InFlightGroup, i: int, batch: int, item: Item) -> OnStream[Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from manyhop.features import VISITS_PER_ROW, DistributedRows, RowRequest, Visits, keep_hot
 from manyhop.features.hot.files import not_counting
-from manyhop.loading.adapter import Adapter, LoaderView
+from manyhop.loading.adapter import Adapter
 from manyhop.loading.gpu.memory import row_bytes
 from manyhop.loading.gpu.runtime import JOINED, GPURuntime
 from manyhop.loading.gpu.samples import BACKLOG
@@ -115,9 +115,25 @@ _WARM_UPS = 3
 _RESERVED_BYTES = 1 << 30  # largest reservation for batches before the first one
 
 
-def prepare(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
-    """Do the work that the first batch would have to wait for."""
-    plan = loader.plan if adapter.seeds.has_times else None
+def prepare(
+    plan: BatchPlan | None,
+    adapter: Adapter[Any, Any],
+    gpu: GPURuntime,
+    *,
+    num_threads: int,
+    sizes_are_known: bool,
+) -> None:
+    """Do the work that the first batch would have to wait for.
+
+    Args:
+        plan: plan of the batches, with seed 0; ``None``: a sampler of the user cuts the batches.
+        adapter: adapter of the loader.
+        gpu: runtime of the loader.
+        num_threads: number of threads that make batches; 0: the caller makes them.
+        sizes_are_known: whether batches have their final sizes.
+    """
+    if not adapter.seeds.has_times:
+        plan = None
     with gpu.streams.on_stream(), not_counting():
         if not gpu.memory.exchanges:
             fill_cache(plan, adapter, gpu, None)
@@ -126,14 +142,16 @@ def prepare(loader: LoaderView, adapter: Adapter[Any, Any], gpu: GPURuntime) -> 
             if gpu.lookup is None:
                 plan.indices(0, 0)  # imports numba, which is not safe in two threads at once
             with showing_compilation(), compiling_gathers(adapter, gpu, JOINED):
-                _warm_up(loader, plan, adapter, gpu)
+                _warm_up(plan, adapter, gpu, num_threads, sizes_are_known)
         gpu.drain()
     gpu.streams.synchronize()
     gpu.streams.forget_times()
     gpu.memory.take_cache_counts()  # the batches are not the user's
 
 
-def _warm_up(loader: LoaderView, plan: BatchPlan, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
+def _warm_up(
+    plan: BatchPlan, adapter: Adapter[Any, Any], gpu: GPURuntime, num_threads: int, sizes_are_known: bool
+) -> None:
     """Sample the first batches of epoch 0 and drop them, to learn sizes and reserve memory."""
     batches = range(min(len(plan), gpu.group_size))
     if not batches:
@@ -148,10 +166,10 @@ def _warm_up(loader: LoaderView, plan: BatchPlan, adapter: Adapter[Any, Any], gp
     if gpu.collective:
         groups = [InFlightGroup(gpu, adapter, inputs, keys)]
         groups[0].take(0)
-        if loader.sizes_are_known:
+        if sizes_are_known:
             reserve(adapter, gpu, [groups[0].take(k) for k in range(len(groups[0]))])
         return
-    ahead = 2 if gpu.needs_no_threads(loader, adapter) else 2 * max(1, loader.num_workers)
+    ahead = 2 * max(1, num_threads)
     for _ in range(_WARM_UPS):  # the first one learns sizes
         groups = [InFlightGroup(gpu, adapter, inputs, keys) for _ in range(ahead)]
         for group in groups:
@@ -159,7 +177,7 @@ def _warm_up(loader: LoaderView, plan: BatchPlan, adapter: Adapter[Any, Any], gp
     last = len(plan) % gpu.group_size  # a smaller group may need workspaces of its own
     if 0 < last < len(batches):
         InFlightGroup(gpu, adapter, inputs[:last], keys[:last]).take(0)
-    if loader.sizes_are_known:
+    if sizes_are_known:
         reserve(adapter, gpu, [groups[0].take(k) for k in range(len(groups[0]))])
 
 
