@@ -137,6 +137,7 @@ def test_a_sampler_with_its_own_sample(data, negatives):
     [
         (lambda: GivenNegatives("hard"), "Expected negatives as a tensor, a function or 'in_batch', got 'hard'"),
         (lambda: GivenNegatives(torch.rand(3, 2)), "Expected negatives as integers of shape"),
+        (lambda: GivenNegatives(table() > 0), "Expected negatives as ids, got torch.bool"),
         (lambda: GivenNegatives(table(), 2), "Expected amount=3, the width of dst, got 2"),
         (lambda: GivenNegatives(hard), "that the function returns, got None"),
         (lambda: GivenNegatives("in_batch", 0), "amount to be an integer of at least 1, got 0"),
@@ -165,7 +166,7 @@ def test_wrong_arguments(data, negatives, options, message):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda src, dst: src.tolist(), "to return a tensor of integers, got a list"),
+        (lambda src, dst: src.tolist(), r"of shape \[40, 2\], .* got \[40\]"),
         (
             lambda src, dst: src,
             r"Expected negatives of shape \[40, 2\], a row of destinations per seed edge, got \[40\]",

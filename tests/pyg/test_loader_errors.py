@@ -273,7 +273,7 @@ def test_things_that_are_no_data():
         (dict(neg_sampling="ternary"), "ternary"),
         (dict(neg_sampling=dict(mode="triplet", amount=0.5)), "integer"),
         (dict(neg_sampling=NegativeSampling("binary", 1, dst_weight=torch.ones(3))), "weight"),
-        (dict(neg_sampling=NegativeSampling("triplet", 1, dst_weight=[1.0] * 60)), "dst_weight .* as a tensor"),
+        (dict(neg_sampling=NegativeSampling("triplet", 1, dst_weight="abc")), "dst_weight .* as a tensor"),
         (dict(exclude_true_negatives=True), "pass neg_sampling"),
     ],
 )
@@ -361,3 +361,21 @@ def test_times_in_a_graph_of_as_many_nodes_as_edges(as_stores):
     assert sampler.edge_time.equal(times["edge_time"])
     with pytest.raises(InputError, match=r"got 'time' with 5 entries .* as many nodes as edges.*'edge_time'"):
         NeighborSampler(data, [1], time_attr="time")
+
+
+def test_a_sample_without_what_batches_are_labelled_with():
+    data = Data(x=torch.rand(6, 3), edge_index=torch.randint(0, 6, (2, 12)))
+    nodes, links = NeighborLoader(data, [2], batch_size=3), LinkNeighborLoader(data, [2], batch_size=3)
+    seeds = torch.tensor([1, 2])
+    around_nodes = nodes.node_sampler.sample_from_nodes(NodeSamplerInput(None, seeds))
+    with pytest.raises(InputError, match="an input_id for each seed, got None"):
+        nodes.filter_fn(around_nodes)
+    around_nodes.metadata = (seeds, None)
+    assert torch.equal(nodes.filter_fn(around_nodes).input_id, seeds)
+    with pytest.raises(InputError, match="metadata of a sample for LinkNeighborLoader as a tuple of 4"):
+        links.filter_fn(around_nodes)
+    around_nodes.metadata = None
+    with pytest.raises(InputError, match="tuple of 2 entries, got None"):
+        nodes.filter_fn(around_nodes)
+    around_edges = links.link_sampler.sample_from_edges(EdgeSamplerInput(None, seeds, seeds))
+    assert "input_id" not in links.filter_fn(around_edges)  # as in PyG

@@ -8,11 +8,26 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
 import manyhop
 import manyhop_pyg
 from manyhop.errors import FeatureError, GraphError, InputError
-from manyhop_pyg import ClusterData, FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, Node2Vec
+from manyhop_pyg import (
+    BidirectionalNeighborSampler,
+    ClusterData,
+    FeatureStore,
+    GivenNegatives,
+    GraphSAINTNodeSampler,
+    GraphStore,
+    LinkNeighborLoader,
+    NeighborLoader,
+    NeighborSampler,
+    Node2Vec,
+    OneEdgePerNode,
+    get_ppr,
+)
 
 N = 6
 EDGES = torch.randint(0, N, (2, 12), generator=torch.Generator().manual_seed(1))
@@ -115,6 +130,123 @@ def test_pygs_own_classes_are_edges_and_ids():
     )
     loader = LinkNeighborLoader(data(), [2], edge_label_index=edges, batch_size=3)
     assert torch.equal(next(iter(loader)).input_id, torch.arange(3))
+
+
+WALKS = Node2Vec(EDGES, 4, 4, 3, num_nodes=N)
+SAMPLER = NeighborSampler(data(), [2])
+NEGATIVES = torch.tensor([[0, 1], [2, 3], [4, 5]]).repeat(4, 1)
+
+
+def links(**arguments):
+    return next(iter(LinkNeighborLoader(data(), [2], batch_size=3, seed=1, **arguments)))
+
+
+def of_pygs_stores(ends):
+    features, edges = MyFeatureStore(), MyGraphStore()
+    features.put_tensor(X, group_name=None, attr_name="x", index=None)
+    edges.put_edge_index((ends, ends), edge_type=None, layout="coo", size=(N, N))
+    return next(iter(NeighborLoader((features, edges), [2], IDS, batch_size=3, seed=1)))
+
+
+def updated(rows, index=IDS):
+    features = FeatureStore()
+    features.put_tensor(X.clone(), group_name=None, attr_name="x", index=None)
+    features.update_tensor(rows, group_name=None, attr_name="x", index=index)
+    return features.get_tensor(group_name=None, attr_name="x", index=None)
+
+
+def saint(edges):
+    return next(iter(GraphSAINTNodeSampler(data(edge_index=edges), 3, sample_coverage=2, log=False, seed=1)))
+
+
+USES = {
+    "given negatives": (lambda x: links(neg_sampling=GivenNegatives(x)), NEGATIVES),
+    "function of negatives": (lambda x: links(neg_sampling=GivenNegatives(lambda src, dst: x, 2)), NEGATIVES[:3]),
+    "one edge per node": (lambda x: links(sampler=OneEdgePerNode(x)), EDGES[0]),
+    "weights of negatives": (
+        lambda x: links(neg_sampling=NegativeSampling("binary", dst_weight=x)),
+        1 + torch.arange(N),
+    ),
+    "labels": (lambda x: links(edge_label=x, neg_sampling="binary"), torch.arange(12)),
+    "times of seeds": (
+        lambda x: next(iter(NeighborLoader(data(t=torch.arange(N)), [2], IDS, x, time_attr="t", batch_size=3, seed=1))),
+        torch.tensor([4, 5, 3]),
+    ),
+    "input_id": (lambda x: next(iter(NeighborLoader(data(), [2], IDS, input_id=x, batch_size=3, seed=1))), IDS),
+    "positions": (lambda x: NeighborLoader(data(), [2], batch_size=3)(x), IDS),
+    "_sample": (lambda x: SAMPLER._sample(x), IDS),
+    "targets": (lambda x: get_ppr(EDGES, target=x, num_nodes=N), IDS),
+    "edges of PageRank": (get_ppr, EDGES),
+    "edges of GraphSAINT": (saint, EDGES),
+    "edges of clusters": (lambda x: ClusterData(data(edge_index=x), 3, log=False, cluster=torch.arange(N) // 2), EDGES),
+    "edges of PyG's store": (of_pygs_stores, EDGES[0]),
+    "walks": (lambda x: WALKS.sample(x), IDS),
+    "positive walks": (lambda x: WALKS.pos_sample(x), IDS),
+    "negative walks": (lambda x: WALKS.neg_sample(x), IDS),
+    "rows to write": (updated, torch.zeros(3, 3)),
+}
+ODD = {
+    "meta": lambda x: x.to("meta"),
+    "sparse": torch.Tensor.to_sparse,
+    "nested": lambda x: torch.nested.nested_tensor([x.flatten()[:2], x.flatten()[2:]]),
+    "fake": fake,
+    "uint16": lambda x: x.to(torch.uint16),
+    "uint64": lambda x: x.to(torch.uint64),
+    "strided": lambda x: torch.stack([x, x], -1)[..., 0],
+    "negative": lambda x: torch._neg_view(-x),
+    "complex": lambda x: x.to(torch.complex64),
+    "scalar": lambda x: x.flatten()[0],
+    "other order": lambda x: other_order(x.numpy()),
+}
+
+
+def tensors_in(value):
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, tuple):
+        return list(value)
+    parts = value.partition if isinstance(value, ClusterData) else value
+    attributes = parts.to_dict() if isinstance(parts, Data) else vars(parts)
+    return [part for part in attributes.values() if isinstance(part, torch.Tensor)]
+
+
+@pytest.mark.parametrize("use", USES)
+def test_odd_tensors_count_by_their_values_or_are_refused(use):
+    call, plain = USES[use]
+    torch.manual_seed(0)
+    expected = tensors_in(call(plain))
+    accepted = []
+    for name, odd in ODD.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of nested tensors
+            value = odd(plain)
+        torch.manual_seed(0)
+        try:
+            got = tensors_in(call(value))
+        except (FeatureError, GraphError, InputError):
+            continue
+        if name in ("complex", "scalar"):
+            assert use == "input_id", name  # any values
+            continue
+        accepted.append(name)
+        for a, b in zip(expected, got, strict=True):
+            assert torch.equal(a, b.to(a.dtype)), name
+    assert {"strided", "negative"} <= set(accepted)
+    assert not {"meta", "sparse", "nested", "fake"} & set(accepted)
+
+
+def test_samplers_refuse_seeds_without_memory():
+    for sampler in (SAMPLER, BidirectionalNeighborSampler(data(), [2])):
+        with pytest.raises(InputError, match="seed nodes as a dense tensor in memory"):
+            sampler.sample_from_nodes(NodeSamplerInput(None, fake(IDS)))
+    with pytest.raises(InputError, match="sources of seed edges as a dense tensor in memory"):
+        SAMPLER.sample_from_edges(EdgeSamplerInput(None, fake(IDS), fake(IDS)))
+
+
+def test_rows_are_written_as_numbers_that_fit():
+    assert torch.equal(updated(torch.ones(3, 3, dtype=torch.float64))[IDS], torch.ones(3, 3))
+    with pytest.raises(FeatureError, match=r"as torch\.float32, got torch\.complex64"):
+        updated(torch.ones(3, 3, dtype=torch.complex64), slice(0, 3))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torch_geometric.data.storage import BaseStorage
 from torch_geometric.sampler.base import DataType
 from torch_geometric.typing import SparseTensor
 
-from manyhop.arguments import as_tensor
+from manyhop.arguments import as_tensor, check_no_mask
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import (
     HOMOGENEOUS_EDGE,
@@ -368,15 +368,21 @@ def _kind(value: object) -> str:
 
 
 def edge_list(edge_index: object) -> Tensor:
-    """Return an argument ``edge_index`` as ``[2, num_edges]`` of torch's own class.
+    """Return an argument ``edge_index`` as ``[2, num_edges]`` int64 or int32, of torch's own class.
 
     Raises:
-        InputError: anything but a tensor ``[2, num_edges]``.
+        InputError: anything but a tensor ``[2, num_edges]``; a mask.
+        GraphError: numbers that are no integers.
     """
     if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.size(0) != 2:
         got = list(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
         raise InputError(f"Expected edge_index as a tensor [2, num_edges], got {got}. Convert it.")
-    return as_tensor("edge_index", edge_index)
+    ids = as_tensor("edge_index", edge_index)
+    if ids.numel() > 0:
+        check_no_mask("edge_index", ids)
+        if ids.is_floating_point() or ids.is_complex():
+            raise GraphError(f"Expected edge_index as an integer tensor, got {ids.dtype}. Convert it.")
+    return ids if ids.dtype == torch.int32 else ids.long()
 
 
 def nodes_in(ids: Tensor) -> int:

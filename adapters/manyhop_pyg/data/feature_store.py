@@ -13,6 +13,7 @@ import torch_geometric.data
 from torch import Tensor
 from torch_geometric.data import TensorAttr
 
+from manyhop.arguments import as_tensor
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import (
     BufferPool,
@@ -200,11 +201,14 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         if not isinstance(whole, Tensor | np.ndarray):
             raise FeatureError(f"Rows of {name} cannot be replaced, as it is {kind_of(whole)}. Put all of it.")
         index = row_index(attr.index, len(whole), name)
-        rows = torch.as_tensor(tensor) if isinstance(whole, Tensor) else np.asarray(tensor)
-        expected = tuple(whole[index].shape)
-        if tuple(rows.shape) != expected:
-            raise FeatureError(f"Expected rows of {name} of shape {list(expected)}, got {list(rows.shape)}.")
-        whole[index] = rows  # type: ignore[assignment]  # of the same kind, see above
+        rows, old = as_tensor(f"rows of {name}", tensor, FeatureError), whole[index]
+        wanted = as_tensor(f"rows of {name}", old, FeatureError)
+        if rows.shape != wanted.shape:
+            raise FeatureError(f"Expected rows of {name} of shape {list(wanted.shape)}, got {list(rows.shape)}.")
+        if not torch.can_cast(rows.dtype, wanted.dtype):
+            raise FeatureError(f"Expected rows of {name} as {wanted.dtype}, got {rows.dtype}. Convert them.")
+        rows = rows.to(wanted)
+        whole[index] = rows if isinstance(whole, Tensor) else rows.numpy()  # type: ignore[assignment]
         return True
 
     def _get_tensor(self, attr: TensorAttr) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from manyhop.arguments import integer
+from manyhop.arguments import as_ids, integer
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, Graph, build_graph, place
 from manyhop.sampling import CPUPageRankSampler, PageRankNeighbors, PageRankSpec
 from manyhop.system.progress import Progress
@@ -51,7 +51,7 @@ def get_ppr(
     nodes = {HOMOGENEOUS_NODE: integer("num_nodes", num_nodes, 0)}
     graph = build_graph(nodes, edges, defer=edge_index.is_cuda)
     spec = PageRankSpec(edge_type=HOMOGENEOUS_EDGE, alpha=alpha, eps=eps, top_k=top_k)
-    target = torch.arange(num_nodes) if target is None else target
+    target = torch.arange(num_nodes) if target is None else as_ids("target", target).long().contiguous()
     bar = Progress("Personalised PageRank", target.numel(), unit="nodes")
     found = _find(graph, spec, target, edge_index.device, bar)
     bar.close()

@@ -12,6 +12,7 @@ from torch_geometric.data import TensorAttr
 from manyhop.arguments import as_ids, as_tensor
 from manyhop.errors import FeatureError
 from manyhop.features import DistributedRows, ShardedRows
+from manyhop.system.arrays import describe
 
 
 class ExactAttr(TensorAttr):  # type: ignore[misc]  # PyG is untyped
@@ -53,7 +54,8 @@ def num_rows_of(tensor: object) -> int | None:
     if isinstance(tensor, ShardedRows | DistributedRows):
         return len(tensor)
     if isinstance(tensor, Tensor | np.ndarray):
-        return int(tensor.shape[0]) if tensor.ndim > 0 else None
+        is_nested = isinstance(tensor, Tensor) and tensor.is_nested
+        return int(tensor.shape[0]) if tensor.ndim > 0 and not is_nested else None
     if isinstance(tensor, str | bytes | list | tuple | dict) or not hasattr(tensor, "__getitem__"):
         return None
     return len(tensor) if hasattr(tensor, "__len__") else None
@@ -96,6 +98,8 @@ def title_of(attr: TensorAttr) -> str:
 
 def kind_of(value: object) -> str:
     """Dtype and shape of a tensor, else the type, for errors."""
-    if isinstance(value, Tensor | np.ndarray):
-        return f"{value.dtype} of shape {list(value.shape)}"
-    return f"a {type(value).__name__}"
+    if isinstance(value, Tensor):
+        return describe(value)
+    return (
+        f"{value.dtype} of shape {list(value.shape)}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+    )

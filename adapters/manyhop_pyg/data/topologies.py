@@ -15,6 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from torch_geometric.data import FeatureStore, GraphStore, TensorAttr
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
+from manyhop.arguments import as_tensor
 from manyhop.errors import GraphError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop_pyg.typing import StoreSize
@@ -121,7 +122,7 @@ def read_stores(
             raise GraphError("The graph store holds edges with and without an edge type. Name the type of all edges.")
         ours = edge_type if hetero else HOMOGENEOUS_EDGE
         attr = next(attrs[layout] for layout in _PREFERRED if layout in attrs)
-        first, second = (torch.as_tensor(x) for x in graph_store.get_edge_index(attr))
+        first, second = (as_tensor("edges of the store", x, GraphError) for x in graph_store.get_edge_index(attr))
         dtypes.add(second.dtype)
         if attr.layout == EdgeLayout.CSC:
             edges[ours] = {"row": first, "colptr": second}
@@ -188,7 +189,7 @@ def _attributes(
         if attr.attr_name != name:
             continue
         attr = whole(attr, homogeneous=not hetero)
-        value = torch.as_tensor(feature_store.get_tensor(attr)).cpu()
+        value = as_tensor(f"the attribute '{name}'", feature_store.get_tensor(attr), GraphError).cpu()
         if hetero and isinstance(attr.group_name, tuple):
             of_edges[attr.group_name] = value
         elif hetero:
@@ -216,7 +217,7 @@ def read_edge_index(graph_store: GraphStore, edge_type: EdgeType) -> Tensor:
         known = [attr.edge_type for attr in graph_store.get_all_edge_attrs()]
         raise GraphError(f"Unknown edge type {edge_type}. The graph store has: {known}.")
     attr = next(attrs[layout] for layout in _PREFERRED if layout in attrs)
-    row, col = (torch.as_tensor(x).cpu() for x in graph_store.get_edge_index(attr))
+    row, col = (as_tensor("edges of the store", x, GraphError).cpu() for x in graph_store.get_edge_index(attr))
     if attr.layout == EdgeLayout.CSC:
         col = torch.repeat_interleave(torch.diff(col).long()).to(row.dtype)
     elif attr.layout == EdgeLayout.CSR:

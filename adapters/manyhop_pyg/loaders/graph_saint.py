@@ -23,7 +23,7 @@ from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
 from manyhop.sampling.walks import SaintMethod
 from manyhop.system.progress import Progress
-from manyhop_pyg.data.convert import plain
+from manyhop_pyg.data.convert import edge_list, plain
 from manyhop_pyg.loaders.node_sets import NodeSetLoader, check_data
 from manyhop_pyg.loaders.options import keeps_arguments
 from manyhop_pyg.samplers.subgraphs import SaintSampler
@@ -121,7 +121,7 @@ class _SaintLoader(NodeSetLoader):
                     bar.add(out.node.numel())
                 num_samples += self.num_steps
         bar.close()
-        edge_norm = (nodes[data.edge_index[0].long().cpu()] / edges).clamp_(0, 1e4)
+        edge_norm = (nodes[edge_list(data.edge_index)[0].long().cpu()] / edges).clamp_(0, 1e4)
         edge_norm[edge_norm.isnan()] = 0.1
         norms = num_samples / nodes.clamp_(min=0.1) / num_nodes, edge_norm
         path = self._norm_file()

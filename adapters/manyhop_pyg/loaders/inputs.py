@@ -114,7 +114,7 @@ def node_input(data: PyGData, input_nodes: InputNodes, input_time: object, input
         nodes = nodes.nonzero().view(-1)
         input_id = nodes if input_id is None else input_id
     nodes = as_ids("input_nodes", nodes, math.inf if num_nodes is None else num_nodes)
-    input_id = None if input_id is None else as_tensor("input_id", input_id)
+    input_id = None if input_id is None else _column("input_id", input_id)
     if input_id is not None and input_id.shape != nodes.shape:
         raise InputError(f"Expected input_id of shape {list(nodes.shape)}, got {list(input_id.shape)}.")
     time = as_time("input_time", input_time, nodes.numel())
@@ -189,8 +189,8 @@ def pairs_input(
         raise InputError(f"Expected {name} of shape [2, num_edges], got {list(index.shape)}.")
     row, col = (as_ids(name, ids, math.inf if n is None else n) for ids, n in zip(index, sizes, strict=True))
     n = index.size(1)
-    input_id = None if input_id is None else as_tensor("input_id", input_id)
-    edge_label = None if edge_label is None else as_tensor("edge_label", edge_label)
+    input_id = None if input_id is None else _column("input_id", input_id)
+    edge_label = None if edge_label is None else _column("edge_label", edge_label)
     for what, value in (("edge_label", edge_label), ("input_id", input_id)):
         if value is not None and (value.dim() == 0 or value.size(0) != n):
             raise InputError(
@@ -203,6 +203,8 @@ def pairs_input(
                 "'edge_label' needs to be undefined for 'triplet'-based negative sampling. Use `src_index`, "
                 "`dst_pos_index` and `dst_neg_index` of the batch to distinguish positive from negative samples."
             )
+        if edge_label.is_complex():
+            raise InputError(f"Expected edge_label as real numbers beside negatives, got {edge_label.dtype}.")
         if n > 0 and edge_label.min() == 0:
             edge_label = edge_label + 1  # 0 now denotes negatives
     return EdgeSamplerInput(input_id, row, col, edge_label, edge_label_time, edge_type)
@@ -242,13 +244,19 @@ def as_time(name: str, given: object, n: int) -> Tensor | None:
     """
     if given is None:
         return None
-    time = as_tensor(name, given)
+    time = _column(name, given)
     if tuple(time.shape) not in ((n,), (n, 2)) or time.dtype == torch.bool or time.is_complex():
         raise InputError(
             f"Expected {name} as a tensor of integers or floats of shape [{n}], or [{n}, 2] for start and end, got "
             f"{time.dtype} of shape {list(time.shape)}."
         )
     return time
+
+
+def _column(name: str, given: object) -> Tensor:
+    """Return values of seeds as a tensor that can be indexed: torch does not index unsigned ones."""
+    values = as_tensor(name, given)
+    return values.long() if values.dtype in (torch.uint16, torch.uint32, torch.uint64) else values
 
 
 def _split_type(data: PyGData, input_nodes: InputNodes) -> tuple[NodeType | None, object]:

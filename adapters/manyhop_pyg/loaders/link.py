@@ -252,15 +252,16 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
 
     def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
         triplets = self.neg_sampling is not None and self.neg_sampling.is_triplet()
+        metadata = self._metadata(out, 5 if triplets else 4, needs_ids=self.distributed)
         if isinstance(self.input_data, TypedEdgeInput):
-            stores = [(about, batch[edge_type]._mapping) for edge_type, about in out.metadata[1].items()]
+            stores = [(about, batch[edge_type]._mapping) for edge_type, about in metadata[1].items()]
             return [_label_edges(about, into, into, into, triplets=triplets) for about, into in stores]
         if isinstance(out, SamplerOutput):
             src = dst = edges = batch._store
         else:
             edges = batch[self.input_data.input_type]
             src, dst = (batch[edges._key[0]], batch[edges._key[-1]]) if triplets else (edges, edges)
-        return [_label_edges(out.metadata, src._mapping, dst._mapping, edges._mapping, triplets=triplets)]
+        return [_label_edges(metadata, src._mapping, dst._mapping, edges._mapping, triplets=triplets)]
 
 
 def _label_edges(

@@ -36,7 +36,19 @@ from manyhop_pyg.loaders.inputs import input_of
 from manyhop_pyg.loaders.options import CoreControl, LoaderOptions, check_device, find_device, load_positions, of_ranks
 from manyhop_pyg.loaders.ranks import LoaderFacts, check_sharded, make_lockstep, sharded_store
 from manyhop_pyg.samplers.output import contents_of, prepare
-from manyhop_pyg.typing import Attributes, Batch, Bounds, Inputs, Positions, PyGData, Sample, StoreSize, Transform
+from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput
+from manyhop_pyg.typing import (
+    Attributes,
+    Batch,
+    Bounds,
+    Inputs,
+    Metadata,
+    Positions,
+    PyGData,
+    Sample,
+    StoreSize,
+    Transform,
+)
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
@@ -261,6 +273,26 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         """
         raise NotImplementedError
 
+    def _metadata(self, out: Sample, count: int, *, needs_ids: bool) -> Metadata:
+        """Return the ``metadata`` of a sample: at least ``count`` entries, or 3 of seeds of several types.
+
+        Raises:
+            InputError: a sampler or the user's function has made something else of it.
+        """
+        found = out.metadata
+        typed = isinstance(self.input_data, TypedNodeInput | TypedEdgeInput)
+        if not isinstance(found, tuple | list) or len(found) < (3 if typed else count):
+            raise InputError(
+                f"Expected metadata of a sample for {type(self).__name__} as a tuple of {3 if typed else count} "
+                f"entries, got {found!r}. Sample with the sampler of this loader."
+            )
+        if needs_ids and found[0] is None:
+            raise InputError(
+                "Expected a sample with an input_id for each seed, got None. Pass "
+                "NodeSamplerInput(input_id=torch.arange(len(node)), node=node) to the sampler."
+            )
+        return found
+
     def collate_fn(self, index: Positions) -> Sample | Batch:
         """Sample around the inputs at positions ``index``; joins features, too, if ``filter_per_worker``."""
         start = time.perf_counter()
@@ -291,9 +323,9 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
     def inputs_at(self, index: Positions) -> Inputs:
         """Return the sampler's inputs at positions ``index``."""
         given = self.input_data
-        if not self._own_order or not isinstance(index, torch.Tensor):
+        if not self._own_order or current_batch() is None or not isinstance(index, torch.Tensor):
             return given[positions(index, self._num_items)]
-        if type(given) is NodeSamplerInput and current_batch() is not None:
+        if type(given) is NodeSamplerInput:
             return input_of(NodeSamplerInput, columns_of_nodes(given, index))
         return given[index]
 

@@ -188,7 +188,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         return sampling.begin_nodes(self.node_sampler, inputs, keys)
 
     def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
-        input_id, seed_time, *sizes = out.metadata
+        input_id, seed_time, *sizes = self._metadata(out, 2, needs_ids=True)
         if not sizes:
             store = batch._store if isinstance(out, SamplerOutput) else batch[self.input_data.input_type]
             return [_label_seeds(store._mapping, input_id, seed_time)]

@@ -23,7 +23,7 @@ from manyhop.files.saved_tensors import load_safely
 from manyhop.graph import HOMOGENEOUS_EDGE
 from manyhop.graph.build import check_ids
 from manyhop.graph.metis import metis_parts
-from manyhop_pyg.data.convert import plain
+from manyhop_pyg.data.convert import edge_list, plain
 from manyhop_pyg.loaders.node import NodeLoader
 from manyhop_pyg.loaders.options import keeps_arguments
 from manyhop_pyg.samplers.neighbor import NeighborSampler
@@ -67,13 +67,13 @@ class NodeSetLoader(NodeLoader):
 
 
 def check_data(data: object) -> Data:
-    """Return data with ``edge_index``.
-
-    Raises:
-        InputError: anything else.
-    """
+    """Return data with ``edge_index``; raise InputError for anything else."""
     if not isinstance(data, Data) or not isinstance(data.edge_index, torch.Tensor):
         raise InputError(f"Expected Data with an edge_index, got {type(data).__name__} without. Convert it.")
+    edges = edge_list(data.edge_index)
+    if edges.dtype != data.edge_index.dtype or data.edge_index.is_neg():  # torch's operators need not know these
+        data = copy.copy(data)
+        data.edge_index = edges
     return data
 
 

@@ -12,6 +12,7 @@ from torch_geometric.data import Data, FeatureStore, GraphStore
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, SamplerOutput
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 
+from manyhop.arguments import as_ids
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE
 from manyhop_pyg.samplers.neighbor import NeighborSampler
@@ -103,7 +104,7 @@ class BidirectionalNeighborSampler(_PyGs):  # type: ignore[misc]  # PyG is untyp
     def _sample(self, seed: Tensor, seed_time: Tensor | None = None, **kwargs: object) -> SamplerOutput:
         if seed_time is not None or kwargs:
             raise InputError(f"Expected seed only, got also {['seed_time', *kwargs]}. Leave them out.")
-        seeds = seed.to(torch.int64)
+        seeds = as_ids("seed nodes", seed).long()
         trees = torch.arange(len(seeds)) if self.disjoint else torch.zeros_like(seeds)
         if not self.disjoint and len(torch.unique(seeds)) < len(seeds):
             raise InputError("Expected each seed node once in a batch, got duplicates. Pass disjoint=True.")

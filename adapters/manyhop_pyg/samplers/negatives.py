@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
-from manyhop.arguments import integer
+from manyhop.arguments import as_tensor, check_no_mask, integer
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
+from manyhop.system.arrays import describe
 
 Destinations: TypeAlias = Tensor | Callable[[Tensor, Tensor], Tensor] | Literal["in_batch"]
 
@@ -42,14 +43,12 @@ class GivenNegatives(NegativeSampling):  # type: ignore[misc]  # PyG is untyped
 
     def __init__(self, dst: Destinations, amount: int | None = None) -> None:
         if isinstance(dst, Tensor):
-            dst = dst.view(-1, 1) if dst.dim() == 1 else dst
-            if dst.dim() != 2 or dst.dtype == torch.bool or dst.is_floating_point() or dst.is_complex():
-                raise InputError(
-                    f"Expected negatives as integers of shape [num_seeds, amount], got {dst.dtype} {list(dst.shape)}."
-                )
+            dst = _integers("negatives", dst.view(-1, 1) if dst.dim() == 1 else dst)
+            if dst.dim() != 2:
+                raise InputError(f"Expected negatives of shape [num_seeds, amount], got {list(dst.shape)}.")
             if amount is not None and amount != dst.size(1):
                 raise InputError(f"Expected amount={dst.size(1)}, the width of dst, got {amount}: leave it out.")
-            amount, dst = dst.size(1), dst.long()
+            amount = dst.size(1)
         elif callable(dst):
             if amount is None:
                 raise InputError("Expected the amount of negatives per seed edge that the function returns, got None.")
@@ -75,10 +74,7 @@ class GivenNegatives(NegativeSampling):  # type: ignore[misc]  # PyG is untyped
             return None
         if callable(self.dst):
             found = self.dst(*(ids.to(device, torch.int64) for ids in (index.row, index.col)))
-            if not isinstance(found, Tensor) or found.is_floating_point() or found.dtype == torch.bool:
-                got = f"{found.dtype}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
-                raise InputError(f"Expected the function of negatives to return a tensor of integers, got {got}.")
-            return found.long()
+            return _integers("the result of the function of negatives", found)
         if not isinstance(index, EdgeInput):
             raise not_by_position()
         return index.neg_dst
@@ -91,6 +87,15 @@ class GivenNegatives(NegativeSampling):  # type: ignore[misc]  # PyG is untyped
             1, amount + 1, device=dst_index.device
         )
         return dst_index[step % max(n, 1)]
+
+
+def _integers(name: str, given: object) -> Tensor:
+    """Return ids of any shape as int64; raise InputError for a mask, or for other numbers."""
+    ids = as_tensor(name, given)
+    check_no_mask(name, ids)
+    if ids.is_floating_point() or ids.is_complex():
+        raise InputError(f"Expected {name} as integers of shape [num_seeds, amount], got {describe(ids)}.")
+    return ids.long()
 
 
 def not_by_position() -> InputError:

@@ -43,8 +43,8 @@ class SeedRequests:
         time_min: dict[NodeType, Tensor] = {}
         for name, ids in given.items():
             node_type = self._topology.node_type(name)
-            # a call costs more than a look
-            seeds[node_type] = ids if ids.dtype == torch.int64 else as_ids("seed nodes", ids).long()
+            checked = type(ids) is Tensor and ids.dtype == torch.int64 and current_batch() is not None  # by a loader
+            seeds[node_type] = ids if checked else as_ids("seed nodes", ids).long()
             if not self._is_temporal and not times:  # the usual case, quickly
                 continue
             latest, earliest = self._seed_time(node_type, seeds[node_type], times.get(name))

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
-from manyhop.arguments import integer
+from manyhop.arguments import as_ids, as_tensor, integer
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, Graph, NodeType, without_edges
 from manyhop.sampling import EdgeSampler, SampledEdges, SampledSubgraph
@@ -92,9 +92,10 @@ class SeedEdges(Generic[EngineT]):
         if n is not None and n.is_triplet() and src_weight is not None:
             _warn_of_src_weight()
             src_weight = None
-        for name, weight in (("src_weight", src_weight), ("dst_weight", dst_weight)):
-            if not isinstance(weight, Tensor | None):
-                raise InputError(f"Expected {name} of negatives as a tensor [num_nodes], got {type(weight).__name__}.")
+        src_weight, dst_weight = (
+            None if weight is None else as_tensor(f"{name} of negatives", weight)
+            for name, weight in (("src_weight", src_weight), ("dst_weight", dst_weight))
+        )
         return call(graph, edge_type, negatives=negatives, src_weight=src_weight, dst_weight=dst_weight)
 
     def _seed_graph(self, edge_type: EdgeType, *, exclude_true: bool) -> Graph:
@@ -275,10 +276,7 @@ class OneEdgePerNode(Sampler[int]):
     """
 
     def __init__(self, nodes: Tensor, seed: int = 0) -> None:
-        if not isinstance(nodes, Tensor) or nodes.dim() != 1 or nodes.is_floating_point() or nodes.dtype == torch.bool:
-            got = f"{nodes.dtype} {list(nodes.shape)}" if isinstance(nodes, Tensor) else f"a {type(nodes).__name__}"
-            raise InputError(f"Expected nodes as integers of shape [num_seeds], got {got}. Pass edge_label_index[0].")
-        ids, order = torch.sort(nodes.cpu(), stable=True)
+        ids, order = torch.sort(as_ids("nodes", nodes).cpu(), stable=True)
         _, counts = torch.unique_consecutive(ids, return_counts=True)
         self._order, self._counts = order.numpy(), counts.numpy()
         self._seed = integer("seed", seed)

@@ -10,7 +10,7 @@ import torch
 import torch_geometric.nn
 from torch import Tensor
 
-from manyhop.arguments import integer
+from manyhop.arguments import as_ids, integer
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, EdgeType, NodeType, build_graph
 from manyhop.graph.build import check_ids
@@ -99,7 +99,7 @@ class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is unt
 
     def sample(self, batch: list[int] | Tensor) -> Windows:
         """Return positive and negative samples around nodes, on the device of the embedding."""
-        return super().sample(torch.as_tensor(batch).to(self._device()))  # type: ignore[no-any-return]
+        return super().sample(as_ids("batch", batch).to(self._device()))  # type: ignore[no-any-return]
 
     def pos_sample(self, batch: Tensor) -> Tensor:
         """Return the windows of walks, ``[num_windows * walks_per_node * batch_size, context_size] int64``.
@@ -110,7 +110,7 @@ class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is unt
         Raises:
             InputError: nodes that there are not.
         """
-        start = batch.repeat(self.walks_per_node)
+        start = as_ids("batch", batch).repeat(self.walks_per_node)
         walks = self._walker().sample(WalkRequest(key=next_key(), start=start)).node
         last = (walks >= 0).sum(1, keepdim=True) - 1
         walks = torch.where(walks < 0, walks.gather(1, last), walks)
@@ -126,7 +126,7 @@ class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is unt
         num_nodes = (self.num_nodes,) * self.walk_length
         if self._negatives.num_nodes != num_nodes:
             self._negatives = NegativeWalker(num_nodes)
-        start = batch.repeat(self.walks_per_node * self.num_negative_samples)
+        start = as_ids("batch", batch).repeat(self.walks_per_node * self.num_negative_samples)
         return _windows(self._negatives.sample(WalkRequest(key=next_key(), start=start)), self.context_size)
 
     def _walker(self) -> Walker:
@@ -218,7 +218,7 @@ class MetaPath2Vec(torch_geometric.nn.MetaPath2Vec):  # type: ignore[misc]
         return WalkLoader(WalkSource(num_starts, self._sample, self._facts, self._device), **kwargs)
 
     def _sample(self, batch: list[int] | Tensor) -> Windows:
-        return super()._sample(torch.as_tensor(batch).to(self._device()))  # type: ignore[no-any-return]
+        return super()._sample(as_ids("batch", batch).to(self._device()))  # type: ignore[no-any-return]
 
     def _pos_sample(self, batch: Tensor) -> Tensor:
         start = batch.repeat(self.walks_per_node)
