@@ -21,6 +21,8 @@ def test_training_and_loaders_made_anew(options):
     assert (again.seed, again.batch_size, again.drop_last, len(again)) == (4, 16, *(loader.drop_last, len(loader)))
     assert [flat(batch) for batch in again] == [flat(batch) for batch in loader]
 
+    assert all(vars(loader)[k] == vars(again)[k] for k in ("placement", "output", "pad", "worker_init_fn"))
+
     class Net(lightning.LightningModule):
         def __init__(self):
             super().__init__()
@@ -37,3 +39,12 @@ def test_training_and_loaders_made_anew(options):
     metrics = fit(Net(), loader)
     assert loader.epoch == 2
     assert [epoch["manyhop/batches"] for epoch in metrics] == [len(loader)] * 2
+
+
+def test_ranks_options_of_loaders_made_anew():
+    from pytorch_lightning.utilities.data import _update_dataloader
+
+    loader = DataLoader(graph(), torch.arange(90), sampler(), batch_size=16, use_ddp=True, ddp_seed=3, rank_timeout=50)
+    again = _update_dataloader(loader, loader.sampler)
+    assert (again.use_ddp, again.ddp_seed, again.seed, again.rank_timeout) == (True, 3, 3, 50.0)
+    assert [flat(batch) for batch in again] == [flat(batch) for batch in loader]

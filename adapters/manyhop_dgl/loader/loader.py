@@ -195,6 +195,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         options.check_device(self.device)
         check_engine(engine, self.device, kwargs)
         self._mode, self.engine = options.mode, engine
+        self.__dict__["placement"] = placement  # for Lightning; the property of this name has what was decided
         self.output, self.pad = output, pad
         self.padding: Padding | None
         self.ddp_seed, self.shuffle = ddp_seed, shuffle
@@ -206,7 +207,8 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         self.other_storages: dict[str, object] = {}
         if use_prefetch_thread and not kwargs.get("num_workers"):
             kwargs["num_workers"] = 1
-        worker_init_fn = WorkerInit(kwargs.pop("worker_init_fn", None))
+        worker_init_fn = kwargs.pop("worker_init_fn", None)
+        worker_init_fn = worker_init_fn if isinstance(worker_init_fn, WorkerInit) else WorkerInit(worker_init_fn)
         own_order = isinstance(seeds, Seeds)
         torch.utils.data.DataLoader.__init__(
             self,

@@ -61,7 +61,7 @@ class LoaderOptions:
             if getattr(self, name) is not None:
                 flag(name, getattr(self, name))
         integer(self.ddp_seed, "ddp_seed")
-        if self.use_ddp and self.seed is not None and self.ddp_seed != 0:
+        if self.use_ddp and self.seed is not None and self.ddp_seed not in (0, self.seed):
             raise InputError(
                 f"Expected either seed or ddp_seed with use_ddp=True, where they are the same, got {self.seed!r} and "
                 f"{self.ddp_seed!r}. Pass one."

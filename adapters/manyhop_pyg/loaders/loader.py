@@ -94,6 +94,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         check_device(options.device, options.placement)
         check_pad(options.pad, self.seed_sampler()[0], self.data)
         self.device, self._mode, self.pad = options.device, options.placement, options.pad
+        self.__dict__["placement"] = options.placement  # for Lightning; the property of this name has what was decided
         callables(transform=self.transform, transform_sampler_output=self.transform_sampler_output)
         self._infers_filter = options.filter_per_worker is None
         self.filter_per_worker = (
@@ -291,7 +292,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
                 "Expected a sample with an input_id for each seed, got None. Pass "
                 "NodeSamplerInput(input_id=torch.arange(len(node)), node=node) to the sampler."
             )
-        return found
+        return tuple(found)
 
     def collate_fn(self, index: Positions) -> Sample | Batch:
         """Sample around the inputs at positions ``index``; joins features, too, if ``filter_per_worker``."""

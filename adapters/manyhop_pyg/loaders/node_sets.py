@@ -66,7 +66,7 @@ class NodeSetLoader(NodeLoader):
         return [into]
 
 
-def check_data(data: object) -> Data:
+def check_data(data: Data) -> Data:
     """Return data with ``edge_index``; raise InputError for anything else."""
     if not isinstance(data, Data) or not isinstance(data.edge_index, torch.Tensor):
         raise InputError(f"Expected Data with an edge_index, got {type(data).__name__} without. Convert it.")
