@@ -39,7 +39,6 @@ from manyhop_graphbolt.pipes import functional_datapipe
 from manyhop_graphbolt.stages.features import FeatureFetcher
 from manyhop_graphbolt.stages.functional import (
     add_reverse_edges,
-    add_reverse_edges_2,
     compact_csc_format,
     exclude_seed_edges,
     expand_indptr,
@@ -111,7 +110,6 @@ __all__ = [
     "TorchBasedFeatureStore",
     "UniformNegativeSampler",
     "add_reverse_edges",
-    "add_reverse_edges_2",
     "compact_csc_format",
     "cpu_cached_feature",
     "etype_str_to_tuple",

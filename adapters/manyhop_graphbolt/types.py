@@ -17,10 +17,6 @@ Nodes: TypeAlias = Tensor | dict[str, Tensor]
 """A tensor, by node type or edge type: ids ``[n]``, pairs of ids ``[n, 2]``, times, labels, ..."""
 Fanout: TypeAlias = int | Sequence[int] | Tensor
 """Edges per node of one layer: of all types together, or ``[num_edge_types]``."""
-Pairs: TypeAlias = tuple[Tensor, Tensor]
-"""Sources and destinations, ``[n]`` each."""
-Links: TypeAlias = Pairs | dict[str, Pairs]
-"""Pairs, by edge type."""
 Features: TypeAlias = dict[Any, Tensor]
 """Feature name, or ``(type, feature name)`` -> rows ``[n, ...]``."""
 

@@ -72,36 +72,24 @@ def test_items_become_minibatches():
     assert first.key == (5, 0, 0)
     assert [batch.key for batch in sampler] == [(5, 1, b) for b in range(3)]
     old = gb.ItemSampler(gb.ItemSet((pairs, labels), names=("node_pairs", "labels")), 4)
-    src, dst = next(iter(old)).node_pairs
-    assert torch.equal(torch.stack([src, dst], 1), pairs[:4])
+    assert torch.equal(next(iter(old)).seeds, pairs[:4])
     assert torch.equal(next(iter(gb.ItemSampler(gb.ItemSet(5, names="seed_nodes"), 4))).seed_nodes, torch.arange(4))
 
 
 def test_several_types_become_dictionaries():
     items = gb.HeteroItemSet(
         {
-            "user:likes:item": gb.ItemSet(
-                (torch.arange(6).view(-1, 2), torch.arange(3)), names=("node_pairs", "labels")
-            ),
-            "user:knows:user": gb.ItemSet(
-                (torch.arange(8).view(-1, 2), torch.arange(4)), names=("node_pairs", "labels")
-            ),
+            "user:likes:item": gb.ItemSet((torch.arange(6).view(-1, 2), torch.arange(3)), names=("seeds", "labels")),
+            "user:knows:user": gb.ItemSet((torch.arange(8).view(-1, 2), torch.arange(4)), names=("seeds", "labels")),
         }
     )
     first, second = list(gb.ItemSampler(items, 4))
-    assert list(first.node_pairs) == list(first.labels) == ["user:likes:item", "user:knows:user"]
-    assert first.node_pairs["user:knows:user"][1].tolist() == [1]
+    assert list(first.seeds) == list(first.labels) == ["user:likes:item", "user:knows:user"]
+    assert first.seeds["user:knows:user"].tolist() == [[0, 1]]
     assert list(second.labels) == ["user:knows:user"]
     shuffled = gb.ItemSampler(items, 3, shuffle=True, seed=2)
     seen = [sum(len(labels) for labels in batch.labels.values()) for batch in shuffled]
     assert seen == [3, 3, 1]
-
-
-def test_node_pairs_have_two_ends():
-    for shape in ((4,), (4, 3)):
-        items = gb.ItemSet(torch.zeros(shape, dtype=torch.int64), names="node_pairs")
-        with pytest.raises(InputError, match=r"node_pairs of shape \[n, 2\], got \[2"):
-            next(iter(gb.ItemSampler(items, 2)))
 
 
 def test_names_that_nobody_knows():

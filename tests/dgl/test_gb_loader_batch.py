@@ -27,7 +27,7 @@ def nodes(**kwargs):
 
 
 def links():
-    pipe = batches("node_pairs", torch.arange(80).view(40, 2) % 60, batch_size=15, seed=5).copy_to("cpu")
+    pipe = batches("seeds", torch.arange(80).view(40, 2) % 60, batch_size=15, seed=5).copy_to("cpu")
     pipe = pipe.sample_uniform_negative(GRAPH, 2).sample_neighbor(GRAPH, [3, 2]).exclude_seed_edges()
     return pipe.fetch_feature(STORE, ["x"]).transform(noted)
 
@@ -39,8 +39,8 @@ def typed():
 
 
 def given(minibatch):
-    """The seeds of a minibatch, as a user has them."""
-    return minibatch.seeds if minibatch.node_pairs is None else torch.stack(minibatch.node_pairs, dim=1)
+    """The seeds of a minibatch, as a user has them: without negatives."""
+    return minibatch.seeds if minibatch.indexes is None else minibatch.seeds[minibatch.labels == 1]
 
 
 def plain(minibatch):
@@ -49,8 +49,8 @@ def plain(minibatch):
         [str(getattr(layer, name)) for name in ("sampled_csc", "original_edge_ids", "original_row_node_ids")]
         for layer in minibatch.sampled_subgraphs
     ]
-    rest = [str(getattr(minibatch, name)) for name in ("input_nodes", "node_features", "compacted_node_pairs")]
-    return minibatch.key, minibatch.noted, str(minibatch.seeds), str(minibatch.negative_dsts), layers, rest
+    rest = [str(getattr(minibatch, name)) for name in ("input_nodes", "node_features", "compacted_seeds")]
+    return minibatch.key, minibatch.noted, str(minibatch.seeds), layers, rest
 
 
 @pytest.mark.parametrize("chain", [nodes, links, typed])

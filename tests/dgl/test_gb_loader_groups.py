@@ -51,13 +51,13 @@ def noted(minibatch):
 
 def links(items=None):
     items = torch.arange(160).view(80, 2) % 60 if items is None else items
-    pipe = batches("node_pairs", items, batch_size=5, seed=3).copy_to("cuda").transform(noted)
+    pipe = batches("seeds", items, batch_size=5, seed=3).copy_to("cuda").transform(noted)
     return pipe.sample_uniform_negative(GRAPH, 2).sample_neighbor(GRAPH, [3, 2]).exclude_seed_edges().transform(noted)
 
 
 def plain(minibatch):
     layers = [layer.original_edge_ids.tolist() for layer in minibatch.sampled_subgraphs]
-    return minibatch.key, minibatch.negative_dsts.tolist(), minibatch.input_nodes.tolist(), layers
+    return minibatch.key, minibatch.seeds.tolist(), minibatch.input_nodes.tolist(), layers
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -235,7 +235,7 @@ def test_groups_after_a_pipe_of_the_user(sizes, num_workers):
 def test_minibatches_without_nodes_compile_gathers(sizes, of_links):
     features = store(torch.ones(60, 5))
     if of_links:
-        pipe = batches("node_pairs", torch.arange(80).view(40, 2) % 60, batch_size=5).copy_to("cuda")
+        pipe = batches("seeds", torch.arange(80).view(40, 2) % 60, batch_size=5).copy_to("cuda")
         pipe = pipe.sample_uniform_negative(GRAPH, 2).sample_neighbor(GRAPH, [3, 2]).exclude_seed_edges()
         pipe = pipe.fetch_feature(features, node_feature_keys=["feat"])
     else:

@@ -59,7 +59,7 @@ def same(minibatch):
 
 
 def test_statistics_of_links():
-    links = batches("node_pairs", GRAPH.edges[:, :40].T.contiguous(), batch_size=5, seed=3)
+    links = batches("seeds", GRAPH.edges[:, :40].T.contiguous(), batch_size=5, seed=3)
     pipe = links.sample_uniform_negative(GRAPH, 2).sample_neighbor(GRAPH, [3])
     loader = gb.DataLoader(pipe.fetch_feature(FEATURES, node_feature_keys=["feat"]), num_workers=1)
     nodes = sum(minibatch.input_nodes.numel() for minibatch in loader)

@@ -1,4 +1,4 @@
-"""MiniBatch: its two sets of names, what is moved, blocks and pairs."""
+"""MiniBatch: its names, what is moved, blocks and pairs."""
 
 import pytest
 import torch
@@ -16,9 +16,21 @@ def test_seed_nodes_and_seeds_are_two_names():
     assert gb.MiniBatch(seeds={"user": nodes}).seed_nodes == {"user": nodes}
     assert gb.MiniBatch(seeds={"user:follows:user": torch.tensor([[3, 1]])}).seed_nodes is None
     assert gb.MiniBatch().seeds is None
-    both = gb.MiniBatch(seeds=nodes, seed_nodes=nodes + 1)
-    assert torch.equal(both.seeds, nodes)
-    assert torch.equal(both.seed_nodes, nodes + 1)
+    minibatch = gb.MiniBatch()
+    minibatch.seed_nodes = nodes
+    assert minibatch.seeds is nodes
+
+
+@pytest.mark.parametrize("name", ["node_pairs", "negative_srcs", "compacted_negative_dsts", "positive_node_pairs"])
+def test_names_of_pairs_in_dgl_2_1(name):
+    with pytest.raises(AttributeError, match=f"{name} is not part of manyhop's GraphBolt. Use .*seeds"):
+        getattr(gb.MiniBatch(), name)
+
+
+def test_given_negatives_under_a_name_of_dgl_2_1():
+    items = gb.ItemSet((torch.arange(8).view(4, 2), torch.arange(4)), names=("node_pairs", "negative_dsts"))
+    with pytest.raises(InputError, match=r"negative_dsts is not part of manyhop's GraphBolt\. Use seeds with labels"):
+        next(iter(gb.ItemSampler(items, 2)))
 
 
 def test_nothing_is_there_at_first():
@@ -26,7 +38,6 @@ def test_nothing_is_there_at_first():
     assert minibatch.num_layers() == 0
     assert minibatch.blocks is None
     assert minibatch.node_ids() is None
-    assert minibatch.negative_node_pairs is None
     assert minibatch.node_pairs_with_labels is None
     assert minibatch.key is None
 
@@ -35,23 +46,18 @@ def test_repr_shows_what_it_has_and_what_users_add():
     minibatch = gb.MiniBatch(seed_nodes=torch.tensor([3, 1]))
     minibatch.timestamp = torch.tensor([7, 7])
     text = repr(minibatch)
-    assert text.startswith("MiniBatch(seed_nodes=tensor([3, 1]),\n          seeds=None,\n          node_pairs=None")
+    assert text.startswith("MiniBatch(labels=None,\n          seeds=tensor([3, 1]),\n          indexes=None")
     assert "timestamp=tensor([7, 7])" in text
     assert "key" not in text
 
 
-def test_to_moves_what_a_model_reads():
-    meta = torch.device("meta")
+def test_to_moves_all_tensors():
     two = torch.tensor([0, 1])
-    of_nodes = gb.MiniBatch(seed_nodes=two, labels=two, input_nodes=two, node_features={"x": two}).to(meta)
-    assert of_nodes.labels.device == of_nodes.node_features["x"].device == meta
-    assert of_nodes.seed_nodes.device == of_nodes.input_nodes.device == torch.device("cpu")
-    assert gb.MiniBatch(seed_nodes=two).to(meta).seed_nodes.device == meta  # there is nothing else
-    links = gb.MiniBatch(node_pairs=(two, two), compacted_node_pairs=(two, two), compacted_negative_dsts=two).to(meta)
-    assert links.compacted_node_pairs[1].device == links.compacted_negative_dsts.device == meta
-    assert links.node_pairs[0].device == torch.device("cpu")
-    newer = gb.MiniBatch(seeds=two, input_nodes=two).to(meta)
-    assert newer.seeds.device == newer.input_nodes.device == newer.seed_nodes.device == meta
+    minibatch = gb.MiniBatch(seeds=two, labels=two, input_nodes=two, node_features={"x": two})
+    minibatch.timestamp = two
+    minibatch.to("meta")
+    tensors = (minibatch.seeds, minibatch.labels, minibatch.input_nodes, minibatch.node_features["x"])
+    assert {tensor.device.type for tensor in (*tensors, minibatch.timestamp)} == {"meta"}
 
 
 def test_to_moves_layers_and_each_tensor_once():
@@ -70,43 +76,12 @@ def test_key_stays_what_it_is():
     assert minibatch.to("cpu").key == (5, 0, 0)
 
 
-def test_negative_pairs_are_completed_by_the_positive_ends():
-    pairs, srcs, dsts = (torch.tensor([0, 1]), torch.tensor([2, 3])), torch.tensor([[4, 5], [6, 7]]), None
-    by_src = gb.MiniBatch(compacted_node_pairs=pairs, compacted_negative_srcs=srcs)
-    assert [end.tolist() for end in by_src.negative_node_pairs] == [[[4, 5], [6, 7]], [[2, 2], [3, 3]]]
-    by_dst = gb.MiniBatch(compacted_node_pairs=pairs, compacted_negative_dsts=srcs)
-    assert [end.tolist() for end in by_dst.negative_node_pairs] == [[[0, 0], [1, 1]], [[4, 5], [6, 7]]]
-    both = gb.MiniBatch(compacted_node_pairs=pairs, compacted_negative_srcs=srcs, compacted_negative_dsts=srcs + 1)
-    assert [end.tolist() for end in both.negative_node_pairs] == [[[4, 5], [6, 7]], [[5, 6], [7, 8]]]
-    assert dsts is None
-
-
-def test_pairs_with_labels():
-    pairs = (torch.tensor([0, 1]), torch.tensor([2, 3]))
-    minibatch = gb.MiniBatch(compacted_node_pairs=pairs, compacted_negative_dsts=torch.tensor([[4], [5]]))
-    (src, dst), labels = minibatch.node_pairs_with_labels
-    assert (src.tolist(), dst.tolist()) == ([0, 1, 0, 1], [2, 3, 4, 5])
-    assert labels.tolist() == [1.0, 1.0, 0.0, 0.0]
-    assert labels.dtype == torch.float32
-    name = "user:follows:user"
-    hetero = gb.MiniBatch(
-        compacted_node_pairs={name: pairs}, compacted_negative_dsts={name: torch.tensor([[4], [5]])}
-    ).node_pairs_with_labels
-    assert hetero[0][name][1].tolist() == [2, 3, 4, 5]
-    assert hetero[1][name].tolist() == [1, 1, 0, 0]
-    labelled = gb.MiniBatch(compacted_node_pairs=pairs, labels=torch.tensor([7, 8]))
-    assert labelled.node_pairs_with_labels == (pairs, labelled.labels)
-    assert gb.MiniBatch(labels=torch.tensor([7, 8])).node_pairs_with_labels is None
-
-
 def test_pairs_with_labels_of_seeds():
     seeds, marks = torch.tensor([[0, 2], [1, 3]]), torch.tensor([1, 0])
     classes = gb.MiniBatch(compacted_seeds=seeds, labels=marks)
     (src, dst), labels = classes.node_pairs_with_labels
     assert (src.tolist(), dst.tolist(), labels.tolist()) == ([0, 1], [2, 3], [1, 0])
     assert labels.dtype == torch.int64  # classes of edges stay as they are
-    links = gb.MiniBatch(compacted_seeds=seeds, labels=marks, indexes=torch.tensor([0, 0]))
-    assert links.node_pairs_with_labels[1].dtype == torch.float32
     name = "user:follows:user"
     pairs, labels = gb.MiniBatch(compacted_seeds={name: seeds}, labels={name: marks}).node_pairs_with_labels
     assert [end.tolist() for end in pairs[name]] == [[0, 1], [2, 3]]

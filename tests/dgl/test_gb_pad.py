@@ -46,13 +46,9 @@ def typed_by_type():
     return typed([torch.tensor([2, 3, 2]), torch.tensor([1, 2, 3])])
 
 
-def links(name="seeds"):
-    pipe = batches(name, torch.arange(80).view(40, 2) % 60, batch_size=15, seed=5).copy_to("cpu")
+def links():
+    pipe = batches("seeds", torch.arange(80).view(40, 2) % 60, batch_size=15, seed=5).copy_to("cpu")
     return pipe.sample_uniform_negative(GRAPH, 2).sample_neighbor(GRAPH, [3, 2]).fetch_feature(STORE, ["x"], ["w"])
-
-
-def pairs():
-    return links("node_pairs")
 
 
 def typed_links():
@@ -117,24 +113,17 @@ def check_rows(plain, padded, mask):
 def check_seeds(plain, padded):
     last, own = padded.sampled_subgraphs[-1], plain.sampled_subgraphs[-1]
     for t, mask in parts(padded.seed_mask).items():
-        for name in ("seeds", "labels", "indexes", "negative_dsts"):
+        for name in ("seeds", "labels", "indexes"):
             if getattr(plain, name) is not None:
                 check_rows(of_type(getattr(plain, name), t), of_type(getattr(padded, name), t), mask)
-        for name in ("compacted_seeds", "compacted_node_pairs", "compacted_negative_dsts"):
-            if getattr(plain, name) is None:
-                continue
-            mine, theirs = of_type(getattr(padded, name), t), of_type(getattr(plain, name), t)
-            ends = t.split(":") if t is not None and ":" in t else (t, t)
-            ends = ends if t == "user:user:item" else (ends[0], ends[-1])
-            mine, theirs = (list(zip(v, ends, strict=True)) if isinstance(v, tuple) else v for v in (mine, theirs))
-            if not isinstance(mine, list):
-                both = [(v.unbind(1) if v.dim() == 2 and "neg" not in name else (v,)) for v in (mine, theirs)]
-                mine, theirs = (list(zip(v, ends, strict=False)) for v in both)
-            for (one, kind), (other, _) in zip(mine, theirs, strict=True):
-                ids, masks = of_type(last.original_column_node_ids, kind), of_type(last.row_mask, kind)
-                assert torch.equal(ids[one[mask]], of_type(own.original_column_node_ids, kind)[other])
-                assert masks[one[mask]].all()
-                assert not masks[one[~mask]].any()
+        ends = t.split(":") if t is not None and ":" in t else (t, t)
+        both = [of_type(minibatch.compacted_seeds, t) for minibatch in (padded, plain)]
+        mine, theirs = (places.unbind(1) if places.dim() == 2 else (places,) for places in both)
+        for one, other, kind in zip(mine, theirs, (ends[0], ends[-1]), strict=False):
+            ids, masks = of_type(last.original_column_node_ids, kind), of_type(last.row_mask, kind)
+            assert torch.equal(ids[one[mask]], of_type(own.original_column_node_ids, kind)[other])
+            assert masks[one[mask]].all()
+            assert not masks[one[~mask]].any()
 
 
 def links_left_out(leave_out=True, deduplicate=True):
@@ -227,7 +216,6 @@ CHAINS = [
     typed,
     typed_by_type,
     links,
-    pairs,
     typed_links,
     *LEFT_OUT[:2],
     *BY_LAYERS,

@@ -267,23 +267,17 @@ def test_masks_go_together_with_times():
         next(iter(pipe))
 
 
-@pytest.mark.parametrize("name", ["seeds", "node_pairs"])
-def test_times_of_links_go_to_both_ends_and_to_negatives(name):
+def test_times_of_links_go_to_both_ends_and_to_negatives():
     graph, times = temporal_graph(), torch.tensor([100, 250, 30])
     pairs = torch.tensor([[3, 5], [5, 9], [3, 1]])
     (minibatch,) = (
-        batches((name, "timestamp"), (pairs, times))
+        batches(("seeds", "timestamp"), (pairs, times))
         .sample_uniform_negative(graph, 2)
         .temporal_sample_neighbor(graph, [-1], edge_timestamp_attr_name="time")
     )
     (layer,) = minibatch.sampled_subgraphs
-    if name == "seeds":
-        nodes, place = minibatch.seeds, minibatch.compacted_seeds
-        of_pair = minibatch.indexes[:, None].expand(-1, 2)
-    else:
-        nodes = torch.cat([*minibatch.node_pairs, minibatch.negative_dsts.view(-1)])
-        place = torch.cat([*minibatch.compacted_node_pairs, minibatch.compacted_negative_dsts.view(-1)])
-        of_pair = torch.cat([torch.arange(3), torch.arange(3), torch.arange(3).repeat_interleave(2)])
+    nodes, place = minibatch.seeds, minibatch.compacted_seeds
+    of_pair = minibatch.indexes[:, None].expand(-1, 2)
     assert torch.equal(layer.original_column_node_ids[place], nodes)
     col = torch.repeat_interleave(layer.sampled_csc.indptr.diff())
     for node, at, pair in zip(nodes.view(-1).tolist(), place.view(-1).tolist(), of_pair.reshape(-1), strict=True):
@@ -311,7 +305,7 @@ def test_wrong_arguments():
         next(iter(pipe.sample_neighbor(graph, [-2])))
     with pytest.raises(InputError, match="Expected nodes in"):
         next(iter(batches("seeds", torch.tensor([60])).sample_neighbor(graph, [2])))
-    with pytest.raises(InputError, match="with seed_nodes, node_pairs or seeds, got one without"):
+    with pytest.raises(InputError, match="a minibatch with seeds, got one without"):
         next(iter(batches("labels", torch.arange(8)).sample_neighbor(graph, [2])))
     with pytest.raises(InputError, match="to draw negatives for, got none"):
         next(iter(batches("labels", torch.arange(8)).sample_uniform_negative(graph, 1)))

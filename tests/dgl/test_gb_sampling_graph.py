@@ -225,23 +225,15 @@ def test_layers_with_times_share_neighbours():
 def test_negative_destinations():
     graph = small()
     pairs = torch.tensor([[0, 1], [2, 0]])
-    src, dst = graph.sample_negative_edges_uniform("a:y:b", (pairs[:, 0], pairs[:, 1]), 1500)
-    assert src is None
+    dst = graph.sample_negative_edges_uniform("a:y:b", pairs, 1500)[2:, 1]
     assert dst.shape == (3000,)
     assert p_value(dst.tolist(), uniform([0, 1])) > ALPHA
     rows = graph.sample_negative_edges_uniform("a:y:b", pairs.int(), 2)
     assert rows.dtype == torch.int32
     assert torch.equal(rows[:2], pairs.int())
     assert rows[2:, 0].tolist() == [0, 0, 2, 2]
-    assert graph.sample_negative_edges_uniform_2("a:y:b", pairs, 2).shape == (6, 2)
     plain = gb.fused_csc_sampling_graph(graph.csc_indptr, graph.indices)
-    assert plain.sample_negative_edges_uniform(None, (pairs[:, 0], pairs[:, 1]), 300)[1].unique().tolist() == [
-        0,
-        1,
-        2,
-        3,
-        4,
-    ]
+    assert plain.sample_negative_edges_uniform(None, pairs, 300)[2:, 1].unique().tolist() == [0, 1, 2, 3, 4]
     for arguments in (("a:y:c", pairs, 1), ("a:y:b", pairs, 0), ("a:y:b", pairs.view(-1, 1), 1)):
         with pytest.raises(InputError):
             graph.sample_negative_edges_uniform(*arguments)

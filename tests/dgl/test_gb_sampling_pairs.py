@@ -11,26 +11,12 @@ ALL = torch.tensor([-1, -1, -1])
 PAIRS = torch.tensor([[3, 5], [5, 9], [3, 1]])
 
 
-@pytest.mark.parametrize("negatives", [None, 2])
-def test_node_pairs(negatives):
-    graph = random_graph()
-    pipe = batches("node_pairs", PAIRS)
-    pipe = pipe if negatives is None else pipe.sample_uniform_negative(graph, negatives)
-    (minibatch,) = pipe.sample_neighbor(graph, [2])
+def test_seeds_without_negatives():
+    (minibatch,) = batches("node_pairs", PAIRS).sample_neighbor(random_graph(), [2])  # DGL 2.1's name
     nodes = minibatch.sampled_subgraphs[-1].original_column_node_ids
-    src, dst = minibatch.compacted_node_pairs
-    assert torch.equal(torch.stack([nodes[src], nodes[dst]], dim=1), PAIRS)
-    assert nodes.unique().numel() == nodes.numel()
-    assert minibatch.negative_srcs is None
-    if negatives is None:
-        assert sorted(nodes.tolist()) == [1, 3, 5, 9]
-        assert minibatch.compacted_negative_dsts is None
-    else:
-        assert minibatch.negative_dsts.shape == (3, 2)
-        assert torch.equal(nodes[minibatch.compacted_negative_dsts], minibatch.negative_dsts)
-        (src, dst), labels = minibatch.node_pairs_with_labels
-        assert labels.tolist() == [1.0] * 3 + [0.0] * 6
-        assert nodes[src].tolist() == [3, 5, 3, 3, 3, 5, 5, 3, 3]
+    assert torch.equal(nodes[minibatch.compacted_seeds], PAIRS)
+    assert sorted(nodes.tolist()) == [1, 3, 5, 9]
+    assert minibatch.node_pairs_with_labels is None
 
 
 def test_seeds_that_are_pairs():
@@ -45,38 +31,31 @@ def test_seeds_that_are_pairs():
     assert minibatch.indexes.tolist() == [0, 1, 2, 0, 0, 1, 1, 2, 2]
     assert torch.equal(minibatch.seeds[:, 0], PAIRS[minibatch.indexes, 0])
     assert bool((minibatch.seeds < 60).all())
+    (src, dst), labels = minibatch.node_pairs_with_labels
+    assert torch.equal(torch.stack([src, dst], dim=1), minibatch.compacted_seeds)
+    assert labels is minibatch.labels
 
 
-@pytest.mark.parametrize("names", ["seeds", "node_pairs"])
-def test_links_by_type(names):
+def test_links_by_type():
     graph, name = random_hetero_graph(), "user:likes:item"
-    pairs = torch.tensor([[3, 5], [5, 9], [3, 1]])
-    items = gb.HeteroItemSet({name: gb.ItemSet(pairs, names=names)})
-    (minibatch,) = (
-        gb.ItemSampler(items, batch_size=3).sample_uniform_negative(graph, 4).sample_neighbor(graph, [ALL, ALL])
-    )
+    items = gb.HeteroItemSet({name: gb.ItemSet(PAIRS, names="seeds")})
+    pipe = gb.ItemSampler(items, batch_size=3).sample_uniform_negative(graph, 4)
+    (minibatch,) = pipe.sample_neighbor(graph, [ALL, ALL])
     nodes = minibatch.sampled_subgraphs[-1].original_column_node_ids
-    if names == "node_pairs":
-        src, dst = minibatch.compacted_node_pairs[name]
-        assert torch.equal(torch.stack([nodes["user"][src], nodes["item"][dst]], dim=1), pairs)
-        drawn = minibatch.negative_dsts[name]
-        assert drawn.shape == (3, 4)
-        assert torch.equal(nodes["item"][minibatch.compacted_negative_dsts[name]], drawn)
-        assert minibatch.negative_srcs == {name: None}
-        assert minibatch.negative_node_pairs[name][0].tolist() == src.repeat_interleave(4).view(3, 4).tolist()
-    else:
-        compacted = minibatch.compacted_seeds[name]
-        users, items = nodes["user"][compacted[:, 0]], nodes["item"][compacted[:, 1]]
-        assert torch.equal(torch.stack([users, items], dim=1), minibatch.seeds[name])
-        assert minibatch.labels[name].tolist() == [True] * 3 + [False] * 12
-        drawn = minibatch.seeds[name][3:, 1]
-    assert bool((drawn < 20).all())  # items, not all nodes
+    compacted = minibatch.compacted_seeds[name]
+    users, items = nodes["user"][compacted[:, 0]], nodes["item"][compacted[:, 1]]
+    assert torch.equal(torch.stack([users, items], dim=1), minibatch.seeds[name])
+    assert minibatch.labels[name].tolist() == [True] * 3 + [False] * 12
+    assert bool((minibatch.seeds[name][3:, 1] < 20).all())  # items, not all nodes
+    pairs, labels = minibatch.node_pairs_with_labels
+    assert torch.equal(pairs[name][1], compacted[:, 1])
+    assert labels is minibatch.labels
 
 
 def test_negatives_are_uniform():
     graph = random_graph(num_nodes=10)
-    (minibatch,) = batches("node_pairs", PAIRS % 10, batch_size=3).sample_uniform_negative(graph, 2000)
-    counts = minibatch.negative_dsts.view(-1).bincount(minlength=10)
+    (minibatch,) = batches("seeds", PAIRS % 10, batch_size=3).sample_uniform_negative(graph, 2000)
+    counts = minibatch.seeds[3:, 1].bincount(minlength=10)
     assert counts.numel() == 10
     assert bool((counts - 600).abs().max() < 120)  # 5 standard deviations
 
@@ -138,10 +117,20 @@ def test_one_layer_by_a_function_of_the_user():
 
 
 def test_negatives_of_the_user():
-    class Fixed(gb.NegativeSampler):
-        def _sample_with_etype(self, node_pairs, etype=None, use_seeds=False):
-            return node_pairs[0].repeat_interleave(self.negative_ratio) + 1, None
+    class Next(gb.NegativeSampler):
+        def _sample_with_etype(self, seeds, etype=None):
+            drawn = torch.stack([seeds[:, 0], seeds[:, 1] + 1], dim=1)
+            return torch.cat([seeds, drawn]), torch.tensor([1.0, 1, 1, 0, 0, 0]), torch.arange(3).repeat(2)
 
-    (minibatch,) = Fixed(batches("node_pairs", PAIRS), 2)
-    assert minibatch.negative_srcs.tolist() == [[4, 4], [6, 6], [4, 4]]
-    assert minibatch.negative_dsts is None
+    (minibatch,) = Next(batches("seeds", PAIRS), 1)
+    assert minibatch.seeds.tolist() == [*PAIRS.tolist(), [3, 6], [5, 10], [3, 2]]
+    assert minibatch.indexes.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_negatives_of_the_user_as_in_dgl_2_1():
+    class Ends(gb.NegativeSampler):
+        def _sample_with_etype(self, node_pairs, etype=None, use_seeds=False):
+            return node_pairs[:, 0], None
+
+    with pytest.raises(InputError, match=r"Ends\._sample_with_etype to return seeds, labels and indexes.* got 2 value"):
+        next(iter(Ends(batches("seeds", PAIRS), 1)))

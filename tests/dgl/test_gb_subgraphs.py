@@ -34,10 +34,8 @@ def test_subgraphs_have_edges():
         gb.SampledSubgraphImpl({"follows": gb.CSCFormatBase(torch.tensor([0, 0]), torch.tensor([]))})
 
 
-@pytest.mark.parametrize("form", ["pair", "rows"])
-def test_excluded_edges_go_and_nodes_stay(form):
-    pair = (torch.tensor([14, 13, 99]), torch.tensor([11, 12, 10]))
-    left = layer().exclude_edges(pair if form == "pair" else torch.stack(pair, dim=1))
+def test_excluded_edges_go_and_nodes_stay():
+    left = layer().exclude_edges(torch.tensor([[14, 11], [13, 12], [99, 10]]))
     assert left.sampled_csc.indptr.tolist() == [0, 1, 2, 2]
     assert left.sampled_csc.indices.tolist() == [0, 2]
     assert left.original_edge_ids.tolist() == [19, 21]
@@ -47,16 +45,16 @@ def test_excluded_edges_go_and_nodes_stay(form):
 
 def test_excluding_where_rows_and_columns_are_nodes():
     left = layer(original_row_node_ids=None, original_column_node_ids=None, original_edge_ids=None)
-    left = left.exclude_edges((torch.tensor([1]), torch.tensor([1])))
+    left = left.exclude_edges(torch.tensor([[1, 1]]))
     assert left.sampled_csc.indptr.tolist() == [0, 1, 2, 3]
     assert left.sampled_csc.indices.tolist() == [0, 2, 0]
     assert left.original_edge_ids is None
 
 
 def test_excluding_nothing():
-    none = torch.empty(0, dtype=torch.int64)
-    assert layer().exclude_edges((none, none)).original_edge_ids.tolist() == [19, 20, 21, 22]
-    assert layer().exclude_edges((torch.tensor([10]), torch.tensor([13]))).original_edge_ids.numel() == 4
+    none = torch.empty(0, 2, dtype=torch.int64)
+    assert layer().exclude_edges(none).original_edge_ids.tolist() == [19, 20, 21, 22]
+    assert layer().exclude_edges(torch.tensor([[10, 13]])).original_edge_ids.numel() == 4
 
 
 def test_excluding_ids_beyond_int32():
@@ -102,7 +100,7 @@ def test_seed_edges_are_excluded_from_all_layers(reverse):
 def test_seed_edges_are_excluded_by_type_and_as_a_function():
     graph = random_hetero_graph()
     name, reverse = "user:likes:item", "item:liked:user"
-    pairs = gb.HeteroItemSet({name: gb.ItemSet(graph.edges[name][:, :10].T, names="node_pairs")})
+    pairs = gb.HeteroItemSet({name: gb.ItemSet(graph.edges[name][:, :10].T, names="seeds")})
     pipe = gb.ItemSampler(pairs, batch_size=10).sample_neighbor(graph, [torch.tensor([-1, -1, -1])])
     (whole,) = pipe
     (left,) = pipe.transform(lambda minibatch: gb.exclude_seed_edges(minibatch, True, {name: reverse}))
@@ -176,13 +174,13 @@ def test_a_layer_of_pyg_takes_a_layer():
 
 
 def test_reverse_edges():
-    pair = (torch.tensor([0, 1]), torch.tensor([2, 1]))
-    assert [end.tolist() for end in gb.add_reverse_edges(pair)] == [[0, 1, 2, 1], [2, 1, 0, 1]]
-    rows = gb.add_reverse_edges_2(torch.tensor([[0, 2]]))
-    assert rows.tolist() == [[0, 2], [2, 0]]
-    by_type = gb.add_reverse_edges({"A:r:B": pair, "B:q:A": pair}, {"A:r:B": "B:q:A", "C:c:C": "C:d:C"})
-    assert by_type["A:r:B"] is pair
-    assert [end.tolist() for end in by_type["B:q:A"]] == [[0, 1, 2, 1], [2, 1, 0, 1]]
+    pairs = torch.tensor([[0, 2], [1, 1]])
+    assert gb.add_reverse_edges(pairs).tolist() == [[0, 2], [1, 1], [2, 0], [1, 1]]
+    with pytest.raises(InputError, match=r"got a tuple\. Pass torch\.stack"):
+        gb.add_reverse_edges((pairs[:, 0], pairs[:, 1]))  # as in DGL 2.1
+    by_type = gb.add_reverse_edges({"A:r:B": pairs, "B:q:A": pairs}, {"A:r:B": "B:q:A", "C:c:C": "C:d:C"})
+    assert by_type["A:r:B"] is pairs
+    assert by_type["B:q:A"].tolist() == [[0, 2], [1, 1], [2, 0], [1, 1]]
     assert gb.add_reverse_edges({"A:r:B": torch.tensor([[0, 1]])}, {"A:r:B": "B:q:A"})["B:q:A"].tolist() == [[1, 0]]
 
 

@@ -110,10 +110,10 @@ SETS: dict[str, Callable[[], Any]] = {
     "number": lambda: gb.ItemSet(10, names="seed_nodes"),
     "nodes": lambda: gb.ItemSet(torch.arange(5, 15), names="seed_nodes"),
     "labels": lambda: gb.ItemSet((torch.arange(5, 15), torch.arange(10)), names=("seed_nodes", "labels")),
-    "pairs": lambda: gb.ItemSet(PAIRS, names="node_pairs"),
+    "pairs": lambda: gb.ItemSet(PAIRS, names="seeds"),
     "seeds": lambda: gb.ItemSet((PAIRS, torch.arange(12)), names=("seeds", "labels")),
     "types": lambda: gb.ItemSetDict({t: gb.ItemSet(torch.arange(4), names="seed_nodes") for t in "ab"}),
-    "typed pairs": lambda: gb.ItemSetDict({"a:r1:b": gb.ItemSet(PAIRS, names="node_pairs")}),
+    "typed pairs": lambda: gb.ItemSetDict({"a:r1:b": gb.ItemSet(PAIRS, names="seeds")}),
 }
 
 
@@ -137,7 +137,8 @@ def pipeline(items: str, method: str, layers: int, exclude: bool) -> Any:
     pipe = pipe.fetch_feature(store(typed), node_feature_keys=nodes, edge_feature_keys=edges)
     found = list(gb.DataLoader(pipe))
     edges = [[edges_of(block) for block in minibatch.blocks] for minibatch in found]
-    return edges, [{name: values(getattr(one, name)) for name in MINIBATCH} for one in found]
+    names = (*MINIBATCH, "compacted_seeds") if "seeds" in SETS[items]().names else MINIBATCH
+    return edges, [{name: values(getattr(one, name)) for name in names} for one in found]
 
 
 def edges_of(block: Any) -> Any:
@@ -231,8 +232,8 @@ def plain(value: Any) -> Any:
 
 
 SUBGRAPH = ("sampled_csc", "original_row_node_ids", "original_column_node_ids", "original_edge_ids")
-MINIBATCH = ("input_nodes", "node_features", "edge_features", "compacted_node_pairs", "compacted_seeds", "labels")
-ITEMS = ("seeds", "node_pairs", "labels", "indexes")
+MINIBATCH = ("input_nodes", "node_features", "edge_features", "labels")
+ITEMS = ("seeds", "labels", "indexes")
 
 
 def result(function: Callable[[], Any]) -> Any:

@@ -33,7 +33,7 @@ from manyhop_graphbolt.items.sets import HeteroItemSet, ItemSet
 from manyhop_graphbolt.types import GBWarning
 
 Items = ItemSet | HeteroItemSet
-_OF_NODES = ("seeds", "seed_nodes", "node_pairs", "negative_srcs", "negative_dsts")
+_OF_NODES = ("seeds", "seed_nodes", "node_pairs")
 _SETS = ("train_set", "validation_set", "test_set")
 
 

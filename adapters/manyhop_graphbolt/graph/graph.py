@@ -25,7 +25,7 @@ from manyhop_graphbolt.features.tensors import pinned
 from manyhop_graphbolt.graph.fused_csc import ATTRIBUTES, FusedCSC
 from manyhop_graphbolt.graph.layers import thinned
 from manyhop_graphbolt.graph.shared import copy_to_shared_memory
-from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl
+from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl, split_pairs
 from manyhop_graphbolt.graph.topology import (
     Nodes,
     Topology,
@@ -225,16 +225,15 @@ class Sampling(FusedCSC):
         labor = topology.layer_spec([fanouts], replace=replace)
         return _sampled(self, topology, topology.spec([-1], temporal=True), seeds, window, labor)
 
-    def sample_negative_edges_uniform(self, edge_type: str | None, node_pairs: Any, negative_ratio: int) -> Any:
+    def sample_negative_edges_uniform(self, edge_type: str | None, node_pairs: Tensor, negative_ratio: int) -> Tensor:
         """For each edge, draw destinations uniformly among all nodes of their type. They may be true edges by chance.
 
         Args:
             edge_type: ``"source:relation:destination"``; ``None`` for a homogeneous graph.
-            node_pairs: ``(src, dst)``, each ``[n]``, or ``[n, 2]``.
+            node_pairs: ``[n, 2]``.
             negative_ratio: how many per edge.
 
         Returns:
-            For ``(src, dst)``: ``(None, [n * negative_ratio] destinations)``. For ``[n, 2]``:
             ``[n * (1 + negative_ratio), 2]``, the given pairs, then those drawn, each source ``negative_ratio`` times.
 
         Raises:
@@ -248,23 +247,14 @@ class Sampling(FusedCSC):
             if not isinstance(counts, dict) or dst_type not in counts:
                 raise InputError(f"Expected an edge type of {list(self.edge_type_to_id or ())}, got {edge_type!r}.")
             total = counts[dst_type]
-        as_rows = isinstance(node_pairs, Tensor)
-        if as_rows and (node_pairs.dim() != 2 or node_pairs.size(1) != 2):
-            raise InputError(f"Only tensor with shape N*2 is supported, got {list(node_pairs.shape)}.")
-        src: Tensor = node_pairs[:, 0] if as_rows else node_pairs[0]
+        src, _ = split_pairs(node_pairs)
         count = src.numel() * negative_ratio
         if count and total < 1:
             raise InputError(f"Expected nodes to draw destinations from, got none of edge type {edge_type!r}.")
         key = next_key()
         drawn = below(draw(make_key(Use.NEGATIVE_DST, *key), np.arange(count)), total)
         dst = torch.from_numpy(drawn).to(src)
-        if not as_rows:
-            return None, dst
         return torch.cat([node_pairs, torch.stack([src.repeat_interleave(negative_ratio), dst], 1)])
-
-    def sample_negative_edges_uniform_2(self, edge_type: str | None, node_pairs: Tensor, negative_ratio: int) -> Any:
-        """Call :meth:`sample_negative_edges_uniform` for seeds ``[n, 2]``."""
-        return self.sample_negative_edges_uniform(edge_type, node_pairs, negative_ratio)
 
 
 def _sampled(

@@ -14,32 +14,27 @@ from manyhop.system.arrays import describe
 from manyhop_graphbolt.pipes import Movable, show
 from manyhop_graphbolt.types import Nodes, etype_str_to_tuple
 
-Pairs: TypeAlias = Tensor | tuple[Tensor, Tensor]
-Excluded: TypeAlias = Pairs | dict[str, Any]
+Excluded: TypeAlias = Tensor | dict[str, Tensor]
 
 
 def split_pairs(pairs: object) -> tuple[Tensor, Tensor]:
-    """Return ``(src, dst)``, of either form of pairs."""
+    """Return sources and destinations of pairs ``[n, 2]``."""
     what = "pairs of nodes"
-    if isinstance(pairs, Tensor):
-        both = as_tensor(what, pairs)
-        if both.dim() == 2 and both.shape[1] == 2:
-            return as_ids(what, both[:, 0]), as_ids(what, both[:, 1])
-    elif isinstance(pairs, tuple | list) and len(pairs) == 2:
-        src, dst = (as_ids(what, as_tensor(what, one).reshape(-1)) for one in pairs)
-        if src.shape == dst.shape:
-            return src, dst
-    raise InputError(f"Expected {what} as a tensor [n, 2] or a pair of tensors [n], got {describe(pairs)}.")
+    both = as_tensor(what, pairs) if isinstance(pairs, Tensor) else None
+    if both is None or both.dim() != 2 or both.shape[1] != 2:
+        advice = " Pass torch.stack(pairs, dim=1)." if isinstance(pairs, tuple) else ""
+        raise InputError(f"Expected {what} as a tensor [n, 2], got {describe(pairs)}.{advice}")
+    return as_ids(what, both[:, 0]), as_ids(what, both[:, 1])
 
 
-def edges_to_drop(csc: Any, rows: Tensor | None, columns: Tensor | None, pairs: Pairs) -> Tensor:
+def edges_to_drop(csc: Any, rows: Tensor | None, columns: Tensor | None, pairs: Tensor) -> Tensor:
     """Positions of the edges that connect one of the pairs, ascending.
 
     Args:
         csc: the edges.
         rows: the node that each row stands for; ``None``: rows are nodes.
         columns: the node that each column stands for; ``None``: columns are nodes.
-        pairs: nodes that are connected.
+        pairs: ``[n, 2]`` nodes that are connected.
     """
     src, dst = split_pairs(pairs)
     indptr: Tensor = csc.indptr.long()
@@ -166,8 +161,8 @@ class SampledSubgraph(Movable):
         """Return the subgraph without some edges; it keeps all nodes, also those without edges.
 
         Args:
-            edges: nodes of the graph that edges to be left out connect, as a pair ``(src, dst)`` of ``[n]`` or as
-                ``[n, 2]``; by edge type where the subgraph is heterogeneous. All edges between two such nodes go.
+            edges: ``[n, 2]`` nodes of the graph that edges to be left out connect; by edge type where the subgraph is
+                heterogeneous. All edges between two such nodes go.
             assume_num_node_within_int32: does not matter: ids of any size are compared exactly.
 
         Raises:

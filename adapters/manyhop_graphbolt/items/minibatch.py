@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from manyhop.sampling import BatchKey
 from manyhop_graphbolt.graph.subgraph import SampledSubgraph, columns_of_edges
 from manyhop_graphbolt.items.blocks import make_blocks
 from manyhop_graphbolt.pipes import Movable, show
-from manyhop_graphbolt.types import Features, GBWarning, Links, Nodes, Pairs
+from manyhop_graphbolt.types import Features, GBWarning, Nodes
 
 if TYPE_CHECKING:
     from dgl.heterograph import DGLBlock
@@ -23,97 +23,31 @@ if TYPE_CHECKING:
     from manyhop.loading.pipeline import Padded
 
 
-LabelledPairs: TypeAlias = tuple[Links, Nodes]
-"""Pairs, and a label of each."""
-
-
-def negative_pairs(pairs: Any, srcs: Any, dsts: Any) -> Any:
-    """``(src, dst)``, each ``[num_pairs, negative_ratio]``; the end that was not drawn is that of the positive pair.
-
-    Args:
-        pairs: positive pairs ``(src, dst)``, each ``[num_pairs]``; by edge type or not.
-        srcs: drawn sources ``[num_pairs, negative_ratio]``, or ``None``.
-        dsts: drawn destinations, or ``None``.
-    """
-    drawn = srcs if srcs is not None else dsts
-    if drawn is None or (pairs is None and (srcs is None or dsts is None)):
-        return None
-    if isinstance(drawn, dict):
-        return {
-            name: negative_pairs(pairs and pairs[name], srcs and srcs.get(name), dsts and dsts.get(name))
-            for name in drawn
-        }
-    ends = []
-    for i, end in enumerate((srcs, dsts)):
-        ends.append(end if end is not None else pairs[i].repeat_interleave(drawn.shape[1]).view(drawn.shape))
-    return tuple(ends)
-
-
-def pairs_with_labels(positive: Links | None, negative: Links | None, labels: Nodes | None) -> LabelledPairs | None:
-    """Pairs and labels to compute a loss with; ``None`` where there are none."""
-    if labels is not None:
-        return None if positive is None else (positive, labels)
-    if positive is None or negative is None:
-        return None
-    if not isinstance(positive, dict) or not isinstance(negative, dict):
-        assert not isinstance(positive, dict)
-        assert not isinstance(negative, dict)
-        pairs, marks = _labelled(positive, negative)
-        return pairs, marks.float()
-    both = {name: _labelled(positive[name], negative[name]) for name in positive}
-    return {name: pairs for name, (pairs, _) in both.items()}, {name: marks for name, (_, marks) in both.items()}
-
-
-def pairs_of_seeds(seeds: Nodes | None, labels: Nodes | None, *, negatives: bool) -> LabelledPairs | None:
-    """Pairs and labels of ``seeds`` ``[num_pairs, 2]``, by type where they have types; ``None`` where there are none.
-
-    Args:
-        seeds: positions of both ends.
-        labels: ``[num_pairs]``, or by type.
-        negatives: whether labels tell positive pairs from negative ones; they are float32 then, where there are no
-            types, as DGL's are.
-    """
-    parts = list(seeds.values()) if isinstance(seeds, dict) else [seeds]
-    if labels is None or any(ends is None or ends.dim() != 2 for ends in parts):
-        return None
-    if isinstance(seeds, dict):
-        return {name: (ends[:, 0], ends[:, 1]) for name, ends in seeds.items()}, labels
-    assert seeds is not None
-    assert not isinstance(labels, dict)
-    return (seeds[:, 0], seeds[:, 1]), labels.float() if negatives else labels
-
-
-def _labelled(positive: Pairs, negative: Pairs) -> tuple[Pairs, Tensor]:
-    """Positive pairs, then negative ones, and ``[num_pos + num_neg]`` ones and zeros."""
-    src, dst = (torch.cat((yes, no.reshape(-1))) for yes, no in zip(positive, negative, strict=True))
-    marks = torch.zeros_like(src)
-    marks[: positive[0].numel()] = 1
-    return (src, dst), marks
-
-
 _FIELDS = (
-    "seed_nodes",
-    "node_pairs",
     "labels",
     "seeds",
     "indexes",
-    "negative_srcs",
-    "negative_dsts",
     "sampled_subgraphs",
     "input_nodes",
     "node_features",
     "edge_features",
-    "compacted_node_pairs",
     "compacted_seeds",
-    "compacted_negative_srcs",
-    "compacted_negative_dsts",
 )
-_RESULTS = ("labels", "sampled_subgraphs", "node_features", "edge_features", "seed_mask", "node_mask")
-_LINKS = ("compacted_node_pairs", "compacted_negative_srcs", "compacted_negative_dsts")
+_GONE = {
+    "node_pairs": "seeds",
+    "negative_srcs": "seeds with labels and indexes",
+    "negative_dsts": "seeds with labels and indexes",
+    "compacted_node_pairs": "compacted_seeds",
+    "compacted_negative_srcs": "compacted_seeds with labels and indexes",
+    "compacted_negative_dsts": "compacted_seeds with labels and indexes",
+    "positive_node_pairs": "compacted_seeds",
+    "negative_node_pairs": "compacted_seeds",
+}
+"""Names of pairs in DGL 2.1, and what has taken their place."""
 
 
 class MiniBatch(Movable):
-    """The data of one minibatch, as in DGL 2.1, with the names of later versions beside those.
+    """The data of one minibatch, as in DGL 2.4.
 
     What is not there is ``None``. Values of heterogeneous graphs are dictionaries, by node type or by edge type
     (``"src:rel:dst"``); features of those are by ``(type, feature name)``. Further attributes may be set.
@@ -135,34 +69,23 @@ class MiniBatch(Movable):
 
     def __init__(
         self,
-        seed_nodes: Nodes | None = None,
-        node_pairs: Links | None = None,
         labels: Nodes | None = None,
         seeds: Nodes | None = None,
         indexes: Nodes | None = None,
-        negative_srcs: Nodes | None = None,
-        negative_dsts: Nodes | None = None,
         sampled_subgraphs: Sequence[SampledSubgraph] | None = None,
         input_nodes: Nodes | None = None,
         node_features: Features | None = None,
         edge_features: list[Features] | None = None,
-        compacted_node_pairs: Links | None = None,
         compacted_seeds: Nodes | None = None,
-        compacted_negative_srcs: Nodes | None = None,
-        compacted_negative_dsts: Nodes | None = None,
+        *,
+        seed_nodes: Nodes | None = None,
     ) -> None:
-        self.seed_nodes = seed_nodes
-        self.node_pairs = node_pairs
-        """``(src, dst)``, each ``[num_pairs]``: nodes of the graph that seed edges connect (DGL 2.1)."""
         self.labels = labels
-        """Of the seeds; set by negative samplers where ``seeds`` are pairs (1 for positive ones, else 0)."""
-        self.seeds = seeds
+        """Of the seeds; set by negative samplers (1 for positive pairs, else 0)."""
+        self.seeds = seeds if seed_nodes is None else seed_nodes
+        """``[num_seeds]``: seed nodes, or ``[num_seeds, 2]``: pairs of nodes that seed edges connect."""
         self.indexes = indexes
         """``[num_pairs]``: the positive pair that each pair of ``seeds`` belongs to."""
-        self.negative_srcs = negative_srcs
-        """``[num_pairs, negative_ratio]``: drawn sources (DGL 2.1)."""
-        self.negative_dsts = negative_dsts
-        """``[num_pairs, negative_ratio]``: drawn destinations (DGL 2.1)."""
         self.sampled_subgraphs = sampled_subgraphs
         """One per layer, the input layer first."""
         self.input_nodes = input_nodes
@@ -171,39 +94,22 @@ class MiniBatch(Movable):
         """Feature name -> ``[num_nodes, ...]``, of the input nodes."""
         self.edge_features = edge_features
         """Per layer: feature name -> ``[num_edges, ...]``."""
-        self.compacted_node_pairs = compacted_node_pairs
-        """``node_pairs`` as positions in the columns of the last layer."""
         self.compacted_seeds = compacted_seeds
         """``seeds`` as positions in the columns of the last layer."""
-        self.compacted_negative_srcs = compacted_negative_srcs
-        """``negative_srcs`` as positions in the columns of the last layer."""
-        self.compacted_negative_dsts = compacted_negative_dsts
-        """``negative_dsts`` as positions in the columns of the last layer."""
-
-    # Two names of the same
 
     @property
     def seed_nodes(self) -> Nodes | None:
-        """``[num_seeds]``: seed nodes (DGL 2.1); those of ``seeds`` where these are nodes."""
-        return self._own_seeds if self._own_seed_nodes is None and _are_nodes(self._own_seeds) else self._own_seed_nodes
+        """``seeds``, if they are nodes (DGL 2.1)."""
+        return self.seeds if _are_nodes(self.seeds) else None
 
     @seed_nodes.setter
     def seed_nodes(self, value: Nodes | None) -> None:
-        self._own_seed_nodes = value
+        self.seeds = value
 
-    @property
-    def seeds(self) -> Nodes | None:
-        """``[num_seeds]``: seed nodes, or ``[num_seeds, 2]``: pairs of nodes that seed edges connect; ``seed_nodes`` if
-        only these are set."""
-        return self._own_seed_nodes if self._own_seeds is None else self._own_seeds
-
-    @seeds.setter
-    def seeds(self, value: Nodes | None) -> None:
-        self._own_seeds = value
-
-    def is_of_seed_nodes(self) -> bool:
-        """Whether ``seed_nodes`` was set, not ``seeds``: such nodes are taken as they are, repetitions included."""
-        return self._own_seed_nodes is not None
+    def __getattr__(self, name: str) -> Any:
+        if name in _GONE:
+            raise AttributeError(f"{name} is not part of manyhop's GraphBolt. Use {_GONE[name]}.")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # Layers
 
@@ -237,41 +143,23 @@ class MiniBatch(Movable):
         """
         return make_blocks(self.sampled_subgraphs) if self.sampled_subgraphs else None
 
-    # Links
-
     @property
-    def positive_node_pairs(self) -> Links | None:
-        """``compacted_node_pairs``."""
-        return self.compacted_node_pairs
+    def node_pairs_with_labels(self) -> tuple[Any, Nodes] | None:
+        """``((src, dst), labels)`` of pairs that have labels, as positions: to compute a loss with (DGL 2.1).
 
-    @property
-    def negative_node_pairs(self) -> Links | None:
-        """``(src, dst)``, each ``[num_pairs, negative_ratio]``, as positions; ``None`` without negatives."""
-        srcs, dsts = self.compacted_negative_srcs, self.compacted_negative_dsts
-        pairs: Links | None = negative_pairs(self.compacted_node_pairs, srcs, dsts)
-        return pairs
-
-    @property
-    def node_pairs_with_labels(self) -> LabelledPairs | None:
-        """``(pairs, labels)`` to compute a loss with: positive and negative pairs, labelled 1 and 0; where the
-        minibatch has labels, its pairs and those; ``None`` where there are no pairs.
-
-        Pairs that were given as ``seeds`` come with their labels, too, which DGL 2.1 returns for ``node_pairs`` alone.
+        By edge type where the seeds are. ``None`` where there are no pairs, or no labels.
         """
-        if self.compacted_node_pairs is None:
-            return pairs_of_seeds(self.compacted_seeds, self.labels, negatives=self.indexes is not None)
-        return pairs_with_labels(self.compacted_node_pairs, self.negative_node_pairs, self.labels)
-
-    # Elsewhere
+        seeds, labels = self.compacted_seeds, self.labels
+        parts = seeds.values() if isinstance(seeds, dict) else (seeds,)
+        if labels is None or any(ends is None or ends.dim() != 2 for ends in parts):
+            return None
+        if isinstance(seeds, dict):
+            return {name: (ends[:, 0], ends[:, 1]) for name, ends in seeds.items()}, labels
+        assert seeds is not None
+        return (seeds[:, 0], seeds[:, 1]), labels
 
     def moving(self) -> tuple[str, ...]:
-        """What ``to`` moves. As in DGL 2.1, of a minibatch with ``seed_nodes`` or with compacted ``node_pairs`` that is
-        what a model reads (and ``seed_nodes`` where there are no labels); of others, such as those with ``seeds``, it
-        is everything."""
-        if self._own_seed_nodes is not None and self.compacted_node_pairs is None:
-            return _RESULTS if self.labels is not None else (*_RESULTS, "seed_nodes")
-        if self._own_seed_nodes is None and self.compacted_node_pairs is not None:
-            return _RESULTS + _LINKS
+        """Return the names of what ``to`` moves: everything."""
         return tuple(name for name in vars(self) if name != "key")
 
     def to_pyg_data(self) -> Data:
@@ -307,12 +195,11 @@ class MiniBatch(Movable):
         )
 
     def __repr__(self) -> str:
-        shown: dict[str, object] = {
-            name: getattr(self, name) for name in _FIELDS if name not in ("seeds", "seed_nodes")
+        shown = {name: getattr(self, name) for name in _FIELDS}
+        further = {
+            name: value for name, value in vars(self).items() if name not in (*_FIELDS, "key") and name[0] != "_"
         }
-        further = {name: value for name, value in vars(self).items() if name not in _FIELDS and name[0] != "_"}
-        further.pop("key", None)
-        return show("MiniBatch", {"seed_nodes": self._own_seed_nodes, "seeds": self._own_seeds, **shown, **further})
+        return show("MiniBatch", {**shown, **further})
 
 
 def _are_nodes(seeds: object) -> bool:
@@ -330,11 +217,11 @@ def minibatcher_default(batch: Any, names: tuple[str | None, ...] | None) -> Any
 
     Args:
         batch: what an item set gives for several indices: a tensor, a tuple, or a dictionary of those by type.
-        names: one per element of an item, ``None`` for those to leave out; instead of a tuple, ``None``: the batch is
-            returned as it is, with a warning.
+        names: one per element of an item, ``None`` for those to leave out; DGL 2.1's ``seed_nodes`` and ``node_pairs``
+            become ``seeds``. Instead of a tuple, ``None``: the batch is returned as it is, with a warning.
 
     Raises:
-        InputError: ``node_pairs`` that are not ``[n, 2]``.
+        InputError: negatives under a name of DGL 2.1.
     """
     if names is None:
         warnings.warn(
@@ -354,6 +241,10 @@ def minibatcher_default(batch: Any, names: tuple[str | None, ...] | None) -> Any
             item = {key: value[i] for key, value in batch.items()}
         else:
             item = batch[i]
+        if name in ("seed_nodes", "node_pairs"):
+            name = "seeds"
+        if name in _GONE:
+            raise InputError(f"{name} is not part of manyhop's GraphBolt. Use {_GONE[name]}.")
         if not hasattr(minibatch, name) and name != "timestamp":  # which temporal samplers read
             warnings.warn(
                 f"Unknown item name '{name}' is detected and added into `MiniBatch`. You probably need to provide a "
@@ -361,16 +252,5 @@ def minibatcher_default(batch: Any, names: tuple[str | None, ...] | None) -> Any
                 GBWarning,
                 stacklevel=2,
             )
-        if name == "node_pairs":
-            item = {key: _ends(value) for key, value in item.items()} if isinstance(item, Mapping) else _ends(item)
         setattr(minibatch, name, item)
     return minibatch
-
-
-def _ends(pairs: object) -> Any:
-    """``[n, 2]`` pairs -> sources and destinations."""
-    if not isinstance(pairs, torch.Tensor):
-        return pairs
-    if pairs.dim() != 2 or pairs.size(1) != 2:
-        raise InputError(f"Expected node_pairs of shape [n, 2], got {list(pairs.shape)}.")
-    return pairs[:, 0], pairs[:, 1]

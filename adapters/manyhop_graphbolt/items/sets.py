@@ -33,8 +33,7 @@ class ItemSet:
             sequence or an iterable, whose first dimension counts the items; or a tuple of such.
         names: the attributes of a :class:`MiniBatch` that the items become, one per element of the tuple (``None``:
             only a minibatcher of your own reads this element):
-            ``"seeds"``, ``"labels"``, ``"indexes"``; in DGL 2.1 also ``"seed_nodes"``, ``"node_pairs"``,
-            ``"negative_srcs"``, ``"negative_dsts"``.
+            ``"seeds"`` (or, as in DGL 2.1, ``"seed_nodes"`` or ``"node_pairs"``), ``"labels"``, ``"indexes"``.
 
     Raises:
         InputError: as many names as items are not given, or the items have different lengths.

@@ -216,8 +216,8 @@ class Batches:
         """Return a sample without nodes and edges."""
         assert self._chain.grouped is not None
         topology, _ = self._chain.grouped.layers.current()
-        sample, none = empty_sample(topology.graph, device), torch.empty(0, dtype=torch.int64, device=device)
-        item = MiniBatch(node_pairs={} if len(topology.offsets) > 1 else (none, none))
+        sample, none = empty_sample(topology.graph, device), torch.empty(0, 2, dtype=torch.int64, device=device)
+        item = MiniBatch(seeds={} if len(topology.offsets) > 1 else none)
         vars(item).update(_seed_nodes=None, _seeds_timestamp=None)
         return Sampled(BatchKey(0, 0, 0), item, topology, sample, 1, 0)
 

@@ -302,9 +302,8 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         It is no part of an epoch, and may be called from several threads at once, if functions of yours may be.
 
         Args:
-            seeds: nodes or pairs of nodes, as the item set has them under the name of ``seeds``, ``seed_nodes`` or
-                ``node_pairs``, in a tensor or in tensors by type; any, not only those of the item set. A
-                :class:`MiniBatch` can have labels, times and what else the stages read.
+            seeds: nodes or pairs of nodes, as the item set has them, in a tensor or in tensors by type; any, not only
+                those of the item set. A :class:`MiniBatch` can have labels, times and what else the stages read.
             key: ``(seed, epoch, batch)``: what samples are a function of, besides the seeds, such as the ``key`` of a
                 minibatch; default: the seed of the item sampler, or 0 if it has none, and batch 0 of epoch 0.
 

@@ -23,17 +23,7 @@ from manyhop_graphbolt.stages.sampling import SubgraphSampler
 from manyhop_graphbolt.stages.stage import CopyTo, SeedEdgesExcluder, is_ours, step
 from manyhop_graphbolt.types import Pipe, etype_str_to_tuple
 
-_IDS = (
-    "_own_seeds",
-    "_own_seed_nodes",
-    "node_pairs",
-    "negative_srcs",
-    "negative_dsts",
-    "labels",
-    "indexes",
-    "timestamp",
-)
-_POSITIONS = ("compacted_seeds", "compacted_node_pairs", "compacted_negative_srcs", "compacted_negative_dsts")
+_IDS = ("seeds", "labels", "indexes", "timestamp")
 _MARGIN = 0.1
 _KEEP_SIZES = (FeatureFetcher, CopyTo, SubgraphSampler)  # of which a pipe is the end
 
@@ -138,8 +128,7 @@ class Padding:
             sizes[t] = least + 1 if are_nodes else n if least < 0 else _grown(self._links.get(t, n), n)
         for name in _IDS:
             self._fill(minibatch, name, sizes, lambda kind, width: [0] * width)
-        for name in _POSITIONS:
-            self._fill(minibatch, name, sizes, lambda kind, width: [spare[t] for t in _ends(kind, width)])
+        self._fill(minibatch, "compacted_seeds", sizes, lambda kind, width: [spare[t] for t in _ends(kind, width)])
         device = next(iter(padded.node_mask.values())).device
         masks = {t: mask_of(n, sizes[t], device) for t, (n, _, _) in seeds.items()}
         minibatch.seed_mask = masks.get(None, masks)  # type: ignore[arg-type]  # types have names
@@ -150,17 +139,10 @@ class Padding:
         value = getattr(minibatch, name, None)
         if value is None:
             return
-        side = 1 if name.endswith("dsts") else 0
 
         def filled(kind: str | None, part: object) -> object:
-            if isinstance(part, tuple):
-                return tuple(_filled(p, sizes[kind], [f]) for p, f in zip(part, fills(kind, 2), strict=True))
             if not isinstance(part, Tensor):
-                raise InputError(
-                    f"Expected {name.removeprefix('_own_')} as tensors with pad='auto', got a {type(part).__name__}."
-                )
-            if name.startswith("compacted_negative"):
-                return _filled(part, sizes[kind], [fills(kind, 2)[side]])
+                raise InputError(f"Expected {name} as tensors with pad='auto', got a {type(part).__name__}.")
             return _filled(part, sizes[kind], fills(kind, part.size(1) if part.dim() > 1 else 1))
 
         typed = isinstance(value, Mapping)
@@ -179,14 +161,11 @@ class _Seeds(NamedTuple):
 
 def _seeds(minibatch: MiniBatch) -> dict[str | None, _Seeds]:
     """The seeds of a minibatch by type; untyped ones have the type ``None``."""
-    given: Any = minibatch.node_pairs if minibatch.node_pairs is not None else minibatch.seeds
-    found: dict[str | None, _Seeds] = {}
-    for t, part in (given if isinstance(given, Mapping) else {None: given}).items():
-        if isinstance(part, tuple):
-            found[t] = _Seeds(len(part[0]), 2, False)
-        else:
-            found[t] = _Seeds(len(part), part.size(1) if part.dim() > 1 else 1, part.dim() == 1)
-    return found
+    given: Any = minibatch.seeds
+    return {
+        t: _Seeds(len(part), part.size(1) if part.dim() > 1 else 1, part.dim() == 1)
+        for t, part in (given if isinstance(given, Mapping) else {None: given}).items()
+    }
 
 
 def _ends(kind: str | None, width: int) -> list[NodeType]:

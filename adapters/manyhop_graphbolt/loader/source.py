@@ -135,8 +135,7 @@ class Source:
             return positions
         if grouped is None or gpu is None:
             return [sampler.items_of_several([one], _CPU)[0] for one in positions]
-        # To move seed_nodes is the user's choice: copy_to leaves them where they are.
-        plain = sampler.minibatcher is minibatcher_default and "seed_nodes" not in (sampler.item_set.names or ())
+        plain = sampler.minibatcher is minibatcher_default
         return sampler.items_of_several(positions, gpu.device if plain and grouped.moves_first else _CPU)
 
     def place(self, device: torch.device, where: Place) -> GPUSampling:
@@ -241,11 +240,7 @@ def given_minibatch(chain: Chain, seeds: object) -> MiniBatch:
         raise InputError(f"Expected seeds as a tensor, tensors by type, or a MiniBatch, got a {type(seeds).__name__}.")
     if sampler.minibatcher is not minibatcher_default:
         raise InputError("Expected a MiniBatch, since this chain has a minibatcher of its own, got seeds.")
-    names = sampler.item_set.names or ()
-    made = minibatcher_default(seeds, (next((name for name in _SEEDS if name in names), "seeds"),))
-    assert isinstance(made, MiniBatch)
-    return made
+    return MiniBatch(seeds=seeds)  # type: ignore[arg-type]  # tensors
 
 
 _CPU = torch.device("cpu")
-_SEEDS = ("seeds", "seed_nodes", "node_pairs")

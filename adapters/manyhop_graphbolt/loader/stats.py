@@ -126,16 +126,8 @@ def num_seeds(item: object) -> int:
     """Return how many seed nodes, or seed edges, a minibatch has; 0 for other items."""
     if not isinstance(item, MiniBatch):
         return 0
-    seeds: object = item.seeds
-    if seeds is None:
-        seeds = item.node_pairs
-    number = 0
-    for value in seeds.values() if isinstance(seeds, Mapping) else (seeds,):
-        if isinstance(value, tuple) and value:
-            value = value[0]
-        if isinstance(value, Tensor) and value.dim() > 0:
-            number += value.size(0)
-    return number
+    parts = item.seeds.values() if isinstance(item.seeds, Mapping) else (item.seeds,)
+    return sum([part.size(0) for part in parts if isinstance(part, Tensor) and part.dim() > 0])
 
 
 def contents_of(item: object) -> dict[str, int]:

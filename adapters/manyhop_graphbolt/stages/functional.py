@@ -171,11 +171,11 @@ def _check_columns(name: str, csc: CSCFormatBase, columns: Tensor) -> None:
         )
 
 
-def add_reverse_edges(edges: object, reverse_etypes_mapping: dict[str, str] | None = None) -> Any:
+def add_reverse_edges(edges: Nodes, reverse_etypes_mapping: dict[str, str] | None = None) -> Nodes:
     """Return pairs of nodes and their reverses.
 
     Args:
-        edges: a pair ``(src, dst)`` of ``[n]``, or ``[n, 2]``; by edge type or not.
+        edges: ``[n, 2]``; by edge type or not.
         reverse_etypes_mapping: edge type -> that of its reverses; types that are not in it get none. Needed where
             ``edges`` are by type.
 
@@ -191,34 +191,24 @@ def add_reverse_edges(edges: object, reverse_etypes_mapping: dict[str, str] | No
             + ("none. Pass edge type -> reverse edge type." if isinstance(edges, dict) else "one. Leave it out.")
         )
     if not isinstance(edges, dict):
-        return _joined(edges, _reversed(edges))
+        return torch.cat((edges, _reversed(edges)))
     both = dict(edges)
     for name, reverse in (reverse_etypes_mapping or {}).items():
         if name in edges:
             turned = _reversed(edges[name])
-            both[reverse] = _joined(both[reverse], turned) if reverse in both else turned
+            both[reverse] = torch.cat((both[reverse], turned)) if reverse in both else turned
     return both
 
 
-add_reverse_edges_2 = add_reverse_edges
-"""DGL 2.1's name for edges that are tensors ``[n, 2]``."""
-
-
-def _reversed(pairs: object) -> Any:
+def _reversed(pairs: Tensor) -> Tensor:
     src, dst = split_pairs(pairs)
-    return torch.stack((dst, src), dim=1) if isinstance(pairs, Tensor) else (dst, src)
-
-
-def _joined(one: Any, other: Any) -> object:
-    if isinstance(one, Tensor):
-        return torch.cat((one, other))
-    return tuple(torch.cat(ends) for ends in zip(one, other, strict=True))
+    return torch.stack((dst, src), dim=1)
 
 
 def exclude_seed_edges(
     minibatch: MiniBatch, include_reverse_edges: bool = False, reverse_etypes_mapping: dict[str, str] | None = None
 ) -> MiniBatch:
-    """Remove the seed edges (``node_pairs``, else ``seeds``) from all sampled layers of a minibatch.
+    """Remove the seed edges from all sampled layers of a minibatch.
 
     Args:
         minibatch: a minibatch of links whose layers are sampled.
@@ -252,16 +242,15 @@ def edges_to_exclude(
     Raises:
         InputError: see there.
     """
-    edges: Any = minibatch.seeds if minibatch.node_pairs is None else minibatch.node_pairs
+    edges = minibatch.seeds
     if edges is None:
-        raise InputError("Expected a minibatch with seed edges (node_pairs or seeds) to exclude, got none.")
+        raise InputError("Expected a minibatch with seed edges to exclude, got none.")
     if include_reverse_edges:
         _check_mapping(reverse_etypes_mapping, edges, sampled)
         edges = add_reverse_edges(edges, reverse_etypes_mapping)
     elif reverse_etypes_mapping is not None:
         raise InputError("Expected reverse_etypes_mapping only with include_reverse_edges=True, got it without.")
-    excluded: Excluded = edges
-    return excluded
+    return edges
 
 
 def _check_mapping(mapping: dict[str, str] | None, edges: object, sampled: Collection[str]) -> None:

@@ -8,20 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop.arguments import as_tensor
 from manyhop.errors import InputError
 from manyhop_graphbolt.items.minibatch import MiniBatch
 from manyhop_graphbolt.pipes import functional_datapipe
 from manyhop_graphbolt.stages.stage import MiniBatchTransformer
-from manyhop_graphbolt.types import Pairs, Pipe
+from manyhop_graphbolt.types import Pipe
 
 
 @functional_datapipe("sample_negative")
 class NegativeSampler(MiniBatchTransformer):
     """The base of samplers of negative edges. A subclass defines :meth:`_sample_with_etype`.
 
-    A minibatch with ``node_pairs`` gets ``negative_srcs`` and ``negative_dsts``, ``[num_pairs, negative_ratio]`` each
-    (``None`` for the end that is not drawn). In one with ``seeds`` the negative pairs follow the positive ones,
-    ``labels`` tell them apart (1: positive, 0: negative), and ``indexes`` which positive pair each belongs to.
+    Negative pairs follow the positive ones in ``seeds``; ``labels`` tell them apart (1: positive, 0: negative), and
+    ``indexes`` which positive pair each belongs to.
 
     Functional name: ``sample_negative``.
 
@@ -40,38 +40,34 @@ class NegativeSampler(MiniBatchTransformer):
         self.negative_ratio = int(negative_ratio)
 
     def _sample(self, minibatch: MiniBatch) -> MiniBatch:
-        pairs = minibatch.node_pairs
-        if pairs is not None:
-            drawn = _by_type(pairs, lambda some, etype: self._drawn(some, etype))
-            minibatch.negative_srcs = _by_type(drawn, lambda ends, _: ends[0])
-            minibatch.negative_dsts = _by_type(drawn, lambda ends, _: ends[1])
-            return minibatch
         if minibatch.seeds is None:
-            raise InputError(
-                "Expected a minibatch with seed edges (node_pairs or seeds) to draw negatives for, got none."
-            )
-        drawn = _by_type(minibatch.seeds, lambda some, etype: self._sample_with_etype(some, etype, use_seeds=True))
+            raise InputError("Expected a minibatch with seeds, pairs of nodes, to draw negatives for, got none.")
+        drawn = _by_type(minibatch.seeds, self._checked)
         minibatch.seeds = _by_type(drawn, lambda parts, _: parts[0])
         minibatch.labels = _by_type(drawn, lambda parts, _: parts[1])
         minibatch.indexes = _by_type(drawn, lambda parts, _: parts[2])
         return minibatch
 
-    def _drawn(self, pairs: Pairs, etype: str | None) -> tuple[Tensor | None, Tensor | None]:
-        src, dst = self._sample_with_etype(pairs, etype)
-        shape = (-1, self.negative_ratio)
-        return None if src is None else src.view(shape), None if dst is None else dst.view(shape)
+    def _checked(self, seeds: Any, etype: str | None) -> tuple[Tensor, Tensor, Tensor]:
+        drawn = self._sample_with_etype(seeds, etype)
+        if not isinstance(drawn, tuple | list) or len(drawn) != 3:
+            raise InputError(
+                f"Expected {type(self).__name__}._sample_with_etype to return seeds, labels and indexes, as after DGL "
+                f"2.1, got {len(drawn) if isinstance(drawn, tuple | list) else 1} value(s). Return these."
+            )
+        seeds, labels, indexes = drawn
+        return seeds, labels, indexes
 
-    def _sample_with_etype(self, node_pairs: object, etype: str | None = None, use_seeds: bool = False) -> Any:
+    def _sample_with_etype(self, seeds: Tensor, etype: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Draw negative edges of one type.
 
         Args:
-            node_pairs: positive edges: a pair ``(src, dst)`` of ``[num_pairs]``; with ``use_seeds`` ``[num_pairs, 2]``.
+            seeds: ``[num_pairs, 2]`` positive edges.
             etype: their type, ``"src:rel:dst"``; ``None`` for a graph with one type.
-            use_seeds: what is returned.
 
         Returns:
-            ``(src, dst)``, each ``[num_pairs * negative_ratio]`` or ``None``. With ``use_seeds``: pairs ``[num_pairs *
-            (1 + negative_ratio), 2]``, positive ones first, their labels, and the positive pair that each belongs to.
+            Pairs ``[num_pairs * (1 + negative_ratio), 2]``, positive ones first, their labels, and the positive pair
+            that each belongs to.
         """
         raise NotImplementedError
 
@@ -115,18 +111,16 @@ class UniformNegativeSampler(NegativeSampler):
         super().__init__(datapipe, negative_ratio)
         self.graph = graph
 
-    def _sample_with_etype(self, node_pairs: Any, etype: str | None = None, use_seeds: bool = False) -> Any:
-        if not use_seeds:
-            return self.graph.sample_negative_edges_uniform(etype, node_pairs, self.negative_ratio)
-        if node_pairs.dim() != 2 or node_pairs.shape[1] != 2:
+    def _sample_with_etype(self, seeds: Tensor, etype: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        given = as_tensor("seeds" if etype is None else f"seeds of type '{etype}'", seeds)
+        if given.dim() != 2 or given.shape[1] != 2:
             raise InputError(
-                f"Expected seeds of shape [num_pairs, 2] to draw negatives for, got {list(node_pairs.shape)}"
+                f"Expected seeds of shape [num_pairs, 2] to draw negatives for, got {list(given.shape)}"
                 + (f" of type '{etype}'." if etype else ".")
             )
-        draw = getattr(self.graph, "sample_negative_edges_uniform_2", self.graph.sample_negative_edges_uniform)
-        seeds = draw(etype, node_pairs, self.negative_ratio)
-        positive = torch.arange(node_pairs.shape[0], device=seeds.device)
+        all_seeds: Tensor = self.graph.sample_negative_edges_uniform(etype, given, self.negative_ratio)
+        positive = torch.arange(given.shape[0], device=all_seeds.device)
         indexes = torch.cat((positive, positive.repeat_interleave(self.negative_ratio)))
-        labels = torch.zeros(seeds.shape[0], device=seeds.device)  # floats, as losses take them
-        labels[: node_pairs.shape[0]] = 1
-        return seeds, labels, indexes
+        labels = torch.zeros(all_seeds.shape[0], device=all_seeds.device)  # floats, as losses take them
+        labels[: given.shape[0]] = 1
+        return all_seeds, labels, indexes

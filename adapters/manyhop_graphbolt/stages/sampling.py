@@ -34,7 +34,7 @@ class SubgraphSampler(MiniBatchTransformer):
     Functional name: ``sample_subgraph``.
 
     Args:
-        datapipe: minibatches with ``seed_nodes``, ``node_pairs`` (and negatives) or ``seeds``.
+        datapipe: minibatches with ``seeds``.
         args: go to :meth:`sampling_stages`, as do ``kwargs``.
     """
 
@@ -83,7 +83,7 @@ class NeighborSampler(SubgraphSampler):
     """Samples neighbours of all nodes of a layer, layer by layer. Functional name: ``sample_neighbor``.
 
     Args:
-        datapipe: minibatches with ``seed_nodes``, ``node_pairs`` (and negatives) or ``seeds``.
+        datapipe: minibatches with ``seeds``.
         graph: a :class:`FusedCSCSamplingGraph`, or an object with its methods.
         fanouts: edges per node and layer, the input layer first: an integer, ``[1]`` (counts for all edge types
             together) or ``[num_edge_types]`` integers; -1: all.
@@ -231,7 +231,7 @@ class InSubgraphSampler(SubgraphSampler):
     """Takes all edges that lead to the nodes, as one layer. Functional name: ``sample_in_subgraph``.
 
     Args:
-        datapipe: minibatches with ``seed_nodes``, ``node_pairs`` (and negatives) or ``seeds``.
+        datapipe: minibatches with ``seeds``.
         graph: a :class:`FusedCSCSamplingGraph`, or an object with its methods.
     """
 

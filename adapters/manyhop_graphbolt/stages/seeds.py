@@ -13,12 +13,7 @@ from manyhop.errors import InputError
 from manyhop_graphbolt.items.minibatch import MiniBatch
 from manyhop_graphbolt.items.sets import UNSIGNED
 from manyhop_graphbolt.stages.functional import unique_and_compact
-from manyhop_graphbolt.types import (
-    CANONICAL_ETYPE_DELIMITER,
-    Links,
-    Nodes,
-    etype_str_to_tuple,
-)
+from manyhop_graphbolt.types import Nodes, etype_str_to_tuple
 
 Added: TypeAlias = tuple[str, int, torch.Size]
 """Where nodes are among the collected ones: their type, their part, the shape that they had."""
@@ -27,12 +22,12 @@ Added: TypeAlias = tuple[str, int, torch.Size]
 def begin_nodes(minibatch: MiniBatch) -> tuple[Nodes, Nodes | None]:
     """The nodes that sampling begins with, and their times (``None`` where the minibatch has no ``timestamp``).
 
-    ``node_pairs`` with their negatives, and ``seeds``, are compacted: the minibatch gets their positions among those
-    nodes. Seeds that are nodes are taken as they are, repetitions included, so that the last layer has a column for
-    each of them; nodes of pairs are taken once each. Where there are times, all repetitions are nodes of their own.
+    The minibatch gets the positions of its ``seeds`` among those nodes. Seeds that are nodes are taken as they are,
+    repetitions included, so that the last layer has a column for each of them; nodes of pairs are taken once each.
+    Where there are times, all repetitions are nodes of their own.
 
     Args:
-        minibatch: one with ``node_pairs``, ``seed_nodes`` or ``seeds``.
+        minibatch: one with ``seeds``.
 
     Returns:
         ``[num_nodes]`` each; by node type or not.
@@ -45,16 +40,9 @@ def begin_nodes(minibatch: MiniBatch) -> tuple[Nodes, Nodes | None]:
             f"Expected a MiniBatch to sample for, got a {type(minibatch).__name__}. Name the items of the ItemSet: "
             "ItemSet(nodes, names='seeds')."
         )
-    times = getattr(minibatch, "timestamp", None)
-    if minibatch.node_pairs is not None:
-        return _of_pairs(minibatch, minibatch.node_pairs, times)
-    if minibatch.is_of_seed_nodes() and minibatch.seed_nodes is not None:
-        return minibatch.seed_nodes, times
-    if minibatch.seeds is not None:
-        return _of_seeds(minibatch, minibatch.seeds, times)
-    raise InputError(
-        "Expected a minibatch with seed_nodes, node_pairs or seeds, got one without. Name the items of the ItemSet so."
-    )
+    if minibatch.seeds is None:
+        raise InputError("Expected a minibatch with seeds, got one without. Name the items of the ItemSet so.")
+    return _of_seeds(minibatch, minibatch.seeds, getattr(minibatch, "timestamp", None))
 
 
 class _Nodes:
@@ -102,29 +90,6 @@ class _Nodes:
 
 
 _ONLY = "_N"
-
-
-def _of_pairs(minibatch: MiniBatch, pairs: Links, times: Nodes | None) -> tuple[Nodes, Nodes | None]:
-    hetero = isinstance(pairs, dict)
-    nodes = _Nodes(times is not None)
-    ends: dict[Any, tuple[Added, Added]] = {}
-    drawn: dict[str, dict[Any, Added]] = {}
-    for name, (src, dst) in pairs.items() if isinstance(pairs, dict) else [(None, pairs)]:
-        src_type, dst_type, when = _ends(name, times)
-        ends[name] = nodes.add(src_type, src, when), nodes.add(dst_type, dst, when)
-    for i, which in enumerate(("negative_srcs", "negative_dsts")):
-        negatives = getattr(minibatch, which)
-        for name, some in negatives.items() if hetero and negatives is not None else [(None, negatives)]:
-            if some is not None:
-                *types, when = _ends(name, times)
-                drawn.setdefault(which, {})[name] = nodes.add(types[i], some, when)
-    found, found_times = nodes.finish()
-    compacted = {name: (nodes.place(src), nodes.place(dst)) for name, (src, dst) in ends.items()}
-    minibatch.compacted_node_pairs = compacted if hetero else compacted[None]
-    for which in ("negative_srcs", "negative_dsts"):
-        places = {name: nodes.place(added) for name, added in drawn.get(which, {}).items()}
-        setattr(minibatch, f"compacted_{which}", None if not places else places if hetero else places[None])
-    return _unwrapped(hetero, found, found_times)
 
 
 def _of_seeds(minibatch: MiniBatch, seeds: Nodes, times: Nodes | None) -> tuple[Nodes, Nodes | None]:
@@ -176,18 +141,6 @@ def _of_all(given: object, num_seeds: int) -> Tensor:
     if number in (0, num_seeds):
         return times
     return torch.cat((times, times.repeat_interleave(num_seeds // number - 1, dim=0)))
-
-
-def _ends(name: str | None, times: Nodes | None) -> tuple[str, str, Tensor | None]:
-    """Types of source and destination, and the times of the pairs."""
-    if name is None:
-        assert not isinstance(times, dict)
-        return _ONLY, _ONLY, times
-    if CANONICAL_ETYPE_DELIMITER not in name:
-        raise InputError(f"Expected pairs of nodes by edge type ('src:rel:dst'), got some of type {name!r}.")
-    src, _, dst = etype_str_to_tuple(name)
-    assert times is None or isinstance(times, dict)
-    return src, dst, None if times is None else times[name]
 
 
 def _unwrapped(hetero: bool, nodes: dict[str, Tensor], times: dict[str, Tensor] | None) -> tuple[Nodes, Nodes | None]:

@@ -173,9 +173,6 @@ class MiniBatchTransformer(Stage):
 class CopyTo(Stage):
     """Moves each item to a device. Functional name: ``copy_to``.
 
-    Of minibatches, only what a model reads is moved where they have ``seed_nodes`` or ``node_pairs``, as in DGL 2.1
-    (:meth:`MiniBatch.to`).
-
     Args:
         datapipe: items of any kind: those that have ``to``, and containers of those, are moved.
         device: where to.

@@ -34,10 +34,7 @@ def create_dataloader(graph, features, itemset, num_workers, is_train):
 
 def scores(model, minibatch):
     y = model(minibatch.blocks, minibatch.node_features["feat"])
-    if minibatch.compacted_node_pairs is not None:
-        (src, dst), labels = minibatch.node_pairs_with_labels
-    else:
-        (src, dst), labels = minibatch.compacted_seeds.T, minibatch.labels
+    (src, dst), labels = minibatch.node_pairs_with_labels
     return model.predictor(y[src] * y[dst]).squeeze(), labels.float()
 
 
