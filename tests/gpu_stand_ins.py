@@ -230,7 +230,7 @@ def exchange_nothing(patch: Patch, loader: Any) -> None:
     """Let a loader make its batches as where ranks exchange rows on GPUs: one by one."""
 
     def in_step(adapter: Any, epoch: Any, gpu: Any, really: Any = steps.steps_on_gpu) -> Any:
-        return really(adapter, epoch._replace(steps=NoSteps()), gpu)
+        return really(adapter, epoch._replace(exchanges=NoSteps()), gpu)
 
     patch(steps, "steps_on_gpu", in_step)
     patch(loader, "_exchanges", lambda: True)

@@ -368,7 +368,7 @@ def test_edges_that_change_while_they_are_spread_over_gpus(monkeypatch):
 def test_rows_of_nothing_are_gathered_while_a_loader_is_made(on_gpu, monkeypatch, kind):
     from manyhop_dgl.loader.batches import Batches
 
-    seen, join = [], Batches.join
+    seen, join = [], Batches.assemble_group
 
     def spy(self, samples, turns):
         filled, nbytes = made = join(self, samples, turns)
@@ -376,7 +376,7 @@ def test_rows_of_nothing_are_gathered_while_a_loader_is_made(on_gpu, monkeypatch
             seen.append((threading.current_thread().name, len(filled), nbytes))
         return made
 
-    monkeypatch.setattr(Batches, "join", spy)
+    monkeypatch.setattr(Batches, "assemble_group", spy)
     on_gpu(True)
     loader(kind, graph(kind), output="tensors")
     assert seen == [("manyhop-compile", count, 0) for count in (1, 4, 16)]

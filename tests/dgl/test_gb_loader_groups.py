@@ -241,6 +241,6 @@ def test_minibatches_without_nodes_compile_gathers(sizes, of_links):
     else:
         pipe = fetched(features)
     assembler = gb.DataLoader(pipe)._adapter().assembler
-    made, nbytes = assembler.join([assembler.empty(CPU), assembler.empty(CPU)], None)
+    made, nbytes = assembler.assemble_group([assembler.empty(CPU), assembler.empty(CPU)], None)
     assert nbytes == 0
     assert [minibatch.node_features["feat"].shape for minibatch in made] == [(0, 5), (0, 5)]

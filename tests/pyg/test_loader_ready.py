@@ -31,7 +31,7 @@ def make_loader(kind, data, hetero, **options):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_of_nothing_are_gathered_in_a_thread(data, hetero, on_gpu, monkeypatch, kind):
-    seen, join = [], Batches.join
+    seen, join = [], Batches.assemble_group
 
     def spy(self, samples, turns):
         batches, nbytes = made = join(self, samples, turns)
@@ -39,7 +39,7 @@ def test_rows_of_nothing_are_gathered_in_a_thread(data, hetero, on_gpu, monkeypa
             seen.append((threading.current_thread().name, len(batches), nbytes))
         return made
 
-    monkeypatch.setattr(Batches, "join", spy)
+    monkeypatch.setattr(Batches, "assemble_group", spy)
     on_gpu()
     make_loader(kind, data, hetero)
     assert seen == [("manyhop-compile", count, 0) for count in (1, 4, 16)]
@@ -62,7 +62,7 @@ def test_what_fails_there_is_left_to_the_batches(data, hetero, on_gpu, monkeypat
 def test_stores_of_others_are_not_asked(data, hetero, on_gpu, monkeypatch):
     asked = []
     monkeypatch.setattr(warm_up, "_gather", lambda *_: asked.append(1))
-    monkeypatch.setattr(Batches, "joins", False)
+    monkeypatch.setattr(Batches, "gathers_groups", False)
     on_gpu()
     make_loader("stores", data, hetero)
     assert asked == []

@@ -93,7 +93,7 @@ class Batches:
     """The ``Assembler`` of a loader: a batch is :class:`Filled` until it is handed out."""
 
     hands_out = True
-    makes_alone = False
+    samples_alone = False
     transform = None
 
     def __init__(
@@ -105,7 +105,7 @@ class Batches:
         """Whether data are gathered where samples are made."""
 
     @property
-    def joins(self) -> bool:
+    def gathers_groups(self) -> bool:
         """Whether batches are made without DGL's objects, so that rows of several are gathered at once."""
         return isinstance(self._loader.prefetcher, TensorPrefetcher)
 
@@ -116,17 +116,17 @@ class Batches:
         nodes = sampler_of_nodes(sampler)
         return nodes is not sampler or on_cpu_only(nodes.arguments()) or self._loader.worker_init_fn.func is not None
 
-    def make(self, positions: object) -> Any:
+    def collate(self, positions: object) -> Any:
         """Call the sampler, and gather data if that is done in the thread."""
         batch = self._source.sample_at(positions)
         batch = batch if self._gpu is None else batch.to(self._loader.device)
-        return self.complete(batch) if self.in_thread else batch
+        return self.assemble(batch) if self.in_thread else batch
 
-    def complete(self, sample: object) -> Filled:
+    def assemble(self, sample: object) -> Filled:
         """Put the data that the sampler asks for into a batch."""
         if self._gpu is None:
             return self._fill(sample)
-        (filled,), nbytes = self.join([sample], None)
+        (filled,), nbytes = self.assemble_group([sample], None)
         if (rank_batch := current_batch()) is not None:
             rank_batch.contents["gathered_bytes"] = nbytes
         return filled
@@ -153,7 +153,9 @@ class Batches:
         rank_batch.contents["gathered_bytes"] = nbytes
         return filled
 
-    def join(self, samples: Sequence[object], rank_batches: Sequence[RankBatch] | None) -> tuple[list[Filled], int]:
+    def assemble_group(
+        self, samples: Sequence[object], rank_batches: Sequence[RankBatch] | None
+    ) -> tuple[list[Filled], int]:
         """Put data into several batches, by one gather."""
         gpu = self._gpu
         assert gpu is not None

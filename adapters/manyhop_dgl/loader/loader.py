@@ -352,7 +352,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         else:
             sample = self._source().sample_around(indices)
             sample = sample if self._gpu is None else sample.to(self.device)
-        return adapter.assembler.hand_out(adapter.assembler.complete(sample))
+        return adapter.assembler.hand_out(adapter.assembler.assemble(sample))
 
     # What DGL's has beside
 

@@ -79,12 +79,12 @@ class Batches:
         self._functions_in_threads = bool(chain.functions) and not self.hands_out
 
     @property
-    def joins(self) -> bool:
+    def gathers_groups(self) -> bool:
         """Whether no function of the user runs before the rest, so that rows of several are gathered at once."""
         return self._in_groups and self._chain.grouped is not None and self._chain.grouped.joins
 
     @property
-    def makes_alone(self) -> bool:
+    def samples_alone(self) -> bool:
         """Whether minibatches are made one by one."""
         return not self._in_groups
 
@@ -102,7 +102,7 @@ class Batches:
         key = item.key if isinstance(item, MiniBatch) else current_key()
         return self._run_functions(item, key, _batch())
 
-    def make(self, positions: Tensor | Keyed) -> object:
+    def collate(self, positions: Tensor | Keyed) -> object:
         """Make one minibatch, stage by stage."""
         rank_batch, batch, start = current_batch(), _batch(), perf_counter()
         key, item = self._source.item(positions)
@@ -113,7 +113,7 @@ class Batches:
             rank_batch.contents.update(contents_of(item), seeds=seeds)
         return self._done(key, item, batch)
 
-    def complete(self, sample: Sampled) -> object:
+    def assemble(self, sample: Sampled) -> object:
         """Make a minibatch of its sample."""
         rank_batch, gpu = current_batch(), self._gpu
         assert gpu is not None
@@ -133,7 +133,7 @@ class Batches:
         item.key = key
         if self._in_groups:
             assert gpu is not None
-            made = self.complete(self._source.begin(gpu.sampling, [Keyed(key, item)], [key])()[0])
+            made = self.assemble(self._source.begin(gpu.sampling, [Keyed(key, item)], [key])()[0])
             return self.hand_out(made) if isinstance(made, Keyed) else made
         chain = self._chain
         stages = TimedStages(chain.stages, chain.first_draw, self._gather, self._stats, replaced=self._replaced)
@@ -148,7 +148,9 @@ class Batches:
             return Keyed(key, item)
         return self._run_functions(item, key, batch) if self._functions_in_threads else item
 
-    def join(self, samples: Sequence[Sampled], rank_batches: Sequence[RankBatch] | None) -> tuple[list[object], int]:
+    def assemble_group(
+        self, samples: Sequence[Sampled], rank_batches: Sequence[RankBatch] | None
+    ) -> tuple[list[object], int]:
         """Make minibatches of several samples, by one gather."""
         gpu, grouped = self._gpu, self._chain.grouped
         assert gpu is not None
@@ -156,7 +158,9 @@ class Batches:
         items: list[Any] = list(self._answered(samples, rank_batches))
         nbytes = 0
         start = gpu.start_gather()
-        for stage in grouped.after if self.joins else [one for one in grouped.after if isinstance(one, FeatureFetcher)]:
+        for stage in (
+            grouped.after if self.gathers_groups else [one for one in grouped.after if isinstance(one, FeatureFetcher)]
+        ):
             if isinstance(stage, FeatureFetcher):
                 nbytes += stage.fetch(items, self._gather)
             else:

@@ -212,7 +212,7 @@ class Batches:
     def __init__(self, loader: LoaderView, *, pins: bool, exchanges: bool) -> None:
         self._loader, self._pins = loader, pins
         # Other ranks wait for what this one's thread does, so it leaves to the caller what they do not need.
-        self._gathers_only = exchanges and loader.transform is None and self.joins
+        self._gathers_only = exchanges and loader.transform is None and self.gathers_groups
         self._trains = has_embeddings(loader.data)
 
     @property
@@ -226,14 +226,14 @@ class Batches:
         return self._loader.filter_per_worker
 
     @property
-    def joins(self) -> bool:
+    def gathers_groups(self) -> bool:
         """Whether all rows of batches are gathered by code of ours, without code of the user in between."""
         loader = self._loader
         own = isinstance(loader.data, Data | HeteroData) or type(loader.data[0]) is FeatureStore
         return own and loader.transform_sampler_output is None and not loader.has_own_filter()
 
     @property
-    def makes_alone(self) -> bool:
+    def samples_alone(self) -> bool:
         """Whether ``collate_fn`` is the user's."""
         return self._loader.has_own_collate()
 
@@ -251,19 +251,21 @@ class Batches:
         """The user's ``transform``."""
         return self._loader.transform
 
-    def make(self, positions: Positions) -> Sample | Batch:
+    def collate(self, positions: Positions) -> Sample | Batch:
         """Call ``collate_fn``."""
         value = self._loader.collate_fn(positions)
         return pinned(value) if self._pins and self.in_thread else value
 
-    def complete(self, sample: Sample) -> Batch | Gathered:
+    def assemble(self, sample: Sample) -> Batch | Gathered:
         """Call ``filter_fn``, or only gather rows where the rest is left to :meth:`hand_out`."""
         if self._gathers_only:
             return self._loader.join_one(sample)
         batch = self._loader.filter_fn(sample)
         return pinned(batch) if self._pins else batch
 
-    def join(self, samples: Sequence[Sample], rank_batches: Sequence[RankBatch] | None) -> tuple[list[Batch], int]:
+    def assemble_group(
+        self, samples: Sequence[Sample], rank_batches: Sequence[RankBatch] | None
+    ) -> tuple[list[Batch], int]:
         """Join samples with the features of the data, by one gather."""
         loader = self._loader
         joining = loader.joining()

@@ -127,13 +127,13 @@ class Assembler(Protocol[SampleT, BatchT]):
         ...
 
     @property
-    def joins(self) -> bool:
+    def gathers_groups(self) -> bool:
         """Whether the rows of several batches may be gathered at once: no code of the user comes in between."""
         ...
 
     @property
-    def makes_alone(self) -> bool:
-        """Whether the user has replaced how a batch is made from positions, so that groups cannot be sampled."""
+    def samples_alone(self) -> bool:
+        """Whether batches are sampled one by one, by :meth:`collate`, since the user has replaced it."""
         ...
 
     @property
@@ -143,7 +143,7 @@ class Assembler(Protocol[SampleT, BatchT]):
 
     @property
     def transform(self) -> Callable[[BatchT], Any] | None:
-        """What the user wants to be called with each batch, where :attr:`joins`."""
+        """The user's function of a batch, if :attr:`gathers_groups`."""
         ...
 
     @property
@@ -151,16 +151,18 @@ class Assembler(Protocol[SampleT, BatchT]):
         """Whether :meth:`hand_out` has anything to do."""
         ...
 
-    def make(self, positions: Any) -> Any:
-        """Make one batch, or where not :attr:`in_thread` its sample."""
+    def collate(self, positions: Any) -> Any:
+        """Sample around the seeds at some positions and, if :attr:`in_thread`, assemble the batch."""
         ...
 
-    def complete(self, sample: SampleT) -> Any:
-        """Make a batch of its sample, transformed."""
+    def assemble(self, sample: SampleT) -> Any:
+        """Gather the rows of a sample and return its batch, transformed."""
         ...
 
-    def join(self, samples: Sequence[SampleT], rank_batches: Sequence[RankBatch] | None) -> tuple[list[BatchT], int]:
-        """Make batches of several samples by one gather, not transformed. Return them and the bytes of their rows.
+    def assemble_group(
+        self, samples: Sequence[SampleT], rank_batches: Sequence[RankBatch] | None
+    ) -> tuple[list[BatchT], int]:
+        """Gather the rows of several samples at once. Return their batches, not transformed, and the bytes of rows.
 
         Args:
             samples: of batches that follow each other.

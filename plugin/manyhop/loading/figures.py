@@ -105,9 +105,9 @@ def warm_up_caches(adapter: Adapter[Any, Any], plan: BatchPlan, caches: Sequence
             return
         batch = (begin + number) % len(plan)
         with BatchContext(BatchKey(0, 0, batch), RankBatch(0, batch)), only_counting():
-            made = assembler.make(torch.from_numpy(plan.few_indices(0, batch)))
+            made = assembler.collate(torch.from_numpy(plan.few_indices(0, batch)))
             if not assembler.in_thread:
-                assembler.complete(made)
+                assembler.assemble(made)
 
 
 def _with_advice_on_edges(report: StatsReport, adapter: Adapter[Any, Any]) -> str:

@@ -15,12 +15,12 @@ from manyhop.features import Checks
 from manyhop.features.exchange.headers import ExchangeEndedError, ExchangeLostError
 from manyhop.loading.pipeline import (
     BatchPlan,
+    EpochExchanges,
     Groups,
     Pipeline,
     RankBatch,
     RankSchedule,
     Stats,
-    Steps,
     Streams,
     WorkerPool,
     WorkerThreads,
@@ -110,7 +110,7 @@ class EpochIterator(Iterator[Any]):
         snapshot: state of the user's sampler.
         length: number of batches of a whole epoch; ``None`` where it is not known.
         rounds: number of items; ``None`` where it is not known.
-        steps: the exchanges with other ranks, where there are some; they end with the iteration.
+        exchanges: the exchanges with other ranks, where there are some; they end with the iteration.
         gpu: of the loader, where it has one.
         watched: lets other ranks know how far this one is, and this one if others cannot go on.
         replay: what makes a batch that failed once more; ``""``: nothing does.
@@ -128,7 +128,7 @@ class EpochIterator(Iterator[Any]):
         snapshot: Callable[[], Any] | None,
         length: int | None,
         rounds: int | None,
-        steps: Steps | None,
+        exchanges: EpochExchanges | None,
         watched: Iteration | None,
         gpu: GPU | None,
         replay: str,
@@ -139,7 +139,7 @@ class EpochIterator(Iterator[Any]):
         self._samples = snapshot is not None
         self._watched = watched
         self._gpu = gpu
-        self._steps = steps
+        self._exchanges = exchanges
         self._run_ended = self._failed = False
         if watched is not None:
             weakref.finalize(self, watched.left).atexit = False
@@ -159,7 +159,7 @@ class EpochIterator(Iterator[Any]):
             before=None if gpu is None else gpu.streams.settle,
             stats=stats,
             contents=_contents,
-            closing=None if steps is None else steps.close,
+            closing=None if exchanges is None else exchanges.close,
         )
 
     def __iter__(self) -> EpochIterator:
@@ -205,7 +205,7 @@ class EpochIterator(Iterator[Any]):
                 raise
             self._pipeline.close(error)  # a rank that went on alone would leave the others behind
             reason = _reason(watched, error)
-            if self._steps is not None and self._steps.lacks_rows:
+            if self._exchanges is not None and self._exchanges.lacks_rows:
                 reason = _with_warning(reason or error)
             watched.failed(reason or error)
             if reason is not None:

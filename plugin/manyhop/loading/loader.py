@@ -257,15 +257,15 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
                 progress.sampler = stateful.state_dict()
             elif stateful is not None:
                 stateful.load_state_dict(progress.sampler)
-        steps, watched = None, None
+        exchanges, watched = None, None
         if self._ranks is not None:
             make_lockstep = self._make_lockstep if self._exchanges() else None
-            steps, watched = self._ranks.begin(make_lockstep, progress.epoch, len(schedule))
+            exchanges, watched = self._ranks.begin(make_lockstep, progress.epoch, len(schedule))
         gpu: GPU | None = self._gpu
         if gpu is not None:
             gpu.streams.begin()
         self._stats.begin_epoch()
-        make, finish, threads = self._stages(Epoch(seed, number, plan, to_index, steps))
+        make, finish, threads = self._stages(Epoch(seed, number, plan, to_index, exchanges))
         iterator = EpochIterator(
             progress,
             schedule,
@@ -277,7 +277,7 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
             None if stateful is None else stateful.state_dict,
             length,
             rounds,
-            steps,
+            exchanges,
             watched,
             gpu,
             self._replay,

@@ -12,7 +12,15 @@ from manyhop import World
 from manyhop.features import Traffic
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.keys import current_batch
-from manyhop.loading.pipeline import ItemParts, Lockstep, RankSchedule, Steps, UnevenRule, WorkerThreads, end_workers
+from manyhop.loading.pipeline import (
+    EpochExchanges,
+    ItemParts,
+    Lockstep,
+    RankSchedule,
+    UnevenRule,
+    WorkerThreads,
+    end_workers,
+)
 from manyhop.ranks import control
 from manyhop.ranks.watch import Iteration, Watch, announce_end
 
@@ -54,8 +62,10 @@ class Ranks:
         """Have threads ended before what they may use: exchanges, memory over several GPUs, the process group."""
         manyhop.ranks.world.at_shutdown(self._threads.end)
 
-    def begin(self, make_lockstep: MakeLockstep | None, epoch: int, rounds: int) -> tuple[Steps | None, Iteration]:
-        """An iteration begins: its exchanges, where tensors are spread over nodes, and what the others see of it.
+    def begin(
+        self, make_lockstep: MakeLockstep | None, epoch: int, rounds: int
+    ) -> tuple[EpochExchanges | None, Iteration]:
+        """Begin an iteration: its exchanges, if tensors are spread over nodes, and what other ranks see of it.
 
         Args:
             make_lockstep: makes the exchanges; ``None``: each rank has all rows.
@@ -68,18 +78,18 @@ class Ranks:
         is_new = self._watch is None  # the loader is a copy
         if self._watch is None:
             self._watch = Watch(self.title, timeout=self.timeout)
-        steps = None
+        exchanges = None
         if make_lockstep is not None:
             if self._lockstep is None:  # the loader is a copy, or has new data
                 self._lockstep = make_lockstep(self.title, self.timeout)
                 is_new = True
             assert self._lockstep is not None
-            steps = self._lockstep.begin(epoch, rounds)
+            exchanges = self._lockstep.begin(epoch, rounds)
         if is_new:
             self._end_with_run()
-        if steps is None:
+        if exchanges is None:
             return None, self._watch.begin(epoch)
-        return steps, self._watch.begin(epoch, steps.close, steps.rows_under_way)
+        return exchanges, self._watch.begin(epoch, exchanges.close, exchanges.rows_under_way)
 
     def begun(self, iterator: EpochIterator) -> None:
         """The iteration can go on; it ends with the run at the latest."""

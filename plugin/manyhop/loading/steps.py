@@ -1,4 +1,4 @@
-"""The epoch of a loader, and its steps on a CPU: what a thread does for a batch, and what the caller does."""
+"""The epoch of a loader, and the stages of its batches on a CPU: those of a thread, and those of the caller."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import Item
 from manyhop.loading.keys import BatchContext
-from manyhop.loading.pipeline import BatchPlan, RankBatch, Steps
+from manyhop.loading.pipeline import BatchPlan, EpochExchanges, RankBatch
 from manyhop.sampling import BatchKey
 from manyhop.system.ranges import ranged
 
@@ -29,7 +29,7 @@ class Epoch(NamedTuple):
     to_index: Callable[[Any], Any]
     """Item -> positions of seeds."""
 
-    steps: Steps | None
+    exchanges: EpochExchanges | None
     """The exchanges with other ranks, where there are some."""
 
     def batch_context(self, batch: int, rank_batch: RankBatch, first_call: int = 0) -> BatchContext:
@@ -38,37 +38,37 @@ class Epoch(NamedTuple):
 
     def in_step(self, rank_batch: RankBatch) -> AbstractContextManager[None]:
         """Return the context in which a batch, or a part of it, may gather rows of other nodes."""
-        return nullcontext() if self.steps is None else self.steps.batch(rank_batch.round)
+        return nullcontext() if self.exchanges is None else self.exchanges.batch(rank_batch.round)
 
 
 def steps_on_cpu(
     adapter: Adapter[Any, Any], epoch: Epoch
 ) -> tuple[Callable[[int, Item], Any], Callable[[int, Any], Any] | None]:
-    """Return how a thread makes a batch, and how the caller finishes it; ``None``: nothing is left to do."""
+    """Return the stages of a thread, and those of the caller, which hands a batch out; ``None``: nothing is left."""
     assembler = adapter.assembler
     in_thread = assembler.in_thread
     if in_thread and not assembler.hands_out:
 
         @ranged("assemble")
-        def make_whole(batch: int, item: Item) -> Any:
+        def collate(batch: int, item: Item) -> Any:
             rank_batch, index = item
             with epoch.batch_context(batch, rank_batch), epoch.in_step(rank_batch):
-                return assembler.make(epoch.to_index(index))
+                return assembler.collate(epoch.to_index(index))
 
-        return make_whole, None
+        return collate, None
 
     @ranged("assemble")
-    def make(batch: int, item: Item) -> Any:
+    def collate_in_thread(batch: int, item: Item) -> Any:
         rank_batch, index = item
         with epoch.batch_context(batch, rank_batch), epoch.in_step(rank_batch):
-            return rank_batch, assembler.make(epoch.to_index(index))
+            return rank_batch, assembler.collate(epoch.to_index(index))
 
-    def finish(batch: int, made: Any) -> Any:
+    def hand_out(batch: int, made: Any) -> Any:
         rank_batch, value = made
         with epoch.batch_context(batch, rank_batch, first_call=1):
             if not in_thread:
                 with epoch.in_step(rank_batch):
-                    value = assembler.complete(value)
+                    value = assembler.assemble(value)
             return assembler.hand_out(value)
 
-    return make, finish
+    return collate_in_thread, hand_out

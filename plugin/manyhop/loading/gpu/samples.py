@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,57 +46,6 @@ def empty_sample(graph: Graph, device: torch.device) -> SampledSubgraph:
         num_sampled_nodes={node_type: [0, 0] for node_type in nodes},
         num_sampled_edges={edge_type: [0] for edge_type in edges},
     )
-
-
-class SampledGroup:
-    """The samples of a group of batches, collected on first access; used by one thread.
-
-    If sampling the group fails, each batch is sampled alone, so that only the faulty one raises.
-
-    Args:
-        size: number of batches.
-        collective: whether all ranks sample together. Then no batch is sampled again, without the others.
-    """
-
-    def __init__(self, size: int, *, collective: bool = False) -> None:
-        self._size, self._collective = size, collective
-        self._samples: list[Any] | None = None
-
-    def __len__(self) -> int:
-        return self._size
-
-    def take(self, i: int) -> Any:
-        """Remove the sample of batch ``i`` from the group and return it."""
-        sample = self._sample_of(i)
-        assert self._samples is not None
-        if not self._collective:
-            self._samples[i] = None
-        return sample
-
-    def _sample_of(self, i: int) -> Any:
-        if self._samples is None:
-            self._samples = self._all()
-        if self._samples[i] is None:  # a batch of the group is faulty
-            self._samples[i] = self._sample_alone(i)
-        return self._samples[i]
-
-    def _all(self) -> list[Any]:
-        try:
-            return self._collect()
-        except Exception:
-            if self._size == 1 or self._collective:
-                raise
-            return [None] * self._size  # one of them is faulty: sample each alone
-
-    # Subclasses define these. As arguments, they would put the group into a reference cycle.
-
-    def _collect(self) -> list[Any]:
-        """Wait for the launch, and return the sample of each batch; ``None``: one to be sampled alone."""
-        raise NotImplementedError
-
-    def _sample_alone(self, i: int) -> Any:
-        """Return the sample of batch ``i``, without the others."""
-        raise NotImplementedError
 
 
 _AT_ONCE = 64

@@ -16,7 +16,7 @@ from manyhop.loading.adapter import Adapter
 from manyhop.loading.gpu.memory import row_bytes
 from manyhop.loading.gpu.runtime import JOINED, GPURuntime
 from manyhop.loading.gpu.samples import BACKLOG
-from manyhop.loading.gpu.steps import InFlightGroup
+from manyhop.loading.gpu.steps import SampledGroup
 from manyhop.loading.keys import BatchContext
 from manyhop.loading.pipeline import BatchPlan
 from manyhop.sampling import BatchKey
@@ -58,7 +58,7 @@ def fill_cache(
             break
         positions = torch.from_numpy(plan.few_indices(0, batch))
         with BatchContext(BatchKey(0, 0, batch), None), gpu.intercepting_gathers(record):
-            adapter.assembler.join([adapter.seeds.sample(positions)], None)
+            adapter.assembler.assemble_group([adapter.seeds.sample(positions)], None)
     if exchange is not None:
         exchange.keep(remote.hottest(wanted))
     gpu.memory.cache(keep_hot(local.hottest(wanted), gpu.device))
@@ -74,7 +74,7 @@ def compiling_samplers(plan: BatchPlan, adapter: Adapter[Any, Any], gpu: GPURunt
 @contextmanager
 def compiling_gathers(adapter: Adapter[Any, Any], gpu: GPURuntime, most: int) -> Iterator[None]:
     """Compile the gather kernels, for up to ``most`` batches at once, during the context."""
-    own = not gpu.memory.exchanges and adapter.assembler.joins
+    own = not gpu.memory.exchanges and adapter.assembler.gathers_groups
     with _in_background(gpu, lambda: _gather(adapter, gpu, most), enabled=own):
         yield
 
@@ -108,7 +108,7 @@ def _begin(plan: BatchPlan, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None
 def _gather(adapter: Adapter[Any, Any], gpu: GPURuntime, most: int) -> None:
     """Gather the rows of batches without nodes."""
     for count in sorted({1, max(1, most // 4), most}):
-        adapter.assembler.join([adapter.assembler.empty(gpu.device) for _ in range(count)], None)
+        adapter.assembler.assemble_group([adapter.assembler.empty(gpu.device) for _ in range(count)], None)
 
 
 _WARM_UPS = 3
@@ -164,21 +164,21 @@ def _warm_up(
         inputs = adapter.seeds.inputs([torch.from_numpy(plan.indices(0, batch)) for batch in batches])
     keys = [BatchKey(0, 0, batch) for batch in batches]
     if gpu.collective:
-        groups = [InFlightGroup(gpu, adapter, inputs, keys)]
-        groups[0].take(0)
+        groups = [SampledGroup(gpu, adapter, inputs, keys)]
+        groups[0].take_sample(0)
         if sizes_are_known:
-            reserve(adapter, gpu, [groups[0].take(k) for k in range(len(groups[0]))])
+            reserve(adapter, gpu, [groups[0].take_sample(k) for k in range(len(groups[0]))])
         return
     ahead = 2 * max(1, num_threads)
     for _ in range(_WARM_UPS):  # the first one learns sizes
-        groups = [InFlightGroup(gpu, adapter, inputs, keys) for _ in range(ahead)]
+        groups = [SampledGroup(gpu, adapter, inputs, keys) for _ in range(ahead)]
         for group in groups:
-            group.take(0)
+            group.take_sample(0)
     last = len(plan) % gpu.group_size  # a smaller group may need workspaces of its own
     if 0 < last < len(batches):
-        InFlightGroup(gpu, adapter, inputs[:last], keys[:last]).take(0)
+        SampledGroup(gpu, adapter, inputs[:last], keys[:last]).take_sample(0)
     if sizes_are_known:
-        reserve(adapter, gpu, [groups[0].take(k) for k in range(len(groups[0]))])
+        reserve(adapter, gpu, [groups[0].take_sample(k) for k in range(len(groups[0]))])
 
 
 def reserve(adapter: Adapter[Any, Any], gpu: GPURuntime, samples: Sequence[Any]) -> None:
@@ -191,13 +191,13 @@ def reserve(adapter: Adapter[Any, Any], gpu: GPURuntime, samples: Sequence[Any])
     """
     if gpu.memory.exchanges:  # exchanges take all ranks
         return
-    join = adapter.assembler.join
-    batches, nbytes = join(samples[:1], None)
+    assemble = adapter.assembler.assemble_group
+    batches, nbytes = assemble(samples[:1], None)
     gpu.learn_size(nbytes)
-    at_once = gpu.joined_at_once(gpu.group_size) if adapter.assembler.joins else 1
+    at_once = gpu.joined_at_once(gpu.group_size) if adapter.assembler.gathers_groups else 1
     most = min(len(samples), BACKLOG + 2 * at_once, max(2, _RESERVED_BYTES // max(nbytes, 1)))
     for i in range(1, most, at_once):
-        batches += join(samples[i : min(most, i + at_once)], None)[0]
+        batches += assemble(samples[i : min(most, i + at_once)], None)[0]
 
 
 def make_exchange(

@@ -1,7 +1,7 @@
 """Makes batches ahead of the training step: plan, schedule of ranks, threads, streams, statistics."""
 
 from manyhop.loading.pipeline.block_sizes import Counts, PadSizes, pad_sizes
-from manyhop.loading.pipeline.lockstep import Lockstep, Steps, current_exchange, exchanging
+from manyhop.loading.pipeline.lockstep import EpochExchanges, Lockstep, current_exchange, exchanging
 from manyhop.loading.pipeline.padding import Padded, PaddedRows, Padder, clear_rows
 from manyhop.loading.pipeline.pipeline import Pipeline
 from manyhop.loading.pipeline.plan import BatchPlan, permute
@@ -22,6 +22,7 @@ from manyhop.loading.pipeline.workers import Groups, WorkerPool, WorkerThreads, 
 __all__ = [
     "BatchPlan",
     "Counts",
+    "EpochExchanges",
     "Groups",
     "Interval",
     "ItemParts",
@@ -37,7 +38,6 @@ __all__ = [
     "Stage",
     "Stats",
     "StatsReport",
-    "Steps",
     "Streams",
     "Uneven",
     "UnevenRule",

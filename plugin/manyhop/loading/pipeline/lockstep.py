@@ -115,30 +115,30 @@ class Lockstep:
 
     def __init__(self, exchange: Exchange | GPUExchange, moved: Callable[[Traffic], None]) -> None:
         self._exchange, self._moved = exchange, moved
-        self._steps: Steps | None = None
+        self._of_epoch: EpochExchanges | None = None
         ours = weakref.ref(self)
         world.at_shutdown(lambda: _close(ours()))
 
-    def begin(self, epoch: int, count: int) -> Steps:
+    def begin(self, epoch: int, count: int) -> EpochExchanges:
         """An epoch of ``count`` batches begins; the one before, if it is not done, has been left.
 
         Raises:
             RankError: other ranks did not finish the epoch before in time.
         """
-        if self._steps is not None:
-            self._steps.finish()
+        if self._of_epoch is not None:
+            self._of_epoch.finish()
         self._exchange.begin()
-        self._steps = Steps(self._exchange, self._moved, epoch, count)
-        return self._steps
+        self._of_epoch = EpochExchanges(self._exchange, self._moved, epoch, count)
+        return self._of_epoch
 
     def close(self) -> None:
         """End the run: notify other ranks that may wait for this one, and give the connections back."""
-        if self._steps is not None:
-            self._steps.finish()
+        if self._of_epoch is not None:
+            self._of_epoch.finish()
         self._exchange.leave()
 
 
-class Steps:
+class EpochExchanges:
     """The exchanges of one epoch."""
 
     def __init__(
