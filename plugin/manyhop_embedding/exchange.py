@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import accumulate, islice, pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import RankError
+from manyhop.features.exchange.peers import Peers
 from manyhop.ranks import world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop_embedding.gradients import Gradients, ids_dtype
@@ -33,12 +32,9 @@ class GradientExchange:
 
     def __init__(self, device: torch.device, name: str, timeout: float | None) -> None:
         self._world, self._device, self._name = world.init(timeout=timeout or DEFAULT_TIMEOUT), device, name
-        self._group: Any = None
+        self._peers: Peers | None = None
         if not self._world.is_alone:
-            import torch.distributed as dist
-
-            backend = "nccl" if device.type == "cuda" else "gloo"
-            self._group = dist.new_group(backend=backend, timeout=timedelta(seconds=timeout or DEFAULT_TIMEOUT))
+            self._peers = Peers(device, timeout or DEFAULT_TIMEOUT)
             world.at_shutdown(self.close)
             size = self._world.world_size
             self._numbers, self._nothing = _OnHost(8 * size, device), torch.zeros(1, device=device)
@@ -63,11 +59,11 @@ class GradientExchange:
         """
         dtype, rank = ids_dtype(self._device, owners.num_rows), self._world.rank
         held = self._none(width, dtype) if gradients is None else gradients
-        with self._failing(), self._on_device():
+        with self._failing() as peers, self._on_device():
             if owners not in self._bounds:
                 self._bounds[owners] = owners.bounds(dtype, self._device)
             before, ids = distinct_rows(held)
-            self._exchange_counts(held, before, self._bounds[owners], is_active=gradients is not None)
+            self._exchange_counts(peers, held, before, self._bounds[owners], is_active=gradients is not None)
             # What only this rank needs is summed when the rest is on its way.
             apart = self._at[rank] if self._device.type == "cuda" and owners.num_copies == 1 else None
             by_number = numbered(held, before)
@@ -76,23 +72,29 @@ class GradientExchange:
             if routes is None:
                 return None
             got_ids, got_sums = ids.new_empty(routes.count), sums.new_empty(routes.count, width)
-            ids_arrive, sums_arrive = self._begin(ids, got_ids, routes), self._begin(sums, got_sums, routes)
+            ids_arrive, sums_arrive = (
+                peers.swap_each(self._others(got, routes.received), self._others(sent, routes.sent))
+                for got, sent in ((got_ids, ids), (got_sums, sums))
+            )
             own, place = (slice(*each[rank]) for each in (routes.sent, routes.received))
             got_ids[place].copy_(ids[own])
             if apart is None:
                 got_sums[place].copy_(sums[own])
             else:
                 sum_apart(by_number, *routes.apart, own.start, got_sums[place])
-            ids_arrive()
+            ids_arrive.wait()
             sizes = [end - begin for begin, end in routes.received]
             found = Gradients.merged(got_ids, got_sums, sizes, num_rows=owners.num_rows)
-            sums_arrive()
+            sums_arrive.wait()
         return found
 
-    def _exchange_counts(self, held: Gradients, before: Tensor, bounds: Tensor, *, is_active: bool) -> None:
+    def _exchange_counts(
+        self, peers: Peers, held: Gradients, before: Tensor, bounds: Tensor, *, is_active: bool
+    ) -> None:
         """Begin to read where the sums for each rank are, and how many come from it.
 
         Args:
+            peers: the other ranks.
             held: in ascending order of their rows.
             before: of :func:`manyhop_embedding.updating.distinct_rows`.
             bounds: of :meth:`manyhop_embedding.place.Owners.bounds`.
@@ -109,7 +111,7 @@ class GradientExchange:
             torch.searchsorted(held.ids, bounds, out=self._at)
             self._routes[:, :-1] = before[self._at]
             self._routes[:, -1] = total
-        dist.all_to_all_single(self._received, self._routes, group=self._group)
+        dist.all_to_all_single(self._received, self._routes, group=peers.group)
         self._numbers.send()
 
     def _read_routes(self) -> _Routes | None:
@@ -125,34 +127,9 @@ class GradientExchange:
         sent_ends, apart = [(begin, end) for begin, end, _ in sent], (at[rank][0], at[rank][1])
         return _Routes(sent_ends, list(pairwise(ends)), ends[-1], apart)
 
-    def _begin(self, values: Tensor, received: Tensor, routes: _Routes) -> Callable[[], object]:
-        """Begin to send values to all other ranks, and to receive theirs.
-
-        Args:
-            values: ``[rows, ...]``.
-            received: gets what comes.
-            routes: of the values.
-
-        Returns:
-            A function to call before they are read: on a GPU, the current stream then waits.
-        """
-        import torch.distributed as dist
-
-        sent, got = (
-            [tensor[begin:end] for begin, end in ends]
-            for tensor, ends in ((values, routes.sent), (received, routes.received))
-        )
-        sent[self._world.rank] = got[self._world.rank] = received[:0]
-        if self._device.type == "cuda":
-            works = [dist.all_to_all(got, sent, group=self._group, async_op=True)]
-        else:  # gloo has no collective for lists of tensors
-            works = [
-                transfer(each, rank, group=self._group)
-                for transfer, tensors in ((dist.irecv, got), (dist.isend, sent))
-                for rank, each in enumerate(tensors)
-                if len(each)
-            ]
-        return lambda: [work.wait() for work in works]
+    def _others(self, rows: Tensor, ends: list[tuple[int, int]]) -> list[Tensor]:
+        """Return ``[ranks]``, the rows between the ends of each rank; none for this one."""
+        return [rows[:0] if rank == self._world.rank else rows[slice(*each)] for rank, each in enumerate(ends)]
 
     def _none(self, width: int, dtype: torch.dtype) -> Gradients:
         ids = torch.empty(0, dtype=dtype, device=self._device)
@@ -162,28 +139,26 @@ class GradientExchange:
         """Wait until all ranks have come here: on a GPU, its stream waits. All ranks call it."""
         import torch.distributed as dist
 
-        with self._failing():
-            dist.all_reduce(self._nothing, group=self._group)
+        with self._failing() as peers:
+            dist.all_reduce(self._nothing, group=peers.group)
 
     def close(self) -> None:
-        """Give the connections back."""
-        import torch.distributed as dist
-
-        group, self._group = self._group, None
-        if group is not None:
-            with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # the default group is gone already
-                dist.destroy_process_group(group)
+        """Close the connections."""
+        peers, self._peers = self._peers, None
+        if peers is not None:
+            peers.close()
 
     def _on_device(self) -> contextlib.AbstractContextManager[object]:
         """Let this rank's GPU be the current one."""
         return torch.cuda.device(self._device) if self._device.type == "cuda" else contextlib.nullcontext()
 
     @contextlib.contextmanager
-    def _failing(self) -> Iterator[None]:
-        if self._group is None:
+    def _failing(self) -> Iterator[Peers]:
+        """Return the other ranks within the context."""
+        if self._peers is None:
             raise RankError(f"{self._name}: the run has ended. Make the optimizer again after manyhop.init().")
         try:
-            yield
+            yield self._peers
         except RuntimeError as error:
             raise RankError(
                 f"{self._name}: gradients could not be exchanged: {str(error).splitlines()[0]}. Every rank has to call "

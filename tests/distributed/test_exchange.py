@@ -78,9 +78,9 @@ def shard(tensor, world, hot=None):
 
 
 def gather_all(part_bytes):
-    from manyhop.features.exchange import routes
+    from manyhop.features.exchange import host
 
-    routes._PART_BYTES = routes._PART_BYTES_FEW_CORES = part_bytes
+    host._PART_BYTES = host._PART_BYTES_FEW_CORES = part_bytes
     world = manyhop.init()
     whole, exchange, pool = whole_tensors(), Exchange("a test", timeout=100), BufferPool()
     sources = {name: shard(tensor, world) for name, tensor in whole.items()}
@@ -238,8 +238,6 @@ def test_a_rank_that_is_gone_or_late_is_named(launcher, how):
 
 
 def break_off():
-    from manyhop.features.exchange import host
-
     def fail(*args):
         raise MemoryError("none left")
 
@@ -247,7 +245,7 @@ def break_off():
     rows, exchange = shard(torch.zeros(10, 1), world), Exchange("a test", timeout=60)
     request = RowRequest(rows, torch.tensor([0, 9]))
     if world.rank == 1:
-        host.take = fail
+        Exchange._take = fail
         with pytest.raises(MemoryError):
             exchange.gather([request], (0, 0), pool=BufferPool())
         return raised(exchange.gather, [request], (0, 1), pool=BufferPool())

@@ -306,7 +306,7 @@ def test_only_the_rank_that_does_not_come_is_named(launcher):
 @pytest.mark.parametrize("parts", [1, 2, 5])
 @pytest.mark.parametrize("done", [[0, 0], [2, 1]])
 def test_parts_have_all_rows_once_and_do_not_overlap(counts, parts, done):
-    from manyhop.features.exchange.gpu.transfer import lay_out
+    from manyhop.features.exchange.requested import lay_out
 
     widths = [[3, 16], [8]][: len(counts[0])]
     seen = set()

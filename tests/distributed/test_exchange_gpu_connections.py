@@ -137,7 +137,7 @@ def test_an_iterator_that_stays_open_on_one_rank(launcher):
 
 def announce_to_nobody(announcers):
     """Some ranks announce what others do not come to hear: on a GPU, a kernel would wait for them."""
-    from manyhop.features.exchange.gpu.connections import Peers
+    from manyhop.features.exchange.peers import Peers
 
     aborted, abort = [], Peers.abort
     Peers.abort = lambda peers: (aborted.append(peers), abort(peers))
@@ -160,7 +160,7 @@ def test_the_end_does_not_wait_for_ranks_that_have_ended(launcher, announcers):
 
 def fail_with_rows_under_way(arrived):
     """Rank 1 does not come to an exchange; on a GPU, the rows of the one before could be on their way still."""
-    from manyhop.features.exchange.gpu.connections import Peers
+    from manyhop.features.exchange.peers import Peers
 
     aborted, seen = [], []
     Peers.abort = lambda peers: aborted.append(peers)  # called as a method

@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from manyhop.features.exchange.gpu.connections import _NCCL, Peers
+from manyhop.features.exchange.peers import _NCCL, Peers
 
 
 class Calls:

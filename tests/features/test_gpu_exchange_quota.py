@@ -11,7 +11,8 @@ from manyhop import World
 from manyhop.features import DistributedRows, RowRequest
 from manyhop.features.exchange.gpu import quota
 from manyhop.features.exchange.gpu.quota import Shares, SpeculativeQuota
-from manyhop.features.exchange.gpu.routes import Pattern, Repeats
+from manyhop.features.exchange.gpu.routes import Repeats
+from manyhop.features.exchange.requested import Pattern
 from manyhop.features.sources import HotRows
 
 WIDTHS = [[512, 4], [16]]

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from manyhop.features.buffers import BufferPool, PinnedPool
-from manyhop.features.exchange.headers import Traffic
 from manyhop.features.exchange.host import Exchange
+from manyhop.features.exchange.row_exchange import RowExchange, Traffic
 from manyhop.features.exchange.spread import node_memory, spread
 from manyhop.features.gathering.gather import Exchanging, gather
 from manyhop.features.hot.files import (
@@ -44,6 +44,7 @@ __all__ = [
     "GPUVisits",
     "HotRows",
     "PinnedPool",
+    "RowExchange",
     "RowRequest",
     "ShardedRows",
     "Shards",

@@ -1,20 +1,15 @@
-"""Headers, which ranks send each other at the beginning of an exchange, and the end of an exchange after a failure."""
+"""Headers that ranks send each other at the beginning of an exchange, and the errors of an exchange that fails."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import time
-import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import IntEnum
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import RankError
-from manyhop.features.requests import RowRequest
 from manyhop.ranks import control
 from manyhop.ranks.world import World
 
@@ -114,23 +109,6 @@ def has_reason(header: Tensor) -> bool:
     return bool(header[_HEAD] != 0)
 
 
-def shared_ids(request: RowRequest) -> tuple[int, int, int]:
-    """Return a key that is equal for requests whose rows are at the same places: their ids are sorted once."""
-    return id(request.index), request.source.num_rows, id(request.source.hot)
-
-
-def signature_of(requests: Sequence[RowRequest]) -> int:
-    """Return a number that differs for requests for other tensors, and for such as share indices in another way."""
-    first: dict[tuple[int, int, int], int] = {}
-    groups = [first.setdefault(shared_ids(request), k) for k, request in enumerate(requests)]
-    return _checksum(tuple((r.name, r.source.shape, r.source.dtype, k) for r, k in zip(requests, groups, strict=True)))
-
-
-@functools.lru_cache(64)
-def _checksum(asked: tuple[tuple[str, tuple[int, ...], torch.dtype, int], ...]) -> int:
-    return zlib.crc32(repr(asked).encode())
-
-
 def absent(key: str, world: World) -> tuple[int, ...]:
     """Return the ranks that have not reported in the store that they lost the exchange ``key`` too."""
     missing = [rank for rank in range(world.world_size) if rank != world.rank]
@@ -161,94 +139,3 @@ def lost(name: str, key: str, tag: Tag, world: World, error: RuntimeError) -> Ex
 def _text(header: Tensor) -> str:
     words = header[_HEAD:HEADER_WORDS].contiguous()
     return bytes(words.view(torch.uint8).tolist()).rstrip(b"\0").decode(errors="ignore")
-
-
-@dataclass
-class Traffic:
-    """Rows that exchanges have moved."""
-
-    bytes_received: int = 0
-    """Bytes of rows from other nodes or ranks."""
-    rows_received: int = 0
-    """Ids requested from other nodes or ranks, each once per exchange."""
-    rows_cached: int = 0
-    """Ids of other nodes or ranks whose rows were cached."""
-
-    def add(self, rows: int, row_bytes: int, cached: int) -> None:
-        """Add the rows of one index, with the bytes of a row of all of its tensors."""
-        self.rows_received += rows
-        self.bytes_received += rows * row_bytes
-        self.rows_cached += cached
-
-
-class RowExchange:
-    """Base of the exchanges of hosts and GPUs: after a failure, an exchange is closed on all ranks."""
-
-    world: World
-    traffic: Traffic
-    _name: str
-    _store_key: str
-    """Key of the exchange in the ranks' store: the same on all ranks, unique per exchange."""
-
-    _ended: RankError | None = None
-    """The error that ended the exchange."""
-
-    _of_all: tuple[type[Exception], ...] = (ExchangeEndedError,)
-    """Errors that all ranks raise alike, after which exchanges go on."""
-
-    released_later: bool = False
-    """Whether somebody calls :meth:`release` after a failure, when no step waits for rows that may not come."""
-
-    lacks_rows: bool = False
-    """Whether rows that :meth:`release` was called for had been handed out before they came."""
-
-    @property
-    def failure(self) -> RankError | None:
-        """The error that ended the exchange, if one has."""
-        return self._ended
-
-    def rows_under_way(self) -> bool:
-        """Return whether rows that were handed out have not come to this rank's GPU yet."""
-        return False
-
-    def release(self) -> None:
-        """After a failure, stop waiting for rows on this rank's GPU."""
-
-    def rest(self) -> None:
-        """Give back what other exchanges may use until the next call."""
-
-    def close(self) -> None:
-        """End the exchange on this rank."""
-        self._ended = self._ended or RankError(f"{self._name}: the exchange is closed.")
-
-    def leave(self) -> None:
-        """Close at the end of the run, whatever the other ranks do."""
-        self.close()
-
-    def _require_open(self) -> None:
-        if self._ended is not None:
-            raise RankError(str(self._ended), ranks=self._ended.ranks)
-
-    @contextlib.contextmanager
-    def _failing(self, tag: Tag) -> Iterator[None]:
-        """End the exchange on all ranks if the body raises, unless all ranks raise alike."""
-        self._require_open()
-        try:
-            yield
-        except self._of_all:
-            raise
-        except RankError as error:
-            self._ended = error
-            raise
-        except RuntimeError as error:
-            self._disconnect()
-            self._ended = lost(self._name, self._store_key, tag, self.world, error)
-            raise self._ended from error
-        except BaseException as error:
-            self._ended = RankError(f"{self._name}: an exchange was broken off: {error!r}")
-            self._disconnect()
-            raise
-
-    def _disconnect(self) -> None:
-        """Close the connections, which unblocks the ranks that wait for this one."""
-        raise NotImplementedError

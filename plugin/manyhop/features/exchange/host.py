@@ -1,212 +1,280 @@
-"""Rows that other nodes have: all tensors of a batch in one exchange between all ranks."""
+"""Rows that other nodes hold in their memory: the exchange between hosts, over gloo."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+import math
+import os
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import FeatureError
 from manyhop.features.buffers import BufferPool
-from manyhop.features.exchange.headers import (
-    RowExchange,
-    Status,
-    Tag,
-    Traffic,
-    compare_headers,
-    make_headers,
-    signature_of,
-)
-from manyhop.features.exchange.routes import Pieces, Routes, find_routes, give, number_of_parts, take
-from manyhop.features.requests import RowRequest
-from manyhop.features.sources import servers
+from manyhop.features.exchange.headers import Status, Tag, compare_headers, make_headers
+from manyhop.features.exchange.peers import Peers, Works
+from manyhop.features.exchange.requested import Pattern, Piece, Shared, lay_out
+from manyhop.features.exchange.row_exchange import RowExchange
+from manyhop.features.requests import RowRequest, out_of_range
+from manyhop.features.sources import ShardedRows, servers
 from manyhop.ranks import control
 from manyhop.ranks.control import DEFAULT_TIMEOUT
-from manyhop.ranks.world import World, init
+from manyhop.ranks.world import World
+
+# Bytes that one rank sends another at a time. Measured: with cores for all threads, as much as the cache of a core
+# holds; otherwise each part costs changes of the thread.
+_PART_BYTES, _PART_BYTES_FEW_CORES = 1 << 20, 4 << 20
+_THREADS = 3  # of a rank in an exchange: one gives, one takes, one of gloo reads and writes
+_IN_FLIGHT = 3  # parts
+
+Counts: TypeAlias = Sequence[Sequence[int]]
+Ids: TypeAlias = Sequence[Sequence[Tensor]]
 
 
 class Exchange(RowExchange):
-    """Gathers rows from the nodes that have them. All ranks make it, and call it in lockstep.
+    """Gather rows from the nodes that hold them, over gloo. All ranks create it, and call it in lockstep.
 
-    One exchange answers all requests of all ranks for one batch: ids that this node has are read from its memory, those
-    in its cache too, the others are sent once each to the node that has them, which sends the rows of all tensors. Not
-    for several threads at once (``manyhop.loading.pipeline`` keeps them in order).
+    Ids of this node's rows are read from its memory, and those in its cache as well. Each other id is sent once to the
+    node that holds its rows, which sends the rows of all tensors.
 
     Args:
-        name: for errors.
+        name: name of the exchange in errors.
         timeout: seconds to wait for other ranks.
 
     Raises:
-        RankError: ranks did not come in time.
+        RankError: a rank is late.
     """
 
     _numbers = itertools.count()
 
     def __init__(self, name: str, *, timeout: float = DEFAULT_TIMEOUT) -> None:
-        import torch.distributed as dist
-
-        self.world: World = init(timeout=timeout)
-        self.traffic = Traffic()
-        self._name, self._store_key = name, f"exchange/{next(self._numbers)}"
-        self._servers = servers(self.world)
-        self._peers = [rank for node, rank in enumerate(self._servers) if node != self.world.node]
-        self._last: Any = None
-        self._giver = ThreadPoolExecutor(1, "manyhop-exchange")  # answers others while this rank's answers come
-        self._group: Any = None
+        super().__init__(name, f"exchange/{next(self._numbers)}", timeout)
+        node = self.world.node
+        self._servers = [rank for other, rank in enumerate(servers(self.world)) if other != node]
         control.side_store()  # to find out who is missing, when its process may have ended
-        if self.world.num_nodes > 1:
-            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
-
-    def gather(self, requests: Sequence[RowRequest], tag: Tag, *, pool: BufferPool) -> list[Tensor]:
-        """Return ``source[index]`` for each request, whose sources are :class:`ShardedRows`. All ranks call it.
-
-        Args:
-            requests: the same sources in the same order on all ranks; every rank has ids of its own, maybe none.
-                Those that share an index on one rank do so on all.
-            tag: epoch and number; compared, so that ranks that are out of step get an error and not wrong rows.
-            pool: memory of results and messages.
-
-        Raises:
-            FeatureError: an id is out of range. The other ranks get a RankError that quotes it.
-            RankError: another rank failed, left, is gone, late or out of step.
-        """
-        try:
-            routes, outs = find_routes(requests, pool)
-        except FeatureError as error:
-            self.end(tag, str(error))
-            raise
-        with self._failing(tag):
-            self._exchange(routes, requests, tag, pool)
-        return outs
-
-    def end(self, tag: Tag, failure: str = "") -> None:
-        """Report to the other ranks that this one takes no part in exchange ``tag``, nor in later ones of this epoch.
-
-        They get a RankError if they come to it themselves. Does not wait for them.
-        """
-        status = Status.FAILED if failure else Status.LEFT
-        with self._failing(tag):
-            self._last = self._send_headers(status, tag, 0, failure, [0] * self.world.world_size, 0)[1]
-
-    def begin(self) -> None:
-        """Before the first exchange of an epoch: wait until the others know that this rank has left the one before."""
-        self._require_open()
-        last, self._last = self._last, None
-        if last is not None:
-            with self._failing((-1, -1)):
-                last.wait()
+        self._giver = ThreadPoolExecutor(1, "manyhop-exchange")  # serves others while this rank's rows arrive
+        self._peers = Peers(torch.device("cpu"), timeout) if self.world.num_nodes > 1 else None
 
     def all_to_all(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int]) -> None:
-        """Bytes for every rank, by rank, and bytes from every rank: ``[sum(expected)]`` and ``[sum(sizes)] uint8``.
+        """Exchange bytes with all ranks, by rank: ``[sum(expected)]`` and ``[sum(sizes)] uint8``.
 
         Raises:
             RankError: another rank is gone or late.
         """
         with self._failing((-1, -1)):
-            self._all_to_all(received, sent, expected, sizes).wait()
+            self._connected.swap(received, sent, expected, sizes)
 
     def close(self) -> None:
-        """Give the connections back, unless the other ranks have still to read something."""
-        import torch.distributed as dist
-
-        group, self._group = self._group, None
+        """Close the connections, unless the other ranks have yet to read something."""
+        peers, self._peers = self._peers, None
         self._giver.shutdown(wait=False)
         super().close()
-        if group is not None and (self._last is None or self._last.is_completed()):
-            with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # the default group is gone already
-                dist.destroy_process_group(group)
+        if peers is not None and (self._last is None or self._last.is_completed()):
+            peers.close()
 
-    # The steps of an exchange
+    @property
+    def _connected(self) -> Peers:
+        assert self._peers is not None
+        return self._peers
 
-    def _exchange(self, routes: list[Routes], requests: Sequence[RowRequest], tag: Tag, pool: BufferPool) -> None:
-        node, nodes = self.world.node, self.world.num_nodes
-        dtype = _id_dtype(requests)
-        questions = {rank: self._question(routes, rank, dtype) for rank in self._peers}
-        lengths = [questions[rank].numel() if rank in questions else 0 for rank in range(self.world.world_size)]
-        widths = [r.width for r in routes]
-        others = [other for other in range(nodes) if other != node]
-        sizes = (sum(r.count(other) * width for r, width in zip(routes, widths, strict=True)) for other in others)
-        largest = max(sizes, default=0)
-        parts = number_of_parts(largest, len(self.world.ranks_of(node)))
-        headers = self._compare_headers(tag, signature_of(requests), lengths, parts)
-        asked = self._ask(questions, [words for words, _ in headers], dtype)
-        outgoing: Pieces = {}
-        for rank, words in asked.items():
-            wanted = zip(routes, _rows_of(words, len(routes)), strict=True)
-            outgoing[rank] = [piece for r, rows in wanted for piece in r.pieces_of(rows)]
-        incoming: Pieces = {
-            rank: [piece for r in routes for piece in r.pieces_from(self.world.nodes[rank])] for rank in self._peers
-        }
-
-        def copy_local() -> None:
-            for r in routes:
-                r.copy_local(node, nodes)
-
+    def _gather(
+        self, requests: Sequence[RowRequest], pattern: Pattern, tag: Tag, pool: BufferPool | None
+    ) -> list[Tensor]:
+        pool = pool or BufferPool(0)
+        outs = [pool.empty((r.index.numel(), *r.source.shape[1:]), r.source.dtype) for r in requests]
+        try:
+            routes = [_route(requests[shared.members[0]], shared, outs, pool) for shared in pattern.groups]
+        except FeatureError as error:
+            self.end(tag, str(error))
+            raise
+        node, nodes, ranks = self.world.node, self.world.num_nodes, range(self.world.world_size)
+        dtype = torch.int64 if any(r.source.num_rows >= 2**31 for r in requests) else torch.int32
+        wanted = [[r.count(self.world.nodes[rank]) if rank in self._servers else 0 for r in routes] for rank in ranks]
+        widths = [sum(shared.widths) for shared in pattern.groups]
+        largest = max((sum(map(math.prod, zip(counts, widths, strict=True))) for counts in wanted), default=0)
+        questions = [self._question(routes, wanted[rank], rank, dtype) for rank in ranks]
+        lengths, parts = [len(question) for question in questions], _number_of_parts(largest, self.world)
+        headers = self._compare_headers(tag, pattern.signature, lengths, parts)
+        asked = [torch.empty(words, dtype=dtype) for words, _ in headers]
+        self._connected.swap_each(asked, questions).wait()
+        given = [words[: len(routes)].tolist() if len(words) else [0] * len(routes) for words in asked]
+        ids = [torch.split(words[len(routes) :].long(), counts) for words, counts in zip(asked, given, strict=True)]
         parts = max(parts for _, parts in headers)
-        giving = self._giver.submit(give, self._group, outgoing, parts, pool)
-        take(self._group, incoming, parts, pool, copy_local)
+        giving = self._giver.submit(self._give, routes, given, ids, parts, pool)
+        self._take(routes, wanted, parts, pool)
         giving.result()
         for r, width in zip(routes, widths, strict=True):
-            r.copy_repeated(nodes)
-            self.traffic.add(sum(r.count(other) for other in others), width, r.count(nodes))
+            r.copy(nodes + 1, r.outs)  # ids that came before
+            self.traffic.add(sum(r.count(other) for other in range(nodes) if other != node), width, r.count(nodes))
+        return outs
 
-    def _question(self, routes: list[Routes], rank: int, dtype: torch.dtype) -> Tensor:
-        """What to ask a rank for: the number of rows of each index, then the rows. ``[words]`` of a dtype."""
+    def _question(self, routes: list[Routes], counts: list[int], rank: int, dtype: torch.dtype) -> Tensor:
+        """Return the request for a rank: the number of rows of each index, then the rows; nothing for most ranks."""
+        if rank not in self._servers:
+            return torch.empty(0, dtype=dtype)
         node = self.world.nodes[rank]
-        words = torch.empty(len(routes) + sum(r.count(node) for r in routes), dtype=dtype)
-        words[: len(routes)] = torch.tensor([r.count(node) for r in routes])
-        for r, rows in zip(routes, torch.split(words[len(routes) :], [r.count(node) for r in routes]), strict=True):
-            rows.copy_(r.rows_at(node))
-        return words
+        return torch.cat([torch.tensor(counts, dtype=dtype), *(r.rows_at(node).to(dtype) for r in routes)])
 
-    def _ask(self, questions: dict[int, Tensor], expected: list[int], dtype: torch.dtype) -> dict[int, Tensor]:
-        """Send questions, and receive those of so many words from each rank."""
-        import torch.distributed as dist
+    def _give(self, routes: list[Routes], given: Counts, ids: Ids, parts: int, pool: BufferPool) -> None:
+        """Send rows of this node to the ranks that request them, in parts; while some are in flight, gather the next.
 
-        asked = {rank: torch.empty(words, dtype=dtype) for rank, words in enumerate(expected) if words}
-        works: list[Any] = [dist.irecv(words, rank, group=self._group) for rank, words in asked.items()]
-        works += [dist.isend(words, rank, group=self._group) for rank, words in questions.items()]
-        while works:
-            works.pop().wait()
-        return asked
+        Args:
+            routes: routes of each index.
+            given: ``[ranks][indices]``: rows that each rank requests from this one.
+            ids: ``[ranks][indices]``: these rows.
+            parts: number of parts, the same on all ranks.
+            pool: memory of messages.
+        """
+        widths, nothing = [r.shared.widths for r in routes], [0] * len(routes)
+        in_flight: deque[tuple[Works, Tensor]] = deque()
+        for k in range(parts):
+            if len(in_flight) == _IN_FLIGHT:
+                in_flight.popleft()[0].wait()
+            pieces, sizes = lay_out(given, nothing, widths, k, parts)
+            sent = pool.empty((sum(sizes),), torch.uint8)
+            for piece in pieces:
+                routes[piece.group].gather(piece, ids[piece.rank][piece.group], sent)
+            in_flight.append((self._connected.send_each(torch.split(sent, sizes)), sent))
+        for works, _ in in_flight:
+            works.wait()
 
-    # Headers
+    def _take(self, routes: list[Routes], wanted: Counts, parts: int, pool: BufferPool) -> None:
+        """Receive the parts of :meth:`_give`; while they are in flight, copy the rows of this node.
+
+        Args:
+            routes: routes of each index.
+            wanted: ``[ranks][indices]``: rows that this rank requests.
+            parts: number of parts, the same on all ranks.
+            pool: memory of messages.
+        """
+        widths, nothing = [r.shared.widths for r in routes], [0] * len(routes)
+        in_flight: deque[tuple[Works, list[Piece], Tensor]] = deque()
+
+        def expect(k: int) -> None:
+            pieces, sizes = lay_out(wanted, nothing, widths, k, parts)
+            received = pool.empty((sum(sizes),), torch.uint8)
+            in_flight.append((self._connected.receive_each(torch.split(received, sizes)), pieces, received))
+
+        for k in range(min(parts, _IN_FLIGHT)):
+            expect(k)
+        for r in routes:
+            r.copy(self.world.node, [source.rows for source in r.shared.sources])
+            r.copy(self.world.num_nodes, [source.hot_rows for source in r.shared.sources])
+        for k in range(parts):
+            works, pieces, received = in_flight.popleft()
+            works.wait()
+            for piece in pieces:
+                routes[piece.group].scatter(piece, self.world.nodes[piece.rank], received)
+            if k + _IN_FLIGHT < parts:
+                expect(k + _IN_FLIGHT)
+
+    def _announce_end(self, status: Status, tag: Tag, text: str) -> None:
+        self._last = self._send_headers(status, tag, 0, text, [0] * self.world.world_size, 0)[1]
 
     def _compare_headers(self, tag: Tag, signature: int, lengths: list[int], parts: int) -> list[tuple[int, int]]:
         """Exchange headers with all ranks; return for each the words of its request and the parts that it wants."""
-        received, flight = self._send_headers(Status.ASKS, tag, signature, "", lengths, parts)
-        flight.wait()
+        received, work = self._send_headers(Status.ASKS, tag, signature, "", lengths, parts)
+        work.wait()
         return compare_headers(self._name, received.view(self.world.world_size, -1), self.world.rank, tag)
 
     def _send_headers(
         self, status: Status, tag: Tag, signature: int, text: str, lengths: list[int], parts: int
     ) -> tuple[Tensor, Any]:
         headers = make_headers(status, tag, signature, text, lengths, parts)
-        received = torch.empty(headers.numel(), dtype=torch.int64)
-        return received, self._all_to_all(received, headers.view(-1), [], [])
-
-    def _all_to_all(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int]) -> Any:
-        import torch.distributed as dist
-
-        return dist.all_to_all_single(received, sent, expected, sizes, group=self._group, async_op=True)
+        received, sizes = torch.empty(headers.numel(), dtype=torch.int64), [headers.shape[1]] * len(headers)
+        return received, self._connected.swap(received, headers.view(-1), sizes, sizes, wait=False)
 
     def _disconnect(self) -> None:
-        """Close the connections, which wakes the ranks that wait for this one."""
         self._last = None
         self.close()
 
 
-def _id_dtype(requests: Sequence[RowRequest]) -> torch.dtype:
-    """In which row numbers travel: the same on all ranks."""
-    return torch.int32 if all(r.source.num_rows < 2**31 for r in requests) else torch.int64
+@dataclass(frozen=True)
+class Routes:
+    """The ids of one index by the place of their rows: a node, the cache or, of repeated ids, the result."""
+
+    shared: Shared
+    outs: list[Tensor]
+    """``[count, ...]`` of each tensor: the results."""
+    offsets: list[int]
+    """``[num_nodes + 3]``: where the entries of each node, of the cache and of repeated ids begin; then the end."""
+    rows: Tensor
+    """``[count] int64``: row in that node's part, in the cache, or, of repeated ids, in the result."""
+    positions: Tensor
+    """``[count] int64``: positions in the result."""
+
+    def count(self, place: int) -> int:
+        """Return the number of entries of a place."""
+        return self.offsets[place + 1] - self.offsets[place]
+
+    def rows_at(self, place: int) -> Tensor:
+        """Return the rows that are read from a place."""
+        return self.rows[self.offsets[place] : self.offsets[place + 1]]
+
+    def copy(self, place: int, tables: Sequence[Tensor | None]) -> None:
+        """Copy the rows of a place to the results; ``tables``: where it has the rows of each tensor."""
+        from manyhop.features.cpu_kernels import move_rows
+
+        begin, count = self.offsets[place], self.count(place)
+        rows, positions = self.rows.data_ptr() + 8 * begin, self.positions.data_ptr() + 8 * begin
+        for table, out, width in zip(tables, self.outs, self.shared.widths, strict=True):
+            if table is not None:
+                move_rows(table.data_ptr(), rows, out.data_ptr(), positions, count, width)
+
+    def gather(self, piece: Piece, ids: Tensor, sent: Tensor) -> None:
+        """Gather rows of this node that a rank requests (``[...] int64``) into a message."""
+        from manyhop.features.cpu_kernels import move_rows
+
+        table, width = self.shared.sources[piece.table].rows.data_ptr(), self.shared.widths[piece.table]
+        rows, message = ids.data_ptr() + 8 * piece.begin, sent.data_ptr() + piece.offset
+        move_rows(table, rows, message, 0, piece.end - piece.begin, width)
+
+    def scatter(self, piece: Piece, node: int, received: Tensor) -> None:
+        """Write rows of a message from a node to the results."""
+        from manyhop.features.cpu_kernels import move_rows
+
+        out, width = self.outs[piece.table].data_ptr(), self.shared.widths[piece.table]
+        positions = self.positions.data_ptr() + 8 * (self.offsets[node] + piece.begin)
+        move_rows(received.data_ptr() + piece.offset, 0, out, positions, piece.end - piece.begin, width)
 
 
-def _rows_of(words: Tensor, count: int) -> tuple[Tensor, ...]:
-    """The rows that a question asks for of each index, ``[count] int64``."""
-    return torch.split(words[count:].long(), words[:count].tolist())
+def _number_of_parts(nbytes: int, world: World) -> int:
+    """Return the number of parts of rows of which a rank gets at most ``nbytes`` from another one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    enough = cores >= _THREADS * world.local_world_size
+    return max(1, math.ceil(nbytes / (_PART_BYTES if enough else _PART_BYTES_FEW_CORES)))
+
+
+def _route(request: RowRequest, shared: Shared, outs: Sequence[Tensor], pool: BufferPool) -> Routes:
+    """Sort the ids of an index.
+
+    Raises:
+        FeatureError: an id is out of range.
+    """
+    from manyhop.features.cpu_lookup import route
+
+    source: ShardedRows = request.source
+    index, shards, node, hot = request.index.contiguous(), source.shards, source.world.node, source.hot
+    count = index.numel()
+    position_bits = count.bit_length()
+    if position_bits + shards.num_rows.bit_length() > 63:
+        raise FeatureError(f"Expected fewer ids at a time of {shards.num_rows} rows, got {count}. Use smaller batches.")
+    table_bits = max(6, position_bits + 1, shards.num_nodes.bit_length() + 1)  # half of it stays empty: fewer steps
+    bounds = torch.tensor(shards.bounds)
+    offsets = torch.empty(shards.num_nodes + 3, dtype=torch.int64)
+    table = pool.empty((1 << table_bits,), torch.int64)
+    scratch = pool.empty((2 * count,), torch.int64)
+    rows, positions = pool.empty((count,), torch.int64), pool.empty((count,), torch.int64)
+    bad = route(
+        index.data_ptr(), index.dtype == torch.int64, count, bounds.data_ptr(), shards.num_nodes, node,
+        0 if hot is None else hot.groups.data_ptr(), table.data_ptr(), table_bits, position_bits, scratch.data_ptr(),
+        offsets.data_ptr(), rows.data_ptr(), positions.data_ptr(),
+    )  # fmt: skip
+    if bad >= 0:
+        raise out_of_range(request, bad, shards.num_rows)
+    return Routes(shared, [outs[member] for member in shared.members], offsets.tolist(), rows, positions)

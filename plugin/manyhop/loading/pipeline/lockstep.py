@@ -8,18 +8,14 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Condition
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from manyhop.errors import InputError, ManyhopError, RankError
-from manyhop.features import BufferPool, Exchange, Exchanging, RowRequest, Traffic
+from manyhop.features import BufferPool, Exchanging, RowExchange, RowRequest, Traffic
 from manyhop.ranks import world
 from manyhop.system.failure import text_of
 from manyhop.system.ranges import ranged
-
-if TYPE_CHECKING:
-    from manyhop.features import GPUExchange
 
 
 class SectionEndedError(ManyhopError):
@@ -113,7 +109,7 @@ class Lockstep:
         moved: called with what each exchange has moved.
     """
 
-    def __init__(self, exchange: Exchange | GPUExchange, moved: Callable[[Traffic], None]) -> None:
+    def __init__(self, exchange: RowExchange, moved: Callable[[Traffic], None]) -> None:
         self._exchange, self._moved = exchange, moved
         self._of_epoch: EpochExchanges | None = None
         ours = weakref.ref(self)
@@ -141,9 +137,7 @@ class Lockstep:
 class EpochExchanges:
     """The exchanges of one epoch."""
 
-    def __init__(
-        self, exchange: Exchange | GPUExchange, moved: Callable[[Traffic], None], epoch: int, count: int
-    ) -> None:
+    def __init__(self, exchange: RowExchange, moved: Callable[[Traffic], None], epoch: int, count: int) -> None:
         self._exchange, self._moved, self._epoch = exchange, moved, epoch
         self._section, self._count = OrderedSection(count, self._leave), count
         self._closed = False

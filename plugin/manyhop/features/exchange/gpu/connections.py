@@ -3,190 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import timedelta
-from functools import cache
-from pathlib import Path
-from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from manyhop.errors import RankError
 from manyhop.features.exchange.headers import ExchangeLostError
+from manyhop.features.exchange.peers import Peers
 from manyhop.ranks import control, world
-
-_BYTES = 0  # ncclInt8
-
-
-class Peers:
-    """A communicator with the other ranks. All ranks create it, and call it in lockstep, one exchange at a time.
-
-    The communicator is torch's. Once it is connected, NCCL is called directly: the overhead of ``torch.distributed``
-    takes the host several times as long as the call.
-
-    Args:
-        device: device of this rank.
-        timeout: seconds to wait for other ranks.
-
-    Attributes:
-        is_connected: whether ranks have exchanged something.
-        latest: what was announced last to the other ranks, which may be in flight.
-        done: event after the latest exchange; ``None`` without a GPU.
-    """
-
-    def __init__(self, device: torch.device, timeout: float) -> None:
-        self.is_connected = False
-        self.latest: Any = None
-        self.done: Any = None
-        self._device, self._on_gpu = device, device.type == "cuda"
-        self._group: Any = _new_group(device, timeout)
-        self._backend = self._group._get_backend(device)
-        self._nccl = _nccl() if self._on_gpu and hasattr(self._backend, "_comm_ptr") else None
-        self._side: Any = None
-        if self._on_gpu:  # prioritized over the kernels that gather the next part
-            self._side = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
-            self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self.done = self._side.record_event()
-
-    def swap(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int], *, wait: bool = True) -> Any:
-        """Enqueue an exchange of parts of two tensors on the current stream.
-
-        Args:
-            received: ``[...]``, output: data from each rank.
-            sent: ``[...]``: data to each rank.
-            expected: ``[ranks]``: entries from each rank; 0 from this one.
-            sizes: ``[ranks]``: entries to each rank; 0 to this one.
-            wait: without a GPU, wait for the exchange.
-
-        Returns:
-            Without a GPU, and with ``wait=False``, the work to wait for; else ``None``.
-
-        Raises:
-            RuntimeError: a rank is gone, or late.
-        """
-        if self._on_gpu:
-            stream = torch._C._cuda_getCurrentRawStream(self._device.index)
-            if not self._call_nccl(received, sent, expected, sizes, stream):
-                self._call_torch(received, sent, expected, sizes)
-            return None
-        work = self._call_torch(received, sent, expected, sizes)
-        if wait:
-            work.wait()
-        return None if wait else work
-
-    def swap_aside(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int], stream: Any) -> Any:
-        """Enqueue an exchange, as :meth:`swap`, beside ``stream``, which has to be the current stream.
-
-        Returns:
-            The work: its ``wait`` orders ``stream`` after the exchange. It keeps both tensors alive.
-        """
-        if not self._on_gpu:
-            return self._call_torch(received, sent, expected, sizes)
-        side = self._side
-        self._ready.record(stream)
-        side.wait_event(self._ready)
-        if not self._call_nccl(received, sent, expected, sizes, side.cuda_stream):
-            with torch.cuda.stream(side):
-                self._call_torch(received, sent, expected, sizes)
-        return _OnItsWay(stream, side.record_event(), (received, sent))
-
-    def is_idle(self) -> bool:
-        """Return whether all ranks have taken part in what this one has enqueued last."""
-        if self._on_gpu:
-            return bool(self.done.query())
-        return self.latest is None or bool(self.latest.is_complete())
-
-    def close(self) -> None:
-        """Close the connections."""
-        with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # the default group is gone already
-            dist.destroy_process_group(self._group)
-
-    def abort(self) -> None:
-        """Abort exchanges in flight, which unblocks the ranks that wait for this one, and kernels on this GPU."""
-        if self._on_gpu:
-            with contextlib.suppress(RuntimeError):
-                self._group.abort()
-        else:
-            self.close()
-
-    def _call_torch(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int]) -> Any:
-        options = dist.AllToAllOptions()
-        options.asyncOp = not self._on_gpu
-        return self._backend.alltoall_base(received, sent, expected, sizes, options)
-
-    def _call_nccl(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int], stream: int) -> bool:
-        """Call NCCL, if it is connected. Return whether it is; it is not before the first exchange."""
-        nccl = self._nccl
-        communicator = 0 if nccl is None else self._backend._comm_ptr()  # raises if it has been closed
-        if nccl is None or not communicator:
-            return False
-        source, target, width = sent.data_ptr(), received.data_ptr(), sent.element_size()
-        code = nccl.begin()
-        for other, (there, here) in enumerate(zip(sizes, expected, strict=True)):
-            if there:
-                code = code or nccl.send(source, there * width, _BYTES, other, communicator, stream)
-                source += there * width
-            if here:
-                code = code or nccl.receive(target, here * width, _BYTES, other, communicator, stream)
-                target += here * width
-        code = nccl.end() or code  # in any case, for others that use NCCL in this thread
-        if code:
-            raise RuntimeError(f"NCCL: {nccl.reason(code).decode()}")
-        return True
-
-
-@dataclass
-class _OnItsWay:
-    stream: Any
-    event: Any
-    kept: tuple[Tensor, Tensor]  # whose memory would else be used again on that stream
-
-    def wait(self) -> None:
-        self.stream.wait_event(self.event)
-
-
-@dataclass(frozen=True)
-class _NCCL:
-    """Functions of NCCL."""
-
-    begin: Callable[..., int]
-    send: Callable[..., int]
-    receive: Callable[..., int]
-    end: Callable[..., int]
-    reason: Callable[..., bytes]
-
-
-@cache
-def _nccl() -> _NCCL | None:
-    """Those that torch itself calls; ``None`` where it keeps them for itself."""
-    path = str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so")
-    try:  # it is there, and so are the libraries that it needs: nothing is loaded
-        short, long = ctypes.PyDLL(path), ctypes.CDLL(path)  # other threads go on while ``long`` runs
-        found = _NCCL(short.ncclGroupStart, short.ncclSend, short.ncclRecv, long.ncclGroupEnd, short.ncclGetErrorString)
-    except (OSError, AttributeError):
-        return None
-    pointer = ctypes.c_void_p
-    for name in ("ncclSend", "ncclRecv"):
-        getattr(short, name).argtypes = (pointer, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, pointer, pointer)
-    short.ncclGetErrorString.restype = ctypes.c_char_p
-    return found
-
-
-def _new_group(device: torch.device, timeout: float) -> Any:
-    """All ranks, for this exchange alone."""
-    if device.type == "cpu":
-        return dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
-    options = dist.ProcessGroupNCCL.Options()
-    options.config.blocking = 1  # whatever the environment sets: work is enqueued when NCCL returns
-    options._timeout = timedelta(seconds=10 * timeout)  # the exchange loses patience first
-    return dist.new_group(backend="nccl", timeout=options._timeout, pg_options=options)
-
 
 _BROKEN = "nobody: broken"
 _LONGEST_END = (
@@ -238,7 +64,8 @@ class Connections:
                 raise RankError(f"Expected connections between the GPUs to be made within {self._timeout:g} s.")
             if number < len(self._made):
                 return self._made[number]
-        peers = Peers(self._device, self._timeout)  # one after the other, in the same order on all ranks
+        # One after the other, in the same order on all ranks. On a GPU, the exchange loses patience before NCCL does.
+        peers = Peers(self._device, self._timeout * (1 if self._device.type == "cpu" else 10))
         with self._condition:
             self._made.append(peers)
             self._condition.notify_all()

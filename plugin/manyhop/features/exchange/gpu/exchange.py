@@ -14,28 +14,28 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError
 from manyhop.features.buffers import BufferPool
-from manyhop.features.exchange.gpu.connections import Peers, connections
+from manyhop.features.exchange.gpu.connections import connections
 from manyhop.features.exchange.gpu.flight import MOST_GROUPS, NEEDS, Flight, ScratchBuffer
 from manyhop.features.exchange.gpu.quota import SpeculativeQuota
-from manyhop.features.exchange.gpu.routes import Group, Pattern, Repeats, enqueue_routes, make_groups, marker, placer
+from manyhop.features.exchange.gpu.routes import Group, Repeats, enqueue_routes, make_groups, marker, placer
 from manyhop.features.exchange.gpu.transfer import Buffers, Transfer, enqueue_serve, usual_kernels
 from manyhop.features.exchange.headers import (
     HEADER_WORDS,
     ExchangeEndedError,
-    RowExchange,
     Status,
     Tag,
-    Traffic,
     compare_headers,
     has_reason,
     make_headers,
 )
+from manyhop.features.exchange.peers import Peers
+from manyhop.features.exchange.requested import Pattern
+from manyhop.features.exchange.row_exchange import RowExchange
 from manyhop.features.requests import RowRequest, out_of_range
 from manyhop.features.sources import DistributedRows, HotRows
 from manyhop.features.visits import CACHE_TAG, require_gpu_memory
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.ranks.cuda import check_gpus
-from manyhop.ranks.world import World, init
 
 _ASKS = int(Status.ASKS)
 _OUT_OF_RANGE = "FeatureError: a row number is out of range"
@@ -44,11 +44,11 @@ _OUT_OF_RANGE = "FeatureError: a row number is out of range"
 class GPUExchange(RowExchange):
     """Gather rows from the GPUs that own them, over NCCL. All ranks create it, and call it in lockstep.
 
-    One exchange serves all requests of all ranks for one batch. The GPU sorts the ids by owner rank, and removes
+    The GPU sorts the ids by owner rank, and removes
     repeated ids if that pays. Ranks exchange counts and ids, and send the number of rows that earlier exchanges predict
     (see ``SpeculativeQuota``) while the host waits for the counts. The rest, if any, follows in parts: the next part is
-    gathered and own rows are copied while a part is in flight. Not thread-safe: the loading pipeline orders the calls.
-    Exchanges of a process share communicators: one has its own from the first call to :meth:`rest`.
+    gathered and own rows are copied while a part is in flight. Exchanges of a process share communicators: one has its
+    own from the first call to :meth:`rest`.
 
     Args:
         name: name of the exchange in errors.
@@ -60,21 +60,16 @@ class GPUExchange(RowExchange):
     """
 
     _numbers = itertools.count()
-    _of_all = (ExchangeEndedError, FeatureError)
 
     def __init__(self, name: str, *, timeout: float = DEFAULT_TIMEOUT) -> None:
         from manyhop.system.triton_launch import INTERPRETED
 
-        self.world: World = init(timeout=timeout)
-        self.traffic = Traffic()
-        self._name, self._timeout, self._store_key = name, timeout, f"gpu exchange/{next(self._numbers)}"
+        super().__init__(name, f"gpu exchange/{next(self._numbers)}", timeout)
         self._device = torch.device("cpu") if INTERPRETED else check_gpus(name, timeout=timeout)
         self._others = self.world.world_size - 1
         self._flight = Flight(self.world.rank, self.world.world_size, self._device, timeout)
         self._quota, self._repeats = SpeculativeQuota(self._others), Repeats()
         self._scratch, self._buffers = ScratchBuffer(torch.int32, self._device), Buffers(self._device)
-        self._pattern: Pattern | None = None
-        self._last: _Announcement | None = None
         self._peers: Peers | None = None
         self._side: Any = None
         self._done: Any = None
@@ -94,27 +89,6 @@ class GPUExchange(RowExchange):
         self._connections = None if self.world.is_alone else connections(self._device, timeout)
         with self._failing((-1, -1)), self._on_device():
             self._connect()
-
-    def gather(self, requests: Sequence[RowRequest], tag: Tag, *, pool: BufferPool | None = None) -> list[Tensor]:
-        """Return ``source[index]`` for each request, whose sources are :class:`DistributedRows`. All ranks call it.
-
-        Enqueues on the current stream, and waits once for the counts of the other ranks.
-
-        Args:
-            requests: the same sources in the same order on all ranks; the ids of a rank are its own, maybe none.
-                Requests that share an index on one rank do so on all.
-            tag: epoch and number; compared, so that ranks out of step raise instead of returning wrong rows.
-            pool: pool of CPU memory; not used, since results reside on the GPU.
-
-        Raises:
-            FeatureError: an id is out of range. The other ranks get a RankError.
-            RankError: another rank failed, left, is gone, late or out of step.
-        """
-        with self._failing(tag):
-            with self._on_device():  # new threads start with device 0
-                rows = self._gather(requests, tag)
-            self._rows_done = self._done
-            return rows
 
     def keep(self, hottest: Sequence[tuple[Sequence[DistributedRows], Tensor]]) -> None:
         """Cache rows of other ranks on this rank's GPU. All ranks call it, with the same sources in the same order.
@@ -145,41 +119,12 @@ class GPUExchange(RowExchange):
             for source in sources:
                 source.hot, source.hot_rows = hot, next(rows)
 
-    def end(self, tag: Tag, failure: str = "") -> None:
-        """Announce that this rank takes no part in exchange ``tag`` or later ones of this epoch.
-
-        Other ranks raise RankError in that exchange. Does not wait for them: before the first exchange of an epoch,
-        what is to be announced may have to wait for :meth:`begin`.
-        """
-        if self._connections is not None:
-            with self._failing(tag), self._on_device():
-                self._owed = (Status.FAILED if failure else Status.LEFT, tag, failure)
-                if self._peers is None:
-                    self._peers = self._connections.take_at_once(self._turn_key, self._settle)
-                if self._peers is not None:
-                    self._announce_end()
-
-    def begin(self) -> None:
-        """Begin an epoch: wait until the other ranks have received the end of the previous one."""
-        self._require_open()
-        if self._connections is not None and self._connections.forgive(self._turn_key):
-            with self._failing((-1, -1)), self._on_device():
-                self._connect()
-                self._announce_end()
-                self.rest()
-        last, self._last = self._last, None
-        if last is not None:
-            with self._failing((-1, -1)), self._on_device():
-                last.wait()
-
     def close(self) -> None:
         """Refuse further exchanges. All ranks call it."""
         self.rest()
-        self._pattern = None  # and the tensors that it keeps
         super().close()
 
     def rest(self) -> None:
-        """Let other exchanges have the communicator until the next call. All ranks do so after the same exchange."""
         peers, self._peers = self._peers, None
         if peers is not None and self._connections is not None:
             self._turns_taken += 1
@@ -198,13 +143,29 @@ class GPUExchange(RowExchange):
                 self._peers.is_connected = True
 
     def _settle(self, peers: Peers) -> None:
-        """Announce what is owed to the other ranks, as another exchange is to have what this one should have had."""
+        """Announce what is owed to the other ranks, before another exchange takes this exchange's turn."""
         with self._on_device():
             self._peers = peers
-            self._announce_end()
+            self._pay()
             self.rest()
 
-    def _announce_end(self) -> None:
+    def _announce_end(self, status: Status, tag: Tag, text: str) -> None:
+        if self._connections is None:
+            return
+        self._owed = status, tag, text
+        if self._peers is None:
+            self._peers = self._connections.take_at_once(self._turn_key, self._settle)
+        if self._peers is not None:  # else the announcement is owed until begin()
+            self._pay()
+
+    def _announce_owed(self) -> None:
+        if self._connections is not None and self._connections.forgive(self._turn_key):
+            self._connect()
+            self._pay()
+            self.rest()
+
+    def _pay(self) -> None:
+        """Begin the announcement that is owed."""
         assert self._owed is not None
         assert self._peers is not None
         owed, self._owed = self._owed, None
@@ -212,11 +173,10 @@ class GPUExchange(RowExchange):
 
     # The steps of an exchange
 
-    def _gather(self, requests: Sequence[RowRequest], tag: Tag) -> list[Tensor]:
+    def _gather(
+        self, requests: Sequence[RowRequest], pattern: Pattern, tag: Tag, pool: BufferPool | None
+    ) -> list[Tensor]:
         self._connect()
-        pattern = self._pattern
-        if pattern is None or not pattern.fits(requests):
-            pattern = self._pattern = Pattern(requests)
         stream = self._begin_in_order()
         try:
             groups, outs = make_groups(requests, pattern, self._scratch, self._device)
@@ -227,6 +187,7 @@ class GPUExchange(RowExchange):
                     self._exchange(groups[begin : begin + MOST_GROUPS], pattern.signature + begin, tag, stream)
         finally:
             self._end_in_order(stream)
+        self._rows_done = self._done
         return outs
 
     def _exchange(self, groups: list[Group], signature: int, tag: Tag, stream: Any) -> None:
@@ -245,7 +206,7 @@ class GPUExchange(RowExchange):
         flight.wait()
         try:
             needs = self._process_report(groups, signature, tag)
-        except self._of_all:
+        except (ExchangeEndedError, FeatureError):
             transfer.give_up()
             raise
         transfer.send_rest(needs)
@@ -340,8 +301,7 @@ class GPUExchange(RowExchange):
     def _is_current(self) -> bool:
         return self._device.type == "cpu" or torch.cuda.current_device() == self._device.index
 
-    def _on_device(self) -> AbstractContextManager[Any]:
-        """Make this rank's GPU current within the context."""
+    def _on_device(self) -> AbstractContextManager[Any]:  # new threads start with device 0
         return contextlib.nullcontext() if self._is_current() else torch.cuda.device(self._device)
 
     def _disconnect(self) -> None:
@@ -357,14 +317,12 @@ class GPUExchange(RowExchange):
                 self.release()
 
     def release(self) -> None:
-        """Abort the connections of an exchange that has failed: kernels that wait for rows go on without them."""
         broken, self._broken = self._broken, None
         if broken is not None:
             self.lacks_rows = self.rows_under_way()
             broken.abort()
 
     def rows_under_way(self) -> bool:
-        """Return whether the GPU lacks rows of the last call that returned some."""
         return self._rows_done is not None and not self._rows_done.query()
 
 

@@ -6,12 +6,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from manyhop.features.exchange.requested import ALIGNMENT
+
 AHEAD_BYTES = 320 << 20
 """Largest number of bytes of rows that a rank sends to all others before it knows their counts."""
 
 _WINDOW = 8  # exchanges that quotas are learned from
 _MOST_KINDS = 16
-_ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Shares:
         """
         id_widths = [[id_bytes]] * len(needs)
         id_caps = _fit(needs, id_widths, 8, 8 * id_words)
-        row_caps = _fit(id_caps, widths, _ALIGNMENT, ahead)
+        row_caps = _fit(id_caps, widths, ALIGNMENT, ahead)
         id_begins = tuple(begin // 8 for (begin,) in _offsets(id_caps, id_widths, 8)[0])
-        return Shares(id_begins, tuple(id_caps), _offsets(row_caps, widths, _ALIGNMENT)[0], tuple(row_caps))
+        return Shares(id_begins, tuple(id_caps), _offsets(row_caps, widths, ALIGNMENT)[0], tuple(row_caps))
 
 
 @dataclass
@@ -67,7 +68,7 @@ class SpeculativeQuota:
     """
 
     def __init__(self, others: int) -> None:
-        self._max_bytes = AHEAD_BYTES // max(1, others) // _ALIGNMENT * _ALIGNMENT
+        self._max_bytes = AHEAD_BYTES // max(1, others) // ALIGNMENT * ALIGNMENT
         self.id_words = self.ahead = 0
         self._kinds: dict[int, _Kind] = {}
         self._taken: deque[tuple[int, int]] = deque(maxlen=_WINDOW)
@@ -104,7 +105,7 @@ class SpeculativeQuota:
         wanted = tuple([_with_slack(need) for need in needs])
         if not kind.wanted or wanted != kind.wanted[-1]:
             words = _offsets(wanted, [[id_bytes]] * len(needs), 8)[1] // 8
-            kind.latest = words, min(_offsets(wanted, widths, _ALIGNMENT)[1], self._max_bytes)
+            kind.latest = words, min(_offsets(wanted, widths, ALIGNMENT)[1], self._max_bytes)
         if kind.wanted.count(wanted) < _WINDOW:  # else nothing has changed
             kind.wanted.append(wanted)
             kind.most = tuple(map(max, zip(*kind.wanted, strict=True)))

@@ -12,62 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop.features.exchange.gpu.connections import Peers
 from manyhop.features.exchange.gpu.flight import IDS, LENGTHS, Flight, ScratchBuffer
 from manyhop.features.exchange.gpu.quota import Shares
 from manyhop.features.exchange.gpu.routes import Group
+from manyhop.features.exchange.peers import Peers
+from manyhop.features.exchange.requested import Piece, lay_out
 from manyhop.features.kernels.move import NARROW, serve, settle
 from manyhop.features.moving import ALIGNMENT, WORDS, move, mover, tiles
 from manyhop.system.triton_launch import Kernel
 
 PART_BYTES = 128 << 20
 """Approximate size of a part: while one is in flight, the next one is gathered."""
-
-
-@dataclass
-class Piece:
-    """Rows of one tensor, for or from one rank, in a part."""
-
-    rank: int
-    group: int
-    """Number of their index."""
-    table: int
-    """Number of the tensor among those of the index."""
-    begin: int
-    """First row, among those of the rank and the index."""
-    end: int
-    """End of the rows, exclusive."""
-    offset: int
-    """Offset in the part, in bytes."""
-
-
-def lay_out(
-    counts: Sequence[Sequence[int]], done: Sequence[int], widths: Sequence[Sequence[int]], k: int, parts: int
-) -> tuple[list[Piece], list[int]]:
-    """Lay out the rows of part ``k``: contiguous for each rank, tensor by tensor.
-
-    Args:
-        counts: ``[num_ranks][groups]``: rows to send to, or to receive from, each rank, for each index.
-        done: ``[groups]``: rows that were sent before.
-        widths: ``[groups][tables]``: bytes of a row of each tensor that is read by that index.
-        k: number of the part.
-        parts: number of parts.
-
-    Returns:
-        The pieces, and the bytes of each rank, ``[num_ranks]``.
-    """
-    pieces: list[Piece] = []
-    end, sizes = 0, []
-    for rank, of_rank in enumerate(counts):
-        begin = end
-        for g, (count, before) in enumerate(zip(of_rank, done, strict=True)):
-            left = max(0, count - before)
-            first, last = before + left * k // parts, before + left * (k + 1) // parts
-            for t, width in enumerate(widths[g] if last > first else ()):
-                pieces.append(Piece(rank, g, t, first, last, end))
-                end += -(-(last - first) * width // ALIGNMENT) * ALIGNMENT
-        sizes.append(end - begin)
-    return pieces, sizes
 
 
 def enqueue_serve(groups: Sequence[Group], flight: Flight, shares: Shares, sent: int, stride: int, stream: Any) -> None:
