@@ -134,6 +134,6 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     raise AttributeError(
-        f"{__name__} has no {name!r}. docs/dgl/graphbolt.md lists the names of dgl.graphbolt that it does not support.",
+        f"{__name__} has no {name!r}. docs/dgl/graphbolt-names.md lists the names that it supports.",
         name=name,
     )

@@ -138,5 +138,5 @@ def test_hyperlinks_and_other_names_that_are_not_supported():
         list(batches("seeds", LINKS).sample_uniform_negative(random_graph(), 1))
     with pytest.raises(InputError, match=r"'source:relation:destination', got \['user', 'likes', 'item'\]"):
         gb.etype_str_to_tuple(["user", "likes", "item"])
-    with pytest.raises(AttributeError, match=r"has no 'OnDiskMetaData'. docs/dgl/graphbolt.md lists"):
+    with pytest.raises(AttributeError, match=r"has no 'OnDiskMetaData'. docs/dgl/graphbolt-names.md lists"):
         gb.OnDiskMetaData  # noqa: B018

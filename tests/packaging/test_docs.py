@@ -80,7 +80,7 @@ def test_every_option_is_in_the_guides():
 
 def test_names_that_are_imported_exist():
     pattern = re.compile(r"^ *from (manyhop\S*) import (.+)$", re.MULTILINE)
-    code = "\n".join(code for page in PAGES for code in blocks(page, "python"))
+    code = "\n".join(code for page in PAGES for code in blocks(page, "python", "py"))
     imports = {(module, name.strip()) for module, names in pattern.findall(code) for name in names.split(",")}
     assert len(imports) > 10
     for module, name in sorted(imports):

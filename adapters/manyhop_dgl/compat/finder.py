@@ -184,7 +184,7 @@ def _in_place_of(name: str) -> str:
         return _INSTEAD
     return (
         f"manyhop_dgl.graphbolt, which stands in for it, has no {name} either. The table 'What is there' in "
-        "docs/dgl/graphbolt.md lists what it has in place of GraphBolt's names"
+        "docs/dgl/graphbolt-names.md lists what it has in place of GraphBolt's names"
     )
 
 
