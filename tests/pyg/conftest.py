@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -57,8 +58,17 @@ def hetero() -> HeteroData:
 
 
 @pytest.fixture
-def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     """Loaders take the way of GPUs once it is called; ``on_gpu(False)`` ends that."""
     from grouped import on_stand_in
 
     return on_stand_in(monkeypatch)
+
+
+@pytest.fixture(params=["stand-in", pytest.param("cuda", marks=pytest.mark.gpu)])
+def gpu(request: pytest.FixtureRequest) -> Callable[..., dict[str, Any]]:
+    """The same, and on a GPU: the result has to be passed to the loader."""
+    from grouped import StandIn, on_cuda
+
+    StandIn.groups, StandIn.threads = [], set()
+    return on_cuda if request.param == "cuda" else request.getfixturevalue("on_gpu")

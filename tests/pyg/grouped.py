@@ -13,6 +13,7 @@ from gpu_stand_ins import CPU, Positions, exchange_nothing, pyg_works_on, stand_
 from helpers_pyg import all_same
 
 import manyhop.sampling
+from manyhop.loading.pipeline.streams import tensors_in
 from manyhop.sampling import CPUHGTSampler, CPUSampler, EdgeSampler
 from manyhop.sampling.seed_edges import sample_together
 from manyhop.system import triton_compiler
@@ -48,7 +49,7 @@ class StandInOfTypes:
         return [sample_together(self._samplers, requests) for requests in self._batches]
 
 
-def on_stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def on_stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     """Loaders take the way of GPUs once the result is called; calling it with ``False`` ends that."""
 
     def make(kind: Any) -> Any:
@@ -65,20 +66,33 @@ def on_stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setitem(vars(manyhop.sampling), name, make(kind))
     StandIn.groups, StandIn.threads = [], set()
 
-    def switch(on: bool = True) -> None:
+    def switch(on: bool = True) -> dict[str, Any]:
         pyg_works_on(monkeypatch.setattr, CPU if on else None)
+        return {}
 
     return switch
 
 
-def compare(on_gpu: Any, make: Any, epochs: int = 2) -> Any:
-    """Make a loader on each way, and compare their batches; returns that of the GPU's.
+def on_cuda(on: bool = True) -> dict[str, Any]:
+    """Return the options of loaders that take the way of GPUs, or that of the CPU, where there is a GPU."""
+    return {"device": "cuda" if on else "cpu"}
 
-    The third one makes its batches as where ranks exchange rows.
+
+def compare(on_gpu: Any, make: Any, epochs: int = 2) -> Any:
+    """Make a loader on each way, and compare their batches; return that of the GPU's.
+
+    With the stand-in, a third one makes its batches as where ranks exchange rows.
     """
-    on_gpu(False)
-    expected = [list(loader) for loader in [make()] for _ in range(epochs)]
-    on_gpu(True)
+    where = on_gpu(False)
+    expected = [list(loader) for loader in [make(**where)] for _ in range(epochs)]
+    where = on_gpu(True)
+    if where:
+        loader = make(**where)
+        for epoch in expected:
+            got = list(loader)
+            assert all(tensor.is_cuda for batch in got for tensor in tensors_in(batch))
+            assert all_same(epoch, [batch.cpu() for batch in got])
+        return loader
     noted, loader = ([*StandIn.groups], {*StandIn.threads}), make()
     with pytest.MonkeyPatch.context() as monkeypatch:
         exchange_nothing(monkeypatch.setattr, loader)

@@ -1,6 +1,7 @@
-"""Loaders that sample batches in groups, as on a GPU; here, a stand-in samples on the CPU."""
+"""Loaders that sample batches in groups, on a GPU or on a stand-in for one: the batches of the CPU, bit for bit."""
 
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from grouped import StandIn, compare
 from helpers_pyg import all_same, name_of
 from torch_geometric import EdgeIndex
 from torch_geometric.sampler import BaseSampler, NegativeSampling
-from torch_geometric.transforms import Constant
+from torch_geometric.transforms import Constant, ToSparseTensor
 
 from manyhop.errors import FeatureError, InputError
 from manyhop_pyg import (
@@ -32,28 +33,21 @@ from manyhop_pyg import (
     ShaDowPPRSampler,
 )
 
+EDGE_TYPE = ("author", "writes", "paper")
+
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("filter_per_worker", [None, False])
 @pytest.mark.parametrize("batch_size", [1, 7, 5000])
-def test_groups_change_nothing(data, on_gpu, workers, filter_per_worker, batch_size):
-    loader = compare(
-        on_gpu,
-        lambda: NeighborLoader(
-            data,
-            [3, 2],
-            batch_size=batch_size,
-            shuffle=True,
-            seed=1,
-            num_workers=workers,
-            filter_per_worker=filter_per_worker,
-        ),
-    )
-    most = {1: 32, 7: 9, 5000: 1}[batch_size]
-    assert max(StandIn.groups) == most
-    assert len(StandIn.threads) <= max(1, workers) * 2
+def test_batches_are_those_of_the_cpu(data, gpu, workers, filter_per_worker, batch_size):
+    options = {"batch_size": batch_size, "num_workers": workers, "filter_per_worker": filter_per_worker}
+    loader = compare(gpu, partial(NeighborLoader, data, [3, 2], shuffle=True, seed=1, **options))
+    if StandIn.groups:  # none where there is a GPU
+        assert max(StandIn.groups) == {1: 32, 7: 9, 5000: 1}[batch_size]
+        assert len(StandIn.threads) <= max(1, workers) * 2
     report = loader.stats()
     assert (report.seeds, report.batches) == (120, 2 * len(loader))
+    assert StandIn.groups or min(report.sample_s, report.gather_s) > 0
     for _ in loader:
         break
     report = loader.stats(report)
@@ -63,6 +57,7 @@ def test_groups_change_nothing(data, on_gpu, workers, filter_per_worker, batch_s
 @pytest.mark.parametrize(
     "options",
     [
+        {"num_neighbors": [-1, 2]},
         {"subgraph_type": "induced"},
         {"subgraph_type": "bidirectional"},
         {"disjoint": True, "replace": True},
@@ -71,50 +66,57 @@ def test_groups_change_nothing(data, on_gpu, workers, filter_per_worker, batch_s
         {"time_attr": "edge_time", "input_time": torch.arange(60), "temporal_strategy": "last"},
         {"time_attr": "time", "time_window": 3},
         {"time_attr": "edge_time", "input_time": torch.arange(60) % 20, "weight_attr": "edge_weight"},
+        {"time_attr": "time", "input_time": torch.arange(120).view(60, 2) // 6},
         {"input_nodes": torch.tensor([3, 3, 5]), "input_id": torch.tensor([7, 8, 9])},
         {"transform": Constant()},
+        {"transform": ToSparseTensor()},
         {"sampler": torch.utils.data.SequentialSampler(range(60))},
         {"batch_sampler": [[1, 2], [3], [], [5, 5, 5], list(range(40))], "batch_size": 1},
     ],
+    ids=name_of,
 )
 @pytest.mark.parametrize("workers", [0, 2])
-def test_all_kinds_of_sampling(data, on_gpu, options, workers):
-    options = {"batch_size": 8} | options
-    compare(on_gpu, lambda: NeighborLoader(data, [3, 2], seed=1, num_workers=workers, **options))
+def test_all_kinds_of_sampling(data, gpu, options, workers):
+    options = {"batch_size": 8, "num_neighbors": [3, 2], "num_workers": workers} | options
+    if isinstance(options.get("transform"), ToSparseTensor):
+        pytest.importorskip("torch_sparse")
+    compare(gpu, partial(NeighborLoader, data, seed=1, **options))
 
 
-def test_a_loader_logs_where_it_reads(data, on_gpu, caplog):
-    on_gpu()
+def test_a_loader_logs_where_it_reads(data, gpu, caplog):
+    where = gpu()
     with caplog.at_level("INFO", "manyhop"):
-        NeighborLoader(data, [3, 2], batch_size=8)
-    (message,) = caplog.messages
-    assert message.startswith("NeighborLoader on cpu:\n")
+        NeighborLoader(data, [3, 2], batch_size=8, **where)
+    (message,) = [message for message in caplog.messages if message.startswith("NeighborLoader on ")]
+    assert message.startswith("NeighborLoader on cuda:0:\n" if where else "NeighborLoader on cpu:\n")
+    assert not where or "\nx: device. " in message
 
 
-def test_graphs_of_seeds(data, on_gpu):
-    compare(on_gpu, lambda: ShaDowKHopSampler(data, 2, 3, batch_size=8, seed=1))
-    compare(on_gpu, lambda: ShaDowPPRSampler(data, 5, torch.arange(20), eps=0.06, batch_size=8, seed=1))
-    assert max(StandIn.groups) > 1
+def test_graphs_of_seeds(data, gpu):
+    compare(gpu, partial(ShaDowKHopSampler, data, 2, 3, batch_size=8, seed=1))
+    compare(gpu, partial(ShaDowPPRSampler, data, 5, torch.arange(20), eps=0.06, batch_size=8, seed=1))
+    assert max(StandIn.groups, default=2) > 1
 
 
-def test_sets_of_nodes(data, on_gpu):
-    compare(on_gpu, lambda: GraphSAINTEdgeSampler(data, 9, 5, 3, seed=1))
-    compare(on_gpu, lambda: GraphSAINTNodeSampler(data, 9, 5, 3, seed=1))
-    compare(on_gpu, lambda: GraphSAINTRandomWalkSampler(data, 9, 2, 5, 3, seed=1))
-    parts = ClusterData(data, 7, cluster=torch.arange(60) % 7)
-    compare(on_gpu, lambda: ClusterLoader(parts, batch_size=2, shuffle=True, seed=1))
-    compare(on_gpu, lambda: PPRLoader(data, 5, torch.arange(20), eps=0.06, batch_size=7, shuffle=True, seed=1))
+def test_sets_of_nodes(data, gpu):
+    compare(gpu, partial(GraphSAINTEdgeSampler, data, 9, 5, 3, seed=1))
+    compare(gpu, partial(GraphSAINTNodeSampler, data, 9, 5, 3, seed=1))
+    compare(gpu, partial(GraphSAINTRandomWalkSampler, data, 9, 2, 5, 3, seed=1))
+    parts, some = ClusterData(data, 7, cluster=torch.arange(60) % 7), torch.arange(20)
+    compare(gpu, partial(ClusterLoader, parts, batch_size=2, shuffle=True, seed=1))
+    compare(gpu, partial(PPRLoader, data, 5, some, eps=0.06, batch_size=7, shuffle=True, seed=1))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_typed_data(hetero, on_gpu, workers):
-    compare(on_gpu, lambda: NeighborLoader(hetero, [3, 2], "paper", batch_size=8, seed=1, num_workers=workers))
-    compare(on_gpu, lambda: HGTLoader(hetero, [5, 4], "paper", batch_size=8, seed=1, num_workers=workers))
-    assert max(StandIn.groups) > 1
-    compare(on_gpu, lambda: RandomNodeLoader(hetero, 4, shuffle=True, seed=1, num_workers=workers))
-    both = {"paper": None, "author": torch.arange(9)}
-    compare(on_gpu, lambda: NeighborLoader(hetero, [3, 2], both, batch_size=8, seed=1, num_workers=workers))
-    compare(on_gpu, lambda: HGTLoader(hetero, [5, 4], both, batch_size=8, seed=1, num_workers=workers))
+def test_typed_data(hetero, gpu, workers):
+    options = {"batch_size": 8, "seed": 1, "num_workers": workers}
+    compare(gpu, partial(NeighborLoader, hetero, [3, 2], "paper", **options))
+    compare(gpu, partial(HGTLoader, hetero, [5, 4], "paper", **options))
+    assert max(StandIn.groups, default=2) > 1
+    compare(gpu, partial(RandomNodeLoader, hetero, 4, shuffle=True, seed=1, num_workers=workers))
+    several = {"paper": None, "venue": None, "author": torch.arange(9)}
+    compare(gpu, partial(NeighborLoader, hetero, [3, 2], several, shuffle=True, **options))
+    compare(gpu, partial(HGTLoader, hetero, [5, 4], several, shuffle=True, **options))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -134,32 +136,58 @@ def test_typed_data(hetero, on_gpu, workers):
         {"neg_sampling": GivenNegatives("in_batch")},
         {"exclude_seed_edges": "reverse_id", "subgraph_type": "bidirectional"},
     ],
+    ids=name_of,
 )
-def test_links(data, on_gpu, options, workers):
-    compare(on_gpu, lambda: LinkNeighborLoader(data, [3], batch_size=40, seed=1, num_workers=workers, **options))
-    assert max(StandIn.groups) == 8
+def test_links(data, gpu, options, workers):
+    options = {"batch_size": 40, "seed": 1, "num_workers": workers} | options
+    compare(gpu, partial(LinkNeighborLoader, data, [3], **options))
+    assert max(StandIn.groups, default=8) == 8
 
 
-def test_a_batch_of_given_seeds(data, on_gpu):
-    on_gpu(False)
-    expected = NeighborLoader(data, [3, 2], seed=1).batch([5, 9], key=(1, 2, 3))
-    links = LinkNeighborLoader(data, [3], neg_sampling="binary", exclude_seed_edges="self", seed=1)
-    expected_links = links.batch(data.edge_index[:, :9])
-    on_gpu(True)
-    assert all_same([NeighborLoader(data, [3, 2], seed=1).batch([5, 9], key=(1, 2, 3))], [expected])
-    links = LinkNeighborLoader(data, [3], neg_sampling="binary", exclude_seed_edges="self", seed=1)
-    assert all_same([links.batch(data.edge_index[:, :9])], [expected_links])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"neg_sampling": "binary"},
+        {"exclude_seed_edges": "reverse_types", "reverse_etypes": {EDGE_TYPE: ("paper", "rev_writes", "author")}},
+    ],
+    ids=["negatives", "reverse"],
+)
+def test_typed_links(hetero, gpu, options):
+    options = {"edge_label_index": EDGE_TYPE, "batch_size": 40, "seed": 1} | options
+    compare(gpu, partial(LinkNeighborLoader, hetero, [3, 2], **options))
 
 
-def test_stores(data, on_gpu):
+def test_a_batch_of_given_seeds(data, gpu):
+    """From any thread, on its current stream, while an epoch is under way."""
+    found = []
+    for on in (False, True):
+        where, batches = gpu(on), [None] * 40
+        loader = NeighborLoader(data, [3, 2], seed=1, **where)
+
+        def serve(first: int, loader: Any = loader, batches: Any = batches) -> None:
+            for i in range(first, 40, 4):
+                batches[i] = loader.batch([i, 9], key=(1, 0, i)).cpu()
+
+        threads = [threading.Thread(target=serve, args=(k,)) for k in range(4)]
+        for thread in threads:
+            thread.start()
+        assert len(list(loader)) == 60
+        for thread in threads:
+            thread.join()
+        links = LinkNeighborLoader(data, [3], neg_sampling="binary", exclude_seed_edges="self", seed=1, **where)
+        found.append([*batches, links.batch(data.edge_index[:, :9]).cpu()])
+    assert all_same(*found)
+
+
+def test_stores(data, gpu):
     features, graph = FeatureStore(), GraphStore()
     features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
     features.put_tensor(data.edge_attr, group_name=None, attr_name="edge_attr", index=None)
     graph.put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
-    compare(on_gpu, lambda: NeighborLoader((features, graph), [3, 2], batch_size=8, seed=1))
+    compare(gpu, partial(NeighborLoader, (features, graph), [3, 2], batch_size=8, seed=1))
 
 
-def test_samplers_of_the_user_are_asked_one_by_one(data, on_gpu):
+def test_samplers_of_the_user_are_asked_one_by_one(data, gpu):
     class Own(BaseSampler):
         def __init__(self) -> None:
             self.inner = NeighborSampler(data, [2])
@@ -174,8 +202,12 @@ def test_samplers_of_the_user_are_asked_one_by_one(data, on_gpu):
         def sample_from_nodes(self, index: Any) -> Any:
             return super().sample_from_nodes(index)
 
-    compare(on_gpu, lambda: NodeLoader(data, Own(), batch_size=8, seed=1))
-    compare(on_gpu, lambda: NodeLoader(data, Derived(data, [2]), batch_size=8, seed=1, num_workers=2))
+    for workers in (0, 2):
+        for sampler in (Own(), Derived(data, [2])):
+            options = {"batch_size": 8, "seed": 1, "num_workers": workers}
+            compare(
+                gpu, lambda sampler=sampler, options=options, **where: NodeLoader(data, sampler, **options, **where)
+            )
     assert StandIn.groups == []
 
 
@@ -215,10 +247,9 @@ def test_states_count_batches(data, on_gpu, workers):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_batch_that_fails_does_so_at_its_turn(data, on_gpu, workers):
+def test_a_batch_that_fails_does_so_at_its_turn(data, gpu, workers):
     bad = [[1, 2], [3, 4], [5, 99], [6]]
-    on_gpu()
-    loader = NeighborLoader(data, [2], batch_sampler=bad, seed=3, num_workers=workers)
+    loader = NeighborLoader(data, [2], batch_sampler=bad, seed=3, num_workers=workers, **gpu())
     got = []
     with pytest.raises(InputError, match=r"(?s)Expected positions of inputs in \[0, 60\).*batch 2 of epoch 0"):
         got.extend(loader)
@@ -227,28 +258,28 @@ def test_a_batch_that_fails_does_so_at_its_turn(data, on_gpu, workers):
 
 class OwnSample(NeighborSampler):
     def _sample(self, seed, seed_time=None, **kwargs):
+        assert not seed.is_cuda
         out = super()._sample(seed, seed_time, **kwargs)
         out.edge, out.row, out.col = (x[::2].contiguous() for x in (out.edge, out.row, out.col))
         out.num_sampled_edges = None
         return out
 
 
-def test_a_subclass_with_its_own_sample_is_asked(data, on_gpu):
-    loader = NeighborLoader(data, [], neighbor_sampler=OwnSample(data, [3, 2]), batch_size=8, seed=3)
-    expected = list(loader)
-    on_gpu()
-    loader = NeighborLoader(data, [], neighbor_sampler=loader.neighbor_sampler, batch_size=8, seed=3)
-    assert all_same(list(loader), expected)
+def test_a_subclass_with_its_own_sample_is_asked(data, gpu):
+    options = {"neighbor_sampler": OwnSample(data, [3, 2]), "batch_size": 8, "seed": 3}
+    compare(gpu, partial(NeighborLoader, data, [], **options))
     assert StandIn.groups == []
 
 
-def test_edges_as_edge_index(data, on_gpu):
+@pytest.mark.parametrize("transform", [None, Constant()], ids=str)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_edges_as_edge_index(data, gpu, workers, transform):
     data.edge_index = EdgeIndex(data.edge_index)
-    expected = [b.edge_index.as_tensor() for b in NeighborLoader(data, [3, 2], batch_size=8, seed=3)]
-    on_gpu()
-    for batch, on_cpu in zip(NeighborLoader(data, [3, 2], batch_size=8, seed=3), expected, strict=True):
+    options = {"batch_size": 8, "seed": 3, "num_workers": workers, "transform": transform}
+    expected = [b.edge_index.as_tensor() for b in NeighborLoader(data, [3, 2], **options, **gpu(False))]
+    for batch, on_cpu in zip(NeighborLoader(data, [3, 2], **options, **gpu()), expected, strict=True):
         assert batch.edge_index.validate().is_sorted_by_col
-        assert torch.equal(batch.edge_index.as_tensor(), on_cpu)
+        assert torch.equal(batch.edge_index.as_tensor().cpu(), on_cpu)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -301,16 +332,15 @@ def test_a_rank_that_shares_batches_does_not_go_on_alone(data, workers):
             next(batches)
 
 
-def test_changes_of_the_data_are_noticed(data, on_gpu):
-    on_gpu()
-    loader = NeighborLoader(data, [2], batch_size=4, seed=3)
+def test_changes_of_the_data_are_noticed(data, gpu):
+    loader = NeighborLoader(data, [2], batch_size=4, seed=3, **gpu())
     batches = iter(loader)
     next(batches)
-    data.x = data.x + 1
+    data.x += 1
     data.new = torch.arange(60)
     del data.y
     next(batches)
-    batch = next(batches)
+    batch = next(batches).cpu()
     assert torch.equal(batch.x, data.x[batch.n_id])
     assert torch.equal(batch.new, batch.n_id)
     assert "y" not in batch
