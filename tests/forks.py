@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import gc
 import json
 import os
 import runpy
@@ -124,6 +125,7 @@ def _serve() -> None:
                 return
             connection, _ = listening.accept()
             _load_kernels()
+            gc.freeze()  # what is there is no garbage: a collection would take each process a third of a second
             if os.fork() == 0:
                 listening.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
