@@ -1,8 +1,8 @@
-"""The front door of the engine: what an adapter gives a loader, so that the engine makes its batches.
+"""The interface between adapters and the engine: the four objects of a loader.
 
-An adapter translates. Its ``SeedSource`` gives seeds and samples in the terms of a framework, its ``Columns`` the
-tensors that batches take rows from, its ``Assembler`` the user's batch, its ``Facts`` what ranks must agree on. Where
-topology and rows reside, groups of batches in flight, caches, exchanges and streams are the engine's.
+An adapter translates: its ``SeedSource`` samples around seeds of a framework, its ``Columns`` lists the tensors that
+rows are gathered from, its ``Assembler`` builds the user's batches, its ``Facts`` are compared by ranks. The engine
+places topology and rows, and owns groups of batches, caches, exchanges and streams.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class SeedLookup(Protocol):
 
 
 class SeedSource(Protocol[SampleT]):
-    """Seeds by position, and samples around them. An *input* is what the framework's sampler takes for one batch."""
+    """Samples around seeds by position. An *input* is the argument of the framework's sampler for one batch."""
 
     @property
     def graph(self) -> Graph | None:
-        """The topology that the engine samples; ``None`` for a sampler of the user's own."""
+        """The topology that the engine samples; ``None`` for a user's sampler."""
         ...
 
     @property
@@ -50,59 +50,60 @@ class SeedSource(Protocol[SampleT]):
         ...
 
     def inputs(self, positions: Sequence[Any]) -> Sequence[Any]:
-        """Return the inputs of several batches.
+        """Return the inputs of some batches.
 
         Args:
-            positions: for each batch the positions of its seeds, ``[batch_size] int64``, or what a sampler of the
-                user's gave.
+            positions: for each batch, the positions of its seeds, ``[batch_size] int64``, or an item of the user's
+                sampler.
         """
         ...
 
     def place(self, device: torch.device, where: Place) -> Any:
-        """Return what samples on a GPU that reads the topology from ``where``: the ``sampling`` of :meth:`begin`."""
+        """Return the ``sampling`` of :meth:`begin`, for a GPU that reads the topology from ``where``."""
         ...
 
     def engine(self, sampling: Any) -> Engine:
-        """Return what ``sampling`` samples with around seed nodes, as of now."""
+        """Return the current engine of ``sampling`` for seed nodes."""
         ...
 
     def lookup(self, device: torch.device) -> SeedLookup | None:
-        """Return what finds the seeds of planned batches on a GPU; ``None`` where the host has to."""
+        """Return the lookup of seeds of planned batches on a GPU; ``None`` if the host must look them up."""
         ...
 
     def begin(self, sampling: Any, inputs: Sequence[Any], keys: Sequence[BatchKey]) -> Callable[[], list[SampleT]]:
-        """Enqueue the sampling of several batches on the current stream. The result waits for the samples' sizes."""
+        """Enqueue the sampling of some batches on the current stream. The result waits for the samples' sizes."""
         ...
 
     def sample(self, positions: Any) -> SampleT:
-        """Sample one batch, for the calling thread's current key."""
+        """Sample one batch with the calling thread's current key."""
         ...
 
 
 class Placed(Protocol):
-    """The tensors that batches take rows from, each where a GPU reads it."""
+    """The tensors that rows are gathered from, where a GPU reads them."""
 
     @property
     def sources(self) -> Sequence[Any]:
-        """What rows are read from."""
+        """The sources of rows."""
         ...
 
     def shared_objects(self) -> frozenset[int]:
-        """Return the ids of objects that all batches share, whose memory outlives them."""
+        """Return the ids of objects that all batches share, and whose memory outlives them."""
         ...
 
 
 class Columns(Protocol):
-    """The tensors that give rows of nodes and edges."""
+    """Lists the tensors with rows of nodes and edges."""
 
     @property
     def complete(self) -> bool:
-        """Whether :meth:`named` lists all of them; a feature store of the user's own may hold more."""
+        """Whether :meth:`named` lists all of them; a user's feature store may hold more."""
         ...
 
     @property
     def kept_rows(self) -> Mapping[str, int] | None:
-        """How many rows of which tensors a GPU keeps, by name, as the user sets it; ``None``: as its memory allows."""
+        """How many rows of each tensor a GPU caches, by name, if the user sets it; ``None``: as many as its memory
+        allows."""
         ...
 
     def named(self) -> list[tuple[str, Any]]:
@@ -110,25 +111,25 @@ class Columns(Protocol):
         ...
 
     def place(self, source: Callable[[str, Any], Any], device: torch.device) -> Placed:
-        """Return the tensors as they are now, each read from ``source(name, tensor)``."""
+        """Return the current tensors, each read from ``source(name, tensor)``."""
         ...
 
     def fits(self, placed: Any) -> bool:
-        """Whether the user has not added, removed or replaced a tensor since ``placed`` was made."""
+        """Return whether the user has not added, removed or replaced a tensor since ``placed`` was created."""
         ...
 
 
 class Assembler(Protocol[SampleT, BatchT]):
-    """Makes the user's batches of samples and rows."""
+    """Builds the user's batches from samples and rows."""
 
     @property
     def in_thread(self) -> bool:
-        """Whether samples become batches where they are made, not in the caller's thread."""
+        """Whether batches are assembled in the thread that samples, not in the caller's thread."""
         ...
 
     @property
     def gathers_groups(self) -> bool:
-        """Whether the rows of several batches may be gathered at once: no code of the user comes in between."""
+        """Whether the rows of multiple batches may be gathered at once: no user code runs in between."""
         ...
 
     @property
@@ -138,7 +139,7 @@ class Assembler(Protocol[SampleT, BatchT]):
 
     @property
     def runs_user_code(self) -> bool:
-        """Whether code of the user runs for each batch, or for each thread."""
+        """Whether user code runs for each batch, or for each thread."""
         ...
 
     @property
@@ -148,7 +149,7 @@ class Assembler(Protocol[SampleT, BatchT]):
 
     @property
     def hands_out(self) -> bool:
-        """Whether :meth:`hand_out` has anything to do."""
+        """Whether :meth:`hand_out` changes batches."""
         ...
 
     def collate(self, positions: Any) -> Any:
@@ -162,20 +163,20 @@ class Assembler(Protocol[SampleT, BatchT]):
     def assemble_group(
         self, samples: Sequence[SampleT], rank_batches: Sequence[RankBatch] | None
     ) -> tuple[list[BatchT], int]:
-        """Gather the rows of several samples at once. Return their batches, not transformed, and the bytes of rows.
+        """Gather the rows of consecutive samples at once. Return their batches, not transformed, and the bytes of rows.
 
         Args:
-            samples: of batches that follow each other.
-            rank_batches: which batches these are; ``None``: they are not to be handed out.
+            samples: the samples.
+            rank_batches: the batch of each sample; ``None``: they are not returned to the caller.
         """
         ...
 
     def contents(self, sample: SampleT) -> dict[str, int]:
-        """Return seeds, nodes and edges of a sample, as ``Stats.count`` takes them."""
+        """Return the numbers of seeds, nodes and edges of a sample, as arguments of ``Stats.count``."""
         ...
 
     def values(self, batch: Any) -> Iterable[Collection[Any]]:
-        """Return collections of the values of a batch, among which its tensors are."""
+        """Return collections of the values of a batch, which include its tensors."""
         ...
 
     def empty(self, device: torch.device) -> SampleT:
@@ -183,25 +184,25 @@ class Assembler(Protocol[SampleT, BatchT]):
         ...
 
     def hand_out(self, batch: Any) -> Any:
-        """Return what the caller gets for a batch that is ready, in the caller's thread."""
+        """Return the caller's batch for one that is ready, in the caller's thread."""
         ...
 
 
 class Facts(Protocol):
-    """What shapes batches, as plain values."""
+    """Describes a loader's batches by plain values."""
 
     def of_ranks(self, seed: int | None) -> dict[str, Any]:
-        """Return what must be the same on all ranks, in the order in which differences are reported."""
+        """Return the facts that must be equal on all ranks, in the order in which differences are reported."""
         ...
 
     def of_state(self) -> dict[str, Any]:
-        """Return what a state is recognised by."""
+        """Return the facts that a saved state is recognised by."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter(Generic[SampleT, BatchT]):
-    """The four objects of a loader. Made for an epoch; none of them may be kept by what the loader keeps."""
+    """The four objects of a loader, created for an epoch. The loader must not hold objects that refer to them."""
 
     seeds: SeedSource[SampleT]
     columns: Columns

@@ -1,4 +1,4 @@
-"""What shapes the batches of a loader, as plain values that ranks compare, and that states are recognised by."""
+"""Facts about the batches of a loader as plain values, compared by ranks and with saved states."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _MOST = 400  # characters of one fact in a state
 
 
 def graph_facts(graph: Graph) -> dict[str, Any]:
-    """Return what of a topology shapes samples: name -> tensors and numbers, for :func:`plain` and :func:`brief`.
+    """Return the tensors and numbers of a topology that determine samples, by name, for :func:`plain` and
+    :func:`brief`.
 
-    Times come before edges, which are sorted by them.
+    Times precede edges, which are sorted by them.
     """
     sizes = {"number of nodes": graph.num_nodes, "number of edges": {t: csc.num_edges for t, csc in graph.csc.items()}}
-    if graph.is_part:  # of which each rank has other edges
+    if graph.is_part:  # each rank has different edges
         return sizes
     found = {t: csc.anywhere() for t, csc in graph.csc.items()}
     tables: dict[str, Any] = {
@@ -38,7 +39,7 @@ def graph_facts(graph: Graph) -> dict[str, Any]:
 
 
 def brief(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts as a state holds them: tensors by their values, and what is long by its checksum."""
+    """Return facts for a state: checksums instead of tensors and long values."""
     found = {}
     for name, value in facts.items():
         value = plain(value, lambda t: f"{list(t.shape)}, checksum {checksum_of_values(t):08x}")
@@ -52,7 +53,7 @@ def _exact(tensor: Tensor) -> str:
 
 
 def rows_fact(value: Any) -> Any:
-    """What ranks compare of a value that batches take rows from; of rows spread over nodes, dtype and shape only."""
+    """Return the plain value of a source of rows; of rows spread over nodes, only dtype and shape."""
     if isinstance(value, ShardedRows | DistributedRows):
         whole = value.is_whole
         return _exact(value.rows) if whole else f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
@@ -64,7 +65,7 @@ def rows_fact(value: Any) -> Any:
 
 
 def plain(value: Any, of_tensor: Callable[[Tensor], Any] = _exact) -> Any:
-    """A value as JSON can hold it; tensors by dtype, shape and checksum, what is not known by its class."""
+    """Return a value for JSON: tensors by dtype, shape and checksum, unknown objects by their class."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Enum):

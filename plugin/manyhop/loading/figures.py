@@ -1,4 +1,4 @@
-"""What a loader reports: where its tensors reside, its speed, its last batches; and caches of files, filled first."""
+"""Statistics and timelines of a loader; caches of files, filled before the first epoch."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ from manyhop.memory.placement import GPUPlacement
 from manyhop.ranks import world
 from manyhop.sampling import BatchKey
 
-_WORTH_IT = 0.15  # of the time of making a batch
+_WORTH_IT = 0.15  # share of a batch's time
 _LINE = 64  # bytes of a cache line
 
 
 class Figures:
-    """The part of a loader that reports figures."""
+    """The part of a loader that reports statistics."""
 
     _gpu: Any
     _stats: Stats
 
     def _adapter(self) -> Adapter[Any, Any]:
-        """Return what the adapter gives: new objects, which the loader does not keep."""
+        """Return new objects of the adapter, which the loader does not hold."""
         raise NotImplementedError
 
     def _sources(self) -> list[Any]:
-        """Return the tensors that batches take rows from."""
+        """Return the tensors that rows are gathered from."""
         return [value for _, value in self._adapter().columns.named()]
 
     def _file_caches(self) -> list[tuple[Any, FileCache]]:
-        """Return the tensors in files that batches take rows from, with the rows of them that memory keeps."""
+        """Return the tensors in files that rows are gathered from, with their caches."""
         every = [(value, file_cache(value)) for value in self._sources()] if len(hot_files.caches) else []
         return [(value, cache) for value, cache in every if cache is not None]
 
     @property
     def placement(self) -> GPUPlacement | None:
-        """Where topology and features reside, and why; ``None`` as long as no GPU makes the batches."""
+        """Placement of topology and features, with reasons; ``None`` until a GPU makes the batches."""
         return None if self._gpu is None else self._gpu.memory.placement
 
     def stats(self, since: StatsReport | Literal["epoch"] | None = None) -> StatsReport:
-        """Speed, where the time goes, and what to do about it; ``print`` shows a table.
+        """Return speed, times of stages, and advice; ``print`` shows a table.
 
         Args:
-            since: return the figures since then: ``"epoch"``, the beginning of the present or last epoch, or an earlier
-                report of this loader.
+            since: ``"epoch"``, the beginning of the latest epoch, or an earlier report of this loader; ``None``: the
+                loader's creation.
 
         Raises:
-            InputError: ``since`` is something else, or of another loader.
+            InputError: ``since`` is not one of these.
         """
         if self._gpu is not None:
             self._gpu.streams.take_times()
@@ -65,7 +65,7 @@ class Figures:
         for value, cache in of_files:
             requested, hits = cache.take_counts()
             if self._gpu is not None and self._gpu.memory.caches(value):
-                requested = 0  # those that the GPU lacked, which it has counted
+                requested = 0  # misses of the GPU's cache, counted there
             self._stats.count(other_rows=requested, cached_rows=hits)
         kept = hot_files.in_words(cache for _, cache in of_files)
         parts = ["" if self.placement is None else self.placement.summary(), kept]
@@ -75,9 +75,9 @@ class Figures:
         return replace(report, advice=advice, placement="; ".join(filter(None, parts)))
 
     def timeline(self, path: str | PathLike[str]) -> None:
-        """Save a picture of the last batches of this rank: ``.svg``, ``.png`` or ``.json`` (for ui.perfetto.dev).
+        """Save a picture of the latest batches of this rank: ``.svg``, ``.png`` or ``.json`` (for ui.perfetto.dev).
 
-        ``manyhop timeline FILES -o OUT`` puts the ``.json`` files of all ranks into one.
+        ``manyhop timeline FILES -o OUT`` merges the ``.json`` files of all ranks.
         """
         if self._gpu is not None:
             self._gpu.streams.take_times()
@@ -88,17 +88,17 @@ _MOST_BATCHES = 64
 
 
 def warm_up_caches(adapter: Adapter[Any, Any], plan: BatchPlan, caches: Sequence[FileCache]) -> None:
-    """Make batches of epoch 0 and drop them, until caches have counted enough reads. Runs no user code.
+    """Make and drop batches of epoch 0 until caches have counted enough reads. Runs no user code.
 
     Args:
         adapter: adapter of a loader that makes batches on the CPU.
-        plan: the plan of the batches, with seed 0 instead of the loader's.
+        plan: plan of the batches, with seed 0.
         caches: caches of the tensors that batches read.
     """
     assembler = adapter.assembler
     if assembler.runs_user_code or not adapter.seeds.has_times:
         return
-    # Ranks of a node that share the caches begin at different batches, which may be those of all ranks.
+    # Ranks of a node that share the caches begin at different batches, maybe of all ranks.
     begin = len(plan) * world.current_rank() // world.current_size()
     for number in range(min(len(plan), _MOST_BATCHES)):
         if all(cache.has_enough_counts for cache in caches):
@@ -111,7 +111,7 @@ def warm_up_caches(adapter: Adapter[Any, Any], plan: BatchPlan, caches: Sequence
 
 
 def _with_advice_on_edges(report: StatsReport, adapter: Adapter[Any, Any]) -> str:
-    """Return a report's advice, which names attributes of unsorted edges where they take much of making a batch."""
+    """Return a report's advice, which names attributes of unsorted edges if they cost much."""
     share = _share_of_unsorted_edges(report, adapter)
     if share <= _WORTH_IT or report.waited_s <= report.first_wait_s:
         return report.advice
@@ -122,7 +122,7 @@ def _with_advice_on_edges(report: StatsReport, adapter: Adapter[Any, Any]) -> st
 
 
 def _share_of_unsorted_edges(report: StatsReport, adapter: Adapter[Any, Any]) -> float:
-    """Return which part of making batches it is to read attributes of unsorted edges, by the cache lines of rows."""
+    """Return the share of time spent on reading attributes of unsorted edges, estimated by the cache lines of rows."""
     graph, made = adapter.seeds.graph, report.sample_s + report.gather_s + report.assemble_s
     if graph is None or made == 0:
         return 0.0

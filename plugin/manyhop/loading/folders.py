@@ -1,4 +1,4 @@
-"""Where the tensors of a graph on disk go, and how they come there."""
+"""Placement and loading of the tensors of a graph on disk."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _TOGETHER = ("auto", "shared", "sharded")  # all ranks of the run open the folde
 
 
 def open_placed(folder: str | PathLike[str], placement: Place) -> tuple[StoredGraph, dict[str, Place]]:
-    """What is in a folder, and where it goes: :func:`places`.
+    """Open a folder; return the graph and :func:`places`.
 
     Raises:
-        InputError: no such folder; an unknown placement.
-        RankError: another rank failed or does not come.
+        InputError: no such folder, or an unknown placement.
+        RankError: another rank failed or is missing.
     """
     check_place(placement, FOLDER_PLACES)
     graph = on_all_ranks("opening a folder", placement, lambda: open_graph(folder))
@@ -36,10 +36,10 @@ def open_placed(folder: str | PathLike[str], placement: Place) -> tuple[StoredGr
 
 
 def on_all_ranks(title: str, placement: Place, action: Callable[[], T]) -> T:
-    """Return ``action()``; where all ranks of the run open a folder together, once it has succeeded on all of them.
+    """Return ``action()``; if all ranks open a folder together, only after it has succeeded on all of them.
 
     Raises:
-        Exception: what ``action`` raised on this rank.
+        Exception: ``action`` failed on this rank.
         RankError: it failed on other ranks.
     """
     if placement not in _TOGETHER:
@@ -49,15 +49,15 @@ def on_all_ranks(title: str, placement: Place, action: Callable[[], T]) -> T:
 
 
 def places(graph: StoredGraph, placement: Place) -> dict[str, Place]:
-    """``"topology"`` and ``"features NAME"`` -> the place, the same on all ranks.
+    """Return the place of ``"topology"`` and of each ``"features NAME"``, equal on all ranks.
 
     Args:
-        graph: what is in the folder.
-        placement: a place for all of it (``"sharded"``: for features that can be, ``"shared"`` for the rest), or
-            ``"auto"``. All ranks call it then.
+        graph: the graph in the folder.
+        placement: a place for all tensors, or ``"auto"``, a decision of all ranks. ``"sharded"`` applies to features
+            that can be sharded; the other tensors are shared.
 
     Raises:
-        RankError: another rank does not come.
+        RankError: another rank is missing.
     """
     features = {f"features {name}": rows for name, rows in graph.features()}
     can_shard = {f"features {name}" for name in graph.shardable()}
@@ -66,7 +66,7 @@ def places(graph: StoredGraph, placement: Place) -> dict[str, Place]:
     if placement != "auto":
         return dict.fromkeys(["topology", *features], placement)
     found = world.init()
-    # What is free differs from rank to rank; the decision must not.
+    # Free memory differs between ranks; the decision must not.
     facts = {"free": available_memory() or 1 << 62}  # unknown: reading fails if it was too much
     every = control.exchange(f"the placement of {graph.path.name}", facts, timeout=DEFAULT_TIMEOUT)
     chosen = decide(
@@ -83,28 +83,28 @@ def places(graph: StoredGraph, placement: Place) -> dict[str, Place]:
 
 
 def sharded_rows(graph: StoredGraph, chosen: Mapping[str, Place]) -> set[int]:
-    """``id`` of the rows that are to be spread over nodes."""
+    """Return the ``id`` of the rows to spread over nodes."""
     return {id(rows) for name, rows in graph.features() if chosen[f"features {name}"] == "sharded"}
 
 
 def load(
     graph: StoredGraph, chosen: Mapping[str, Place], placement: Place, cache: CacheSize | None = None
 ) -> dict[int, Tensor]:
-    """``id`` of rows -> the tensor, of all but those that are sharded, and edge lists.
+    """Load all tensors except sharded rows and edge lists. Return them by the ``id`` of their rows in ``graph``.
 
     Compressed columns are checked, which reads them once.
 
     Args:
-        graph: what is in the folder.
-        chosen: where it goes.
-        placement: the user's; it determines who calls this: all ranks of the run, or any alone.
-        cache: the user's: how much of the features that stay in files memory keeps; see ``cache_files``.
+        graph: the graph in the folder.
+        chosen: place of each tensor.
+        placement: the user's placement. It determines whether all ranks call this, or any rank alone.
+        cache: the user's cache size for features in files, see ``cache_files``.
 
     Raises:
-        InputError: a file that is truncated or damaged; a cache where no features stay in files.
-        GraphError: compressed columns that make no sense.
-        CapacityError: it does not fit in memory.
-        RankError: another rank failed or does not come.
+        InputError: a truncated or damaged file, or a cache although no features stay in files.
+        GraphError: invalid compressed columns.
+        CapacityError: not enough memory.
+        RankError: another rank failed or is missing.
     """
     if cache is not None:
         check_cache(cache)

@@ -28,48 +28,48 @@ from manyhop.loading.pipeline import (
 from manyhop.ranks.watch import Iteration, moved
 
 Item: TypeAlias = tuple[RankBatch, Any]
-"""What a batch is made of: which one it is, and the positions of its seeds, or what they are looked up by."""
+"""Input of a batch: its ``RankBatch``, and the positions of its seeds or the key to look them up."""
 
 _BLOCK = 1 << 15  # positions looked up at once
 _ENDLESS = 1 << 60
 REPLAY = "loader.load_state_dict(loader.state_dict()); next(iter(loader))"
-"""Makes the batch of a loader that failed once more."""
+"""Code that repeats a failed batch of a loader."""
 
 
 @dataclass
 class Progress:
-    """Where a loader stands. Shared by the loader and its latest iterator."""
+    """Progress of a loader. Shared by the loader and its latest iterator."""
 
     epoch: int = 0
-    """The epoch under way, or to come."""
+    """The current or next epoch."""
 
     seed: int | None = None
-    """The seed drawn for that epoch; ``None``: the loader has one seed for all epochs, or nothing was drawn yet."""
+    """The seed drawn for that epoch; ``None``: the loader has a seed for all epochs, or none was drawn yet."""
 
     first: int = 0
-    """Batches of that epoch that were done before this iteration."""
+    """Batches of that epoch done before this iteration."""
 
     begun: bool = False
     """Whether an iterator has begun this epoch."""
 
     schedule: RankSchedule | None = None
-    """Which batches the iterator hands out; ``None`` before it begins."""
+    """The batches of the iterator; ``None`` before it begins."""
 
     rounds: int | None = None
-    """How many; ``None`` where that is not known."""
+    """Number of batches of the iterator; ``None``: unknown."""
 
     received: int = 0
-    """How many of them the caller has received."""
+    """Number of batches that the caller has received."""
 
     ended: bool = False
-    """Whether the iterator had no more."""
+    """Whether the iterator is exhausted."""
 
     sampler: Any = None
-    """State of the user's sampler as of the last batch received, where it has one."""
+    """State of the user's sampler at the last batch received, if it has one."""
 
     @property
     def batch(self) -> int:
-        """Batches of the epoch that are done; where ranks share them, those of all ranks."""
+        """Batches of the epoch that are done, on all ranks that share them."""
         return self.first if self.schedule is None else self.schedule.after(self.received)
 
     @property
@@ -80,7 +80,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Threads:
-    """How the batches of an epoch are made ahead."""
+    """The threads that prefetch the batches of an epoch."""
 
     num_workers: int
     prefetch: int
@@ -99,21 +99,23 @@ class GPU(Protocol):
 
 
 class EpochIterator(Iterator[Any]):
-    """Hands out the batches of one epoch, in order.
+    """Yields the batches of one epoch, in order.
 
     Args:
-        progress: is kept up to date.
-        schedule: which batches these are; may go on beyond the last item.
+        progress: updated with each batch.
+        schedule: the batches; may extend beyond the last item.
         items: one item per batch.
-        make: ``make(batch, item)`` makes a batch, in a thread; or ``Groups``.
-        finish: ``finish(batch, value)`` completes it in the caller's thread; ``None``: nothing is left to do.
-        snapshot: state of the user's sampler.
-        length: number of batches of a whole epoch; ``None`` where it is not known.
-        rounds: number of items; ``None`` where it is not known.
-        exchanges: the exchanges with other ranks, where there are some; they end with the iteration.
-        gpu: of the loader, where it has one.
-        watched: lets other ranks know how far this one is, and this one if others cannot go on.
-        replay: what makes a batch that failed once more; ``""``: nothing does.
+        make: ``make(batch, item)`` makes a batch in a thread; or ``Groups``.
+        finish: ``finish(batch, value)`` completes it in the caller's thread; ``None``: not needed.
+        threads: threads that make the batches.
+        stats: statistics of the loader.
+        snapshot: returns the state of the user's sampler.
+        length: number of batches of a whole epoch; ``None``: unknown.
+        rounds: number of items; ``None``: unknown.
+        exchanges: exchanges with other ranks, if any; they end with the iteration.
+        watched: reports this rank's progress to other ranks, and their failures to this one.
+        gpu: runtime of the loader, if it has one.
+        replay: code that repeats a failed batch; ``""``: none.
     """
 
     def __init__(
@@ -175,7 +177,7 @@ class EpochIterator(Iterator[Any]):
             return self._hand_out()
 
     def _hand_out(self) -> Any:
-        # Between two training steps, which empty the processor's caches: what is done with every batch is short.
+        # Runs between two training steps, which empty the processor's caches: it must be short.
         progress, watched = self._progress, self._watched
         if self._run_ended:
             raise InputError(
@@ -203,7 +205,7 @@ class EpochIterator(Iterator[Any]):
             if watched is None:
                 self._failed = not self._pipeline.closed
                 raise
-            self._pipeline.close(error)  # a rank that went on alone would leave the others behind
+            self._pipeline.close(error)  # a rank must not continue alone
             reason = _reason(watched, error)
             if self._exchanges is not None and self._exchanges.lacks_rows:
                 reason = _with_warning(reason or error)
@@ -217,24 +219,24 @@ class EpochIterator(Iterator[Any]):
         return value
 
     def _count(self) -> None:
-        """One more batch of the epoch is done."""
+        """Record that one more batch of the epoch is done."""
         self._progress.received += 1
         if self._samples:
             self._progress.sampler = self._pipeline.snapshot
 
     def close(self) -> None:
-        """End the threads that belong to this epoch."""
+        """End the threads of this epoch."""
         self._pipeline.close()
         if self._watched is not None:
             self._watched.left()
 
     @property
     def workers(self) -> WorkerThreads | None:
-        """The threads that make its batches; ``None`` where there are none."""
+        """The threads that make the batches; ``None``: the caller makes them."""
         return self._pipeline.workers
 
     def end(self) -> None:
-        """End the iteration with the run; the watch has the reason from others."""
+        """End the iteration with the run. The watch reports the reason of other ranks."""
         self._run_ended = not self._progress.done
         self._pipeline.close()
 
@@ -244,14 +246,14 @@ def _contents(item: Item) -> dict[str, int]:
 
 
 def _reason(watched: Iteration, error: BaseException) -> RankError | None:
-    """Return the fault, by the watch, of the ranks that ended an exchange, or did not come to it."""
+    """Return the watch's explanation for ranks that ended an exchange or missed it."""
     if isinstance(error, ExchangeEndedError) and error.without_reason:
         return watched.reason()
     return watched.explained(error, late=error.may_be_late) if isinstance(error, ExchangeLostError) else None
 
 
 def _with_warning(error: BaseException) -> RankError:
-    """Return an error that also tells that the caller's last step used rows that did not come."""
+    """Return an error which adds that the caller's last step used missing rows."""
     ranks = error.ranks if isinstance(error, RankError) else ()
     return RankError(
         f"{error} Rows of the batch before did not come either: what its step has computed is wrong, parameters that "
@@ -263,10 +265,9 @@ def _with_warning(error: BaseException) -> RankError:
 def planned(
     plan: BatchPlan, epoch: int, schedule: RankSchedule
 ) -> tuple[Iterable[Item], Callable[[Any], torch.Tensor]]:
-    """Items of a plan's epoch, and index -> positions ``[batch_size] int64``.
+    """Return the items of a plan's epoch, and a function from item to positions ``[batch_size] int64``.
 
-    A permutation costs about as much for a few positions as for thousands, so those of small batches are looked up many
-    batches at a time.
+    Small batches are looked up many at a time: a permutation costs about the same for a few positions as for thousands.
     """
     many = _BLOCK // plan.batch_size
     if many < 2:
@@ -284,9 +285,9 @@ def _blocks(plan: BatchPlan, epoch: int, schedule: RankSchedule, many: int) -> I
 
 
 def given(batches: Iterable[Any], skip: int, first: int) -> tuple[RankSchedule, Iterable[Item], Callable[[Any], Any]]:
-    """The same for the user's own sampler, whose first batches are taken and dropped after a restart.
+    """Return the schedule and items of a user's sampler, and the identity as function to positions.
 
-    Its length need not be known, or true.
+    After a restart, its first batches are skipped. Its length may be unknown or wrong.
     """
     schedule = RankSchedule(num_batches=first + _ENDLESS, first=first)
     return schedule, zip(schedule, itertools.islice(iter(batches), skip, None), strict=False), lambda index: index

@@ -1,4 +1,4 @@
-"""Which key a sampler uses: that of the batch being made in this thread, else one drawn for the call."""
+"""The key of a sampler's call: that of the batch that the thread is making, otherwise one drawn for the call."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from manyhop.sampling.random import Use, make_key
 
 
 class BatchContext:  # a generator would cost three times as much
-    """Context in which the samplers that this thread calls take their keys from a batch.
+    """Context of one batch: samplers called by this thread derive their keys from it.
 
-    ``rank_batch`` is ``None`` if the batch is not to be handed out; ``first_call`` is the number of earlier calls for
-    the batch; ``calls``, after the body, includes those in it.
+    ``rank_batch`` is ``None`` if the batch is not returned to the caller; ``first_call`` is the number of earlier calls
+    for the batch; ``calls``, after the body, includes those in it.
     """
 
     __slots__ = ("_before", "_first_call", "calls", "key", "rank_batch")
@@ -38,7 +38,7 @@ class BatchContext:  # a generator would cost three times as much
 
 class _Thread(threading.local):
     context = BatchContext(None, None)
-    """That of the batch which this thread is making; outside of any, one that all threads share."""
+    """Context of the batch that this thread is making. All threads share one for calls outside of batches."""
 
 
 _thread = _Thread()
@@ -50,21 +50,21 @@ def current_batch() -> RankBatch | None:
 
 
 def current_key() -> BatchKey | None:
-    """Return the key of the batch that this thread is making; ``None``: there is none."""
+    """Return the key of the batch that this thread is making; ``None`` outside of batches."""
     return _thread.context.key
 
 
 def draw_seed(generator: torch.Generator | None = None) -> int:
     """Draw a seed from a generator (default: torch's), as torch's ``DataLoader`` draws its base seed."""
-    device = "cpu" if generator is None else generator.device  # whatever torch.set_default_device has set
+    device = "cpu" if generator is None else generator.device  # regardless of torch.set_default_device
     return int(torch.empty((), dtype=torch.int64, device=device).random_(generator=generator))
 
 
 def batch_key(key: object) -> BatchKey:
-    """Return the key that a user gives.
+    """Return a user's key as ``BatchKey``.
 
     Raises:
-        InputError: anything but three integers.
+        InputError: anything except three integers.
     """
     if type(key) is tuple and len(key) == 3 and type(key[0]) is type(key[1]) is type(key[2]) is int:
         return BatchKey(*key)  # the usual case, quickly
@@ -76,8 +76,8 @@ def batch_key(key: object) -> BatchKey:
 def next_key(draw: Callable[[], int] = draw_seed) -> BatchKey:
     """Return the key of one call of a sampler.
 
-    The first call for a batch has the batch's own key, further ones have keys of their own. Outside of a loader's
-    iteration ``draw()`` gives the seed of the key; by default ``torch.manual_seed`` reproduces the call.
+    The first call for a batch uses the batch's key, later calls use keys derived from it. Outside of a loader's
+    iteration, ``draw()`` returns the seed of the key; by default ``torch.manual_seed`` reproduces the call.
     """
     context = _thread.context
     key, calls = context.key, context.calls

@@ -1,4 +1,4 @@
-"""What all loaders share: order, threads, resume and statistics instead of torch's worker processes."""
+"""The base class of all loaders: order, threads, resume and statistics instead of torch's worker processes."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from manyhop.system.mapped import check_mapped_files
 
 
 class EpochLoader(Resumable, PreparedLoader, Figures):
-    """The part of a torch ``DataLoader`` that hands out epochs of batches made by threads, in keyed order.
+    """The part of a torch ``DataLoader`` that yields epochs of batches, made by threads, in keyed order.
 
-    What ``DataLoader.__init__`` sets is there before :meth:`_set_up_epochs` is called.
+    Requires the attributes that ``DataLoader.__init__`` sets before :meth:`_set_up_epochs` is called.
     """
 
     num_workers: int
@@ -56,34 +56,34 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
     rank_timeout: float | None
     worker_init_fn: Any
     seed_parts: int | None = None
-    """Number of parts of the nodes, where each batch has seeds of one part."""
+    """Number of parts of the nodes, if each batch has seeds of one part."""
 
     engine: EngineName | None = None
-    """Which samples on a GPU, where the user names one."""
+    """The user's choice of what samples on a GPU."""
 
     _gpu: Any = None
     _replay = REPLAY
-    """What makes a batch that failed once more."""
+    """Code that repeats a failed batch."""
 
     def _set_up_epochs(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
-        """Be ready for the first epoch, but for a GPU. Ranks that share batches call it together.
+        """Prepare the first epoch, except for a GPU. Ranks that share batches call it together.
 
         Args:
             num_items: number of seeds.
-            seed: the user's; ``None``: each epoch draws one.
+            seed: the user's seed; ``None``: each epoch draws one.
             shuffle: permute the seeds in each epoch.
-            own_order: whether the batches are cut from the seeds by the loader, not by a sampler of the user.
+            own_order: whether the loader cuts the seeds into batches, not a user's sampler.
 
         Raises:
-            InputError: numbers that do not go together, or batches that ranks cannot share as they should.
-            RankError: ranks came with other arguments, or not in time.
+            InputError: inconsistent numbers, or batches that ranks cannot share evenly.
+            RankError: ranks pass different arguments, or not in time.
         """
         if self.num_workers == 0 and self.timeout:
             raise InputError(f"Expected timeout=0 with num_workers=0, got {self.timeout}: only threads can be late.")
         seed = None if seed is None else integer("seed", seed)
         self._num_items, self._shuffle, self._own_order = num_items, shuffle, own_order
         self._parts = None if self.seed_parts is None else self._find_parts(self.seed_parts)
-        self.seed = seed  # as the argument: Lightning makes a loader anew from such attributes
+        self.seed = seed  # named like the argument: Lightning creates loaders from such attributes
         self._stats = Stats(self._num_threads())
         self._buffers = BufferPool()
         self._ranks: Ranks | None = None
@@ -97,17 +97,17 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
                 uneven=self.uneven,
                 timeout=self.rank_timeout,
             )
-            self._schedule(0)  # raises where the batches are uneven and may not be
+            self._schedule(0)  # raises if the batches are uneven and must not be
         self._next_epoch = 0
         self._progress = Progress()
         self._fills_caches = True
         self._pool: WorkerPool | None = None
         self._pool_init: Any = None
 
-    # What a loader of some kind defines.
+    # Defined by each kind of loader.
 
     def _nodes_of_seeds(self) -> Iterable[tuple[torch.Tensor, int]]:
-        """Return for each type of seeds the node of each seed, ``[n]``, and the number of nodes of that node's type."""
+        """Return for each type of seeds the node of each seed, ``[n]``, and the number of nodes of that type."""
         raise NotImplementedError
 
     def _draw_seed(self) -> int:
@@ -115,23 +115,23 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         return draw_seed(self.generator)
 
     def _sizes_are_known(self) -> bool:
-        """Whether batches have the sizes that they will have."""
+        """Return whether batches have their final sizes."""
         return True
 
     def _can_distribute(self) -> bool:
-        """Whether cuGraph may sample the batches."""
+        """Return whether cuGraph may sample the batches."""
         return False
 
     def _facts(self, seed: int | None) -> dict[str, Any]:
-        """Return what must be the same on all ranks, in the order in which differences are reported."""
+        """Return the facts that must be equal on all ranks, in the order in which differences are reported."""
         return self._adapter().facts.of_ranks(seed)
 
     def _shape(self) -> dict[str, Any]:
-        """Return what a state is recognised by."""
+        """Return the facts that a saved state is recognised by."""
         return self._adapter().facts.of_state()
 
     def _stages(self, epoch: Epoch) -> tuple[Callable[[int, Item], Any] | Groups[Item, Any], Any, Threads]:
-        """Return what a thread does for a batch, what the caller does (``None``: nothing), and the threads."""
+        """Return the stages of a thread, the caller's stage (``None``: not needed), and the threads."""
         adapter, gpu = self._adapter(), self._gpu
         if gpu is None:
             return *steps_on_cpu(adapter, epoch), self._threads()
@@ -143,7 +143,7 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
     def _planned(
         self, plan: BatchPlan, epoch: int, schedule: RankSchedule
     ) -> tuple[Iterable[Item], Callable[[Any], torch.Tensor]]:
-        """Return the items of a plan's epoch, and what turns them into positions of seeds ``[batch_size] int64``."""
+        """Return the items of a plan's epoch, and a function from item to positions of seeds ``[batch_size] int64``."""
         if self._gpu is not None and self._gpu.lookup is not None:  # items are their numbers
             return ((rank_batch, rank_batch.batch) for rank_batch in schedule), lambda batch: torch.from_numpy(
                 plan.indices(epoch, batch)
@@ -179,25 +179,25 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         warm_up.prepare(self._first_plan(), adapter, gpu, num_threads=num_threads, sizes_are_known=known)
 
     def _first_plan(self) -> BatchPlan | None:
-        """Return the plan with seed 0, to warm up; ``None``: a sampler of the user cuts the batches."""
+        """Return the plan with seed 0, to warm up; ``None``: a user's sampler cuts the batches."""
         return self._plan() if self._own_order else None
 
     def _over_nodes(self) -> bool:
-        """Whether batches take rows that are sharded over the host memory of several nodes."""
+        """Return whether rows are sharded over the host memory of multiple nodes."""
         return False
 
     def _exchanges(self) -> bool:
-        """Whether ranks exchange rows for each batch."""
+        """Return whether ranks exchange rows for each batch."""
         return self._over_nodes() or (self._gpu is not None and self._gpu.memory.exchanges)
 
     def _prepare_ranks(self) -> None:
-        """Get ready for iterations of the complete loader, if ranks share its batches. All of them call it."""
+        """Prepare iterations of the complete loader, if ranks share its batches. All of them call it."""
         if self._ranks is not None:
             self._ranks.prepare(self._make_lockstep)
-            self.__dict__["sampler"] = SharedSampler(self._num_items, self._ranks.world)  # torch refuses a new one
+            self.__dict__["sampler"] = SharedSampler(self._num_items, self._ranks.world)  # torch forbids to set it
 
     def _make_lockstep(self, title: str, timeout: float) -> Lockstep | None:
-        """Return the exchanges of a loader; ``None`` where all rows are on this node. All ranks call it."""
+        """Return the exchanges of a loader; ``None`` if all rows are on this node. All ranks call it."""
         if self._gpu is None or not self._gpu.memory.exchanges:
             if not self._over_nodes():
                 return None
@@ -214,7 +214,7 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         fresh = [(value, cache) for value, cache in self._file_caches() if cache.claim()]
         if not fresh or not self._own_order or self._exchanges():
             return
-        stats, self._stats = self._stats, Stats()  # the batches are not the user's
+        stats, self._stats = self._stats, Stats()  # the user did not request the batches
         try:
             warm_up_caches(self._adapter(), self._plan(), [cache for _, cache in fresh])
         finally:
@@ -225,10 +225,10 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
     # Iteration
 
     def _begin_epoch(self, index_sampler: Any) -> EpochIterator:
-        """The next epoch, or the rest of one.
+        """Return an iterator over the next epoch, or the rest of one.
 
         Args:
-            index_sampler: where the items come from if the order is not the loader's own.
+            index_sampler: yields the items if a user's sampler cuts the batches.
 
         Raises:
             InputError: a mapped file has been truncated.
@@ -288,14 +288,14 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         return iterator
 
     def _make_alone(self, key: tuple[int, int, int] | None, make: Callable[[], Any]) -> Any:
-        """Return one batch outside of any epoch; from several threads at once, too.
+        """Return one batch outside of any epoch. Thread-safe.
 
         Args:
             key: ``(seed, epoch, batch)``; ``None``: the loader's seed, or 0, and batch 0 of epoch 0.
-            make: makes it, in the body of :class:`BatchContext`.
+            make: makes the batch, in the body of :class:`BatchContext`.
 
         Raises:
-            InputError: not a key, or a batch that other ranks would have a part in.
+            InputError: an invalid key, or a batch that needs other ranks.
         """
         if self._gpu is not None and self._gpu.collective and current_size() > 1:
             raise InputError(
@@ -311,15 +311,14 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
             return make()
 
     def _key_of_epoch(self, progress: Progress, *, replays: bool) -> tuple[int, int]:
-        """Return the seed and the epoch that name the batches of this rank.
+        """Return the seed and the epoch in the keys of this rank's batches.
 
-        A drawn seed is of one epoch, which is then epoch 0 of it: runs over one loader, each after
-        ``torch.manual_seed``, are the same. Ranks that do not share batches have seeds of their own; rank 0 is as a
-        single process.
+        A drawn seed belongs to one epoch, with number 0: runs over one loader, each after ``torch.manual_seed``, are
+        equal. Ranks that do not share batches have different seeds; rank 0 has that of a single process.
 
         Args:
-            progress: the epoch that begins; a drawn seed is noted in it.
-            replays: the user's sampler is iterated anew after a restart, so draws must be repeated before it.
+            progress: progress of the epoch that begins; a drawn seed is stored in it.
+            replays: the user's sampler starts again after a restart, so draws must be repeated before it.
         """
         if self.seed is not None and progress.seed is None:
             seed, number = self.seed, progress.epoch
@@ -333,7 +332,7 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         return seed if rank == 0 else int(make_key(Use.RANK, seed, rank)), number
 
     def _plan(self, seed: int = 0) -> BatchPlan:
-        """Return which seeds are in which batch. Seed 0 is for warming up, before any epoch has a seed."""
+        """Return the plan of batches. Seed 0 is for warming up, before any epoch has a seed."""
         assert self.batch_size is not None
         return BatchPlan(self._num_items, self.batch_size, self._shuffle, self.drop_last, seed, self._parts)
 
@@ -344,18 +343,18 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         return ItemParts(np.concatenate([np.zeros(0, np.int64), *found]), num_parts, self.batch_size)
 
     def _schedule(self, first: int) -> RankSchedule:
-        """This rank's share of the batches of an epoch of which ``first`` are done."""
+        """Return this rank's schedule for the rest of an epoch after ``first`` batches."""
         num_batches = len(self._plan())
         if self._ranks is None:
             return RankSchedule(num_batches=num_batches, first=first)
         return self._ranks.schedule(num_batches, first, self._parts)
 
     def _num_threads(self) -> int:
-        """Return how many threads make batches; 0: the caller does."""
+        """Return the number of threads that make batches; 0: the caller makes them."""
         return self.num_workers
 
     def _no_threads(self) -> Threads:
-        """Return how the caller makes batches itself."""
+        """Return the options for batches that the caller makes."""
         prefetch = self.prefetch_factor or 2
         return Threads(num_workers=0, prefetch=prefetch, timeout=None, worker_init=None, pool=None)
 
@@ -379,7 +378,7 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         )
 
     def check_worker_number_rationality(self) -> None:
-        """Threads are cheap: there is nothing to warn about."""
+        """Do nothing: threads are cheap."""
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()

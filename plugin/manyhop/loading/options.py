@@ -1,4 +1,4 @@
-"""Options that the loaders of all adapters have, checked in one place."""
+"""Checks of options that the loaders of all adapters have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from manyhop.loading.pipeline import check_num_parts
 from manyhop.memory.places import LOADER_PLACES, check_place
 
 EngineName: TypeAlias = Literal["cugraph"]
-"""What ``engine=`` of a loader may be, beside ``None``."""
+"""Values of a loader's ``engine``, except ``None``."""
 
 
 def check_options(
@@ -22,7 +22,7 @@ def check_options(
     seed_parts: int | None,
     kwargs: dict[str, Any],
 ) -> None:
-    """Raise InputError for arguments that are none, or do not go together."""
+    """Raise InputError for invalid or conflicting arguments."""
     flags(distributed=distributed)
     torch_options(kwargs)
     check_rank_options("distributed", distributed, uneven=uneven, rank_timeout=rank_timeout, seed_parts=seed_parts)
@@ -42,13 +42,13 @@ def check_options(
 def check_rank_options(
     switch: str, shared: bool, *, rank_timeout: float | None, seed_parts: int | None, **others: object
 ) -> None:
-    """Raise InputError for options about ranks that share no batches, and for values that are none.
+    """Raise InputError for invalid options about ranks, and for such options if ranks share no batches.
 
     Args:
         switch: the argument by which ranks share batches.
         shared: its value.
-        rank_timeout, seed_parts: as given.
-        others: further options, by name.
+        rank_timeout, seed_parts: the user's arguments.
+        others: other options, by name.
     """
     for name, value in {**others, "rank_timeout": rank_timeout, "seed_parts": seed_parts}.items():
         if value is not None and not shared:
@@ -63,7 +63,7 @@ def check_rank_options(
 
 
 def check_placement(placement: object, device: torch.device | None) -> None:
-    """Raise InputError for a placement that is none, or for a loader on the CPU; ``device=None``: not known yet."""
+    """Raise InputError for an invalid placement, or one for a loader on the CPU; ``device=None``: not known yet."""
     if placement is None:
         return
     check_place(placement, LOADER_PLACES)
@@ -75,12 +75,12 @@ def check_placement(placement: object, device: torch.device | None) -> None:
 
 
 def check_engine(engine: object, device: torch.device | None, kwargs: dict[str, Any]) -> None:
-    """Raise InputError for an engine that is none, or for what does not go with it; ``device=None``: not known yet.
+    """Raise InputError for an invalid engine, or conflicting arguments; ``device=None``: not known yet.
 
     Args:
-        engine: the user's.
-        device: where batches are made.
-        kwargs: of torch's ``DataLoader``.
+        engine: the user's engine.
+        device: the device of the batches.
+        kwargs: arguments of torch's ``DataLoader``.
     """
     if engine is None:
         return

@@ -1,4 +1,4 @@
-"""Fixed sizes of a loader's batches: found by sampling some of them, kept for all."""
+"""Fixed sizes of a loader's batches, found by sampling some of them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Pad: TypeAlias = Literal["auto"]
 
 
 def check_pad_option(pad: Pad | None) -> None:
-    """Raise InputError for a ``pad`` that is no way of padding."""
+    """Raise InputError for an unknown ``pad``."""
     if pad not in (None, "auto"):
         raise InputError(f"Expected pad to be None or 'auto', got {pad!r}.")
 
 
 def check_names_of_masks(masks: Sequence[str], taken: set[str]) -> None:
-    """Raise FeatureError where batches would have data, and masks, of the same names."""
+    """Raise FeatureError if data and masks of batches would have equal names."""
     for name in masks:
         if name in taken:
             raise FeatureError(
@@ -39,18 +39,18 @@ def check_names_of_masks(masks: Sequence[str], taken: set[str]) -> None:
 
 
 def empty_types(graph: Graph) -> list[NodeType | EdgeType]:
-    """Return the types that a graph has no nodes, or edges, of."""
+    """Return the types without nodes, or edges, in a graph."""
     nodes: list[NodeType | EdgeType] = [t for t, n in graph.num_nodes.items() if n == 0]
     return nodes + [t for t in graph.edge_types if graph.num_edges(t) == 0]
 
 
 def probe(plan: BatchPlan, seeds: SeedSource[SampleT], gpu: GPURuntime | None) -> list[SampleT]:
-    """Sample batches spread evenly over epoch 0 of seed 0, whatever the loader's seed: sizes survive a restart.
+    """Sample batches spread evenly over epoch 0 of seed 0. Sizes thus do not depend on the loader's seed.
 
     Args:
-        plan: which seeds are in which batch, with seed 0.
+        plan: plan of the batches, with seed 0.
         seeds: samples the batches.
-        gpu: does so instead where it samples; ``None``: there is none.
+        gpu: runtime of the loader, if it has a GPU.
     """
     last = (plan.num_items - 1) // plan.batch_size  # may be smaller; in a small graph fewer seeds per hop add more
     batches = sorted({round(i * last / (PROBES - 1)) for i in range(PROBES)})
@@ -73,13 +73,13 @@ def probe(plan: BatchPlan, seeds: SeedSource[SampleT], gpu: GPURuntime | None) -
 
 
 def lengthened(values: Tensor, size: int, fill: int) -> Tensor:
-    """Return ``values`` with ``size`` rows, the last ones filled; without a copy where there are as many."""
+    """Return ``values`` with ``size`` rows, the last ones filled; without a copy if it has that many."""
     missing = size - values.size(0)
     return torch.cat([values, values.new_full((missing, *values.shape[1:]), fill)]) if missing else values
 
 
 def mask_of(count: int, size: int, device: torch.device) -> Tensor:
-    """Return ``[size] bool``: which rows are no padding, the first ``count``."""
+    """Return ``[size] bool``, True for the first ``count`` rows: the others are padding."""
     mask = torch.ones(size, dtype=torch.bool, device=device)
     if count < size:
         mask[count:] = False

@@ -1,4 +1,4 @@
-"""Loaders that share global batches among ranks: what these agree on, and how they go on together."""
+"""Loaders whose ranks share global batches: agreement, exchanges and the end of a run."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from manyhop.ranks import control
 from manyhop.ranks.watch import Iteration, Watch, announce_end
 
 MakeLockstep: TypeAlias = Callable[[str, float], Lockstep | None]
-"""Makes the exchanges of a loader, from its title and a timeout, on all ranks; ``None``: there are none."""
+"""Builds the exchanges of a loader, from its title and a timeout, on all ranks; ``None``: not needed."""
 
 _numbers = itertools.count(1)
 
 
 class Ranks:
-    """The ranks that share the batches of one loader. A copy, of a loader that is copied, watches and exchanges anew.
+    """The ranks that share the batches of one loader. The copy of a loader gets a new watch and new exchanges.
 
     Args:
-        title: names the loader in errors; the same on all ranks, another for every loader.
-        world: who they are.
-        uneven: what happens where they cannot share the batches evenly.
-        timeout: seconds to wait for each other.
+        title: name of the loader in errors, equal on all ranks and unique per loader.
+        world: the ranks.
+        uneven: policy if batches cannot be shared evenly.
+        timeout: seconds to wait for other ranks.
     """
 
     def __init__(self, title: str, world: World, uneven: UnevenRule, timeout: float) -> None:
@@ -47,33 +47,33 @@ class Ranks:
         self._threads = _Threads()
 
     def prepare(self, make_lockstep: MakeLockstep) -> None:
-        """Get ready for iterations of the complete loader. All ranks call it."""
+        """Prepare iterations of the complete loader. All ranks call it."""
         self._watch = Watch(self.title, timeout=self.timeout)
         self._lockstep = make_lockstep(self.title, self.timeout)
         self._end_with_run()
 
     def forget_exchanges(self) -> None:
-        """Have the next epoch make exchanges anew: they are of GPUs now, not of CPUs. All ranks call it."""
+        """Create new exchanges in the next epoch, for GPUs instead of CPUs. All ranks call it."""
         if self._lockstep is not None:
             self._lockstep.close()
             self._lockstep = None
 
     def _end_with_run(self) -> None:
-        """Have threads ended before what they may use: exchanges, memory over several GPUs, the process group."""
+        """Register the end of threads, before that of exchanges, memory over GPUs, and the process group."""
         manyhop.ranks.world.at_shutdown(self._threads.end)
 
     def begin(
         self, make_lockstep: MakeLockstep | None, epoch: int, rounds: int
     ) -> tuple[EpochExchanges | None, Iteration]:
-        """Begin an iteration: its exchanges, if tensors are spread over nodes, and what other ranks see of it.
+        """Begin an iteration. Return its exchanges, if tensors are spread over nodes, and its watch.
 
         Args:
-            make_lockstep: makes the exchanges; ``None``: each rank has all rows.
-            epoch: the number of the epoch.
-            rounds: how many batches this rank gets.
+            make_lockstep: builds the exchanges; ``None``: each rank has all rows.
+            epoch: number of the epoch.
+            rounds: number of batches of this rank.
 
         Raises:
-            RankError: another rank is known to be at fault.
+            RankError: another rank has failed.
         """
         is_new = self._watch is None  # the loader is a copy
         if self._watch is None:
@@ -92,11 +92,11 @@ class Ranks:
         return exchanges, self._watch.begin(epoch, exchanges.close, exchanges.rows_under_way)
 
     def begun(self, iterator: EpochIterator) -> None:
-        """The iteration can go on; it ends with the run at the latest."""
+        """Register an iteration, to end it with the run."""
         self._threads.add(iterator)
 
     def schedule(self, num_batches: int, first: int, parts: ItemParts | None) -> RankSchedule:
-        """This rank's share of the batches of an epoch of which ``first`` are done.
+        """Return this rank's schedule for the rest of an epoch after ``first`` batches.
 
         Raises:
             InputError: the ranks cannot share the rest evenly, with ``uneven="error"``.
@@ -114,7 +114,7 @@ class Ranks:
         """Check that all ranks pass the same facts.
 
         Raises:
-            RankError: naming the difference, or the ranks that did not come in time.
+            RankError: naming the difference, or the ranks that are late.
         """
         control.agree(f"{self.title}: {what}", facts, timeout=self.timeout)
 
@@ -123,10 +123,7 @@ class Ranks:
 
 
 class _Threads:
-    """The iterations of a loader that are under way, and the threads that may still work for former ones.
-
-    A copy, in whatever process, has none.
-    """
+    """The current iterations of a loader, and threads that may still work for earlier ones. A copy has none."""
 
     def __init__(self) -> None:
         self._iterators: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
@@ -141,7 +138,7 @@ class _Threads:
             self._running.add(iterator.workers)
 
     def end(self) -> None:
-        announce_end()  # before exchanges end, which others take part in once they have read it
+        announce_end()  # before exchanges end, which other ranks enter after reading it
         for iterator in list(self._iterators):
             iterator.end()
         end_workers(self._running)
@@ -156,21 +153,21 @@ def join_ranks(
     uneven: UnevenRule,
     timeout: float,
 ) -> tuple[Ranks, int]:
-    """Compare a loader with those of the other ranks, which all have to come here. Returns its ranks and its seed.
+    """Compare a loader with those of the other ranks, which all call this. Return its ranks and its seed.
 
     Args:
-        kind: the class of the loader.
-        facts: returns what must be the same on all ranks, of a loader with the seed of its argument.
+        kind: class of the loader.
+        facts: returns the facts that must be equal on all ranks, for a loader with this seed.
         seed: the user's seed; ``None``: rank 0 draws it.
         draw: draws a seed.
-        uneven: what happens where the batches cannot be shared evenly.
-        timeout: seconds to wait for each other.
+        uneven: policy if batches cannot be shared evenly.
+        timeout: seconds to wait for other ranks.
 
     Raises:
-        RankError: ranks came with other arguments, or not in time.
+        RankError: ranks pass different arguments, or are late.
     """
     world = manyhop.init(timeout=timeout)
-    # The same title on all ranks, also where their classes differ: it is what their answers are found by.
+    # The title, by which answers are found, must not depend on the class, which may differ.
     control.agree("a loader of several ranks", facts(seed), timeout=timeout)
     if seed is None:
         seed = int(control.exchange("seed of a loader", {"seed": draw()}, timeout=timeout)[0]["seed"])

@@ -1,4 +1,4 @@
-"""Loaders that continue where they were: what they save, and what they do with it."""
+"""Saved states of loaders, to resume in the middle of an epoch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from manyhop.sampling.contract import CONTRACT_VERSION
 
 
 class Resumable:
-    """The part of a loader that saves where it stands."""
+    """The part of a loader that saves and restores its progress."""
 
     seed: int | None
-    """Of all epochs; ``None``: each epoch draws its own, which ``state_dict()`` has."""
+    """The seed of all epochs; ``None``: each epoch draws one, which ``state_dict()`` contains."""
 
     sampler: Any
     batch_sampler: Any
@@ -30,7 +30,7 @@ class Resumable:
     _own_order: bool
 
     def _stateful_sampler(self) -> Any:
-        """The user's sampler, if it can save where it is."""
+        """Return the user's sampler if it has a state."""
         if self._own_order:
             return None
         for sampler in (self.batch_sampler, self.sampler):
@@ -40,7 +40,7 @@ class Resumable:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the latest iteration, from 0; before the first one, the epoch to come."""
+        """The epoch of the latest iteration, from 0; before the first one, the next epoch."""
         return self._progress.epoch
 
     def _state(self) -> LoaderState:
@@ -62,22 +62,23 @@ class Resumable:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the latest iteration stands, counted in batches received: those made ahead do not count.
+        """Return the progress of the latest iteration, counted in batches received. Prefetched batches do not count.
 
-        Where ranks share the batches, those of all ranks: all of them have to have received the same number.
+        If ranks share the batches, the batches of all ranks count: call it after the same number on each.
         """
         return self._state().to_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where ``state_dict()`` was called: the next ``iter(loader)`` hands out the rest of that epoch.
+        """Resume from a state: the next ``iter(loader)`` yields the rest of its epoch.
 
-        A sampler of the user that has no ``state_dict`` of its own is iterated anew, and its first batches are dropped:
-        it must give the same order again (``set_epoch``, ``torch.manual_seed``).
+        A user's sampler without ``state_dict`` starts again, and its first batches are skipped. It must yield the same
+        order again (``set_epoch``, ``torch.manual_seed``).
 
         Raises:
-            StateError: the state is damaged, or of a loader with another graph, sampler, other seeds, batches or order.
+            StateError: the state is damaged, or belongs to a loader with a different graph, sampler, seeds, batches or
+                order.
             InputError: the ranks cannot share the rest of the epoch evenly, with ``uneven="error"``.
-            RankError: other ranks, which have to load the state as well, load another one, or not in time.
+            RankError: other ranks, which must load the same state, load a different one, or not in time.
         """
         loaded = LoaderState.from_dict(state)
         loaded.check(self._state(), len(self._plan()) if self._own_order else self._length())
@@ -91,23 +92,23 @@ class Resumable:
         self._progress = Progress(epoch=loaded.epoch, seed=drawn, first=loaded.batch, sampler=loaded.sampler)
 
     def __len__(self) -> int:
-        """Batches of an epoch that this rank gets."""
+        """Return the number of batches of an epoch for this rank."""
         if self._ranks is not None:
             return len(self._schedule(0))
         length: int = super().__len__()  # type: ignore[misc]  # of the framework's loader
         return length
 
     def _length(self) -> int | None:
-        """Batches of an epoch; ``None``: nobody knows."""
+        """Return the number of batches of an epoch; ``None``: unknown."""
         try:
             return len(self)
         except (TypeError, NotImplementedError):
             return None
 
-    # What the loader that this is a part of defines.
+    # Defined by the loader.
 
     def _shape(self) -> dict[str, Any]:
-        """What the samples of this loader depend on: name -> values and tensors."""
+        """Return the values and tensors that the samples depend on, by name."""
         raise NotImplementedError
 
     def _plan(self, seed: int = 0) -> Any:
@@ -124,60 +125,60 @@ _OPTIONAL = {"seed", "sampler"}
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderState:
-    """Where a loader stands, and enough about it to notice that it is another loader.
+    """The progress of a loader, and enough facts to recognise a different loader.
 
-    ``batch`` counts what the user has received, never what is made ahead: a loader that goes on from here delivers each
-    batch of the epoch exactly once. An epoch that has been delivered wholly is ``batch=0`` of the next one.
+    ``batch`` counts the batches that the user has received, not the prefetched ones: a loader that resumes yields each
+    batch of the epoch exactly once. After a whole epoch, the state is ``batch=0`` of the next one.
     """
 
     seed: int | None
-    """The loader's seed, or that drawn for the epoch; ``None``: the epoch has not begun, and will draw its own."""
+    """The loader's seed, or the one drawn for the epoch; ``None``: the epoch has not begun, and will draw one."""
 
     drawn: bool = False
-    """Whether ``seed`` is of this epoch alone, drawn when it began, and the next epochs draw theirs."""
+    """Whether ``seed`` was drawn for this epoch, and the next epochs draw new ones."""
 
     epoch: int
-    """The epoch to go on in, from 0."""
+    """The epoch to resume, from 0."""
 
     batch: int
-    """Batches of that epoch that the user has received: the index of the next one. Where ranks share the batches, those
-    that all ranks together have received, so that another number of ranks can go on."""
+    """Batches of that epoch that the user has received: the index of the next one. If ranks share the batches, those of
+    all ranks, so that a different number of ranks can resume."""
 
     num_items: int
     """Number of seed nodes or seed edges."""
 
     batch_size: int | None
-    """Seeds per batch; ``None`` where a batch sampler of the user decides."""
+    """Seeds per batch; ``None`` if a user's batch sampler decides."""
 
     shuffle: bool
     """Whether epochs are shuffled."""
 
     drop_last: bool
-    """Whether a last batch that is not full is left out."""
+    """Whether an incomplete last batch is dropped."""
 
     loader: dict[str, Any]
-    """What the loader's samples depend on, in short: how they are drawn, of which graph, around which seeds."""
+    """Short facts about the samples: how they are drawn, the graph, the seeds."""
 
     sampler: Any = None
-    """The ``state_dict()`` of a user's sampler, where it has one, as of the last batch received."""
+    """The ``state_dict()`` of a user's sampler, if it has one, at the last batch received."""
 
     version: int = STATE_VERSION
     """Version of this format."""
 
     contract_version: int = CONTRACT_VERSION
-    """Version of the sampling contract: another one would give other batches."""
+    """Version of the sampling contract: batches of other versions differ."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As a dictionary of plain values (JSON can hold it, if it can hold the sampler's state)."""
+        """Return a dictionary of plain values (JSON can hold it, if it can hold the sampler's state)."""
         state = asdict(self)
         return {k: v for k, v in state.items() if v is not None or k not in _OPTIONAL}
 
     @staticmethod
     def from_dict(state: Mapping[str, Any]) -> LoaderState:
-        """Read what :meth:`to_dict` wrote.
+        """Read the result of :meth:`to_dict`.
 
         Raises:
-            StateError: for something else, or a state of another version.
+            StateError: not such a dictionary, or a state of a different version.
         """
         if not isinstance(state, Mapping) or "version" not in state:
             raise StateError(f"Expected what state_dict() of a loader gave, got {_brief(state)}. Pass that dictionary.")
@@ -205,11 +206,11 @@ class LoaderState:
     def check(self, loader: LoaderState, num_batches: int | None = None) -> None:
         """Check that this saved state belongs to a loader.
 
-        The seed is not compared: a loader takes it over from the state.
+        The seed is not compared: a loader adopts that of the state.
 
         Args:
-            loader: the state of the loader it is loaded into.
-            num_batches: batches in an epoch of that loader, those of all ranks; ``None`` where that is not known.
+            loader: state of the loader that resumes.
+            num_batches: batches of all ranks in an epoch of that loader; ``None``: unknown.
 
         Raises:
             StateError: naming the first difference.
@@ -241,7 +242,7 @@ class LoaderState:
 
 
 def _differences(saved: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Names of what differs, in the order of the loader's own, and both values."""
+    """Yield name and both values of differences, in the order of the loader's facts."""
     for name in dict.fromkeys([*own, *saved]):
         one, other = saved.get(name), own.get(name)
         if isinstance(one, Mapping) and isinstance(other, Mapping):

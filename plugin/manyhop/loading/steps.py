@@ -18,33 +18,33 @@ class Epoch(NamedTuple):
     """An epoch of a loader."""
 
     seed: int
-    """Of the batches of this rank."""
+    """Seed of this rank's batches."""
 
     number: int
-    """Epoch in the keys of batches; 0 where the seed was drawn for this epoch."""
+    """Epoch in the keys of batches; 0 if the seed was drawn for this epoch."""
 
     plan: BatchPlan | None
-    """Which seeds are in which batch; ``None``: a sampler of the user cuts the batches."""
+    """Plan of the batches; ``None``: a user's sampler cuts them."""
 
     to_index: Callable[[Any], Any]
-    """Item -> positions of seeds."""
+    """Returns the positions of seeds of an item."""
 
     exchanges: EpochExchanges | None
-    """The exchanges with other ranks, where there are some."""
+    """The exchanges with other ranks, if any."""
 
     def batch_context(self, batch: int, rank_batch: RankBatch, first_call: int = 0) -> BatchContext:
-        """Return the context in which a batch is made, after ``first_call`` calls of samplers."""
+        """Return the context of a batch, after ``first_call`` calls of samplers."""
         return BatchContext(BatchKey(self.seed, self.number, batch), rank_batch, first_call)
 
     def in_step(self, rank_batch: RankBatch) -> AbstractContextManager[None]:
-        """Return the context in which a batch, or a part of it, may gather rows of other nodes."""
+        """Return the context for gathering rows of other nodes for a batch."""
         return nullcontext() if self.exchanges is None else self.exchanges.batch(rank_batch.round)
 
 
 def steps_on_cpu(
     adapter: Adapter[Any, Any], epoch: Epoch
 ) -> tuple[Callable[[int, Item], Any], Callable[[int, Any], Any] | None]:
-    """Return the stages of a thread, and those of the caller, which hands a batch out; ``None``: nothing is left."""
+    """Return the stages of a thread, and the caller's, which hands a batch out; ``None``: not needed."""
     assembler = adapter.assembler
     in_thread = assembler.in_thread
     if in_thread and not assembler.hands_out:

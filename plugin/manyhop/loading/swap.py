@@ -1,4 +1,4 @@
-"""Put an adapter's classes where those of a library are, for code that is not to be changed, or for a script to run."""
+"""Replace a library's classes by an adapter's, for code that cannot be changed or for a script to run."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Namespace = dict[str, Any]
 
 
 class Swap:
-    """The names of a library, which mean an adapter's classes while it is installed.
+    """Names of a library that refer to an adapter's classes while it is installed.
 
-    Names that are not in a module's namespace (attributes of classes, default arguments) stay as they are, and so do
-    the base classes of existing classes and the names of these bases in their modules.
+    Names outside of module namespaces (attributes of classes, default arguments) are unchanged. So are base classes of
+    existing classes, and the names of these bases in their modules.
 
     Args:
         package: the adapter, which has a function ``install``.
         library: the library's package.
-        pairs: what the library has, and what the adapter has in its place.
-        skip: modules of the library to be left alone.
+        pairs: objects of the library and their replacements.
+        skip: modules of the library that are not changed.
     """
 
     def __init__(self, package: str, library: str, pairs: Sequence[tuple[Any, Any]], skip: Sequence[str] = ()) -> None:
@@ -42,24 +42,24 @@ class Swap:
         self._before: Any = None
 
     def install(self) -> None:
-        """Replace what there is, in this process and in those that ``multiprocessing`` starts from it.
+        """Replace all names, in this process and in those that ``multiprocessing`` starts from it.
 
-        Can be called again, for what has been imported since.
+        Call it again for modules imported later.
         """
         with self._lock:
             for name, namespace in self._modules():
                 if name not in self._skip:
                     self._replace(name, namespace)
             self._installed = True
-            if self._before is None:  # else it is there still, as somebody has wrapped it
+            if self._before is None:  # otherwise it is still installed, wrapped by other code
                 self._before = multiprocessing.spawn.get_preparation_data
                 self._hook: Any = self._preparation_data
                 multiprocessing.spawn.get_preparation_data = self._hook
 
     def uninstall(self) -> None:
-        """Put the library's classes back where ``install`` found them, and in all of the library.
+        """Restore the names that ``install`` has replaced, and all names of the library.
 
-        Modules that took the names while they meant the adapter's keep these.
+        Other modules that imported a name in between keep the adapter's class.
         """
         with self._lock:
             if not self._installed:
@@ -101,7 +101,7 @@ class Swap:
             namespace[name] = theirs
 
     def _preparation_data(self, name: str) -> dict[str, Any]:
-        """What ``multiprocessing`` sends to a new process first; unpickling it installs the adapter there."""
+        """Return the first data that ``multiprocessing`` sends to a process; unpickling them installs the adapter."""
         data: dict[str, Any] = self._before(name)
         return data | {self._package: _InstallWhenUnpickled(self._package)} if self._installed else data
 
@@ -119,13 +119,13 @@ def _install(package: str) -> None:
 
 
 def run_as_main(package: str, library: str, install: Callable[[], None], file: str) -> None:
-    """Run what the command line names; exits as that does.
+    """Run the script or module of the command line; exit like ``python``.
 
     Args:
         package: the adapter's name.
         library: the library's name, for the help.
         install: called before the script runs.
-        file: the adapter's ``__main__``, which tracebacks leave out.
+        file: the adapter's ``__main__``, which is removed from tracebacks.
     """
     usage = (
         f"usage: python -m {package} SCRIPT [ARGS...]\n       python -m {package} -m MODULE [ARGS...]\n"
@@ -184,7 +184,7 @@ def _check_module(name: str) -> None:
 def _excepthook(
     ours: frozenset[str], kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
-    """Python's own, less the frames between the command and the script."""
+    """Print a traceback without the frames between the command and the script."""
     while traceback is not None:
         frame = traceback.tb_frame
         if frame.f_code.co_filename not in ours and frame.f_globals.get("__name__") != "runpy":

@@ -1,7 +1,7 @@
-"""Attributes that Accelerate, Lightning and Ray Train read of a loader before they split its batches over ranks.
+"""Attributes that Accelerate, Lightning and Ray Train read before they split a loader's batches over ranks.
 
-They create torch loaders from a loader's dataset and ``collate_fn``, with their own samplers. Loaders whose ranks share
-batches stay as they are; batches that are requested from the dataset of another one raise an error.
+They create torch loaders from a loader's dataset and ``collate_fn``, with other samplers. Loaders whose ranks share
+batches are not changed; requests for batches from the dataset of another loader raise an error.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ class PreparedLoader:
     _progress: Any
 
     _shared_by = "distributed=True"
-    """How the user says that ranks share batches; named in errors."""
+    """The user's argument by which ranks share batches; named in errors."""
 
     _in_accelerate = False
 
     remainder = -1
-    """Read by Accelerate: ``gather_for_metrics`` keeps all seeds."""
+    """Read by Accelerate: ``gather_for_metrics`` uses all seeds."""
 
     @property
     def _is_accelerate_prepared(self) -> bool:
-        """Return True, for which Accelerate leaves the loader as it is.
+        """Return True, so that Accelerate does not change the loader.
 
         Raises:
-            InputError: there are several ranks, each of which has its own batches.
+            InputError: there are multiple ranks with separate batches.
         """
         if current_size() > 1 and not self.distributed:
             raise InputError(
@@ -52,7 +52,7 @@ class PreparedLoader:
 
     @property
     def end_of_dataloader(self) -> bool:
-        """Read by Accelerate: whether the batch handed out is the last one, after which gradients are synchronized."""
+        """Read by Accelerate: whether the latest batch is the last one, after which gradients are synchronized."""
         return bool(self._progress.received == self._progress.rounds)
 
     def _announce(self, iterator: object) -> None:
@@ -67,7 +67,7 @@ class PreparedLoader:
 
 
 class SharedSampler(DistributedSampler[int]):
-    """The sampler of a loader whose ranks share its batches: Lightning and Ray Train leave such loaders as they are.
+    """The sampler of a loader whose ranks share its batches: Lightning and Ray Train do not change such loaders.
 
     Args:
         num_items: number of seeds.
@@ -78,12 +78,12 @@ class SharedSampler(DistributedSampler[int]):
         super().__init__(range(num_items), world.world_size, world.rank, shuffle=False)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[int]:
-        """Raise InputError: the loader itself has the order."""
+        """Raise InputError: the loader itself defines the order."""
         _refuse("its sampler")
 
 
 class SeedPositions(Sequence[int]):
-    """The dataset of a loader: ``range(num_items)``, which no other loader can take batches from.
+    """The dataset of a loader: ``range(num_items)``. Other loaders cannot use it.
 
     Args:
         num_items: number of seeds.
@@ -92,7 +92,7 @@ class SeedPositions(Sequence[int]):
     def __init__(self, num_items: int) -> None:
         self._range = range(num_items)
         self.arguments: dict[str, Any] = {}
-        """Arguments of the loader, for one that Lightning makes of it: it passes the dataset on."""
+        """Arguments of the loader, for Lightning, which creates a new loader over the same dataset."""
 
     def __len__(self) -> int:
         return len(self._range)

@@ -1,4 +1,4 @@
-"""Which of the GPUs that a process sees is its own, where the user names none."""
+"""The GPU that a process uses by default."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from manyhop.ranks import cuda
 def choose_gpu(*, data: int | None, bound: int | None, current: int, holding: Sequence[int]) -> int:
     """Return the number of the GPU that a process works on.
 
-    A process that ``mp.spawn`` starts has GPU 0 as the current one until it calls ``torch.cuda.set_device``, although
-    its model is on another. So another current GPU than 0 was chosen, and GPU 0 need not have been.
+    In a process of ``mp.spawn``, GPU 0 is current until ``torch.cuda.set_device`` is called, even if the model is on a
+    different GPU. So a current GPU other than 0 was chosen by the user, and GPU 0 may not have been.
 
     Args:
-        data: the GPU of the data; ``None``: they are in host memory.
-        bound: the GPU that the process group was made for (``init_process_group(device_id=...)``); ``None``: for none.
+        data: GPU of the data; ``None``: host memory.
+        bound: GPU of the process group (``init_process_group(device_id=...)``); ``None``: none.
         current: torch's current GPU.
-        holding: the GPUs on which this process has tensors: those of its model.
+        holding: GPUs on which this process has tensors, such as its model.
     """
     if data is not None:
         return data
@@ -53,12 +53,12 @@ def own_gpu(tensors: Iterable[Tensor] = ()) -> torch.device | None:
 
 
 def on_gpu(device: torch.device) -> AbstractContextManager[Any]:
-    """In the body, this GPU is torch's current one; nothing on a CPU, where kernels are interpreted."""
+    """Return a context in which this GPU is torch's current one; on a CPU (interpreted kernels), it has no effect."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 def warn_if_shared(device: torch.device) -> None:
-    """Warn, once per process group, where another rank has a loader on this GPU. Does not wait for other ranks."""
+    """Warn, once per process group, if another rank has a loader on this GPU. Does not wait for other ranks."""
     import torch.distributed as dist
 
     if device.type != "cuda" or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
@@ -70,25 +70,25 @@ def warn_if_shared(device: torch.device) -> None:
     if (os.getpid(), device.index) in known:
         return
     known.add((os.getpid(), device.index))
-    with contextlib.suppress(RuntimeError, NotImplementedError):  # whoever holds the store has gone; it cannot compare
+    with contextlib.suppress(RuntimeError, NotImplementedError):  # the store's process has ended, or cannot compare
         other = first_rank(store, cuda.uuid_of(device), dist.get_rank())
         if other != dist.get_rank():
             warnings.warn(shared_gpu(dist.get_rank(), other, device), stacklevel=2)
 
 
 def first_rank(store: Any, gpu: str, rank: int) -> int:
-    """Return the rank that was the first one to name a GPU in the ranks' store: maybe this one.
+    """Return the first rank that registered a GPU in the ranks' store, maybe this one.
 
     Args:
-        store: of torch.distributed.
-        gpu: what identifies the GPU on all nodes.
-        rank: this one.
+        store: a store of torch.distributed.
+        gpu: identifier of the GPU, unique over all nodes.
+        rank: this rank.
     """
     return int(store.compare_set(f"manyhop/gpu/{gpu}", "", str(rank)))
 
 
 def shared_gpu(rank: int, other: int, device: torch.device) -> str:
-    """Return the warning for two ranks that have the same GPU."""
+    """Return the warning for two ranks on the same GPU."""
     return (
         f"Ranks {other} and {rank} make their batches on the same GPU ({device} of rank {rank}). Call "
         "torch.cuda.set_device(local_rank) before anything uses a GPU, or pass device= to the loader."
@@ -99,7 +99,7 @@ _asked: weakref.WeakKeyDictionary[Any, set[tuple[int, int | None]]] = weakref.We
 
 
 def _bound() -> int | None:
-    """The GPU that the default process group was made for."""
+    """Return the GPU of the default process group."""
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_initialized():

@@ -1,1 +1,1 @@
-"""Batches on a GPU: sampled in groups, joined some at a time, on streams of their own. The same for all adapters."""
+"""Batches on a GPU for all adapters: sampled in groups, gathered some at a time, on separate streams."""

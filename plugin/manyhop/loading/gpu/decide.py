@@ -1,4 +1,4 @@
-"""Decide where the topology and the features of a loader reside, alone or with all ranks."""
+"""Decide the placement of a loader's topology and features, alone or with all ranks."""
 
 from __future__ import annotations
 
@@ -36,23 +36,24 @@ def decide_memory(
     engine: EngineName | None = None,
     can_distribute: bool = False,
 ) -> GPUMemory:
-    """Decide where a loader's topology and features reside. All ranks that make the loader ``together`` call this.
+    """Decide the placement of a loader's topology and features. All ranks that create the loader ``together`` call
+    this.
 
     Args:
         named: name and value of the user's tensors.
-        graph: what the engine samples; ``None``: another sampler's topology, which stays where it is.
+        graph: topology that the engine samples; ``None``: another sampler's topology, which is not moved.
         device: this rank's GPU.
         mode: the user's ``placement``.
         together: whether all ranks decide together.
         timeout: seconds to wait for them.
-        kept_rows: how many rows of which tensors the GPU keeps, by name; ``None``: as its memory allows.
-        exchanged: of rows that nodes hold in host memory: what GPUs exchange them by.
-        engine: the user's: ``"cugraph"`` has the topology distributed.
-        can_distribute: whether cuGraph can sample as the loader wants.
+        kept_rows: how many rows of each tensor the GPU caches, by name; ``None``: as many as its memory allows.
+        exchanged: for rows in the host memory of nodes, the rows by which GPUs exchange them.
+        engine: the user's engine: ``"cugraph"`` distributes the topology.
+        can_distribute: whether cuGraph supports the loader's sampling.
 
     Raises:
-        CapacityError: it does not fit as the user wants.
-        InputError: a mode that this machine cannot have.
+        CapacityError: not enough memory for the user's placement.
+        InputError: a placement that this machine does not support.
     """
     mode = mode or _mode_of_environment()
     also_there = mode in SPREAD_PLACES
@@ -90,7 +91,7 @@ def decide_memory(
 
 
 def _agree(resident: ResidentMemory, mapped: set[str], timeout: float) -> None:
-    """Keep what is resident on all ranks, and add what any of them maps, so that all decide the same."""
+    """Retain what is resident on all ranks, and add what any rank maps, so that all ranks decide the same."""
     facts = {"mapped": sorted(mapped), **resident.facts()}
     every = control.exchange("the memory of a loader", facts, timeout=timeout)
     mapped.update(*(facts["mapped"] for facts in every))
@@ -106,7 +107,7 @@ def _topology_item(
     on_all: bool,
     can_distribute: bool,
 ) -> Item:
-    """Return the topology as something to place; ``on_all``: distributed over all GPUs, as the user's engine needs."""
+    """Return the topology as an item to place; ``on_all``: distributed over all GPUs for the user's engine."""
     nbytes, distributed_bytes = 0, None
     if graph is not None:
         nbytes = graph.nbytes
@@ -130,13 +131,13 @@ def _topology_item(
 
 
 def reads_all(named: list[tuple[str, Any]], device: torch.device, placement: GPUPlacement) -> bool:
-    """Whether the GPU reads all rows of features by itself: they reside there, or are placed where it reads."""
+    """Return whether the GPU itself reads all rows of features."""
     placed = {choice.item.name for choice in placement.features if choice.place != "host"}
     return all(name in placed or (isinstance(value, Tensor) and value.device == device) for name, value in named)
 
 
 def _check_alone(mode: Place | None, names: Sequence[str], resident: ResidentMemory) -> None:
-    """Raise InputError where a loader that each rank makes for itself is to read what only all ranks can make."""
+    """Raise InputError if a loader of one rank needs rows that only all ranks can spread."""
     if mode not in SPREAD_PLACES or world.current_size() == 1:
         return
     lacking = [name for name in names if "sharded" not in resident.places(name, together=False)]
@@ -154,27 +155,27 @@ def _check_alone(mode: Place | None, names: Sequence[str], resident: ResidentMem
 
 
 def _mode_of_environment() -> Place | None:
-    """Return the placement that ``MANYHOP_PLACEMENT`` names for loaders that name none.
+    """Return the default placement of ``MANYHOP_PLACEMENT``.
 
     Raises:
-        InputError: it names none.
+        InputError: an unknown placement.
     """
     found = os.environ.get("MANYHOP_PLACEMENT")
     return check_place(found, LOADER_PLACES, name="MANYHOP_PLACEMENT") if found else None
 
 
 def _spreads_by_environment(mode: Place | None, names: Sequence[str], resident: ResidentMemory) -> bool:
-    """Return whether a loader that each rank makes for itself spreads rows all the same, by the environment."""
+    """Return whether the environment requires that a loader of one rank spreads rows."""
     if mode != "sharded" or _mode_of_environment() != mode or world.current_size() == 1:
         return False
     return any("sharded" not in resident.places(name, together=False) for name in names)
 
 
 def _place_of_store(place: Place | None, resident: frozenset[Place], hardware: Hardware) -> Place | None:
-    """Return where a topology goes that a store wants in a place.
+    """Return the place of a topology for a store's placement.
 
     Raises:
-        InputError: it is to be sharded, which takes all ranks.
+        InputError: it must be sharded by all ranks.
     """
     if place != "sharded" or "sharded" in resident:
         return place
@@ -193,10 +194,10 @@ def _is_pinned_by_store(value: Tensor | DistributedRows) -> bool:
 
 
 def _item_of_store(name: str, value: Tensor | DistributedRows, *, together: bool) -> Item:
-    """Return what a store holds, which stays in its place.
+    """Return the item of a store's tensor, which is not moved.
 
     Raises:
-        InputError: ranks exchange its rows, but do not make the loader together.
+        InputError: ranks exchange its rows, but do not create the loader together.
     """
     store = held(value)
     assert store is not None

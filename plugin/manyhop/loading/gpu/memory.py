@@ -1,4 +1,4 @@
-"""The memories that a loader's GPU reads topology and features from, and what of host memory is page-locked."""
+"""The memory that a loader's GPU reads topology and features from, page-locked host memory included."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _log = logging.getLogger("manyhop")
 
 
 class HostMemory:
-    """Topology and features of a loader as they are in host memory.
+    """Topology and features of a loader in host memory.
 
     Args:
-        named: name and value of tensors and arrays of the user's; those on a GPU are left out.
+        named: name and value of the user's tensors and arrays; those on a GPU are ignored.
         graph: the topology; ``None``: another sampler's.
         device: the GPU.
-        required: whether the user has asked for places, so that memory that cannot be page-locked is an error.
+        required: whether the user has chosen places, so that failures to page-lock are errors.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class HostMemory:
     ) -> None:
         self._values, self._graph, self._device, self._required = dict(named), graph, device, required
         self._locked: dict[str, list[Table]] = {}
-        self._placed: PlacedGraph | None = None  # is kept, so that the sampler finds it
+        self._placed: PlacedGraph | None = None  # for the sampler, which looks it up
         tables: dict[str, Sequence[Table]] = {name: [value] for name, value in named if _address(value)}
         if graph is not None and graph.is_made:
             placed = PlacedGraph.find(graph, device, "pinned")  # for another loader
@@ -63,17 +63,17 @@ class HostMemory:
         locked = [is_pinnable(table) and is_pinned(table) for _, table in every]
         stays = {name for (name, _), file, lock in zip(every, on_disk, locked, strict=True) if lock or not file}
         self.mapped: frozenset[str] = frozenset(name for name, _ in every) - stays
-        """Names of what is in files, of which the system keeps in memory what is read often."""
+        """Names of mapped tensors, whose hot pages the system caches."""
         self.pinned = sum(int(table.nbytes) for (_, table), lock in zip(every, locked, strict=True) if lock)
-        """Bytes that are page-locked already."""
+        """Bytes that are already page-locked."""
         self.in_memory = sum(int(table.nbytes) for name, table in every if name in stays) - self.pinned
         """Bytes that are in memory, but not page-locked."""
 
     def pin(self, name: str, value: Table) -> bool:
-        """Page-lock a tensor; return whether the system has let us.
+        """Page-lock a tensor; return whether the system allows it.
 
         Raises:
-            CapacityError: it has not, and the user has asked for it.
+            CapacityError: the system refuses the user's placement.
         """
         try:
             pin(value)
@@ -85,10 +85,10 @@ class HostMemory:
         return True
 
     def lock(self, placement: GPUPlacement) -> tuple[int, str]:
-        """Page-lock what is to be, the smallest first, until the system refuses, and unlock what is not to be any more.
+        """Page-lock pinned items, the smallest first, until the system refuses; unlock items that are no longer pinned.
 
         Returns:
-            How many bytes of the placement are page-locked; what cannot be, and why (empty: all of it is).
+            The bytes of the placement that are page-locked, and the reason of a refusal (empty: none).
         """
         chosen = [choice.item for choice in (placement.topology, *placement.features) if choice.place == "pinned"]
         for name in self._locked.keys() - {item.name for item in chosen}:
@@ -131,16 +131,16 @@ def decide_and_lock(
     together: bool,
     timeout: float,
 ) -> GPUPlacement:
-    """Decide where topology and features go, as :func:`manyhop.memory.placement.decide_gpu`.
+    """Decide the placement of topology and features, see :func:`manyhop.memory.placement.decide_gpu`.
 
-    With ``auto``, what is to be pinned is page-locked at once. As long as the system refuses some of it, the limit is
-    what it has let us lock, and all is decided anew: what is over goes to the next best place. If several ranks decide
-    ``together``, the one with the least counts. Pinned memory that ``mode`` names has no limit but the system's.
+    With ``auto``, pinned memory is page-locked at once. If the system refuses, the amount granted becomes the limit,
+    and placement is decided again: the rest moves to the next best place. If ranks decide ``together``, the smallest
+    limit applies. Pinned memory that ``mode`` names has only the system's limit.
 
     Raises:
-        CapacityError: it does not fit as the user wants.
-        InputError: a mode that this machine cannot have.
-        RankError: ranks did not come in time.
+        CapacityError: not enough memory for the user's placement.
+        InputError: a placement that this machine does not support.
+        RankError: ranks are late.
     """
     if mode != "auto":
         return decide_gpu(topology, features, replace(hardware, pinnable=None), mode=mode)
@@ -162,12 +162,12 @@ def decide_and_lock(
 
 
 def _edges(graph: Graph) -> list[Tensor]:
-    """Return the tables of edges, which are made if there are none; GPUs have copies of column pointers."""
+    """Return the tables of edges, built if needed, without column pointers, which GPUs copy."""
     return [table for csc in graph.csc.values() for name, table in csc.made().tables().items() if name != "colptr"]
 
 
 def _address(table: Table) -> int:
-    """Return where a table begins in host memory; 0 for what is on a GPU, or empty."""
+    """Return the address of a table in host memory; 0 if it is on a GPU, or empty."""
     if isinstance(table, Tensor):
         return table.data_ptr() if table.device.type == "cpu" and table.layout is torch.strided else 0
     return int(table.__array_interface__["data"][0]) if table.size else 0
@@ -177,13 +177,13 @@ _ON_HOST = frozenset({"pinned", "host"})
 
 
 class _Resident:
-    """Rows that reside in their place for all loaders of the process, and the reader of one loader.
+    """Rows shared by all loaders of the process, and the reader of one loader.
 
     Args:
         value: the user's tensor.
         rows: its rows in their place.
         held: state that all loaders share.
-        owner: object to keep alive while rows are read.
+        owner: object to hold while rows are read.
     """
 
     def __init__(self, value: Any, rows: Any, held: Held, owner: object = None) -> None:
@@ -192,7 +192,7 @@ class _Resident:
 
     @property
     def needs_hot_rows(self) -> bool:
-        """Whether rows come from the host or other GPUs, and no loader has chosen hot rows."""
+        """Whether rows are on the host or other GPUs, and no loader has chosen hot rows."""
         return self.held.place != "device" and not _is_cached(self.reader)
 
     def follow(self) -> bool:
@@ -204,22 +204,21 @@ class _Resident:
 
 
 class GPUMemory:
-    """The memories of one loader.
+    """The memory of one loader.
 
-    A tensor or array in CPU memory whose place is the GPU is copied there once for all loaders of the process; a copy
-    is renewed when the tensor has been changed in place (arrays have to be replaced to be noticed). What is spread over
-    GPUs is also there once for all loaders; it is made with a loader, by all ranks, and then stays what it is. What a
-    store holds in a place of the GPU's is read there.
+    Tensors and arrays whose place is the GPU are copied once for all loaders of the process. A copy is renewed after
+    its tensor was changed in place (arrays must be replaced). Tensors spread over GPUs are also shared by all loaders;
+    all ranks create them with a loader, and they never change. Tensors of a store on the GPU are read there.
 
     Args:
         device: the GPU.
-        placement: where topology and features go, the latter by name.
+        placement: places of topology and features, by name.
         host: topology and features in host memory.
-        also_there: whether tensors that are on the GPU already are placed, too.
+        also_there: whether tensors that are already on the GPU are also placed.
         timeout: seconds to wait for other ranks.
-        together: whether all ranks made it, so that they have chosen hot rows of what is spread, for all loaders.
-        kept_bytes: bytes of rows to keep, by name; ``None``: as placed.
-        exchanged: of rows that nodes hold in host memory: what GPUs exchange them by.
+        together: whether all ranks created it, and chose hot rows of spread tensors for all loaders.
+        kept_bytes: bytes of rows to cache, by name; ``None``: according to the placement.
+        exchanged: for rows in the host memory of nodes, the rows by which GPUs exchange them.
     """
 
     def __init__(
@@ -241,11 +240,11 @@ class GPUMemory:
         self._residents: dict[str, _Resident] = {}
         self._graph: PlacedGraph | None = None  # kept alive if it is spread over GPUs
         self.cached: dict[int, tuple[Version, CachedRows]] = {}
-        """By ``id`` of the source: its version when rows were cached, and the cache."""
+        """Version of a source when its rows were cached, and the cache, by ``id`` of the source."""
 
     @property
     def topology(self) -> Place:
-        """The place of the tables that the sampler reads."""
+        """The place of the topology."""
         return self.placement.topology.place
 
     @property
@@ -268,9 +267,9 @@ class GPUMemory:
         return sum(nbytes for name, nbytes in kept.items() if name not in there)
 
     def reside(self, named: Sequence[tuple[str, Any]], graph: Graph | None, resident: ResidentMemory) -> None:
-        """Register the contents of stores; spread tensors over GPUs as placed, unless they are ``resident`` there.
+        """Register the tensors of stores; spread other tensors over GPUs as placed, unless they are ``resident`` there.
 
-        All ranks call it if anything is still to be spread.
+        All ranks call it if tensors are still to be spread.
         """
         for name, value in named:
             there, place = held(value), self._places.get(name)
@@ -290,7 +289,7 @@ class GPUMemory:
             store.keep(graph, self._graph or PlacedGraph.of(graph, self.device, self.topology))
 
     def placed(self, name: str, value: Any, watch: Callable[[Version], None]) -> Any:
-        """Return the source of an attribute's rows; call ``watch`` with versions that must stay current meanwhile."""
+        """Return the source of an attribute's rows; call ``watch`` with versions that must remain current."""
         if isinstance(value, ShardedRows):
             value = self._exchanged.get(value, value)
         if name in self._residents:
@@ -316,7 +315,7 @@ class GPUMemory:
         return cached
 
     def is_slow(self, request: RowRequest) -> bool:
-        """Return whether rows come from the host or from other GPUs, so that a cache of hot rows pays."""
+        """Return whether rows are on the host or other GPUs, so that caching hot rows helps."""
         source = request.source
         if request.changes:
             return False
@@ -347,7 +346,7 @@ class GPUMemory:
         self.cached = {key: (Version(rows.source), rows) for key, rows in cached.items() if key not in theirs}
 
     def caches(self, value: Any) -> bool:
-        """Return whether this GPU caches hot rows of a tensor of the user's."""
+        """Return whether this GPU caches hot rows of a user's tensor."""
         _, cached = self.cached.get(id(value), (None, None))
         return cached is not None and cached.hot.count > 0
 
@@ -365,13 +364,13 @@ class GPUMemory:
             self.cached = dict(self.cached)  # a new object makes `Sources` outdated
 
     def _worst(self) -> Place:
-        """Return the place of attributes that were added later: that of the largest attribute."""
+        """Return the place of attributes added later: that of the largest attribute."""
         largest = max(self.placement.features, key=lambda choice: choice.item.nbytes, default=self.placement.topology)
         return "host" if largest.place in ("sharded", "distributed") else largest.place
 
 
 class Sources:
-    """Place attributes, keep their copies, and detect changes of the user's tensors."""
+    """Places attributes, holds their copies, and detects changes of the user's tensors."""
 
     def __init__(self, memory: GPUMemory) -> None:
         self._memory, self._cached = memory, memory.cached
@@ -382,7 +381,7 @@ class Sources:
         return self._memory.placed(name, value, self._watched.append)
 
     def versions(self) -> list[tuple[Tensor, int]]:
-        """Return the copied tensors with their versions at the time."""
+        """Return the copied tensors and their versions when they were copied."""
         return [version.of_tensor for version in self._watched if version.of_tensor is not None]
 
     def is_current(self) -> bool:
@@ -396,5 +395,5 @@ def _is_cached(source: Any) -> bool:
 
 
 def row_bytes(source: Any) -> int:
-    """Return the bytes of a row of a tensor, an array, or rows that are spread over ranks."""
+    """Return the bytes of a row of a tensor, an array, or spread rows."""
     return int(math.prod(source.shape[1:]) * source.dtype.itemsize)

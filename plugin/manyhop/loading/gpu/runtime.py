@@ -1,4 +1,4 @@
-"""The runtime of a loader on a GPU: memories, streams, gathers, learned sizes."""
+"""The runtime of a loader on a GPU: memory, streams, gathers, learned sizes."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
 _NO_TENSORS = frozenset({int, float, str, bool, type(None)})
 _STRIDED = torch.strided
 JOINED = 16  # batches per gather, as a rule
-_JOINED_LAST = JOINED + JOINED // 2  # the most, where none of a group are left then
-_NODES_PER_SEED_EDGE = 4  # its ends, and those of a negative one
+_JOINED_LAST = JOINED + JOINED // 2  # the most, if they complete a group
+_NODES_PER_SEED_EDGE = 4  # its ends, and the ends of a negative edge
 _JOINED_SHARE = 1 / 128  # largest share of the GPU's memory for their rows
 
 
@@ -52,7 +52,7 @@ class GPURuntime:
         by_part: whether batches have seeds of one part of the nodes, which the host looks up.
         distributed: whether the ranks share the batches.
         rank_timeout: seconds to wait for other ranks.
-        engine: the user's choice of what samples; ``None``: manyhop's engine, or what the placement needs.
+        engine: the user's engine; ``None``: manyhop's engine, or the one that the placement needs.
         can_distribute: whether cuGraph may sample instead of manyhop's engine.
     """
 
@@ -81,7 +81,7 @@ class GPURuntime:
         kept = adapter.columns.kept_rows
         decides = graph is not None or bool(named)  # else batches are only moved here
         together = distributed and decides
-        if not together:  # ranks that decide together refuse to share a GPU
+        if not together:  # ranks that decide together cannot share a GPU
             warn_if_shared(device)
         with on_gpu(device):  # shared GPU memory belongs to torch's current device
             exchanged = exchanged_on_gpus(named, timeout) if together and adapter.columns.complete else {}
@@ -104,7 +104,7 @@ class GPURuntime:
             if graph is not None and self.memory.topology != "host":
                 self.sampling = adapter.seeds.place(device, self.memory.topology)
         self.collective = self.sampling is not None and self.memory.topology == "distributed"
-        """Whether all ranks sample together, in the threads that take batches."""
+        """Whether all ranks sample together, in the threads that request batches."""
         self.group_size = 1 if self.sampling is None else self._group_size(batch_size, adapter.seeds)
         self.lookup = None if self.sampling is None or by_part else adapter.seeds.lookup(device)
         self.checks = Checks()
@@ -117,14 +117,14 @@ class GPURuntime:
         self._batch_bytes, self._joined_bytes = 0, int(_JOINED_SHARE * _total_memory(device))
         self._lock = threading.Lock()
         self.placed: Placed | None = None
-        """The tensors that the latest batches took rows from."""
+        """The tensors that the latest rows were gathered from."""
         self._sources: Sources | None = None
         self._known: frozenset[int] = frozenset()
         if adapter.columns.complete:
             self.columns(adapter.columns)
 
     def _group_size(self, batch_size: int | None, seeds: SeedSource[Any]) -> int:
-        """Return the number of batches that are sampled together, the same on all ranks."""
+        """Return the number of batches that are sampled together, equal on all ranks."""
         if not self.collective:
             return group_size(batch_size, MOST_ALONE)
         with on_gpu(self.device):
@@ -134,7 +134,7 @@ class GPURuntime:
         return group_size(batch_size, (MOST_TOGETHER, request_size // nodes))
 
     def columns(self, columns: Columns) -> Any:
-        """Return the current tensors that batches take rows from, placed where the GPU reads them."""
+        """Return the current tensors that rows are gathered from, where the GPU reads them."""
         placed, sources = self.placed, self._sources
         if placed is not None and sources is not None and columns.fits(placed) and sources.is_current():
             return placed
@@ -143,7 +143,7 @@ class GPURuntime:
             sources = Sources(self.memory)
             placed = columns.place(sources, self.device)
             self.streams.synchronize()  # copies are complete
-            # Threads use the former tensors until all new ones are set; ids stay valid while their objects live.
+            # Threads use the former tensors until all new ones are set; ids are valid while their objects live.
             self._known = placed.shared_objects()
             self.placed, self._sources = placed, sources
             return placed
@@ -182,7 +182,7 @@ class GPURuntime:
             return self._intercept(requests)
         if threads is None:  # like torch's operators: all cores in the caller, one in a worker thread
             threads = 1 if self._reads_all else torch.get_num_threads()
-        checks = None if current_batch() is None else self.checks  # nobody asks later for a batch that stands alone
+        checks = None if current_batch() is None else self.checks  # a batch outside of epochs has no later check
         return gather(requests, pool=self._pool, threads=threads, exchange=current_exchange(), checks=checks)
 
     @contextmanager
@@ -195,7 +195,7 @@ class GPURuntime:
             self._intercept = None
 
     def is_timed(self, rank_batch: RankBatch | None) -> bool:
-        """Return whether to time the work for a batch: one batch stands for its group."""
+        """Return whether to time the work for a batch: one batch represents its group."""
         return rank_batch is not None and rank_batch.round % self.group_size == 0
 
     def start_gather(self) -> Any:
@@ -214,7 +214,7 @@ class GPURuntime:
 
         Args:
             assembler: assembler of the loader.
-            timeout: seconds to wait for a batch, for which threads are needed; 0: for ever.
+            timeout: seconds to wait for a batch, which needs threads; 0: no limit.
         """
         return self.collective or (
             self.sampling is not None
@@ -235,7 +235,7 @@ class GPURuntime:
         if self._batch_bytes == 0 or self._intercept is not None:
             return 1
         most = max(1, self._joined_bytes // self._batch_bytes)
-        return left if left <= min(_JOINED_LAST, most) else min(JOINED, most)  # no few ones by themselves
+        return left if left <= min(_JOINED_LAST, most) else min(JOINED, most)  # no small rest
 
     def learn_size(self, batch_bytes: int) -> None:
         """Update the largest size of the rows of a batch."""

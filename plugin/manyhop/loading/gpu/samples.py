@@ -1,4 +1,4 @@
-"""Samples of batches in groups: sizes of groups, small tensors for them, copies to a GPU."""
+"""Helpers for groups of samples: sizes of groups, small tensors, copies to a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_ALONE = 32, 16384
 """The most batches, and seeds, of a launch; more are hardly faster."""
 
 MOST_TOGETHER = 64
-"""The most batches of a request for a call of all ranks, which takes milliseconds whatever it samples."""
+"""The most batches per call of all ranks, which takes milliseconds for any number."""
 
 _GROUP_OF_UNKNOWN = 4
 BACKLOG = 4  # batches in the caller's stream, enough to keep it busy
@@ -25,7 +25,7 @@ def group_size(batch_size: int | None, most: tuple[int, int]) -> int:
     """Return the number of batches per launch.
 
     Args:
-        batch_size: seeds per batch; ``None``: of unknown size.
+        batch_size: seeds per batch; ``None``: unknown.
         most: the most batches, and seeds.
     """
     if batch_size is None:
@@ -54,11 +54,11 @@ _KINDS = 64
 
 
 class TensorPool:
-    """Equal tensors, many made at once: a launch for each would be a large part of what a batch costs. Thread-safe.
+    """A pool of equal tensors, created many at once, since a launch for each would cost much. Thread-safe.
 
     Args:
         device: the GPU.
-        one: ``one(n, device=device)`` makes one of them, ``[n]``, such as ``torch.arange``.
+        one: ``one(n, device=device)`` creates a tensor, ``[n]``, such as ``torch.arange``.
     """
 
     def __init__(self, device: torch.device, one: Callable[..., Tensor]) -> None:
@@ -85,7 +85,7 @@ class TensorPool:
         copies = max(1, min(_AT_ONCE, _MOST // max(n, 1)))
         with torch.inference_mode(False):  # the next batch may be outside of it
             together = self._one(n, device=self._device).repeat(copies)
-            # Unlike those of split(), they are no views: a change of one does not count as a change of all.
+            # Unlike results of split(), these are not views: a change of one does not count as a change of all.
             return list(together.unsafe_split_with_sizes([n] * copies))
 
 

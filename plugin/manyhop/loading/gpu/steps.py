@@ -19,10 +19,10 @@ from manyhop.system.ranges import ranged
 
 
 class RowVersions:
-    """The versions of a loader's tensors when rows of them were gathered.
+    """Versions of a loader's tensors when their rows were gathered.
 
     Args:
-        gpu: the GPU runtime of the loader.
+        gpu: runtime of the loader.
         columns: the tensors.
     """
 
@@ -42,17 +42,17 @@ class RowVersions:
 
 
 class SampledGroup:
-    """A group of batches: sampled by one launch, assembled several at a time. Used by one thread.
+    """A group of batches: sampled by one launch, assembled some at a time. Used by one thread.
 
-    If a launch or a gather for several batches fails, it is repeated for each batch, so that only the faulty one
-    raises. If all ranks sample together, no batch is sampled again, without the other ranks.
+    If a launch or a gather for multiple batches fails, it is repeated for each batch, so that only the faulty one
+    raises an error. If all ranks sample together, no batch is sampled again without the other ranks.
 
     Args:
-        gpu: the loader's runtime.
+        gpu: runtime of the loader.
         adapter: adapter of the loader.
         inputs: the sampler's inputs of each batch.
         keys: key of each batch.
-        rank_batches: which batches these are; ``None``: they are not to be handed out.
+        rank_batches: the batches; ``None``: they are not returned to the caller.
     """
 
     @ranged("sample")
@@ -96,7 +96,7 @@ class SampledGroup:
         return made
 
     def assemble_again(self, batch: int) -> OnStream[Any]:
-        """Return the batch of this number with the rows as they are now, of the same sample."""
+        """Return the batch of this number with its current rows; its sample is unchanged."""
         if not self._versions.are_current():
             self._assembled.clear()
         return self.take_batch(next(i for i, key in enumerate(self._keys) if key.batch == batch))
@@ -171,7 +171,7 @@ class SampledGroup:
             self._samples[i] = None
 
     def _count(self, i: int, sample: Any) -> None:
-        """Note what the sample of batch ``i`` contains."""
+        """Record the contents of the sample of batch ``i``."""
         if self._rank_batches is not None:
             self._rank_batches[i].contents.update(self._adapter.assembler.contents(sample))
 
@@ -179,7 +179,7 @@ class SampledGroup:
 def steps_on_gpu(
     adapter: Adapter[Any, Any], epoch: Epoch, gpu: GPURuntime
 ) -> tuple[Groups[Item, Any], Callable[[int, Any], Any]]:
-    """Return the stages of threads, which sample groups and assemble batches, and the caller's, which hands one out."""
+    """Return the stages of threads, which sample and assemble, and the caller's, which hands a batch out."""
     stages = GPUStages(adapter, epoch, gpu)
     return stages.groups(), stages.hand_out
 
@@ -187,13 +187,13 @@ def steps_on_gpu(
 class GPUStages:
     """The stages of the batches of one epoch.
 
-    Batches are sampled in groups, unless the user defines the sampler or the batches. Those of a group are assembled
-    several at a time, by one gather, if no code of the user and no other rank comes in between.
+    Batches are sampled in groups, unless the user defines the sampler or the batches. Batches of a group are gathered
+    some at a time, if no user code and no other rank is involved in between.
 
     Args:
         adapter: adapter of the loader.
-        epoch: names the batches.
-        gpu: the loader's runtime.
+        epoch: the epoch.
+        gpu: runtime of the loader.
     """
 
     def __init__(self, adapter: Adapter[Any, Any], epoch: Epoch, gpu: GPURuntime) -> None:
@@ -207,14 +207,14 @@ class GPUStages:
         self._together = self._in_groups and not alone
 
     def groups(self) -> Groups[Item, Any]:
-        """Return how threads make the batches."""
+        """Return the groups for a :class:`Pipeline`."""
         size = self._gpu.group_size if self._in_groups else 1
         if self._together and self._transform is None:
             return Groups(self._sample, size, in_a_row=partial(self._gpu.joined_at_once, size))
         return Groups(self._sample, size)
 
     def _sample(self, batches: Sequence[tuple[int, Item]]) -> list[Callable[[], Any]]:
-        """Begin to sample a group of batches; return what assembles each of them."""
+        """Begin to sample a group of batches; return a function for each, which assembles it."""
         if not self._in_groups:
             return [partial(self._assemble_alone, None, i, *one) for i, one in enumerate(batches)]
         keys = [BatchKey(self._epoch.seed, self._epoch.number, batch) for batch, _ in batches]
@@ -237,7 +237,7 @@ class GPUStages:
         return self._adapter.seeds.inputs([self._epoch.to_index(item[1]) for _, item in batches])
 
     def _assemble_together(self, group: SampledGroup, i: int, batch: int, item: Item) -> OnStream[Any]:
-        """Return batch ``i`` of a group, which is assembled together with the next ones, and transform it."""
+        """Return batch ``i`` of a group, which is assembled together with the next ones, transformed."""
         if self._transform is None and group.is_assembled(i):  # the fast path
             return group.take_batch(i)
         with self._epoch.batch_context(batch, item[0], 1):
@@ -269,7 +269,7 @@ class GPUStages:
         """Return a batch to the caller, in its thread."""
         exchanges, streams = self._exchanges, self._streams
         if exchanges is not None and (failure := exchanges.failure) is not None and not streams.is_complete(made):
-            raise failure  # the rows of this batch may never come
+            raise failure  # the rows of this batch may never arrive
         if made.source is not None and not made.source[0].are_current():  # made in advance, and outdated by now
             made = made.source[1].assemble_again(batch)
         if not self._in_thread:

@@ -34,7 +34,7 @@ def fill_cache(
 ) -> None:
     """Sample the first batches of epoch 0, and cache the rows that they read most often.
 
-    All ranks call it if they ``exchange`` rows. Without a ``plan``, a sampler of the user defines the batches.
+    All ranks call it if they ``exchange`` rows. Without a ``plan``, a user's sampler defines the batches.
     """
     gpu.memory.take_hot_rows()
     wanted = gpu.memory.cache_bytes
@@ -81,7 +81,7 @@ def compiling_gathers(adapter: Adapter[Any, Any], gpu: GPURuntime, most: int) ->
 
 @contextmanager
 def _in_background(gpu: GPURuntime, work: Callable[[], None], *, enabled: bool) -> Iterator[None]:
-    """Run ``work`` in a thread during the context, if ``enabled``. Ignore errors: making batches raises them again."""
+    """Run ``work`` in a thread during the context, if ``enabled``. Ignore errors: the first batch raises them again."""
 
     def run() -> None:
         with suppress(Exception), gpu.streams.on_stream():
@@ -98,7 +98,7 @@ def _in_background(gpu: GPURuntime, work: Callable[[], None], *, enabled: bool) 
 
 
 def _begin(plan: BatchPlan, adapter: Adapter[Any, Any], gpu: GPURuntime) -> None:
-    """Begin to sample a group around seeds that need no lookup kernel. Does not learn from it."""
+    """Begin to sample a group around seeds that need no lookup kernel, without learning sizes."""
     size, batches = plan.batch_size, range(min(len(plan), gpu.group_size))
     positions = [torch.arange(k * size, min((k + 1) * size, plan.num_items)) for k in batches]
     keys = [BatchKey(0, 0, batch) for batch in batches]
@@ -123,10 +123,10 @@ def prepare(
     num_threads: int,
     sizes_are_known: bool,
 ) -> None:
-    """Do the work that the first batch would have to wait for.
+    """Do the work that the first batch would wait for.
 
     Args:
-        plan: plan of the batches, with seed 0; ``None``: a sampler of the user cuts the batches.
+        plan: plan of the batches, with seed 0; ``None``: a user's sampler cuts the batches.
         adapter: adapter of the loader.
         gpu: runtime of the loader.
         num_threads: number of threads that make batches; 0: the caller makes them.
@@ -146,7 +146,7 @@ def prepare(
         gpu.drain()
     gpu.streams.synchronize()
     gpu.streams.forget_times()
-    gpu.memory.take_cache_counts()  # the batches are not the user's
+    gpu.memory.take_cache_counts()  # the user did not request the batches
 
 
 def _warm_up(
@@ -174,7 +174,7 @@ def _warm_up(
         groups = [SampledGroup(gpu, adapter, inputs, keys) for _ in range(ahead)]
         for group in groups:
             group.take_sample(0)
-    last = len(plan) % gpu.group_size  # a smaller group may need workspaces of its own
+    last = len(plan) % gpu.group_size  # a smaller group may need other workspaces
     if 0 < last < len(batches):
         SampledGroup(gpu, adapter, inputs[:last], keys[:last]).take_sample(0)
     if sizes_are_known:
@@ -184,12 +184,12 @@ def _warm_up(
 def reserve(adapter: Adapter[Any, Any], gpu: GPURuntime, samples: Sequence[Any]) -> None:
     """Compile kernels, and reserve memory in torch's cache for the batches that exist at the same time.
 
+    A stream of the loader must be current.
+
     Args:
         samples: samples of some batches.
-
-    Call it with a stream of the loader current.
     """
-    if gpu.memory.exchanges:  # exchanges take all ranks
+    if gpu.memory.exchanges:  # exchanges need all ranks
         return
     assemble = adapter.assembler.assemble_group
     batches, nbytes = assemble(samples[:1], None)

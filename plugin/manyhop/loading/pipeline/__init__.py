@@ -1,4 +1,4 @@
-"""Makes batches ahead of the training step: plan, schedule of ranks, threads, streams, statistics."""
+"""Prefetches batches for training steps: plan, schedule of ranks, threads, streams, statistics."""
 
 from manyhop.loading.pipeline.block_sizes import Counts, PadSizes, pad_sizes
 from manyhop.loading.pipeline.lockstep import EpochExchanges, Lockstep, current_exchange, exchanging

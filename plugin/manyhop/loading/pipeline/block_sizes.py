@@ -1,6 +1,6 @@
-"""Fixed sizes of samples: how many nodes and edges each block of a padded sample has, and how sizes grow.
+"""Fixed sizes of samples: numbers of nodes and edges of each block of a padded sample, and their growth.
 
-For blocks, and what padding is, see `padding`.
+See `padding` for blocks and padding.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from manyhop.sampling import SampledSubgraph
 Blocks = tuple[int, ...]
 
 PROBES: Final = 16
-"""Batches from which sizes are found, where there are as many."""
+"""Number of batches that sizes are found from, if there are that many."""
 MARGIN: Final = 0.1
-"""The most that is added to the largest count, as a part of it; as much is added where there are fewer batches."""
+"""Largest margin above the largest count, as a share of it; it applies if there are fewer batches."""
 LEAST_MARGIN: Final = 0.01
 SPREADS: Final = 4
-"""What is added otherwise: as many times what the largest count has more than the median."""
+"""Otherwise, the margin is this many times the difference of the largest count and the median."""
 MULTIPLE: Final = 64
 GROWTH: Final = 1.25
 SPARE: Final = 32
@@ -35,14 +35,14 @@ SPARE: Final = 32
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """How many nodes and edges a sample has."""
+    """Numbers of nodes and edges of a sample."""
 
     nodes: Mapping[NodeType, Blocks]
-    """Node type -> ``[num_hops + 1]`` nodes per block: the seeds, then those that each hop added. Without counts per
-    hop: ``[1]``."""
+    """By node type: ``[num_hops + 1]`` nodes per block, the seeds, then the nodes that each hop added. Without counts
+    per hop: ``[1]``."""
 
     edges: Mapping[EdgeType, Blocks]
-    """Edge type -> ``[num_hops]`` edges of each hop. Without counts per hop: ``[1]``."""
+    """By edge type: ``[num_hops]`` edges of each hop. Without counts per hop: ``[1]``."""
 
     @staticmethod
     def of(sample: SampledSubgraph) -> Counts:
@@ -56,10 +56,10 @@ class Counts:
 
 @dataclass(kw_only=True)
 class PadSizes(Counts):
-    """Fixed sizes of the blocks of a sample; the last ``SPARE`` of a block of nodes that is not empty are padding."""
+    """Fixed sizes of the blocks of a sample; the last ``SPARE`` nodes of each non-empty block are padding."""
 
     empty: frozenset[NodeType | EdgeType] = frozenset()
-    """Types without any node or edge in the graph; their blocks stay empty."""
+    """Types without nodes or edges in the graph; their blocks remain empty."""
 
     def lists_of_nodes(self) -> dict[NodeType, list[int]]:
         """Return the sizes in the form of ``num_sampled_nodes``."""
@@ -98,10 +98,10 @@ class PadSizes(Counts):
         )
 
     def times_to_fit(self, counts: Counts) -> int:
-        """Return how many times the sizes must grow to hold a batch of these counts; 0: they do already.
+        """Return how many times the sizes must grow to hold a batch of these counts; 0: it fits.
 
-        The overflow policy: no batch is refused or cut. Which sizes a batch gets depends on the batch alone, and there
-        are few of them, so that a step is captured, or compiled, once for each.
+        The overflow policy: no batch is rejected or cut. The sizes of a batch depend on the batch alone, and there are
+        few of them, so that a step is captured, or compiled, once for each.
         """
         sizes, times = self, 0
         while not sizes.holds(counts):
@@ -118,13 +118,13 @@ def pad_sizes(
 ) -> PadSizes:
     """Return fixed sizes for all batches of a loader, from some of them.
 
-    A size is the largest count of the probes and a margin, as a multiple of ``MULTIPLE``. The less the counts differ,
-    the smaller is the margin, so that it is rarely exceeded; for what happens then, see :meth:`PadSizes.times_to_fit`.
+    A size is the largest count of the probes and a margin, as a multiple of ``MULTIPLE``. Counts that differ less need
+    a smaller margin. For larger batches, see :meth:`PadSizes.times_to_fit`.
 
     Args:
-        probes: counts of some batches, of full size.
-        seeds: node type -> largest number of seeds of a batch, where it is known: no margin is needed then.
-        empty: node types, and edge types between others, of which the graph has none.
+        probes: counts of some full batches.
+        seeds: largest number of seeds of a batch by node type, if it is known; they need no margin.
+        empty: node types, and edge types between other types, without entries in the graph.
 
     Raises:
         InputError: there are no probes.
@@ -153,7 +153,7 @@ def pad_sizes(
 
 
 def padding_ends(t: EdgeType, hop: int, num_blocks: int) -> tuple[tuple[NodeType, int], tuple[NodeType, int]]:
-    """Return the block of nodes that the edges of a hop may add to, and the one of its frontier."""
+    """Return the block of nodes that the edges of a hop may add to, and the block of its frontier."""
     return (t[0], min(hop + 1, num_blocks - 1)), (t[2], hop)
 
 
@@ -168,4 +168,4 @@ def _rounded(n: float) -> int:
 
 
 Filled: TypeAlias = tuple[SampledSubgraph, dict[NodeType, Tensor], dict[EdgeType, Tensor], Any]
-"""A padded sample, which of its nodes and edges are no padding, and what kernels know of it."""
+"""A padded sample, the masks of its nodes and edges, and its jobs for kernels."""

@@ -25,13 +25,13 @@ class SectionEndedError(ManyhopError):
 class OrderedSection:
     """Code that threads enter one at a time, as steps ``0, 1, ..., count - 1``, in this order.
 
-    A thread waits until all earlier steps are done. If the body of a step raises, or after ``close``, the section ends:
-    threads that wait, or come later, get an error.
+    A thread waits until all earlier steps are done. If the body of a step raises an error, or after ``close``, the
+    section ends: waiting and later threads get an error.
 
     Args:
         count: number of steps.
         left: ``left(number)`` is called once if ``close`` ends the section before its last step; ``number`` is the
-            first step that was not done. It runs in the thread that closes, or in that of a step under way.
+            first step that was not done. It runs in the thread that closes, or in that of the current step.
     """
 
     def __init__(self, count: int, left: Callable[[int], None]) -> None:
@@ -63,7 +63,7 @@ class OrderedSection:
         try:
             yield
             self._next += 1
-            if self._ended:  # closed meanwhile
+            if self._ended:  # closed by another thread
                 self._leave()
         except BaseException:
             self._ended = True
@@ -72,7 +72,7 @@ class OrderedSection:
             self._rest()
 
     def close(self) -> None:
-        """End the section. Further calls do nothing."""
+        """End the section. More calls do nothing."""
         with self._condition:
             if self._ended:
                 return
@@ -87,7 +87,7 @@ class OrderedSection:
             self._rest()
 
     def wait(self) -> None:
-        """Wait until no step is under way."""
+        """Wait until no step is running."""
         with self._condition:
             self._condition.wait_for(lambda: not self._busy)
 
@@ -102,11 +102,11 @@ class OrderedSection:
 
 
 class Lockstep:
-    """The exchanges of one loader. All ranks make it, and begin the same epochs.
+    """The exchanges of one loader. All ranks create it, and begin the same epochs.
 
     Args:
-        exchange: of this loader alone.
-        moved: called with what each exchange has moved.
+        exchange: exchange of this loader alone.
+        moved: called with the traffic of each exchange.
     """
 
     def __init__(self, exchange: RowExchange, moved: Callable[[Traffic], None]) -> None:
@@ -116,10 +116,10 @@ class Lockstep:
         world.at_shutdown(lambda: _close(ours()))
 
     def begin(self, epoch: int, count: int) -> EpochExchanges:
-        """An epoch of ``count`` batches begins; the one before, if it is not done, has been left.
+        """Begin an epoch of ``count`` batches, and leave the previous one if it is not done.
 
         Raises:
-            RankError: other ranks did not finish the epoch before in time.
+            RankError: other ranks did not finish the previous epoch in time.
         """
         if self._of_epoch is not None:
             self._of_epoch.finish()
@@ -128,7 +128,7 @@ class Lockstep:
         return self._of_epoch
 
     def close(self) -> None:
-        """End the run: notify other ranks that may wait for this one, and give the connections back."""
+        """End the run: notify other ranks that may wait for this one, and release the connections."""
         if self._of_epoch is not None:
             self._of_epoch.finish()
         self._exchange.leave()
@@ -145,23 +145,23 @@ class EpochExchanges:
 
     @property
     def failure(self) -> RankError | None:
-        """The error of an exchange that has failed, if one has; rows of the one before may not have come either."""
+        """The error of a failed exchange, if any. Rows of the previous one may also be missing."""
         return self._exchange.failure
 
     @property
     def lacks_rows(self) -> bool:
-        """Whether rows of a batch that was handed out did not come."""
+        """Whether rows of a returned batch are missing."""
         return self._exchange.lacks_rows
 
     def rows_under_way(self) -> bool:
-        """Return whether rows of a batch that was handed out have not come yet."""
+        """Return whether rows of a returned batch are still being received."""
         return self._exchange.rows_under_way()
 
     @contextmanager
     def batch(self, number: int) -> Iterator[None]:
-        """The body makes batch ``number`` of this rank, from 0, or a part of it, and may gather rows.
+        """Run a context that makes batch ``number`` of this rank, from 0, or a part of it, and may gather rows.
 
-        If it fails before, the other ranks get the error when they come to this batch.
+        If it fails before the exchange, the other ranks get the error in theirs.
         """
         before = _current.exchange
         _current.exchange = lambda requests, pool: self._gather(number, requests, pool)
@@ -174,10 +174,10 @@ class EpochExchanges:
             _current.exchange = before
 
     def close(self) -> None:
-        """The rest of the epoch is not wanted. A finaliser may call it, in any thread; further calls do nothing.
+        """Leave the rest of the epoch. A finaliser may call it, in any thread; more calls do nothing.
 
-        From now on, kernels that wait for rows of an exchange that has failed go on without them: who calls this is in
-        no step that would use them.
+        From now on, kernels that wait for rows of a failed exchange continue without them. No step of the caller uses
+        these rows.
         """
         if not self._closed:
             self._closed = True
@@ -186,12 +186,12 @@ class EpochExchanges:
             self._exchange.release()
 
     def finish(self) -> None:
-        """Close, and wait for an exchange that is under way."""
+        """Close, and wait for the current exchange."""
         self.close()
         self._section.wait()
 
     def _leave(self, number: int) -> None:
-        with contextlib.suppress(RankError):  # the other ranks have gone before
+        with contextlib.suppress(RankError):  # the other ranks have already left
             self._exchange.end((self._epoch, number))
             self._exchange.rest()
 
@@ -214,7 +214,7 @@ class EpochExchanges:
                 self._exchange.end((self._epoch, number), text_of(error))
                 self._exchange.rest()
                 raise SectionEndedError
-        except Exception:  # it has been sent already, or nobody can receive it
+        except Exception:  # it has been sent already, or no rank can receive it
             return
 
 
@@ -226,13 +226,13 @@ _current = _Current()
 
 
 def current_exchange() -> Exchanging | None:
-    """How the batch that this thread is making gets rows from other nodes; ``None`` outside of such a batch."""
+    """Return the gather of rows of other nodes for this thread's batch; ``None`` outside of such a batch."""
     return _current.exchange
 
 
 @contextmanager
 def exchanging(exchange: Exchanging) -> Iterator[None]:
-    """In the body, in this thread, rows of other nodes are asked of ``exchange``."""
+    """Run a context in which this thread requests rows of other nodes from ``exchange``."""
     before, _current.exchange = _current.exchange, exchange
     try:
         yield

@@ -1,9 +1,9 @@
 """Samples of fixed sizes, so that a training step can be captured in a CUDA graph, or compiled once.
 
-Nodes and edges are in *blocks*, one per hop (a single one where a sample has no counts per hop), and each block is
-padded by itself: the counts per hop, by which models trim their layers, are then fixed, too. A padding node has the
-global id 0. A padding edge leads from a padding node of the block that its hop may add to, to one of the block that
-its hop samples for: no message reaches a node of the sample from there. The seeds stay at the beginning.
+Nodes and edges are in *blocks*, one per hop (a single one if a sample has no counts per hop). Each block is padded
+separately, so the counts per hop, by which models trim their layers, are also fixed. A padding node has the global id
+0. A padding edge leads from a padding node of the block that its hop may add to, to a padding node of the block that
+its hop samples for: no message from there arrives at a node of the sample. The seeds remain at the beginning.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ class Padded:
 
     sample: SampledSubgraph
     """The sample; its counts per hop are the sizes of the blocks. Padding nodes have the global id 0, padding edges the
-    id 0, and in disjoint samples padding nodes are in a tree of their own, behind the others."""
+    id 0, and in disjoint samples padding nodes are in an extra tree, the last one."""
 
     sizes: PadSizes
     """The sizes of its blocks."""
 
     counts: Counts
-    """What is no padding: the first nodes and the first edges of each block."""
+    """The numbers of nodes and edges without padding, which are the first ones of each block."""
 
     grown: int
     """How many times the sizes grew because the sample did not fit, see :meth:`PadSizes.grown`; 0 for most samples.
-    Samples with the same number have the same sizes."""
+    Samples with equal numbers have equal sizes."""
 
     node_mask: dict[NodeType, Tensor]
-    """``[num_nodes] bool``: which nodes are no padding."""
+    """``[num_nodes] bool``: False for padding."""
 
     edge_mask: dict[EdgeType, Tensor]
-    """``[num_edges] bool``: which edges are no padding."""
+    """``[num_edges] bool``: False for padding."""
 
     jobs: Any
     """Addresses for kernels: ``manyhop.loading.pipeline.gpu.Jobs``; ``None`` on the CPU."""
@@ -76,16 +76,16 @@ class PaddedRows(NamedTuple):
     dim: int = 0
     """The dimension of the rows."""
     block: int | None = None
-    """Of which block the nodes or edges are; ``None``: all."""
+    """The block of the nodes or edges; ``None``: all."""
 
 
 class Padder:
-    """Pads samples to fixed sizes; safe to call from several threads and on several streams.
+    """Pads samples to fixed sizes. Thread-safe, on any streams.
 
     Args:
-        sizes: sizes of the blocks; a sample that they do not hold gets grown ones.
+        sizes: sizes of the blocks; they grow for a sample that does not fit.
         num_trees: largest number of trees of a disjoint sample; padding nodes are in tree ``num_trees``.
-        device: a GPU whose kernels are loaded now; ``None``: when a sample there is padded first.
+        device: a GPU whose kernels are loaded now; ``None``: with the first padded sample there.
     """
 
     def __init__(self, sizes: PadSizes, *, num_trees: int, device: torch.device | None = None) -> None:
@@ -127,7 +127,7 @@ class Padder:
 
 
 def clear_rows(rows: Sequence[PaddedRows]) -> None:
-    """Write zeros over the rows of padding; on a GPU, one kernel does so for all tensors."""
+    """Write zeros over the rows of padding; on a GPU, with one kernel for all tensors."""
     by_kernel: list[tuple[Tensor, int, int]] = []
     others: list[Tensor] = []
     num_blocks = 0
@@ -136,7 +136,7 @@ def clear_rows(rows: Sequence[PaddedRows]) -> None:
         if (
             jobs is not None
             and dim == 0
-            and type(value) is Tensor  # of which its memory is all that is to be changed
+            and type(value) is Tensor  # only its memory changes
             and not value.requires_grad
             and value.is_contiguous()
             and value.get_device() == jobs.device
@@ -144,7 +144,7 @@ def clear_rows(rows: Sequence[PaddedRows]) -> None:
         ):
             by_kernel.append((value, jobs.addresses[kind], -1 if block is None else block))
             num_blocks = jobs.num_blocks
-        elif dim == 0:  # a slice takes half the time of narrow
+        elif dim == 0:  # a slice needs half the time of narrow
             others += [value[begin : begin + n] for begin, n in padded.tails(kind, block)]
         else:
             others += [value.narrow(dim, begin, n) for begin, n in padded.tails(kind, block)]
@@ -184,7 +184,7 @@ class _Frame:
         self._tree = torch.full_like(self._number, num_trees)
         self._mask = torch.cat([torch.ones_like(self._number), self._zero]).bool()
         self._spare: dict[EdgeType, list[Tensor]] = {}
-        """Edge type -> for each hop ``[2, size]``: padding edges, in ascending order."""
+        """Padding edges of each hop by edge type, ``[2, size]``, in ascending order."""
         for e, hops in sizes.edges.items():
             self._spare[e] = []
             for hop, size in enumerate(hops):
@@ -256,7 +256,7 @@ class _Frame:
 
 
 class _JoinedParts:
-    """Parts that become adjacent in one piece of memory: one kernel copies them all."""
+    """Parts that become adjacent in one block of memory: one kernel copies them all."""
 
     def __init__(self) -> None:
         self._parts: list[Tensor] = []

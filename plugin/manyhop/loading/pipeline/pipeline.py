@@ -1,4 +1,4 @@
-"""The engine: makes batches ahead of the caller, in threads, bounded and in order."""
+"""The pipeline: prefetches batches in threads, bounded and in order."""
 
 from __future__ import annotations
 
@@ -20,51 +20,50 @@ from manyhop.system.ranges import ranged
 
 
 class Pipeline(Iterator[T], Generic[Item, T]):
-    """Makes a batch of each item, ahead of the caller, and hands the batches out in the order of the items.
+    """Makes a batch of each item in advance, and yields the batches in the order of the items.
 
-    ``make`` runs in ``num_workers`` threads, on several items at once; at most ``num_workers * prefetch`` batches are
-    taken and not yet handed out. With ``num_workers=0`` the caller makes each batch itself. Neither order
-    nor content of the batches depends on ``num_workers``, if ``make`` is a pure function. ``items`` is advanced only in
-    the caller's thread, as torch does it, so a sampler that draws from torch's default generator is reproducible.
+    ``make`` runs in ``num_workers`` threads, on multiple items at once; at most ``num_workers * prefetch`` batches are
+    made and not yet received. With ``num_workers=0`` the caller makes each batch itself. Order and content of the
+    batches do not depend on ``num_workers``, if ``make`` is a pure function. ``items`` is advanced only in the caller's
+    thread, as in torch, so a sampler that draws from torch's default generator is reproducible.
 
-    With ``Groups`` in place of ``make``, a thread (or the caller) begins the next group before it completes the batches
-    of the present one, so that the device that works on them never waits for Python; two more groups per thread are
-    taken ahead, but no more than ``num_workers * prefetch`` batches are complete and not yet handed out. The caller
-    completes one batch ahead of the one that it hands out.
+    With ``Groups`` instead of ``make``, a thread (or the caller) begins the next group before it completes the batches
+    of the current one, so that the device that works on them never waits for Python; two more groups per thread are
+    begun in advance, but at most ``num_workers * prefetch`` batches are complete and not yet received. The caller
+    completes one batch in advance.
 
-    Several threads may ask for batches: each batch goes to one of them, an error to the one that asked for that
-    batch, and all get ``StopIteration`` after the last batch.
+    Multiple threads may request batches: each batch or error goes to one of them, and all get ``StopIteration`` after
+    the last batch.
 
-    An exception of ``make`` or ``finish`` takes the place of its batch: the next call returns the next batch. What
-    leaves no next batch to go on with (an exception of ``items``, an interrupt, a timeout, a RankError) ends the
-    pipeline, and further calls raise InputError.
+    An exception of ``make`` or ``finish`` replaces its batch: the next call returns the next batch. After an exception
+    of ``items``, an interrupt, a timeout or a RankError no batches follow: the pipeline ends, and more calls raise
+    InputError.
 
-    It ends, and its threads with it, after the last batch, such an error, ``close()``, or when it is dropped (a
-    ``break`` in a loop drops it).
+    It ends, with its threads, after the last batch, such an error, ``close()``, or when it is dropped (by a ``break``
+    in a loop).
 
     Args:
         items: one item per batch.
         make: ``make(batch, item)`` makes the batch with the given index; or ``Groups``.
         num_workers: number of threads; 0 for none.
-        prefetch: batches ahead of the caller, per thread.
+        prefetch: prefetched batches per thread.
         epoch: named in errors.
-        replay: code for the user that makes the batch that failed again; named in errors.
-        batch_of: index of the batch that is made of the i-th item, ``i = 0, 1, ...``; ``None``: ``i`` itself.
-        timeout: seconds after which waiting for a batch is an error; ``None`` or 0: wait for ever.
+        replay: code for the user that repeats a failed batch; named in errors.
+        batch_of: index of the batch of the i-th item, ``i = 0, 1, ...``; ``None``: ``i`` itself.
+        timeout: seconds after which waiting for a batch is an error; ``None`` or 0: no limit.
         worker_init: called once in each thread with its index; only without ``pool``.
-        pool: threads to use, which are left running; without it the threads live as long as the pipeline.
-        finish: ``finish(batch, value)`` completes a batch in the caller's thread, when it is handed out (for what must
-            not run in other threads); ``None``: ``make`` leaves nothing to do.
-        snapshot: called after each item is taken; its result belongs to that batch and appears as ``snapshot`` when
-            the batch is handed out (the state of a sampler that runs ahead, for a restart).
-        before: called first when a batch is asked for; its time counts as the caller's own step.
-        stats: where waiting, the caller's own steps and the contents of batches handed out are recorded.
-        contents: what ``Stats.count`` adds of the batch of an item; ``None``: nothing.
-        closing: called when it is closed, in whatever way, before it waits for its threads: wakes those that wait for
-            something in ``make``. May be called several times, and by a finaliser.
+        pool: threads to use, which continue to run; without it the threads end with the pipeline.
+        finish: ``finish(batch, value)`` completes a batch in the caller's thread; ``None``: not needed.
+        snapshot: called after each item; its result becomes :attr:`snapshot` with that batch (the state of a sampler,
+            for a restart).
+        before: called first when a batch is requested; its time counts as the caller's step.
+        stats: records waiting, the caller's steps and the contents of received batches.
+        contents: returns the arguments of ``Stats.count`` for the batch of an item; ``None``: nothing is counted.
+        closing: called when the pipeline closes, before it waits for its threads: wakes those that wait in ``make``.
+            May be called repeatedly, and by a finaliser.
 
     Raises:
-        InputError: for numbers out of range, or arguments that need threads where there are none.
+        InputError: numbers out of range, or arguments that need threads without threads.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         self._before = before
         self._stats, self._contents = stats, contents
         self._step_start: float | None = None
-        self._tasks: deque[Task[Item, T]] = deque()  # with threads: taken; without: complete
+        self._tasks: deque[Task[Item, T]] = deque()  # with threads: queued; without: complete
         self._finish = finish
         self._flag = Flag()
         self._pid = os.getpid()
@@ -125,17 +124,17 @@ class Pipeline(Iterator[T], Generic[Item, T]):
 
     @property
     def snapshot(self) -> Any:
-        """What ``snapshot()`` gave with the item of the last batch, which may have failed; ``None``: none yet."""
+        """Result of ``snapshot()`` for the last batch, which may have failed; ``None``: none yet."""
         return self._snapshot
 
     @property
     def workers(self) -> WorkerThreads | None:
-        """The threads that make its batches; ``None`` where there are none."""
+        """The threads that make the batches; ``None``: the caller makes them."""
         return None if self._pool is None else self._pool.workers
 
     @property
     def closed(self) -> bool:
-        """Whether there are no further batches."""
+        """Whether there are no more batches."""
         return self._closed
 
     def __iter__(self) -> Pipeline[Item, T]:
@@ -160,7 +159,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             raise StopIteration
         try:
             task = self._next_task()
-            if self._flag.closed:  # from another thread meanwhile
+            if self._flag.closed:  # by another thread
                 task = None
             if task is not None and self._finish is not None:
                 task.finish(self._finish)
@@ -185,14 +184,14 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         return task.value  # type: ignore[return-value]
 
     def _stepped(self, start: float | None, end: float) -> None:
-        """The caller has made its last step."""
+        """Record the caller's last step."""
         if self._stats is not None and start is not None:
             self._stats.take_handed()
             self._stats.stepped(self._last_batch, start, end)
 
     @ranged("wait")
     def _next_task(self) -> Task[Item, T] | None:
-        """The finished task of the next batch, with its successor under way; ``None`` after the last."""
+        """Return the finished task of the next batch, after queueing its successor; ``None`` after the last."""
         if self._pool is None:
             return self._next_here()
         if self._pid != os.getpid():
@@ -214,7 +213,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         return task
 
     def _fill(self) -> None:
-        """Take items and queue them, group by group, until enough are under way."""
+        """Queue items, group by group, until enough are in progress."""
         while self._pool is not None and len(self._tasks) + self._groups.size <= max(self._ahead, self._groups.size):
             group = self._take_group()
             if group is None:
@@ -223,11 +222,11 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             self._pool.submit(group)
 
     def _next_here(self) -> Task[Item, T] | None:
-        """The same without threads: batches are completed when asked for, those of groups one batch before.
+        """Return the next task without threads: batches are completed on request, those of groups one batch in advance.
 
-        What is done with every batch, between two training steps, is done quickly.
+        Runs between two training steps, so it must be fast.
         """
-        if not self._in_groups:  # of which tiny batches would notice the cost
+        if not self._in_groups:  # the cost of groups matters for tiny batches
             task = self._take(0)
             if task is not None:
                 if task.error is None:
@@ -247,13 +246,13 @@ class Pipeline(Iterator[T], Generic[Item, T]):
                 self._begun.popleft()
             if (error := self._tasks[-1].error) is not None:
                 if not isinstance(error, Exception):
-                    raise error  # an interrupt does not wait for its turn
+                    raise error  # an interrupt does not wait for its batch
                 del error  # its traceback refers to this frame
                 break
         return self._tasks.popleft() if self._tasks else None
 
     def _begin_here(self) -> bool:
-        """Begin the next group; whether there is one."""
+        """Begin the next group; return whether there is one."""
         group = self._take_group()
         if group is None:
             return False
@@ -263,7 +262,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         return True
 
     def _take_group(self) -> Group[Item, T] | None:
-        """The tasks of the next items; ``None`` after the last item."""
+        """Return the tasks of the next items; ``None`` after the last item."""
         if self._stats is not None:
             self._stats.take_handed()
         tasks: list[Task[Item, T]] = []
@@ -274,9 +273,9 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         return Group(tasks, self._groups, self._flag) if tasks else None
 
     def _take(self, place: int) -> Task[Item, T] | None:
-        """The task of the next item; one that has failed if taking it failed; ``None`` after the last item.
+        """Return the task of the next item, which has failed if the item failed; ``None`` after the last item.
 
-        ``place`` is the number of tasks that are under way before it.
+        ``place`` is the number of tasks in progress before it.
         """
         if self._items is None:
             return None
@@ -297,23 +296,23 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         return Task(batch, item, snapshot, gate)
 
     def _restart(self) -> None:
-        """In a forked child: what the parent's threads had not finished is made again here."""
+        """Repeat the unfinished work of the parent's threads, in a forked child."""
         self._pid = os.getpid()
         for old in list(self._tasks):
             self._tasks.popleft()
             task = old
             if old.done.locked():
                 task = Task(old.batch, old.item, old.snapshot)
-                task.error = old.error  # of taking its item
+                task.error = old.error  # an error of its item
                 assert self._pool is not None
                 self._pool.submit(Group([task], self._groups, self._flag))
             self._tasks.append(task)
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the threads of this pipeline and drop the batches made ahead. Further calls do nothing.
+        """End the threads of this pipeline and drop prefetched batches. More calls do nothing.
 
         Args:
-            error: why; further requests for batches raise an error that names it.
+            error: the reason, named in errors of later requests.
         """
         if error is not None:
             self._ended_by = text_of(error)
@@ -326,7 +325,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         pool = self._pool
         if self._own_pool and pool is not None:
             pool.close()
-        # A thread that waited for a batch has been woken; one that makes a batch may take longer than a close may.
+        # Threads that waited for a batch are awake; a thread in `make` may need longer than a close may.
         if self.lock.acquire(timeout=WorkerThreads.close_seconds):
             try:
                 self._drop()
@@ -340,7 +339,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             self._begun.popleft().skip(None)
         pool, self._pool = self._pool, None
         if self._own_pool and pool is not None:
-            pool.close()  # a thread that took its turn before the lock was free may have started others
+            pool.close()  # another thread may have started new ones before the lock was free
 
     def __enter__(self) -> Pipeline[Item, T]:
         return self
@@ -352,12 +351,12 @@ class Pipeline(Iterator[T], Generic[Item, T]):
 
 
 def _one_by_one(make: Callable[[int, Item], T]) -> Callable[[Sequence[tuple[int, Item]]], list[Callable[[], T]]]:
-    """Nothing is begun before it is made."""
+    """Return a ``begin`` that leaves all work to the completion of each batch."""
     return lambda batches: [partial(make, batch, item) for batch, item in batches]
 
 
 def _as_seen_by_caller(task: Task[Item, T], epoch: int, replay: str) -> BaseException:
-    """The error of a task as it is raised: with a note, unless it is an interrupt or the fault of other ranks."""
+    """Return the error of a task with a note, unless it is an interrupt or the fault of other ranks."""
     error, task.error = task.error, None
     assert error is not None
     if not isinstance(error, Exception) or isinstance(error, RankError):

@@ -1,4 +1,4 @@
-"""Which items are in which batch: a pure function of (seed, epoch, batch)."""
+"""The plan of an epoch: the items of each batch, a pure function of (seed, epoch, batch)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _SWAP = 1 << 32  # counter of the draw that decides the last swap; rounds use 0,
 def permute(i: npt.ArrayLike, n: int, key: U64) -> npt.NDArray[np.int64]:
     """Look up positions of a keyed pseudorandom permutation of ``[0, n)``, without building it.
 
-    The permutation is a Feistel network on ``b = max(1, ceil(log2(n)))`` bits: the low ``b // 2`` bits ``L`` and the
-    others ``R`` take turns, ``L ^= F(R)`` in even rounds and ``R ^= F(L)`` in odd ones, with
-    ``F(x) = mix(draw(key, round) + x)`` cut to the bits it goes to. A result that is not below ``n`` is permuted again
-    until it is (cycle walking). Such a network gives only even permutations once it has more than three bits, so a last
-    keyed bit swaps the results 0 and 1.
+    The permutation is a Feistel network on ``b = max(1, ceil(log2(n)))`` bits. The low ``b // 2`` bits ``L`` and the
+    others ``R`` alternate: ``L ^= F(R)`` in even rounds and ``R ^= F(L)`` in odd ones, where ``F(x) = mix(draw(key,
+    round) + x)`` is cut to the bits of the result. Results of ``n`` or more are permuted again until they are smaller
+    (cycle walking). Such a network of more than three bits yields only even permutations, so a last keyed bit swaps the
+    results 0 and 1.
 
     Args:
         i: ``[k] int64`` positions in ``[0, n)``.
         n: number of elements, at most 2^40.
-        key: names the permutation; one, or ``[k] uint64``, one for each position.
+        key: key of the permutation; one, or ``[k] uint64``, one for each position.
 
     Returns:
         ``[k] int64``: the images of ``i``.
@@ -53,12 +53,12 @@ def permute(i: npt.ArrayLike, n: int, key: U64) -> npt.NDArray[np.int64]:
 
 
 def _num_rounds(bits: int) -> int:
-    """Rounds of the network: narrow halves mix little in each, and few elements make a small bias visible."""
+    """Return the rounds of the network: narrow halves mix little, and few elements show a small bias."""
     return 64 if bits <= 3 else 16 if bits <= 12 else 8
 
 
 def _feistel(x: npt.NDArray[np.uint64], bits: int, keys: npt.NDArray[np.uint64]) -> None:
-    """One pass of the network over ``x [k] uint64``, in place, with ``keys [rounds, k]``."""
+    """Run one pass of the network over ``x [k] uint64``, in place, with ``keys [rounds, k]``."""
     low = np.uint64(bits // 2)
     masks = ((np.uint64(1) << low) - np.uint64(1), (np.uint64(1) << np.uint64(bits - bits // 2)) - np.uint64(1))
     halves = (x & masks[0], x >> low)
@@ -74,7 +74,7 @@ def _feistel(x: npt.NDArray[np.uint64], bits: int, keys: npt.NDArray[np.uint64])
 
 
 def _mix_inplace(z: npt.NDArray[np.uint64], t: npt.NDArray[np.uint64]) -> None:
-    """``z = mix(z)`` without allocations: this runs once a round; array arithmetic wraps without warnings."""
+    """Compute ``z = mix(z)`` without allocations, once per round; array arithmetic wraps without warnings."""
     np.right_shift(z, np.uint64(30), out=t)
     z ^= t
     z *= np.uint64(0xBF58476D1CE4E5B9)
@@ -86,7 +86,7 @@ def _mix_inplace(z: npt.NDArray[np.uint64], t: npt.NDArray[np.uint64]) -> None:
 
 
 class Network(NamedTuple):
-    """What names the permutation of an epoch to compiled code."""
+    """Parameters of an epoch's permutation, for compiled code."""
 
     key: int
     """64 bits, as a signed integer."""
@@ -95,12 +95,12 @@ class Network(NamedTuple):
     high_bits: int
     rounds: int
     swap: int
-    """1 if the results 0 and 1 are to be swapped, else 0."""
+    """1 if the results 0 and 1 are swapped, otherwise 0."""
 
 
 @functools.lru_cache(64)
 def network(plan: BatchPlan, epoch: int) -> Network:
-    """The network that ``permute`` describes, for the items of an epoch."""
+    """Return the network of ``permute`` for the items of an epoch."""
     return _network(make_key(Use.SHUFFLE, plan.seed, epoch), plan.num_items)
 
 
@@ -112,12 +112,12 @@ def _network(key: np.uint64, n: int) -> Network:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Cuts the positions ``0 .. num_items - 1``, in their order or shuffled anew each epoch, into batches.
+    """Cuts the positions ``0 .. num_items - 1``, in order or shuffled in each epoch, into batches.
 
-    A pure function with random access: any batch of any epoch can be asked for, in any order, from any thread.
+    A pure function with random access: any batch of any epoch may be requested, in any order, from any thread.
 
     Raises:
-        InputError: for a ``batch_size`` that is not a positive integer or a negative ``num_items``.
+        InputError: a ``batch_size`` that is not a positive integer, or a ``num_items`` out of range.
     """
 
     num_items: int
@@ -127,16 +127,16 @@ class BatchPlan:
     """Items per batch; the last batch may have fewer."""
 
     shuffle: bool = False
-    """Permute the items, by a permutation that is a function of ``(seed, epoch)``."""
+    """Permute the items, as a function of ``(seed, epoch)``."""
 
     drop_last: bool = False
-    """Leave out a last batch that is not full."""
+    """Drop an incomplete last batch."""
 
     seed: int = 0
     """The user's seed, any integer."""
 
     parts: ItemParts | None = None
-    """The parts of the items, where batches have items of one part each."""
+    """The parts of the items, if each batch has items of one part."""
 
     def __post_init__(self) -> None:
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
@@ -151,25 +151,25 @@ class BatchPlan:
         return -(-self.num_items // self.batch_size)
 
     def indices(self, epoch: int, batch: int) -> npt.NDArray[np.int64]:
-        """Positions of the items of one batch.
+        """Return the positions of the items of one batch.
 
         Args:
             epoch: the epoch, from 0.
             batch: the index of the batch in its epoch, from 0.
 
         Returns:
-            ``[batch_size] int64`` positions in ``[0, num_items)``; fewer in a last batch that is not full.
+            ``[batch_size] int64`` positions in ``[0, num_items)``; fewer in an incomplete last batch.
 
         Raises:
-            InputError: for a batch that the plan does not have.
+            InputError: no such batch.
         """
         return self.many_indices(epoch, (batch,))[0]
 
     def many_indices(self, epoch: int, batches: Sequence[int]) -> list[npt.NDArray[np.int64]]:
-        """The same for several batches, looked up at once: as cheap for thousands of positions as for a few.
+        """Return :meth:`indices` of some batches, at once: as cheap for thousands of positions as for a few.
 
         Raises:
-            InputError: for a batch that the plan does not have.
+            InputError: no such batch.
         """
         if self.parts is not None:
             return self._by_part(self.parts, epoch, batches, _permute_compiled)
@@ -181,10 +181,10 @@ class BatchPlan:
         return np.split(shuffled, np.cumsum([len(p) for p in positions[:-1]]))
 
     def few_indices(self, epoch: int, batch: int) -> npt.NDArray[np.int64]:
-        """The same as :meth:`indices`, without compiled code: slower, but a GPU's loader need not import numba for it.
+        """Return :meth:`indices` without compiled code: slower, but a GPU's loader need not import numba.
 
         Raises:
-            InputError: for a batch that the plan does not have.
+            InputError: no such batch.
         """
         if self.parts is not None:
             return self._by_part(self.parts, epoch, (batch,), permute)[0]
@@ -196,7 +196,7 @@ class BatchPlan:
     def _by_part(
         self, parts: ItemParts, epoch: int, batches: Sequence[int], permutation: _Permutation
     ) -> list[npt.NDArray[np.int64]]:
-        """Look up positions of batches that have items of one part each; each part has a permutation of its own."""
+        """Return the positions of batches with items of one part each; each part has a separate permutation."""
         key = make_key(Use.SHUFFLE, self.seed, epoch)
         rotation = int(below(draw(fold(key, parts.num_parts), 0), parts.num_parts)) if self.shuffle else 0
         found = []
@@ -222,10 +222,10 @@ class BatchPlan:
             raise InputError(f"Expected a batch from 0 to {len(self) - 1}, got {batch}. An epoch has no more.")
 
     def in_order(self, batch: int) -> npt.NDArray[np.int64]:
-        """Positions of the items of one batch as if none were shuffled, and there were no parts.
+        """Return the positions of the items of one batch without shuffling and parts.
 
         Raises:
-            InputError: for a batch that the plan does not have.
+            InputError: no such batch.
         """
         self._check(batch)
         first = batch * self.batch_size
@@ -236,7 +236,7 @@ _Permutation: TypeAlias = Callable[[npt.NDArray[np.int64], int, np.uint64], npt.
 
 
 def _permute_compiled(positions: npt.NDArray[np.int64], n: int, key: np.uint64) -> npt.NDArray[np.int64]:
-    """Equal to ``permute``; the positions are overwritten."""
+    """Return :func:`permute` of ``positions``, which are overwritten."""
     _permute_in_place(positions, n, _network(key, n))
     return positions
 

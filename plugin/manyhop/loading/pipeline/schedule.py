@@ -1,4 +1,4 @@
-"""Which batches of an epoch a rank gets, also by the parts of their items: pure arithmetic, the same on every rank."""
+"""The schedule of ranks: which batches each rank gets, also by the parts of their items. Equal on all ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Piece(NamedTuple):
-    """Some items of a batch: a range of the (permuted) items of a part."""
+    """Items of a batch: a range of the (permuted) items of a part."""
 
     part: int
     begin: int
@@ -29,7 +29,7 @@ def check_num_parts(num_parts: int) -> int:
     """Return a number of parts.
 
     Raises:
-        InputError: no integer, or out of range.
+        InputError: not an integer, or out of range.
     """
     if integer("seed_parts", num_parts, 1) > MOST_PARTS:
         raise InputError(f"Expected seed_parts to be at most {MOST_PARTS}, got {num_parts}. Pass the number of ranks.")
@@ -37,7 +37,7 @@ def check_num_parts(num_parts: int) -> int:
 
 
 def parts_of(ids: npt.ArrayLike, num_nodes: int, num_parts: int) -> Ints:
-    """Return the part of nodes: part ``p`` has the nodes from ``num_nodes * p // num_parts`` on, as slices of rows do.
+    """Return the part of nodes. Part ``p`` begins at node ``num_nodes * p // num_parts``, like slices of rows.
 
     Args:
         ids: ``[n]`` integers in ``[0, num_nodes)``; others belong to the first or the last part.
@@ -54,9 +54,9 @@ def parts_of(ids: npt.ArrayLike, num_nodes: int, num_parts: int) -> Ints:
 class ItemParts:
     """Cuts items into batches by part. Immutable.
 
-    Every part gives as many full batches as it has items for. They come in rounds of as many batches as there are
-    parts: one of each part that has one left, and in place of the others the batches that large parts have in surplus.
-    What is left over of all parts is joined, part by part, into the last batches of the epoch.
+    Each part yields as many full batches as it has items for, in rounds of ``num_parts`` batches. A round has a batch
+    of each part that has one left; surplus batches of large parts replace those of the others. The remaining items of
+    all parts are joined, part by part, in the last batches of the epoch.
 
     Args:
         part: ``[num_items] int64``: the part of each item.
@@ -74,16 +74,16 @@ class ItemParts:
         self._left: list[int] = (np.asarray(self.sizes) - full * batch_size).tolist()
 
     def homes(self, first: int, end: int) -> list[int]:
-        """Return the part of each of some batches; -1: of several parts."""
+        """Return the part of each of some batches; -1: multiple parts."""
         homes: list[int] = self._home[first:end].tolist()
         return homes + [-1] * (end - first - len(homes))
 
     def pieces(self, batch: int, rotation: int) -> list[Piece]:
-        """Return what a batch consists of.
+        """Return the pieces of a batch.
 
         Args:
             batch: its number in the epoch.
-            rotation: the part whose left-over items come first.
+            rotation: the part whose remaining items are first.
         """
         if batch < len(self._home):
             begin = int(self._number[batch]) * self.batch_size
@@ -100,14 +100,14 @@ class ItemParts:
         return found
 
     def items(self, part: int, places: Ints) -> Ints:
-        """Return the items at some places of a part, ``[n] int64``."""
+        """Return the items at some positions of a part, ``[n] int64``."""
         return self._order[self._begins[part] + places]
 
 
 def assign_ranks(homes: Sequence[int], num_parts: int) -> list[int]:
-    """Assign the batches of a round to ranks, as many ranks as batches: to one whose slice the part overlaps, if free.
+    """Assign the batches of a round to ranks, if possible to one whose slice overlaps the part of the batch.
 
-    Rank ``r`` of ``W`` has the slice from ``r / W`` to ``(r + 1) / W`` of all rows, part ``p`` of ``P`` that from
+    Rank ``r`` of ``W`` has the slice from ``r / W`` to ``(r + 1) / W`` of all rows, part ``p`` of ``P`` the slice from
     ``p / P`` to ``(p + 1) / P``.
 
     Args:
@@ -150,11 +150,11 @@ def _in_rounds(counts: Ints) -> tuple[Ints, Ints]:
 
 
 def _spread(num_parts: int) -> Ints:
-    """Return the place of each part in a round: parts that follow each other are far apart.
+    """Return the position of each part in a round: consecutive parts are far apart.
 
-    The digits of a part in the mixed radix of the prime factors of ``num_parts``, the smallest factor first, are those
-    of its place from the last to the first. Where ranks are fewer than parts, a round has parts of all of their slices
-    if the number of ranks is a product of the smallest factors: any power of two, if ``num_parts`` is one.
+    The digits of a part in the mixed radix of the prime factors of ``num_parts``, the smallest factor first, are the
+    reversed digits of its position. With fewer ranks than parts, a round has parts of all slices if the number of ranks
+    is a product of the smallest factors: any power of two, if ``num_parts`` is one.
     """
     place, part, weight, rest = np.zeros(num_parts, dtype=np.int64), np.arange(num_parts), 1, num_parts
     factor = 2
@@ -169,10 +169,10 @@ def _spread(num_parts: int) -> Ints:
 
 
 Uneven: TypeAlias = Literal["pad", "drop", "error"]
-"""What happens where ranks cannot share the batches evenly: batches are repeated, left out, or an error is raised."""
+"""Policy if ranks cannot share the batches evenly: repeat batches, drop batches, or raise an error."""
 
 UnevenRule: TypeAlias = Uneven | Literal["keep"]
-"""The same, or, as GraphBolt does: only the first ranks have a batch in the last round."""
+"""The same, or GraphBolt's policy: only the first ranks have a batch in the last round."""
 
 
 @dataclass(slots=True)
@@ -180,29 +180,29 @@ class RankBatch:
     """One batch of one rank, in one iteration."""
 
     round: int
-    """Counts the batches of this rank, from 0: in each round every rank gets one."""
+    """Number of this batch on its rank, from 0: in each round every rank gets one."""
 
     batch: int
     """Global index of the batch in its epoch, from 0."""
 
     is_padding: bool = False
-    """Whether the batch is a repetition, which another rank, or an earlier round, has as its own."""
+    """Whether the batch repeats one of another rank or an earlier round."""
 
     contents: dict[str, int] = field(default_factory=dict, compare=False)
-    """Seeds, nodes, edges and bytes in it, as ``Stats.count`` takes them: once it is handed out."""
+    """Seeds, nodes, edges and bytes, as arguments of ``Stats.count``, complete when the batch is returned."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankSchedule:
-    """Deals the global batches ``first .. num_batches - 1`` of an epoch out to ranks, round by round.
+    """Distributes the global batches ``first .. num_batches - 1`` of an epoch over ranks, round by round.
 
-    Rank ``r`` of ``W`` gets batches ``first + r``, ``first + r + W``, and so on; all ranks get the same number. Where
-    the last round is not full, ``"pad"`` fills it with batches of the epoch from batch 0 on, ``"drop"`` leaves it out,
-    and with ``"keep"`` only the first ranks have one. With ``parts``, the ranks get the same batches in each round, but
-    a full round is dealt out by the parts of its batches: to ranks to which they are local, as far as possible.
+    Rank ``r`` of ``W`` gets batches ``first + r``, ``first + r + W``, and so on; all ranks get the same number. An
+    incomplete last round is filled with batches from the beginning of the epoch (``"pad"``), dropped (``"drop"``), or
+    left to the first ranks (``"keep"``). With ``parts``, rounds have the same batches, but in a full round, ranks get
+    batches that are local to them, if possible.
 
     Raises:
-        InputError: for numbers out of range, another ``uneven``, or ``"error"`` where the last round is not full.
+        InputError: numbers out of range, an unknown ``uneven``, or ``"error"`` with an incomplete last round.
     """
 
     num_batches: int
@@ -212,16 +212,16 @@ class RankSchedule:
     """Number of ranks."""
 
     rank: int = 0
-    """The rank whose batches these are."""
+    """The rank of the schedule."""
 
     first: int = 0
-    """Global batches that were dealt out before (above 0 after a restart in mid-epoch)."""
+    """Global batches that are already done (above 0 after a restart within an epoch)."""
 
     uneven: UnevenRule = "pad"
-    """What happens where the last round is not full."""
+    """Policy for an incomplete last round."""
 
     parts: ItemParts | None = None
-    """The parts of the items, where batches have items of one part each."""
+    """The parts of the items, if each batch has items of one part."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -242,18 +242,18 @@ class RankSchedule:
             )
 
     def __len__(self) -> int:
-        """Number of rounds: how many batches each rank gets."""
+        """Return the number of rounds: batches per rank."""
         left = self.num_batches - self.first
         if self.uneven == "keep":
             return max(0, -(-(left - self.rank) // self.world_size))
         return left // self.world_size if self.uneven == "drop" else -(-left // self.world_size)
 
     def __iter__(self) -> Iterator[RankBatch]:
-        """The batches of this rank, in order."""
+        """Return an iterator over the batches of this rank, in order."""
         return map(self.of_round, range(len(self)))
 
     def of_round(self, round: int) -> RankBatch:
-        """The batch of this rank in one round."""
+        """Return the batch of this rank in one round."""
         begin = self.first + round * self.world_size
         seat = self.rank
         if self.parts is not None and begin + self.world_size <= self.num_batches:
@@ -263,5 +263,5 @@ class RankSchedule:
         return RankBatch(round, place % self.num_batches, place >= self.num_batches)
 
     def after(self, rounds: int) -> int:
-        """Global batches of the epoch that are done after some rounds, those before ``first`` included."""
+        """Return the number of global batches that are done after some rounds, those before ``first`` included."""
         return min(self.first + rounds * self.world_size, self.num_batches)

@@ -1,4 +1,4 @@
-"""Where the time of an epoch goes, and what to do about it."""
+"""Times of an epoch's stages, and advice."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def advise(
     cores: int,
     on_gpu: bool = False,
 ) -> str:
-    """One line about what limits the speed.
+    """Return one line about what limits the speed.
 
     Args:
-        batches: batches handed out.
-        making: stage of making batches -> its seconds, summed over threads.
+        batches: number of batches received.
+        making: seconds of each stage of making batches, summed over threads.
         waited: seconds the user waited, without the first batch.
         step: seconds of the user's own steps.
         num_workers: sampling threads of the loader.
         cores: cores that the process may use.
-        on_gpu: sampling and gathering are done by a GPU.
+        on_gpu: whether a GPU samples and gathers.
     """
     if batches < 2:
         return "too few batches to judge"
@@ -45,7 +45,7 @@ def advise(
         return "your step is the bottleneck: the loader hides behind it"
     worst = max(making, key=making.__getitem__)
     made = sum(making.values())
-    # Threads that keep up with the step: as many as batches are made in the time of one step, and one in ten to spare.
+    # Threads that keep up with the step: the number of batches made during one step, and 10 % more.
     wanted = min(cores, math.ceil(1.1 * made / step) if step > 0 else cores)
     share = f"{worst} is the bottleneck ({making[worst] / made:.0%} of making a batch)" if made else ""
     if not share:
@@ -68,29 +68,28 @@ def advise(
 
 Stage = Literal["sample", "gather", "assemble", "wait", "step"]
 ON_GPU = "GPU of "
-"""Before the name of a thread: what a GPU does for it."""
+"""Precedes the name of a thread, for the GPU's work."""
 
 STAGES: tuple[Stage, ...] = ("sample", "gather", "assemble")
 """The stages of making a batch, in order."""
 
 Handed: TypeAlias = tuple[int, float | None, int, float, float, Mapping[str, int]]
-"""A batch that was handed out: the one before, when work on that began, the batch, when it was asked for and given, and
-what it contains."""
+"""A received batch: previous batch, start of the step on that, batch, times of request and receipt, contents."""
 
 _KEPT_BATCHES = 64
 
 
 class Interval(NamedTuple):
-    """One stage of one batch, as it happened."""
+    """The time of one stage of one batch."""
 
     batch: int
     """Index of the batch in its epoch."""
 
     stage: Stage
-    """What was done: ``wait`` and ``step`` are the user's, the others belong to making the batch."""
+    """The stage: ``wait`` and ``step`` are the user's, the others are stages of making the batch."""
 
     thread: str
-    """Name of the thread that did it; ``user`` for ``wait`` and ``step``."""
+    """Name of the thread; ``user`` for ``wait`` and ``step``."""
 
     start: float
     """Seconds on the clock of ``time.perf_counter``."""
@@ -101,10 +100,10 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class StatsReport:
-    """Figures of a loader since it was made, or since an earlier report. ``print`` shows them as a table."""
+    """Statistics of a loader since its creation, or since an earlier report. ``print`` shows them as a table."""
 
     batches: int
-    """Batches handed to the user."""
+    """Batches that the user has received."""
 
     seeds: int
     """Seeds of these batches."""
@@ -122,11 +121,11 @@ class StatsReport:
     """Bytes of feature rows received from other ranks for these batches."""
 
     cache_hit_rate: float
-    """Of the rows that batches needed from other nodes, and for a GPU from other GPUs and from the host, the part that
-    was in the cache; 0 if none was needed. Caches of GPUs and of files also count batches made ahead and dropped."""
+    """Share of the rows found in a cache, among the rows from other nodes and, for a GPU, from other GPUs and the host;
+    0 if there were none. Caches of GPUs and of files also count prefetched batches that were dropped."""
 
     pad_fit_rate: float | None
-    """Of the batches that were padded to fixed sizes, the part that fit into the first ones; ``None``: none was."""
+    """Share of the padded batches that fit into the first sizes; ``None``: no batch was padded."""
 
     seeds_per_s: float
     """Seeds per second of the user's time (waiting and steps)."""
@@ -144,8 +143,8 @@ class StatsReport:
     """Seconds in building the user's batch objects and in transforms, summed over threads, on the host."""
 
     compile_s: float
-    """Seconds in which these stages waited for kernels to be compiled, or loaded, summed over threads; they are in none
-    of them."""
+    """Seconds in which these stages waited for kernels to be compiled or loaded, summed over threads, not included in
+    the stages."""
 
     waited_s: float
     """Seconds the user waited for batches; on a GPU also those for which the user's stream waited."""
@@ -154,28 +153,28 @@ class StatsReport:
     """The part of ``waited_s`` before the very first batch: compiling, starting threads."""
 
     step_s: float
-    """Seconds of the user's own steps between batches; on a GPU, the host waits for earlier steps in them."""
+    """Seconds of the user's own steps between batches; on a GPU, they include waiting for earlier steps."""
 
     num_workers: int
     """Sampling threads of the loader."""
 
     advice: str
-    """What limits the speed, and what to do about it."""
+    """Advice about what limits the speed."""
 
     placement: str = ""
-    """Where a GPU reads topology and features, and why, in a line; ``loader.placement`` has more. And how much of the
-    rows in files is kept in memory."""
+    """Placement of topology and features on a GPU, in a line, and the share of rows in files that memory caches.
+    ``loader.placement`` has details."""
 
     totals: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
-    """Sums since the loader was made, which a later report subtracts."""
+    """Sums since the loader's creation, which a later report subtracts."""
 
     source: object = field(default=None, repr=False, compare=False)
-    """The same in all reports of a loader, and in no others."""
+    """Equal in all reports of a loader, and different for other loaders."""
 
     def metrics(self, prefix: str = "manyhop/") -> dict[str, float]:
-        """Return all figures by name, for a logger: ``{"manyhop/seeds_per_s": 81920.0, ...}``.
+        """Return all numbers by name, for a logger: ``{"manyhop/seeds_per_s": 81920.0, ...}``.
 
-        The names are those of the attributes above. Texts are left out, and ``pad_fit_rate`` if nothing was padded.
+        The names are those of the attributes above. Texts are omitted, and ``pad_fit_rate`` if no batch was padded.
         """
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {prefix + name: float(value) for name, value in values.items() if isinstance(value, int | float)}
@@ -209,13 +208,13 @@ class StatsReport:
 
 
 class Stats:
-    """Collects the figures of a loader; safe to use from several threads, a few microseconds per batch.
+    """Collects the statistics of a loader, in a few microseconds per batch. Thread-safe.
 
-    A copy or a pickle begins empty.
+    A copy or a pickle is empty.
 
     Args:
         num_workers: sampling threads of the loader, for the advice.
-        on_gpu: batches are made by a GPU, for the advice.
+        on_gpu: whether a GPU makes the batches, for the advice.
     """
 
     def __init__(self, num_workers: int = 0, *, on_gpu: bool = False) -> None:
@@ -224,14 +223,12 @@ class Stats:
         self._lock = Lock()
         self._handed: deque[Handed] = deque()
         self.handed: Callable[[Handed], None] = self._handed.append
+        """Records a received batch; costs next to nothing until :meth:`take_handed`."""
         self._before_epoch: StatsReport | None = None
-        """``handed((last, step_start, batch, start, end, contents))``: the user, who has worked on batch ``last`` from
-        ``step_start`` (``None``: on none), waited for another one from ``start`` to ``end``. Costs next to nothing
-        until somebody looks."""
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything recorded so far."""
+        """Drop all records."""
         self._source = object()
         self._handed.clear()
         with self._lock:
@@ -245,15 +242,15 @@ class Stats:
             )
 
     def stage(self, batch: int, name: Stage) -> StageTimer:
-        """Time the body of a ``with`` statement as one stage of making a batch (also if it raises)."""
+        """Return a context that is timed as one stage of making a batch, even if it raises an error."""
         return StageTimer(self, batch, name)
 
     def record(
         self, batch: int, name: Stage, start: float, end: float, thread: str | None = None, times: int = 1
     ) -> None:
-        """Add an interval, in seconds of ``time.perf_counter``, that a thread (the caller) spent in a stage.
+        """Add an interval, in seconds of ``time.perf_counter``, that a thread (default: this one) spent in a stage.
 
-        It is one of several ``times`` that were like it.
+        It represents ``times`` intervals of the same length.
         """
         if name not in self._seconds:
             raise InputError(f"Expected a stage out of {tuple(self._seconds)}, got {name!r}. Use one of them.")
@@ -262,7 +259,7 @@ class Stats:
         self._add((batch, name, thread, start, end), times, compiled)
 
     def stalled(self, seconds: float) -> None:
-        """The user's stream waited for batches while its host went on: a part of the step was waiting."""
+        """Record that the user's stream waited for batches while its host continued: a part of the step was waiting."""
         if seconds <= 0:
             return
         self.take_handed()
@@ -284,8 +281,8 @@ class Stats:
         padded: int = 0,
         fit: int = 0,
     ) -> None:
-        """Add what one batch contains: of it, bytes from other ranks, rows that are elsewhere, those in the cache; and
-        whether it was padded, and fit into the first sizes."""
+        """Add the contents of a batch: numbers of seeds, edges and nodes, bytes gathered and received from other ranks,
+        rows of other memory and those in caches, and whether the batch was padded and fit into the first sizes."""
         with self._lock:
             self._seeds += seeds
             self._edges += edges
@@ -298,14 +295,14 @@ class Stats:
             self._fit += fit
 
     def waited(self, batch: int, start: float, end: float) -> None:
-        """The user waited for a batch, and has it now."""
+        """Record that the user waited for a batch."""
         if self._batches == 0:
             self._first_wait = end - start
         self._batches += 1
         self._add((batch, "wait", "user", start, end))
 
     def take_handed(self) -> None:
-        """Add what :attr:`handed` has collected."""
+        """Add the batches that :attr:`handed` has collected."""
         with contextlib.suppress(IndexError):  # until there are no more
             while True:
                 last, step_start, batch, start, end, contents = self._handed.popleft()
@@ -316,7 +313,7 @@ class Stats:
                     self.count(**contents)
 
     def stepped(self, batch: int, start: float, end: float) -> None:
-        """Note that the user requests the next batch, after a step."""
+        """Record the user's step on a batch, which ends with the next request."""
         self._add((batch, "step", "user", start, end))
 
     def _add(
@@ -332,20 +329,20 @@ class Stats:
             self._intervals.append(interval)
 
     def intervals(self) -> list[Interval]:
-        """The intervals of the last batches (about 64), oldest first."""
+        """Return the intervals of the latest batches (about 64), oldest first."""
         self.take_handed()
         with self._lock:
             return [Interval(*interval) for interval in self._intervals]
 
     def begin_epoch(self) -> None:
-        """An epoch begins now, for later reports since then."""
+        """Record the beginning of an epoch, for reports since then."""
         self._before_epoch = self.report()
 
     def report(self, since: StatsReport | Literal["epoch"] | None = None) -> StatsReport:
-        """Return the figures so far, or those since an earlier report or since the last epoch began.
+        """Return the statistics so far, since an earlier report, or since the last epoch began.
 
         Raises:
-            InputError: ``since`` is something else, or of another loader.
+            InputError: ``since`` is neither, or a report of a different loader.
         """
         if isinstance(since, str):
             if since != "epoch":
@@ -413,7 +410,7 @@ class Stats:
 
 
 class StageTimer:
-    """Adds the time between entering and leaving to the statistics. (A generator would cost three times as much.)"""
+    """Records the time between entering and leaving. (A generator would cost three times as much.)"""
 
     __slots__ = ("_batch", "_name", "_start", "_stats")
 
@@ -428,7 +425,7 @@ class StageTimer:
 
 
 def _si(x: float) -> str:
-    """A number with three digits and a unit prefix: ``12.3 M``."""
+    """Return a number with three digits and a unit prefix: ``12.3 M``."""
     for limit, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if x >= limit:
             return f"{x / limit:.3g} {prefix}"

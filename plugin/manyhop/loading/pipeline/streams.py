@@ -1,4 +1,4 @@
-"""Batches made on a GPU: a stream per thread, the hand-over to the caller's stream, times of what the GPU does."""
+"""Streams of batches made on a GPU: one per thread, handed over to the caller's stream, with the times of stages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STRIDED = torch.strided
 
 
 class OnStream(NamedTuple, Generic[T]):
-    """A batch whose work is enqueued on a stream of ours."""
+    """A batch whose work is enqueued on a thread's stream."""
 
     value: T
     ready: Event
@@ -36,24 +36,24 @@ class OnStream(NamedTuple, Generic[T]):
     """Whether a stall for it is measured."""
 
     together: list[Tensor] | None = None
-    """Of batches that are ready at the same time, all with this list: their tensors that are the loader's, one of each
-    memory. Empty as soon as they are recorded on a stream of the caller."""
+    """The loader's tensors of batches that are ready at the same time, one per storage, in a list shared by these
+    batches. Empty after they were recorded on a stream of the caller."""
 
     source: Any = None
-    """Checks whether the batch is still current; ``None``: it is."""
+    """Versions of its rows, and the group that can assemble it again; ``None``: it is always current."""
 
 
 class Streams:
     """The streams of one loader.
 
-    The stream of a thread has priority over the training step, whose kernels would otherwise hold up the next batch,
-    which is small work. Times of stages are those of the GPU, between events.
+    The stream of a thread has priority over the training step, whose kernels would otherwise delay the small work of
+    the next batch. Times of stages are measured on the GPU, between events.
 
     Args:
         device: the GPU.
-        stats: where the times go.
-        backlog: batches that the caller's stream may not have worked off when another one is handed out; the caller
-            waits for older ones, since a host far ahead would hold the memory of all of them.
+        stats: statistics that record the times.
+        backlog: largest number of batches in progress on the caller's stream when another one is returned. The caller
+            waits for older ones, since they hold memory.
     """
 
     def __init__(self, device: torch.device, stats: Stats, *, backlog: int) -> None:
@@ -62,7 +62,7 @@ class Streams:
         self._streams: list[tuple[weakref.ref[threading.Thread], Stream]] = []
         self._mine = threading.local()
         self._handed: deque[tuple[Event, bool, int]] = deque()  # with the number of batches that an event stands for
-        self._on_the_way = self._unmarked = 0  # batches of these events, and those handed out since the last one
+        self._on_the_way = self._unmarked = 0  # batches of these events, and batches since the last event
         self._spare: list[Event] = []  # to be recorded again: new ones cost more
         self._waited: tuple[Event | None, Stream | None] = None, None
         self._recorded: tuple[Event | None, Stream | None] = None, None
@@ -74,7 +74,7 @@ class Streams:
         self._clock = _Clock(self._since, perf_counter())
 
     def begin(self) -> None:
-        """Begin an iteration: batches come after the work on the caller's stream so far, such as moved features."""
+        """Begin an iteration: batches follow the work on the caller's stream so far, such as moved features."""
         since = Event()  # type: ignore[no-untyped-call]  # of torch
         since.record(torch.cuda.current_stream(self.device))
         self._since = since
@@ -84,7 +84,7 @@ class Streams:
         torch.cuda.synchronize(self.device)
 
     def on_stream(self) -> _OnStream:
-        """A context manager: in the body, this thread works on its own stream."""
+        """Return a context manager: in its body, this thread works on its own stream."""
         mine = self._mine
         context: _OnStream | None = getattr(mine, "context", None)
         if context is None:
@@ -96,7 +96,7 @@ class Streams:
         return context
 
     def _stream(self) -> Stream:
-        """A stream for this thread; memory that torch keeps for the stream of a thread that has ended is used again."""
+        """Return a stream for this thread, if possible one of a thread that has ended, whose memory torch holds."""
         me = weakref.ref(threading.current_thread())
         with self._lock:
             for i, (thread, stream) in enumerate(self._streams):
@@ -111,21 +111,21 @@ class Streams:
     # From thread to caller
 
     def hand_over(self, value: T, *, timed: bool = False) -> OnStream[T]:
-        """Within ``here``: the batch is complete once the stream gets here. ``timed``: stalls for it are measured."""
+        """Wrap a batch that is complete when this thread's stream arrives here; ``timed``: measure stalls for it."""
         return OnStream(value, self.mark(timed), timed)
 
     def is_complete(self, made: OnStream[T]) -> bool:
-        """Whether the GPU has done all work of a batch."""
+        """Return whether the GPU has done all work of a batch."""
         return bool(made.ready.query())  # type: ignore[no-untyped-call]  # of torch
 
     def lend(self, value: T) -> OnStream[T]:
-        """Wrap what the caller's stream makes, for a thread that goes on with it."""
+        """Wrap a value of the caller's stream, for a thread that continues with it."""
         ready = Event()  # type: ignore[no-untyped-call]  # of torch
         ready.record(self._current())
         return OnStream(value, ready)
 
     def adopt(self, made: OnStream[T]) -> T:
-        """Within ``here``: this thread goes on with what another one has made."""
+        """Continue with a value of another thread, on this thread's stream."""
         stream: Stream = self._mine.context.stream
         stream.wait_event(made.ready)
         for tensor in tensors_in(made.value):
@@ -133,12 +133,13 @@ class Streams:
         return made.value
 
     def receive(self, made: OnStream[T], tensors_of: Callable[[T], Iterable[Tensor]], times: int = 1) -> T:
-        """In the caller: its stream waits for the batch, whose memory is not used again before that stream is done.
+        """Return a batch in the caller's thread: its stream waits for the batch, whose memory is reused only after that
+        stream is done.
 
         Args:
             made: the batch.
-            tensors_of: gives all tensors of a batch that are the loader's.
-            times: how many batches a measured stall stands for.
+            tensors_of: returns the loader's tensors in a batch.
+            times: number of batches that a measured stall represents.
         """
         stream = self._current()
         ready, waits = self._waited
@@ -167,19 +168,19 @@ class Streams:
                 _record(tensor, stream)
             made.together.clear()  # the batches alone keep their memory
             self._recorded = made.ready, stream
-        else:  # where another stream is recorded, each by itself
+        else:  # for a second stream, each batch separately
             for tensor in tensors_of(made.value):
                 _record(tensor, stream)
 
     def _event(self, *, timed: bool) -> Event:
-        """An event to be recorded: one that was, and is not needed any more, if there is one."""
+        """Return an event to be recorded, an unused one if possible."""
         if not timed:
             with contextlib.suppress(IndexError):  # another thread was faster
                 return self._spare.pop()
         return Event(enable_timing=timed)  # type: ignore[no-untyped-call]
 
     def _current(self) -> Stream:
-        """The current stream. ``torch.cuda.current_stream`` takes ten times as long."""
+        """Return the current stream. ``torch.cuda.current_stream`` needs ten times as long."""
         number, _, _ = key = torch._C._cuda_getCurrentStream(self.device.index)
         stream = self._known.get(number)
         if stream is None:
@@ -188,7 +189,7 @@ class Streams:
         return stream
 
     def settle(self) -> None:
-        """In the caller: wait until its stream has few batches left to work off."""
+        """Wait, in the caller's thread, until its stream has few batches in progress."""
         while self._on_the_way > self._backlog:
             event, timed, batches = self._handed.popleft()
             self._on_the_way -= batches
@@ -201,21 +202,21 @@ class Streams:
     # Times
 
     def mark(self, timed: bool = True) -> Event:
-        """Within ``here``: an event now; without its time it costs less."""
+        """Record an event on this thread's stream; without its time it costs less."""
         event = Event(enable_timing=timed)  # type: ignore[no-untyped-call]
         event.record(self._mine.context.stream)
         return event
 
     def took(self, times: int, stage: Stage, batch: int, start: Event, end: Event) -> None:
-        """Note a stage of a batch that is enqueued between two events; it stands for as many ``times``."""
+        """Record a stage of a batch that is enqueued between two events; it represents ``times`` batches."""
         self._intervals.append(_Interval(times, stage, batch, ON_GPU + threading.current_thread().name, start, end))
 
     def forget_times(self) -> None:
-        """What was done so far is of no interest."""
+        """Drop the times so far."""
         self._intervals.clear()
 
     def take_times(self) -> None:
-        """Put all times into the statistics; waits for the GPU."""
+        """Add all times to the statistics; waits for the GPU."""
         self._take_times(wait=True)
 
     def _take_times(self, wait: bool) -> None:
@@ -239,7 +240,7 @@ class Streams:
 
 
 class _OnStream:
-    """A context manager that makes a stream the current one. (torch's takes twenty times as long.)"""
+    """A context manager that makes a stream the current one. (torch's needs twenty times as long.)"""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -259,9 +260,8 @@ class _OnStream:
 
 
 class _Interval(NamedTuple):
-    """Work of the GPU between two events, which stands for that of several batches, or of a batch several times. Of no
-    stage: the caller's stream waited from the first to the second, if the second came later.
-    """
+    """Work of the GPU between two events, which represents ``times`` batches. Without a stage: the caller's stream
+    waited from the first to the second event, if the second is later."""
 
     times: int
     stage: Stage | None
@@ -272,20 +272,20 @@ class _Interval(NamedTuple):
 
 
 class _Clock:
-    """Events -> seconds of ``time.perf_counter``, from one to the next: only small differences are exact."""
+    """Converts events to seconds of ``time.perf_counter``, one after another: only small differences are exact."""
 
     def __init__(self, event: Event, seconds: float) -> None:
         self._event, self._seconds = event, seconds
 
     def __call__(self, event: Event) -> float:
-        """When the event, which is over, happened."""
+        """Return the time of an event in the past."""
         self._seconds += self._event.elapsed_time(event) * 1e-3
         self._event = event
         return self._seconds
 
 
 def tensors_in(value: Any, known: Collection[int] = ()) -> Iterator[Tensor]:
-    """All tensors in nested containers and in attributes of objects; nothing of objects whose ``id`` is known."""
+    """Yield all tensors in nested containers and in attributes of objects, except in objects whose ``id`` is known."""
     stack, seen = [value], set(known)
     while stack:
         value = stack.pop()
@@ -309,7 +309,7 @@ def tensors_in(value: Any, known: Collection[int] = ()) -> Iterator[Tensor]:
 
 
 def _record(tensor: Tensor, stream: Stream) -> None:
-    """Let the memory of a tensor be used again only when ``stream`` has passed this point at the time it is freed."""
+    """Reuse the memory of a tensor only after ``stream`` has passed the point at which it was freed."""
     if not tensor.is_cuda:
         return
     if tensor.layout is _STRIDED:

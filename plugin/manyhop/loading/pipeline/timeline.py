@@ -1,4 +1,4 @@
-"""Timelines of the last batches: as a picture, or as traces for Chrome and Perfetto that can be merged."""
+"""Timelines of the latest batches: as a picture, or as traces for Chrome and Perfetto that can be merged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def save_trace(intervals: Sequence[Interval], lanes: Sequence[str], path: FilePa
     """
     begin, pid = min(i.start for i in intervals), world.current_rank()
     start = time.time_ns() - time.perf_counter_ns() + round(begin * 1e9)
-    number = {name: tid for tid, name in enumerate(lanes, 1)}  # Perfetto takes thread 0 for the idle one
+    number = {name: tid for tid, name in enumerate(lanes, 1)}  # Perfetto reserves thread 0
     events = [_name("process", pid, 1, f"rank {pid} on {socket.gethostname()}")]
     events += [_name("thread", pid, tid, name) for name, tid in number.items()]
     events += [
@@ -54,16 +54,16 @@ def save_trace(intervals: Sequence[Interval], lanes: Sequence[str], path: FilePa
 
 
 def merge_traces(paths: Sequence[FilePath], out: FilePath) -> None:
-    """Put timelines of several ranks, or loaders, into one file, on the wall clock.
+    """Merge timelines of ranks, or loaders, into one file, on the wall clock.
 
-    Ranks of a node share that clock; clocks of nodes differ by what their synchronisation (NTP, PTP) leaves.
+    Ranks of a node share that clock. Clocks of different nodes are as exact as their synchronisation (NTP, PTP).
 
     Args:
         paths: files of :func:`save_trace`, or of this function.
         out: the file to write.
 
     Raises:
-        InputError: a file is no timeline, or the file to write is one of them.
+        InputError: a file is not a timeline, or the file to write is one of them.
     """
     if Path(out).exists() and any(Path(path).exists() and Path(path).samefile(out) for path in paths):
         raise InputError(
@@ -74,7 +74,7 @@ def merge_traces(paths: Sequence[FilePath], out: FilePath) -> None:
         raise InputError("Expected the timeline of at least one rank, got none. Name the files.")
     start = min(trace["otherData"][_START] for trace in traces)
     events: list[dict[str, Any]] = []
-    lanes: dict[int, int] = {}  # last one of each rank: those of its further loaders come below
+    lanes: dict[int, int] = {}  # last one of each rank: its other loaders are below
     for trace, path in zip(traces, paths, strict=True):
         later = (trace["otherData"][_START] - start) / 1e3
         first = dict(lanes)
@@ -126,21 +126,21 @@ _COLORS: dict[Stage, str] = {
     "wait": "#e53e3e",
     "step": "#a0aec0",
 }
-_IN_PNG = 16  # batches: more would be hair-thin, and nobody can zoom in
+_IN_PNG = 16  # batches: more would be too thin to read
 _WIDTH, _LEFT, _LANE, _TOP = 1800, 110, 34, 64
 
 
 def save_timeline(stats: Stats, path: str | PathLike[str]) -> None:
-    """Draw the stages of the last batches (of the last 16 as ``.png``), one lane per thread and one for the user.
+    """Draw the stages of the latest batches (of the last 16 as ``.png``), one lane per thread and one for the user.
 
     Args:
         stats: the statistics of a loader.
         path: ``.svg``, ``.png`` (needs matplotlib) or ``.json`` (for chrome://tracing or ui.perfetto.dev; ``manyhop
-            timeline`` merges those of several ranks).
+            timeline`` merges files of ranks).
 
     Raises:
-        InputError: for another suffix, or before the first batch.
-        MissingExtraError: for ``.png`` without matplotlib.
+        InputError: a different suffix, or no batch so far.
+        MissingExtraError: ``.png`` without matplotlib.
     """
     path = Path(path)
     writers = {".svg": _svg, ".json": lambda found, to: save_trace(found, _lanes(found), to), ".png": _png}
@@ -153,7 +153,7 @@ def save_timeline(stats: Stats, path: str | PathLike[str]) -> None:
 
 
 def _lanes(intervals: Sequence[Interval]) -> list[str]:
-    """Names of the lanes from top to bottom: the user, then the threads in the order of their names."""
+    """Return the names of the lanes from top to bottom: the user, then the threads in the order of their names."""
     return sorted({i.thread for i in intervals}, key=lambda name: (name != "user", len(name), name))
 
 
@@ -195,7 +195,7 @@ def _svg(intervals: Sequence[Interval], path: Path) -> None:
 
 
 def _ticks(span: float) -> list[float]:
-    """About eight round times between 0 and ``span`` seconds."""
+    """Return about eight round times between 0 and ``span`` seconds."""
     step = 1e-6
     while span / step > 10:
         for factor in (2, 2.5, 2):
@@ -206,7 +206,7 @@ def _ticks(span: float) -> list[float]:
 
 
 def _latest(intervals: Sequence[Interval], batches: int) -> list[Interval]:
-    """The intervals since the user began to wait for the last ``batches`` batches."""
+    """Return the intervals since the user began to wait for the last ``batches`` batches."""
     waits = sorted(i.start for i in intervals if i.stage == "wait")
     begin = waits[-batches] if len(waits) > batches else float("-inf")
     return [i for i in intervals if i.start >= begin]
@@ -224,7 +224,7 @@ def _png(intervals: Sequence[Interval], path: Path) -> None:
     axes = figure.add_subplot()
     for stage, color in _COLORS.items():
         chosen = [i for i in intervals if i.stage == stage]
-        if not chosen:  # the legend would give it another colour
+        if not chosen:  # otherwise the legend has a different colour
             continue
         axes.barh(
             [lanes.index(i.thread) for i in chosen],

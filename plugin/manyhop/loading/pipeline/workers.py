@@ -1,4 +1,4 @@
-"""Batches on their way through a pipeline, and the threads that make them, for one epoch or for all of a loader."""
+"""Tasks of a pipeline, and the threads that run them, for one epoch or for all epochs of a loader."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _EXIT_SECONDS = 5.0
 
 
 class Work(Protocol):
-    """What a worker thread runs. None of the methods raises."""
+    """A job of a worker thread. The methods do not raise errors."""
 
     def start(self) -> None:
-        """Begin what goes on without this thread. Comes before ``run``."""
+        """Begin the part that continues without this thread. Called before ``run``."""
         ...
 
     def run(self) -> None:
@@ -34,7 +34,7 @@ class Work(Protocol):
         ...
 
     def skip(self, error: BaseException | None) -> None:
-        """Wake whoever waits for the work, which is not done: the threads are stopping, or could not be set up."""
+        """Wake the threads that wait for the work, which is not done: the workers stop, or could not be set up."""
         ...
 
 
@@ -42,8 +42,8 @@ class WorkerThreads:
     """The threads of a pool and their queue. Threads refer to this, never to the pool, so a pool can be dropped."""
 
     close_seconds: ClassVar[float] = 2.0
-    """How long closing waits: a batch takes milliseconds, and one that hangs must not hang the error that reports it.
-    A machine on which threads get no core for longer may raise it."""
+    """Seconds that closing waits: a batch needs milliseconds, and one that hangs must not block the error that reports
+    it. Raise it on a machine on which threads wait longer for a core."""
 
     def __init__(
         self, num_workers: int, worker_init: Callable[[int], None] | None, name: str, start_ahead: bool
@@ -61,8 +61,8 @@ class WorkerThreads:
 
     def start(self) -> None:
         """Start the threads, each limited to itself: torch's operators must not start a team of threads in each."""
-        # torch.set_num_threads acts on the calling thread and on those that come later, so what it was for the others
-        # is put back once all workers have called it.
+        # torch.set_num_threads acts on the calling thread and new threads, so the number is restored once all workers
+        # have called it.
         limited: SimpleQueue[None] = SimpleQueue()
         before = torch.get_num_threads()
         self._limited = limited
@@ -83,7 +83,7 @@ class WorkerThreads:
         present: Work | None = None
         ended = False
         while not ended or present is not None:
-            following: Work | None = None  # an idle thread must not keep the last task, nor what made it, alive
+            following: Work | None = None  # an idle thread must not hold the last task
             if not ended:
                 with contextlib.suppress(Empty):
                     following = self.queue.get(block=present is None)
@@ -101,8 +101,8 @@ class WorkerThreads:
             present = following
 
     def _init_thread(self, worker: int) -> None:
-        # Each thread takes its copy away: what is the user's may lead back to the pool, which could then never be
-        # dropped while the threads run.
+        # Each thread removes its copy: the user's function may refer to the pool, which could then never be dropped
+        # while the threads run.
         init = self._inits.pop()
         if init is not None:
             try:
@@ -111,7 +111,7 @@ class WorkerThreads:
                 self._init_error = error
 
     def stop(self) -> None:
-        """Signal the threads to end; does not wait. May run in any thread, also twice."""
+        """Signal the threads to end; does not wait. May run in any thread, and repeatedly."""
         self.stopping = True
         if self.pid == os.getpid():
             for _ in self.threads:
@@ -129,18 +129,18 @@ class WorkerThreads:
 _running: weakref.WeakSet[WorkerThreads] = weakref.WeakSet()
 
 
-def end_workers(groups: Iterable[WorkerThreads], *, timeout: float | None = None) -> None:
-    """End threads, and wait for them. Their pools start others when they are used again.
+def end_workers(pools: Iterable[WorkerThreads], *, timeout: float | None = None) -> None:
+    """End threads, and wait for them. Their pools start new ones when they are used again.
 
     Args:
-        crews: the threads of some pools.
+        pools: the threads of some pools.
         timeout: seconds to wait at most for all of them; ``None``: ``WorkerThreads.close_seconds``.
     """
-    groups = list(groups)
-    for workers in groups:
+    pools = list(pools)
+    for workers in pools:
         workers.stop()
     deadline = time.monotonic() + (WorkerThreads.close_seconds if timeout is None else timeout)
-    for workers in groups:
+    for workers in pools:
         workers.join(deadline)
 
 
@@ -153,18 +153,18 @@ def _end_all() -> None:
 class WorkerPool:
     """A fixed number of threads that run the tasks of pipelines, first come, first served.
 
-    Started when first used; they end when the pool is closed, dropped, or the interpreter exits. After a fork the child
-    starts threads of its own. A copy or a pickle is a pool of the same size that is not started.
+    They start with the first task, and end when the pool is closed, dropped, or the interpreter exits. A forked child
+    starts new threads. A copy or a pickle is a pool of the same size that is not started.
 
     Args:
         num_workers: number of threads, at least 1.
-        worker_init: called once in each thread, before its first task, with its index ``0 .. num_workers - 1``. If it
-            raises, the tasks fail with what it raised.
+        worker_init: called once in each thread, before its first task, with its index ``0 .. num_workers - 1``. Its
+            error becomes that of all tasks.
         name: the threads are called ``name-0``, ``name-1``, ...
-        start_ahead: a thread starts the next task, where there is one, before it runs the present one.
+        start_ahead: a thread starts the next task, if there is one, before it runs the current one.
 
     Raises:
-        InputError: for a ``num_workers`` below 1.
+        InputError: ``num_workers`` is below 1.
     """
 
     def __init__(
@@ -184,11 +184,11 @@ class WorkerPool:
 
     @property
     def workers(self) -> WorkerThreads | None:
-        """The present threads, where they have been started; those who hold them do not keep the pool."""
+        """The current threads, if they are started. They do not refer to the pool."""
         return self._workers
 
     def submit(self, task: Work) -> None:
-        """Queue a task; starts the threads if there are none in this process."""
+        """Queue a task; start the threads if there are none in this process."""
         workers = self._workers
         if workers is None or workers.stopping or workers.pid != os.getpid():
             workers = self._workers = WorkerThreads(*self._args, self.start_ahead)
@@ -197,7 +197,7 @@ class WorkerPool:
         workers.queue.put(task)
 
     def close(self) -> None:
-        """End the threads and wait for them (two seconds at most: a task that takes longer ends by itself)."""
+        """End the threads and wait for them (two seconds at most: a longer task ends on its own)."""
         workers, self._workers = self._workers, None
         if workers is not None:
             end_workers([workers])
@@ -216,33 +216,33 @@ def _one() -> int:
 
 @dataclass(frozen=True)
 class Groups(Generic[Item, T]):
-    """How several batches are made at once: begun together, on a device that works by itself, and completed one by one.
+    """Functions for batches that begin together, on an asynchronous device, and are completed one by one.
 
-    Which batches are in a group must make no difference to what is in them.
+    The contents of a batch must not depend on its group.
     """
 
     begin: Callable[[Sequence[tuple[int, Item]]], Sequence[Callable[[], T]]]
-    """``begin([(batch, item), ...])`` begins consecutive batches, without waiting for the device. Returns a function
-    for each, which completes it; they are called in order, in the thread that has begun the group. If it fails for a
-    group, it is called again for each batch of it."""
+    """``begin([(batch, item), ...])`` begins consecutive batches, without waiting for the device. Returns for each a
+    function that completes it; they are called in order, in the same thread. If it fails for a group, it is called
+    again for each of its batches."""
 
     size: int
     """Batches of a group, at least 1."""
 
     in_a_row: Callable[[], int] = _one
-    """How many batches of a group are completed one after the other where the caller does it: code and data that have
-    just been used are in the processor's caches, which a training step empties."""
+    """Returns how many batches of a group the caller completes in a row, while their code and data are in the
+    processor's caches, which a training step empties."""
 
 
 class Flag:
-    """Whether a pipeline is closed. Its finaliser refers to nothing else: what makes batches may lead back to it."""
+    """Whether a pipeline is closed. Its finaliser refers to this alone, since batches may refer to the pipeline."""
 
     def __init__(self) -> None:
         self.closed = False
         self._waiting: deque[threading.Lock] = deque()
 
     def gate(self) -> threading.Lock:
-        """A lock that one of the next calls of ``permit`` releases: they release gates in order."""
+        """Return a lock that one of the next calls of ``permit`` releases: they release gates in order."""
         gate = threading.Lock()
         gate.acquire()
         self._waiting.append(gate)
@@ -263,7 +263,7 @@ class Flag:
 
 
 class Task(Generic[Item, T]):
-    """One batch to be made. ``done`` is a lock that is released when ``value`` or ``error`` is there.
+    """One batch to be made. ``done`` is a lock that is released when ``value`` or ``error`` is set.
 
     A thread refers to its task, but never to the pipeline, so that the pipeline can be dropped.
     """
@@ -276,12 +276,12 @@ class Task(Generic[Item, T]):
         self.value: T | None = None
         self.error: BaseException | None = None
         self.last = False
-        """Whether its error leaves no next batch."""
+        """Whether no batch follows its error."""
         self.done = threading.Lock()
         self.done.acquire()
 
     def run(self, flag: Flag) -> None:
-        """Complete the batch as soon as it may be complete, unless it has failed."""
+        """Complete the batch as soon as its gate opens, unless it has failed."""
         if self.gate is not None:
             self.gate.acquire()
         if not flag.closed and self.error is None and self.complete is not None:
@@ -292,7 +292,7 @@ class Task(Generic[Item, T]):
 
     def _keep(self, value: T | None, error: BaseException | None) -> None:
         self.value = value
-        if error is not None:  # one that the caller has set meanwhile, weary of waiting, stays
+        if error is not None:  # an error that the caller has set, after a timeout, remains
             self.error = error
 
     def finish(self, finish: Callable[[int, T], T]) -> None:
@@ -304,20 +304,20 @@ class Task(Generic[Item, T]):
                 self.error = error
 
     def skip(self, error: BaseException | None) -> None:
-        """The batch will not be made, nor those after it."""
+        """Mark the batch, and all later ones, as not made."""
         self.error, self.last = error, True
         self.done.release()
 
 
 class Group(Generic[Item, T]):
-    """Tasks that are begun at once; what a worker thread runs."""
+    """Tasks that begin together; the work of a thread."""
 
     def __init__(self, tasks: Sequence[Task[Item, T]], groups: Groups[Item, T], flag: Flag) -> None:
         self.tasks = deque(tasks)
         self._groups, self._flag = groups, flag
 
     def start(self) -> None:
-        """Begin the batches, one at a time if all together fail: the one that is at fault fails alone."""
+        """Begin the batches, one at a time if all together fail: only the faulty one fails."""
         if self._flag.closed:
             return
         if not self._begin(list(self.tasks)):
@@ -326,7 +326,7 @@ class Group(Generic[Item, T]):
             del task  # as above
 
     def _begin(self, tasks: list[Task[Item, T]]) -> bool:
-        """Whether these tasks are begun, or the only one has failed."""
+        """Begin these tasks; return whether they have begun, or the only one has failed."""
         batches = [(task.batch, task.item) for task in tasks if task.error is None]
         completes, error = _attempt(self._groups.begin, batches) if batches else ((), None)
         if error is None:
@@ -345,18 +345,18 @@ class Group(Generic[Item, T]):
             self.run_one()
 
     def run_one(self) -> Task[Item, T]:
-        """Complete the first batch that is not, and give it away."""
+        """Complete the first remaining batch, and return its task."""
         self.tasks[0].run(self._flag)
         return self.tasks.popleft()
 
     def skip(self, error: BaseException | None) -> None:
-        """The batches will not be made."""
+        """Mark the batches as not made."""
         while self.tasks:
             self.tasks.popleft().skip(error)
 
 
 def _attempt(function: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | None]:
-    """What a call returns, and what it raises."""
+    """Return the result of a call, and its error."""
     try:
         return function(*args), None
     except BaseException as error:

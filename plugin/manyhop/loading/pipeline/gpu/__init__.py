@@ -1,4 +1,4 @@
-"""What a GPU does for batches, but for sampling and gathering (triton): looks up which items are in them, pads them."""
+"""Lookup of seeds and padding of batches on a GPU (triton)."""
 
 from manyhop.loading.pipeline.gpu.pad import GPUFrame, Jobs, clear, fill, prepare_padding
 from manyhop.loading.pipeline.gpu.positions import GPUPositions

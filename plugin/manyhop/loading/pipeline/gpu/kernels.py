@@ -1,4 +1,4 @@
-"""Kernels of fixed sizes and of shuffles: what `Padder` and `permute` do, for several batches by one launch."""
+"""Kernels of `Padder` and `permute`, for multiple batches per launch."""
 
 import triton
 import triton.language as tl
@@ -7,26 +7,26 @@ from manyhop.sampling.gpu.kernels.primitives import draw, mix
 
 # Columns of a job: the nodes, or edges, of one type of one sample.
 SIZE = tl.constexpr(0)  # entries, with padding
-SOURCE = tl.constexpr(1)  # of edges: how many jobs before this one the nodes are that they come from; of nodes 0
-TARGET = tl.constexpr(2)  # the same of those that they lead to
+SOURCE = tl.constexpr(1)  # for edges: distance to the job of their source nodes; for nodes 0
+TARGET = tl.constexpr(2)  # for edges: distance to the job of their destination nodes
 IN = tl.constexpr(3)  # addresses of node and tree, or of row, col and edge id
-OUT = tl.constexpr(6)  # addresses, in the same order; 0 for what there is not
-MASK = tl.constexpr(9)  # address of bools: which entries are no padding
+OUT = tl.constexpr(6)  # addresses, in the same order; 0 for missing tensors
+MASK = tl.constexpr(9)  # address of bools: False for padding
 BEGINS = tl.constexpr(10)  # [blocks + 1]: where blocks begin in the sample, and where the last one ends
-# Then [blocks + 1] the same with padding; and of edges [blocks] the first nodes that padding edges of each block come
-# from, and [blocks] those that they lead to.
+# Then [blocks + 1] begins with padding. For edges also [blocks] first source nodes of the padding edges of each block,
+# and [blocks] first destination nodes.
 
 FIELDS = tl.constexpr(4)
-# Of a tensor whose rows of padding are cleared: its address, bytes of a row, address of the job of the nodes or edges
-# that the rows belong to, and the block that they are of (-1: all).
+# Fields of a tensor whose rows of padding are cleared: its address, bytes of a row, address of the job of its nodes or
+# edges, and their block (-1: all).
 
 
 @triton.jit(do_not_specialize=["table", "blocks", "programs", "num_trees"])
 def pad_samples(table, blocks, programs, num_trees, SPARE: tl.constexpr, TILE: tl.constexpr):
-    """Write what jobs will be with padding, each by ``programs`` programs.
+    """Write the padded tensors of jobs, each by ``programs`` programs.
 
-    table: address of ``[num_jobs, BEGINS + 4 * blocks + 2] int64``. blocks: as many as a job may have; those that it
-    does not have are empty ones at its end. num_trees: the tree of padding nodes.
+    table: address of ``[num_jobs, BEGINS + 4 * blocks + 2] int64``. blocks: the largest number per job; the others are
+    empty blocks at its end. num_trees: the tree of padding nodes.
     """
     program = tl.program_id(0).to(tl.int64)
     job = program // programs
@@ -59,7 +59,7 @@ def pad_samples(table, blocks, programs, num_trees, SPARE: tl.constexpr, TILE: t
 
 @triton.jit
 def _block_of(i, begins, blocks):
-    """The block that position ``i`` is in."""
+    """Return the block of position ``i``."""
     block = (i * 0).to(tl.int32)
     for b in range(1, blocks):
         block += (i >= tl.load(begins + b)).to(tl.int32)
@@ -68,7 +68,7 @@ def _block_of(i, begins, blocks):
 
 @triton.jit
 def _copy(row, k: tl.constexpr, at, i, fill, known, act):
-    """Entries of a tensor, if there is one; ``fill`` is padding."""
+    """Copy the entries of a tensor, if there is one; ``fill`` is padding."""
     target = tl.load(row + OUT + k)
     if target != 0:
         source = tl.load(row + IN + k).to(tl.pointer_type(tl.int64))
@@ -78,7 +78,7 @@ def _copy(row, k: tl.constexpr, at, i, fill, known, act):
 
 @triton.jit
 def _renumber(row, k: tl.constexpr, at, i, nodes, blocks, spare, known, act):
-    """Ends of edges, in the numbers that the nodes have with padding; ``nodes``: their job."""
+    """Write the ends of edges as node numbers with padding; ``nodes``: the job of these nodes."""
     node = tl.load(tl.load(row + IN + k).to(tl.pointer_type(tl.int64)) + at, mask=known, other=0)
     begins = nodes + BEGINS
     block = _block_of(node, begins, blocks)
@@ -112,8 +112,8 @@ def clear_rows(calls, blocks, programs, NUM: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit
 def _clear_block(address, nbytes, known, padded, number, programs, TILE: tl.constexpr):
-    """Write zeros over the rows of padding of a block, which begins at ``address``; where it and the next one begin is
-    read at ``known``, and with padding at ``padded``."""
+    """Write zeros over the rows of padding of a block, which begins at ``address``; its bounds are read at ``known``
+    (without padding) and ``padded`` (with padding)."""
     there = tl.load(known + 1) - tl.load(known)
     begin, count = address + there * nbytes, (tl.load(padded + 1) - tl.load(padded) - there) * nbytes
     if (address | nbytes) & 7 == 0:
@@ -166,8 +166,8 @@ def look_up(
     """Write the items of up to ``MOST`` batches, and their entries in ``NUM`` tables.
 
     outs: addresses of ``[MOST, size] int64``: for the items, then for each table. tables: addresses of ``[n] int64``.
-    batches: their numbers. tiles: programs of a batch. size: items of a batch,
-    the last one of the epoch may have fewer. n: items of the epoch. The others name the permutation.
+    batches: their numbers. tiles: programs of a batch. size: items of a batch; the last one of the epoch may have
+    fewer. n: items of the epoch. The other arguments define the permutation.
     """
     program = tl.program_id(0).to(tl.int64)
     k = program // tiles
@@ -198,7 +198,7 @@ def look_up(
 
 @triton.jit
 def _pass(x, key, low, high, rounds):
-    """All rounds of the network; there is an even number of them."""
+    """Run all rounds of the network, an even number."""
     one = tl.full([], 1, tl.uint64)
     low_mask, high_mask = (one << low) - 1, (one << high) - 1
     turn = rounds * 0

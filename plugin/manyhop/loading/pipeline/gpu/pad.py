@@ -1,4 +1,4 @@
-"""Samples of fixed sizes on a GPU: one launch for several samples, and one for the rows of their padding."""
+"""Samples of fixed sizes on a GPU: one launch for multiple samples, and one for the rows of their padding."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from manyhop.system.triton_launch import Kernel, as_current
 
 _SIZE, _SOURCE, _TARGET, _IN, _BEGINS = (c.value for c in (k.SIZE, k.SOURCE, k.TARGET, k.IN, k.BEGINS))
 _TILE: Final = 1024
-_MOST_PROGRAMS: Final = 64  # of a job: more are hardly faster
-_BYTES_OF_PROGRAM: Final = 1 << 18  # of a tensor, a small part of which is padding
+_MOST_PROGRAMS: Final = 64  # per job: a larger number is hardly faster
+_BYTES_OF_PROGRAM: Final = 1 << 18  # of a tensor, mostly without padding
 _CLEARED: Final = (4, 16)  # tensors of a launch; a kernel each
 
 
@@ -30,11 +30,11 @@ class _MemoryLayout(NamedTuple):
     """The memory layout of the padded tensors of a sample."""
 
     id_sizes: list[int]
-    """Entries of each: node and tree of each node type, then row, column and id of each edge type; of what there is."""
+    """Entries of the existing tensors: node and tree of each node type, then row, column and id of each edge type."""
     mask_sizes: list[int]
-    """Of each type."""
+    """Entries of the mask of each type."""
     places: list[list[int]]
-    """Of each type, in bytes: where these three begin, and the mask."""
+    """Offsets of each type in bytes: of its three tensors, and of the mask."""
     num_ids: int
     num_masks: int
 
@@ -43,7 +43,7 @@ class GPUFrame:
     """Tables for samples of the same fixed sizes, for kernels.
 
     Args:
-        sizes: of their blocks.
+        sizes: sizes of the blocks.
     """
 
     def __init__(self, sizes: PadSizes) -> None:
@@ -52,16 +52,16 @@ class GPUFrame:
         self.num_blocks = max((len(own) for own in self.blocks), default=1)
         kinds: list[NodeType | EdgeType] = [*sizes.nodes, *sizes.edges]
         self.number = {kind: i for i, kind in enumerate(kinds)}
-        """Node or edge type -> which of the jobs of a sample is theirs."""
+        """Index of the job of each node or edge type."""
         self.tiles = -(-max((sum(own) for own in self.blocks), default=0) // _TILE)
         self.jobs = self._jobs()
         width = self.jobs.shape[1]
         self.places = [(kind, 8 * width * i) for kind, i in self.number.items()]
-        """Node or edge types, and where their jobs begin, in bytes."""
+        """Node or edge types, and the offsets of their jobs in bytes."""
         self._layouts: dict[Any, _MemoryLayout] = {}
 
     def _jobs(self) -> npt.NDArray[np.int64]:
-        """``[num_jobs, width]``: arguments of the kernels that are the same for all samples."""
+        """Return ``[num_jobs, width]``: arguments of the kernels that are equal for all samples."""
         sizes, num_blocks = self.sizes, self.num_blocks
         jobs = np.zeros((len(self.blocks), _BEGINS + 4 * num_blocks + 2), dtype=np.int64)
         for row, own in zip(jobs, self.blocks, strict=True):
@@ -98,13 +98,13 @@ class GPUFrame:
 
 
 def prepare_padding(device: torch.device) -> None:
-    """Compile the kernels for a GPU, or load what was compiled before."""
+    """Compile the kernels for a GPU, or load them from the cache."""
     for kernel in (_pad(), *map(_clear, _CLEARED)):
         kernel.prepare(device)
 
 
 def begins_of(counts: Blocks, num_blocks: int) -> list[int]:
-    """Return where ``num_blocks`` blocks begin, empty ones at the end included, and where the last one ends."""
+    """Return the offsets of ``num_blocks`` blocks, empty ones at the end included, and the end of the last one."""
     begins = list(accumulate(counts, initial=0))
     return begins if len(counts) == num_blocks else begins + begins[-1:] * (num_blocks - len(counts))
 
@@ -113,13 +113,13 @@ class Jobs(NamedTuple):
     """The jobs of kernels for a sample."""
 
     table: Tensor
-    """That of all samples of a launch."""
+    """The table of all samples of a launch."""
     device: int
     """The number of its GPU; -1: a CPU."""
     addresses: dict[NodeType | EdgeType, int]
-    """Of the jobs of the nodes or edges of each type."""
+    """Addresses of the jobs of the nodes or edges of each type."""
     num_blocks: int
-    """Of a job."""
+    """Number of blocks of a job."""
 
 
 def fill(
@@ -132,10 +132,10 @@ def fill(
     """Return the padded samples and the masks of their nodes and edges; enqueued on the current stream.
 
     Args:
-        frames: that of each sample; they differ in their sizes only.
-        samples: on the device.
-        counts: theirs.
-        device: the GPU; a CPU where triton interprets its kernels.
+        frames: frame of each sample; they differ only in their sizes.
+        samples: the samples, on the device.
+        counts: counts of each sample.
+        device: the GPU; a CPU if triton interprets its kernels.
         num_trees: the tree of padding nodes.
 
     Raises:
@@ -144,7 +144,7 @@ def fill(
     layouts = [frame.layout(sample) for frame, sample in zip(frames, samples, strict=True)]
     ids = torch.empty(sum([layout.num_ids for layout in layouts]), dtype=torch.int64, device=device)
     masks = torch.empty(sum([layout.num_masks for layout in layouts]), dtype=torch.bool, device=device)
-    # These are no views of one tensor, as those of split() are: a change of one would count as a change of all.
+    # Unlike results of split(), these are not views: a change of one does not count as a change of all.
     id_of = iter(ids.unsafe_split_with_sizes([n for layout in layouts for n in layout.id_sizes]))
     mask_of = iter(masks.unsafe_split_with_sizes([n for layout in layouts for n in layout.mask_sizes]))
     at, mask_at, num_blocks = ids.data_ptr(), masks.data_ptr(), frames[0].num_blocks
@@ -210,7 +210,7 @@ def fill(
 
 
 def _address(values: Tensor, count: int, kind: NodeType | EdgeType, alive: list[Tensor]) -> int:
-    """Return the address where the kernel reads a tensor. A copy of an unreadable one is appended to ``alive``."""
+    """Return the address of a tensor for the kernel. A copy of an unreadable one is appended to ``alive``."""
     if values.numel() != count:
         raise InputError(
             f"Expected {count} nodes or edges of type {kind!r}, as the counts per hop of the sample say, got "
@@ -223,11 +223,11 @@ def _address(values: Tensor, count: int, kind: NodeType | EdgeType, alive: list[
 
 
 def clear(tensors: Sequence[tuple[Tensor, int, int]], num_blocks: int) -> None:
-    """Write zeros over the rows of padding, on the current stream: up to 16 tensors by a launch.
+    """Write zeros over the rows of padding, on the current stream: up to 16 tensors per launch.
 
     Args:
-        tensors: contiguous, on the GPU; each with the address of the job (of ``Jobs``) of the nodes or edges that its
-            rows belong to, and the block that the rows are of (-1: all).
+        tensors: contiguous tensors on the GPU, each with the address of the job (of ``Jobs``) of its nodes or edges,
+            and the block of the rows (-1: all).
         num_blocks: number of blocks of these jobs.
     """
     filled = [(value.data_ptr(), value.nbytes // value.size(0), *where) for value, *where in tensors if value.numel()]

@@ -1,4 +1,4 @@
-"""Which items are in which batch: looked up where batches are made."""
+"""Lookup of the items of batches on a GPU."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from manyhop.loading.pipeline.plan import BatchPlan, network
 from manyhop.system.triton_launch import Kernel
 
 MOST: Final = 32
-"""Batches that are looked up by one launch."""
+"""Largest number of batches per launch."""
 
 MOST_TABLES: Final = 3
-"""Tables that are looked up with them."""
+"""Largest number of tables per launch."""
 
 _TILE = 128
 
 
 class GPUPositions:
-    """Looks up the items of batches on a GPU, several batches at once.
+    """Looks up the items of batches on a GPU, multiple batches at once.
 
     Args:
-        device: where the positions are wanted; a CPU where triton interprets its kernels.
+        device: the GPU; a CPU if triton interprets its kernels.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -39,17 +39,17 @@ class GPUPositions:
         """Return ``plan.many_indices(epoch, batches)`` on the device, enqueued on the current stream.
 
         Args:
-            plan: which items are in a batch.
-            epoch: of the batches.
+            plan: plan of the batches.
+            epoch: epoch of the batches.
             batches: their numbers.
             tables: up to ``MOST_TABLES`` of ``[num_items] int64``, contiguous, on the device.
 
         Returns:
-            ``[n] int64``: the positions, batch by batch; then the entries of each table there; and how many there are
-            of each batch.
+            ``[n] int64``: the positions, batch by batch, then the entries of each table at these positions; and the
+            number of positions of each batch.
 
         Raises:
-            InputError: for a batch that the plan does not have, or none, or too many tables.
+            InputError: no batches, unknown ones, or too many tables.
         """
         if len(batches) > MOST:
             parts = [self(plan, epoch, batches[i : i + MOST], tables) for i in range(0, len(batches), MOST)]
