@@ -3,22 +3,24 @@
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.data.folder import open, save
 from manyhop_pyg.data.graph_store import GraphStore
-from manyhop_pyg.data.page_rank import get_ppr
 from manyhop_pyg.data.sharing import share
-from manyhop_pyg.loaders.graph_saint import (
-    GraphSAINTEdgeSampler,
-    GraphSAINTNodeSampler,
-    GraphSAINTRandomWalkSampler,
-)
 from manyhop_pyg.loaders.link import LinkLoader, LinkNeighborLoader
 from manyhop_pyg.loaders.node import HGTLoader, NeighborLoader, NodeLoader
 from manyhop_pyg.loaders.node_sets import ClusterData, ClusterLoader, RandomNodeLoader
-from manyhop_pyg.loaders.shadow import PPRLoader, ShaDowKHopSampler, ShaDowPPRSampler
+from manyhop_pyg.loaders.subgraphs import (
+    GraphSAINTEdgeSampler,
+    GraphSAINTNodeSampler,
+    GraphSAINTRandomWalkSampler,
+    PPRLoader,
+    ShaDowKHopSampler,
+    ShaDowPPRSampler,
+)
 from manyhop_pyg.samplers.bidirectional import BidirectionalNeighborSampler
 from manyhop_pyg.samplers.hgt import HGTSampler
-from manyhop_pyg.samplers.negatives import GivenNegatives
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.seeds import OneEdgePerNode
+from manyhop_pyg.samplers.spec import GivenNegatives
+from manyhop_pyg.samplers.subgraphs import get_ppr
 from manyhop_pyg.swap import install, uninstall
 from manyhop_pyg.training.accelerate import accelerate
 from manyhop_pyg.training.capture import capture

@@ -8,19 +8,19 @@ import torch_geometric.sampler
 import torch_geometric.utils
 
 from manyhop.loading import Swap
-from manyhop_pyg.data.page_rank import get_ppr
-from manyhop_pyg.loaders.graph_saint import (
-    GraphSAINTEdgeSampler,
-    GraphSAINTNodeSampler,
-    GraphSAINTRandomWalkSampler,
-)
 from manyhop_pyg.loaders.link import LinkLoader, LinkNeighborLoader
 from manyhop_pyg.loaders.node import HGTLoader, NeighborLoader, NodeLoader
 from manyhop_pyg.loaders.node_sets import ClusterData, ClusterLoader
-from manyhop_pyg.loaders.shadow import ShaDowKHopSampler
+from manyhop_pyg.loaders.subgraphs import (
+    GraphSAINTEdgeSampler,
+    GraphSAINTNodeSampler,
+    GraphSAINTRandomWalkSampler,
+    ShaDowKHopSampler,
+)
 from manyhop_pyg.samplers.bidirectional import BidirectionalNeighborSampler
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
+from manyhop_pyg.samplers.subgraphs import get_ppr
 from manyhop_pyg.training.walk_models import MetaPath2Vec, Node2Vec
 
 _PAIRS: list[tuple[object, object]] = [

@@ -7,7 +7,7 @@ from manyhop.sampling import GPUWalkSampler
 from manyhop.sampling.gpu.walk_sampler import GPUNegativeWalks
 from manyhop.sampling.walks import NegativeWalker, Walker
 from manyhop_pyg import MetaPath2Vec, Node2Vec
-from manyhop_pyg.loaders.walks import WalkLoader
+from manyhop_pyg.training.walk_models import WalkLoader
 
 EDGES = torch.tensor([[0, 0, 1, 1, 2, 3, 0], [1, 2, 0, 2, 0, 4, 3]])  # 4 and 5: no edge out
 TYPED = {("a", "to", "b"): EDGES % 4, ("b", "to", "a"): EDGES.flip(0) % 4}

@@ -19,12 +19,12 @@ from manyhop_pyg.batch.assemble import edge_ids, set_ids
 from manyhop_pyg.batch.columns import PlacedStore
 from manyhop_pyg.data.feature_store import StoreColumn
 from manyhop_pyg.data.topologies import is_of_edges, whole
-from manyhop_pyg.samplers.output import joined
+from manyhop_pyg.samplers.requests import joined
 from manyhop_pyg.typing import Attributes, Permutation
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
-    from manyhop_pyg.batch.joining import Joining
+    from manyhop_pyg.batch.assemble import Joining
 
 ColumnRequest: TypeAlias = tuple[StoreColumn, object, Tensor, NodeType | EdgeType, Attributes]
 """A tensor of a store, what a GPU reads it from, the ids of the rows, their node or edge type, the batch's mapping."""

@@ -30,9 +30,9 @@ from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.data.topologies import is_of_edges
 from manyhop_pyg.samplers.hgt import HGTSampler
-from manyhop_pyg.samplers.negatives import GivenNegatives, negatives_of
 from manyhop_pyg.samplers.neighbor import NeighborSampler
-from manyhop_pyg.samplers.output import to_sampler_output
+from manyhop_pyg.samplers.requests import to_sampler_output
+from manyhop_pyg.samplers.spec import GivenNegatives, negatives_of
 from manyhop_pyg.typing import Attributes, Batch, Inputs, Metadata, PyGData, Sample, StoreSize
 
 Column: TypeAlias = tuple[NodeType | EdgeType, str, int]

@@ -30,7 +30,7 @@ from manyhop.graph import EdgeType, NodeType
 from manyhop.loading.pipeline import current_exchange
 from manyhop.memory.places import Place
 from manyhop.memory.stores import StoreExchange, as_it_is, rows_in, store_device
-from manyhop_pyg.data.tensor_attrs import (
+from manyhop_pyg.data.graph_store import (
     ExactAttr,
     is_edge_type,
     is_whole,

@@ -21,20 +21,19 @@ from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey
 from manyhop.sampling.engines import Engine
 from manyhop_embedding import RowsAhead
-from manyhop_pyg.batch.assemble import finish_trainable
+from manyhop_pyg.batch.assemble import Gathered, finish_trainable
 from manyhop_pyg.batch.columns import has_embeddings
 from manyhop_pyg.batch.join import join
-from manyhop_pyg.batch.joining import Gathered
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.loaders.inputs import input_of
-from manyhop_pyg.samplers.negatives import GivenNegatives, each_of
-from manyhop_pyg.samplers.output import contents_of
+from manyhop_pyg.samplers.requests import contents_of
 from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput, seeds_of
+from manyhop_pyg.samplers.spec import GivenNegatives, each_of
 from manyhop_pyg.typing import Batch, Inputs, Positions, PyGData, Sample, Transform
 
 if TYPE_CHECKING:
-    from manyhop_pyg.batch.joining import Gathered, Joining
+    from manyhop_pyg.batch.assemble import Joining
     from manyhop_pyg.samplers.on_gpu import Finish, GPUInputs, GPUSampling
 
 

@@ -28,10 +28,9 @@ from manyhop_pyg.loaders.inputs import EdgeValues, edge_input, pairs_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
 from manyhop_pyg.loaders.options import LoaderOptions, sampler_of_arguments
 from manyhop_pyg.samplers.exclude import ExcludeMode, ReverseIds, make_exclusion
-from manyhop_pyg.samplers.negatives import GivenNegatives, each_of, negatives_of, not_by_position
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.seeds import TypedEdgeInput, parts_of
-from manyhop_pyg.samplers.spec import as_negative_sampling
+from manyhop_pyg.samplers.spec import GivenNegatives, as_negative_sampling, each_of, negatives_of, not_by_position
 from manyhop_pyg.typing import Attributes, Batch, Inputs, Metadata, PyGData, Sample, Transform
 
 if TYPE_CHECKING:

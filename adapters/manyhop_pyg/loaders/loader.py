@@ -24,18 +24,16 @@ from manyhop.loading.padding import probe
 from manyhop.loading.pipeline import BatchPlan, Lockstep, RankBatch
 from manyhop.ranks import cuda
 from manyhop.sampling import BatchKey
-from manyhop_pyg.batch.assemble import finish_trainable, label_data, label_types
+from manyhop_pyg.batch.assemble import Gathered, Joining, finish_trainable, label_data, label_types, placed_columns
 from manyhop_pyg.batch.columns import DataPlan, PlanCache, columns_of
-from manyhop_pyg.batch.edge_index import put_edges
-from manyhop_pyg.batch.join import join
-from manyhop_pyg.batch.joining import Gathered, Joining, placed_columns
+from manyhop_pyg.batch.join import join, put_edges
 from manyhop_pyg.batch.padding import Padding, check_pad
 from manyhop_pyg.loaders.adapter import Batches, Seeds, columns_of_nodes, find_pinning, nodes_of_seeds
 from manyhop_pyg.loaders.check import check_torch_arguments
 from manyhop_pyg.loaders.inputs import input_of
 from manyhop_pyg.loaders.options import CoreControl, LoaderOptions, check_device, find_device, load_positions, of_ranks
 from manyhop_pyg.loaders.ranks import LoaderFacts, check_sharded, make_lockstep, sharded_store
-from manyhop_pyg.samplers.output import contents_of, prepare
+from manyhop_pyg.samplers.requests import contents_of, prepare
 from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput
 from manyhop_pyg.typing import (
     Attributes,

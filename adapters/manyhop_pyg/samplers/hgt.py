@@ -21,7 +21,7 @@ from manyhop.loading import next_key
 from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, SampledSubgraph
 from manyhop_pyg.data.convert import build_topology, claim_place, read_data
 from manyhop_pyg.samplers.neighbor import share_topology
-from manyhop_pyg.samplers.output import host_engine, to_sampler_output
+from manyhop_pyg.samplers.requests import host_engine, to_sampler_output
 from manyhop_pyg.samplers.seeds import node_metadata, seeds_of
 from manyhop_pyg.samplers.spec import integers
 

@@ -24,9 +24,14 @@ from manyhop.loading import next_key
 from manyhop.sampling import BatchKey, EdgeSampler, NodeRequest, SampledSubgraph
 from manyhop.sampling.seed_edges import sample_together
 from manyhop_pyg.data.convert import Topology, build_topology, claim_place, read_data
-from manyhop_pyg.samplers.negatives import negatives_of
-from manyhop_pyg.samplers.output import host_engine, to_sampler_output
-from manyhop_pyg.samplers.requests import SeedRequests, call_around_edges, call_around_nodes, check_window
+from manyhop_pyg.samplers.requests import (
+    SeedRequests,
+    call_around_edges,
+    call_around_nodes,
+    check_window,
+    host_engine,
+    to_sampler_output,
+)
 from manyhop_pyg.samplers.seeds import (
     ByType,
     SeedEdges,
@@ -36,7 +41,7 @@ from manyhop_pyg.samplers.seeds import (
     seeds_of,
     typed_metadata,
 )
-from manyhop_pyg.samplers.spec import as_num_neighbors, make_spec
+from manyhop_pyg.samplers.spec import as_num_neighbors, make_spec, negatives_of
 from manyhop_pyg.typing import PyGData, Sample
 
 

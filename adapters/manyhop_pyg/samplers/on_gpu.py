@@ -21,9 +21,9 @@ from manyhop.sampling import BatchKey, HGTSpec
 from manyhop.sampling.engines import Engine, Spec, placed_engine
 from manyhop_pyg.samplers.exclude import Exclusion
 from manyhop_pyg.samplers.hgt import HGTSampler
-from manyhop_pyg.samplers.negatives import negatives_of
 from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
 from manyhop_pyg.samplers.seeds import SeedEdges, TypedEdgeInput, edge_metadata, node_metadata, typed_metadata
+from manyhop_pyg.samplers.spec import negatives_of
 from manyhop_pyg.typing import Inputs, Metadata, Sample
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, Graph, NodeType, without_e
 from manyhop.sampling import EdgeSampler, SampledEdges, SampledSubgraph
 from manyhop.sampling.random import Use, below, draw, make_key
 from manyhop_pyg.data.convert import Topology
-from manyhop_pyg.samplers.negatives import GivenNegatives, negatives_of
-from manyhop_pyg.samplers.spec import negative_spec
+from manyhop_pyg.samplers.spec import GivenNegatives, negative_spec, negatives_of
 from manyhop_pyg.typing import Metadata
 
 if TYPE_CHECKING:
