@@ -340,3 +340,13 @@ def test_other_processes(data, persistent, method):
     child.join()
     assert child.exitcode == 0
     assert found == [b.e_id.tolist() for b in loader]  # both go on with the second epoch
+
+
+@pytest.mark.parametrize("name", ["NodeLoader", "NeighborLoader", "LinkLoader", "LinkNeighborLoader", "HGTLoader"])
+def test_help_explains_every_argument(name):
+    loader = getattr(manyhop_pyg, name)
+    parameters = inspect.signature(loader).parameters
+    assert {"seed", "distributed", "device", "placement", "pad", "filter_per_worker", "kwargs"} <= set(parameters)
+    arguments = inspect.getdoc(loader).partition("\nArgs:\n")[2].partition("\nRaises:\n")[0]
+    entries = [line.partition(":")[0] for line in arguments.splitlines() if line[4:5].strip()]
+    assert [entry.strip(" *") for entry in ", ".join(entries).split(", ")] == list(parameters)

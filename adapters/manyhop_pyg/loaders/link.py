@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, Unpack
 
 import torch
 import torch_geometric.loader
@@ -15,10 +15,6 @@ from torch_geometric.typing import InputEdges
 from manyhop.arguments import flags, real
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
-from manyhop.loading import EngineName
-from manyhop.loading.padding import Pad
-from manyhop.loading.pipeline import Uneven
-from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey
 from manyhop.sampling.engines import suits_cugraph
 from manyhop.system.ranges import ranged
@@ -26,7 +22,8 @@ from manyhop_pyg.batch.assemble import put
 from manyhop_pyg.loaders.check import check_features, check_link_sampler, check_sampler, store_size
 from manyhop_pyg.loaders.inputs import EdgeValues, edge_input, pairs_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
-from manyhop_pyg.loaders.options import LoaderOptions, sampler_of_arguments
+from manyhop_pyg.loaders.node import NodeLoader
+from manyhop_pyg.loaders.options import LoaderOptions, extends, sampler_of_arguments
 from manyhop_pyg.samplers.exclude import ExcludeMode, ReverseIds, make_exclusion
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.seeds import TypedEdgeInput, parts_of
@@ -40,8 +37,14 @@ NegSampling: TypeAlias = NegativeSampling | str | Mapping[EdgeType, NegativeSamp
 """By type where seed edges are of several types, if negatives of these differ."""
 
 
+@extends(ThreadedLoader, NodeLoader)
 class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ignore[misc]  # PyG is untyped
-    """PyG's ``LinkLoader``: mini-batches around seed edges, by any PyG sampler, made ahead by threads.
+    """Load mini-batches of seed edges and their sampled neighbourhoods, prefetched by threads: PyG's ``LinkLoader``.
+
+    :class:`NodeLoader` explains the arguments that both have. With ``distributed=True``, ``is_padding`` has one entry
+    per seed edge, and ``seed_parts`` counts by its source. With ``pad="auto"``, ``seed_mask`` has one entry per column
+    of ``edge_label_index``, or with triplets per seed edge; the ends of padding are padding nodes. ``engine="cugraph"``
+    excludes neither ``exclude_seed_edges`` nor true negatives.
 
     Args:
         data: ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)``.
@@ -60,7 +63,6 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         neg_sampling_ratio: deprecated: binary negatives per positive edge.
         transform: called with each batch.
         transform_sampler_output: called with the sample, before features are joined.
-        filter_per_worker: where features are joined; see :class:`NodeLoader`.
         custom_cls: class of the batches where ``data`` is a pair of stores.
         input_id: ``[num_seeds]``: ``batch.input_id`` of each seed; default: its position.
         exclude_true_negatives: never draw an edge of the graph as a negative. The default keeps chance hits, as PyG
@@ -72,15 +74,6 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         reverse_eids: only for ``"reverse_id"``: ``[num_edges]``, or by edge type: edge id -> id of its reverse;
             default: found by their endpoints.
         reverse_etypes: for ``"reverse_types"``: edge type -> the type of its reverses.
-        seed: names all random choices; see :class:`NodeLoader`.
-        distributed, uneven, rank_timeout, seed_parts: let ranks share the batches; see :class:`NodeLoader`.
-            ``is_padding`` has one entry per seed edge, whose part is that of its source.
-        device, placement: where batches are made, and what they are read from; see :class:`NodeLoader`.
-        engine: what samples on a GPU; see :class:`NodeLoader`. ``"cugraph"`` leaves no edges out of samples or
-            negatives: not with ``exclude_seed_edges`` or ``exclude_true_negatives``.
-        pad: ``"auto"``: pad the batches to fixed sizes; see :class:`NodeLoader`. ``seed_mask`` has one entry for each
-            column of ``edge_label_index``, with triplets one for each seed edge; the ends of others are padding nodes.
-        **kwargs: of torch's ``DataLoader``, as they apply to threads; see :class:`NodeLoader`.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
@@ -106,16 +99,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         exclude_seed_edges: ExcludeMode | None = None,
         reverse_eids: ReverseIds | None = None,
         reverse_etypes: Mapping[EdgeType, EdgeType] | None = None,
-        seed: int | None = None,
-        distributed: bool = False,
-        uneven: Uneven | None = None,
-        rank_timeout: float | None = None,
-        seed_parts: int | None = None,
-        device: torch.device | str | None = None,
-        placement: Place | None = None,
-        engine: EngineName | None = None,
-        pad: Pad | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LoaderOptions],
     ) -> None:
         check_features(data, custom_cls)
         flags(exclude_true_negatives=exclude_true_negatives)
@@ -142,25 +126,14 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         self.exclusion = make_exclusion(
             link_sampler, [*parts_of(self.input_data)], exclude_seed_edges, reverse_eids, reverse_etypes
         )
+        engine = kwargs.get("engine")
         if engine is not None and (exclude_seed_edges is not None or exclude_true_negatives):
             raise InputError(
                 f"Expected neither exclude_seed_edges nor exclude_true_negatives with engine={engine!r}, which cannot "
                 "look edges up. Leave one of them out, or pass placement='sharded' in place of engine."
             )
         self._store_size = store_size(data, link_sampler)
-        options = LoaderOptions(
-            seed=seed,
-            distributed=distributed,
-            uneven=uneven,
-            rank_timeout=rank_timeout,
-            seed_parts=seed_parts,
-            device=device,
-            placement=placement,
-            engine=engine,
-            pad=pad,
-            filter_per_worker=filter_per_worker,
-        )
-        self._set_up(self.input_data.row.numel(), options, kwargs)
+        super().__init__(self.input_data.row.numel(), filter_per_worker, **kwargs)
 
     def batch(
         self,
@@ -279,6 +252,18 @@ def _label_edges(
     return edges
 
 
+class LinkOptions(LoaderOptions, total=False):
+    """Keywords of :class:`LinkLoader` that loaders pass on to it."""
+
+    custom_cls: type[Batch] | None
+    input_id: EdgeValues
+    exclude_true_negatives: bool
+    exclude_seed_edges: ExcludeMode | None
+    reverse_eids: ReverseIds | None
+    reverse_etypes: Mapping[EdgeType, EdgeType] | None
+
+
+@extends(LinkLoader, NeighborSampler)
 class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):  # type: ignore[misc]  # PyG is untyped
     """PyG's ``LinkNeighborLoader``, without pyg-lib or torch-sparse: neighbours of the endpoints of seed edges.
 
@@ -292,12 +277,10 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
     - triplets: ``src_index [P]``, ``dst_pos_index [P]``, ``dst_neg_index [P]`` or ``[P, amount]``, and
       ``seed_time [P]``, or ``[P, 2]``, where times are given.
 
-    See :class:`NeighborSampler` for how neighbours are chosen, :class:`LinkLoader` for the rest.
+    :class:`NeighborSampler` and :class:`LinkLoader` explain the other arguments.
 
     Args:
-        neighbor_sampler: a sampler to use in place of one made from the arguments; the arguments that it replaces
-            then have no effect, as in PyG.
-        time_window: with times, leave out edges earlier than the seed's time minus this.
+        neighbor_sampler: sampler to use instead of one built from the arguments, which then have no effect, as in PyG.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
@@ -326,23 +309,8 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
         neighbor_sampler: BaseSampler | None = None,
         directed: bool = True,
         *,
-        custom_cls: type[Batch] | None = None,
-        input_id: EdgeValues = None,
         time_window: float | None = None,
-        exclude_true_negatives: bool = False,
-        exclude_seed_edges: ExcludeMode | None = None,
-        reverse_eids: ReverseIds | None = None,
-        reverse_etypes: Mapping[EdgeType, EdgeType] | None = None,
-        seed: int | None = None,
-        distributed: bool = False,
-        uneven: Uneven | None = None,
-        rank_timeout: float | None = None,
-        seed_parts: int | None = None,
-        device: torch.device | str | None = None,
-        placement: Place | None = None,
-        engine: EngineName | None = None,
-        pad: Pad | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LinkOptions],
     ) -> None:
         if (edge_label_time is not None) != (time_attr is not None):
             raise InputError(
@@ -376,20 +344,5 @@ class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):
             transform=transform,
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
-            custom_cls=custom_cls,
-            input_id=input_id,
-            exclude_true_negatives=exclude_true_negatives,
-            exclude_seed_edges=exclude_seed_edges,
-            reverse_eids=reverse_eids,
-            reverse_etypes=reverse_etypes,
-            seed=seed,
-            distributed=distributed,
-            uneven=uneven,
-            rank_timeout=rank_timeout,
-            seed_parts=seed_parts,
-            device=device,
-            placement=placement,
-            engine=engine,
-            pad=pad,
             **kwargs,
         )

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor
@@ -17,11 +17,12 @@ from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 from manyhop.arguments import callables, flag, positions
 from manyhop.errors import InputError
 from manyhop.graph import grouped_on
-from manyhop.loading import EpochLoader, check_engine, check_options, current_batch, next_key
+from manyhop.loading import EngineName, EpochLoader, check_engine, check_options, current_batch, next_key
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
-from manyhop.loading.padding import probe
-from manyhop.loading.pipeline import BatchPlan, Lockstep, RankBatch
+from manyhop.loading.padding import Pad, probe
+from manyhop.loading.pipeline import BatchPlan, Lockstep, RankBatch, Uneven
+from manyhop.memory.places import Place
 from manyhop.ranks import cuda
 from manyhop.sampling import BatchKey
 from manyhop_pyg.batch.assemble import Gathered, Joining, finish_trainable, label_data, label_types, placed_columns
@@ -31,7 +32,7 @@ from manyhop_pyg.batch.padding import Padding, check_pad
 from manyhop_pyg.loaders.adapter import Batches, Seeds, columns_of_nodes, find_pinning, nodes_of_seeds
 from manyhop_pyg.loaders.check import check_torch_arguments
 from manyhop_pyg.loaders.inputs import input_of
-from manyhop_pyg.loaders.options import CoreControl, LoaderOptions, check_device, find_device, load_positions, of_ranks
+from manyhop_pyg.loaders.options import CoreControl, TorchOptions, check_device, find_device, load_positions, of_ranks
 from manyhop_pyg.loaders.ranks import LoaderFacts, check_sharded, make_lockstep, sharded_store
 from manyhop_pyg.samplers.requests import contents_of, prepare
 from manyhop_pyg.samplers.seeds import TypedEdgeInput, TypedNodeInput
@@ -86,29 +87,43 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
     _store_size: StoreSize
     _pins_batches = False
 
-    def _set_up(self, num_items: int, options: LoaderOptions, kwargs: dict[str, Any]) -> None:
-        """Be a DataLoader over ``range(num_items)``. The last step of a loader's construction."""
+    def __init__(
+        self,
+        num_items: int,
+        filter_per_worker: bool | None,
+        *,
+        seed: int | None = None,
+        distributed: bool = False,
+        uneven: Uneven | None = None,
+        rank_timeout: float | None = None,
+        seed_parts: int | None = None,
+        device: torch.device | str | None = None,
+        placement: Place | None = None,
+        engine: EngineName | None = None,
+        pad: Pad | None = None,
+        **of_torch: Unpack[TorchOptions],
+    ) -> None:
+        """Be a DataLoader over ``range(num_items)``: the last step of a loader's construction."""
+        kwargs: dict[str, Any] = dict(of_torch)
         check_torch_arguments(kwargs)
-        check_device(options.device, options.placement)
-        check_pad(options.pad, self.seed_sampler()[0], self.data)
-        self.device, self._mode, self.pad = options.device, options.placement, options.pad
-        self.__dict__["placement"] = options.placement  # for Lightning; the property of this name has what was decided
+        check_device(device, placement)
+        check_pad(pad, self.seed_sampler()[0], self.data)
+        self.device, self._mode, self.pad = device, placement, pad
+        self.__dict__["placement"] = placement  # for Lightning; the property of this name has what was decided
         callables(transform=self.transform, transform_sampler_output=self.transform_sampler_output)
-        self._infers_filter = options.filter_per_worker is None
+        self._infers_filter = filter_per_worker is None
         self.filter_per_worker = (
             bool(infer_filter_per_worker(self.data))
-            if options.filter_per_worker is None
-            else flag("filter_per_worker", options.filter_per_worker)
+            if filter_per_worker is None
+            else flag("filter_per_worker", filter_per_worker)
         )
-        check_options(options.distributed, options.uneven, options.rank_timeout, options.seed_parts, kwargs)
-        check_sharded(self.data, distributed=options.distributed)
-        check_engine(options.engine, check_device(self.device, self._mode), kwargs)
-        self.engine = options.engine
-        self.distributed = options.distributed
-        self.uneven, self.rank_timeout = of_ranks(options.distributed, options.uneven, options.rank_timeout)
-        self.seed_parts = options.seed_parts
+        check_options(distributed, uneven, rank_timeout, seed_parts, kwargs)
+        check_sharded(self.data, distributed=distributed)
+        check_engine(engine, check_device(device, placement), kwargs)
+        self.engine, self.distributed, self.seed_parts = engine, distributed, seed_parts
+        self.uneven, self.rank_timeout = of_ranks(distributed, uneven, rank_timeout)
         shuffle, own_order = load_positions(self, num_items, kwargs)
-        self._get_ready(num_items, options.seed, shuffle=shuffle, own_order=own_order)
+        self._get_ready(num_items, seed, shuffle=shuffle, own_order=own_order)
 
     def _get_ready(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
         """Be ready for the first batch. Ranks that share batches call it together."""

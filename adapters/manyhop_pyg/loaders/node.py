@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-import torch
 import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
@@ -14,10 +13,6 @@ from torch_geometric.typing import InputNodes
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
-from manyhop.loading import EngineName
-from manyhop.loading.padding import Pad
-from manyhop.loading.pipeline import Uneven
-from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey
 from manyhop.sampling.engines import suits_cugraph
 from manyhop.system.ranges import ranged
@@ -25,7 +20,7 @@ from manyhop_pyg.batch.assemble import put
 from manyhop_pyg.loaders.check import check_features, check_sampler, check_seed_times, check_seed_types, store_size
 from manyhop_pyg.loaders.inputs import given_nodes, seed_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
-from manyhop_pyg.loaders.options import LoaderOptions, sampler_of_arguments
+from manyhop_pyg.loaders.options import LoaderOptions, extends, sampler_of_arguments
 from manyhop_pyg.samplers.hgt import NO_TIMES, HeteroInput, HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.typing import Attributes, Batch, Inputs, PyGData, Sample, Transform
@@ -34,59 +29,60 @@ if TYPE_CHECKING:
     from manyhop_pyg.samplers.on_gpu import Finish, GPUSampling
 
 
+@extends(ThreadedLoader)
 class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ignore[misc]  # PyG is untyped
-    """PyG's ``NodeLoader``: mini-batches around seed nodes, by any PyG sampler, made ahead by threads.
+    """Load mini-batches of seed nodes and their sampled neighbourhoods, prefetched by threads: PyG's ``NodeLoader``.
 
     Args:
-        data: ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)``. Features are read from ``loader.data`` when a
-            batch is made, so changes after construction count (batches made ahead may still show the old state).
+        data: ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)``. Features are read when a batch is created, so
+            later changes of ``loader.data`` take effect (prefetched batches may still have the old state).
         node_sampler: any PyG ``BaseSampler``.
-        input_nodes: ``[num_seeds]`` ids or a mask ``[num_nodes]``; ``None``: all nodes. Typed graphs: ``"type"`` or
-            ``("type", ids)``; ``{"type": ids, ...}``: seeds of several types in each batch, shuffled together (with our
-            samplers). Each of the types then has ``batch_size`` and ``input_id``, its position among the seeds of its
-            type; disjoint trees are numbered through the types.
-        input_time: ``[num_seeds]``: the time of each seed, in place of its own, or ``[num_seeds, 2]``: the earliest and
-            the latest time of its neighbours; by type where there are several.
+        input_nodes: ``[num_seeds]`` ids or a mask ``[num_nodes]``. ``None``: all nodes. Typed graphs: ``"type"``,
+            ``("type", ids)``, or ``{"type": ids, ...}`` for seeds of several types in each batch, shuffled together
+            (with manyhop's samplers). Each type then has ``batch_size`` and ``input_id``, the position among the seeds
+            of the type; disjoint trees are numbered across types.
+        input_time: ``[num_seeds]`` time of each seed instead of its own, or ``[num_seeds, 2]`` earliest and latest time
+            of its neighbours. A dict if seeds have several types.
         transform: called with each batch.
         transform_sampler_output: called with the sample, before features are joined.
-        filter_per_worker: ``True``: features are joined and ``transform`` runs in the loader's threads; ``False``: in
-            the caller's thread, for code that is not thread-safe or that draws from torch's default generator.
-            ``None``: in the threads, but for data on a GPU.
-        custom_cls: class of the batches where ``data`` is a pair of stores.
-        input_id: ``[num_seeds]``: ``batch.input_id`` of each seed; default: its position, or the node where a mask is
-            given; by type where there are several.
-        seed: names all random choices; the batches are a function of it. Default: each epoch draws one when it begins,
-            from ``generator``, or from torch's default generator.
-        distributed: let the ranks of a run share the batches. All ranks pass the same seeds and make the loader
-            together, which compares them; rank ``r`` of ``W`` gets batches ``r``, ``r + W``, ... of the one-process
-            run, all ranks equally many. Each batch then has ``is_padding [batch_size] bool``: whether a seed is a
-            repetition. Default: each rank has a loader of its own, as in PyG, without communication.
-        uneven: only with ``distributed=True``: where the last batches do not suffice for all ranks, ``"pad"`` (default)
-            repeats the epoch's first ones, ``"drop"`` leaves them out, ``"error"`` refuses to make the loader.
-        rank_timeout: only with ``distributed=True``: seconds that ranks wait for each other when the loader is made and
-            where it exchanges rows (600). A rank without a sign of life counts as gone sooner, after 60 at most.
-        seed_parts: only with ``distributed=True``: number of equal slices of the nodes. Each batch has seeds of one
-            slice, and goes to a rank that holds this slice of the features, as far as possible. Pass the number of
-            parts of ``manyhop convert --partition``. Needs manyhop's samplers. Default: seeds of all slices.
-        device: where batches are made: ``"cpu"`` or a GPU; ``None``: on a GPU if the process uses one, else on the CPU.
-        placement: for a GPU only: where topology and features reside, ``"auto"`` (default), ``"device"``,
-            ``"pinned"``, ``"host"``, ``"sharded"`` or ``"distributed"``. ``loader.placement`` has what was decided, and
-            why.
-        engine: ``"cugraph"``: the topology is spread over the GPUs of all ranks, and pylibcugraph samples it; see
-            docs/scale/cugraph.md. All ranks make the loader together, and take batches in step. Its random numbers are
-            cuGraph's own. Default: manyhop's own engine or, with ``placement="auto"`` and ``distributed=True``, cuGraph
-            where nothing else holds the topology.
-        pad: ``"auto"``: pad the batches to fixed sizes, for CUDA graphs and ``torch.compile``; needs our
-            :class:`NeighborSampler`. Nodes and edges are filled up hop by hop, their rows with zeros and their ids with
-            0; padding edges join padding nodes only. Batches then have ``node_mask [num_nodes] bool``, ``edge_mask
-            [num_edges] bool`` and ``seed_mask [batch_size] bool``: what is no padding. A batch that does not fit gets
-            larger sizes, out of few (``stats().pad_fit_rate``).
-        **kwargs: of torch's ``DataLoader``, as they apply to threads: ``num_workers`` (threads that make batches ahead;
-            the batches do not depend on it), ``prefetch_factor`` (batches ahead per thread, 2), ``persistent_workers``
-            (keeps the threads between epochs), ``worker_init_fn`` (called once in each thread), ``timeout`` (limits
-            the wait for a batch, seconds), ``pin_memory`` (pins batches if there is an accelerator); ``sampler`` and
-            ``batch_sampler`` are honoured. ``multiprocessing_context`` and ``in_order`` have no effect, as no process
-            is started and batches always come in order.
+        filter_per_worker: join features and call ``transform`` in the loader's threads (``True``), or in the caller's
+            thread (``False``), for code that is not thread-safe or draws from torch's default generator. ``None``: in
+            the threads, except for data on a GPU.
+        custom_cls: class of the batches if ``data`` is a pair of stores.
+        input_id: ``[num_seeds]`` values of ``batch.input_id``. Default: positions of the seeds, or nodes if
+            ``input_nodes`` is a mask. A dict if seeds have several types.
+        seed: seed of all random choices. Batches depend only on it, the epoch and the batch number. Default: each epoch
+            draws one when it begins, from ``generator``, or from torch's default generator.
+        distributed: share the batches of one run among its ranks. All ranks pass the same seeds and create the loader
+            together, which compares them. Rank ``r`` of ``W`` gets batches ``r``, ``r + W``, ... of the one-process
+            run; all ranks get the same number. Each batch then has ``is_padding [batch_size] bool``, true for repeated
+            seeds. Default: each rank has its own loader, as in PyG, without communication.
+        uneven: what to do if the number of batches is not divisible by the number of ranks: ``"pad"`` (default) repeats
+            the first batches of the epoch, ``"drop"`` drops the last ones, ``"error"`` raises. With
+            ``distributed=True``.
+        rank_timeout: seconds that ranks wait for each other when the loader is created and when it exchanges rows
+            (600). A rank without heartbeats is considered lost after at most 60 s. With ``distributed=True``.
+        seed_parts: number of equal slices of the nodes. Each batch has seeds of one slice and, if possible, goes to a
+            rank that holds this slice of the features. Pass the number of parts of ``manyhop convert --partition``.
+            Needs manyhop's samplers and ``distributed=True``. Default: seeds of all slices.
+        device: device that creates the batches, ``"cpu"`` or a GPU. ``None``: a GPU if the process uses one, otherwise
+            the CPU.
+        placement: memory that a GPU reads topology and features from: ``"auto"`` (default), ``"device"``, ``"pinned"``,
+            ``"host"``, ``"sharded"`` or ``"distributed"``. ``loader.placement`` shows the decision and its reason.
+        engine: ``"cugraph"``: pylibcugraph samples a topology that is spread over the GPUs of all ranks, with its own
+            random numbers. All ranks create the loader together and take batches in step. Default: manyhop's engine or,
+            with ``placement="auto"`` and ``distributed=True``, cuGraph if nothing else can hold the topology.
+        pad: ``"auto"``: pad batches to fixed sizes for CUDA graphs and ``torch.compile``. Needs
+            :class:`NeighborSampler`. Each hop is padded: rows with zeros, ids with 0, and edges between padding nodes.
+            Batches then have ``node_mask [num_nodes] bool``, ``edge_mask [num_edges] bool`` and ``seed_mask
+            [batch_size] bool``, false for padding. A batch that does not fit uses one of a few larger sizes
+            (``stats().pad_fit_rate``).
+        **kwargs: arguments of torch's ``DataLoader``, applied to threads: ``num_workers`` (threads that prefetch;
+            batches do not depend on it), ``prefetch_factor`` (batches per thread, 2), ``persistent_workers`` (keep the
+            threads between epochs), ``worker_init_fn`` (called once per thread), ``timeout`` (seconds to wait for a
+            batch), ``pin_memory`` (if an accelerator is available), ``sampler`` and ``batch_sampler``.
+            ``multiprocessing_context`` and ``in_order`` have no effect: no process is started, and batches always
+            arrive in order.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
@@ -106,17 +102,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         filter_per_worker: bool | None = None,
         custom_cls: type[Batch] | None = None,
         input_id: Tensor | Mapping[NodeType, Tensor] | None = None,
-        *,
-        seed: int | None = None,
-        distributed: bool = False,
-        uneven: Uneven | None = None,
-        rank_timeout: float | None = None,
-        seed_parts: int | None = None,
-        device: torch.device | str | None = None,
-        placement: Place | None = None,
-        engine: EngineName | None = None,
-        pad: Pad | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LoaderOptions],
     ) -> None:
         check_features(data, custom_cls)
         self.data = data
@@ -131,19 +117,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         check_seed_types(node_sampler, self.input_data)
         check_seed_times(node_sampler, self.input_data)
         self._store_size = store_size(data, node_sampler)
-        options = LoaderOptions(
-            seed=seed,
-            distributed=distributed,
-            uneven=uneven,
-            rank_timeout=rank_timeout,
-            seed_parts=seed_parts,
-            device=device,
-            placement=placement,
-            engine=engine,
-            pad=pad,
-            filter_per_worker=filter_per_worker,
-        )
-        self._set_up(self.input_data.node.numel(), options, kwargs)
+        super().__init__(self.input_data.node.numel(), filter_per_worker, **kwargs)
 
     def batch(
         self,
@@ -202,6 +176,14 @@ def _label_seeds(into: Attributes, input_id: Tensor, seed_time: Tensor | None) -
     return into
 
 
+class NodeOptions(LoaderOptions, total=False):
+    """Keywords of :class:`NodeLoader` that loaders pass on to it."""
+
+    custom_cls: type[Batch] | None
+    input_id: Tensor | Mapping[NodeType, Tensor] | None
+
+
+@extends(NodeLoader, NeighborSampler)
 class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
     """PyG's ``NeighborLoader``, without pyg-lib or torch-sparse: neighbours of seed nodes, hop by hop.
 
@@ -215,13 +197,11 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
     - ``input_id [batch_size] int64``, ``batch_size``, ``seed_time``, as given, where ``input_time`` is given, and
       ``batch [num_nodes]``, the seed of each node, where trees are disjoint.
 
-    In typed graphs these are attributes of node and edge types, all of which are present. Beside PyG's arguments (see
-    :class:`NeighborSampler` for how neighbours are chosen, :class:`NodeLoader` for the rest):
+    In typed graphs these are attributes of node and edge types, all of which are present. :class:`NeighborSampler` and
+    :class:`NodeLoader` explain the other arguments.
 
     Args:
-        neighbor_sampler: a sampler to use in place of one made from the arguments; the arguments that it replaces
-            then have no effect, as in PyG.
-        time_window: with times, leave out edges earlier than the seed's time minus this.
+        neighbor_sampler: sampler to use instead of one built from the arguments, which then have no effect, as in PyG.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
@@ -247,19 +227,8 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
         neighbor_sampler: BaseSampler | None = None,
         directed: bool = True,
         *,
-        custom_cls: type[Batch] | None = None,
-        input_id: Tensor | Mapping[NodeType, Tensor] | None = None,
         time_window: float | None = None,
-        seed: int | None = None,
-        distributed: bool = False,
-        uneven: Uneven | None = None,
-        rank_timeout: float | None = None,
-        seed_parts: int | None = None,
-        device: torch.device | str | None = None,
-        placement: Place | None = None,
-        engine: EngineName | None = None,
-        pad: Pad | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[NodeOptions],
     ) -> None:
         if input_time is not None and time_attr is None:
             raise InputError(
@@ -289,26 +258,15 @@ class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type
             transform=transform,
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
-            custom_cls=custom_cls,
-            input_id=input_id,
-            seed=seed,
-            distributed=distributed,
-            uneven=uneven,
-            rank_timeout=rank_timeout,
-            seed_parts=seed_parts,
-            device=device,
-            placement=placement,
-            engine=engine,
-            pad=pad,
             **kwargs,
         )
 
 
+@extends(NodeLoader, HGTSampler, but=("input_time", "custom_cls", "engine"))
 class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[misc]  # PyG is untyped
-    """PyG's ``HGTLoader``, without torch-sparse: batches by :class:`HGTSampler`; :class:`NodeLoader` has the rest.
+    """Load mini-batches sampled by :class:`HGTSampler`: PyG's ``HGTLoader``, without torch-sparse.
 
-    Args:
-        max_neighbors: how many neighbours of a node count, per edge type; see :class:`HGTSampler`.
+    :class:`HGTSampler` and :class:`NodeLoader` explain the arguments.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
@@ -324,19 +282,11 @@ class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[m
         transform_sampler_output: Transform | None = None,
         filter_per_worker: bool | None = None,
         *,
-        input_id: Tensor | Mapping[NodeType, Tensor] | None = None,
         max_neighbors: int | None = 50,
-        seed: int | None = None,
-        distributed: bool = False,
-        uneven: Uneven | None = None,
-        rank_timeout: float | None = None,
-        seed_parts: int | None = None,
-        device: torch.device | str | None = None,
-        placement: Place | None = None,
-        pad: Pad | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[NodeOptions],
     ) -> None:
-        if kwargs.get("input_time") is not None:
+        given: dict[str, Any] = dict(kwargs)
+        if given.get("input_time") is not None:
             raise InputError(NO_TIMES)
         self.num_samples = num_samples
         self.is_sorted = is_sorted
@@ -348,14 +298,5 @@ class HGTLoader(NodeLoader, torch_geometric.loader.HGTLoader):  # type: ignore[m
             transform=transform,
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
-            input_id=input_id,
-            seed=seed,
-            distributed=distributed,
-            uneven=uneven,
-            rank_timeout=rank_timeout,
-            seed_parts=seed_parts,
-            device=device,
-            placement=placement,
-            pad=pad,
             **kwargs,
         )

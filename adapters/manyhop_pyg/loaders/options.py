@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, TypedDict, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -31,11 +31,30 @@ from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.typing import PyGData
 
 InitT = TypeVar("InitT", bound=Callable[..., None])
+LoaderT = TypeVar("LoaderT", bound=type)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoaderOptions:
-    """Options of a loader, as given; see :class:`manyhop_pyg.NodeLoader`."""
+class TorchOptions(TypedDict, total=False):
+    """Keywords of all loaders, for torch's ``DataLoader``."""
+
+    batch_size: int
+    shuffle: bool | None
+    sampler: Iterable[Any] | None
+    batch_sampler: Iterable[Any] | None
+    num_workers: int
+    pin_memory: bool
+    drop_last: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: Any
+    generator: torch.Generator | None
+    prefetch_factor: int | None
+    persistent_workers: bool
+    in_order: bool
+
+
+class LoaderOptions(TorchOptions, total=False):
+    """Keywords of all loaders; see :class:`manyhop_pyg.NodeLoader`."""
 
     seed: int | None
     distributed: bool
@@ -44,9 +63,47 @@ class LoaderOptions:
     seed_parts: int | None
     device: torch.device | str | None
     placement: Place | None
-    engine: EngineName | None = None
+    engine: EngineName | None
     pad: Pad | None
-    filter_per_worker: bool | None
+
+
+def extends(source: type, *documented: type, but: Collection[str] = ()) -> Callable[[LoaderT], LoaderT]:
+    """Decorate a loader that passes ``**kwargs`` on: its signature and docstring show these arguments, too.
+
+    ``help()`` and Lightning read the signature.
+
+    Args:
+        source: the class that gets ``**kwargs``.
+        documented: classes whose docstrings explain arguments that the loader's own does not.
+        but: arguments of ``source`` that the loader does not have.
+    """
+
+    def complete(loader: LoaderT) -> LoaderT:
+        init: Any = loader.__init__  # type: ignore[misc]
+        *own, kwargs = inspect.signature(init).parameters.values()
+        passed = inspect.signature(source.__init__).parameters.values()  # type: ignore[misc]
+        known = {parameter.name for parameter in own} | set(but)
+        own += [p.replace(kind=p.KEYWORD_ONLY) for p in passed if p.name not in known and p.default is not p.empty]
+        init.__signature__ = inspect.Signature([*own, kwargs])
+        body, _, sections = split_docstring(loader)
+        classes: list[type] = [*documented, source, loader]
+        texts = {name: text for one in classes for name, text in split_docstring(one)[1].items()}
+        # Several names may share a text.
+        explained = dict.fromkeys(texts[name] for name in (p.name for p in (*own, kwargs)) if name in texts)
+        loader.__doc__ = "\n".join([body + "Args:", *explained, "", sections])
+        return loader
+
+    return complete
+
+
+def split_docstring(documented: type) -> tuple[str, dict[str, str], str]:
+    """Return a docstring before its ``Args:``, the text of each argument, and the other sections."""
+    body, *sections = re.split(r"^(?=\w+:\n)", inspect.cleandoc(documented.__doc__ or "") + "\n", flags=re.MULTILINE)
+    found: dict[str, str] = {}
+    for section in (section for section in sections if section.startswith("Args:")):
+        for text in re.split(r"\n(?=    [\w*])", section.rstrip())[1:]:
+            found |= dict.fromkeys(re.findall(r"\w+", text.partition(":")[0]), text)
+    return body, found, "".join(section for section in sections if not section.startswith("Args:"))
 
 
 def of_ranks(
