@@ -30,13 +30,13 @@ PACKAGES = ("numpy", "torch", "torch_geometric", "torch_sparse", "pyg_lib", "dgl
 INTRODUCTION = """# Compatibility
 
 PyG's and DGL's own tests, example scripts and notebooks run unchanged with `manyhop_pyg.install()` and
-`manyhop_dgl.install()`, and without. Small random graphs stand in for the scripts' datasets. "Not run" names what the
-machine lacks. [Compatibility with projects](compatibility-projects.md) has tests of projects that use PyG or DGL.
+`manyhop_dgl.install()`, and without. Small random graphs stand in for the scripts' datasets. "Not run" names the
+missing requirement. [Compatibility with projects](compatibility-projects.md) has tests of projects that use PyG or DGL.
 
-GraphBolt's tests import names from its inner modules, which `manyhop_dgl.graphbolt` replaces as a whole: tests of these
-names fail by intention, and are the largest group below. DGL's last wheel, 2.1, has GraphBolt's C++ library for torch
-2.0 to 2.2 only, so GraphBolt alone runs in an environment with torch 2.2.1 (`make graphbolt`); without it, these cells
-say "does not load". Tests of later commits use names that 2.1 does not have.
+GraphBolt's tests import names from its internal modules, which `manyhop_dgl.graphbolt` replaces as a whole. Tests of
+these names fail intentionally and form the largest group. DGL's last wheel, 2.1, contains GraphBolt's C++ library for
+torch 2.0 to 2.2 only, so GraphBolt alone runs in an environment with torch 2.2.1 (`make graphbolt`). Without it, these
+cells contain "does not load". Tests of later commits use names that 2.1 does not have.
 
 To make this page again: `make upstream PYG=CHECKOUT DGL=CHECKOUT`.
 """
@@ -44,17 +44,17 @@ To make this page again: `make upstream PYG=CHECKOUT DGL=CHECKOUT`.
 PROJECTS = """# Compatibility with projects
 
 Tests of projects that use PyG or DGL, unchanged, with `manyhop_pyg.install()` and `manyhop_dgl.install()`, and without.
-A test that needs what the machine lacks (a GPU, NCCL, a package) counts as not run.
+A test counts as not run if it needs a GPU, NCCL or a package that the machine lacks.
 
-To make this page again: `make upstream RELBENCH=CHECKOUT GRAPHSTORM=CHECKOUT`. RelBench and GraphStorm need packages of
-theirs (`pooch`, `duckdb`; `transformers`, `h5py`, `ogb`, `boto3`, `scikit-learn`).
+To make this page again: `make upstream RELBENCH=CHECKOUT GRAPHSTORM=CHECKOUT`. RelBench and GraphStorm need additional
+packages (`pooch`, `duckdb`; `transformers`, `h5py`, `ogb`, `boto3`, `scikit-learn`).
 """
 
 ON_GPUS = """# Compatibility on GPUs
 
 DGL's own example scripts, unchanged, with `manyhop_dgl.install()` and DGL's wheel for CPUs: graphs on a GPU are on
-torch tensors. Small random graphs stand in for their datasets, so what they learn means nothing. "Has no CUDA": without
-manyhop, this wheel of DGL refuses to move a graph to a GPU. Left out are scripts that would fail on any GPU:
+torch tensors. Small random graphs stand in for their datasets, so their accuracy is meaningless. "Has no CUDA": without
+manyhop, this wheel of DGL cannot move a graph to a GPU. Left out are scripts that would fail on any GPU:
 `ogbn-products/gat/gat.py` indexes a tensor on the CPU by ids on the GPU. [Compatibility](compatibility.md) has the
 rest.
 
