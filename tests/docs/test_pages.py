@@ -17,7 +17,5 @@ def test_a_page_has_at_most_190_lines(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_code_fits_its_column(page):
-    blocks = re.findall(
-        r"^```(?:diff|json|py|python|sh|text)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
-    )
+    blocks = re.findall(r"^```(?:diff|json|py|python|sh|text)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     assert [line for block in blocks for line in block.splitlines() if len(line) > 76] == []
