@@ -49,7 +49,7 @@ def epochs(
     return found
 
 
-def _epoch(loader: Iterable[Any], device: str) -> Callable[[], tuple[int, int]]:
+def _epoch(loader: Iterable[Data | HeteroData], device: str) -> Callable[[], tuple[int, int]]:
     def run() -> tuple[int, int]:
         count = edges = 0
         for batch in loader:

@@ -7,7 +7,7 @@ What is to be done with each of them is planned once, as long as they stay the s
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -113,14 +113,14 @@ class Rows:
                 request.bound = bound
                 self._ahead.append((ahead, request))
 
-    def device_of(self, value: Any) -> torch.device:
+    def device_of(self, value: Tensor | SparseTensor) -> torch.device:
         """Return the device of the batch's version of ``value``."""
         if self._device is not None:
             return self._device
         device: torch.device = value.device() if isinstance(value, SparseTensor) else value.device
         return device
 
-    def fetch(self, get: Callable[[list[RowRequest]], list[Any]]) -> int:
+    def fetch(self, get: Callable[[list[RowRequest]], list[Tensor]]) -> int:
         """Gather all requested rows by ``get``, and store them in the batches. Return the number of bytes."""
         nbytes = 0
         rows = get([*self._requests, *(request for _, request in self._ahead)] if self._ahead else self._requests)
@@ -259,7 +259,7 @@ def put(into: Attributes, **values: object) -> None:
 
 def _put_adjacencies(
     into: Attributes,
-    edges: list[tuple[str, Any]],
+    edges: list[tuple[str, SparseTensor]],
     row: Tensor,
     col: Tensor,
     e_id: Tensor | None,

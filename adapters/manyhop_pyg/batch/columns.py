@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ class StorePlan:
         self.template: Attributes = dict(items)
         """What a batch begins with, in order: values that all batches share, and some that are to be replaced."""
         self.num_nodes = "num_nodes" in self.template
-        self.edges: list[tuple[str, Any]] = []
+        self.edges: list[tuple[str, SparseTensor]] = []
         """Edges, in the forms in which the user holds them."""
         self.of_nodes: list[Column] = []
         self.of_edges: list[Column] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from manyhop_pyg.samplers.spec import EdgeInput, GivenNegatives, negatives_of
 from manyhop_pyg.typing import PyGData
 
 InputsT = TypeVar("InputsT", NodeSamplerInput, EdgeSamplerInput)
+KindT = TypeVar("KindT", NodeType, EdgeType)
 EdgeValues: TypeAlias = Tensor | Mapping[EdgeType, Tensor] | None
 """``[num_seeds, ...]``; by type where seed edges are of several types."""
 
@@ -73,7 +74,7 @@ def given_nodes(
     return _together([given_nodes(ids, times.get(t), t) for t, ids in by_type.items()], by_type)
 
 
-def _of_types(name: str, given: object, node_types: Mapping[Any, object]) -> Mapping[Any, Any]:
+def _of_types(name: str, given: object, node_types: Mapping[KindT, object]) -> Mapping[KindT, Tensor]:
     """An argument by type: of all these types, or of none."""
     if given is None:
         return {}
@@ -225,7 +226,7 @@ def number_of_nodes(data: PyGData, node_type: NodeType | None) -> int | None:
         return None
 
 
-def _count(n: Any) -> int | None:
+def _count(n: int | Tensor | None) -> int | None:
     return None if n is None else int(n)
 
 
@@ -282,7 +283,7 @@ def _is_typed(value: object) -> bool:
     return isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], str)
 
 
-def _pair(value: Any) -> tuple[str, object]:
+def _pair(value: InputNodes) -> tuple[str, object]:
     if not _is_typed(value):
         raise InputError(f"Expected input_nodes as 'type' or ('type', ids), got {type(value).__name__}.")
     return value[0], value[1]

@@ -39,27 +39,32 @@ class TorchOptions(TypedDict, total=False):
 
     batch_size: int
     shuffle: bool | None
-    sampler: Iterable[Any] | None
-    batch_sampler: Iterable[Any] | None
+    sampler: Iterable[object] | None
+    batch_sampler: Iterable[object] | None
     num_workers: int
     pin_memory: bool
     drop_last: bool
     timeout: float
     worker_init_fn: Callable[[int], None] | None
-    multiprocessing_context: Any
+    multiprocessing_context: object
     generator: torch.Generator | None
     prefetch_factor: int | None
     persistent_workers: bool
     in_order: bool
 
 
-class LoaderOptions(TorchOptions, total=False):
-    """Keywords of all loaders; see :class:`manyhop_pyg.NodeLoader`."""
+class RankOptions(TorchOptions, total=False):
+    """Keywords of all loaders, those of random walks included; see :class:`manyhop_pyg.NodeLoader`."""
 
     seed: int | None
     distributed: bool
     uneven: Uneven | None
     rank_timeout: float | None
+
+
+class LoaderOptions(RankOptions, total=False):
+    """Keywords of loaders of nodes and edges."""
+
     seed_parts: int | None
     device: torch.device | str | None
     placement: Place | None
@@ -230,7 +235,7 @@ class CoreControl:
     """Which cores the threads of a loader run on, and how many of them one thread copies with."""
 
     num_workers: int
-    loader_cores: list[Any]
+    loader_cores: list[int | list[int]]
     _old_worker_init_fn: Callable[[int], None]
     _copy_threads: int | None = None
 

@@ -11,12 +11,16 @@ from torch_geometric import EdgeIndex
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, MessagePassing, SAGEConv
 from torch_geometric.nn.aggr import MaxAggregation, MeanAggregation, SumAggregation
 from torch_geometric.nn.models.basic_gnn import TrimToLayer
+from torch_geometric.typing import Adj, Size
 
 from manyhop.errors import InputError
 from manyhop_pyg.training.trim import Needed, Trim
 from manyhop_train.aggregation import Edges, Reduction, add_ends, aggregate, is_sorted, normalize
 
 REDUCTIONS: Final[dict[type, Reduction]] = {SumAggregation: "sum", MeanAggregation: "mean", MaxAggregation: "max"}
+Pair: TypeAlias = tuple[Tensor, Tensor]
+Rows: TypeAlias = Tensor | Pair
+"""Rows of nodes, or of sources and of destinations."""
 _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
@@ -68,11 +72,11 @@ class PassEdges:
             edges = self._known[key] = Edges(edge_index, ordered=ordered, beside=True)
         return edges
 
-    def trims(self, edge_index: Any) -> bool:
+    def trims(self, edge_index: Adj) -> bool:
         """Whether the model that is called trims its layers, on these edges."""
         return self._trim is not None and not torch.compiler.is_compiling() and self._trim.trims(edge_index)
 
-    def trimmed(self, layer: MessagePassing, edge_index: Any) -> tuple[Needed | None, Any]:
+    def trimmed(self, layer: MessagePassing, edge_index: Adj) -> tuple[Needed | None, Adj]:
         """Return what a call of a layer needs, and the edges that it needs; ``None`` and all edges without trimming."""
         if self._trim is None:
             return None, edge_index
@@ -92,14 +96,22 @@ class TrimByNeed(TrimToLayer):  # type: ignore[misc]  # PyG is untyped
 
     segment_edges: PassEdges
 
-    def forward(self, layer: int, nodes: Any, edges: Any, x: Any, edge_index: Any, edge_attr: Any = None) -> Any:
+    def forward(
+        self,
+        layer: int,
+        nodes: list[int],
+        edges: list[int],
+        x: Tensor,
+        edge_index: Adj,
+        edge_attr: Tensor | None = None,
+    ) -> object:
         """Return rows, edges and what they have, for a layer."""
         if self.segment_edges.trims(edge_index):
             return x, edge_index, edge_attr
         return super().forward(layer, nodes, edges, x, edge_index, edge_attr)
 
 
-def is_plain(layer: MessagePassing, edge_index: Any) -> bool:
+def is_plain(layer: MessagePassing, edge_index: Adj) -> bool:
     """Whether edges are a plain tensor, and nobody looks at the messages of a layer."""
     return (
         isinstance(edge_index, Tensor)
@@ -125,7 +137,7 @@ class _BySegments(MessagePassing):  # type: ignore[misc]  # PyG is untyped
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
         """Leave the class as it is: when a layer is copied, PyG would put code of its own in place of ``propagate``."""
 
-    def forward(self, x: Any, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, x: Rows, edge_index: Adj, *args: object, **kwargs: object) -> object:
         """Run PyG's code on what is needed."""
         needed, edges = self.segment_edges.trimmed(self, edge_index)
         if needed is not None:
@@ -133,7 +145,7 @@ class _BySegments(MessagePassing):  # type: ignore[misc]  # PyG is untyped
             args, kwargs = needed.arguments(args, kwargs, edge_index)
         return super().forward(x, edges, *args, **kwargs)
 
-    def propagate(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
+    def propagate(self, edge_index: Adj, size: Size = None, **kwargs: Any) -> Tensor:
         """Aggregate the rows of sources at destinations."""
         x, weight = kwargs["x"], kwargs.get("edge_weight")
         source, target = (x, x) if isinstance(x, Tensor) else x
@@ -149,7 +161,7 @@ class _BySegments(MessagePassing):  # type: ignore[misc]  # PyG is untyped
             return theirs
         return self.add_up(edge_index, source, weight, num_dst)
 
-    def takes(self, edge_index: Any, x: Tensor, weight: Tensor | None) -> bool:
+    def takes(self, edge_index: Adj, x: Tensor, weight: Tensor | None) -> bool:
         """Whether the engine can aggregate these."""
         return (
             is_plain(self, edge_index)
@@ -186,7 +198,9 @@ class SegmentGraphConv(_BySegments, GraphConv):  # type: ignore[misc]  # PyG is 
 class SegmentGCNConv(_BySegments, GCNConv):  # type: ignore[misc]  # PyG is untyped
     """PyG's ``GCNConv``, whose self loops are no edges here: their number is not known without waiting for a GPU."""
 
-    def forward(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
+    def forward(  # type: ignore[override]
+        self, x: Tensor, edge_index: Adj, edge_weight: Tensor | None = None
+    ) -> Tensor:
         """Normalise by degrees, and aggregate."""
         needed, edges = self.segment_edges.trimmed(self, edge_index)
         own = self.normalize and not self.cached and isinstance(x, Tensor)
@@ -248,7 +262,7 @@ class _Attention(MessagePassing):  # type: ignore[misc]  # PyG is untyped
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
         """Leave the class as it is: see ``_BySegments``."""
 
-    def forward(self, x: Any, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, x: Rows, edge_index: Adj, *args: object, **kwargs: object) -> object:
         """Let PyG project rows, and attend over segments."""
         needed, edges = self.segment_edges.trimmed(self, edge_index)
         if needed is not None:
@@ -271,7 +285,7 @@ class _Attention(MessagePassing):  # type: ignore[misc]  # PyG is untyped
         finally:
             self.add_self_loops, self._loops = self._loops, None
 
-    def edge_updater(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Any:
+    def edge_updater(self, edge_index: Adj, size: Size = None, **kwargs: Pair) -> object:
         """Return the shares of edges and self loops."""
         if self._loops is None:
             return super().edge_updater(edge_index, size=size, **kwargs)
@@ -288,7 +302,7 @@ class _Attention(MessagePassing):  # type: ignore[misc]  # PyG is untyped
         shares = dropout(shares, self.dropout, self.training)
         return shares, None if own is None else dropout(own, self.dropout, self.training)
 
-    def propagate(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
+    def propagate(self, edge_index: Adj, size: Size = None, **kwargs: Any) -> Tensor:
         """Sum the rows of sources, weighted by their shares: ``[num_dst, num_heads, num_channels]``."""
         if self._loops is None:
             theirs: Tensor = super().propagate(edge_index, size=size, **kwargs)
@@ -310,7 +324,7 @@ class _Attention(MessagePassing):  # type: ignore[misc]  # PyG is untyped
         loops = own[:both].unsqueeze(-1) * source[:both]
         return out + pad(loops, (0, 0, 0, 0, 0, num_dst - both))
 
-    def ends(self, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def ends(self, **kwargs: Pair) -> tuple[Tensor, Tensor]:
         """What of sources and destinations makes scores: ``[num_nodes, num_heads, ...]``."""
         raise NotImplementedError
 
@@ -322,7 +336,7 @@ class _Attention(MessagePassing):  # type: ignore[misc]  # PyG is untyped
 class SegmentGATConv(_Attention, GATConv):  # type: ignore[misc]  # PyG is untyped
     """PyG's ``GATConv``."""
 
-    def ends(self, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def ends(self, **kwargs: Pair) -> tuple[Tensor, Tensor]:
         """Return a number per head."""
         left, right = kwargs["alpha"]
         return left, right
@@ -335,7 +349,7 @@ class SegmentGATConv(_Attention, GATConv):  # type: ignore[misc]  # PyG is untyp
 class SegmentGATv2Conv(_Attention, GATv2Conv):  # type: ignore[misc]  # PyG is untyped
     """PyG's ``GATv2Conv``, whose scores need a row of both ends per edge."""
 
-    def ends(self, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def ends(self, **kwargs: Pair) -> tuple[Tensor, Tensor]:
         """Return a row per head."""
         left, right = kwargs["x"]
         return left, right

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch_geometric.typing import Adj
 
 from manyhop.errors import InputError
 from manyhop_train.aggregation import hops_of
@@ -34,7 +35,7 @@ class Needed(NamedTuple):
     num_dst: int
     num_edges: int
 
-    def nodes(self, x: Any) -> tuple[Tensor, Tensor]:
+    def nodes(self, x: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the rows of sources and of destinations.
 
         Args:
@@ -49,7 +50,7 @@ class Needed(NamedTuple):
             return cast(tuple[Tensor, Tensor], ends)
         return _first(src, self.num_src), _first(dst, self.num_dst)
 
-    def edges(self, value: Any, edge_index: Tensor) -> Any:
+    def edges(self, value: object, edge_index: Tensor) -> Tensor | None:
         """Return the first rows of an argument that has one per edge, or ``None``.
 
         Raises:
@@ -65,8 +66,8 @@ class Needed(NamedTuple):
         return value[: self.num_edges]
 
     def arguments(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], edge_index: Tensor
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self, args: Sequence[object], kwargs: Mapping[str, object], edge_index: Tensor
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         """Return the further arguments of a layer, with rows of the needed edges."""
         return (
             tuple(self.edges(value, edge_index) for value in args),
@@ -113,7 +114,7 @@ class Trim:
             self._layers = self._layer + 1
         self._begin(running=False)
 
-    def needed(self, layer: torch.nn.Module, edge_index: Any) -> Needed | None:
+    def needed(self, layer: torch.nn.Module, edge_index: Adj) -> Needed | None:
         """Return what the next call of a layer needs; ``None``: all, since the model is not trimmed.
 
         Raises:
@@ -147,7 +148,7 @@ class Trim:
             sum(hops.edges[: following + 1]),
         )
 
-    def trims(self, edge_index: Any) -> bool:
+    def trims(self, edge_index: Adj) -> bool:
         """Whether layers of the model that is called compute what is needed of a batch with these edges."""
         of_types = edge_index.values() if isinstance(edge_index, Mapping) else [edge_index]
         known = all(isinstance(edges, Tensor) and hops_of(edges) is not None for edges in of_types)
@@ -200,13 +201,13 @@ class _Ends(torch.autograd.Function):
         return grad, None, None
 
 
-def _checked(x: Any, number: int) -> Tensor:
+def _checked(x: object, number: int) -> Tensor:
     if not isinstance(x, Tensor) or x.dim() != 2 or x.size(0) < number:
         got = list(x.shape) if isinstance(x, Tensor) else repr(x)
         raise InputError(f"Expected rows of at least {number} nodes to trim, got {got}. {_LEAVE_OUT}")
     return x
 
 
-def _first(x: Any, number: int) -> Tensor:
+def _first(x: object, number: int) -> Tensor:
     rows = _checked(x, number)
     return rows if rows.size(0) == number else rows[:number]

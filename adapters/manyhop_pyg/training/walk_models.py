@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch_geometric.nn
@@ -26,7 +26,7 @@ from manyhop.system.ranges import ranged
 from manyhop_pyg.data.convert import edge_list, nodes_in
 from manyhop_pyg.loaders.adapter import find_pinning, pinned
 from manyhop_pyg.loaders.check import check_torch_arguments
-from manyhop_pyg.loaders.options import load_positions, of_ranks
+from manyhop_pyg.loaders.options import RankOptions, TorchOptions, load_positions, of_ranks
 
 Windows = tuple[Tensor, Tensor]
 """Positive and negative samples, ``[num_windows, context_size] int64`` each."""
@@ -58,7 +58,7 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
     Args:
         source: makes the samples.
         seed, distributed, uneven, rank_timeout: as of other loaders; batches do not mark repetitions.
-        **kwargs: of torch's ``DataLoader``, as they apply to threads.
+        **of_torch: of torch's ``DataLoader``, as they apply to threads.
 
     Raises:
         InputError: arguments that do not make sense.
@@ -73,8 +73,9 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
         distributed: bool = False,
         uneven: Uneven | None = None,
         rank_timeout: float | None = None,
-        **kwargs: Any,
+        **of_torch: Unpack[TorchOptions],
     ) -> None:
+        kwargs: dict[str, Any] = dict(of_torch)
         check_torch_arguments(kwargs)
         check_options(distributed, uneven, rank_timeout, None, kwargs)
         self.source, self.distributed = source, distributed
@@ -108,16 +109,16 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
     def _nodes_of_seeds(self) -> list[tuple[Tensor, int]]:
         return [(torch.arange(self._num_items), self._num_items)]
 
-    def _sources(self) -> list[Any]:
+    def _sources(self) -> list[object]:
         return []  # samples have no rows
 
-    def _facts(self, seed: int | None) -> dict[str, Any]:
-        facts: dict[str, Any] = {"class": type(self).__name__, "version of the sampling contract": CONTRACT_VERSION}
+    def _facts(self, seed: int | None) -> dict[str, object]:
+        facts: dict[str, object] = {"class": type(self).__name__, "version of the sampling contract": CONTRACT_VERSION}
         facts |= {"seed": seed, "batch_size": self.batch_size, "shuffle": self._shuffle, "drop_last": self.drop_last}
         facts |= {"uneven": self.uneven} | plain(self._shape())
         return facts
 
-    def _shape(self) -> dict[str, Any]:
+    def _shape(self) -> dict[str, object]:
         walker, numbers = self.source.facts()
         return {"specification of the walks": walker.spec} | numbers | graph_facts(walker.graph)
 
@@ -221,7 +222,7 @@ class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is unt
         self.embedding = torch.nn.Embedding(self.num_nodes, self.embedding_dim, sparse=sparse)
         self.reset_parameters()
 
-    def loader(self, **kwargs: Any) -> WalkLoader:
+    def loader(self, **kwargs: Unpack[RankOptions]) -> WalkLoader:
         """Return a loader of positive and negative samples around all nodes.
 
         Args:
@@ -349,7 +350,7 @@ class MetaPath2Vec(torch_geometric.nn.MetaPath2Vec):  # type: ignore[misc]
         self._walks = Walker(graph, WalkSpec(steps=steps))
         self._negatives = NegativeWalker([self.num_nodes_dict[step[0]] for step in steps])
 
-    def loader(self, **kwargs: Any) -> WalkLoader:
+    def loader(self, **kwargs: Unpack[RankOptions]) -> WalkLoader:
         """Return a loader of samples around all nodes of the metapath's first type; see :meth:`Node2Vec.loader`."""
         num_starts = self.num_nodes_dict[self.metapath[0][0]]
         return WalkLoader(WalkSource(num_starts, self._sample, self._facts, self._device), **kwargs)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Final
+import inspect
+from typing import Any, Final, TypeAlias
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from manyhop.system.triton_launch import Kernel
+from manyhop.system.triton_launch import Kernel, as_current
 from manyhop_train.aggregation.edges import Order
 from manyhop_train.aggregation.gpu import attention as attention_kernels
 from manyhop_train.aggregation.gpu import kernels as k
@@ -32,6 +33,8 @@ _TYPES: Final = {
     torch.int32: tl.int32,
     torch.int64: tl.int64,
 }
+Constant: TypeAlias = torch.dtype | int | float
+"""What a kernel is compiled for: a type, a number or a flag."""
 _MODES: Final = {"sum": k.SUM.value, "mean": k.MEAN.value}
 
 
@@ -72,16 +75,21 @@ def add(
     # Of means of edges that were sorted here, no more is known of a window than of a segment: which edges count.
     num_windows = order.other.numel() // _WINDOW if size and (mode == "sum" or order.edge is None) else 0
     sums = x.new_empty(num_windows, channels, dtype=exact) if num_windows else None
-    types = _constants(order.other, x, out, *pair)
-    window = _WINDOW if num_windows else 0
-    constants = (order.edge is not None, _heads(weight), scale is not None, chosen is not None, window)
-    read = (x, *(pair or (None, None)), sums), (order.ptr, order.other, order.edge, weight, scale)
-    rows, edges = [[0 if t is None else t.data_ptr() for t in tensors] for tensors in read]
+    constants = _constants(order.other, x, out, *pair) | {
+        "NUMBERED": order.edge is not None,
+        "HEADS": _heads(weight),
+        "SCALED": scale is not None,
+        "CHOSEN": chosen is not None,
+        "WINDOW": _WINDOW if num_windows else 0,
+    }
+    most, own = pair or (None, None)
+    rows = {"x": x, "maxima": most, "chosen": own, "sums": sums}
+    edges = {"ptr": order.ptr, "other": order.other, "edge": order.edge, "weight": weight, "scale": scale}
     if num_windows:
-        kernel = _kernel("add_windows", (0,) * 11, types, constants, channels)
-        _enqueue(kernel, x, _programs(num_windows, channels), *rows, *edges, size, limit)
-    kernel = _kernel("add_segments", (0,) * 12, types, constants, channels, mode)
-    _enqueue(kernel, x, _programs(size, channels), *rows, out.data_ptr(), _address(factors), *edges, limit)
+        kernel = _kernel(k.add_windows, **constants)
+        kernel(_programs(num_windows, channels), **rows, **edges, num_segments=size, limit=limit)
+    kernel = _kernel(k.add_segments, MODE=_MODES[mode], **constants)
+    kernel(_programs(size, channels), **rows, out=out, counts=factors, **edges, limit=limit)
     return out, factors
 
 
@@ -90,9 +98,9 @@ def maxima(x: Tensor, order: Order, size: int, limit: int, *, ties: bool) -> tup
     x = x.contiguous()
     out = x.new_empty(size, x.size(1))
     equal = x.new_empty(out.shape if ties else 0, dtype=torch.int32)
-    constants = (order.edge is not None, ties)
-    kernel = _kernel("max_segments", (0,) * 7, _constants(order.other, x, out), constants, x.size(1))
-    _enqueue(kernel, x, _programs(size, x.size(1)), *map(_address, (x, out, equal, *order)), limit)
+    constants = _constants(order.other, x, out)
+    kernel = _kernel(k.max_segments, **constants, NUMBERED=order.edge is not None, TIES=ties)
+    kernel(_programs(size, x.size(1)), x=x, out=out, ties=equal, **order._asdict(), limit=limit)
     return out, equal
 
 
@@ -109,8 +117,8 @@ def maxima_and_rows(x: Tensor, ptr: Tensor, other: Tensor) -> tuple[Tensor, Tens
     """
     x, size = x.contiguous(), ptr.numel() - 1
     out, found = x.new_empty(size, x.size(1)), other.new_empty(size, x.size(1))
-    kernel = _kernel("max_rows", (0,) * 5, _constants(other, x, out, found), (), x.size(1))
-    _enqueue(kernel, x, _programs(size, x.size(1)), *map(_address, (x, out, found, ptr, other)))
+    kernel = _kernel(k.max_rows, **_constants(other, x, out, found))
+    kernel(_programs(size, x.size(1)), x=x, out=out, found=found, ptr=ptr, other=other)
     return out, found
 
 
@@ -131,10 +139,9 @@ def dots(x: Tensor, grad: Tensor, row: Tensor, col: Tensor, limit: int, scale: T
     x, grad, row, col = (t.contiguous() for t in (x, grad, row, col))
     result = x.new_empty(limit, *x.shape[1:-1])
     channels, heads = x.size(-1), x.shape[1:-1].numel()
-    constants = (heads, scale is not None)
-    kernel = _kernel("edge_dots", (0,) * 7, _constants(row, x, grad), constants, channels)
+    kernel = _kernel(k.edge_dots, **_constants(row, x, grad), HEADS=heads, SCALED=scale is not None)
     programs = -(-limit * heads // _block(channels)[1]) if channels else 0
-    _enqueue(kernel, x, programs, *map(_address, (x, grad, result, row, col, scale)), limit)
+    kernel(programs, x=x, grad=grad, result=result, row=row, col=col, scale=scale, limit=limit)
     return result if channels else result.zero_()
 
 
@@ -153,9 +160,9 @@ def add_ends(left: Tensor, right: Tensor, row: Tensor, col: Tensor) -> Tensor:
     left, right, row, col = (t.contiguous() for t in (left, right, row, col))
     limit, channels = row.numel(), left.size(1)
     result = left.new_empty(limit, channels)
-    kernel = _kernel("add_ends", (0,) * 6, _constants(row, left, right, result), (), channels)
+    kernel = _kernel(k.add_ends, **_constants(row, left, right, result))
     programs = _programs(-(-limit // _block(channels)[1]), channels)
-    _enqueue(kernel, left, programs, *map(_address, (left, right, result, row, col)), limit)
+    kernel(programs, left=left, right=right, result=result, row=row, col=col, limit=limit)
     return result
 
 
@@ -175,8 +182,9 @@ def softmax(
     """
     scores, own = scores.contiguous(), None if own is None else own.contiguous()
     out, own_out = torch.empty_like(scores), None if own is None else torch.empty_like(own)
-    kernel = _softmax_kernel("softmax_segments", 6, scores.dtype, scores.size(1), edge is not None, own is not None)
-    _enqueue(kernel, scores, ptr.numel() - 1, *map(_address, (scores, own, out, own_out, ptr, edge)))
+    constants = _of_heads(scores, numbered=edge is not None)
+    kernel = _kernel(softmax_kernels.softmax_segments, **constants, OWN=own is not None)
+    kernel(ptr.numel() - 1, scores=scores, own=own, out=out, own_out=own_out, ptr=ptr, edge=edge)
     return out, own_out
 
 
@@ -193,9 +201,10 @@ def softmax_gradient(
     result, own_result = torch.empty_like(out), None
     if own_out is not None and own_grad is not None:
         own_out, own_grad, own_result = own_out.contiguous(), own_grad.contiguous(), torch.empty_like(own_out)
-    kernel = _softmax_kernel("softmax_gradients", 8, out.dtype, out.size(1), edge is not None, own_out is not None)
-    tables = out, own_out, grad, own_grad, result, own_result
-    _enqueue(kernel, out, ptr.numel() - 1, *map(_address, (*tables, ptr, edge)))
+    constants = _of_heads(out, numbered=edge is not None)
+    kernel = _kernel(softmax_kernels.softmax_gradients, **constants, OWN=own_out is not None)
+    of_own = {"own_grad": own_grad, "result": result, "own_result": own_result}
+    kernel(ptr.numel() - 1, out=out, own_out=own_out, grad=grad, **of_own, ptr=ptr, edge=edge)
     return result, own_result
 
 
@@ -213,8 +222,9 @@ def attention(left: Tensor, right: Tensor, order: Order, slope: float) -> Tensor
     """
     left, right = left.contiguous(), right.contiguous()
     out = left.new_empty(order.other.numel(), left.size(1))
-    kernel = _attention_kernel("attention_segments", 6, left, order, slope)
-    _enqueue(kernel, left, order.ptr.numel() - 1, *map(_address, (left, right, out, *order)))
+    constants = _of_heads(left, numbered=order.edge is not None)
+    kernel = _kernel(attention_kernels.attention_segments, **constants, INDEX=order.other.dtype, SLOPE=slope)
+    kernel(order.ptr.numel() - 1, left=left, right=right, out=out, **order._asdict())
     return out
 
 
@@ -224,33 +234,11 @@ def attention_gradient(
     """Return the gradient ``[num_edges, num_heads]`` of the sums of :func:`attention`, and that of ``right``."""
     out, grad, left, right = (t.contiguous() for t in (out, grad, left, right))
     result, of_right = torch.empty_like(out), torch.empty_like(right)
-    kernel = _attention_kernel("attention_gradients", 9, left, order, slope)
-    _enqueue(kernel, left, order.ptr.numel() - 1, *map(_address, (left, right, out, grad, result, of_right, *order)))
+    constants = _of_heads(left, numbered=order.edge is not None)
+    kernel = _kernel(attention_kernels.attention_gradients, **constants, INDEX=order.other.dtype, SLOPE=slope)
+    of_ends = {"left": left, "right": right, "out": out, "grad": grad}
+    kernel(order.ptr.numel() - 1, **of_ends, result=result, of_right=of_right, **order._asdict())
     return result, of_right
-
-
-def _attention_kernel(name: str, num_arguments: int, left: Tensor, order: Order, slope: float) -> Kernel:
-    types = left.dtype, order.other.dtype, left.size(1), order.edge is not None
-    return _kernel_of_attention(name, num_arguments, *types, slope)
-
-
-@functools.cache
-def _kernel_of_attention(
-    name: str, num_arguments: int, dtype: torch.dtype, index: torch.dtype, heads: int, numbered: bool, slope: float
-) -> Kernel:
-    block = triton.next_power_of_2(heads)
-    sums = tl.float64 if dtype == torch.float64 else tl.float32
-    constants = (_TYPES[dtype], sums, _TYPES[index], heads, numbered, slope, block, max(_SOFTMAX_TILE // block, 1))
-    return Kernel(getattr(attention_kernels, name), (0,) * num_arguments, constants, num_warps=1)
-
-
-@functools.cache
-def _softmax_kernel(name: str, num_arguments: int, dtype: torch.dtype, heads: int, numbered: bool, own: bool) -> Kernel:
-    block = triton.next_power_of_2(heads)
-    sums = tl.float64 if dtype == torch.float64 else tl.float32
-    edges = max(_SOFTMAX_TILE // block, 1)
-    constants = (_TYPES[dtype], sums, heads, numbered, own, block, edges)
-    return Kernel(getattr(softmax_kernels, name), (0,) * num_arguments, constants, num_warps=1)
 
 
 def _heads(weight: Tensor | None) -> int:
@@ -263,42 +251,69 @@ def _sums(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def _constants(index: Tensor, x: Tensor, *others: Tensor) -> tuple[Any, ...]:
-    """Types of a kernel, the number of channels, and whether all rows begin at multiples of 16 bytes."""
+def _constants(index: Tensor, x: Tensor, *others: Tensor) -> dict[str, Constant]:
+    """Return the constants of a kernel over rows of channels; ALIGNED: all rows begin at multiples of 16 bytes."""
     aligned = x.size(-1) * x.element_size() % 16 == 0 and not any([value.data_ptr() % 16 for value in (x, *others)])
-    return x.dtype, _sums(x), index.dtype, x.size(-1), aligned
+    block, edges = _block(x.size(-1))
+    types: dict[str, Constant] = {"DTYPE": x.dtype, "ACC": _sums(x), "INDEX": index.dtype}
+    return types | {"CHANNELS": x.size(-1), "ALIGNED": aligned, "BLOCK": block, "EDGES": edges}
+
+
+def _of_heads(x: Tensor, *, numbered: bool) -> dict[str, Constant]:
+    """Return the constants of a kernel over values ``[num_edges, num_heads]`` of edges."""
+    block = triton.next_power_of_2(x.size(1))
+    types: dict[str, Constant] = {"DTYPE": x.dtype, "ACC": _sums(x)}
+    edges = max(_SOFTMAX_TILE // block, 1)
+    return types | {"HEADS": x.size(1), "NUMBERED": numbered, "BLOCK": block, "EDGES": edges}
 
 
 @functools.cache
 def _block(channels: int) -> tuple[int, int]:
-    """Channels and edges of a step."""
+    """Return the channels and edges of a step."""
     block = min(1 << max(channels - 1, 0).bit_length(), _MOST_CHANNELS)
     return block, max(_TILE // max(block, 16), 1)
 
 
+class _Kernel:
+    """A kernel whose integers are given by name: numbers, and addresses of tensors (0: there is none).
+
+    Args:
+        function: a ``triton.jit`` function.
+        constants: its constexpr arguments, by name.
+    """
+
+    def __init__(self, function: Any, constants: dict[str, Constant]) -> None:
+        parameters = inspect.signature(function.fn).parameters.values()
+        self._names = tuple(p.name for p in parameters if p.annotation is not tl.constexpr)
+        values = [constants[p.name] for p in parameters if p.annotation is tl.constexpr]
+        assert len(values) == len(constants), (function, constants)
+        known = tuple(_TYPES[value] if isinstance(value, torch.dtype) else value for value in values)
+        self._kernel = Kernel(function, (0,) * len(self._names), known, num_warps=1)
+
+    def __call__(self, programs: int, **arguments: Tensor | int | None) -> None:
+        """Enqueue programs on the current stream of the first tensor's GPU.
+
+        Args:
+            programs: number of programs.
+            **arguments: in the order of the kernel's.
+        """
+        assert tuple(arguments) == self._names, (tuple(arguments), self._names)
+        if not programs:
+            return
+        device = next(value.device for value in arguments.values() if isinstance(value, Tensor))
+        numbers = [
+            0 if value is None else value if isinstance(value, int) else value.data_ptr()
+            for value in arguments.values()
+        ]
+        with as_current(device):
+            self._kernel(device, programs, *numbers)
+
+
 @functools.cache
-def _kernel(
-    name: str, shape: tuple[int, ...], types: tuple[Any, ...], constants: tuple[Any, ...], channels: int, mode: str = ""
-) -> Kernel:
-    """A kernel; ``types`` are of torch, whose hashes are quicker than those of triton's types."""
-    first = (_MODES[mode],) if mode else ()
-    known = (_TYPES[t] if isinstance(t, torch.dtype) else t for t in types)
-    return Kernel(getattr(k, name), shape, (*first, *known, *constants, *_block(channels)), num_warps=1)
+def _kernel(function: Any, **constants: Constant) -> _Kernel:
+    """Return a kernel; types are torch's, whose hashes are quicker than those of triton's."""
+    return _Kernel(function, constants)
 
 
 def _programs(size: int, channels: int) -> int:
     return size * -(-channels // _block(channels)[0]) if channels else 0
-
-
-def _address(value: Tensor | None) -> int:
-    return 0 if value is None else value.data_ptr()
-
-
-def _enqueue(kernel: Kernel, x: Tensor, programs: int, *args: int) -> None:
-    if not programs:
-        return
-    if x.device.type == "cuda" and torch.cuda.current_device() != x.device.index:
-        with torch.cuda.device(x.device):
-            kernel(x.device, programs, *args)
-    else:
-        kernel(x.device, programs, *args)
