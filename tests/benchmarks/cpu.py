@@ -98,7 +98,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     size.add_argument("--quick", action="store_true", help="a minute: 200 000 nodes, 3 million edges, fewer rounds")
     size.add_argument("--large", action="store_true", help="10 million nodes, 150 million edges; needs 13 GiB")
     parser.add_argument("--threads", type=int, nargs="+", default=[2], help="measure with 1 and with so many threads")
-    parser.add_argument("--only", choices=(*WORKLOADS, BUILD), help="measure this workload alone")
+    parser.add_argument("--only", choices=(*WORKLOADS, BUILD), nargs="+", help="measure these workloads alone")
     parser.add_argument("--contents", choices=CONTENTS, nargs="+", help="measure whole loaders alone, of such data")
     parser.add_argument("--alone", action="store_true", help="measure manyhop alone")
 
@@ -106,7 +106,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace, argv: list[str]) -> None:
     size = QUICK if options.quick else LARGE if options.large else STANDARD
     if options.only:
-        size = replace(size, workloads=(options.only,) if options.only != BUILD else ())
+        size = replace(size, workloads=tuple(name for name in options.only if name != BUILD))
     if options.contents:
         size = replace(size, sampling_rounds=0)
     sections, absent = run(
@@ -114,7 +114,7 @@ def main(options: argparse.Namespace, argv: list[str]) -> None:
         sorted({1, *options.threads}),
         options.contents or list(CONTENTS),
         alone=options.alone,
-        build=options.only in (None, BUILD) and not options.contents,
+        build=BUILD in (options.only or [BUILD]) and not options.contents,
     )
     lines = opening(f"manyhop on the CPU: {size.num_nodes:,} nodes, {size.num_edges:,} edges", argv)
     lines += ["", EXPLANATION, "", f"Batches of {size.batch_size:,}."]
