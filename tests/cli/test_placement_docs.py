@@ -1,4 +1,4 @@
-"""Every command and every program on the page about files and placement."""
+"""Every command and manifest on the pages about files, placement and clusters; tests/docs runs their programs."""
 
 import gzip
 import json
@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-import manyhop
 import manyhop_pyg
 from manyhop import files
 from manyhop_tools.cli import main
@@ -20,14 +19,16 @@ from manyhop_tools.cli import main
 arrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 
-PAGE = (Path(__file__).parents[2] / "docs" / "placement.md").read_text()
+DATA = Path(__file__).parents[2] / "docs" / "data"
+PAGE = "\n".join((DATA / name).read_text() for name in ("placement.md", "convert.md", "cluster.md"))
 
 
 def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
-COMMANDS = [line.partition(" #")[0].strip() for block in blocks("sh") for line in block.splitlines()]
+LINES = [line for block in blocks("sh") for line in block.replace("\\\n", " ").splitlines()]
+COMMANDS = [line.partition(" #")[0].strip() for line in LINES if "pyg:Planetoid" not in line]  # which is downloaded
 
 
 @pytest.fixture
@@ -45,9 +46,10 @@ def folder(tmp_path, monkeypatch):
     files.write("tensors.safetensors", torch.randn(2000, 2))
     header = Path("tensors.safetensors").read_bytes().replace(b'{"data": ', b'{"x":    ')
     Path("tensors.safetensors").write_bytes(header)
-    files.write("edge_index.npy", edge_index)
+    for name in ("edge_index", "edges"):
+        files.write(f"{name}.npy", edge_index)
     Path("edges.csv").write_text("from,to,weight,time\n1,2,0.5,9\n")
-    Path("nodes.csv").write_text("id,age\n2,30\n1,40\n")
+    Path("nodes.csv").write_text("name,age\n2,30\n1,40\n")
     Path("x.raw.bin").write_bytes(bytes(16 * 20))
     Path("writes.csv").write_text("author,paper\nann,1\n")
     Path("cites.csv").write_text("paper,cited\n1,0\n")
@@ -86,12 +88,6 @@ def test_commands(folder, command, capsys):
         assert files.open_graph("graph").edges
     else:
         assert "placement" in output
-
-
-@pytest.mark.parametrize("program", blocks("python"))
-def test_programs(folder, program):
-    exec(program, {"manyhop_pyg": manyhop_pyg})
-    manyhop.shutdown()
 
 
 def test_manifests(folder):
