@@ -23,11 +23,9 @@ from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph, SamplingGraph
 from manyhop_graphbolt.graph.make import (
     from_dglgraph,
     fused_csc_sampling_graph,
-    load_from_shared_memory,
 )
 from manyhop_graphbolt.graph.subgraph import (
     CSCFormatBase,
-    FusedSampledSubgraphImpl,
     SampledSubgraph,
     SampledSubgraphImpl,
 )
@@ -43,7 +41,6 @@ from manyhop_graphbolt.stages.functional import (
     exclude_seed_edges,
     expand_indptr,
     index_select,
-    isin,
     unique_and_compact,
     unique_and_compact_csc_formats,
 )
@@ -59,10 +56,12 @@ from manyhop_graphbolt.stages.sampling import (
 from manyhop_graphbolt.stages.stage import CopyTo, MiniBatchTransformer, SeedEdgesExcluder
 from manyhop_graphbolt.types import (
     CANONICAL_ETYPE_DELIMITER,
+    GONE,
     ORIGINAL_EDGE_ID,
     GBWarning,
     etype_str_to_tuple,
     etype_tuple_to_str,
+    missing,
 )
 
 __all__ = [
@@ -81,7 +80,6 @@ __all__ = [
     "FeatureFetcher",
     "FeatureStore",
     "FusedCSCSamplingGraph",
-    "FusedSampledSubgraphImpl",
     "GBWarning",
     "GPUCachedFeature",
     "HeteroItemSet",
@@ -121,8 +119,6 @@ __all__ = [
     "fused_csc_sampling_graph",
     "gpu_cached_feature",
     "index_select",
-    "isin",
-    "load_from_shared_memory",
     "minibatcher_default",
     "preprocess_ondisk_dataset",
     "read_many",
@@ -133,6 +129,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name in GONE:
+        raise missing(__name__, name)
     raise AttributeError(
         f"{__name__} has no {name!r}. docs/dgl/graphbolt-names.md lists the names that it supports.",
         name=name,

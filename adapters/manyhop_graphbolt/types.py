@@ -25,6 +25,32 @@ class GBWarning(UserWarning):
     """The category of all warnings of this package, as in DGL 2.4."""
 
 
+GONE = {
+    "node_pairs": "seeds",
+    "negative_srcs": "seeds with labels and indexes",
+    "negative_dsts": "seeds with labels and indexes",
+    "compacted_node_pairs": "compacted_seeds",
+    "compacted_negative_srcs": "compacted_seeds with labels and indexes",
+    "compacted_negative_dsts": "compacted_seeds with labels and indexes",
+    "positive_node_pairs": "compacted_seeds",
+    "negative_node_pairs": "compacted_seeds",
+    "add_reverse_edges_2": "add_reverse_edges",
+    "sample_negative_edges_uniform_2": "sample_negative_edges_uniform",
+    "copy_to_shared_memory": "placement='shared', or pass the graph to the processes that you start",
+    "load_from_shared_memory": "placement='shared', or pass the graph to the processes that you start",
+    "isin": "torch.isin",
+    "FusedSampledSubgraphImpl": "SampledSubgraphImpl",
+}
+"""Names of GraphBolt that are not supported, and what has taken their place."""
+
+
+def missing(owner: str, name: str) -> AttributeError:
+    """Return the error of an attribute that does not exist."""
+    if name in GONE:
+        return AttributeError(f"{name} is not part of manyhop's GraphBolt. Use {GONE[name]}.", name=name)
+    return AttributeError(f"{owner} has no attribute {name!r}.", name=name)
+
+
 CANONICAL_ETYPE_DELIMITER = ":"
 """What stands between the three names of an edge type."""
 

@@ -67,12 +67,6 @@ def test_graphs_of_dgl_itself():
         gb.from_dglgraph(None)
 
 
-def test_one_layer_by_a_function_needs_no_method_of_the_graph():
-    graph = random_graph()
-    pipe = nodes().sample_neighbor(object(), [2, 3], sampler=graph.sample_neighbors)
-    assert next(iter(pipe)).num_layers() == 2
-
-
 @pytest.mark.parametrize("store", [None, torch.rand(60, 2), {("node", None, "feat"): torch.rand(60, 2)}], ids=type)
 def test_what_is_no_feature_store(store):
     with pytest.raises(InputError, match=r"Expected a FeatureStore.* got a .*BasicFeatureStore\(\{"):

@@ -1,18 +1,12 @@
 """Sampling graphs: copied, saved, shared, made of others, and refused."""
 
-import contextlib
-import os
-import subprocess
-import sys
 
-import forks
 import pytest
 import torch
 from gb_graphs import random_graph
 from gb_typed_graphs import EDGE_TYPES, NODE_TYPES, picked, small
 
 import manyhop_dgl.graphbolt as gb
-import manyhop_graphbolt.graph.shared as shared_memory
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE
 
@@ -23,103 +17,16 @@ def test_saved_graphs_load_without_running_code(tmp_path):
     assert repr(torch.load(tmp_path / "graph.pt", weights_only=True)) == repr(graph)
 
 
-def test_shared_memory():
-    graph = small(p=torch.rand(8), empty=torch.empty(8, 0))
-    name = f"test-{id(graph)}"
-    shared = graph.copy_to_shared_memory(name)
-    assert repr(shared) == repr(graph)
-    code = f"""
-import torch, manyhop_dgl.graphbolt as gb
-graph = gb.load_from_shared_memory({name!r})
-graph.indices[0] = 4
-print(graph.num_edges, graph.edge_attributes["empty"].shape)
-"""
-    done = subprocess.run([forks.python(), "-W", "error", "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == f"{graph.num_edges} torch.Size([8, 0])"
-    assert shared.indices[0] == 4  # one memory
-    assert graph.indices[0] == 3
-    with pytest.raises(InputError, match="in use"):
-        graph.copy_to_shared_memory(name)
-    del shared
-    with pytest.raises(InputError, match="found none"):
-        gb.load_from_shared_memory(name)
-    for wrong in ("", "a/b"):
-        with pytest.raises(InputError, match="name of shared memory"):
-            graph.copy_to_shared_memory(wrong)
-
-
-def test_shared_memory_opens_when_it_is_complete():
-    """Read while another process writes, and after that process was killed."""
-    name = f"complete-{os.getpid()}"
-    code = f"""
-import time, torch, manyhop_dgl.graphbolt as gb
-indptr = torch.arange(1_000_001) * 10
-shared = gb.fused_csc_sampling_graph(indptr, torch.ones(10_000_000, dtype=torch.int64)).copy_to_shared_memory({name!r})
-time.sleep(600)
-"""
-    with subprocess.Popen([sys.executable, "-c", code]) as writer:
-        try:
-            while True:
-                assert writer.poll() is None
-                with contextlib.suppress(InputError):
-                    found = gb.load_from_shared_memory(name)
-                    break
-            assert bool(found.indices.all())
-            with pytest.raises(InputError, match="in use"):
-                found.copy_to_shared_memory(name)
-        finally:
-            writer.kill()
-    shared = small().copy_to_shared_memory(name)  # the name is free again
-    assert repr(gb.load_from_shared_memory(name)) == repr(shared)
-    assert bool(found.indices.all())
-
-
-def test_shared_memory_of_others_or_damaged_is_refused():
-    graph, name = small(p=torch.rand(8)), f"refused-{os.getpid()}"
-    shared = graph.copy_to_shared_memory(name)
-    path = shared_memory._path(name)
-    content = path.read_bytes()
-    head = content.index(b"}") + 1
-    del shared
-    try:
-        for change in (
-            content[:4],
-            content[:-1],
-            bytes(20) + content[20:],
-            *(flipped(content, i) for i in range(head)),
-        ):
-            path.write_bytes(change)
-            path.chmod(0o600)
-            with pytest.raises(InputError, match="has not ended"):
-                gb.load_from_shared_memory(name)
-        path.write_bytes(content)
-        assert repr(gb.load_from_shared_memory(name)) == repr(graph)
-        path.chmod(0o666)
-        with pytest.raises(InputError, match="nobody else may open"):
-            gb.load_from_shared_memory(name)
-        path.chmod(0o600)
-        link = shared_memory._path(f"{name}-link")
-        link.symlink_to(path)
-        for use in (gb.load_from_shared_memory, graph.copy_to_shared_memory):
-            with pytest.raises(InputError, match="cannot be opened"):
-                use(f"{name}-link")
-        link.unlink()
-        link.hardlink_to(path)
-        with pytest.raises(InputError, match="2 names"):
-            gb.load_from_shared_memory(name)
-        link.unlink()
-        if os.getuid() == 0:
-            os.chown(path, 65534, 65534)
-            with pytest.raises(InputError, match="of user 65534"):
-                gb.load_from_shared_memory(name)
-    finally:
-        path.unlink()
-
-
-def flipped(content, at):
-    """The content with one bit of a byte changed."""
-    return content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :]
+def test_names_that_are_gone():
+    with pytest.raises(
+        AttributeError, match=r"copy_to_shared_memory is not part of manyhop's GraphBolt\. Use placement"
+    ):
+        small().copy_to_shared_memory("name")
+    with pytest.raises(
+        AttributeError, match=r"load_from_shared_memory is not part of manyhop's GraphBolt\. Use placem"
+    ):
+        gb.load_from_shared_memory("name")
+    assert not hasattr(small(), "nothing")
 
 
 def test_graphs_without_edges_of_tensors_without_a_dtype():

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from gb_graphs import batches, check_layers, edges_of, in_edges, random_graph, random_hetero_graph
+from gb_graphs import batches, edges_of, random_graph, random_hetero_graph
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
@@ -100,20 +100,6 @@ def test_a_sampler_of_the_user_gives_what_it_likes():
     (minibatch,) = loader
     assert minibatch.sampled_subgraphs[0].shape == (8, 8)
     assert loader.stats().nodes == 8
-
-
-def test_one_layer_by_a_function_of_the_user():
-    graph, calls = random_graph(), []
-
-    def sample(nodes, fanout, replace, prob_name):
-        calls.append((nodes.numel(), fanout.tolist(), replace, prob_name))
-        return graph.in_subgraph(nodes)
-
-    (minibatch,) = gb.NeighborSampler(batches("seeds", torch.arange(8)), graph, [7, 9], sampler=sample)
-    assert calls[0] == (8, [9], False, None)
-    assert calls[1][1] == [7]
-    assert edges_of(minibatch.sampled_subgraphs[1]) == in_edges(graph.edges, torch.arange(8))
-    check_layers(minibatch, torch.arange(8))
 
 
 def test_negatives_of_the_user():

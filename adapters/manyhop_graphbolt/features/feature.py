@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any, TypeAlias
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyhop.arguments import as_ids
 from manyhop.errors import FeatureError, InputError
-from manyhop.features import BufferPool, Checks, RowRequest, gather
+from manyhop.features import RowRequest, gather
 
 FeatureKey = tuple[str, str | None, str]
 """Domain (``"node"``, ``"edge"`` or ``"graph"``), node or edge type (``None``: the graph has but one), name."""
@@ -147,22 +147,12 @@ class BasicFeatureStore(FeatureStore):
         self[domain, type_name, feature_name].update(value, ids)
 
 
-def read_many(
-    store: object,
-    requests: Sequence[ReadRequest],
-    *,
-    pool: BufferPool | None = None,
-    threads: int = 1,
-    checks: Checks | None = None,
-) -> list[Tensor]:
+def read_many(store: object, requests: Sequence[ReadRequest]) -> list[Tensor]:
     """Return rows of several features: one gather for all features of this package, ``read`` for others.
 
     Args:
         store: a :class:`FeatureStore`, or another object with its ``read``.
         requests: (domain, type, name, ids) of each.
-        pool: where memory of the CPU comes from.
-        threads: how many threads copy.
-        checks: collects row numbers that a GPU has still to check; ``None``: wait for it here.
 
     Returns:
         Per request ``[count, ...]``, on the device of its ids.
@@ -170,7 +160,7 @@ def read_many(
     Raises:
         FeatureError: there is no such feature, or no such row.
     """
-    return read_by(store, requests, partial(gather, pool=pool, threads=threads, checks=checks))
+    return read_by(store, requests, gather)
 
 
 def read_by(store: Any, requests: Sequence[ReadRequest], gather_rows: Gather) -> list[Tensor]:

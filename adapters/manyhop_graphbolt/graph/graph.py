@@ -24,7 +24,6 @@ from manyhop_dgl.samplers.keys import next_key
 from manyhop_graphbolt.features.tensors import pinned
 from manyhop_graphbolt.graph.fused_csc import ATTRIBUTES, FusedCSC
 from manyhop_graphbolt.graph.layers import thinned
-from manyhop_graphbolt.graph.shared import copy_to_shared_memory
 from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl, split_pairs
 from manyhop_graphbolt.graph.topology import (
     Nodes,
@@ -34,7 +33,7 @@ from manyhop_graphbolt.graph.topology import (
     make_tables,
     make_topology,
 )
-from manyhop_graphbolt.types import ORIGINAL_EDGE_ID, Fanout, etype_str_to_tuple, etype_tuple_to_str
+from manyhop_graphbolt.types import ORIGINAL_EDGE_ID, Fanout, etype_str_to_tuple, etype_tuple_to_str, missing
 
 _Window: TypeAlias = tuple[dict[str, Tensor] | None, dict[str, Tensor] | None]
 """The earliest and the latest time key of edges, by seed; ``None``: no limit."""
@@ -338,7 +337,7 @@ def _by_table(topology: Topology, nodes: Nodes, keys: dict[str, Tensor]) -> dict
 
 
 class SamplingGraph:
-    """The base of graphs for sampling: ``num_nodes``, ``num_edges``, ``copy_to_shared_memory`` and ``to``."""
+    """The base of graphs for sampling: ``num_nodes``, ``num_edges`` and ``to``."""
 
 
 class FusedCSCSamplingGraph(Sampling, SamplingGraph):
@@ -361,19 +360,8 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
         topology_place: where loaders on GPUs read the topology; ``None``: where each of them decides.
     """
 
-    def copy_to_shared_memory(self, shared_memory_name: str) -> FusedCSCSamplingGraph:
-        """Copy the graph into memory that other processes open with :func:`load_from_shared_memory`.
-
-        The name is free again when the copy is gone, or the process that made it.
-
-        Args:
-            shared_memory_name: any name without a slash; it belongs to this machine and user.
-
-        Raises:
-            InputError: the name is taken, or the graph lies on a GPU.
-            CapacityError: there is not enough shared memory.
-        """
-        return copy_to_shared_memory(self, shared_memory_name)
+    def __getattr__(self, name: str) -> Any:
+        raise missing(type(self).__name__, name)
 
     def to(self, device: torch.device | str) -> Self:
         """Return a copy on another device, or in pinned memory (``"pinned"``)."""

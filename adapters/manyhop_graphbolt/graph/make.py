@@ -17,7 +17,6 @@ from manyhop.memory.stores import check_graph_place, place_for_topology
 from manyhop.system.arrays import describe, has_memory
 from manyhop.system.memory import require_memory
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
-from manyhop_graphbolt.graph.shared import open_shared_memory
 from manyhop_graphbolt.types import ORIGINAL_EDGE_ID, etype_str_to_tuple, etype_tuple_to_str
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -177,18 +176,6 @@ def structure_of(g: Any, is_homogeneous: bool, include_original_edge_id: bool) -
         attributes,
     )
     return graph, csc.order
-
-
-def load_from_shared_memory(shared_memory_name: str) -> FusedCSCSamplingGraph:
-    """Open a graph in shared memory of this machine, without copying it.
-
-    Args:
-        shared_memory_name: as it was given to :meth:`FusedCSCSamplingGraph.copy_to_shared_memory`.
-
-    Raises:
-        InputError: there is no such graph.
-    """
-    return open_shared_memory(FusedCSCSamplingGraph, shared_memory_name)
 
 
 class SortedEdges:

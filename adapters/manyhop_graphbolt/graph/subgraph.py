@@ -273,10 +273,6 @@ class SampledSubgraphImpl(SampledSubgraph):
             etype_str_to_tuple(name)
 
 
-FusedSampledSubgraphImpl = SampledSubgraphImpl
-"""GraphBolt's other name of :class:`SampledSubgraphImpl`."""
-
-
 def _of(values: Nodes | None, name: str) -> Tensor | None:
     """The value of a type, where there are any."""
     if values is None:

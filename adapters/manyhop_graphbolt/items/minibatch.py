@@ -14,7 +14,7 @@ from manyhop.sampling import BatchKey
 from manyhop_graphbolt.graph.subgraph import SampledSubgraph, columns_of_edges
 from manyhop_graphbolt.items.blocks import make_blocks
 from manyhop_graphbolt.pipes import Movable, show
-from manyhop_graphbolt.types import Features, GBWarning, Nodes
+from manyhop_graphbolt.types import GONE, Features, GBWarning, Nodes, missing
 
 if TYPE_CHECKING:
     from dgl.heterograph import DGLBlock
@@ -33,17 +33,6 @@ _FIELDS = (
     "edge_features",
     "compacted_seeds",
 )
-_GONE = {
-    "node_pairs": "seeds",
-    "negative_srcs": "seeds with labels and indexes",
-    "negative_dsts": "seeds with labels and indexes",
-    "compacted_node_pairs": "compacted_seeds",
-    "compacted_negative_srcs": "compacted_seeds with labels and indexes",
-    "compacted_negative_dsts": "compacted_seeds with labels and indexes",
-    "positive_node_pairs": "compacted_seeds",
-    "negative_node_pairs": "compacted_seeds",
-}
-"""Names of pairs in DGL 2.1, and what has taken their place."""
 
 
 class MiniBatch(Movable):
@@ -107,9 +96,7 @@ class MiniBatch(Movable):
         self.seeds = value
 
     def __getattr__(self, name: str) -> Any:
-        if name in _GONE:
-            raise AttributeError(f"{name} is not part of manyhop's GraphBolt. Use {_GONE[name]}.")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise missing("MiniBatch", name)
 
     # Layers
 
@@ -243,8 +230,8 @@ def minibatcher_default(batch: Any, names: tuple[str | None, ...] | None) -> Any
             item = batch[i]
         if name in ("seed_nodes", "node_pairs"):
             name = "seeds"
-        if name in _GONE:
-            raise InputError(f"{name} is not part of manyhop's GraphBolt. Use {_GONE[name]}.")
+        if name in GONE:
+            raise InputError(str(missing("MiniBatch", name)))
         if not hasattr(minibatch, name) and name != "timestamp":  # which temporal samplers read
             warnings.warn(
                 f"Unknown item name '{name}' is detected and added into `MiniBatch`. You probably need to provide a "

@@ -47,11 +47,6 @@ def expand_indptr(
     return node_ids.repeat_interleave(indptr.diff(), dim=0, output_size=output_size)
 
 
-def isin(elements: Tensor, test_elements: Tensor) -> Tensor:
-    """Return ``[n] bool``: whether each of ``elements [n]`` is among ``test_elements [m]``."""
-    return torch.isin(elements, test_elements)
-
-
 def index_select(tensor: Tensor, index: Tensor) -> Tensor:
     """Return ``tensor[index]``, along dimension 0. A pinned tensor is read by the GPU that ``index`` lies on."""
     from manyhop.features import gather

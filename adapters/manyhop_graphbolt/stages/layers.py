@@ -40,11 +40,11 @@ def fanout_tensors(fanouts: object) -> list[Tensor]:
     return [f if isinstance(f, Tensor) else torch.tensor(fanout_list(f)) for f in fanouts]
 
 
-def check_graph(graph: object, method: str | None, prob_name: object) -> None:
+def check_graph(graph: object, method: str, prob_name: object) -> None:
     """Raise InputError for what cannot be sampled from by this method, and for what is no name of an attribute."""
     if hasattr(graph, "canonical_etypes"):
         raise InputError(f"Expected a FusedCSCSamplingGraph, got a {type(graph).__name__}. Pass gb.from_dglgraph(g).")
-    if method is not None and not callable(getattr(graph, method, None)):
+    if not callable(getattr(graph, method, None)):
         raise InputError(
             f"Expected a FusedCSCSamplingGraph, or an object with its {method}, got a {type(graph).__name__}."
         )
@@ -301,14 +301,14 @@ def layer_by_layer(
     replace: bool,
     prob_name: str | None,
     deduplicate: bool,
-    sampler: Callable[..., OneLayer],
+    method: str,
     minibatch: MiniBatch,
 ) -> MiniBatch:
-    """Sample with what samples one layer, and number its nodes."""
+    """Sample each layer by a method of the graph, and number its nodes."""
     seeds = with_all_types(graph, minibatch._seed_nodes)
     layers: list[SampledSubgraphImpl] = []
     for fanout in reversed(fanouts):
-        layers.insert(0, compacted(sampler(seeds, fanout, replace, prob_name), seeds, deduplicate))
+        layers.insert(0, compacted(getattr(graph, method)(seeds, fanout, replace, prob_name), seeds, deduplicate))
         rows = layers[0].original_row_node_ids
         assert rows is not None
         seeds = rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from manyhop.arguments import flags
 from manyhop.errors import InputError
+from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_graphbolt.graph.subgraph import SampledSubgraph, SampledSubgraphImpl
 from manyhop_graphbolt.items.minibatch import MiniBatch
 from manyhop_graphbolt.pipes import check_hints, functional_datapipe
@@ -90,13 +91,11 @@ class NeighborSampler(SubgraphSampler):
         replace: sample with replacement.
         prob_name: edge attribute with weights (floating-point) or a mask (bool) of the edges.
         deduplicate: number each node of a layer once; ``False``: once for each edge that leads to it.
-        overlap_fetch: a hint; reads of the graph overlap without it. (As its seventh argument DGL 2.1 has ``sampler``,
-            which is understood here, too.)
+        overlap_fetch: a hint; reads of the graph overlap without it.
         num_gpu_cached_edges: a hint for GraphBolt's cache of edges on the GPU; manyhop has none.
         gpu_cache_threshold: see ``num_gpu_cached_edges``.
         cooperative: only ``False``.
         asynchronous: a hint; sampling overlaps without it.
-        sampler: ``sampler(nodes, fanout, replace, prob_name)`` samples one layer; ``None``: ``graph.sample_neighbors``.
 
     Raises:
         InputError: (also at a batch) an argument does not make sense.
@@ -114,15 +113,12 @@ class NeighborSampler(SubgraphSampler):
         replace: bool = False,
         prob_name: str | None = None,
         deduplicate: bool = True,
-        overlap_fetch: bool | Callable[..., Any] = False,
+        overlap_fetch: bool = False,
         num_gpu_cached_edges: int = 0,
         gpu_cache_threshold: int = 1,
         cooperative: bool = False,
         asynchronous: bool = False,
-        sampler: Callable[..., Any] | None = None,
     ) -> None:
-        if sampler is None and callable(overlap_fetch):
-            sampler, overlap_fetch = overlap_fetch, False
         check_hints(
             overlap_fetch=overlap_fetch,
             num_gpu_cached_edges=num_gpu_cached_edges,
@@ -130,7 +126,7 @@ class NeighborSampler(SubgraphSampler):
             cooperative=cooperative,
             asynchronous=asynchronous,
         )
-        super().__init__(datapipe, graph, fanout_tensors(fanouts), replace, prob_name, deduplicate, sampler)
+        super().__init__(datapipe, graph, fanout_tensors(fanouts), replace, prob_name, deduplicate)
 
     def sampling_stages(  # type: ignore[override]  # as in DGL
         self,
@@ -140,16 +136,12 @@ class NeighborSampler(SubgraphSampler):
         replace: bool,
         prob_name: str | None,
         deduplicate: bool,
-        sampler: Callable[..., Any] | None,
     ) -> object:
         """One stage for all layers."""
         flags(replace=replace, deduplicate=deduplicate)
-        check_graph(graph, self._one_layer if sampler is None else None, prob_name)
-        own: Any = getattr(graph, self._one_layer, None)
-        one_layer = own if sampler is None or sampler == getattr(graph, "sample_neighbors", None) else sampler
-        knows_layers = one_layer == own and hasattr(graph, "topology_for")
+        check_graph(graph, self._one_layer, prob_name)
         tensors = fanout_tensors(fanouts)
-        if knows_layers and deduplicate and len({f.numel() for f in tensors}) == 1:
+        if isinstance(graph, FusedCSCSamplingGraph) and deduplicate and len({f.numel() for f in tensors}) == 1:
             step: Any = AllLayers(graph, tensors, replace, prob_name, self._all_layers, **self._options)
         else:
             if self._options:
@@ -157,7 +149,7 @@ class NeighborSampler(SubgraphSampler):
                     f"Expected {sorted(self._options)} only with deduplicate=True, fanouts of the same length in all "
                     "layers and a FusedCSCSamplingGraph, got something else. Leave them out."
                 )
-            step = partial(layer_by_layer, graph, tensors, replace, prob_name, deduplicate, one_layer)
+            step = partial(layer_by_layer, graph, tensors, replace, prob_name, deduplicate, self._one_layer)
         return MiniBatchTransformer(datapipe, step)
 
 
