@@ -44,7 +44,6 @@ from manyhop_graphbolt.stages.functional import (
     unique_and_compact,
     unique_and_compact_csc_formats,
 )
-from manyhop_graphbolt.stages.negative import NegativeSampler, UniformNegativeSampler
 from manyhop_graphbolt.stages.sampling import (
     InSubgraphSampler,
     LayerNeighborSampler,
@@ -53,7 +52,13 @@ from manyhop_graphbolt.stages.sampling import (
     TemporalLayerNeighborSampler,
     TemporalNeighborSampler,
 )
-from manyhop_graphbolt.stages.stage import CopyTo, MiniBatchTransformer, SeedEdgesExcluder
+from manyhop_graphbolt.stages.stage import (
+    CopyTo,
+    MiniBatchTransformer,
+    NegativeSampler,
+    SeedEdgesExcluder,
+    UniformNegativeSampler,
+)
 from manyhop_graphbolt.types import (
     CANONICAL_ETYPE_DELIMITER,
     GONE,

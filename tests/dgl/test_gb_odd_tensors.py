@@ -7,7 +7,7 @@ from gb_graphs import random_graph
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
-from manyhop_graphbolt.stages.seeds import begin_nodes
+from manyhop_graphbolt.stages.sampling import begin_nodes
 
 IDS = torch.tensor([3, 1, 2, 0])
 PAIRS = torch.tensor([[0, 1], [1, 2], [2, 3], [3, 4]])

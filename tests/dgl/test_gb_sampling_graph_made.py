@@ -1,6 +1,5 @@
 """Sampling graphs: copied, saved, shared, made of others, and refused."""
 
-
 import pytest
 import torch
 from gb_graphs import random_graph

@@ -23,7 +23,7 @@ from manyhop.system.progress import to_device
 from manyhop_dgl.samplers.keys import next_key
 from manyhop_graphbolt.features.tensors import pinned
 from manyhop_graphbolt.graph.fused_csc import ATTRIBUTES, FusedCSC
-from manyhop_graphbolt.graph.layers import thinned
+from manyhop_graphbolt.graph.split import thinned
 from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl, split_pairs
 from manyhop_graphbolt.graph.topology import (
     Nodes,

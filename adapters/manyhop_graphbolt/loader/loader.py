@@ -32,8 +32,14 @@ from manyhop_graphbolt.items.minibatch import MiniBatch, minibatcher_default
 from manyhop_graphbolt.items.sampler import DistributedItemSampler, ItemSampler
 from manyhop_graphbolt.loader.batches import Batches
 from manyhop_graphbolt.loader.chain import Chain, gpu_of
-from manyhop_graphbolt.loader.columns import FeatureColumns, check_exchanged, exchanged
-from manyhop_graphbolt.loader.facts import ChainFacts, cannot_resume, check_placed
+from manyhop_graphbolt.loader.facts import (
+    ChainFacts,
+    FeatureColumns,
+    cannot_resume,
+    check_exchanged,
+    check_placed,
+    exchanged,
+)
 from manyhop_graphbolt.loader.padding import Padding, check_pad
 from manyhop_graphbolt.loader.source import Keyed, Source, given_minibatch
 from manyhop_graphbolt.pipes import check_hints

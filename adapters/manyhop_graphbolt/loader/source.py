@@ -18,9 +18,8 @@ from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey, NodeRequest, SampledSubgraph
 from manyhop.sampling.engines import Engine, placed_engine
 from manyhop_graphbolt.graph.topology import Topology, check_on_gpu
-from manyhop_graphbolt.items.minibatch import MiniBatch, minibatcher_default
+from manyhop_graphbolt.items.minibatch import MiniBatch, minibatcher_default, num_seeds
 from manyhop_graphbolt.loader.chain import AllAtOnce, Chain, Sampling
-from manyhop_graphbolt.loader.stats import num_seeds
 from manyhop_graphbolt.stages.layers import AllLayers, are_nested, sample_of
 from manyhop_graphbolt.stages.stage import step
 
