@@ -85,21 +85,20 @@ class FeatureColumns:
                 return False
         return True
 
-    def tables(self) -> list[Any]:
-        """Return what rows are read from."""
-        tables = [None if feature is None else feature.table() for _, feature in self._features()]
-        return [table for table in tables if table is not None]
-
-    def exchanged(self) -> dict[str, ShardedRows | DistributedRows]:
-        """Return the features whose rows ranks exchange, by title."""
-        found = {}
+    def tables(self) -> dict[str, Any]:
+        """Return what rows are read from, by title."""
+        found: dict[str, Any] = {}
         for store, key, title in self._wanted:
             with suppress(FeatureError):  # of a feature that is not there, which is raised for the minibatch
                 feature = own_feature(store, key)
-                rows = None if feature is None else feature.table()
-                if isinstance(rows, ShardedRows | DistributedRows):
-                    found[title] = rows
+                table = None if feature is None else feature.table()
+                if table is not None:
+                    found[title] = table
         return found
+
+    def exchanged(self) -> dict[str, ShardedRows | DistributedRows]:
+        """Return the features whose rows ranks exchange, by title."""
+        return {name: t for name, t in self.tables().items() if isinstance(t, ShardedRows | DistributedRows)}
 
     def _features(self) -> Iterator[tuple[str, Feature | None]]:
         for store, key, title in self._wanted:

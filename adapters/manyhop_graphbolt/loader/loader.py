@@ -258,7 +258,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         )
 
     def _sources(self) -> list[object]:
-        return FeatureColumns(self._chain.fetchers).tables()
+        return list(FeatureColumns(self._chain.fetchers).tables().values())
 
     def _find_gpu(self) -> None:
         """Get ready for a GPU, if minibatches are made on one, or moved there, ahead of the caller."""
