@@ -137,7 +137,7 @@ def test_samples_as_a_user_may_have_changed_them(graph: Any) -> None:
     )
     compare(Padder(pad_sizes([counted]), num_trees=64), [other, sample])
     frame = GPUFrame(pad_sizes([counted]))
-    with pytest.raises(InputError, match="as the counts per hop of the sample say"):
+    with pytest.raises(InputError, match="the sum of the sample's counts per hop"):
         fill([frame], [on_device(replace(sample, row=sample.row | {e: sample.row[e][1:]}))], [counted], DEVICE, 64)
 
 

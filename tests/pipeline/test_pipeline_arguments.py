@@ -48,7 +48,7 @@ def test_stats_are_recorded(num_workers: int) -> None:
     ("arguments", "message"),
     [
         ({"num_workers": -1}, "num_workers of at least 0"),
-        ({"num_workers": 1, "prefetch": 0}, "at least 1 batch ahead"),
+        ({"num_workers": 1, "prefetch": 0}, "prefetch at least 1 batch"),
         ({"num_workers": 1, "timeout": -1.0}, "timeout"),
         ({"num_workers": 0, "timeout": 1.0}, "timeout"),
         ({"num_workers": 0, "worker_init": print}, "worker_init"),

@@ -69,7 +69,7 @@ def test_a_missing_sampler_is_named() -> None:
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "what state_dict\\(\\) of a loader gave"),
+        ({}, "a state_dict\\(\\) of a loader"),
         ([1], "got a list"),
         ({"epoch": 3, "step": 4}, "keys \\['epoch', 'step'\\]"),
         (STATE.to_dict() | {"version": 1}, "version 1"),

@@ -181,7 +181,7 @@ class EpochIterator(Iterator[Any]):
         progress, watched = self._progress, self._watched
         if self._run_ended:
             raise InputError(
-                "Expected all batches of an epoch to be asked for before the run ends, got a request after "
+                "Expected requests for batches before the run ends, got one after "
                 "manyhop.shutdown() or dist.destroy_process_group(). End the loop first."
             )
         moved()
@@ -256,8 +256,8 @@ def _with_warning(error: BaseException) -> RankError:
     """Return an error which adds that the caller's last step used missing rows."""
     ranks = error.ranks if isinstance(error, RankError) else ()
     return RankError(
-        f"{error} Rows of the batch before did not come either: what its step has computed is wrong, parameters that "
-        "it has updated are, too. Go on from a checkpoint.",
+        f"{error} Rows of the previous batch are also missing: results of its step, and parameters that it updated, "
+        "are wrong. Resume from a checkpoint.",
         ranks=ranks,
     )
 

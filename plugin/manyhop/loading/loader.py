@@ -300,12 +300,12 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         if self._gpu is not None and self._gpu.collective and current_size() > 1:
             raise InputError(
                 "Expected a topology that this rank reads alone for a single batch, got one that cuGraph samples with "
-                "all ranks in step. Take batches from an iteration, or leave engine out."
+                "all ranks in step. Iterate over the loader, or leave engine out."
             )
         if self._exchanges():
             raise InputError(
                 "Expected rows that this rank reads alone for a single batch, got some that ranks exchange in step. "
-                "Take batches from an iteration, or use another placement."
+                "Iterate over the loader, or use a different placement."
             )
         with BatchContext(BatchKey(self.seed or 0, 0, 0) if key is None else batch_key(key), None):
             return make()

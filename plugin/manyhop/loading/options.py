@@ -32,8 +32,8 @@ def check_options(
         if kwargs.get(name) is not None:
             raise InputError(
                 f"Expected no {name} with distributed=True, as the ranks share the loader's own batches, got a "
-                f"{type(kwargs[name]).__name__}. Pass one or the other; for Lightning's Trainer.predict(), which puts "
-                "in a batch sampler of its own, a loader with distributed=False."
+                f"{type(kwargs[name]).__name__}. Pass one or the other; for Lightning's Trainer.predict(), which "
+                "passes a batch sampler, a loader with distributed=False."
             )
     if uneven not in ("pad", "drop", "error", None):
         raise InputError(f"Expected uneven to be 'pad', 'drop' or 'error', got {uneven!r}.")
@@ -94,6 +94,6 @@ def check_engine(engine: object, device: torch.device | None, kwargs: dict[str, 
     for name in ("timeout", "worker_init_fn", "sampler", "batch_sampler"):
         if kwargs.get(name):
             raise InputError(
-                f"Expected no {name} with engine={engine!r}, for which the caller's thread makes the loader's own "
-                f"batches, got {kwargs[name]!r}. Leave one of them out."
+                f"Expected no {name} with engine={engine!r}, which needs the loader's own batches in the caller's "
+                f"thread, got {kwargs[name]!r}. Leave one of them out."
             )

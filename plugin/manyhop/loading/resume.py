@@ -181,7 +181,7 @@ class LoaderState:
             StateError: not such a dictionary, or a state of a different version.
         """
         if not isinstance(state, Mapping) or "version" not in state:
-            raise StateError(f"Expected what state_dict() of a loader gave, got {_brief(state)}. Pass that dictionary.")
+            raise StateError(f"Expected a state_dict() of a loader, got {_brief(state)}. Pass that dictionary.")
         if state["version"] != STATE_VERSION:
             raise StateError(
                 f"Expected a loader state of version {STATE_VERSION}, got version {state['version']!r}. "
@@ -223,19 +223,19 @@ class LoaderState:
                     + (
                         "Its batches would be others: use the release of manyhop that saved it."
                         if name == "contract_version"
-                        else "Make the loader like the one that saved the state."
+                        else "Create the loader like the one that saved the state."
                     )
                 )
         for name, saved, own in _differences(self.loader, loader.loader):
             raise StateError(
                 f"Expected a state of a loader with {name}: {own}, as this one has, got {saved}. "
-                "Make the loader as the one that saved the state."
+                "Create the loader like the one that saved the state."
             )
         if (self.sampler is None) != (loader.sampler is None):
             words = ("without", "with") if self.sampler is None else ("with", "without")
             raise StateError(
                 f"Expected a state {words[1]} the state of a sampler, got one {words[0]}. "
-                "Make the loader with the same sampler."
+                "Create the loader with the same sampler."
             )
         if num_batches is not None and self.batch > num_batches:
             raise StateError(f"Expected at most {num_batches} batches in an epoch, got {self.batch}. It is damaged.")

@@ -120,7 +120,7 @@ class SeedPositions(Sequence[int]):
 
 def _refuse(used: str) -> NoReturn:
     raise InputError(
-        f"Expected manyhop's loader to be iterated, got another one made of {used}, as Ray Train's "
+        f"Expected manyhop's loader to be iterated, got a different one created from {used}, as Ray Train's "
         "prepare_data_loader() and Accelerate's skip_first_batches() may do. Pass distributed=True to the loader, "
         "without a sampler, to share its batches among ranks, and load_state_dict() to resume it."
     )

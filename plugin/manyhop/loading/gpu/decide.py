@@ -143,14 +143,14 @@ def _check_alone(mode: Place | None, names: Sequence[str], resident: ResidentMem
     lacking = [name for name in names if "sharded" not in resident.places(name, together=False)]
     if mode == "distributed":
         raise InputError(
-            "placement='distributed' has all ranks exchange rows for every batch, so they have to make the loader "
-            "together: pass distributed=True on all ranks, or placement='sharded' for one that reads alone."
+            "Expected distributed=True with placement='distributed', for which all ranks exchange rows, got False. "
+            "Pass distributed=True on all ranks, or placement='sharded' to read alone."
         )
     if lacking:
         raise InputError(
-            "placement='sharded' with distributed=False reads what all ranks have spread over their GPUs before, got "
-            f"{lacking[0]}, which is not. Make a loader over the same data with placement='sharded' and "
-            "distributed=True first, on all ranks, and keep it; or pass distributed=True here, on all ranks."
+            "Expected rows that all ranks have spread over their GPUs for placement='sharded' with distributed=False, "
+            f"got {lacking[0]}, which is not spread. Pass distributed=True on all ranks, or first create a loader over "
+            "the same data with placement='sharded' and distributed=True, on all ranks."
         )
 
 
@@ -181,9 +181,9 @@ def _place_of_store(place: Place | None, resident: frozenset[Place], hardware: H
         return place
     if not hardware.together and world.current_size() > 1:
         raise InputError(
-            "Expected a topology that all ranks have sharded over their GPUs before, by the store's placement, "
-            "for a loader that this rank makes alone, got one that is not. Make a loader over the same store with all "
-            "ranks first (distributed=True)."
+            "Expected a topology that all ranks have sharded over their GPUs, by the store's placement, for a loader "
+            "of this rank alone, got one that is not sharded. First create a loader over the same store with all ranks "
+            "(distributed=True)."
         )
     return "device" if hardware.gpus_per_node == 1 else "sharded"
 

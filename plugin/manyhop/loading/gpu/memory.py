@@ -295,8 +295,8 @@ class GPUMemory:
         if name in self._residents:
             if self._residents[name].value is not value:
                 raise FeatureError(
-                    f"Expected {name} to stay as it was, since its rows are in a place of their own, for all loaders, "
-                    "but it was replaced. Make a new loader, on all ranks."
+                    f"Expected {name} unchanged, since all loaders share its rows, got a replacement. Create a new "
+                    "loader, on all ranks."
                 )
             return self._residents[name].reader
         if not is_movable(value, self.device, also_there=self._also_there):

@@ -154,7 +154,7 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             if self._ended_by is not None:  # no end of an epoch, which StopIteration would be
                 raise InputError(
                     f"Expected no request for batches after an error that ended the epoch, got one after "
-                    f"{self._ended_by}. Begin an epoch, or go on from a state of the loader."
+                    f"{self._ended_by}. Begin an epoch, or resume from a state of the loader."
                 )
             raise StopIteration
         try:
@@ -381,7 +381,7 @@ def _check(
     if num_workers < 0:
         raise InputError(f"Expected num_workers of at least 0, got {num_workers}. Pass 0 to sample in the caller.")
     if prefetch < 1:
-        raise InputError(f"Expected at least 1 batch ahead per thread, got {prefetch}. Pass 1 or more, 2 is usual.")
+        raise InputError(f"Expected to prefetch at least 1 batch per thread, got {prefetch}. Pass 1 or more.")
     if timeout is not None and timeout < 0:
         raise InputError(f"Expected a timeout in seconds, at least 0, got {timeout}. Pass 0 to wait for ever.")
     if num_workers == 0 and timeout:
@@ -395,5 +395,5 @@ def _check(
     if pool is not None and (worker_init is not None or pool.num_workers != num_workers):
         raise InputError(
             f"Expected a pool of {num_workers} threads that has its own worker_init, got one of {pool.num_workers}. "
-            "Give worker_init and num_workers to the pool."
+            "Pass worker_init and num_workers to the pool."
         )

@@ -213,8 +213,8 @@ def _address(values: Tensor, count: int, kind: NodeType | EdgeType, alive: list[
     """Return the address of a tensor for the kernel. A copy of an unreadable one is appended to ``alive``."""
     if values.numel() != count:
         raise InputError(
-            f"Expected {count} nodes or edges of type {kind!r}, as the counts per hop of the sample say, got "
-            f"{values.numel()}. Let transform_sampler_output change the counts, too."
+            f"Expected {count} nodes or edges of type {kind!r}, the sum of the sample's counts per hop, got "
+            f"{values.numel()}. Change the counts in transform_sampler_output as well."
         )
     if values.dtype is not torch.int64 or not values.is_contiguous():
         values = values.long().contiguous()
