@@ -73,6 +73,13 @@ ON_GPU = "GPU of "
 STAGES: tuple[Stage, ...] = ("sample", "gather", "assemble")
 """The stages of making a batch, in order."""
 
+CONTENTS = (
+    *("seeds", "nodes", "edges", "gathered_bytes", "exchanged_bytes"),
+    *("other_rows", "cached_rows"),  # rows of other memory, and the hits in caches among them
+    *("padded", "fit"),  # padded batches, and those that fit into the first sizes
+)
+"""Names of the numbers that describe the contents of batches."""
+
 Handed: TypeAlias = tuple[int, float | None, int, float, float, Mapping[str, int]]
 """A received batch: previous batch, start of the step on that, batch, times of request and receipt, contents."""
 
@@ -233,8 +240,8 @@ class Stats:
         self._handed.clear()
         with self._lock:
             self._seconds: dict[str, float] = dict.fromkeys((*STAGES, "wait", "step"), 0.0)
-            self._batches = self._seeds = self._edges = self._nodes = self._bytes = 0
-            self._exchanged = self._other_rows = self._cached_rows = self._padded = self._fit = 0
+            self._batches = 0
+            self._contents = dict.fromkeys(CONTENTS, 0)
             self._first_wait = 0.0
             self._compilations: set[Compilation] = set()
             self._intervals: deque[tuple[int, Stage, str, float, float]] = deque(
@@ -268,31 +275,11 @@ class Stats:
             self._seconds["step"] -= waited
             self._seconds["wait"] += waited
 
-    def count(
-        self,
-        *,
-        seeds: int = 0,
-        edges: int = 0,
-        nodes: int = 0,
-        gathered_bytes: int = 0,
-        exchanged_bytes: int = 0,
-        other_rows: int = 0,
-        cached_rows: int = 0,
-        padded: int = 0,
-        fit: int = 0,
-    ) -> None:
-        """Add the contents of a batch: numbers of seeds, edges and nodes, bytes gathered and received from other ranks,
-        rows of other memory and those in caches, and whether the batch was padded and fit into the first sizes."""
+    def count(self, **contents: int) -> None:
+        """Add the contents of a batch: numbers by the names of :data:`CONTENTS`."""
         with self._lock:
-            self._seeds += seeds
-            self._edges += edges
-            self._nodes += nodes
-            self._bytes += gathered_bytes
-            self._exchanged += exchanged_bytes
-            self._other_rows += other_rows
-            self._cached_rows += cached_rows
-            self._padded += padded
-            self._fit += fit
+            for name, number in contents.items():
+                self._contents[name] += number
 
     def waited(self, batch: int, start: float, end: float) -> None:
         """Record that the user waited for a batch."""
@@ -359,15 +346,7 @@ class Stats:
                 "compile": sum(c.end - c.start for c in self._compilations),
                 "first_wait": self._first_wait,
                 "batches": self._batches,
-                "seeds": self._seeds,
-                "edges": self._edges,
-                "nodes": self._nodes,
-                "bytes": self._bytes,
-                "exchanged": self._exchanged,
-                "other_rows": self._other_rows,
-                "cached_rows": self._cached_rows,
-                "padded": self._padded,
-                "fit": self._fit,
+                **self._contents,
             }
         before = {} if since is None else since.totals
         # Seconds can move from "step" to "wait" after an earlier report.
@@ -378,8 +357,8 @@ class Stats:
             seeds=int(s["seeds"]),
             edges=int(s["edges"]),
             nodes=int(s["nodes"]),
-            gathered_bytes=int(s["bytes"]),
-            exchanged_bytes=int(s["exchanged"]),
+            gathered_bytes=int(s["gathered_bytes"]),
+            exchanged_bytes=int(s["exchanged_bytes"]),
             cache_hit_rate=s["cached_rows"] / s["other_rows"] if s["other_rows"] else 0.0,
             pad_fit_rate=s["fit"] / s["padded"] if s["padded"] else None,
             seeds_per_s=s["seeds"] / total if total else 0.0,
