@@ -1,7 +1,7 @@
 """manyhop for DGL: its samplers, DataLoader and GraphBolt, fast and reproducible, by changing one import.
 
 Importing this package makes ``import dgl`` work on a current torch (``manyhop_dgl.compat``). What needs DGL itself is
-imported when it is asked for: the rest works where DGL is not installed.
+imported when it is requested: the rest works where DGL is not installed.
 """
 
 from importlib import import_module

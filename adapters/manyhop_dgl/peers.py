@@ -71,7 +71,7 @@ def _epoch(loader: Iterable[Any]) -> Callable[[], tuple[int, int]]:
 
 
 def _edges_of(batch: Any) -> int:
-    """Return the edges of all blocks, whose rows a model reads: DGL gathers features when they are asked for."""
+    """Return the edges of all blocks, whose rows a model reads: DGL gathers features when they are requested."""
     if not isinstance(batch, tuple | list):
         blocks = [block.indices for block in batch.blocks]
         return sum(sum(t.numel() for t in b.values()) if isinstance(b, dict) else b.numel() for b in blocks)

@@ -66,7 +66,7 @@ def install() -> None:
     LaborSampler, EdgePredictionSampler and as_edge_prediction_sampler in ``dgl.dataloading``, PerSourceUniform (also as
     Uniform) and GlobalUniform in ``dgl.dataloading.negative_sampler``, random_walk, node2vec_random_walk,
     RandomWalkNeighborSampler and PinSAGESampler in ``dgl.sampling``, and what modules have already imported of them.
-    Names that are not in a module's namespace (attributes of classes, default arguments) stay as they are, and so do
+    Names that are not in a module's namespace (attributes of classes, default arguments) are unchanged, and so do
     the base classes of existing classes and the names of these bases in their modules. Can be called again, for what
     has been imported since.
 

@@ -36,7 +36,7 @@ def capture(
 
     A replay repeats recorded kernels. The batch, parameters, buffers, states of optimizers and learning rates of Adam,
     AdamW, RMSprop and fused SGD may change from step to step; another setting of an optimizer or a module, or of an
-    object in ``watch``, captures the step again. Whatever else the step reads has to stay as it is, which is checked.
+    object in ``watch``, captures the step again. Whatever else the step reads must remain unchanged, which is checked.
 
     Args:
         step: a function of a batch of a :class:`DataLoader` with ``pad="auto"``: blocks, graphs of seed edges and
@@ -122,7 +122,7 @@ def _read(value: object, tensors: list[Tensor], others: list[object]) -> None:
 
 
 def _is_on_torch(g: dgl.DGLGraph) -> bool:
-    """Whether the structure consists of torch tensors, not of DGL's C++ objects."""
+    """Return whether the structure consists of torch tensors, not of DGL's C++ objects."""
     return type(g._graph) is not HeteroGraphIndex
 
 
@@ -153,16 +153,16 @@ def _read_blocks(blocks: BlockTensors, tensors: list[Tensor], others: list[objec
 
 
 def _parts_of(value: object) -> dict[str, object] | None:
-    """The parts of minibatches and dataclasses, by name; ``None``: it is something else."""
+    """Return the parts of minibatches and dataclasses, by name; ``None`` for other values."""
     if isinstance(value, Composite):
-        return {name: getattr(value, name) for name in value.moving()}  # which leaves out what stays on the CPU
+        return {name: getattr(value, name) for name in value.moving()}  # which leaves out what remains on the CPU
     if is_dataclass(value) and not isinstance(value, type):
         return {one.name: getattr(value, one.name) for one in fields(value)}
     return None
 
 
 def _mapped(value: object, change: Callable[[Tensor], Tensor]) -> object:
-    """The same with each tensor changed, in the order of :func:`_read`."""
+    """Change each tensor, in the order of :func:`_read`."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dgl.DGLGraph):
@@ -190,7 +190,7 @@ def _mapped(value: object, change: Callable[[Tensor], Tensor]) -> object:
 
 def _mapped_graph(g: dgl.DGLGraph, change: Callable[[Tensor], Tensor]) -> dgl.DGLGraph:
     out = copy.copy(g)
-    if _is_on_torch(g):  # else it stays: steps on the CPU are not recorded
+    if _is_on_torch(g):  # else it remains: steps on the CPU are not recorded
         out._graph = g._graph.with_relations([relation.map(change) for relation in g._graph.relations])
     for name in ("_node_frames", "_edge_frames"):
         frames = getattr(g, name)

@@ -1,4 +1,4 @@
-"""Edges of one type as torch tensors, and of a graph of several types."""
+"""Edges of one type as torch tensors, and of a graph of multiple types."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ class Compressed:
         return Order(self.order.ptr, self.ids, None)
 
     def nodes_at(self, places: Tensor) -> Tensor:
-        """The nodes whose segments have some places; searched rather than expanded, which takes one kernel."""
+        """Return the nodes whose segments contain the places."""
         int32 = self.indices.dtype == torch.int32
         return torch.searchsorted(self.indptr[1:], places.to(self.indptr.dtype), right=True, out_int32=int32)
 
     def in_order(self, values: Tensor) -> Tensor:
-        """Values by edge id -> values in the order of the segments."""
+        """Reorder values by edge id into the order of the segments."""
         return values if self.edge_ids is None else values.index_select(0, self.edge_ids)
 
     def of(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Edges of some nodes, in the order of the nodes: place in ``nodes``, other end, edge id."""
+        """Return edges of some nodes, in the order of the nodes: place in ``nodes``, other end, edge id."""
         begin, end = self.indptr[nodes.long()], self.indptr[nodes.long() + 1]
         counts = end - begin
         place = torch.repeat_interleave(positions(nodes), counts)
@@ -72,11 +72,11 @@ class Compressed:
         return place, self.indices[at], self.ids[at]
 
     def tensors(self) -> list[Tensor]:
-        """All tensors that are there."""
+        """Return all tensors."""
         return [t for t in (self.indptr, self.indices, self.edge_ids) if t is not None]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Compressed:
-        """The same with each tensor changed."""
+        """Change each tensor."""
         return Compressed(
             change(self.indptr), change(self.indices), None if self.edge_ids is None else change(self.edge_ids)
         )
@@ -109,14 +109,14 @@ class Adjacency:
 
     @classmethod
     def from_coo(cls, num_src: int, num_dst: int, src: Tensor, dst: Tensor) -> Adjacency:
-        """Edges by id: ``[num_edges]`` sources and destinations."""
+        """Return edges by id: ``[num_edges]`` sources and destinations."""
         return cls(num_src, num_dst, _Formats([src, dst], [None, None], src))
 
     @classmethod
     def from_csc(
         cls, num_src: int, num_dst: int, indptr: Tensor, indices: Tensor, edge_ids: Tensor | None = None
     ) -> Adjacency:
-        """Edges sorted by destination; see :class:`Compressed`."""
+        """Return edges sorted by destination; see :class:`Compressed`."""
         return cls(num_src, num_dst, _Formats([None, None], [None, Compressed(indptr, indices, edge_ids)], indices))
 
     @property
@@ -169,7 +169,7 @@ class Adjacency:
         return self.reverse.csc
 
     def created(self) -> set[str]:
-        """The formats that are there, by DGL's names."""
+        """Return the available formats, by DGL's names."""
         compressed = self._formats.compressed
         there = {"csc": compressed[self._dst], "csr": compressed[1 - self._dst]}
         coo = {"coo"} if all(t is not None for t in self._formats.ends) else set()
@@ -180,13 +180,13 @@ class Adjacency:
         _ = (self.src, self.dst) if name == "coo" else getattr(self, name)
 
     def tensors(self) -> list[Tensor]:
-        """All tensors that are there."""
+        """Return all tensors."""
         formats = self._formats
         ends = [t for t in formats.ends if t is not None]
         return ends + [t for c in formats.compressed if c is not None for t in c.tensors()]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Adjacency:
-        """The same with each tensor changed: to another device or type of ids."""
+        """Change each tensor: to another device or dtype of ids."""
         ends = [None if t is None else change(t) for t in self._formats.ends]
         compressed = [None if c is None else c.map(change) for c in self._formats.compressed]
         like = next(t for t in (*ends, *(c.indices for c in compressed if c is not None)) if t is not None)
@@ -194,16 +194,16 @@ class Adjacency:
         return Adjacency(self.num_src, self.num_dst, formats, self._dst)
 
     def select(self, edges: Tensor) -> Adjacency:
-        """Some edges, by id, in the order given."""
+        """Return some edges, by id, in the order given."""
         at = edges.long()
         return Adjacency.from_coo(self.num_src, self.num_dst, self.src[at], self.dst[at])
 
     def keys(self, src: Tensor, dst: Tensor) -> Tensor:
-        """One number per pair of a source and a destination."""
+        """Return one number per pair of a source and a destination."""
         return src.long() * self.num_dst + dst.long()
 
     def ranges_between(self, src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Edges from each source to its destination: begin and end among edge ids sorted by key, then by id."""
+        """Return edges from each source to its destination: begin and end among edge ids sorted by key, then by id."""
         keys, order = self.keys(self.src, self.dst).sort(stable=True)
         wanted = self.keys(src, dst)
         return torch.searchsorted(keys, wanted), torch.searchsorted(keys, wanted, right=True), order
@@ -225,7 +225,7 @@ class Adjacency:
 
 
 def positions(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """``[len(like)]``: 0, 1, 2, ..."""
+    """Return ``[len(like)]``: 0, 1, 2, ..."""
     return torch.arange(like.shape[0], device=like.device, dtype=like.dtype if dtype is None else dtype)
 
 
@@ -238,7 +238,7 @@ def _compress(src_of: Callable[[Tensor], Tensor], dst: Tensor, num_dst: int) -> 
 
 
 def _by_id(values: Tensor, edge_ids: Tensor | None) -> Tensor:
-    """Values in the order of segments -> values by edge id."""
+    """Reorder values in the order of segments by edge id."""
     if edge_ids is None:
         return values
     out = torch.empty_like(values)
@@ -287,10 +287,10 @@ class HeteroAdjacency:
         return self.relations[0].device
 
     def only_relation(self) -> Adjacency:
-        """The edges of a graph of one edge type.
+        """Return the edges of a graph of one edge type.
 
         Raises:
-            DGLError: there are several.
+            DGLError: there are multiple.
         """
         if len(self.relations) != 1:
             raise DGLError(f"Expected a graph with one edge type, got one with {len(self.relations)}. Choose a type.")
@@ -302,7 +302,7 @@ class HeteroAdjacency:
         num_nodes: Sequence[int] | None = None,
         ends: Sequence[tuple[int, int]] | None = None,
     ) -> Self:
-        """Another graph of the same types, or of ``ends``."""
+        """Build another graph of the same types, or of ``ends``."""
         return type(self)(
             self.ends if ends is None else ends,
             relations,

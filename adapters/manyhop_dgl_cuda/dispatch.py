@@ -31,13 +31,13 @@ def graphs_of_cpu_too() -> Iterator[None]:
 
 
 def on_torch(device: torch.device) -> bool:
-    """Whether graphs on a device are on torch tensors: on CUDA, if the installed DGL is a build for CPUs."""
+    """Return whether graphs on a device are on torch tensors: on CUDA, if the installed DGL is a build for CPUs."""
     return (device.type == "cuda" and not has_cuda()) or (device.type == "cpu" and _cpu_too)
 
 
 @functools.lru_cache(maxsize=1)
 def has_cuda() -> bool:
-    """Whether the installed DGL is a build with CUDA. DGL has been imported."""
+    """Return whether the installed DGL is a build with CUDA. DGL has been imported."""
     return bool(sys.modules["dgl.ndarray"].gpu(0).exist)
 
 
@@ -107,7 +107,7 @@ def follow_means(module: ModuleType) -> None:
 
 
 def follow_graph(module: ModuleType) -> None:
-    """Shorten methods of ``dgl.heterograph.DGLGraph`` where graphs are on torch tensors."""
+    """Replace methods of ``dgl.heterograph.DGLGraph`` by shorter ones for graphs on torch tensors."""
     graph = module.DGLGraph
     _shorten(graph, "update_all", "methods.update_all")
     _shorten(graph, "apply_edges", "methods.apply_edges")

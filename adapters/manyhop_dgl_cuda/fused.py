@@ -41,7 +41,7 @@ def disabled() -> ExitStack:
 
 
 def is_sum(gidx: HeteroAdjacency, op: str, reduce_op: str, lhs: Tensor | None, rhs: Tensor | None) -> bool:
-    """Whether :func:`gspmm` computes this: sums of features of nodes, and those weighted by edges."""
+    """Return whether :func:`gspmm` computes this: sums of features of nodes, and those weighted by edges."""
     if reduce_op != "sum" or lhs is None or not lhs.is_floating_point() or len(gidx.relations) != 1:
         return False
     if op == "copy_lhs":
@@ -67,17 +67,17 @@ def gspmm(gidx: HeteroAdjacency, op: str, reduce_op: str, lhs: Tensor, rhs: Tens
 
 
 def is_mean(g: dgl.DGLGraph, op: str, reduce_op: str, lhs: object, rhs: Tensor | None) -> bool:
-    """Whether :func:`mean` computes this."""
+    """Return whether :func:`mean` computes this."""
     return reduce_op == "mean" and isinstance(lhs, Tensor) and is_sum(g._graph, op, "sum", lhs, rhs)
 
 
 def mean(g: dgl.DGLGraph, op: str, reduce_op: str, lhs: Tensor, rhs: Tensor | None) -> Tensor:
-    """Average features of sources: ``dgl.ops.gspmm`` where :func:`is_mean`; zeros where there are no edges."""
+    """Average features of sources: ``dgl.ops.gspmm`` where :func:`is_mean`; zeros if there are no edges."""
     return gspmm(g._graph, op, reduce_op, lhs, rhs)
 
 
 def is_softmax(gidx: HeteroAdjacency, logits: Tensor, eids: object = dgl.base.ALL, norm_by: str = "dst") -> bool:
-    """Whether :func:`edge_softmax` computes this."""
+    """Return whether :func:`edge_softmax` computes this."""
     return is_all(eids) and len(gidx.relations) == 1 and logits.is_floating_point()
 
 
@@ -98,7 +98,7 @@ def edge_softmax(gidx: HeteroAdjacency, logits: Tensor, eids: object = dgl.base.
 def is_end_sum(
     gidx: HeteroAdjacency, op: str, lhs: Tensor | None, rhs: Tensor | None, lhs_target: str = "u", rhs_target: str = "v"
 ) -> bool:
-    """Whether :func:`gsddmm` computes this: sums of features of both ends."""
+    """Return whether :func:`gsddmm` computes this: sums of features of both ends."""
     if (op, lhs_target, rhs_target) != ("add", "u", "v") or lhs is None or rhs is None or len(gidx.relations) != 1:
         return False
     return lhs.shape[1:] == rhs.shape[1:] and lhs.dtype == rhs.dtype and lhs.is_floating_point()

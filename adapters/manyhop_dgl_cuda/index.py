@@ -33,7 +33,7 @@ _INSTEAD = {
 
 
 class NoCUDABuildError(MissingExtraError):
-    """Something that only DGL's C++ can do was asked for on a GPU, but the installed build of DGL is for CPUs only."""
+    """Something that only DGL's C++ can do was requested on a GPU, but the installed build of DGL is for CPUs only."""
 
     def __init__(self, what: str, device: torch.device) -> None:
         instead = _INSTEAD.get(what.rpartition(".")[2], "move the graph to the CPU and the result back: g.to('cpu')")
@@ -46,7 +46,7 @@ class NoCUDABuildError(MissingExtraError):
 
 
 def no_array(shape: object, dtype: object, ctx: Any) -> NoReturn:
-    """What ``dgl.ndarray.empty`` does on a GPU."""
+    """Raise NoCUDABuildError in place of ``dgl.ndarray.empty`` on a GPU."""
     refuse(torch.device("cuda", ctx.device_id))
 
 
@@ -82,7 +82,7 @@ class TorchGraphIndex(HeteroAdjacency):
 
     @property
     def _dgl_handle(self) -> NoReturn:
-        """What DGL's C++ asks for: see ``register_extension``."""
+        """What DGL's C++ requests: see ``register_extension``."""
         refuse(self.device)
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -93,7 +93,7 @@ class TorchGraphIndex(HeteroAdjacency):
     # Types and numbers
 
     def is_metagraph_unibipartite(self) -> bool:
-        """Whether no node type is both source and destination."""
+        """Return whether no node type is both source and destination."""
         return not {s for s, _ in self.ends} & {d for _, d in self.ends}
 
     def number_of_ntypes(self) -> int:
@@ -116,18 +116,18 @@ class TorchGraphIndex(HeteroAdjacency):
     bits_needed = HeteroGraphIndex.bits_needed
 
     def is_multigraph(self) -> bool:
-        """Whether two edges of a type have the same ends."""
+        """Return whether two edges of a type have the same ends."""
         return any(
             bool((relation.keys(relation.src, relation.dst).sort().values.diff() == 0).any())
             for relation in self.relations
         )
 
     def is_readonly(self) -> bool:
-        """Always: DGL makes a new index to change a graph."""
+        """Return True: DGL creates a new index to change a graph."""
         return True
 
     def get_relation_graph(self, etype: int) -> TorchGraphIndex:
-        """The graph of one edge type."""
+        """Return the graph of one edge type."""
         (src, dst), relation = self.ends[etype], self.relations[etype]
         if src == dst:
             return TorchGraphIndex([(0, 0)], [relation], [relation.num_src], self.allowed)
@@ -146,23 +146,23 @@ class TorchGraphIndex(HeteroAdjacency):
         return str(self.relations[0].dtype).removeprefix("torch.")
 
     def asbits(self, bits: int) -> TorchGraphIndex:
-        """The same with ids of 32 or 64 bits."""
+        """Change the ids to 32 or 64 bits."""
         dtype = torch.int32 if bits == 32 else torch.int64
         return self.with_relations([relation.map(lambda t: t.to(dtype)) for relation in self.relations])
 
     def to(self, device: torch.device) -> TorchGraphIndex:
-        """The same on another device."""
+        """Copy to another device."""
         return self.with_relations(
             [relation.map(lambda t: to_device(t, device, "edges")) for relation in self.relations]
         )
 
     def copy_to(self, ctx: dgl.ndarray.DGLContext) -> TorchGraphIndex | HeteroGraphIndex:
-        """The same on another device: DGL's own index where that is a CPU."""
+        """Copy to another device; to DGL's own index if that is a CPU."""
         device = to_backend_ctx(ctx)
         return self.to(device) if on_torch(device) else self._to_dgl()
 
     def is_pinned(self) -> bool:
-        """Never: tensors on a GPU are not pinned."""
+        """Return False: tensors on a GPU are not pinned."""
         return False
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
@@ -172,7 +172,7 @@ class TorchGraphIndex(HeteroAdjacency):
                 tensor.record_stream(stream)
 
     def formats(self, formats: str | Sequence[str] | None = None) -> dict[str, list[str]] | TorchGraphIndex:
-        """The formats that are there and those made when they are needed; or a graph restricted to some.
+        """Return the available formats and the formats built on demand; or a graph restricted to some.
 
         Kernels take a format that they need also where it is not allowed.
         """
@@ -198,11 +198,11 @@ class TorchGraphIndex(HeteroAdjacency):
     # Nodes and edges
 
     def has_nodes(self, ntype: int, vids: Tensor) -> Tensor:
-        """Whether ids are those of nodes: 1 or 0."""
+        """Return whether nodes with these ids exist: 1 or 0."""
         return ((vids >= 0) & (vids < self.num_nodes(ntype))).to(vids.dtype)
 
     def edges(self, etype: int, order: str | None = None) -> Edges:
-        """Sources, destinations and ids of all edges, by id, or by source, then destination."""
+        """Return sources, destinations and ids of all edges, by id, or by source, then destination."""
         if order not in (None, "", "eid", "srcdst"):
             raise InputError(f"Expected order to be None, 'eid' or 'srcdst', got {order!r}.")
         relation = self.relations[etype]
@@ -213,26 +213,26 @@ class TorchGraphIndex(HeteroAdjacency):
         return src[at], dst[at], ids[at]
 
     def find_edges(self, etype: int, eid: Tensor) -> Edges:
-        """Sources, destinations and ids of some edges."""
+        """Return sources, destinations and ids of some edges."""
         part = self.relations[etype].select(eid)
         return part.src, part.dst, eid
 
     def in_edges(self, etype: int, v: Tensor) -> Edges:
-        """Edges into some nodes, in the order of these."""
+        """Return edges into some nodes, in the order of these."""
         place, src, ids = self.relations[etype].csc.of(v)
         return src, v[place.long()], ids
 
     def out_edges(self, etype: int, v: Tensor) -> Edges:
-        """Edges out of some nodes, in the order of these."""
+        """Return edges out of some nodes, in the order of these."""
         place, dst, ids = self.relations[etype].csr.of(v)
         return v[place.long()], dst, ids
 
     def predecessors(self, etype: int, v: int) -> Tensor:
-        """Sources of the edges into a node."""
+        """Return sources of the edges into a node."""
         return self.in_edges(etype, self._one(v))[0]
 
     def successors(self, etype: int, v: int) -> Tensor:
-        """Destinations of the edges out of a node."""
+        """Return destinations of the edges out of a node."""
         return self.out_edges(etype, self._one(v))[1]
 
     def in_degrees(self, etype: int, v: Tensor) -> Tensor:
@@ -244,12 +244,12 @@ class TorchGraphIndex(HeteroAdjacency):
         return self.relations[etype].csr.degrees[v.long()]
 
     def has_edges_between(self, etype: int, u: Tensor, v: Tensor) -> Tensor:
-        """Whether there is an edge from each source to its destination: 1 or 0."""
+        """Return whether there is an edge from each source to its destination: 1 or 0."""
         begin, end, _ = self.relations[etype].ranges_between(u, v)
         return (begin < end).to(u.dtype)
 
     def edge_ids_one(self, etype: int, u: Tensor, v: Tensor) -> Tensor:
-        """An edge from each source to its destination, the first of several; -1 where there is none."""
+        """Return the first edge from each source to its destination; -1 without one."""
         begin, end, order = self.relations[etype].ranges_between(u, v)
         if order.numel() == 0:
             return torch.full_like(begin, -1, dtype=u.dtype)
@@ -257,7 +257,7 @@ class TorchGraphIndex(HeteroAdjacency):
         return first.masked_fill(begin == end, -1).to(u.dtype)
 
     def edge_ids_all(self, etype: int, u: Tensor, v: Tensor) -> Edges:
-        """All edges from each source to its destination."""
+        """Return all edges from each source to its destination."""
         u, v = u.expand(max(u.numel(), v.numel())), v.expand(max(u.numel(), v.numel()))
         begin, end, order = self.relations[etype].ranges_between(u, v)
         bounds = torch.cat([begin[:0].new_zeros(1), (end - begin).cumsum(0)])
@@ -283,7 +283,7 @@ class TorchGraphIndex(HeteroAdjacency):
         raise InputError(f"Expected the format of the matrix to be 'csr' or 'coo', got {fmt!r}.")
 
     def adjacency_matrix(self, etype: int, transpose: bool, ctx: torch.device) -> tuple[Tensor, None]:
-        """A sparse matrix of ones."""
+        """Return a sparse matrix of ones."""
         num_rows, num_cols, rows, cols = self.adjacency_matrix_tensors(etype, transpose, "coo")
         at = torch.stack([rows, cols]).long().to(ctx)
         ones = torch.ones(rows.numel(), device=ctx)
@@ -295,24 +295,24 @@ class TorchGraphIndex(HeteroAdjacency):
     # Other graphs
 
     def reverse(self) -> TorchGraphIndex:
-        """The graph of the reverse edges."""
+        """Return the graph of the reverse edges."""
         ends = [(dst, src) for src, dst in self.ends]
         same = ends == self.ends
         return self.with_relations([relation.reverse for relation in self.relations], None, None if same else ends)
 
     def node_subgraph(self, induced_nodes: Sequence[Tensor]) -> Induced[TorchGraphIndex]:
-        """The edges between some nodes, by node type."""
+        """Return the edges between some nodes, by node type."""
         return node_subgraph(self, induced_nodes)
 
     def edge_subgraph(self, induced_edges: Sequence[Tensor], preserve_nodes: bool) -> Induced[TorchGraphIndex]:
-        """Some edges, by edge type."""
+        """Return some edges, by edge type."""
         return edge_subgraph(self, induced_edges, preserve_nodes)
 
     def _one(self, node: int) -> Tensor:
         return torch.tensor([int(node)], device=self.device, dtype=self.relations[0].dtype)
 
     def _to_dgl(self) -> HeteroGraphIndex:
-        """DGL's own index, with the format that is there."""
+        """Return DGL's own index, with the available format."""
         graphs = []
         for (src, dst), there in zip(self.ends, self.relations, strict=True):
             relation, num_types = there.map(lambda t: t.cpu()), 1 if src == dst else 2

@@ -32,7 +32,7 @@ def segment_sum(table: Tensor, order: Order, weights: Tensor | None = None, scal
     Args:
         table: ``[num_rows, ...]``.
         order: the edges; their other ends are rows of the table.
-        weights: ``[num_edges, ...]``, by number of edge: what rows are multiplied by; with several per edge (heads),
+        weights: ``[num_edges, ...]``, by number of edge: what rows are multiplied by; with multiple per edge (heads),
             each has an equal share of the row.
         scale: ``[num_rows]``, as :func:`segment_mean` gives it: another factor of each row.
 
@@ -72,7 +72,7 @@ def segment_mean(table: Tensor, order: Order, weights: Tensor | None = None) -> 
     """Average rows of a table per segment: see :func:`segment_sum`.
 
     Returns:
-        ``[num_segments, ...]``, and ``[num_segments]``: one over the number of edges, 1 where there are none.
+        ``[num_segments, ...]``, and ``[num_segments]``: one over the number of edges, 1 if there are none.
     """
     if table.numel() and order.other.numel() and _has_kernels(table):
         return _add(table, order, "mean", weights)
@@ -195,7 +195,7 @@ def edge_dot(left: Tensor, right: Tensor, left_rows: Tensor, right_rows: Tensor)
 
 
 def _bag(table: Tensor, order: Order, mode: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """``embedding_bag``: values, and the rows of maxima."""
+    """Call ``embedding_bag``; return values, and the rows of maxima."""
     rows, ptr = order.other.to(order.ptr.dtype).contiguous(), order.ptr.contiguous()
     out, _, _, found = torch.embedding_bag(table, rows, ptr, False, mode, False, weights, True)
     return out, found
@@ -232,7 +232,7 @@ def _end_sums(left: Tensor, right: Tensor, order: Order) -> Tensor:
 
 
 def _segment_of(order: Order) -> Tensor:
-    """``[num_edges]``: the segment of each edge, by number."""
+    """Return ``[num_edges]``: the segment of each edge, by number."""
     segments = torch.arange(order.ptr.numel() - 1, device=order.ptr.device)
     in_order = torch.repeat_interleave(segments, order.ptr.diff(), output_size=order.other.numel())
     return in_order if order.edge is None else torch.empty_like(in_order).index_copy_(0, order.edge, in_order)

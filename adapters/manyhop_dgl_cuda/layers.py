@@ -17,7 +17,7 @@ from manyhop_dgl_cuda.message_passing import check_dtypes
 
 
 def is_sage(layer: SAGEConv, graph: DGLGraph, feat: object, edge_weight: object = None) -> bool:
-    """Whether :func:`sage` computes this: means without weights."""
+    """Return whether :func:`sage` computes this: means without weights."""
     return type(layer) is SAGEConv and layer._aggre_type == "mean" and edge_weight is None and _has_rows(graph, feat)
 
 
@@ -45,7 +45,7 @@ def sage(layer: SAGEConv, graph: DGLGraph, feat: Tensor, edge_weight: None = Non
 
 
 def is_gat(layer: GATConv, graph: DGLGraph, feat: Any, edge_weight: object = None, get_attention: bool = False) -> bool:
-    """Whether :func:`gat` computes this: the attention is neither dropped out, nor weighted, nor asked for."""
+    """Return whether :func:`gat` computes this: the attention is neither dropped out, weighted nor returned."""
     return (
         type(layer) is GATConv
         and edge_weight is None
@@ -60,7 +60,7 @@ def is_gat(layer: GATConv, graph: DGLGraph, feat: Any, edge_weight: object = Non
 
 
 def gat(layer: GATConv, graph: DGLGraph, feat: Tensor, edge_weight: None = None, get_attention: bool = False) -> Tensor:
-    """Attend to the sources of each destination: ``GATConv.forward`` where :func:`is_gat`.
+    """Compute ``GATConv.forward`` if :func:`is_gat`: attend to the sources of each destination.
 
     Args:
         layer: whose modules and parameters are used.
@@ -88,7 +88,7 @@ def gat(layer: GATConv, graph: DGLGraph, feat: Tensor, edge_weight: None = None,
 
 
 def _has_rows(graph: DGLGraph, feat: object) -> bool:
-    """Whether features are those of the sources of a graph with one edge type, of which the first are destinations."""
+    """Return whether a graph has one edge type, and features a row per source, destinations first."""
     gidx = graph._graph
     if type(gidx) is not TorchGraphIndex or len(gidx.ends) != 1 or not isinstance(feat, Tensor):
         return False
@@ -113,6 +113,6 @@ def _does_nothing(dropout: nn.Module) -> bool:
 
 
 def _is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a module that is not called is as torch made it: nobody's hook or subclass would miss the call."""
+    """Return whether a module has neither hooks nor a subclass that would miss the call."""
     hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     return type(module) is kind and not hooks

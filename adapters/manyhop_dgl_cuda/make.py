@@ -140,7 +140,7 @@ def out_subgraph(
 
 
 def pinned_rows(tensor: Tensor, rows: Tensor) -> Tensor:
-    """Rows of pinned memory on the device of their ids: ``dgl.utils.gather_pinned_tensor_rows``."""
+    """Return rows of pinned memory on the device of their ids: ``dgl.utils.gather_pinned_tensor_rows``."""
     return tensor.index_select(0, rows.to(tensor.device)).to(rows.device)
 
 

@@ -22,7 +22,7 @@ _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def aligned(left: Tensor | None, right: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Operands of equally many dimensions, at least two: ``[n, 8]`` beside ``[n, 4, 8]`` becomes ``[n, 1, 8]``."""
+    """Give operands equally many dimensions, at least two: ``[n, 8]`` next to ``[n, 4, 8]`` becomes ``[n, 1, 8]``."""
     left, right = (t.unsqueeze(-1) if t is not None and t.dim() == 1 else t for t in (left, right))
     dims = max(t.dim() for t in (left, right) if t is not None)
     left, right = (None if t is None else _padded(t, dims) for t in (left, right))
@@ -157,7 +157,7 @@ def update_grad_minmax_hetero(
 
 
 def check_dtypes(*used: Tensor) -> None:
-    """Raise DGLError if operands have several dtypes."""
+    """Raise DGLError if operands have multiple dtypes."""
     if len({t.dtype for t in used}) > 1:
         raise DGLError(
             f"Expected features of nodes and edges to have one dtype, got {used[0].dtype} and {used[1].dtype}. "
@@ -166,7 +166,7 @@ def check_dtypes(*used: Tensor) -> None:
 
 
 def _operands(op: str, u: Tensor | None, e: Tensor | None) -> tuple[Tensor | None, Tensor | None, bool]:
-    """Operands of as many dimensions; whether all of them are scalars per row, which have a dimension more here."""
+    """Align the operands that an operator uses; return also whether all were scalars per row."""
     used = [t for t in (None if op == "copy_rhs" else u, None if op == "copy_lhs" else e) if t is not None]
     check_dtypes(*used)
     scalar = all(t.dim() == 1 for t in used)
@@ -182,13 +182,13 @@ def _sum(adjacency: Adjacency, op: str, u: Tensor | None, e: Tensor | None) -> T
 
 
 def is_weight(u: Tensor, e: Tensor) -> bool:
-    """Whether edges have one number per head, and heads are the leading dimensions of the features of nodes."""
+    """Return whether edges have one number per head, and heads are the leading dimensions of the features of nodes."""
     leading = e.shape[1:-1]
     return e.shape[-1] == 1 and u.numel() > 0 and (leading.numel() == 1 or leading == u.shape[1:-1])
 
 
 def _extremum(adjacency: Adjacency, op: str, reduce_op: str, u: Tensor | None, e: Tensor | None) -> tuple[Tensor, Args]:
-    """Maxima or minima, and the sources and edges that they came from."""
+    """Return maxima or minima, and the sources and edges that they came from."""
     csc = adjacency.csc
     minimum = reduce_op == "min"
     table = u if op == "copy_lhs" else _messages(adjacency, op, u, e)
@@ -204,11 +204,11 @@ def _extremum(adjacency: Adjacency, op: str, reduce_op: str, u: Tensor | None, e
         return values, (None if u is None else found, found)
     sources = adjacency.src.index_select(0, found.view(-1)).view_as(found)
     empty = (csc.indptr.diff() == 0).view(-1, *[1] * (found.dim() - 1))
-    return values, (sources.masked_fill(empty, 0), found)  # DGL names source 0 and edge 0 where there are no edges
+    return values, (sources.masked_fill(empty, 0), found)  # DGL names source 0 and edge 0 if there are no edges
 
 
 def _messages(adjacency: Adjacency, op: str, u: Tensor | None, e: Tensor | None) -> Tensor:
-    """``[num_edges, ...]`` messages by edge id."""
+    """Return ``[num_edges, ...]`` messages by edge id."""
     if u is None:
         assert e is not None
         return e
@@ -318,7 +318,7 @@ def _of_edges(
 
 
 def _at_edges(adjacency: Adjacency, features: Tensor, side: str) -> Tensor:
-    """Features of a side, by edge id."""
+    """Return features of a side, by edge id."""
     if side == "e":
         return features
     return features.index_select(0, adjacency.src if side == "u" else adjacency.dst)

@@ -1,7 +1,7 @@
 """Methods of ``DGLGraph`` that layers call in each step, for graphs on torch tensors.
 
 DGL's own go through views, frames and checks, which takes the host longer than the GPU takes for the step. Those here
-have the same effect on the frames. They return False, without an effect, where DGL's own have to run or to raise; those
+have the same effect on the frames. They return False, without an effect, where DGL's own must run or to raise; those
 for degrees are called for all nodes only.
 """
 
@@ -118,7 +118,7 @@ def _set_all(frame: Frame, gidx: TorchGraphIndex, num_rows: int, data: object) -
 
 
 def _has_one_type(gidx: TorchGraphIndex) -> bool:
-    """Whether there is one edge type, and no node type beside its ends: the views of data are then not by type."""
+    """Return whether a graph has one edge type, and only the node types at its ends."""
     return len(gidx.ends) == 1 and len(gidx.num_nodes_by_type) == len({*gidx.ends[0]})
 
 

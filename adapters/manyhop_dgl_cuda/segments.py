@@ -107,5 +107,5 @@ def gather_mm_scatter(
 
 def _products(A: Tensor, B: Tensor, idx_a: Tensor | None, idx_b: Tensor | None) -> Tensor:
     rows = A if idx_a is None else A.index_select(0, idx_a)
-    matrices = B if idx_b is None else B.index_select(0, idx_b)  # DGL asks for this where matrices are small
+    matrices = B if idx_b is None else B.index_select(0, idx_b)  # DGL requests this where matrices are small
     return torch.bmm(rows.unsqueeze(1), matrices).squeeze(1)

@@ -27,7 +27,7 @@ class Induced(Generic[HeteroT]):
 
 
 def node_subgraph(gidx: HeteroT, nodes: Sequence[Tensor]) -> Induced[HeteroT]:
-    """The edges between some nodes, by node type; they are in the order of their sources."""
+    """Return the edges between some nodes, by node type; they are in the order of their sources."""
     places = [_places(ids, num_nodes) for ids, num_nodes in zip(nodes, gidx.num_nodes_by_type, strict=True)]
     relations, edges = [], []
     for (src, dst), whole in zip(gidx.ends, gidx.relations, strict=True):
@@ -40,7 +40,7 @@ def node_subgraph(gidx: HeteroT, nodes: Sequence[Tensor]) -> Induced[HeteroT]:
 
 
 def edge_subgraph(gidx: HeteroT, edges: Sequence[Tensor], preserve_nodes: bool) -> Induced[HeteroT]:
-    """Some edges, by edge type; all nodes, or those that they have, numbered where they first occur."""
+    """Return some edges, by edge type; all nodes, or those that they have, numbered where they first occur."""
     kept = [whole.select(ids) for whole, ids in zip(gidx.relations, edges, strict=True)]
     if preserve_nodes:
         like = gidx.relations[0].src
@@ -105,13 +105,13 @@ def to_block(
 
 
 def _places(ids: Tensor, num_nodes: int) -> Tensor:
-    """``[num_nodes]``: where each node is among ``ids``, -1 where it is not."""
+    """Return ``[num_nodes]``: where each node is among ``ids``, -1 where it is not."""
     places = torch.full((num_nodes,), -1, device=ids.device, dtype=ids.dtype)
     return places.index_copy_(0, ids.long(), positions(ids))
 
 
 def _relabel(gidx: HeteroAdjacency, incident: Sequence[Sequence[Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
-    """By node type: the nodes among some, in the order in which they first occur, and where each node is there."""
+    """Number nodes by type, in order of first occurrence; return also the number of each node."""
     nodes, places = [], []
     like = gidx.relations[0].src
     for some, num_nodes in zip(incident, gidx.num_nodes_by_type, strict=True):

@@ -44,7 +44,7 @@ def functional_datapipe(name: str) -> Callable[[Pipe], Pipe]:
         name: the functional form.
 
     Raises:
-        InputError: the name is taken by another class of this package, or of the user's.
+        InputError: the name is taken by another class of this package, or of the user.
     """
 
     def register(kind: Pipe) -> Pipe:
@@ -121,14 +121,14 @@ def pin(value: object) -> object:
 
 
 def show(title: str, named: dict[str, object]) -> str:
-    """``title(name=value, ...)``, one name per line, with further lines of a value below its first."""
+    """Format ``title(name=value, ...)``, one name per line, with further lines of a value below its first."""
     lines = [f"{name}=" + _text(value).replace("\n", "\n" + " " * (len(name) + 1)) for name, value in named.items()]
     indent = " " * (len(title) + 1)
     return f"{title}(" + f",\n{indent}".join(line.replace("\n", "\n" + indent) for line in lines) + ")"
 
 
 def _text(value: object) -> str:
-    """A value, with the elements of a list one below the other."""
+    """Format a value, with the elements of a list one below the other."""
     if isinstance(value, list):
         return "[" + ",\n".join(map(str, value)).replace("\n", "\n ") + "]"
     return str(value)

@@ -59,7 +59,7 @@ ORIGINAL_EDGE_ID = "_ORIGINAL_EDGE_ID"
 
 
 def etype_str_to_tuple(c_etype: str | EdgeType) -> EdgeType:
-    """Split a type: ``"user:likes:item"`` -> ``("user", "likes", "item")``. A tuple is returned as it is.
+    """Split a type: ``"user:likes:item"`` -> ``("user", "likes", "item")``. A tuple is returned unchanged.
 
     Raises:
         InputError: not three names.

@@ -167,7 +167,7 @@ def _stand_in(module: ModuleType) -> None:
 
 
 def _message(what: str, *, beneath: bool = False) -> str:
-    """Why something of GraphBolt is not available, and what to use instead; ``beneath``: it is a module of it."""
+    """Explain why a name of GraphBolt, or a module ``beneath`` it, is not available, and what to use instead."""
     instead = _in_place_of(what.rpartition(".")[2])
     if beneath:
         instead = f"{_INSTEAD}, and take names from that: it has no modules beneath it"
@@ -189,7 +189,7 @@ def _in_place_of(name: str) -> str:
 
 
 def _no_library() -> str | None:
-    """Why no build of GraphBolt's C++ library is for this torch; ``None`` if there is one."""
+    """Return why no build of GraphBolt's C++ library is for this torch; ``None`` if there is one."""
     stem = "graphbolt_pytorch"
     pattern = re.compile(rf"(?:lib)?{stem}_([0-9][^+]*)\.(?:so|dylib|dll)")
     spec = importlib.util.find_spec("dgl")
@@ -231,7 +231,7 @@ def activate() -> None:
 
 
 def _forget_a_failed_import() -> None:
-    """Where ``import dgl`` failed before (in a cell of a notebook), the next one starts afresh.
+    """Forget a failed ``import dgl`` (in a cell of a notebook), so that the next one starts afresh.
 
     Python has dropped the package then, but kept those of its modules that had been imported. Found again, they would
     not become attributes of the new package.
@@ -244,7 +244,7 @@ def _forget_a_failed_import() -> None:
 
 def _choose_the_backend() -> None:
     """Where nobody has, DGL takes torch, and writes that down in the home directory: which may be read-only, and which
-    several processes then do at once, while others read the half-written file.
+    multiple processes then do at once, while others read the half-written file.
     """
     folder = os.environ.get("DGLDEFAULTDIR") or os.path.join(os.path.expanduser("~"), ".dgl")
     if not os.path.exists(os.path.join(folder, "config.json")):
@@ -252,7 +252,7 @@ def _choose_the_backend() -> None:
 
 
 def _with_compat(name: str) -> dict[str, object]:
-    """What ``multiprocessing`` sends to a new process first; unpickling it activates this there."""
+    """Return the data that ``multiprocessing`` sends to a new process, with this package's activation."""
     return {__name__: _ACTIVATE, **_preparation_data(name)}
 
 

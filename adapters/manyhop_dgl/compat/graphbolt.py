@@ -23,13 +23,13 @@ class FusedCSCSamplingGraph:
 def expand_indptr(
     indptr: Tensor, dtype: torch.dtype | None = None, node_ids: Tensor | None = None, output_size: int | None = None
 ) -> Tensor:
-    """The column of each entry of a CSC matrix.
+    """Return the column of each entry of a CSC matrix.
 
     Args:
         indptr: ``[num_columns + 1]``, where each column's entries begin.
         dtype: of the result; that of ``node_ids`` if left out.
         node_ids: ``[num_columns]``: what stands for each column; its position if left out.
-        output_size: the number of entries, where it is known.
+        output_size: the number of entries, if it is known.
 
     Returns:
         ``[num_entries]``.
@@ -43,7 +43,7 @@ def expand_indptr(
 
 
 def etype_tuple_to_str(c_etype: tuple[str, str, str]) -> str:
-    """``("user", "likes", "item")`` -> ``"user:likes:item"``."""
+    """Join an edge type: ``("user", "likes", "item")`` -> ``"user:likes:item"``."""
     if not isinstance(c_etype, tuple) or len(c_etype) != 3:
         raise TypeError(f"Expected an edge type (source, relation, destination), got {c_etype!r}.")
     return ":".join(c_etype)

@@ -33,10 +33,10 @@ class Types:
         self.ntypes, self.canonical_etypes = list(ntypes), list(canonical_etypes)
 
     def node_type(self, name: object) -> NodeType:
-        """A node type by its name; by ``None``, the only one.
+        """Return the node type of a name; ``None``: the only one.
 
         Raises:
-            InputError: no such type; ``None`` where there are several.
+            InputError: no such type; ``None`` if there are multiple.
         """
         if name is None and len(self.ntypes) == 1:
             return self.ntypes[0]
@@ -47,10 +47,10 @@ class Types:
         return str(name)
 
     def edge_type(self, name: object) -> EdgeType:
-        """A canonical edge type by itself, or by the name of its relation; by ``None``, the only one.
+        """Return the canonical edge type of a triple or a relation; ``None``: the only one.
 
         Raises:
-            InputError: no such type; a name that several have; ``None`` where there are several.
+            InputError: no such type; a name that multiple have; ``None`` if there are multiple.
         """
         known = self.canonical_etypes
         if name is None:
@@ -70,13 +70,13 @@ class Types:
         return found[0]
 
     def title(self, kind: NodeType | EdgeType, ends: str) -> str:
-        """Whose data something is, for errors."""
+        """Name the owner of data in errors."""
         alone = len(self.ntypes) == 1 and len(self.canonical_etypes) == 1
         return f"the {ends}" if alone else f"the {ends} of type {kind!r}"
 
 
 def as_ids(ids: Any, bound: int, what: str) -> tuple[Tensor, bool]:
-    """Ids in any form that DGL takes, as ``[n] int64``, and whether it was a single one, not in a tensor.
+    """Return ids of any form that DGL accepts as ``[n] int64``, and whether it was a single id outside of a tensor.
 
     Raises:
         InputError: no ids, or ids that are not in ``[0, bound)``.
@@ -121,15 +121,15 @@ class Queries:
     srctypes = dsttypes = ntypes
 
     def to_canonical_etype(self, etype: str | EdgeType) -> EdgeType:
-        """The canonical edge type of a relation."""
+        """Return the canonical edge type of a relation."""
         return self.types.edge_type(etype)
 
     def get_ntype_id(self, ntype: NodeType | None) -> int:
-        """The place of a node type among ``ntypes``."""
+        """Return the place of a node type among ``ntypes``."""
         return self.types.ntypes.index(self.types.node_type(ntype))
 
     def get_etype_id(self, etype: str | EdgeType | None) -> int:
-        """The place of an edge type among ``canonical_etypes``."""
+        """Return the place of an edge type among ``canonical_etypes``."""
         return self.types.canonical_etypes.index(self.types.edge_type(etype))
 
     @property
@@ -150,12 +150,12 @@ class Queries:
     is_block = False
 
     def num_nodes(self, ntype: NodeType | None = None) -> int:
-        """Nodes of a type; of all types together by default."""
+        """Return nodes of a type; of all types together by default."""
         counts = self.tables.graph.num_nodes
         return sum(counts.values()) if ntype is None else counts[self.types.node_type(ntype)]
 
     def num_edges(self, etype: str | EdgeType | None = None) -> int:
-        """Edges of a type; of all types together by default."""
+        """Return edges of a type; of all types together by default."""
         graph = self.tables.graph
         edge_types = graph.edge_types if etype is None else (self.types.edge_type(etype),)
         return sum(map(graph.num_edges, edge_types))
@@ -164,7 +164,7 @@ class Queries:
     number_of_edges = num_edges
 
     def find_edges(self, eid: object, etype: str | EdgeType | None = None) -> tuple[Tensor, Tensor]:
-        """Sources and destinations of edges, both ``[n]`` of ``idtype``."""
+        """Return sources and destinations of edges, both ``[n]`` of ``idtype``."""
         edge_type = self.types.edge_type(etype)
         ids, _ = as_ids(eid, self.tables.graph.num_edges(edge_type), f"edges of {edge_type}")
         row, col = self.tables.edge_list(edge_type)
@@ -181,7 +181,7 @@ class Queries:
         return int(degrees) if single else degrees.to(self.idtype)
 
     def out_degrees(self, u: object = _ALL, etype: str | EdgeType | None = None) -> Any:
-        """``[n]`` of ``idtype``: edges of a type out of nodes (all by default); an integer for a single node."""
+        """Return ``[n]`` of ``idtype``: edges of a type out of nodes (all by default); an integer for a single node."""
         edge_type = self.types.edge_type(etype)
         degrees = self.tables.degrees_out(edge_type)
         if isinstance(u, str) and u == _ALL:
@@ -190,7 +190,7 @@ class Queries:
         return int(degrees[ids]) if single else degrees[ids].to(self.idtype)
 
     def has_edges_between(self, u: object, v: object, etype: str | EdgeType | None = None) -> Any:
-        """``[n] bool``: whether there is an edge from ``u[i]`` to ``v[i]``; one truth value for single nodes.
+        """Return ``[n] bool``: whether there is an edge from ``u[i]`` to ``v[i]``; one truth value for single nodes.
 
         Raises:
             InputError: nodes that do not exist; numbers of sources and destinations that differ, of which none is 1.
@@ -206,7 +206,7 @@ class Queries:
         return bool(found) if one_src and one_dst else found
 
     def formats(self, formats: str | list[str] | None = None) -> Any:
-        """Which sparse formats there are; given some, the graph itself: its tables are CSC, and made as needed.
+        """Return the sparse formats; if some are passed, the graph itself: its tables are CSC, built as needed.
 
         Raises:
             InputError: a format other than ``"coo"``, ``"csr"`` and ``"csc"``.
@@ -219,7 +219,7 @@ class Queries:
         return self
 
     def create_formats_(self) -> None:
-        """Nothing: the tables that samplers read are there."""
+        """Do nothing: the samplers' tables exist already."""
 
 
 class GraphData(Queries):
@@ -231,7 +231,7 @@ class GraphData(Queries):
 
     @classmethod
     def of_tables(cls, tables: Tables, stores: RankStores | None = None) -> Self:
-        """A graph over these tables, without data."""
+        """Return a graph over these tables, without data."""
         out = cls.__new__(cls)
         out.set_tables(tables, stores)
         return out
@@ -254,14 +254,14 @@ class GraphData(Queries):
 
     @property
     def ndata(self) -> MutableMapping[str, Any]:
-        """Data of the nodes by name: tensors ``[num_nodes, ...]``; with several types, ``{type: tensor}``."""
+        """Data of the nodes by name: tensors ``[num_nodes, ...]``; with multiple types, ``{type: tensor}``."""
         if len(self.node_frames) == 1:
             return next(iter(self.node_frames.values()))
         return TypedData(self.node_frames, self.types.node_type)
 
     @property
     def edata(self) -> MutableMapping[str, Any]:
-        """Data of the edges by name: tensors ``[num_edges, ...]``; with several types, ``{canonical type: tensor}``."""
+        """Data of the edges by name: tensors ``[num_edges, ...]``; with multiple types, ``{type: tensor}``."""
         if len(self.edge_frames) == 1:
             return next(iter(self.edge_frames.values()))
         return TypedData(self.edge_frames, self.types.edge_type)
@@ -273,7 +273,7 @@ class GraphData(Queries):
 
         Args:
             name: of the data.
-            rows: ``[count, ...]``; the parts of all ranks are all rows, each once. Where there are none: ``[0, ...]``.
+            rows: ``[count, ...]``; the parts of all ranks are all rows, each once. If there are none: ``[0, ...]``.
             begin: number of the first row.
             ntype: whose data it is, of nodes. Without ``ntype`` and ``etype``: of the only node type.
             etype: whose data it is, of edges.
@@ -294,7 +294,7 @@ class GraphData(Queries):
 
     @contextmanager
     def local_scope(self) -> Iterator[None]:
-        """Data that is set, replaced or removed inside is as before afterwards."""
+        """Restore data that are set, replaced or removed in the body."""
         before = self.node_frames, self.edge_frames
         self.node_frames = {t: frame.copy() for t, frame in before[0].items()}
         self.edge_frames = {t: frame.copy() for t, frame in before[1].items()}
@@ -304,7 +304,7 @@ class GraphData(Queries):
             self.node_frames, self.edge_frames = before
 
     def tensors(self) -> Iterator[Tensor]:
-        """The data of all nodes and edges, as far as they are held here; without embeddings."""
+        """Yield the data of all nodes and edges in this process, without embeddings."""
         for frame in (*self.node_frames.values(), *self.edge_frames.values()):
             for value in frame.values():
                 if not isinstance(value, Embedding):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def to_dgl(graph: GraphData) -> DGLGraph:
-    """A ``DGLGraph`` with the same edges, ids and data.
+    """Return a ``DGLGraph`` with the same edges, ids and data.
 
     Raises:
         FeatureError: data that is spread over nodes or GPUs, or trainable.
@@ -65,7 +65,7 @@ def open_folder(
     idtype: torch.dtype,
     cache: CacheSize | None,
 ) -> G:
-    """The graph in a folder.
+    """Return the graph in a folder.
 
     Raises:
         InputError: no such folder; damaged files; an unknown placement.

@@ -48,7 +48,7 @@ class RankStores:
 
     @staticmethod
     def of(placement: Place, timeout: float | None, device: torch.device | str | None = None) -> RankStores | None:
-        """``None`` for what is this process's own.
+        """Return the stores of a placement; ``None`` if the data belong to this process only.
 
         Raises:
             InputError: an unknown placement, a timeout or a device that does not make sense.
@@ -64,7 +64,7 @@ class RankStores:
         return RankStores(edges, whole, edges if placement in ("shared", "auto") else spread, topology)
 
     def put(self, tensor: Any, begin: int | None, name: str) -> Tensor | ShardedRows | DistributedRows:
-        """A tensor that all ranks have whole (``begin`` is ``None``), or of which this one has rows from ``begin`` on.
+        """Store a tensor: all ranks pass the whole (``begin`` is ``None``), or each its rows from ``begin`` on.
 
         Raises:
             FeatureError: the parts do not fit together.
@@ -74,7 +74,7 @@ class RankStores:
         return (self.spread if getattr(tensor, "ndim", 0) > 1 else self.whole).put(tensor, index, name)
 
     def read(self, rows: Rows, name: str) -> Tensor | ShardedRows | DistributedRows:
-        """A tensor in files that all nodes see: each rank reads only the rows that it is to hold.
+        """Read a tensor from files that all nodes see: each rank reads only its own rows.
 
         Raises:
             InputError: a file that is truncated or damaged.
@@ -96,7 +96,7 @@ class GraphFrames:
 
 
 def frames(g: GraphLike) -> GraphFrames:
-    """The data of a ``DGLGraph`` or a ``manyhop_dgl.Graph``. Costs next to nothing: views, not copies.
+    """Return the data of a ``DGLGraph`` or a ``manyhop_dgl.Graph``. Costs next to nothing: views, not copies.
 
     Ask again for each batch: data may be replaced or removed in between.
     """
@@ -108,12 +108,12 @@ def frames(g: GraphLike) -> GraphFrames:
 
 class Frame(MutableMapping[str, Any]):
     """The data of one node type or edge type: name -> tensor ``[num_rows, ...]`` or an embedding of as many rows, kept
-    as it is, not copied.
+    unchanged, not copied.
 
     Args:
         num_rows: nodes or edges of the type.
         what: whose data it is, for errors.
-        stores: puts tensors where the ranks of a run hold them; ``None``: they stay in this process.
+        stores: puts tensors where the ranks of a run hold them; ``None``: they remain in this process.
     """
 
     def __init__(self, num_rows: int, what: str, stores: RankStores | None = None) -> None:
@@ -179,7 +179,7 @@ class Frame(MutableMapping[str, Any]):
         self.data = {**self.data, name: value}
 
     def copy(self) -> Frame:
-        """Another frame with the same tensors."""
+        """Copy the frame, not its tensors."""
         other = Frame(self.num_rows, self._what, self._stores)
         other.data = self.data
         return other
@@ -211,7 +211,7 @@ class Frame(MutableMapping[str, Any]):
 
 
 class TypedData(MutableMapping[str, Any]):
-    """``g.ndata`` and ``g.edata`` of a graph with several types: name -> ``{type: tensor}``."""
+    """``g.ndata`` and ``g.edata`` of a graph with multiple types: name -> ``{type: tensor}``."""
 
     def __init__(self, frames: Mapping[Any, Frame], key: Callable[[Any], NodeType | EdgeType]) -> None:
         self._frames, self._key = frames, key
@@ -246,7 +246,7 @@ class TypedData(MutableMapping[str, Any]):
 
 
 def whole(name: str, value: object) -> Tensor:
-    """Return data that has to be a tensor of this node.
+    """Return data that must be a tensor of this node.
 
     Raises:
         FeatureError: its rows are spread over nodes or GPUs, or it is an embedding.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def checked_edge_type(edge_type: object) -> EdgeType:
-    """A canonical edge type, of that form.
+    """Check the form of a canonical edge type.
 
     Raises:
         InputError: it is none.
@@ -39,7 +39,7 @@ def checked_edge_type(edge_type: object) -> EdgeType:
 
 
 def checked_pair(edge_type: EdgeType, pair: Any) -> tuple[Tensor, Tensor]:
-    """The ends of the edges of one type, ``[num_edges] int64 or int32``, in CPU memory or that of a GPU.
+    """Return the ends of the edges of one type, ``[num_edges] int64 or int32``, in CPU memory or that of a GPU.
 
     Raises:
         GraphError: they are not.
@@ -67,7 +67,7 @@ def checked_pair(edge_type: EdgeType, pair: Any) -> tuple[Tensor, Tensor]:
 
 
 def node_counts(num_nodes: object, lists: Mapping[EdgeType, tuple[Tensor, Tensor]]) -> dict[NodeType, int]:
-    """Nodes by type, in DGL's order: by name.
+    """Return nodes by type, in DGL's order: by name.
 
     Raises:
         InputError: no numbers.
@@ -96,11 +96,11 @@ class _Widths:
         def _with_idtype(self, idtype: torch.dtype) -> Graph: ...
 
     def int(self) -> Graph:
-        """The same edges and data, with int32 ids in blocks."""
+        """Return the same edges and data, with int32 ids in blocks."""
         return self._with_idtype(torch.int32)
 
     def long(self) -> Graph:
-        """The same edges and data, with int64 ids in blocks."""
+        """Return the same edges and data, with int64 ids in blocks."""
         return self._with_idtype(torch.int64)
 
 
@@ -112,7 +112,7 @@ class Graph(_Widths, GraphData):
     compute: models run on the blocks that loaders make. :meth:`to_dgl` gives a ``DGLGraph`` for all else.
 
     Edges are copied and kept compressed, in 8 bytes each where there are less than 2^31 (a ``DGLGraph``: 16 or more).
-    Data is kept as it is given, not copied; memory-mapped tensors stay on disk.
+    Data is kept as it is given, not copied; memory-mapped tensors remain on disk.
 
     **Several ranks.** With ``placement="shared"``, every node (machine) holds edges and data once, in memory that its
     ranks share; with ``"sharded"``, data of two or more dimensions is spread over the nodes, each node holding a part
@@ -128,13 +128,13 @@ class Graph(_Widths, GraphData):
         num_nodes: node type -> number of nodes; an integer for a graph without types; ``None``: by the ids.
         idtype: dtype of ids in blocks; ``None``: int32 if all ids are given so, else int64.
         placement: where data and, for GPUs, edges are read: ``"process"``, ``"shared"``, ``"sharded"``, ``"mapped"``
-            (data in files stays there), ``"auto"`` (as ``"shared"``; the first loader decides what GPUs read), or a
+            (data in files remains there), ``"auto"`` (as ``"shared"``; the first loader decides what GPUs read), or a
             place of GPUs, which all loaders read: ``"pinned"``, ``"device"``, ``"sharded"`` with ``device="cuda"``
             (over the GPUs of each node), ``"distributed"`` (over the GPUs of all nodes). What is spread over GPUs is
             data of two or more dimensions. ``manyhop.files.open(...)`` can be set in the place of data: each rank reads
-            only the rows that it is to hold. ``WholeMemory`` and what offers DLPack are kept as they are.
+            only the rows that it is to hold. ``WholeMemory`` and what offers DLPack are kept unchanged.
         device: this rank's GPU, for places of GPUs.
-        rank_timeout: seconds to wait for other ranks (600), where there are some.
+        rank_timeout: seconds to wait for other ranks (600), if there are some.
 
     Raises:
         GraphError: ids out of range, unequal lengths, wrong dtypes; ranks give the same edges.
@@ -216,8 +216,8 @@ class Graph(_Widths, GraphData):
                 ``"process"`` and ``"mapped"``, all ranks call this.
             device: this rank's GPU, for places of GPUs.
             idtype: dtype of ids in blocks.
-            cache: how much of the data that stay in files (``"mapped"``, maybe ``"auto"``) this process keeps in
-                memory, those rows that batches ask for most often: a float from 0 to 1, the share of the rows of each
+            cache: how much of the data that remain in files (``"mapped"``, maybe ``"auto"``) this process keeps in
+                memory, those rows that batches request most often: a float from 0 to 1, the share of the rows of each
                 tensor; an integer, bytes for all; or ``"auto"``: half of the memory that is available, divided by the
                 ranks of the node.
 
@@ -260,7 +260,7 @@ class Graph(_Widths, GraphData):
     def pin_memory_(self) -> Graph:
         """Pin the data of nodes and edges where it lies, so that GPUs read it over the bus.
 
-        Data of less than 32 MiB are left as they are: loaders copy them, as their pages may hold other objects, too.
+        Data of less than 32 MiB are left unchanged: loaders copy them, as their pages may hold other objects, too.
 
         Raises:
             InputError: there is no GPU.
@@ -284,11 +284,11 @@ class Graph(_Widths, GraphData):
         return torch.cuda.is_available() and bool(tensors) and all(is_pinned(tensor) for tensor in tensors)
 
     def get_node_storage(self, key: str, ntype: NodeType | None = None) -> object:
-        """What DGL's own DataLoader fetches rows from."""
+        """Return the storage from which DGL's DataLoader fetches rows."""
         return _storage(self.node_frames[self.types.node_type(ntype)][key])
 
     def get_edge_storage(self, key: str, etype: str | EdgeType | None = None) -> object:
-        """What DGL's own DataLoader fetches rows from."""
+        """Return the storage from which DGL's DataLoader fetches rows."""
         return _storage(self.edge_frames[self.types.edge_type(etype)][key])
 
     def moved(self, placement: Place, device: torch.device | str | None = None) -> Graph:
@@ -315,7 +315,7 @@ class Graph(_Widths, GraphData):
         return out
 
     def local_var(self) -> Graph:
-        """Another graph with the same edges and data; what is set on it does not change this one."""
+        """Copy the graph, not its tensors: data set on the copy do not change this graph."""
         return self._with_idtype(self.idtype)
 
     def to_dgl(self) -> DGLGraph:

@@ -118,21 +118,21 @@ class Tables:
         self._degrees: dict[EdgeType, Tensor] = {}
 
     def edge_list(self, edge_type: EdgeType) -> tuple[Tensor, Tensor]:
-        """Source and destination by edge id, both ``[num_edges] int32 or int64``; made once."""
+        """Return source and destination by edge id, both ``[num_edges] int32 or int64``; made once."""
         with self._lock:
             if edge_type not in self._lists:
                 self._lists[edge_type] = endpoints(self.graph, edge_type)
             return self._lists[edge_type]
 
     def degrees_out(self, edge_type: EdgeType) -> Tensor:
-        """``[num_src] int64``; made once."""
+        """Return ``[num_src] int64``; made once."""
         with self._lock:
             if edge_type not in self._degrees:
                 self._degrees[edge_type] = out_degrees(self.graph, edge_type)
             return self._degrees[edge_type]
 
     def with_idtype(self, idtype: torch.dtype) -> Tables:
-        """The same tables, ids as another dtype."""
+        """Return the tables with ids of another dtype."""
         return Tables(self.graph, idtype)
 
     def __reduce__(self) -> tuple[type[Tables], tuple[Graph, torch.dtype]]:
@@ -173,7 +173,7 @@ class TablesReader:
 
 
 def built_once(what: str, inputs: Iterable[Tensor], build: Callable[[], Graph]) -> Graph:
-    """What ``build()`` returns; where all inputs lie in memory that ranks share, one rank of the node builds it."""
+    """Return ``build()``. If ranks share the memory of all inputs, one rank per node builds it."""
     inputs = list(inputs)
     contents = [identity(tensor) for tensor in inputs]
     if None in contents:
@@ -183,7 +183,7 @@ def built_once(what: str, inputs: Iterable[Tensor], build: Callable[[], Graph]) 
 
 
 def _unless_counting(edge_id: Tensor) -> Tensor | None:
-    """``None`` for 0, 1, 2, ...: where positions are the ids, no table of them is needed. DGL gives an empty one."""
+    """Return ``None`` for ids 0, 1, 2, ..., which need no table; else the ids. DGL's tensor is empty then."""
     n = edge_id.numel()
     if n == 0 or bool((edge_id == torch.arange(n, dtype=edge_id.dtype)).all()):
         return None

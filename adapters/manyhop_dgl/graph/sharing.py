@@ -35,7 +35,7 @@ def share(
     Return a :class:`manyhop_dgl.Graph`, as ``Graph.from_dgl(g)``: what samplers read is shared then, and made once for
     weights and masks, too. Of a ``DGLGraph``, edges and data are shared, but its tables of other formats are made by
     each rank for itself. What is written into a tensor is seen by all ranks, what is set on the graph
-    (``g.ndata["x"] = ...``) by one. Tensors that are memory-mapped files stay mapped files.
+    (``g.ndata["x"] = ...``) by one. Tensors that are memory-mapped files remain mapped files.
 
     The memory has no name in the file system and is free once no process uses it any more, also after a crash. While
     it is filled, ``load()``'s own copy exists, too.
@@ -69,7 +69,7 @@ def share(
 
 
 def _placed(data: object, placement: Place, device: torch.device | str | None) -> object:
-    """The same, with its graphs in a place of GPUs, or spread over nodes."""
+    """Return the data with its graphs in a place of GPUs, or spread over nodes."""
     if not leaves_host(placement, device):
         return data
     parts = data if isinstance(data, tuple) else (data,)

@@ -68,7 +68,7 @@ _cache: weakref.WeakKeyDictionary[object, _Tables] = weakref.WeakKeyDictionary()
 
 
 def _renew_lock() -> None:
-    """A thread that held it does not exist in a process that was forked meanwhile."""
+    """Replace the lock in a forked process, which has no thread that could release it."""
     global _lock
     _lock = threading.RLock()
 
@@ -90,7 +90,7 @@ def check_choice_of_edges(edge_dir: object, prob: object, mask: object) -> None:
 def topology_of(
     g: GraphLike, *, edge_dir: EdgeDir = "in", prob: str | None = None, mask: str | None = None
 ) -> Topology:
-    """The topology of a graph, made once and again when what it is made of has changed.
+    """Return the topology of a graph, which is built again if its inputs change.
 
     Noticed are edges that are added or removed, and edge data that is replaced, or written in place by operations of
     torch (not through numpy).
@@ -125,7 +125,7 @@ def topology_of(
 
 
 def forget_changed(g: GraphLike) -> None:
-    """Have topologies made anew whose data were written to unnoticed: through numpy, or by another process.
+    """Drop topologies whose data were written by numpy or another process, so that they are built again.
 
     Reads all data, up to 256 MiB of each tensor, so it is for loaders that are made, not for batches.
     """
@@ -138,7 +138,7 @@ def forget_changed(g: GraphLike) -> None:
 
 
 def reader_of(g: GraphLike) -> GraphReader:
-    """How to read a graph.
+    """Return how to read a graph.
 
     Raises:
         InputError: another kind of object.
@@ -211,7 +211,7 @@ def _edge_data(
 
 
 def _column(value: Tensor, edge_type: EdgeType, num_edges: int, name: str) -> Tensor:
-    """``[num_edges]`` or ``[num_edges, 1]`` -> ``[num_edges]``."""
+    """Flatten ``[num_edges]`` or ``[num_edges, 1]`` to ``[num_edges]``."""
     if value.shape not in ((num_edges,), (num_edges, 1)):
         raise GraphError(
             f"Expected '{name}' of edge type {edge_type} with one number per edge, [{num_edges}] or [{num_edges}, 1], "

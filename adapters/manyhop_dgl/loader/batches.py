@@ -39,7 +39,7 @@ class PlacedFrames:
         self._there = {id(value): source for value, source in zip(data.values, sources, strict=True)}
 
     def redirect(self, requests: Sequence[RowRequest]) -> None:
-        """Let requests read where the GPU does; those of data that came later stay as they are."""
+        """Let requests read where the GPU does; those of data that came later are unchanged."""
         there = self._there
         for request in requests:
             request.source = there.get(id(request.source), request.source)
@@ -79,18 +79,18 @@ class FrameColumns:
         return PlacedFrames(data, [there.get(entry.title, value) for entry, value in values])
 
     def fits(self, placed: PlacedFrames) -> bool:
-        """Whether no data were replaced, added or removed since. Asked for each batch."""
+        """Return whether no data were replaced, added or removed since. Called for each batch."""
         return self._prefetched.data() is placed.data
 
 
 def _by_title(data: Data) -> dict[str, object]:
-    """Title and value, without embeddings."""
+    """Return title and value, without embeddings."""
     both = zip(data.entries, data.values, strict=True)
     return {entry.title: value for entry, value in both if not isinstance(value, Embedding)}
 
 
 class Batches:
-    """The ``Assembler`` of a loader: a batch is :class:`Filled` until it is handed out."""
+    """The ``Assembler`` of a loader: a batch is :class:`Filled` until it is returned."""
 
     hands_out = True
     samples_alone = False
@@ -106,7 +106,7 @@ class Batches:
 
     @property
     def gathers_groups(self) -> bool:
-        """Whether batches are made without DGL's objects, so that rows of several are gathered at once."""
+        """Whether batches are made without DGL's objects, so that rows of multiple are gathered at once."""
         return isinstance(self._loader.prefetcher, TensorPrefetcher)
 
     @property
@@ -123,7 +123,7 @@ class Batches:
         return self.assemble(batch) if self.in_thread else batch
 
     def assemble(self, sample: object) -> Filled:
-        """Put the data that the sampler asks for into a batch."""
+        """Put the data that the sampler requests into a batch."""
         if self._gpu is None:
             return self._fill(sample)
         (filled,), nbytes = self.assemble_group([sample], None)
@@ -156,7 +156,7 @@ class Batches:
     def assemble_group(
         self, samples: Sequence[object], rank_batches: Sequence[RankBatch] | None
     ) -> tuple[list[Filled], int]:
-        """Put data into several batches, by one gather."""
+        """Put data into multiple batches, by one gather."""
         gpu = self._gpu
         assert gpu is not None
         start = gpu.start_gather()

@@ -41,7 +41,7 @@ class _Bound:
 def _bound(
     loader: CoreControl, loader_cores: Sequence[int] | None, compute_cores: Sequence[int] | None
 ) -> Iterator[list[int]]:
-    """In the body, the loader's threads and the caller's run on cores of their own. Gives those of the caller."""
+    """Bind the loader's threads and the caller to separate cores in the body; yield the caller's cores."""
     if loader.num_workers == 0:
         raise InputError(
             "Expected num_workers of at least 1 for enable_cpu_affinity(), got 0: there is nothing to bind."
@@ -93,7 +93,7 @@ class CoreControl:
         compute_cores: Sequence[int] | None = None,
         verbose: bool = True,
     ) -> Iterator[None]:
-        """In the body, let the loader's threads run on cores of their own, and the caller on the others.
+        """Bind the loader's threads to their own cores in the body, and the caller to the others.
 
         Args:
             loader_cores: one core per thread; default: the first cores of the process.

@@ -60,11 +60,11 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
     Batches are what ``graph_sampler.sample(graph, indices)`` returns (for neighbour samplers ``input_nodes,
     output_nodes, blocks``; for edge prediction ``input_nodes, pair_graph, neg_pair_graph, blocks``), with the data that
     the sampler prefetches in it, all of them gathered by one call. They are those that ``graph`` has when the batch is
-    handed out: ``graph.ndata`` and ``graph.edata`` may be replaced, removed or written to between batches.
+    returned: ``graph.ndata`` and ``graph.edata`` may be replaced, removed or written to between batches.
 
     ``num_workers=N`` is N threads of this process that make batches ahead; 0 makes them in the caller. With manyhop's
     samplers, neither the order of the batches nor what is in them depends on N. A sampler of the user's own is called
-    by several threads at once, so it must not change itself while it samples; what it draws from a generator of the
+    by multiple threads at once, so it must not change itself while it samples; what it draws from a generator of the
     process (``dgl.seed``, ``torch.manual_seed``) comes in the order in which threads ask. Epochs advance at each
     ``iter(loader)``.
 
@@ -78,7 +78,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         indices: ``[num_seeds]`` ids; ``{type: ids}``; or a dataset, each item of which is the indices of one batch.
         graph_sampler: any sampler with ``sample(graph, indices)``.
         device: where batches go; ``None``: where the graph is. With manyhop's samplers a GPU samples and gathers,
-            several batches at once, and ahead by itself: threads are used only where the host has a part in it.
+            multiple batches at once, and ahead by itself: threads are used only where the host has a part in it.
         use_ddp: let the ranks of a run share the batches.
         ddp_seed: the seed with ``use_ddp=True``, unless ``seed`` is given; without it, no effect, as in DGL.
         batch_size: seeds per batch.
@@ -88,7 +88,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
             whole batches in one thread); ``False``: in the caller's thread; ``None``: where the batch is made.
         use_alternate_streams: no effect on a CPU, as in DGL; on a GPU always on.
         pin_prefetcher: for a GPU only, where it is always on.
-        use_uva: for a GPU only: edges and data stay in host memory, which is pinned. Without it, they are copied to the
+        use_uva: for a GPU only: edges and data remain in pinned host memory. Without it, they are copied to the
             GPU once, as far as they fit.
         gpu_cache: for a GPU only: ``{"node": {name: rows}, "edge": {name: rows}}``, how many rows of data in pinned
             memory the GPU keeps: those that batches want most often. Default: as its memory allows.
@@ -182,7 +182,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         check_graph(graph, graph_sampler, seeds, output=output)
         check_sharded(graph, use_ddp=use_ddp)
         forget_changed(graph)
-        # Lightning makes a loader anew from attributes that are called as the arguments.
+        # Lightning makes a loader again from attributes that are called as the arguments.
         self.graph = graph
         self.indices = indices
         self.graph_sampler = graph_sampler
@@ -238,7 +238,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         self._prepare_ranks()
 
     def samples_on_gpu(self) -> bool:
-        """Whether batches are made on a GPU: by manyhop's samplers, and of seeds that the loader cuts into batches."""
+        """Return whether a GPU samples: with manyhop's samplers, and if the loader cuts the seeds into batches."""
         sampler = self.graph_sampler
         return self.device.type == "cuda" and samples_tensors(sampler) and isinstance(self.dataset, Seeds)
 
@@ -328,7 +328,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
     def batch(self, indices: Any, *, key: tuple[int, int, int] | None = None) -> Any:
         """Return the batch of these indices now, with its data: for serving and debugging.
 
-        It is no part of an epoch. With manyhop's samplers, it may be called from several threads at once.
+        It is no part of an epoch. With manyhop's samplers, it may be called from multiple threads at once.
 
         Args:
             indices: ``[num_seeds]`` ids, or ``{type: ids}``, as of the loader; any, not only those it was made with.

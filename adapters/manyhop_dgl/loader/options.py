@@ -106,7 +106,7 @@ class LoaderOptions:
             )
 
     def check_device(self, device: torch.device) -> None:
-        """Raise InputError for options about GPUs where there is none, or that mean nothing here."""
+        """Raise InputError for options about GPUs if there is none, or that mean nothing here."""
         on_cpu = device.type == "cpu"
         for name in ("use_uva", "pin_prefetcher", "gpu_cache") if on_cpu else ():
             if value := getattr(self, name):
@@ -140,7 +140,7 @@ def _is_cache(value: object) -> bool:
 
 
 def find_device(graph: GraphLike, device: torch.device | str | None, use_uva: bool) -> torch.device:
-    """Where the batches go.
+    """Return where the batches go.
 
     Raises:
         InputError: no device, a GPU that is not there, or ``use_uva`` without a GPU.
@@ -171,7 +171,7 @@ def with_graph(seeds: Seeds | GivenBatches, graph: GraphLike) -> Seeds | GivenBa
 
 
 def check_graph(graph: GraphLike, sampler: BlockSampler, seeds: Seeds | GivenBatches, *, output: str) -> None:
-    """Raise InputError for what is no graph, or where what one of manyhop's samplers is asked for does not fit it."""
+    """Raise InputError for what is no graph, or where what one of manyhop's samplers is requested does not fit it."""
     if isinstance(graph, DistGraph):
         raise InputError(
             "Expected a DGLGraph or a manyhop_dgl.Graph, got a DistGraph. Its loaders are "
@@ -206,7 +206,7 @@ def _check_seeds(graph: GraphLike, indices: Indices, *, of_edges: bool) -> None:
 
 
 def check_torch_arguments(kwargs: dict[str, Any], own: type) -> None:
-    """Take out what Lightning hands back when it makes a loader anew, and refuse what would be ignored.
+    """Take out what Lightning hands back when it makes a loader again, and refuse what would be ignored.
 
     Args:
         kwargs: further arguments of the user.

@@ -60,7 +60,7 @@ def _names(names: Names) -> Iterator[str]:
 
 
 class Padding:
-    """How the batches of one loader are padded. Safe to call from several threads.
+    """How the batches of one loader are padded. Safe to call from multiple threads.
 
     Args:
         graph: what is sampled.
@@ -109,7 +109,7 @@ class Padding:
 
 
 def _sizes_of_pairs(batches: Sequence[Mapping[EdgeType, Pairs]], margin: float) -> PadSizes:
-    """How many seed edges, or negatives, of each type fixed sizes hold."""
+    """Return how many seed edges, or negatives, of each type fixed sizes hold."""
     most = {t: max(ends[t][0].numel() for ends in batches) for t in (batches[0] if batches else {})}
     edges = {t: (int(n * (1 + margin)) + (margin > 0 and n > 0),) for t, n in most.items()}
     return PadSizes(nodes={}, edges=edges)
@@ -118,7 +118,7 @@ def _sizes_of_pairs(batches: Sequence[Mapping[EdgeType, Pairs]], margin: float) 
 def _lengthened_pairs(
     ends: Mapping[EdgeType, Pairs], sizes: PadSizes, spare: Mapping[NodeType, int]
 ) -> tuple[dict[EdgeType, Pairs], dict[EdgeType, Tensor], dict[EdgeType, int]]:
-    """Pairs of fixed numbers, which of them are no padding, and the numbers; padding pairs join padding nodes."""
+    """Pad pairs to fixed numbers by pairs of padding nodes; return also the masks and the original numbers."""
     counts = Counts(nodes={}, edges={t: (src.numel(),) for t, (src, _) in ends.items()})
     fitting = sizes.grown(sizes.times_to_fit(counts)).edges
     pairs, masks, numbers = dict[EdgeType, Pairs](), dict[EdgeType, Tensor](), dict[EdgeType, int]()

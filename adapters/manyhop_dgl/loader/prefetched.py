@@ -42,7 +42,7 @@ class Data(NamedTuple):
     """The data that are wanted, as a graph had them at a time."""
 
     entries: list[Entry]
-    """Those that are there."""
+    """Those that exist."""
 
     values: list[Any]
     """``[num_entries]``: of each its rows, ``[bound, ...]``."""
@@ -52,7 +52,7 @@ class Data(NamedTuple):
 
 
 class _State(NamedTuple):
-    """What data were found by, and these: in one piece, as several threads read it."""
+    """What data were found by, and these: in one piece, as multiple threads read it."""
 
     requested: object = None
     there: Any = None
@@ -73,7 +73,7 @@ class Prefetched:
         self._state = _State()
 
     def data(self) -> Data:
-        """Return what is wanted and there: the same object as long as it stays as it is.
+        """Return what is wanted and there: the same object until it changes.
 
         Raises:
             FeatureError: names by type that are not there.
@@ -130,7 +130,7 @@ class Prefetched:
         return there == state.there and all(map(is_, map(self._value, data.entries), data.values))
 
     def _value(self, entry: Entry) -> Any:
-        """The values of an entry now; ``None``: there are none."""
+        """Return the values of an entry now; ``None``: there are none."""
         graph: Any = self._graph
         of_nodes = entry.part in _OF_NODES
         if self._of_dgl:
@@ -161,7 +161,7 @@ class Prefetched:
 
 
 def _copied(names: Any) -> Any:
-    """A copy, equal until the names change; they may be by type."""
+    """Return a copy, equal until the names change; they may be by type."""
     if isinstance(names, Mapping):
         return {kind: _copied(some) for kind, some in names.items()}
     if names is None or isinstance(names, tuple):
@@ -174,5 +174,5 @@ def _names(names: Names) -> Iterable[str]:
 
 
 def sampler_of_nodes(sampler: BlockSampler) -> BlockSampler:
-    """The sampler itself, or the one beneath a sampler of edges."""
+    """Return the sampler itself, or the one beneath a sampler of edges."""
     return sampler.sampler if isinstance(sampler, EdgePredictionSampler) else sampler

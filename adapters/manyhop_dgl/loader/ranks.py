@@ -65,7 +65,7 @@ class LoaderFacts:
 
 
 def _arguments(sampler: BlockSampler | KeyedNegatives) -> dict[str, object]:
-    """Attributes of a sampler that determine how it samples, and those of the samplers in it."""
+    """Return attributes of a sampler that determine how it samples, and those of the samplers in it."""
     if isinstance(sampler, EngineSampler):
         return dict(vars(sampler.arguments()))
     found: dict[str, object] = {}
@@ -77,7 +77,7 @@ def _arguments(sampler: BlockSampler | KeyedNegatives) -> dict[str, object]:
 
 
 def over_nodes(graph: GraphLike) -> bool:
-    """Whether data of the graph are spread over several nodes."""
+    """Return whether data of the graph are spread over multiple nodes."""
     return any(isinstance(value, ShardedRows) and not value.is_whole for value in _columns(graph))
 
 
@@ -89,7 +89,7 @@ def _columns(graph: GraphLike) -> list[object]:
 
 
 def check_sharded(graph: GraphLike, *, use_ddp: bool) -> None:
-    """Raise InputError where ranks would have to exchange rows, but go their own ways."""
+    """Raise InputError where ranks would must exchange rows, but go their own ways."""
     if not use_ddp and any(isinstance(value, DistributedRows) and not value.is_whole for value in _columns(graph)):
         raise InputError(
             "Expected use_ddp=True, as data of the graph are distributed over the GPUs of all ranks, which exchange "

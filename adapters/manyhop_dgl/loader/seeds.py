@@ -31,7 +31,7 @@ class Seeds(IterableDataset[Indices]):
         self.indices = indices
         tensors = list(indices.values()) if isinstance(indices, dict) else [indices]
         self.types = [None] if isinstance(indices, Tensor) else list(indices)
-        """The types of seeds; ``None`` where they have none."""
+        """The types of seeds; ``None`` if they have none."""
         self._ends = torch.tensor([tensor.shape[0] for tensor in tensors], dtype=torch.int64).cumsum(0)
         self.num_seeds = int(self._ends[-1]) if tensors else 0
 
@@ -47,7 +47,7 @@ class Seeds(IterableDataset[Indices]):
         return Seeds({kind: tensor.cpu() for kind, tensor in self.indices.items()}) if there else self
 
     def at(self, positions: Tensor) -> Indices:
-        """The indices at positions ``[count] int64``; of several types: those that occur, in the order of the types."""
+        """Return the indices at positions ``[count] int64``; with multiple types, by type, if any occur."""
         if isinstance(self.indices, Tensor):
             return self.indices[positions]
         if len(self.indices) == 1:
@@ -79,7 +79,7 @@ class GivenBatches(IterableDataset[Any]):
         return (dataset[i] for i in range(len(dataset)))
 
     def number(self) -> int | None:
-        """How many batches there are; ``None``: not known."""
+        """Return how many batches there are; ``None``: not known."""
         try:
             return len(self.dataset)
         except (TypeError, NotImplementedError):
@@ -87,7 +87,7 @@ class GivenBatches(IterableDataset[Any]):
 
 
 def as_seeds(indices: object) -> Seeds | GivenBatches:
-    """What a user has passed as ``indices``.
+    """Convert the argument ``indices``.
 
     Raises:
         InputError: nothing that indices can be taken from.

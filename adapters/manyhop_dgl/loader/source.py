@@ -76,7 +76,7 @@ def _without_padding(batch: BlockTensors | EdgeTensors, padded: Padded) -> dict[
 
 
 def _total(values: object) -> int:
-    """Entries of a tensor, or of all tensors in a dictionary; 0 for what is neither."""
+    """Return entries of a tensor, or of all tensors in a dictionary; 0 for what is neither."""
     if isinstance(values, Mapping):
         return sum(map(_total, values.values()))
     return values.shape[0] if isinstance(values, Tensor) else 0
@@ -120,7 +120,7 @@ class GPUSampling:
         """Return what samples a topology, which changes where the graph does, by the arguments of the sampler now.
 
         Raises:
-            GraphError: it has changed, but is spread over several GPUs.
+            GraphError: it has changed, but is spread over multiple GPUs.
         """
         if self._plan is not None and self._stays:
             if topology is not self._topology:
@@ -142,7 +142,7 @@ def nodes_of_seeds(seeds: Seeds, graph: GraphLike, sampler: BlockSampler) -> lis
     """Return for each type of seeds the node of each seed, of a seed edge its source, and the number of such nodes.
 
     Raises:
-        InputError: a sampler of the user's own, which may take its indices for anything.
+        InputError: a sampler of the user, which may take its indices for anything.
     """
     if not isinstance(sampler_of_nodes(sampler), EngineSampler):
         raise InputError(
@@ -186,7 +186,7 @@ class Source:
         return self._edges is None
 
     def inputs(self, positions: Sequence[Tensor]) -> list[Indices]:
-        """Return the seeds of several batches."""
+        """Return the seeds of multiple batches."""
         seeds = self._loader.dataset
         assert isinstance(seeds, Seeds)
         return [seeds.at(index) for index in positions]
@@ -202,7 +202,7 @@ class Source:
         return sampling.plan(arguments.topology(self._loader.graph), arguments).engine
 
     def lookup(self, device: torch.device) -> GPUSeeds | None:
-        """Return the seeds on the GPU; ``None`` where the host has to look them up: seed edges, and several types."""
+        """Return the seeds on the GPU; ``None`` where the host must look them up: seed edges, and multiple types."""
         seeds = self._loader.dataset
         if not self.of_nodes or not isinstance(seeds, Seeds) or len(seeds.types) != 1:
             return None
@@ -214,7 +214,7 @@ class Source:
         return GPUSeeds(node_type, ids, device) if seeds.num_seeds <= MOST else None
 
     def begin(self, sampling: GPUSampling, inputs: Sequence[Indices], keys: Sequence[BatchKey]) -> Finish:
-        """Begin to sample around the seeds of several batches."""
+        """Begin to sample around the seeds of multiple batches."""
         arguments = self._sampler.arguments()
         topology = arguments.topology(self._loader.graph)
         plan = sampling.plan(topology, arguments)
@@ -287,5 +287,5 @@ class Source:
 
 
 def on_cpu_only(arguments: Arguments) -> bool:
-    """Whether a sampler goes round by round, as LABOR with importance sampling does, which is for the CPU."""
+    """Return whether a sampler goes round by round, as LABOR with importance sampling does, which is for the CPU."""
     return getattr(arguments, "importance_sampling", 0) != 0

@@ -1,4 +1,4 @@
-"""The data that samplers ask for by name (DGL's ``LazyFeature``), gathered for a whole batch at once."""
+"""The data that samplers request by name (DGL's ``LazyFeature``), gathered for a whole batch at once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Wanted:
         self.version = version_of(self.source)
 
     def is_current(self) -> bool:
-        """Whether the rows would be read from the same now. Rows of other nodes belong to the exchange of the batch."""
+        """Return whether the source has not changed. Rows of other nodes belong to the exchange of the batch."""
         if isinstance(self.source, ShardedRows | DistributedRows):
             return True
         source = self.lookup()
@@ -79,7 +79,7 @@ class Filled:
     """The engine makes it again if what its rows are read from has changed."""
 
     ahead: list[tuple[Assign, RowsAhead]] = field(default_factory=list)
-    """Rows of embeddings, and what takes them as they are when the batch is handed out."""
+    """Rows of embeddings, and what takes them unchanged when the batch is returned."""
 
     def begin(self, embedding: Embedding, ids: Tensor, assign: Assign) -> tuple[RowRequest, Assign] | None:
         """Note rows of an embedding; return which to gather ahead, and what takes these; ``None``: none."""
@@ -94,7 +94,7 @@ class Filled:
 
 
 def moved(batch: object, device: torch.device) -> object:
-    """The same with its graphs and tensors on a device."""
+    """Return the same with its graphs and tensors on a device."""
 
     def move(part: object) -> object:
         return part.to(device, non_blocking=True) if isinstance(part, dgl.DGLGraph | Tensor) else part
@@ -126,7 +126,7 @@ class Prefetching:
         raise NotImplementedError
 
     def settle(self, batch: Any) -> object:
-        """The complete batch."""
+        """Return the complete batch."""
         raise NotImplementedError
 
 
@@ -153,7 +153,7 @@ class Prefetcher(Prefetching):
     def fill(self, batches: Sequence[object], gather: Gather) -> tuple[list[Filled], int]:
         """Put data into batches; graphs are changed in place.
 
-        Nothing is put into batches for which the graph lacks data: they may be there when these are handed out.
+        Nothing is put into batches for which the graph lacks data: they may be there when these are returned.
         """
         filled = []
         for batch in batches:
@@ -186,7 +186,7 @@ class Prefetcher(Prefetching):
         for (_, assign), value in zip(here, rows, strict=True):
             assign(value)
         for _, one in wanted:
-            if hasattr(one.source, "fetch"):  # a storage of the user's own
+            if hasattr(one.source, "fetch"):  # a storage of the user
                 value = one.source.fetch(one.ids, one.ids.device)
                 one.assign(value.wait() if hasattr(value, "wait") else value)
         for filled in batches:
@@ -250,7 +250,7 @@ class _Place:
 
 
 def _source(storage: Callable[[str, Any], object], name: str, kind: object, title: str) -> object:
-    """What the rows of some data are read from, as it is now."""
+    """Return the current source of rows of some data."""
     try:
         found = storage(name, kind)
     except KeyError:
@@ -265,12 +265,12 @@ def _source(storage: Callable[[str, Any], object], name: str, kind: object, titl
 
 
 def bytes_of(rows: Sequence[object]) -> int:
-    """Bytes of those that have a number of them."""
+    """Return bytes of those that have a number of them."""
     return sum([0 if getattr(value, "is_sparse", False) else getattr(value, "nbytes", 0) for value in rows])
 
 
 def as_storage(data: object) -> object:
-    """Data that can be attached to a loader.
+    """Return data that can be attached to a loader.
 
     Raises:
         FeatureError: of a kind that has no rows.

@@ -1,4 +1,4 @@
-"""Batches as tensors (``output="tensors"``): the data that a sampler asks for, in blocks of plain tensors."""
+"""Batches as tensors (``output="tensors"``): the data that a sampler requests, in blocks of plain tensors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TensorPrefetcher(Prefetching):
     def __init__(self, graph: Graph | dgl.DGLGraph, prefetched: Prefetched) -> None:
         self._graph, self._prefetched = graph, prefetched
         self._one_node_type, self._one_edge_type = len(graph.ntypes) == 1, len(graph.canonical_etypes) == 1
-        self._frames: tuple[list[Any], Frames] = [], ([], [])  # in one piece, as several threads read it
+        self._frames: tuple[list[Any], Frames] = [], ([], [])  # in one piece, as multiple threads read it
 
     def fill(self, batches: Sequence[Batch], gather: Gather) -> tuple[list[Filled], int]:
         """Put data into copies of batches."""
@@ -118,7 +118,7 @@ class TensorPrefetcher(Prefetching):
         return bytes_of(values)
 
     def as_graphs(self, batch: Batch) -> tuple[Any, ...]:
-        """A complete batch in DGL's objects, with its data in their frames; other data are rows of those of the graph.
+        """Convert a complete batch to DGL's objects, with its data. Other data are rows of the graph's data.
 
         Returns:
             Input nodes, output nodes and blocks; around seed edges input nodes, their graph, that of negatives, blocks.
@@ -131,7 +131,7 @@ class TensorPrefetcher(Prefetching):
         return tensors.input_nodes if blocks else tensors.output_nodes, tensors.output_nodes, blocks
 
     def _all_frames(self) -> Frames:
-        """DGL's frames of all data of the graph, as they are now."""
+        """Return DGL's frames of all data of the graph, as they are now."""
         graph = self._graph
         if isinstance(graph, dgl.DGLGraph):
             return lazy_frames(graph)
@@ -165,7 +165,7 @@ class TensorPrefetcher(Prefetching):
             torch._foreach_zero_(of_seeds)
 
     def settle(self, batch: Batch) -> Batch:
-        """The batch without what is known of its padding."""
+        """Return the batch without what is known of its padding."""
         tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
         if tensors.padding is None:
             return batch
@@ -174,7 +174,7 @@ class TensorPrefetcher(Prefetching):
 
 
 def _of_edges(batch: Batch, at: int) -> list[tuple[Tensor, dict[str, Any]]]:
-    """The edges of each block, and where their rows go; of the type that is number ``at`` among those of the graph."""
+    """Return, for each block, its edges of the graph's edge type number ``at``, and the dictionary for their rows."""
     tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
     if not tensors.edge_features:
         tensors.edge_features.extend({} for _ in tensors.blocks)
@@ -189,7 +189,7 @@ def _of_seeds(batch: Batch, kind: EdgeType) -> list[tuple[Tensor, dict[str, Any]
 
 
 def rows_of(batch: Batch) -> list[Tensor]:
-    """All rows that have been gathered for a batch."""
+    """Return all rows that have been gathered for a batch."""
     tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
     parts: list[Mapping[str, Any]] = [tensors.node_features, tensors.output_features, *tensors.edge_features]
     if isinstance(batch, EdgeTensors):
@@ -211,12 +211,12 @@ def _without_rows(batch: Batch) -> Batch:
 
 
 def _versions(data: Data) -> list[int]:
-    """Those of the tensors that a batch is filled again after a change of."""
+    """Return those of the tensors that a batch is filled again after a change of."""
     return [version_of(value) for value in data.values]
 
 
 def _same_data(data: Data, before: Data) -> bool:
-    """Whether rows come from the same; those of other nodes always do."""
+    """Return whether rows come from the same; those of other nodes always do."""
     if data is before:
         return True
     return data.entries == before.entries and all(
@@ -225,7 +225,7 @@ def _same_data(data: Data, before: Data) -> bool:
 
 
 def samples_tensors(sampler: BlockSampler) -> bool:
-    """Whether a sampler can sample without DGL's objects: it is one of manyhop's, whose methods nobody has replaced."""
+    """Return whether a sampler can sample without DGL's objects: one of manyhop's, with its own methods."""
     nodes = sampler_of_nodes(sampler)
     return (
         isinstance(nodes, EngineSampler)
@@ -272,7 +272,7 @@ def _pair_graph(
     edges: list[Frame],
     of_nodes: Sequence[Frame] | None,
 ) -> dgl.DGLGraph:
-    """The graph of some pairs of output nodes, with its masks."""
+    """Return the graph of some pairs of output nodes, with its masks."""
     sample, node_types, edge_types = batch.sample, list(batch.sample.num_seeds), list(ends)
     num_nodes = list(sample.num_seeds.values())
     nodes = frames_of_ids(dgl.NID, [sample.node[t][:n] for t, n in sample.num_seeds.items()], of_nodes)

@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 def freeze_fanouts(fanouts: Fanouts) -> tuple[LayerFanouts, ...]:
-    """Fanouts as a value that can be compared and hashed: per layer an integer, or ``((edge type, integer), ...)``.
+    """Convert fanouts to a hashable value: per layer an integer, or ``((edge type, integer), ...)``.
 
     Raises:
         InputError: no list of integers and dicts of integers.
@@ -33,7 +33,7 @@ def freeze_fanouts(fanouts: Fanouts) -> tuple[LayerFanouts, ...]:
 
 
 def read_fanouts(layers: tuple[LayerFanouts, ...], topology: Topology) -> dict[EdgeType, tuple[int, ...]]:
-    """Edge type of the topology -> neighbours per node, hop by hop: the last layer is the first hop.
+    """Return edge type of the topology -> neighbours per node, hop by hop: the last layer is the first hop.
 
     Raises:
         InputError: an edge type that the graph does not have, or one without a fanout.
@@ -43,7 +43,7 @@ def read_fanouts(layers: tuple[LayerFanouts, ...], topology: Topology) -> dict[E
 
 
 def fanouts_by_type(layer: LayerFanouts, edge_types: Iterable[EdgeType]) -> dict[EdgeType, int]:
-    """The fanouts of one layer, by canonical edge type.
+    """Return the fanouts of one layer, by canonical edge type.
 
     Raises:
         InputError: an edge type that the graph does not have, or one without a fanout.
@@ -59,10 +59,10 @@ def fanouts_by_type(layer: LayerFanouts, edge_types: Iterable[EdgeType]) -> dict
 
 
 def read_seeds(seeds: object, topology: Topology) -> tuple[Nodes, dict[NodeType, Tensor]]:
-    """Seed nodes as they are handed out (as given; tensors of the graph's ``idtype``), and as the engine takes them.
+    """Seed nodes as they are returned (as given; tensors of the graph's ``idtype``), and as the engine takes them.
 
     Raises:
-        InputError: an unknown node type, a tensor for a graph of several node types, no integers, another device.
+        InputError: an unknown node type, a tensor for a graph of multiple node types, no integers, another device.
     """
     node_types = topology.graph.node_types
     if isinstance(seeds, Mapping):
@@ -83,10 +83,10 @@ def read_seeds(seeds: object, topology: Topology) -> tuple[Nodes, dict[NodeType,
 
 
 def read_exclude(edges: Any, topology: Topology) -> dict[EdgeType, Tensor] | None:
-    """Edges to leave out, ``[n] int64`` by edge type of the topology; ``None`` if there are none.
+    """Return edges to leave out, ``[n] int64`` by edge type of the topology; ``None`` if there are none.
 
     Raises:
-        InputError: an unknown edge type, a tensor for a graph of several edge types, no integers, another device.
+        InputError: an unknown edge type, a tensor for a graph of multiple edge types, no integers, another device.
     """
     if edges is None:
         return None
@@ -102,7 +102,7 @@ def read_exclude(edges: Any, topology: Topology) -> dict[EdgeType, Tensor] | Non
 
 
 def by_edge_type(given: Mapping[EdgeName, _T], edge_types: Iterable[EdgeType], what: str) -> dict[EdgeType, _T]:
-    """Keys such as ``"follows"`` or ``("user", "follows", "user")`` -> canonical edge types of the graph.
+    """Return keys such as ``"follows"`` or ``("user", "follows", "user")`` -> canonical edge types of the graph.
 
     Raises:
         InputError: an unknown or ambiguous edge type, or one that is given twice.
@@ -117,7 +117,7 @@ def by_edge_type(given: Mapping[EdgeName, _T], edge_types: Iterable[EdgeType], w
 
 
 def canonical(name: object, edge_types: Iterable[EdgeType], what: str) -> EdgeType:
-    """The canonical edge type of a name, which may be a triple or its middle.
+    """Return the canonical edge type of a name, which may be a triple or its middle.
 
     Raises:
         InputError: there is none, or more than one.
@@ -131,7 +131,7 @@ def canonical(name: object, edge_types: Iterable[EdgeType], what: str) -> EdgeTy
 
 
 def as_ids(ids: Any, what: str) -> Tensor:
-    """``[n] int64`` ids; the very tensor if it is one already.
+    """Return ``[n] int64`` ids; the very tensor if it is one already.
 
     Raises:
         InputError: no integers, more than one dimension, not on the CPU.
@@ -148,7 +148,7 @@ def same_device(tensors: Iterable[Tensor], device: torch.device, what: str) -> N
 
 
 def integer(value: Any, what: str) -> int:
-    """An integer of any kind.
+    """Return an integer of any kind.
 
     Raises:
         InputError: something else.
@@ -187,7 +187,7 @@ def check_name(name: object, what: str) -> None:
 
 
 def check_types(names: Names, types: Iterable[Any], kind: str, what: str) -> None:
-    """Raise InputError unless names of data are by type where there are several types, and of types that there are.
+    """Raise InputError unless names of data are by type if there are multiple types, and of types that there are.
 
     Args:
         names: what ``check_names`` has passed.
@@ -211,7 +211,7 @@ def check_types(names: Names, types: Iterable[Any], kind: str, what: str) -> Non
 
 
 def _as_given(given: object, ids: Tensor, dtype: torch.dtype) -> Tensor:
-    """Ids of a dtype: the very tensor that was given, if it is that."""
+    """Return ids of a dtype: the very tensor that was given, if it is that."""
     return given if isinstance(given, Tensor) and given.dtype == dtype else ids.to(dtype)
 
 

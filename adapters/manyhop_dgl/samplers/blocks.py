@@ -26,14 +26,14 @@ _IDS = {dtype: Scheme((), dtype) for dtype in (torch.int32, torch.int64)}
 
 
 def make_frame(num_rows: int, columns: dict[str, Column]) -> Frame:
-    """A frame of ``num_rows`` rows with these columns."""
+    """Return a frame of ``num_rows`` rows with these columns."""
     frame = object.__new__(Frame)
     frame.__dict__ = {**_FRAME, "_columns": columns, "_num_rows": num_rows, "_initializers": {}}
     return frame
 
 
 def make_column(values: Tensor) -> Column:
-    """A column of values ``[num_rows, ...]``."""
+    """Return a column of values ``[num_rows, ...]``."""
     column = object.__new__(Column)
     scheme = tuple.__new__(Scheme, (tuple(values.shape[1:]), values.dtype))
     column.__dict__ = {**_COLUMN, "storage": values, "scheme": scheme}
@@ -41,7 +41,7 @@ def make_column(values: Tensor) -> Column:
 
 
 def same_columns(frame: Frame) -> Frame:
-    """A frame with the columns that another one has now."""
+    """Return a frame with the columns that another one has now."""
     copy = object.__new__(Frame)
     copy.__dict__ = {**frame.__dict__, "_columns": frame._columns.copy()}
     return copy
@@ -82,7 +82,7 @@ def _rows_of(columns: dict[str, Column], ids: Tensor) -> dict[str, Column]:
 
 
 def values_of(frame: Frame, name: str) -> Any:
-    """The values of that name, gathered or moved if they still have to be; ``None`` if there are none."""
+    """Return the values of that name, gathered or moved if they still must be; ``None`` if there are none."""
     column = frame._columns.get(name)
     if type(column) is not Column:
         return None
@@ -204,7 +204,7 @@ class _BlockMaker:
         return frames
 
     def _ids(self, counts: Mapping[NodeType, int]) -> list[Tensor]:
-        """The first nodes of each type."""
+        """Return the first nodes of each type."""
         found = self._first.get(id(counts))
         if found is None:
             nodes = self.tensors.node
@@ -281,7 +281,7 @@ class _BlockSchema:
         *,
         lazy: bool = False,
     ) -> DGLBlock:
-        """One block.
+        """Return one block.
 
         Args:
             structure: makes the edges of each type, of :func:`relation_maker`, and the numbers of source nodes, then of
@@ -357,7 +357,7 @@ def _lazy(data: Mapping[str, object], num_rows: int) -> Frame:
 
 
 def counting(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """``[n]``: 0, 1, 2, ..., the place of each edge. DGL only reads it, so blocks share one.
+    """Return ``[n]``: 0, 1, 2, ..., the place of each edge. DGL only reads it, so blocks share one.
 
     DGL has a notation without them, but not all of its kernels know it.
     """
@@ -370,7 +370,7 @@ def counting(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def move(graphs: Iterable[GraphT], device: torch.device) -> list[GraphT]:
-    """Graphs or blocks on a device.
+    """Return graphs or blocks on a device.
 
     Raises:
         InputError: a GPU that is not there.

@@ -46,7 +46,7 @@ def pair_graphs(
     negatives: Mapping[EdgeType, Pairs] | None,
     output_device: torch.device | str | None,
 ) -> tuple[list[dgl.DGLGraph], dict[NodeType, Tensor]]:
-    """The graph of the seed edges, that of the negatives if there are any, and the nodes that both consist of.
+    """Return the graph of the seed edges, that of the negatives if there are any, and the nodes that both consist of.
 
     Nodes are numbered where they first occur: the sources, then the destinations of each edge type, seed edges before
     negatives. The first graph has the data of the graph's nodes and edges, gathered where it is first read.
@@ -103,7 +103,7 @@ def index_of_pairs(
     num_nodes: list[int],
     pairs: Mapping[EdgeType, Pairs],
 ) -> heterograph_index.HeteroGraphIndex:
-    """The index of a graph with these edges, without DGL's checks: DGL's own, or torch tensors where it has none.
+    """Build the index of a graph with these edges, without DGL's checks; on torch tensors if DGL has none.
 
     Args:
         node_types: of the graph.
@@ -190,7 +190,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         return self.assign_lazy_features((input_nodes, *pairs, blocks))
 
     def check_prefetching(self, node_types: Sequence[NodeType], edge_types: Sequence[EdgeType]) -> None:
-        """Raise InputError for data of types that there are not, or without a type where there are several."""
+        """Raise InputError for data of types that there are not, or without a type if there are multiple."""
         check_types(self.prefetch_labels, edge_types, "edge", "prefetch_labels")
         if isinstance(self.sampler, EngineSampler):
             self.sampler.check_prefetching(node_types, edge_types)
@@ -199,7 +199,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         """Name in the graph of the seed edges the data that the loader shall gather.
 
         Raises:
-            InputError: data of types that the graph does not have, or without a type where it has several.
+            InputError: data of types that the graph does not have, or without a type if it has multiple.
         """
         check_types(self.prefetch_labels, result[1].canonical_etypes, "edge", "prefetch_labels")
         return super().assign_lazy_features(result)
@@ -214,7 +214,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         node_features: Names = None,
         edge_features: Names = None,
     ) -> EdgeTensors:
-        """The same as tensors, without DGL's objects: see :func:`manyhop_dgl.sample_tensors`.
+        """Sample into tensors, without DGL's objects: see :func:`manyhop_dgl.sample_tensors`.
 
         Negatives are drawn and nodes are numbered on the CPU; the blocks are sampled on the device.
 
@@ -258,7 +258,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
     def _negatives(
         self, g: GraphLike, edges: object, ends: dict[EdgeType, Pairs], key: BatchKey
     ) -> dict[EdgeType, Pairs] | None:
-        """Negative pairs by canonical edge type; ``edges`` are the seed edges, by type where they were given so."""
+        """Return negative pairs by canonical edge type; ``edges`` are the seed edges as passed."""
         if self.negative_sampler is None:
             return None
         if draws_by_key(self.negative_sampler):
@@ -276,7 +276,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
 
 
 def _copied(exclude: object) -> object:
-    """Edges to exclude that may be written to: DGL's samplers sort them in place."""
+    """Copy edges to exclude: DGL's samplers sort them in place."""
     if isinstance(exclude, Mapping):
         return {t: _copied(ids) for t, ids in exclude.items()}
     return exclude.clone() if isinstance(exclude, Tensor) else exclude
@@ -318,13 +318,13 @@ def as_edge_prediction_sampler(
         sampler: a sampler of nodes, of this package or any of DGL's interface ``sample(g, nodes, exclude_eids)``.
         exclude: edges that the blocks must not have: ``None``; ``"self"``: the seed edges; ``"reverse_id"``: and their
             reverses, by ``reverse_eids``; ``"reverse_types"``: and the edges of the same ids of the reverse types, by
-            ``reverse_etypes``; a callable, seed edges (by canonical edge type, where there are several) -> edges, which
+            ``reverse_etypes``; a callable, seed edges (by canonical edge type, if there are multiple) -> edges, which
             decides alone, whatever ``reverse_eids`` and ``reverse_etypes`` are; or the edges themselves.
         reverse_eids: ``[num_edges]`` edge id -> id of its reverse, or a dict of these by edge type.
         reverse_etypes: edge type -> the type of its reverses.
         negative_sampler: ``negative_sampler(g, seed_edges)`` -> sources and destinations (by edge type, where there are
-            several). DGL's own ``PerSourceUniform`` and ``GlobalUniform`` are replaced by those of this package.
-        prefetch_labels: names of edge data for the graph of the seed edges, by edge type where there are several.
+            multiple). DGL's own ``PerSourceUniform`` and ``GlobalUniform`` are replaced by those of this package.
+        prefetch_labels: names of edge data for the graph of the seed edges, by edge type if there are multiple.
         seed: what negatives are functions of, if ``sampler`` is not one of this package, which has its own.
 
     Raises:

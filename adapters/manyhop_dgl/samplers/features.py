@@ -105,7 +105,7 @@ def sample_and_gather(
     node_features: Names,
     edge_features: Names,
 ) -> BlockTensors:
-    """``sample_tensors`` with the plans of one sampler."""
+    """Return ``sample_tensors`` with the plans of one sampler."""
     check_names(node_features, "node_features")
     check_names(edge_features, "edge_features")
     topology = arguments.topology(graph)
@@ -155,7 +155,7 @@ def with_rows(tensors: BlockTensors, graph: GraphLike, node_features: Names, edg
 
 
 def wanted(names: Names, data: Mapping[KindT, Mapping[str, object]], what: str) -> list[tuple[str, KindT]]:
-    """Name and type of all data that is asked for."""
+    """Name and type of all data that is requested."""
     if not names:
         return []
     if isinstance(names, Mapping):

@@ -19,7 +19,7 @@ _seeded: tuple[torch.Generator, int] | None = None  # and the process that seede
 
 
 def seed(val: int) -> None:
-    """Fix what all samplers and loaders draw from now on, those that are there already included.
+    """Fix what all samplers and loaders draw from now on, those that exist already included.
 
     Loaders draw once per epoch, when it begins, and samplers that are used alone once per call. Before the first call,
     they draw from torch's default generator. What has a seed of its own (``seed=``) does not draw.

@@ -29,7 +29,7 @@ class LaborArguments(Arguments):
     batch_dependency: int = 1
 
     def spec(self, topology: Topology) -> LaborSpec:
-        """How the engine samples them."""
+        """Return how the engine samples them."""
         return LaborSpec(
             fanouts=read_fanouts(self.fanouts, topology),
             method="poisson",
@@ -55,7 +55,7 @@ class LaborSampler(EngineSampler):
     fewer nodes than with :class:`NeighborSampler`, at the same variance. Fanouts are expected numbers of neighbours.
 
     With ``prob`` or ``importance_sampling``, blocks have ``edata["edge_weights"]``, by which messages must be
-    multiplied before they are averaged; they are 1 on average. In graphs with several edge types, too.
+    multiplied before they are averaged; they are 1 on average. In graphs with multiple edge types, too.
 
     Args:
         fanouts: as for :class:`NeighborSampler`.
@@ -110,7 +110,7 @@ class LaborSampler(EngineSampler):
         self.arguments()
 
     def arguments(self) -> LaborArguments:
-        """How neighbours are sampled, by the current attributes."""
+        """Return how neighbours are sampled, by the current attributes."""
         return LaborArguments(
             freeze_fanouts(self.fanouts),
             self.edge_dir,
@@ -125,7 +125,7 @@ class LaborSampler(EngineSampler):
         return self._keys.next(counts=self.batch_dependency != 1)
 
     def of_dgl(self) -> BlockSampler:
-        """DGL's sampler of the same arguments."""
+        """Return DGL's sampler of the same arguments."""
         return LaborSamplerOfDGL(
             self.fanouts,
             self.edge_dir,
@@ -137,7 +137,7 @@ class LaborSampler(EngineSampler):
         )
 
     def set_seed(self, random_seed: int | None = None) -> None:
-        """Begin anew with another seed: samplers of the same seed have the same random numbers.
+        """Begin again with another seed: samplers of the same seed have the same random numbers.
 
         Args:
             random_seed: ``None``: drawn, as for a new sampler.

@@ -54,7 +54,7 @@ def edges_to_exclude(
     reverse_eids: object,
     reverse_etypes: Mapping[EdgeName, EdgeName] | None,
 ) -> object:
-    """What a sampler of nodes takes as edges to exclude: a tensor, or a dict by canonical edge type.
+    """Return the edges to exclude for a sampler of nodes: a tensor, or a dict by canonical edge type.
 
     Args:
         g: the graph.
@@ -116,7 +116,7 @@ def _reverses(edge_type: EdgeType, ids: Tensor, reverse: Mapping[EdgeType, objec
 Ints = npt.NDArray[np.int64]
 
 NegativeSampler: TypeAlias = Callable[..., Any] | None
-"""``negative_sampler(graph, seed_edges)`` gives sources and destinations, by edge type where there are several."""
+"""``negative_sampler(graph, seed_edges)`` gives sources and destinations, by edge type if there are multiple."""
 _ATTEMPTS = 16
 _ENDS = ("sources", "destinations")
 
@@ -142,7 +142,7 @@ class KeyedNegatives:
             Sources and destinations, or a dict of them by canonical edge type.
 
         Raises:
-            InputError: unknown edge types, or a tensor for a graph of several edge types.
+            InputError: unknown edge types, or a tensor for a graph of multiple edge types.
         """
         if isinstance(g, DistGraph):
             return PerSourceUniformOfDGL.__call__(self, g, eids)  # type: ignore[no-any-return]  # which asks _generate
@@ -155,11 +155,11 @@ class KeyedNegatives:
         return pairs if isinstance(eids, Mapping) else next(iter(pairs.values()))
 
     def of_dgl(self) -> GlobalUniformOfDGL | PerSourceUniformOfDGL:
-        """DGL's negative sampler of the same arguments."""
+        """Return DGL's negative sampler of the same arguments."""
         raise NotImplementedError
 
     def _generate(self, g: GraphLike, eids: Tensor, canonical_etype: EdgeType) -> Pairs:
-        """Negatives for edges of one type: what subclasses of DGL's samplers replace."""
+        """Return negatives for edges of one type: what subclasses of DGL's samplers replace."""
         if isinstance(g, DistGraph):
             return self.of_dgl()._generate(g, eids, canonical_etype)  # type: ignore[no-any-return]
         return self.draw(g, {canonical_etype: g.find_edges(eids, etype=canonical_etype)}, self._keys.next())[
@@ -167,7 +167,7 @@ class KeyedNegatives:
         ]
 
     def draw(self, g: GraphLike, ends: Mapping[EdgeType, Pairs], key: BatchKey) -> dict[EdgeType, Pairs]:
-        """Negatives for seed edges with these endpoints: a function of the graph and the key.
+        """Return negatives for seed edges with these endpoints: a function of the graph and the key.
 
         Args:
             g: the graph.
@@ -203,7 +203,7 @@ class PerSourceUniform(KeyedNegatives):
         super().__init__(k, seed=seed)
 
     def of_dgl(self) -> GlobalUniformOfDGL | PerSourceUniformOfDGL:
-        """DGL's negative sampler of the same arguments."""
+        """Return DGL's negative sampler of the same arguments."""
         return PerSourceUniformOfDGL(self.k)
 
     def _draw(self, g: GraphLike, edge_type: EdgeType, src: Tensor, key: BatchKey) -> Pairs:
@@ -240,7 +240,7 @@ class GlobalUniform(KeyedNegatives):
         self.replace = flag("replace", bool(replace) if isinstance(replace, int) else replace)
 
     def of_dgl(self) -> GlobalUniformOfDGL | PerSourceUniformOfDGL:
-        """DGL's negative sampler of the same arguments."""
+        """Return DGL's negative sampler of the same arguments."""
         return GlobalUniformOfDGL(self.k, self.exclude_self_loops, self.replace)
 
     def _draw(self, g: GraphLike, edge_type: EdgeType, src: Tensor, key: BatchKey) -> Pairs:
@@ -259,13 +259,13 @@ class GlobalUniform(KeyedNegatives):
         return torch.from_numpy(s[good]), torch.from_numpy(d[good])
 
     def _refused(self, g: GraphLike, edge_type: EdgeType, s: Ints, d: Ints, todo: Ints) -> npt.NDArray[np.bool_]:
-        """Which of the pairs ``todo`` must be drawn again."""
+        """Return which of the pairs ``todo`` must be drawn again."""
         src, dst = (torch.from_numpy(ids[todo]).to(g.idtype) for ids in (s, d))
         refused: npt.NDArray[np.bool_] = g.has_edges_between(src, dst, etype=edge_type).numpy().copy()
         if self.exclude_self_loops and edge_type[0] == edge_type[2]:
             refused |= s[todo] == d[todo]
         if not self.replace:
-            # The first of equal pairs stays, those kept before first of all. Refused ones are pairs of nobody.
+            # The first of equal pairs remains, those kept before first of all. Refused ones are pairs of nobody.
             kept = np.ones(s.size, np.bool_)
             kept[todo] = False
             order = np.concatenate([np.flatnonzero(kept), todo[~refused]])
@@ -277,12 +277,12 @@ class GlobalUniform(KeyedNegatives):
 
 
 def draws_by_key(negative_sampler: object) -> TypeGuard[KeyedNegatives]:
-    """Whether a negative sampler draws with a key that it is given: one of ours, no part of which is the user's."""
+    """Return whether a negative sampler draws by key: one of this package, without code of the user."""
     return type(negative_sampler) in (PerSourceUniform, GlobalUniform)
 
 
 def keyed(negative_sampler: NegativeSampler) -> NegativeSampler:
-    """DGL's own negative samplers as ours, which draw from the same distribution; others as they are."""
+    """Return DGL's own negative samplers as ours, which draw from the same distribution; others unchanged."""
     own: Any = negative_sampler
     if type(own) is PerSourceUniformOfDGL:
         return PerSourceUniform(own.k)
@@ -292,10 +292,10 @@ def keyed(negative_sampler: NegativeSampler) -> NegativeSampler:
 
 
 def edges_by_type(g: GraphLike, eids: object) -> dict[EdgeType, Tensor]:
-    """Canonical edge type -> ``[num_edges]`` edge ids of the graph's ``idtype``.
+    """Return canonical edge type -> ``[num_edges]`` edge ids of the graph's ``idtype``.
 
     Raises:
-        InputError: unknown edge types, ids that are no integers or out of range, a tensor for several edge types.
+        InputError: unknown edge types, ids that are no integers or out of range, a tensor for multiple edge types.
     """
     edge_types = list(g.canonical_etypes)
     if not isinstance(eids, Mapping):
@@ -319,7 +319,7 @@ def edges_by_type(g: GraphLike, eids: object) -> dict[EdgeType, Tensor]:
 
 
 def pairs_of(g: GraphLike, edge_type: EdgeType, drawn: object) -> Pairs:
-    """Negative pairs that a sampler of the user's has drawn, on any device, of the graph's ``idtype`` on the CPU.
+    """Return the negative pairs of a user's sampler on the CPU, of the graph's ``idtype``.
 
     Raises:
         InputError: no two tensors of ids, of the same length, of nodes that the graph has.

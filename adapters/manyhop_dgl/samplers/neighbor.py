@@ -38,7 +38,7 @@ from manyhop_dgl.typing import Fanouts, GraphLike, Names, Nodes
 
 
 class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
-    """What the samplers of this package share: from seeds to blocks. Safe to call from several threads.
+    """What the samplers of this package share: from seeds to blocks. Safe to call from multiple threads.
 
     ``arguments()`` of a subclass defines how neighbours are sampled.
     """
@@ -61,7 +61,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         self.plans = Plans()
 
     def arguments(self) -> Arguments:
-        """How neighbours are sampled, by the current attributes."""
+        """Return how neighbours are sampled, by the current attributes."""
         raise NotImplementedError
 
     def next_key(self) -> BatchKey:
@@ -69,11 +69,11 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         return self._keys.next()
 
     def of_dgl(self) -> BlockSampler:
-        """DGL's sampler of the same arguments."""
+        """Return DGL's sampler of the same arguments."""
         raise NotImplementedError
 
     def plan(self, g: GraphLike, device: torch.device | str | None = None) -> Plan:
-        """The engine's work on a graph: sampling without DGL's objects. Made once per graph and device.
+        """Return the engine's work on a graph: sampling without DGL's objects. Made once per graph and device.
 
         Args:
             g: the graph.
@@ -98,7 +98,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
             exclude_eids: edge ids, or a dict, edge type -> edge ids: they are taken out of what was picked.
 
         Returns:
-            Input nodes (a dict, node type -> ids, where the graph has several node types), the seeds, and the blocks,
+            Input nodes (a dict, node type -> ids, if the graph has multiple node types), the seeds, and the blocks,
             the input layer first.
 
         Raises:
@@ -111,7 +111,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
     def blocks_for_key(
         self, g: GraphLike, seed_nodes: object, key: BatchKey, exclude_eids: object = None
     ) -> tuple[Nodes, Nodes, list[DGLBlock]]:
-        """``sample_blocks`` as the function of the batch's key that it is."""
+        """Sample like ``sample_blocks``, for a key."""
         arguments = self.arguments()
         topology = arguments.topology(g)
         output_nodes, seeds = read_seeds(seed_nodes, topology)
@@ -125,7 +125,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         return input_nodes, output_nodes, blocks
 
     def check_prefetching(self, node_types: Sequence[NodeType], edge_types: Sequence[EdgeType]) -> None:
-        """Raise InputError for data of types that there are not, or without a type where there are several."""
+        """Raise InputError for data of types that there are not, or without a type if there are multiple."""
         check_types(self.prefetch_node_feats, node_types, "node", "prefetch_node_feats")
         check_types(self.prefetch_labels, node_types, "node", "prefetch_labels")
         check_types(self.prefetch_edge_feats, edge_types, "edge", "prefetch_edge_feats")
@@ -134,7 +134,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         """Name in the blocks the data that the loader shall gather.
 
         Raises:
-            InputError: data of types that the graph does not have, or without a type where it has several; data where
+            InputError: data of types that the graph does not have, or without a type if it has multiple; data where
                 there are no blocks.
         """
         if not result[2]:
@@ -155,7 +155,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         node_features: Names = None,
         edge_features: Names = None,
     ) -> BlockTensors:
-        """The same as tensors, without DGL's objects: see :func:`manyhop_dgl.sample_tensors`."""
+        """Sample into tensors, without DGL's objects: see :func:`manyhop_dgl.sample_tensors`."""
         return sample_and_gather(
             self.plans,
             self.arguments(),
@@ -188,7 +188,7 @@ class NeighborSampler(EngineSampler):
         mask: name of boolean edge data: edges that may be sampled. Excludes ``prob``.
         replace: sample with replacement.
         prefetch_node_feats: names of node data for the sources of the first block, by node type where there are
-            several; the loader gathers them.
+            multiple; the loader gathers them.
         prefetch_labels: names of node data for the destinations of the last block.
         prefetch_edge_feats: names of edge data for the edges of all blocks.
         output_device: device of the blocks; ``None``: that of the graph.
@@ -234,13 +234,13 @@ class NeighborSampler(EngineSampler):
         self.fused = flag("fused", fused)
 
     def arguments(self) -> Arguments:
-        """How neighbours are sampled, by the current attributes."""
+        """Return how neighbours are sampled, by the current attributes."""
         return Arguments(
             freeze_fanouts(self.fanouts), self.edge_dir, self.prob, self.mask, flag("replace", self.replace)
         )
 
     def of_dgl(self) -> BlockSampler:
-        """DGL's sampler of the same arguments."""
+        """Return DGL's sampler of the same arguments."""
         return NeighborSamplerOfDGL(
             self.fanouts, self.edge_dir, self.prob, self.mask, self.replace, output_device=self.output_device
         )

@@ -43,13 +43,13 @@ Pad = Callable[[Sequence[SampledSubgraph]], list[Padded]]
 def cut(
     sample: SampledSubgraph, *, dtype: torch.dtype = torch.int64, empty: Empty = empty, pad: Pad | None = None
 ) -> BlockTensors:
-    """A sample in which every hop asks for all nodes, cut into the blocks of its hops. Blocks are views, not copies.
+    """Cut a sample, in which every hop samples for all nodes, into blocks, which are views.
 
     Args:
         sample: of a spec with ``expand="all"``.
         dtype: of all ids: int64, or int32 as in a graph whose ``idtype`` it is.
         empty: makes the tensors of the columns, on a CPU.
-        pad: pads samples to fixed sizes first; ``None``: they stay as they are.
+        pad: pads samples to fixed sizes first; ``None``: they are unchanged.
     """
     return cut_all([sample], dtype=dtype, empty=empty, pad=pad)[0]
 
@@ -61,7 +61,7 @@ def cut_all(
     empty: Empty = empty,
     pad: Pad | None = None,
 ) -> list[BlockTensors]:
-    """The same for several samples on one device, by the same few operations."""
+    """Cut multiple samples on one device, with as many operations as for one."""
     if pad is not None:
         padded = pad(samples)
         blocks = cut_all([one.sample for one in padded], dtype=dtype, empty=empty)
@@ -111,7 +111,7 @@ def _cast(tensors: Mapping[T, Tensor], dtype: torch.dtype) -> dict[T, Tensor]:
 
 
 def columns_of(samples: Sequence[SampledSubgraph], num_nodes: Sequence[list[dict[NodeType, int]]]) -> Sequence[Tensor]:
-    """Find where each node's edges begin in a hop, for several samples on one device by one kernel.
+    """Find where each node's edges begin in a hop, for multiple samples on one device by one kernel.
 
     Args:
         samples: of a spec with ``expand="all"``.
@@ -183,7 +183,7 @@ def parse_device(name: str, device: torch.device | str | None) -> torch.device:
 
 
 def as_device(device: torch.device | str | None) -> torch.device:
-    """``None``: the CPU; a GPU without a number: the current one.
+    """Resolve a device; ``None``: the CPU; a GPU without a number: the current one.
 
     Raises:
         InputError: no device, or a GPU that is not there.
@@ -212,11 +212,11 @@ class Arguments:
     replace: bool = False
 
     def topology(self, g: GraphLike) -> Topology:
-        """The tables of a graph that they need."""
+        """Return the tables of a graph that they need."""
         return topology_of(g, edge_dir=self.edge_dir, prob=self.prob, mask=self.mask)
 
     def spec(self, topology: Topology) -> NeighborSpec | LaborSpec:
-        """How the engine samples them."""
+        """Return how the engine samples them."""
         return NeighborSpec(
             fanouts=read_fanouts(self.fanouts, topology),
             replace=self.replace,
@@ -229,7 +229,7 @@ class Arguments:
 
 
 class Plan:
-    """Samples blocks of one graph on one device. Safe to call from several threads.
+    """Samples blocks of one graph on one device. Safe to call from multiple threads.
 
     Raises:
         InputError: fanouts that do not fit the graph, or a device that cannot sample so.
@@ -251,7 +251,7 @@ class Plan:
     def request(
         self, seeds: Mapping[NodeType, Tensor], key: BatchKey, exclude: Mapping[EdgeType, Tensor] | None
     ) -> NodeRequest:
-        """What the engine is asked for."""
+        """Return the request to the engine."""
         return NodeRequest(key=key, seeds=seeds, exclude=exclude)
 
     def sample(
@@ -268,7 +268,7 @@ class Plan:
             seeds: node type -> ``[num_seeds] int64``; duplicates are allowed.
             key: names the batch.
             exclude: edge type (as the topology has it) -> ``[n] int64`` edge ids that are left out.
-            pad: pads the sample; ``None``: it stays as it is.
+            pad: pads the sample; ``None``: it is unchanged.
 
         Raises:
             InputError: seeds or edges that the graph does not have.
@@ -280,13 +280,13 @@ class Plan:
     def begin(
         self, batches: Sequence[tuple[Mapping[NodeType, Tensor], BatchKey, Mapping[EdgeType, Tensor] | None]]
     ) -> PendingBlocks:
-        """On a GPU: enqueue the sampling of several batches, ``(seeds, key, exclude)`` each, on the current stream."""
+        """Enqueue on a GPU the sampling of batches, ``(seeds, key, exclude)`` each, on the current stream."""
         return PendingBlocks(self, self.engine.begin([self.request(*batch) for batch in batches]))
 
     def begin_group(
         self, node_type: NodeType, seeds: Tensor, sizes: Sequence[int], keys: Sequence[BatchKey]
     ) -> PendingBlocks:
-        """On a GPU: the same for batches whose seeds are there already.
+        """Begin, on a GPU, to sample for batches whose seeds are there already.
 
         Args:
             node_type: type of the seeds.
@@ -315,7 +315,7 @@ _lock = threading.Lock()
 
 
 def _renew_lock() -> None:
-    """A thread that held it does not exist in a process that was forked meanwhile."""
+    """Replace the lock in a forked process, which has no thread that could release it."""
     global _lock
     _lock = threading.Lock()
 
@@ -332,9 +332,9 @@ class Plans:
         ] = {}
 
     def of(self, topology: Topology, arguments: Arguments, device: torch.device, where: Place = "device") -> Plan:
-        """The plan for a topology, which a GPU reads from its own memory or from the host's (``where="pinned"``).
+        """Return the plan for a topology, which a GPU reads from its own memory, or the host's (``where="pinned"``).
 
-        Made when it is first asked for.
+        Made when it is first requested.
         """
         found = self._by_topology.get(id(topology))
         plan = None if found is None else found[1].get((arguments, device, where))

@@ -140,7 +140,7 @@ class Hops:
         return found
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Hops:
-        """Return the same with each tensor changed."""
+        """Change each tensor."""
         return replace(
             self,
             columns=change(self.columns),
@@ -169,13 +169,13 @@ class BlockTensors:
     """The edges that ``blocks`` are cut from."""
 
     node_features: dict[str, Tensor | dict[NodeType, Tensor]] = field(default_factory=dict)
-    """Name -> ``[num_nodes, ...]``: rows of the input nodes, where asked for."""
+    """Name -> ``[num_nodes, ...]``: rows of the input nodes, where requested."""
 
     output_features: dict[str, Tensor | dict[NodeType, Tensor]] = field(default_factory=dict)
-    """Name -> ``[num_seeds, ...]``: rows of the output nodes, such as labels, where asked for."""
+    """Name -> ``[num_seeds, ...]``: rows of the output nodes, such as labels, where requested."""
 
     edge_features: list[dict[str, Tensor | dict[EdgeType, Tensor]]] = field(default_factory=list)
-    """Per block: name -> ``[num_edges, ...]``: rows of its edges, where asked for."""
+    """Per block: name -> ``[num_edges, ...]``: rows of its edges, where requested."""
 
     masks: dict[NodeType, Tensor] | None = None
     """``[num_nodes] bool``: which nodes are no padding; ``None`` without padding."""
@@ -220,11 +220,11 @@ class BlockTensors:
         return only({t: node[: self.num_seeds[t]] for t, node in self.node.items()})
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> BlockTensors:
-        """The same on another device."""
+        """Copy to another device."""
         return self.map(partial(Tensor.to, device=torch.device(device), non_blocking=non_blocking))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> BlockTensors:
-        """Return the same with each tensor changed."""
+        """Change each tensor."""
         return replace(
             self,
             node=_each(self.node, change),
@@ -247,7 +247,7 @@ def _each_row(
 
 
 def only(by_type: dict[T, Tensor], among: int | None = None) -> Tensor | dict[T, Tensor]:
-    """The tensor of the one type there is; else all, by type. ``among``: how many types the graph has, if more."""
+    """Return the tensor of the only type, else all by type. ``among``: number of types of the graph, if larger."""
     return next(iter(by_type.values())) if (among or len(by_type)) == 1 else by_type
 
 
@@ -309,7 +309,7 @@ class EdgeTensors:
         return None if self.negative_masks is None else _only(self.negative_masks)
 
     def to(self, device: torch.device | str) -> EdgeTensors:
-        """The same on another device."""
+        """Copy to another device."""
 
         def moved(pairs: dict[EdgeType, Pairs]) -> dict[EdgeType, Pairs]:
             return {t: (src.to(device), dst.to(device)) for t, (src, dst) in pairs.items()}

@@ -29,7 +29,7 @@ def random_walk(
     restart_prob: float | Tensor | None = None,
     return_eids: bool = False,
 ) -> tuple[Tensor, ...]:
-    """DGL's ``random_walk``: walk along the edges, from source to destination.
+    """Walk along the edges, from source to destination: DGL's ``random_walk``.
 
     Each call draws a key, which ``dgl.seed`` fixes, and ``torch.manual_seed`` where that was never called. Walks are
     made on the device of ``nodes``, the same ones everywhere; a GPU keeps a copy of the edges.
@@ -77,7 +77,7 @@ def node2vec_random_walk(
     prob: str | None = None,
     return_eids: bool = False,
 ) -> Tensor | tuple[Tensor, ...]:
-    """DGL's ``node2vec_random_walk`` (arXiv 1607.00653), in a graph of one edge type.
+    """Walk by the rules of node2vec (arXiv 1607.00653): DGL's ``node2vec_random_walk``.
 
     With ``p`` or ``q``, a table of the edges, sorted, takes 4 to 8 bytes per edge; it is kept for the next call with
     the same arguments.
@@ -117,7 +117,7 @@ def walk_spec(
     q: float = 1.0,
     edge_ids: bool = False,
 ) -> WalkSpec:
-    """How the engine walks along a metapath, whose edges the topology has reversed.
+    """Return how the engine walks along a metapath, whose edges the topology has reversed.
 
     Raises:
         InputError: a metapath that is empty, or of unknown types; probabilities of wrong number or range.
@@ -141,7 +141,7 @@ def walk(topology: Topology, spec: WalkSpec, nodes: object, key: BatchKey) -> Wa
 
 
 def walk_sampler(topology: Topology, spec: WalkSpec) -> Walker:
-    """The sampler of a spec; that of the latest is kept, with its table of edges.
+    """Return the sampler of a spec; that of the latest is kept, with its table of edges.
 
     Raises:
         InputError: a spec that does not make sense.

@@ -33,7 +33,7 @@ class Matrix:
 
     @classmethod
     def from_coo(cls, indices: Tensor, value: Tensor, shape: Sequence[int]) -> Matrix:
-        """Of ``[2, nnz]`` rows and columns."""
+        """Build a matrix from ``[2, nnz]`` rows and columns."""
         if indices.dim() != 2 or indices.shape[0] != 2:
             raise InputError(f"Expected indices of shape [2, nnz], got {tuple(indices.shape)}.")
         row, col = indices
@@ -43,7 +43,7 @@ class Matrix:
 
     @classmethod
     def from_csr(cls, indptr: Tensor, indices: Tensor, value: Tensor, shape: Sequence[int]) -> Matrix:
-        """Of ``[num_rows + 1]`` begins of rows and ``[nnz]`` columns."""
+        """Build a matrix from ``[num_rows + 1]`` begins of rows and ``[nnz]`` columns."""
         if indptr.numel() != shape[0] + 1:
             raise InputError(f"Expected indptr of length {shape[0] + 1}, got {indptr.numel()}.")
         edges = Adjacency.from_csc(shape[1], shape[0], indptr, indices)
@@ -51,24 +51,24 @@ class Matrix:
 
     @classmethod
     def from_csc(cls, indptr: Tensor, indices: Tensor, value: Tensor, shape: Sequence[int]) -> Matrix:
-        """Of ``[num_columns + 1]`` begins of columns and ``[nnz]`` rows."""
+        """Build a matrix from ``[num_columns + 1]`` begins of columns and ``[nnz]`` rows."""
         return cls.from_csr(indptr, indices, value, shape[::-1]).transpose()
 
     @classmethod
     def from_diag(cls, value: Tensor, shape: Sequence[int]) -> Matrix:
-        """Of the values on the main diagonal, all of them."""
+        """Build a matrix from all values of the main diagonal."""
         places = torch.arange(min(shape), device=value.device)
         edges = Adjacency.from_coo(shape[1], shape[0], places, places)
         return cls(edges, value, shape, diagonal=True)
 
     def like(self, value: Tensor) -> Matrix:
-        """The same places with other values."""
+        """Return a matrix of these places with other values."""
         made = Matrix(self.edges, value, self._shape, diagonal=self._diagonal)
         made._indices, made._duplicate = self._indices, self._duplicate
         return made
 
     def transpose(self) -> Matrix:
-        """The matrix with rows and columns exchanged."""
+        """Return the matrix with rows and columns exchanged."""
         made = Matrix(self.edges.reverse, self._value, self._shape[::-1], diagonal=self._diagonal)
         made._duplicate = self._duplicate
         return made
@@ -76,7 +76,7 @@ class Matrix:
     # What it has
 
     def val(self) -> Tensor:
-        """``[nnz, ...]`` values."""
+        """Return ``[nnz, ...]`` values."""
         return self._value
 
     def shape(self) -> list[int]:
@@ -88,25 +88,25 @@ class Matrix:
         return self._value.shape[0]
 
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """Return the device of the tensors."""
         return self._value.device
 
     def is_diag(self) -> bool:
-        """Whether it was made as a diagonal matrix."""
+        """Return whether the matrix was created as a diagonal matrix."""
         return self._diagonal
 
     def has_duplicate(self) -> bool:
-        """Whether several values are at one place."""
+        """Return whether a place has multiple values."""
         if self._duplicate is None:
             self._duplicate = bool((self.places().sort().values.diff() == 0).any())
         return self._duplicate
 
     def coo(self) -> tuple[Tensor, Tensor]:
-        """``[nnz]`` rows and columns."""
+        """Return ``[nnz]`` rows and columns."""
         return self.edges.dst, self.edges.src
 
     def indices(self) -> Tensor:
-        """``[2, nnz]`` rows and columns."""
+        """Return ``[2, nnz]`` rows and columns."""
         if self._indices is None:
             self._indices = torch.stack(self.coo())
         return self._indices
@@ -120,13 +120,13 @@ class Matrix:
         return _tensors(self.edges.csr)
 
     def places(self) -> Tensor:
-        """``[nnz]``: one number for each place, ascending by row, then column."""
+        """Return ``[nnz]``: one number for each place, ascending by row, then column."""
         return self.edges.dst.long() * self._shape[1] + self.edges.src.long()
 
     # Parts of it
 
     def coalesce(self) -> Matrix:
-        """Values at one place added up; by row, then column."""
+        """Add up the values of each place; the result is ordered by row, then column."""
         places, of = torch.unique(self.places(), return_inverse=True)
         value = self._value.new_zeros(places.numel(), *self._value.shape[1:]).index_add(0, of, self._value)
         made = Matrix.from_coo(self.at(places), value, self._shape)
@@ -134,11 +134,11 @@ class Matrix:
         return made
 
     def at(self, places: Tensor) -> Tensor:
-        """``[2, num_places]`` rows and columns of numbers of places."""
+        """Return ``[2, num_places]`` rows and columns of numbers of places."""
         return torch.stack([places // self._shape[1], places % self._shape[1]])
 
     def index_select(self, dim: int, index: Tensor) -> Matrix:
-        """Some rows (dim 0) or columns (dim 1), in the order given."""
+        """Return some rows (dim 0) or columns (dim 1), in the order given."""
         if dim == 1:
             return self.transpose().index_select(0, index).transpose()
         place, columns, edge = self.edges.csc.of(index)
@@ -146,15 +146,15 @@ class Matrix:
         return Matrix.from_csr(indptr, columns, self._value.index_select(0, edge), [index.numel(), self._shape[1]])
 
     def range_select(self, dim: int, start: int, end: int) -> Matrix:
-        """Rows (dim 0) or columns (dim 1) from ``start`` up to ``end``."""
+        """Return rows (dim 0) or columns (dim 1) from ``start`` up to ``end``."""
         return self.index_select(dim, torch.arange(start, end, device=self.device()))
 
     def sample(self, dim: int, fanout: int, ids: Tensor, replace: bool, bias: bool) -> Matrix:
-        """At most ``fanout`` values of some rows (dim 0) or columns (dim 1), drawn by torch's generator.
+        """Return at most ``fanout`` values of some rows (dim 0) or columns (dim 1), drawn by torch's generator.
 
         Args:
             dim: rows or columns.
-            fanout: how many of each; with ``replace`` exactly so many where there are any.
+            fanout: how many of each; with ``replace`` exactly this many where there are any.
             ids: which rows or columns.
             replace: draw with replacement.
             bias: draw with probabilities in proportion to the values, which are scalars; 0 is never drawn.
@@ -195,7 +195,7 @@ def _tensors(compressed: Compressed) -> tuple[Tensor, Tensor, Tensor | None]:
 
 
 def _without_replacement(row: Tensor, chances: Tensor, fanout: int) -> Tensor:
-    """The ``fanout`` largest keys of each row (Efraimidis and Spirakis, 2006), in the order of the values."""
+    """Return the ``fanout`` largest keys of each row (Efraimidis and Spirakis, 2006), in the order of the values."""
     keys = torch.rand_like(chances).log_().div_(chances)
     by_key = keys.argsort(descending=True)
     order = by_key[row[by_key].argsort(stable=True)]
@@ -205,7 +205,7 @@ def _without_replacement(row: Tensor, chances: Tensor, fanout: int) -> Tensor:
 
 
 def _with_replacement(row: Tensor, chances: Tensor, fanout: int, num_rows: int) -> Tensor:
-    """``fanout`` draws for each row that has values: places in the sums of the chances. ``row`` is ascending."""
+    """Draw ``fanout`` places for each row that has values, by the sums of the chances. ``row`` is ascending."""
     sums = chances.cumsum(0)
     bounds = torch.searchsorted(row, torch.arange(num_rows + 1, device=row.device, dtype=row.dtype))
     begin, end = bounds[:-1], bounds[1:]

@@ -150,7 +150,7 @@ def softmax(mat: Matrix, dim: int) -> Matrix:
 
 
 def reduce(mat: Matrix, rtype: str, dim: int | None) -> Tensor:
-    """Reduce the values of each row (dim 1), each column (dim 0) or of all; 0 where there are none.
+    """Reduce the values of each row (dim 1), each column (dim 0) or of all; 0 if there are none.
 
     Args:
         mat: with values ``[nnz, ...]``.

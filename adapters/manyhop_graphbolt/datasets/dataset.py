@@ -58,7 +58,7 @@ class OnDiskTask(Task):
 
     Args:
         metadata: its description.
-        train_set: items to train with. In place of a set, an error that is raised whenever the set is asked for.
+        train_set: items to train with. In place of a set, an error that is raised whenever the set is requested.
         validation_set: items to validate with.
         test_set: items to test with.
     """
@@ -116,7 +116,7 @@ class OnDiskDataset(Dataset):
     Args:
         path: the folder.
         include_original_edge_id: keep the position of each edge in its file, by which edge features are read.
-        force_preprocess: ``True``: sort the graph again; ``False``: use it as it is; ``None``: again if something
+        force_preprocess: ``True``: sort the graph again; ``False``: use it unchanged; ``None``: again if something
             has changed.
         auto_cast_to_optimal_dtype: int32 for ids where they fit, the smallest integers for edge types.
         allow_outside_paths: read files outside of the folder, too, where ``metadata.yaml`` names such.
@@ -168,7 +168,7 @@ class OnDiskDataset(Dataset):
     def load(self, tasks: str | list[str] | None = None) -> Self:
         """Read the graph, features and sets. Returns the dataset.
 
-        A set that cannot be read is no obstacle to the rest: the error is raised when that set is asked for.
+        A set that cannot be read is no obstacle to the rest: the error is raised when that set is requested.
 
         Args:
             tasks: names of the tasks that are wanted; ``None``: all.
@@ -253,7 +253,7 @@ class OnDiskDataset(Dataset):
         return in_place(lambda: read_sampling_graph(path), place)
 
     def _check_features(self) -> None:
-        """There has to be a row for every node and edge."""
+        """Raise InputError unless every node and edge has a row."""
         if self._graph is None:
             return
         counts = {"node": self._graph.num_nodes, "edge": self._graph.num_edges}
@@ -288,7 +288,7 @@ class OnDiskDataset(Dataset):
         return made
 
     def _make_set(self, title: str, described: object) -> Items | InputError | None:
-        """Return the items of a set; where they cannot be read, the error to raise when they are asked for."""
+        """Return the items of a set; where they cannot be read, the error to raise when they are requested."""
         try:
             return self._read_set(sets_of(described))
         except InputError as error:

@@ -21,7 +21,7 @@ _VERSION = 6199  # which GraphBolt writes into its graphs
 
 
 def read_sampling_graph(path: Path) -> FusedCSCSamplingGraph:
-    """A sampling graph that ``torch.save`` has written, here or in DGL. Nothing but tensors is unpickled.
+    """Load a sampling graph that ``torch.save`` has written, here or in DGL. Only tensors are unpickled.
 
     Raises:
         InputError: the file is damaged, or holds something else.
@@ -51,7 +51,7 @@ def read_sampling_graph(path: Path) -> FusedCSCSamplingGraph:
             GBWarning,
             stacklevel=2,
         )
-    graph.indices = torch.from_numpy(graph.indices.numpy().copy())  # numpy's memory asks for huge pages
+    graph.indices = torch.from_numpy(graph.indices.numpy().copy())  # numpy allocates with huge pages
     return graph
 
 

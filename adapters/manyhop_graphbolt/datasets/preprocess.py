@@ -48,9 +48,9 @@ in_forked_children(_note)
 
 @contextmanager
 def on_one_core_if_forked() -> Iterator[None]:
-    """In the body, torch's operators use no other threads in a process that was forked.
+    """Limit torch's operators to one thread in the body, in a forked process.
 
-    OpenMP does not survive a fork: where the parent's operators have used several threads, the first operator of the
+    OpenMP does not survive a fork: where the parent's operators have used multiple threads, the first operator of the
     child that does so waits for ever for threads which only the parent has.
     """
     before = torch.get_num_threads()
@@ -219,7 +219,7 @@ def _yaml() -> ModuleType:
 
 
 def _has_originals(files: DatasetFolder) -> bool:
-    """Are the files there that the graph can be made of?"""
+    """Return whether the files exist that the graph can be built from."""
     description = files.path / "metadata.yaml"
     if not description.is_file():
         return False
@@ -229,7 +229,7 @@ def _has_originals(files: DatasetFolder) -> bool:
 
 
 def _ready(made: Path, include_original_edge_id: bool, force_preprocess: bool | None) -> str:
-    """What DGL has made of a dataset whose original files are gone."""
+    """Return the graph that DGL has preprocessed, if the original files are missing."""
     if force_preprocess:
         raise InputError(f"{made.parents[1]}: Expected edge files to sort again, found none. Restore them.")
     has_ids = bool(read_yaml(made).get("include_original_edge_id"))
@@ -242,7 +242,7 @@ def _ready(made: Path, include_original_edge_id: bool, force_preprocess: bool | 
 
 
 def _inputs(folder: DatasetFolder, graph: Mapping[str, Any]) -> dict[str, object]:
-    """Files that the sampling graph is made of: size and time of each; and the graph's part of metadata.yaml."""
+    """Return size and time of each file of the sampling graph, and the graph's part of metadata.yaml."""
     entries = [*(graph.get("edges") or []), *(graph.get("feature_data") or [])]
     found: dict[str, object] = {"graph": repr(graph)}
     for entry in entries:
@@ -254,7 +254,7 @@ def _inputs(folder: DatasetFolder, graph: Mapping[str, Any]) -> dict[str, object
 def _sampling_graph(
     files: DatasetFolder, data: dict[str, Any], include_original_edge_id: bool, auto_cast: bool, steps: Steps
 ) -> FusedCSCSamplingGraph:
-    """The graph that the ``graph`` part of metadata.yaml describes."""
+    """Return the graph that the ``graph`` part of metadata.yaml describes."""
     folder = files.path
     nodes, edges = data.get("nodes") or [], data.get("edges") or []
     if not nodes or not edges:
@@ -326,7 +326,7 @@ def _attributes(
     offset: list[int],
     begins: list[int],
 ) -> dict[str, dict[str, Tensor]]:
-    """Data that samplers use, by domain and name, for all types in a row. Edges are in the order of their files."""
+    """Return the data for samplers by domain and name, of all types in a row, edges in the order of their files."""
     found: dict[str, dict[str, dict[str, Tensor]]] = {"node": {}, "edge": {}}
     sizes = {
         "node": dict(zip(node_types, _steps(offset), strict=True)),
@@ -381,6 +381,6 @@ def _steps(bounds: list[int]) -> list[int]:
 
 
 def _kind_dtype(num_types: int) -> torch.dtype:
-    """The smallest dtype for numbers of edge types."""
+    """Return the smallest dtype for numbers of edge types."""
     dtypes = (torch.uint8, torch.int16, torch.int32, torch.int64)
     return dtypes[bisect.bisect_left([torch.iinfo(dtype).max for dtype in dtypes], num_types - 1)]

@@ -82,13 +82,13 @@ _MASKS = ("train_mask", "val_mask", "test_mask")
 class LegacyDataset(Dataset):
     """A dataset of one graph for node classification: of ``dgl.data``, or of OGB for DGL.
 
-    The sets come from ``get_idx_split()`` where there is one, else from the masks of the nodes.
+    The sets come from ``get_idx_split()`` if there is one, else from the masks of the nodes.
 
     Args:
         legacy: the dataset. Heterogeneous ones need ``get_idx_split()``.
 
     Raises:
-        InputError: several graphs, or no masks of the nodes for training.
+        InputError: multiple graphs, or no masks of the nodes for training.
     """
 
     def __init__(self, legacy: Any) -> None:

@@ -1,4 +1,4 @@
-"""Features of which a GPU, or the memory of the host, keeps the rows that are asked for most often."""
+"""Features of which a GPU, or the memory of the host, keeps the rows that are requested most often."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ F = TypeVar("F", bound="CachedFeature")
 
 
 class CachedFeature(Feature):
-    """A feature of which a device keeps rows. Reads from several threads are safe.
+    """A feature of which a device keeps rows. Reads from multiple threads are safe.
 
-    Reads are counted until it is known which rows are asked for most often (after eight times as many as rows are
-    kept); these are copied to the device and stay there. The others come from the feature. Rows are the same with and
+    Reads are counted until it is known which rows are requested most often (after eight times as many as rows are
+    kept); these are copied to the device and remain there. The others come from the feature. Rows are the same with and
     without a cache.
 
     Args:
@@ -100,7 +100,7 @@ class CachedFeature(Feature):
         return None
 
     def source(self, ids: Tensor) -> Any:
-        """What kernels of the device read, the cache included; ``None`` for ids and features of other kinds."""
+        """Return the source for kernels of the device, the cache included; ``None`` for other ids and features."""
         table = self.table()
         if table is None or ids.device != self._device:
             return None
@@ -139,7 +139,7 @@ class CachedFeature(Feature):
         return rows
 
     def _note(self, ids: Tensor) -> None:
-        """Count a read; after the last that counts, keep what was asked for most often."""
+        """Count a read; after the last that counts, keep what was requested most often."""
         if self._visits is None:
             return
         with self._lock:
@@ -161,12 +161,12 @@ class CachedFeature(Feature):
             self._visits = None
 
     def size(self) -> torch.Size:
-        """The shape of one row."""
+        """Return the shape of one row."""
         size: torch.Size = self.fallback_feature.size()
         return size
 
     def count(self) -> int:
-        """How many rows there are."""
+        """Return how many rows there are."""
         return _num_rows(self.fallback_feature)
 
     def update(self, value: Tensor, ids: Tensor | None = None) -> None:
@@ -183,7 +183,7 @@ class CachedFeature(Feature):
                 self._kept[1].copy_(self.fallback_feature.read(self._kept[0]))
 
     def metadata(self) -> dict[str, Any]:
-        """What is known of the feature."""
+        """Return the metadata of the feature."""
         metadata: dict[str, Any] = self.fallback_feature.metadata()
         return metadata
 
@@ -255,7 +255,7 @@ class CPUCachedFeature(CachedFeature):
         return None if table is None or file_cache(table) is None else table
 
     def source(self, ids: Tensor) -> Any:
-        """Return the mapped file, wherever the ids are; ``None``: rows have to be asked of ``read``."""
+        """Return the mapped file, wherever the ids are; ``None``: rows must be asked of ``read``."""
         return self.table()
 
     def read(self, ids: Tensor | None = None) -> Tensor:
@@ -312,7 +312,7 @@ def cpu_cached_feature(
 
 
 def _each(make: Callable[[Any, int], F], features: object, nbytes: int) -> F | dict[FeatureKey, F]:
-    """Return the cache of a feature, or of each of several, which share the bytes."""
+    """Return the cache of a feature, or of each of multiple, which share the bytes."""
     if not isinstance(features, Mapping):
         return make(features, nbytes)
     nbytes = integer("max_cache_size_in_bytes", nbytes)
@@ -322,7 +322,7 @@ def _each(make: Callable[[Any, int], F], features: object, nbytes: int) -> F | d
 
 
 def number_of_rows(feature: Feature, rows: int | None, nbytes: int | None) -> int:
-    """Return how many rows of a feature a cache of so many rows, or bytes, keeps.
+    """Return how many rows of a feature a cache of this many rows, or bytes, keeps.
 
     Raises:
         InputError: no feature, or no size.

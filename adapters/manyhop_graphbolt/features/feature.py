@@ -1,4 +1,4 @@
-"""Features by id: one feature, stores of several, and reading many of them by one call."""
+"""Features by id: one feature, stores of multiple, and reading many of them by one call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FeatureKey = tuple[str, str | None, str]
 """Domain (``"node"``, ``"edge"`` or ``"graph"``), node or edge type (``None``: the graph has but one), name."""
 
 Gather: TypeAlias = Callable[[list[RowRequest]], list[Any]]
-"""Rows of several requests, as :func:`manyhop.features.gather` returns them."""
+"""Rows of multiple requests, as :func:`manyhop.features.gather` returns them."""
 
 ReadRequest = tuple[str, str | None, str, Tensor]
 """Domain, type, name, and ``[count]`` integer row numbers."""
@@ -51,7 +51,7 @@ class Feature:
         return None
 
     def source(self, ids: Tensor) -> Any:
-        """What :func:`manyhop.features.gather` takes these rows from; ``None``: they have to be asked of ``read``."""
+        """Return the source of these rows for :func:`manyhop.features.gather`; ``None``: only ``read`` returns them."""
         return self.table()
 
 
@@ -148,7 +148,7 @@ class BasicFeatureStore(FeatureStore):
 
 
 def read_many(store: object, requests: Sequence[ReadRequest]) -> list[Tensor]:
-    """Return rows of several features: one gather for all features of this package, ``read`` for others.
+    """Return rows of multiple features: one gather for all features of this package, ``read`` for others.
 
     Args:
         store: a :class:`FeatureStore`, or another object with its ``read``.
@@ -164,7 +164,7 @@ def read_many(store: object, requests: Sequence[ReadRequest]) -> list[Tensor]:
 
 
 def read_by(store: Any, requests: Sequence[ReadRequest], gather_rows: Gather) -> list[Tensor]:
-    """Return rows of several features: ``gather_rows`` gathers those that are features of ours, all at once.
+    """Return rows of multiple features: ``gather_rows`` gathers those that are features of ours, all at once.
 
     Args:
         store: a :class:`FeatureStore`, or another object with its ``read``.

@@ -49,7 +49,7 @@ def _is_inside(path: Path, folder: Path) -> bool:
 
 
 def existing(path: Path) -> Path:
-    """Return the path of a file of the dataset; raise InputError where there is no such file."""
+    """Return the path of a file of the dataset; raise InputError if there is no such file."""
     if not path.is_file():
         raise InputError(f"{path}: Expected this file of the dataset, found none. Check the path in metadata.yaml.")
     return path
@@ -61,7 +61,7 @@ def read_tensor(path: str | Path, fmt: str, *, in_memory: bool = True) -> Tensor
     Args:
         path: the file.
         fmt: ``"numpy"`` (``numpy.save``) or ``"torch"`` (``torch.save`` of one tensor; nothing else is unpickled).
-        in_memory: ``False``: map the file; what is written to the tensor stays in this process.
+        in_memory: ``False``: map the file; what is written to the tensor remains in this process.
 
     Raises:
         InputError: the file is missing, damaged, truncated, or of another kind.
@@ -226,7 +226,7 @@ def sets_of(entries: object) -> list[OnDiskTVTSet]:
 
 
 def feature_of(entry: object) -> OnDiskFeatureData:
-    """An entry of ``feature_data``.
+    """Return an entry of ``feature_data``.
 
     Raises:
         InputError: it lacks something, or has something unknown.
@@ -235,7 +235,7 @@ def feature_of(entry: object) -> OnDiskFeatureData:
 
 
 def _made(kind: type[_Kind], entry: object, where: str) -> _Kind:
-    """A dataclass from what YAML gives."""
+    """Convert an entry of YAML to a dataclass."""
     if isinstance(entry, kind):
         return entry
     if not isinstance(entry, Mapping):

@@ -28,13 +28,11 @@ from manyhop_graphbolt.features.feature import BasicFeatureStore, Feature, Featu
 from manyhop_graphbolt.features.on_disk import OnDiskFeatureData, read_feature, read_tensor
 from manyhop_graphbolt.types import GBWarning
 
-_PAGES_OF_ITS_OWN = (
-    1 << 26
-)  # bytes from which on no other tensor lies in the same pages; malloc has them from 32 MiB on
+_PAGES_OF_ITS_OWN = 1 << 26  # bytes from which on no other tensor is in the same pages; malloc has them from 32 MiB on
 
 
 def pinned(tensor: Tensor) -> Tensor:
-    """A tensor of the CPU in pinned memory: itself, pinned where it is, or, if it is small, a copy.
+    """Pin a tensor of the CPU in place, or copy it to pinned memory if it is small.
 
     Whole pages are pinned in place. A small tensor shares its pages with others, which CUDA would then refuse to copy.
 
@@ -62,15 +60,15 @@ class TorchBasedFeature(Feature):
     """A feature in a tensor.
 
     Rows come on the device of the ids. A GPU reads pinned memory by itself; rows of other memory of the CPU are
-    gathered there, and sent. Those of a tensor on a GPU stay there.
+    gathered there, and sent. Those of a tensor on a GPU remain there.
 
-    Rows that are sharded over several nodes, or distributed over GPUs, are exchanged: all ranks call :meth:`read` and
+    Rows that are sharded over multiple nodes, or distributed over GPUs, are exchanged: all ranks call :meth:`read` and
     :meth:`update` together. A loader over them begins with a :class:`DistributedItemSampler`.
 
     Args:
         torch_feature: ``[count, ...]``, of at least two dimensions: in memory, pinned, on a GPU, or mapped from a file;
             or ``manyhop.files.open(...)``, of which each rank reads only the rows that it is to hold. ``WholeMemory``,
-            ``ShardedRows``, ``DistributedRows`` and what offers DLPack are kept as they are, whatever ``placement`` is.
+            ``ShardedRows``, ``DistributedRows`` and what offers DLPack are kept unchanged, whatever ``placement`` is.
         metadata: what else is known of it.
         placement: where the rows go: ``"process"`` leaves a tensor where it is, and reads files; ``"mapped"`` leaves
             rows in their file; ``"shared"``: once per node; ``"sharded"``: over the host memory of the nodes; for GPUs
@@ -127,7 +125,7 @@ class TorchBasedFeature(Feature):
 
     def _read_together(self, held: ShardedRows | DistributedRows, ids: Tensor | None) -> Tensor:
         exchange = current_exchange()
-        if exchange is None and current_key() is not None:  # of a minibatch, maybe in one of several threads
+        if exchange is None and current_key() is not None:  # of a minibatch, maybe in one of multiple threads
             raise InputError(
                 "Expected rows that ranks exchange to be read by fetch_feature, in the order of the minibatches, got a "
                 "read in a function, stage or store of a chain. Name the feature in fetch_feature, or keep its rows "
@@ -151,7 +149,7 @@ class TorchBasedFeature(Feature):
         return len(self._tensor)
 
     def update(self, value: Tensor, ids: Tensor | None = None) -> None:
-        """Change rows, or replace the tensor. A mapped file stays as it is: only this process has the new rows.
+        """Change rows, or replace the tensor. A mapped file is unchanged: only this process has the new rows.
 
         Args:
             value: ``[count, ...]``. With ``ids`` of the feature's width and dtype; without, of any, on any device.
@@ -269,7 +267,7 @@ def _check_dimensions(dim: int) -> None:
 
 
 class DiskBasedFeature(TorchBasedFeature):
-    """A feature whose rows stay in a file of ``numpy.save``, which is mapped: those that are read come from the disk.
+    """A feature whose rows remain in a file of ``numpy.save``, which is mapped: those that are read come from the disk.
 
     Args:
         path: the file. An array of one dimension is one column.
@@ -297,7 +295,7 @@ class DiskBasedFeature(TorchBasedFeature):
         return self if self._stays("pin") else super().pin_memory_()
 
     def to(self, device: Any) -> Self:
-        """Return a copy on another device; rows that are in the file stay there, with a warning."""
+        """Return a copy on another device; rows that are in the file remain there, with a warning."""
         in_place = str(device) == "cpu" and self._tensor is self._mapped
         return self if in_place or self._stays(f"move to {device}") else super().to(device)
 

@@ -64,7 +64,7 @@ class FusedCSC:
 
     @property
     def num_nodes(self) -> int | dict[str, int]:
-        """How many nodes there are; node type -> how many, where types have names."""
+        """How many nodes there are; node type -> how many, if types have names."""
         if self.node_type_offset is None or self.node_type_to_id is None:
             return self.total_num_nodes
         offset = self._cache.get("offset", (self.node_type_offset,), lambda: self.node_type_offset.tolist())  # type: ignore[union-attr]
@@ -72,7 +72,7 @@ class FusedCSC:
 
     @property
     def num_edges(self) -> int | dict[str, int]:
-        """How many edges there are; edge type -> how many, where types have names."""
+        """How many edges there are; edge type -> how many, if types have names."""
         if self.type_per_edge is None or self.edge_type_to_id is None:
             return self.total_num_edges
         kinds, least = self.type_per_edge, max(self.edge_type_to_id.values(), default=-1) + 1
@@ -80,7 +80,7 @@ class FusedCSC:
         return {name: counts[k] for name, k in self.edge_type_to_id.items()}
 
     def node_ranges(self) -> dict[str, range]:
-        """Node type -> its ids in the fused CSC, by type id; ``"_N"`` where types have no names.
+        """Return node type -> its ids in the fused CSC, by type id; ``"_N"`` if types have no names.
 
         Raises:
             GraphError: ``node_type_offset`` does not rise from 0 to the number of nodes.
@@ -98,7 +98,7 @@ class FusedCSC:
         return {name: range(a, b) for name, a, b in zip(names, offset[:-1], offset[1:], strict=True)}
 
     def edge_types_by_id(self) -> tuple[EdgeType, ...]:
-        """Edge types by type id; ``("_N", "_E", "_N")`` where types have no names."""
+        """Return edge types by type id; ``("_N", "_E", "_N")`` if types have no names."""
         if not self.is_heterogeneous:
             return (HOMOGENEOUS_EDGE,)
         assert self.edge_type_to_id is not None
@@ -145,7 +145,7 @@ class FusedCSC:
         return [tensor for tensor in found if tensor is not None]
 
     def _map(self, move: Callable[[Tensor], Tensor]) -> Self:
-        """A copy with other tensors."""
+        """Copy the graph with other tensors."""
         other = copy.copy(self)
         for name in TENSORS:
             tensor = getattr(self, name)
@@ -164,7 +164,7 @@ class FusedCSC:
 
 
 class _Cache:
-    """Things that are made of tensors, made anew once one of these is another, or was written to, or has moved."""
+    """Things that are made of tensors, built again once one of these is another, or was written to, or has moved."""
 
     def __init__(self) -> None:
         self._found: dict[Hashable, tuple[tuple[object, ...], tuple[Tensor | None, ...], Any]] = {}

@@ -51,7 +51,7 @@ class Sampling(FusedCSC):
         node_time: str | None = None,
         edge_time: str | None = None,
     ) -> Topology:
-        """The graph as the engine's samplers take it; kept until a tensor that it is made of changes.
+        """Return the graph for the engine's samplers. It is cached until one of its tensors changes.
 
         Args:
             fused: one table for all edge types, for fanouts that count for all of them together.
@@ -74,7 +74,7 @@ class Sampling(FusedCSC):
         return topology
 
     def topology_for(self, fanouts: Sequence[Fanout], probs_name: str | None = None, **times: str | None) -> Topology:
-        """The topology that fanouts ask for: a fused one where a fanout counts for all edge types together.
+        """Return the topology for fanouts: a fused one if a fanout counts for all edge types together.
 
         Args:
             fanouts: per layer an integer, or ``[1]`` or ``[num_edge_types]`` integers.
@@ -116,10 +116,10 @@ class Sampling(FusedCSC):
 
         Args:
             nodes: ``[n]`` nodes; node type -> those of that type. Nodes that occur twice are sampled for twice.
-            fanouts: ``[1]``: so many edges per node, of all types together; ``[num_edge_types]``: so many per node and
+            fanouts: ``[1]``: edges per node, of all types together; ``[num_edge_types]``: edges per node and
                 edge type, by type id. -1 is all.
             replace: sample with replacement.
-            probs_name: edge attribute: edges are drawn in proportion to it, or, where it is a mask, among those that it
+            probs_name: edge attribute: edges are drawn in proportion to it, or, if it is a mask, among those that it
                 lets through.
 
         Returns:
@@ -225,7 +225,7 @@ class Sampling(FusedCSC):
         return _sampled(self, topology, topology.spec([-1], temporal=True), seeds, window, labor)
 
     def sample_negative_edges_uniform(self, edge_type: str | None, node_pairs: Tensor, negative_ratio: int) -> Tensor:
-        """For each edge, draw destinations uniformly among all nodes of their type. They may be true edges by chance.
+        """Draw destinations for each edge, uniformly among all nodes of their type. Some pairs may be true edges.
 
         Args:
             edge_type: ``"source:relation:destination"``; ``None`` for a homogeneous graph.
@@ -266,9 +266,9 @@ def _sampled(
     *,
     with_ids: bool = False,
 ) -> SampledSubgraphImpl:
-    """One hop around seeds, on the GPU that they lie on or on the CPU, with nodes of the graph in it.
+    """Sample one hop around seeds, on their device; rows are nodes of the graph.
 
-    With ``labor``, ``spec`` asks for all edges, of which those are kept that layer-neighbour sampling picks.
+    With ``labor``, ``spec`` requests all edges, of which those are kept that layer-neighbour sampling picks.
     ``with_ids``: edges have ids even if the graph does not keep their original ones.
     """
     gpu = next((ids.device for ids in seeds.values() if ids.is_cuda), None)
@@ -300,7 +300,7 @@ def _sampled(
 
 
 def _window(topology: Topology, nodes: Nodes, times: Any) -> _Window:
-    """The earliest and the latest time key that edges may have, by seed: from the beginning of the seed's window
+    """Return the earliest and the latest time key that edges may have, by seed: from the beginning of the seed's window
     (``None``: there is none) to the last one before its time."""
     if isinstance(nodes, Mapping) != isinstance(times, Mapping):
         raise InputError("Expected nodes and times both by type, or both as one tensor, got one of each.")
@@ -326,7 +326,7 @@ def _window(topology: Topology, nodes: Nodes, times: Any) -> _Window:
 
 
 def _by_table(topology: Topology, nodes: Nodes, keys: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Keys by the node types of the tables."""
+    """Split keys by the node types of the tables."""
     if not isinstance(nodes, Mapping):
         if len(topology.graph.num_nodes) > 1:
             raise InputError("Expected nodes and times by type in a heterogeneous graph, got tensors.")
@@ -346,7 +346,7 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
     Nodes of one type have consecutive ids.
 
     Made by :func:`fused_csc_sampling_graph` and :func:`from_dglgraph`. The tensors can be replaced and written to at
-    any time; the tables that samplers use follow when they are next asked for.
+    any time; the tables that samplers use follow when they are next requested.
 
     Attributes:
         csc_indptr: ``[num_nodes + 1]`` integer: where the edges of each node begin.

@@ -45,14 +45,14 @@ def fused_csc_sampling_graph(
         edge_type_to_id: edge type ``"source:relation:destination"`` -> its number, from 0.
         node_attributes: name -> ``[num_nodes, ...]``.
         edge_attributes: name -> ``[num_edges, ...]``, in the order of ``indices``.
-        placement: ``"process"``: the tensors stay where they are. Other places have them once per node, in memory that
+        placement: ``"process"``: the tensors remain where they are. Other places have one copy per node, in memory that
             its ranks share; all ranks make the graph then, of the same tensors. ``"pinned"``, ``"device"`` and
             ``"sharded"`` (over the GPUs of each node) are where all loaders of a GPU read the topology, ``"auto"``
             where the first of them decides.
 
     Raises:
         GraphError: tensors or names that contradict each other.
-        InputError: an unknown placement; a place of GPUs, where there are none.
+        InputError: an unknown placement; a place of GPUs, if there are none.
     """
     indices, type_per_edge = _integers_if_empty(indices), _integers_if_empty(type_per_edge)
     tensors = {"csc_indptr": csc_indptr, "indices": indices}
@@ -92,7 +92,7 @@ def in_place(load: Callable[[], FusedCSCSamplingGraph], placement: Place) -> Fus
         placement: see :func:`fused_csc_sampling_graph`.
 
     Raises:
-        InputError: an unknown placement; a place of GPUs, where there are none.
+        InputError: an unknown placement; a place of GPUs, if there are none.
         RankError: ``load`` failed on another rank.
     """
     check_graph_place(placement)
@@ -215,7 +215,7 @@ def sort_by_destination(src: Tensor, dst: Tensor, num_nodes: int) -> SortedEdges
 
 
 def _joined(by_type: Mapping[object, Mapping[str, Tensor]], domain: str) -> dict[str, Tensor]:
-    """Data of all types in a row. What only some types have is refused: there would be no rows for the others."""
+    """Concatenate data of all types. Raise GraphError for data that only some types have."""
     joined = {}
     for name in dict.fromkeys(name for data in by_type.values() for name in data):
         missing = [t for t, data in by_type.items() if name not in data]

@@ -42,7 +42,7 @@ class Splitter:
         self._empty = BufferPool().empty
 
     def split(self, sample: SampledSubgraph) -> SampledSubgraph:
-        """A sample, whose edge ids are positions, by type; on the device of the sample."""
+        """Split a sample, whose edge ids are positions, by type; on the device of the sample."""
         assert sample.num_sampled_nodes is not None
         assert sample.num_sampled_edges is not None
         on_cpu = sample.node[HOMOGENEOUS_NODE].device.type == "cpu"
@@ -98,7 +98,7 @@ class Splitter:
         )
 
     def _cpu_tables(self) -> tuple[Tensor, Tensor | None]:
-        """Types in 2 bytes, and ids in 4 or 8; made when first asked for."""
+        """Return types in 2 bytes, and ids in 4 or 8; built on first use."""
         if self._tables is None:
             ids = None if self._ids is None else self._ids.cpu().contiguous()
             if ids is not None and ids.dtype not in (torch.int32, torch.int64):
@@ -108,7 +108,7 @@ class Splitter:
         return self._tables
 
     def _on_gpu(self, sample: SampledSubgraph) -> SampledSubgraph:
-        """By sorting, stably; the host waits once, for how many there are of each type."""
+        """Split by a stable sort. The host waits once, for the number of nodes and edges of each type."""
         node, row, col, edge, node_hops, edge_hops = _parts(sample)
         device, count = node.device, self._kinds.numel()
         sources = [self._kinds] if self._ids is None else [self._kinds, self._ids]
@@ -172,12 +172,12 @@ def _parts(sample: SampledSubgraph) -> tuple[Tensor, Tensor, Tensor, Tensor, lis
 
 
 def _ends(counts: Sequence[int]) -> Tensor:
-    """Where runs of so many end: ``[len(counts)] int64``."""
+    """Return the ends of runs of these lengths: ``[len(counts)] int64``."""
     return torch.tensor(list(accumulate(counts)), dtype=torch.int64)
 
 
 class _Kinds:
-    """Nodes or edges of several types, on a GPU.
+    """Nodes or edges of multiple types, on a GPU.
 
     Args:
         kind: ``[n] int64`` types.
@@ -197,12 +197,12 @@ class _Kinds:
         self.sizes = self.counts.view(-1, num_kinds).sum(0)
 
     def set_counts(self, counts: list[int]) -> None:
-        """What ``counts`` holds, now on the host."""
+        """Set the numbers in ``counts``, now on the host."""
         self.by_hop = [counts[k :: self._num_kinds] for k in range(self._num_kinds)]
         self._sizes = [sum(hops) for hops in self.by_hop]
 
     def split(self, values: Tensor) -> list[Tensor]:
-        """Values in the order of types, by type."""
+        """Split values in the order of types by type."""
         return list(torch.split(values, self._sizes))
 
 
@@ -210,7 +210,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def thinned(graph: Graph, spec: LaborSpec, key: BatchKey, sample: SampledSubgraph) -> SampledSubgraph:
-    """Return a sample of one hop with only the edges that layer-neighbour sampling picks; nodes stay.
+    """Return a sample of one hop with only the edges that layer-neighbour sampling picks; nodes remain.
 
     What is picked of a column's edges, and in which order, is what :class:`LaborSpec` of method ``exact`` without
     weights picks where these are all edges that lead to its node.
@@ -242,7 +242,7 @@ def _picked(numbers: npt.NDArray[np.uint64], columns: Ints, fanout: int, with_re
     """Return the positions of picked edges, ascending: in each column those of the ``fanout`` smallest numbers.
 
     Args:
-        numbers: ``[num_edges]``, one for each neighbor, whoever asks for it.
+        numbers: ``[num_edges]``, one for each neighbor, whoever requests it.
         columns: ``[num_edges]``, ascending.
         fanout: edges per column; -1 is all.
         with_replacement: each neighbor has ``fanout`` numbers.

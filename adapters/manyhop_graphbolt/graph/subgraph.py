@@ -28,7 +28,7 @@ def split_pairs(pairs: object) -> tuple[Tensor, Tensor]:
 
 
 def edges_to_drop(csc: Any, rows: Tensor | None, columns: Tensor | None, pairs: Tensor) -> Tensor:
-    """Positions of the edges that connect one of the pairs, ascending.
+    """Return positions of the edges that connect one of the pairs, ascending.
 
     Args:
         csc: the edges.
@@ -67,12 +67,12 @@ def without(csc: Any, edge_ids: Tensor | None, drop: Tensor) -> tuple[Any, Tenso
 
 
 def _place(values: Tensor, wanted: Tensor) -> Tensor:
-    """Where each wanted value, all of which are there, is in the sorted ``values``."""
+    """Return the place of each wanted value in the sorted ``values``, which contain all of them."""
     return torch.searchsorted(values, wanted.contiguous())
 
 
 def _find(values: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Where each wanted value is in the sorted ``values`` (at least one), and whether it is there at all."""
+    """Return the place of each wanted value in the sorted ``values`` (at least one), and whether it is found."""
     place = torch.searchsorted(values, wanted.contiguous()).clamp_(max=values.numel() - 1)
     return place, values[place] == wanted
 
@@ -210,7 +210,7 @@ class SampledSubgraph(Movable):
         The target nodes of each type are the first of its source nodes, as in subgraphs that samplers make.
 
         Args:
-            x: features of the rows ``[num_rows, ...]``; by node type where the subgraph is heterogeneous.
+            x: features of the rows ``[num_rows, ...]``; by node type if the subgraph is heterogeneous.
 
         Raises:
             InputError: features by type for a homogeneous subgraph, or the other way round; of too few types or nodes.
@@ -274,7 +274,7 @@ class SampledSubgraphImpl(SampledSubgraph):
 
 
 def _of(values: Nodes | None, name: str) -> Tensor | None:
-    """The value of a type, where there are any."""
+    """Return the value of a type; ``None`` without values."""
     if values is None:
         return None
     assert isinstance(values, dict)
@@ -282,7 +282,7 @@ def _of(values: Nodes | None, name: str) -> Tensor | None:
 
 
 def _pyg_layer(csc: CSCFormatBase, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
-    """Features of the columns, edges ``[2, num_edges]``, and the number of rows and columns."""
+    """Return features of the columns, edges ``[2, num_edges]``, and the number of rows and columns."""
     num_columns = csc.indptr.numel() - 1
     if target.size(0) < num_columns:
         raise InputError(f"Expected features of at least {num_columns} nodes, got {target.size(0)}. Pass all rows.")
@@ -291,6 +291,6 @@ def _pyg_layer(csc: CSCFormatBase, source: Tensor, target: Tensor) -> tuple[Tens
 
 
 def columns_of_edges(csc: CSCFormatBase) -> Tensor:
-    """``[num_edges]``: the column of each edge, of the dtype of ``indices``."""
+    """Return ``[num_edges]``: the column of each edge, of the dtype of ``indices``."""
     columns = torch.arange(csc.indptr.numel() - 1, dtype=csc.indices.dtype, device=csc.indices.device)
     return columns.repeat_interleave(csc.indptr.diff(), output_size=csc.indices.numel())

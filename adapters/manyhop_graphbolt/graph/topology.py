@@ -47,7 +47,7 @@ class Topology:
     """By node and edge type; of a homogeneous graph, and if ``fused``, with the one node type ``"_N"``."""
 
     fused: bool
-    """Whether node types are mixed though the graph has several: ids are those of the fused CSC."""
+    """Whether node types are mixed though the graph has multiple: ids are those of the fused CSC."""
 
     weighted: bool
     """Whether the edges have probabilities."""
@@ -75,7 +75,7 @@ class Topology:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def spec(self, fanouts: Sequence[Fanout], *, replace: bool = False, temporal: bool = False) -> NeighborSpec:
-        """How to sample neighbours; each layer samples for all nodes so far (of trees: for those that came last).
+        """Return the spec of neighbour sampling; each layer samples for all nodes so far (trees: for the latest).
 
         Args:
             fanouts: as GraphBolt's samplers take them: per layer an integer, or ``[1]`` or ``[num_edge_types]``
@@ -97,7 +97,7 @@ class Topology:
         )
 
     def layer_spec(self, fanouts: Sequence[Fanout], *, replace: bool = False, **options: Any) -> LaborSpec:
-        """How to sample so that nodes of a layer share their neighbours, as GraphBolt does it.
+        """Return the spec of layer-neighbour sampling, where nodes of a layer share their neighbours as in GraphBolt.
 
         Args:
             fanouts: see :meth:`spec`.
@@ -111,7 +111,7 @@ class Topology:
         return LaborSpec(fanouts=fans, method="exact", replace=replace, weighted=self.weighted, **options)
 
     def _fanouts(self, fanouts: Sequence[Fanout]) -> dict[EdgeType, tuple[int, ...]]:
-        """By edge type, hop by hop."""
+        """Return the fanouts by edge type, hop by hop."""
         types, count = self.graph.edge_types, len(self.edge_types)
         by_type: dict[EdgeType, list[int]] = {t: [] for t in types}
         for hop in [fanout_list(fanout) for fanout in reversed(fanouts)]:
@@ -192,7 +192,7 @@ class Topology:
         return {HOMOGENEOUS_NODE: torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)}
 
     def by_type(self, sample: SampledSubgraph) -> SampledSubgraph:
-        """A sample by node and edge type, with the nodes and edges of each type in the order that they had.
+        """Split a sample by node and edge type; nodes and edges of each type keep their order.
 
         Only a ``fused`` topology has samples that are not so already.
         """
@@ -211,7 +211,7 @@ def check_on_gpu(spec: NeighborSpec | LaborSpec, device: torch.device) -> None:
 
 
 def fanout_list(fanout: Any) -> list[int]:
-    """One layer's fanouts: of an integer, a sequence or a tensor.
+    """Return the fanouts of one layer, passed as an integer, a sequence or a tensor.
 
     Raises:
         InputError: something else.
@@ -248,7 +248,7 @@ class Tables:
 
 
 def make_tables(g: FusedCSC, fused: bool, node_time: str | None, edge_time: str | None) -> Tables:
-    """The tables of a sampling graph, without probabilities.
+    """Build the tables of a sampling graph, without probabilities.
 
     Args:
         g: the sampling graph.
@@ -313,7 +313,7 @@ def make_topology(g: FusedCSC, tables: Tables, probs_name: str | None) -> Topolo
 
 
 def edge_attribute(g: FusedCSC, name: str, what: str) -> Tensor:
-    """An edge attribute ``[num_edges]``."""
+    """Return an edge attribute ``[num_edges]``."""
     values = g.edge_attribute(name)
     assert values is not None
     if values.dim() != 1 or values.numel() != g.total_num_edges:
@@ -324,7 +324,7 @@ def edge_attribute(g: FusedCSC, name: str, what: str) -> Tensor:
 
 
 def _tables(g: FusedCSC, fused: bool, times: Tensor | None) -> tuple[Graph, dict[EdgeType, Tensor | None]]:
-    """A graph without weights, and per edge type the position of its edges in the fused CSC, ``None``: all in order."""
+    """Build a graph without weights; return also the positions of each type's edges in the fused CSC."""
     indptr, indices = g.csc_indptr.cpu(), g.indices.cpu()
     if fused or not g.is_heterogeneous:
         edges = EdgeInput(row=indices, colptr=indptr, time=times)
@@ -354,13 +354,13 @@ def _tables(g: FusedCSC, fused: bool, times: Tensor | None) -> tuple[Graph, dict
 
 
 def _with_ids(graph: Graph, positions: Mapping[EdgeType, Tensor | None], original: Tensor | None) -> Graph:
-    """The graph whose edge ids are the original ones, or positions in the fused CSC."""
+    """Let edge ids be the original ones, or positions in the fused CSC."""
     ids = {t: at if original is None else original if at is None else original[at] for t, at in positions.items()}
     return with_edge_ids(graph, {t: of_type for t, of_type in ids.items() if of_type is not None})
 
 
 def _times(g: FusedCSC, node_time: str | None, edge_time: str | None) -> tuple[Tensor | None, bool]:
-    """``[num_edges] int64`` time keys: the later of those of an edge and of its source; whether they are of floats."""
+    """Return time keys ``[num_edges] int64``, the later of edge and source, and whether the times are floats."""
     parts = []
     times = g.node_attribute(node_time)
     if times is not None:

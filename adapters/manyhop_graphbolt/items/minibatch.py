@@ -44,7 +44,7 @@ def make_blocks(subgraphs: Sequence[SampledSubgraph]) -> list[DGLBlock]:
 
 
 def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
-    """One layer; ``with_nodes``: with the ids of its source nodes."""
+    """Build the block of one layer; ``with_nodes``: with the ids of its source nodes."""
     import dgl
 
     from manyhop_dgl.samplers.blocks import (
@@ -102,12 +102,12 @@ def _block(subgraph: SampledSubgraph, *, with_nodes: bool) -> DGLBlock:
 
 
 def _by_type(value: object, only: str | EdgeType) -> Any:
-    """Values by type; a homogeneous layer has one type."""
+    """Return values by type; a homogeneous layer has one type."""
     return value if value is None or isinstance(value, dict) else {only: value}
 
 
 def _narrow(csc: CSCFormatBase) -> tuple[Tensor, Tensor]:
-    """Columns and rows, in int32 where that is enough."""
+    """Return columns and rows, as int32 if the numbers fit."""
     enough = max(csc.indptr.numel() - 2, csc.indices.numel()) <= _LARGEST
     dtype = torch.int32 if enough else torch.int64
     return csc.indptr.to(dtype), csc.indices.to(dtype)
@@ -199,7 +199,7 @@ class MiniBatch(Movable):
         return self.input_nodes
 
     def edge_ids(self, layer_id: int) -> Nodes | None:
-        """The edges of the graph that a layer's edges are; ``None`` where the graph does not keep their ids."""
+        """Return the ids of a layer's edges in the graph; ``None`` if the graph has no edge ids."""
         assert self.sampled_subgraphs is not None
         return self.sampled_subgraphs[layer_id].original_edge_ids
 
@@ -224,7 +224,7 @@ class MiniBatch(Movable):
     def node_pairs_with_labels(self) -> tuple[Any, Nodes] | None:
         """``((src, dst), labels)`` of pairs that have labels, as positions: to compute a loss with (DGL 2.1).
 
-        By edge type where the seeds are. ``None`` where there are no pairs, or no labels.
+        By edge type where the seeds are. ``None`` if there are no pairs, or no labels.
         """
         seeds, labels = self.compacted_seeds, self.labels
         parts = seeds.values() if isinstance(seeds, dict) else (seeds,)
@@ -246,7 +246,7 @@ class MiniBatch(Movable):
         ``batch_size``.
 
         Raises:
-            InputError: a heterogeneous minibatch, or one with several features.
+            InputError: a heterogeneous minibatch, or one with multiple features.
         """
         from torch_geometric.data import Data
 
@@ -280,7 +280,7 @@ class MiniBatch(Movable):
 
 
 def _are_nodes(seeds: object) -> bool:
-    """Whether seeds are nodes, not pairs of them."""
+    """Return whether seeds are nodes, not pairs of them."""
     if isinstance(seeds, dict):
         return all(_are_nodes(part) for part in seeds.values())
     return isinstance(seeds, Tensor) and seeds.dim() == 1
@@ -301,9 +301,9 @@ def minibatcher_default(batch: Any, names: tuple[str | None, ...] | None) -> Any
     """Make a :class:`MiniBatch` of the items of a batch, as attributes of their names.
 
     Args:
-        batch: what an item set gives for several indices: a tensor, a tuple, or a dictionary of those by type.
+        batch: what an item set gives for multiple indices: a tensor, a tuple, or a dictionary of those by type.
         names: one per element of an item, ``None`` for those to leave out; DGL 2.1's ``seed_nodes`` and ``node_pairs``
-            become ``seeds``. Instead of a tuple, ``None``: the batch is returned as it is, with a warning.
+            become ``seeds``. Instead of a tuple, ``None``: the batch is returned unchanged, with a warning.
 
     Raises:
         InputError: negatives under a name of DGL 2.1.

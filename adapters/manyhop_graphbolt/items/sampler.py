@@ -32,7 +32,7 @@ def nodes_of(items: ItemSet | HeteroItemSet, num_nodes: int | Mapping[str, int])
 
     Args:
         items: the items; indexable.
-        num_nodes: number of nodes; by node type where items have types.
+        num_nodes: number of nodes; by node type if items have types.
 
     Raises:
         InputError: items that are no nodes or edges, or numbers that do not fit them.
@@ -75,8 +75,8 @@ class ItemSampler(DataPipe):
         drop_last: leave out a last batch that is not full.
         shuffle: permute the items in each epoch.
         use_indexing: ``False``: items are iterated, not indexed, even if they could be.
-        buffer_size: shuffle inside of pieces of so many items, rounded up to whole batches, which reads files more in
-            order; -1: of all items (of ten batches, where items can only be iterated).
+        buffer_size: shuffle inside of pieces of this many items, rounded up to whole batches, which reads files more in
+            order; -1: of all items (of ten batches, if items can only be iterated).
         seed: any integer; ``None``: each epoch draws its own, as :func:`seed` has it, else from torch's generator.
 
     Raises:
@@ -190,7 +190,7 @@ class ItemSampler(DataPipe):
         return self._drawn[epoch], 0
 
     def make_batch(self, epoch: int, batch: int) -> Any:
-        """Make one batch. May be called from several threads at once.
+        """Make one batch. May be called from multiple threads at once.
 
         Args:
             epoch: from 0.
@@ -241,11 +241,11 @@ class ItemSampler(DataPipe):
         return self.item_set[positions]
 
     def items_of_several(self, positions: Sequence[Tensor], device: torch.device) -> list[object]:
-        """Return the items of several batches: by one lookup, where they are tensors of one type.
+        """Return the items of multiple batches: by one lookup, where they are tensors of one type.
 
         Args:
             positions: of each batch.
-            device: where the items are moved by one copy; a CPU: they stay where they are.
+            device: where the items are moved by one copy; a CPU: they remain where they are.
         """
         items = self.item_set[torch.cat(list(positions))] if isinstance(self.item_set, ItemSet) else None
         parts = items if isinstance(items, tuple) else (items,)
@@ -305,14 +305,14 @@ class DistributedItemSampler(ItemSampler):
     ranks have one batch more than the others; use ``drop_uneven_inputs``, or torch's ``Join``, so that none waits.
 
     Args:
-        item_set: as for :class:`ItemSampler`; it has to be indexable.
+        item_set: as for :class:`ItemSampler`; it must be indexable.
         batch_size: items per batch of a rank.
         minibatcher: see :class:`ItemSampler`.
         drop_last: see :class:`ItemSampler`; the one batch of the epoch that is not full is left out.
         shuffle: see :class:`ItemSampler`; among all items, whoever gets them.
         drop_uneven_inputs: leave out the last batches, so that all ranks have the same number.
         buffer_size: see :class:`ItemSampler`.
-        seed: the same on all ranks; ``None``: one that rank 0 draws, for which all ranks have to make their sampler.
+        seed: the same on all ranks; ``None``: one that rank 0 draws, for which all ranks must make their sampler.
         seed_parts: number of equal slices of the nodes. Each batch has seeds of one slice (edges: by their sources),
             and goes to a rank that holds this slice of the features, as far as possible; ``None``: seeds of all slices.
         num_nodes: only with ``seed_parts``, which needs it: the graph's ``num_nodes``, a number or one per node type.
@@ -403,7 +403,7 @@ def _piece_key(plan: BatchPlan, epoch: int, piece: int) -> np.uint64:
 
 
 def _pieces(items: Iterator[object], size: int) -> Iterator[list[object]]:
-    """Items in lists of ``size``; the last may be shorter."""
+    """Yield items in lists of ``size``; the last may be shorter."""
     piece: list[object] = []
     for item in items:
         piece.append(item)

@@ -1,4 +1,4 @@
-"""What batches are made of: seed nodes, seed edges, labels, ..., of one type or of several."""
+"""What batches are made of: seed nodes, seed edges, labels, ..., of one type or of multiple."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class ItemSet:
-    """Items of one type: the rows of one or several tensors, arrays, lists or iterables that run in parallel.
+    """Items of one type: the rows of one or multiple tensors, arrays, lists or iterables that run in parallel.
 
-    ``items[i]`` is the item ``i`` of each of them (not in a tuple where there is but one), ``items[a:b]`` and
-    ``items[ids]`` those of several.
+    ``items[i]`` is the item ``i`` of each of them (not in a tuple if there is but one), ``items[a:b]`` and
+    ``items[ids]`` those of multiple.
 
     Args:
         items: an integer ``n`` or a scalar tensor (the items ``0 .. n - 1``, of its dtype); a tensor, an array, a
@@ -56,7 +56,7 @@ class ItemSet:
         self._begun = False
 
     def _find_length(self) -> int | None:
-        """How many items; ``None`` where that cannot be known."""
+        """Return the number of items; ``None`` if it is unknown."""
         if _is_scalar(self._items):
             return int(self._items)
         try:
@@ -134,7 +134,7 @@ class ItemSet:
 
 
 class HeteroItemSet:
-    """Items of several types, one type after another: a dictionary of :class:`ItemSet`.
+    """Items of multiple types, one type after another: a dictionary of :class:`ItemSet`.
 
     ``items[i]`` is ``{type: item}``, ``items[a:b]`` and ``items[ids]`` have an entry for each type that occurs.
 
@@ -227,7 +227,7 @@ ItemSetDict = HeteroItemSet
 
 
 def own_item_set(items: Any) -> ItemSet | HeteroItemSet:
-    """An item set of ours: itself, or that of another library, with ``names`` and ``[...]``, read wholly by ``[:]``.
+    """Return an item set of this package; convert others, which have ``names`` and ``[...]``, by reading ``[:]``.
 
     Raises:
         InputError: no item set.
@@ -266,7 +266,7 @@ class _Endless:
 
 
 def collate(items: Sequence[object]) -> Any:
-    """Single items, which can be DGL graphs, to a batch."""
+    """Collate single items, which can be DGL graphs, to a batch."""
     if type(items[0]).__name__ == "DGLGraph":
         import dgl
 
@@ -279,7 +279,7 @@ def _as_tuple(items: object) -> tuple[object, ...]:
 
 
 def _is_scalar(x: object) -> bool:
-    """Whether this is a number of items.
+    """Return whether ``x`` is a number of items.
 
     Raises:
         InputError: a number of another kind.
@@ -292,7 +292,7 @@ def _is_scalar(x: object) -> bool:
 
 
 def _readable(item: Any) -> object:
-    """One of the parallel sources, as torch can index it: arrays and views are copied where it cannot.
+    """Return a source of items that torch can index: the source itself, or a copy.
 
     Raises:
         InputError: no numbers in memory, or no rows.
@@ -310,7 +310,7 @@ def _readable(item: Any) -> object:
 
 
 def _checked(index: object, length: int, name: str) -> Any:
-    """An integer in ``[0, length)``, a slice without ``None``, or ``[count] int64``."""
+    """Return an integer in ``[0, length)``, a slice without ``None``, or ``[count] int64``."""
     if isinstance(index, int | np.integer) and not isinstance(index, bool):
         at = int(index) + length if index < 0 else int(index)
         if not 0 <= at < length:
@@ -336,7 +336,7 @@ def _checked(index: object, length: int, name: str) -> Any:
 
 
 def _numbers(index: Any, total: int | Tensor) -> Any:
-    """Some of the numbers ``0 .. total - 1``, of the dtype of ``total``."""
+    """Return some of the numbers ``0 .. total - 1``, of the dtype of ``total``."""
     dtype = total.dtype if isinstance(total, Tensor) else torch.int64
     if isinstance(index, slice):
         return torch.arange(index.start, index.stop, index.step, dtype=dtype)
@@ -346,7 +346,7 @@ def _numbers(index: Any, total: int | Tensor) -> Any:
 
 
 def _take(item: Any, index: Any) -> object:
-    """Rows of one of the parallel sources."""
+    """Return rows of one of the parallel sources."""
     if isinstance(item, np.ndarray):
         found = item[index.numpy() if isinstance(index, Tensor) else index]
         return found if isinstance(index, int) else from_array(found)
@@ -358,7 +358,7 @@ def _take(item: Any, index: Any) -> object:
 
 
 def batched(items: object) -> object:
-    """What a slice of an item set gives, with lists made batches, as if the items had been picked one by one."""
+    """Collate the lists in a slice of an item set, as if the items had been picked one by one."""
     if isinstance(items, Mapping):
         return {key: batched(value) for key, value in items.items()}
     if isinstance(items, tuple):
@@ -367,7 +367,7 @@ def batched(items: object) -> object:
 
 
 def collated(items: list[Any]) -> Any:
-    """Single items -> a batch; those of several types by type."""
+    """Collate single items to a batch; items of multiple types by type."""
     if not isinstance(items[0], Mapping):
         batch = collate(items)
         return tuple(batch) if isinstance(items[0], tuple) else batch

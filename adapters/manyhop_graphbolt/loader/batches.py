@@ -226,7 +226,7 @@ class Batches:
 
     @property
     def gathers_groups(self) -> bool:
-        """Whether no function of the user runs before the rest, so that rows of several are gathered at once."""
+        """Whether no function of the user runs before the rest, so that rows of multiple are gathered at once."""
         return self._in_groups and self._chain.grouped is not None and self._chain.grouped.joins
 
     @property
@@ -297,7 +297,7 @@ class Batches:
     def assemble_group(
         self, samples: Sequence[Sampled], rank_batches: Sequence[RankBatch] | None
     ) -> tuple[list[object], int]:
-        """Make minibatches of several samples, by one gather."""
+        """Make minibatches of multiple samples, by one gather."""
         gpu, grouped = self._gpu, self._chain.grouped
         assert gpu is not None
         assert grouped is not None
@@ -320,7 +320,7 @@ class Batches:
         return [Keyed(sample.key, item) for sample, item in zip(samples, items, strict=True)], nbytes
 
     def _answered(self, samples: Sequence[Sampled], rank_batches: Sequence[RankBatch | None] | None) -> list[MiniBatch]:
-        """Return minibatches with their layers. The samples stay as they are: they may be needed once more."""
+        """Return minibatches with their layers. The samples are unchanged: they may be needed once more."""
         assert self._chain.grouped is not None
         items = [copy.copy(sample.item) for sample in samples]
         topology = samples[0].topology  # a launch is of one

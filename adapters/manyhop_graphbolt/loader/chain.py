@@ -44,7 +44,7 @@ class Sampling:
 
     @property
     def graph(self) -> object:
-        """What is sampled; ``None``: unknown, for a sampler of the user's."""
+        """What is sampled; ``None``: unknown, for a sampler of the user."""
         begun = getattr(getattr(self.stage, "datapipe", None), "transformer", None)
         return begun.args[0] if isinstance(begun, partial) else getattr(self.stage, "graph", None)
 
@@ -67,7 +67,7 @@ class AllAtOnce(Sampling):
 
     @property
     def joins(self) -> bool:
-        """Whether what comes after sampling is done for several minibatches at once: it draws nothing."""
+        """Whether what comes after sampling is done for multiple minibatches at once: it draws nothing."""
         return all(isinstance(stage, _WITHOUT_DRAWS) and is_of_this_package(stage) for stage in self.after)
 
     @property
@@ -154,5 +154,5 @@ def gpu_of(chain: Chain) -> torch.device | None:
 
 
 def to_gpu(stage: Pipe) -> bool:
-    """Whether a stage moves items to a GPU."""
+    """Return whether a stage moves items to a GPU."""
     return isinstance(stage, CopyTo) and stage.device.type == "cuda"

@@ -41,7 +41,7 @@ class PlacedFeatures:
         self.sources: list[object] = [placed.get(title, tensor) for title, tensor in given.items()]
 
     def request(self, request: RowRequest) -> RowRequest:
-        """Return the request to where the GPU reads the rows; as it is for features that came later."""
+        """Return the request to where the GPU reads the rows; unchanged for features that came later."""
         if self.given.get(request.name) is not request.source or request.name not in self._placed:
             return request
         return RowRequest(self._placed[request.name], request.index, request.dim, request.name, request.bound)
@@ -65,7 +65,7 @@ class FeatureColumns:
 
     @property
     def complete(self) -> bool:
-        """Whether a GPU can read all of them: none has a ``read`` of the user's own."""
+        """Whether a GPU can read all of them: none has a ``read`` of the user."""
         return all(feature is not None and feature.table() is not None for _, feature in self._features())
 
     def named(self) -> list[tuple[str, object]]:
@@ -78,7 +78,7 @@ class FeatureColumns:
         return PlacedFeatures(self._current(), placed)
 
     def fits(self, placed: PlacedFeatures) -> bool:
-        """Whether no feature was replaced, added or removed since. Asked for each batch."""
+        """Return whether no feature was replaced, added or removed since. Called for each batch."""
         for store, key, title in self._wanted:
             feature = own_feature(store, key)
             if (None if feature is None else feature.table()) is not placed.given.get(title):
@@ -105,7 +105,7 @@ class FeatureColumns:
             yield title, own_feature(store, key)
 
     def _current(self, *, placed: bool = False) -> dict[str, Any]:
-        """Title -> what rows are read from; ``placed``: without those that a cache of the user's is before."""
+        """Return title -> source of rows; ``placed``: without features behind a cache of the user."""
         found: dict[str, Any] = {}
         for title, feature in self._features():
             table = None if feature is None else feature.table()
@@ -120,7 +120,7 @@ def exchanged(chain: Chain) -> dict[str, ShardedRows | DistributedRows]:
 
 
 def check_exchanged(chain: Chain, *, distributed: bool, runs_ahead: bool) -> None:
-    """Raise InputError where ranks would have to exchange rows, but go their own ways, or cannot.
+    """Raise InputError where ranks would must exchange rows, but go their own ways, or cannot.
 
     Args:
         chain: of the loader.
@@ -236,7 +236,7 @@ def cannot_resume(source: object) -> InputError:
 
 
 def _arguments(stage: MiniBatchTransformer, graphs: list[object]) -> dict[str, object]:
-    """What a stage draws by; graphs are added to a list, and stand there by their numbers."""
+    """Return the arguments that a stage draws by; graphs are replaced by their numbers in a list."""
     found = {
         name: value
         for name, value in vars(stage).items()
@@ -251,7 +251,7 @@ def _arguments(stage: MiniBatchTransformer, graphs: list[object]) -> dict[str, o
 
 
 def _described(value: object, graphs: list[object] | None = None) -> object:
-    """A value without graphs and functions, which have names instead."""
+    """Describe a value: graphs and functions by their names."""
     if isinstance(value, FusedCSCSamplingGraph) and graphs is not None:
         if not any(graph is value for graph in graphs):
             graphs.append(value)
@@ -264,7 +264,7 @@ def _described(value: object, graphs: list[object] | None = None) -> object:
 
 
 def _items(item_set: object) -> object:
-    """The items of a set: tensors, and plain values."""
+    """Return the items of a set: tensors, and plain values."""
     if isinstance(item_set, HeteroItemSet):
         return {name: _items(one) for name, one in item_set.by_type.items()}
     if isinstance(item_set, ItemSet):

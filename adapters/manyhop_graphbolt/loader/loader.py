@@ -51,7 +51,7 @@ _finding_gpu = threading.Lock()
 class DataLoader(EpochLoader, TorchDataLoader[object]):
     """Iterates over a chain of pipes, whose stages are run ahead of the caller, in threads of this process.
 
-    ``num_workers=N`` is N threads that work on several minibatches at once; 0 is one thread, which runs the stages up
+    ``num_workers=N`` is N threads that work on multiple minibatches at once; 0 is one thread, which runs the stages up
     to the last one of this package (sampling, fetching, copying): functions of the user that come after it run in the
     caller, as in GraphBolt. Order and content of the minibatches do not depend on ``num_workers``. On a GPU each thread
     has a stream, so that sampling, fetching and copying of different minibatches overlap, and all that with the
@@ -60,7 +60,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
     With a :class:`DistributedItemSampler` all ranks make the loader together, of the same graph, items and stages; if
     one of them fails or stops in an epoch, the others raise an error that names it.
 
-    Each iteration is the next epoch. An exception in a stage is raised as it is, with a note that names the batch.
+    Each iteration is the next epoch. An exception in a stage is raised unchanged, with a note that names the batch.
 
     Args:
         datapipe: the last pipe of the chain.
@@ -276,12 +276,12 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         if chain.sampler is None or chain.grouped is None or self._gpu.sampling is None:
             return
         plain = chain.sampler.minibatcher is minibatcher_default and chain.grouped.is_of_this_package
-        if plain and self._columns.complete:  # else code of the user would run for minibatches that nobody asked for
+        if plain and self._columns.complete:  # else code of the user would run for minibatches that nobody requested
             with suppress(InputError):  # which is raised again for the minibatch at fault
                 self._warm_up_gpu()
 
     def _find_padding(self) -> None:
-        """Get ready to pad minibatches, if that is asked for."""
+        """Get ready to pad minibatches, if that is requested."""
         chain, gpu = self._chain, self._gpu
         if self.pad is None or self._num_items == 0:
             return
@@ -305,7 +305,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
     def batch(self, seeds: Nodes | MiniBatch, *, key: tuple[int, int, int] | None = None) -> Any:
         """Return what the chain makes of these seeds now: for serving and debugging.
 
-        It is no part of an epoch, and may be called from several threads at once, if functions of yours may be.
+        It is no part of an epoch, and may be called from multiple threads at once, if functions of yours may be.
 
         Args:
             seeds: nodes or pairs of nodes, as the item set has them, in a tensor or in tensors by type; any, not only
@@ -328,9 +328,9 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
     # Restart
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the latest iteration stands, counted in minibatches received: those made ahead do not count.
+        """Return the position of the latest iteration, counted in received minibatches, not in prefetched ones.
 
-        With a :class:`DistributedItemSampler`, those of all ranks: all of them have to have received the same number.
+        With a :class:`DistributedItemSampler`, those of all ranks: all of them must have received the same number.
 
         Raises:
             InputError: the chain cannot be resumed.
@@ -340,12 +340,12 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         return super().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where ``state_dict()`` was called: the next ``iter(loader)`` hands out the rest of that epoch.
+        """Go on where ``state_dict()`` was called: the next ``iter(loader)`` returns the rest of that epoch.
 
         Raises:
             StateError: the state is damaged, or of a chain with another graph, other stages, items, batches or order.
             InputError: the chain cannot be resumed.
-            RankError: other ranks, which have to load the state as well, load another one, or not in time.
+            RankError: other ranks, which must load the state as well, load another one, or not in time.
         """
         sampler = self._sampler
         super().load_state_dict(state)

@@ -57,7 +57,7 @@ def excluder_of(sampling: Sampling) -> SeedEdgesExcluder | None:
 
 
 class Padding:
-    """How the minibatches of one loader are padded. Safe to call from several threads.
+    """How the minibatches of one loader are padded. Safe to call from multiple threads.
 
     Args:
         sampling: the stage that samples, and those around it.
@@ -160,7 +160,7 @@ class _Seeds(NamedTuple):
 
 
 def _seeds(minibatch: MiniBatch) -> dict[str | None, _Seeds]:
-    """The seeds of a minibatch by type; untyped ones have the type ``None``."""
+    """Return the seeds of a minibatch by type; untyped ones have the type ``None``."""
     given: Any = minibatch.seeds
     return {
         t: _Seeds(len(part), part.size(1) if part.dim() > 1 else 1, part.dim() == 1)
@@ -169,21 +169,21 @@ def _seeds(minibatch: MiniBatch) -> dict[str | None, _Seeds]:
 
 
 def _ends(kind: str | None, width: int) -> list[NodeType]:
-    """The types of the nodes that seeds of a type consist of."""
+    """Return the types of the nodes that seeds of a type consist of."""
     if kind is None:
         return [HOMOGENEOUS_NODE] * width
     return [kind] if width == 1 else [*etype_str_to_tuple(kind)[::2]]
 
 
 def _grown(size: int, number: int) -> int:
-    """A size that holds a number: one of few."""
+    """Return the smallest of a few sizes that holds a number."""
     while size < number:
         size = size * 5 // 4 + 1
     return size
 
 
 def _filled(values: Tensor, size: int, fills: Sequence[int]) -> Tensor:
-    """``[size, ...]``: values, followed by a fill for each column; one for all, where they are the same."""
+    """Return ``[size, ...]``: values, followed by a fill for each column; one for all, where they are the same."""
     if len(set(fills)) == 1:
         return lengthened(values, size, fills[0])
     columns = [lengthened(one, size, fill) for one, fill in zip(values.unbind(dim=1), fills, strict=True)]
@@ -191,7 +191,7 @@ def _filled(values: Tensor, size: int, fills: Sequence[int]) -> Tensor:
 
 
 def _empty_types(graph: object) -> list[NodeType | EdgeType]:
-    """Return the types that a graph has no nodes, or edges, of; of a graph of the user's, as far as it has counts."""
+    """Return the types that a graph has no nodes, or edges, of; of a graph of the user, as far as it has counts."""
     nodes, edges = getattr(graph, "num_nodes", None), getattr(graph, "num_edges", None)
     found: list[NodeType | EdgeType] = [t for t, n in nodes.items() if n == 0] if isinstance(nodes, dict) else []
     return found + ([etype_str_to_tuple(t) for t, n in edges.items() if n == 0] if isinstance(edges, dict) else [])

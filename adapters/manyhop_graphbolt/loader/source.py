@@ -25,7 +25,7 @@ from manyhop_graphbolt.stages.stage import step
 
 
 class Keyed(NamedTuple):
-    """An item that was made elsewhere; where the loader has a GPU, ``OnStream``."""
+    """An item that was made elsewhere; if the loader has a GPU, ``OnStream``."""
 
     key: BatchKey
     item: object
@@ -81,7 +81,7 @@ class GPUSampling:
         """Return the topology of the graph as it is now, and what samples it.
 
         Raises:
-            GraphError: the graph has changed, but is spread over several GPUs.
+            GraphError: the graph has changed, but is spread over multiple GPUs.
         """
         placed = self._placed
         if self._layers.current()[0] is not placed[0]:
@@ -128,7 +128,7 @@ class Source:
         return Keyed(key, sampler.dressed(sampler.items_of_several([positions], _CPU)[0], key))
 
     def inputs(self, positions: Sequence[Any]) -> Sequence[object]:
-        """Return the items of several batches, before they are minibatches; moved, where that is done first."""
+        """Return the items of multiple batches, before they are minibatches; moved, where that is done first."""
         sampler, grouped, gpu = self._chain.sampler, self._chain.grouped, self._gpu
         if sampler is None:
             return positions
@@ -147,12 +147,12 @@ class Source:
         return sampling.current()[1]
 
     def lookup(self, device: torch.device) -> None:
-        """Items are looked up on the host: they may be of several types, or no tensors."""
+        """Do nothing: items are looked up on the host."""
 
     def begin(
         self, sampling: GPUSampling, inputs: Sequence[object], keys: Sequence[BatchKey]
     ) -> Callable[[], list[Any]]:
-        """Run the stages before sampling for several batches, and begin to sample around their seeds."""
+        """Run the stages before sampling for multiple batches, and begin to sample around their seeds."""
         topology, engine = sampling.current()
         asked = [self._ask(topology, *one) for one in zip(inputs, keys, strict=True)]
         pending = engine.begin([one.request for one in asked])
@@ -224,7 +224,7 @@ def given_minibatch(chain: Chain, seeds: object) -> MiniBatch:
 
     Raises:
         InputError: no seeds; a chain whose minibatches are not those of an item sampler, or are made by a minibatcher
-            of the user's own, which may need more of an item than its seeds.
+            of the user, which may need more of an item than its seeds.
     """
     sampler = chain.sampler
     if sampler is None:

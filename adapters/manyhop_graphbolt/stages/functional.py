@@ -48,7 +48,7 @@ def expand_indptr(
 
 
 def index_select(tensor: Tensor, index: Tensor) -> Tensor:
-    """Return ``tensor[index]``, along dimension 0. A pinned tensor is read by the GPU that ``index`` lies on."""
+    """Return ``tensor[index]``, along dimension 0. A pinned tensor is read by the GPU that ``index`` is on."""
     from manyhop.features import gather
 
     (rows,) = gather([(tensor, row_numbers(index))])
@@ -56,7 +56,7 @@ def index_select(tensor: Tensor, index: Tensor) -> Tensor:
 
 
 def unique(nodes: Tensor) -> tuple[Tensor, Tensor]:
-    """``nodes [n]`` without repetitions, in the order of first occurrence, and where each of them is in it."""
+    """Return ``nodes [n]`` without repetitions, in the order of first occurrence, and where each of them is in it."""
     values, place = torch.unique(nodes, return_inverse=True)
     position = torch.arange(nodes.numel(), device=nodes.device)
     first = position.new_full((values.numel(),), nodes.numel()).scatter_reduce(0, place, position, "amin")
@@ -67,10 +67,10 @@ def unique(nodes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def unique_and_compact(nodes: list[Tensor] | dict[str, list[Tensor]]) -> tuple[Any, Any]:
-    """Return the nodes of several tensors, each once, in the order of their first occurrence.
+    """Return the nodes of multiple tensors, each once, in the order of their first occurrence.
 
     Args:
-        nodes: ``[n]`` each; or several tensors per node type.
+        nodes: ``[n]`` each; or multiple tensors per node type.
 
     Returns:
         The nodes ``[num_nodes]``, and the tensors with the positions of the nodes among those; by type where the
@@ -249,7 +249,7 @@ def edges_to_exclude(
 
 
 def _check_mapping(mapping: dict[str, str] | None, edges: object, sampled: Collection[str]) -> None:
-    """Raise for edge types that are not there: misspelt, their reverse edges would stay, and leak the labels."""
+    """Raise for edge types that are not there: misspelt, their reverse edges would remain, and leak the labels."""
     if not sampled or not isinstance(edges, dict):
         return
     for name, reverse in (mapping or {}).items():

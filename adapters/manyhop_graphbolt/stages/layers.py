@@ -30,7 +30,7 @@ Answer = Callable[[Sequence[MiniBatch], Topology, Sequence[SampledSubgraph]], li
 
 
 def fanout_tensors(fanouts: object) -> list[Tensor]:
-    """Per layer ``[1]`` or ``[num_edge_types]`` integers.
+    """Return ``[1]`` or ``[num_edge_types]`` integers per layer.
 
     Raises:
         InputError: no layer, or a fanout that is not a whole number.
@@ -206,7 +206,7 @@ def sample_of(layers: Sequence[OneLayer]) -> SampledSubgraph:
 
 
 def are_nested(layers: Sequence[OneLayer]) -> bool:
-    """Whether the rows of each layer begin with its columns, and are the columns of the layer before."""
+    """Return whether the rows of each layer begin with its columns, and are the columns of the layer before."""
     nodes = [_by_type(layers[-1].original_column_node_ids)]
     for layer in reversed(layers):
         columns, rows = _by_type(layer.original_column_node_ids), _by_type(layer.original_row_node_ids)
@@ -223,7 +223,7 @@ def _by_type(nodes: Nodes | None) -> Mapping[NodeType, Tensor]:
 
 
 def _edges_by_type(layer: OneLayer) -> dict[EdgeType, tuple[CSCFormatBase, Tensor | None]]:
-    """The edges of a layer, and their ids."""
+    """Return the edges of a layer, and their ids."""
     csc, ids = layer.sampled_csc, layer.original_edge_ids
     if isinstance(csc, Mapping):
         return {
@@ -234,7 +234,7 @@ def _edges_by_type(layer: OneLayer) -> dict[EdgeType, tuple[CSCFormatBase, Tenso
 
 
 def without_edges(sample: SampledSubgraph, edges: Excluded) -> SampledSubgraph:
-    """Return a sample as :func:`layers_of` takes it without some edges in any layer; nodes stay.
+    """Return a sample as :func:`layers_of` takes it without some edges in any layer; nodes remain.
 
     Args:
         sample: from seeds to inputs.
@@ -317,14 +317,14 @@ def layer_by_layer(
 
 
 def compacted(sampled: OneLayer, columns: Nodes, deduplicate: bool) -> SampledSubgraphImpl:
-    """A layer whose rows are nodes of the graph, with positions instead."""
+    """Number the rows of a layer, which are nodes of the graph."""
     number = unique_and_compact_csc_formats if deduplicate else compact_csc_format
     rows, csc = number(sampled.sampled_csc, columns)
     return SampledSubgraphImpl(csc, columns, rows, sampled.original_edge_ids)
 
 
 def with_all_types(graph: Any, values: Nodes) -> Nodes:
-    """Nodes, or their times, of all node types of the graph: none where there are no seeds."""
+    """Add empty tensors for the node types without seeds to nodes, or to their times."""
     if not isinstance(values, Mapping):
         return values
     some = next(iter(values.values()))

@@ -33,11 +33,11 @@ Added: TypeAlias = tuple[str, int, torch.Size]
 
 
 def begin_nodes(minibatch: MiniBatch) -> tuple[Nodes, Nodes | None]:
-    """The nodes that sampling begins with, and their times (``None`` where the minibatch has no ``timestamp``).
+    """Return the nodes that sampling begins with, and their times (``None`` without a ``timestamp``).
 
-    The minibatch gets the positions of its ``seeds`` among those nodes. Seeds that are nodes are taken as they are,
+    The minibatch gets the positions of its ``seeds`` among those nodes. Seeds that are nodes are taken unchanged,
     repetitions included, so that the last layer has a column for each of them; nodes of pairs are taken once each.
-    Where there are times, all repetitions are nodes of their own.
+    If there are times, all repetitions are nodes of their own.
 
     Args:
         minibatch: one with ``seeds``.
@@ -59,7 +59,7 @@ def begin_nodes(minibatch: MiniBatch) -> tuple[Nodes, Nodes | None]:
 
 
 class _Nodes:
-    """Nodes that are collected from several tensors, by type."""
+    """Nodes that are collected from multiple tensors, by type."""
 
     def __init__(self, timed: bool) -> None:
         self._timed = timed
@@ -69,7 +69,7 @@ class _Nodes:
         self._mixed: set[str] = set()
 
     def add(self, ntype: str, nodes: Tensor, times: Tensor | None, *, as_they_are: bool = False) -> Added:
-        """Collect ``nodes``, of any shape, with a time for each of their rows. Returns what :meth:`place` asks for.
+        """Collect ``nodes``, of any shape, with a time for each of their rows. Returns what :meth:`place` requests.
 
         Those that are wanted ``as_they_are``, and are all of their type, are not looked through for repetitions.
         """
@@ -83,7 +83,7 @@ class _Nodes:
         return ntype, len(parts) - 1, nodes.shape
 
     def finish(self) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
-        """All nodes, each once unless they have times, and their times."""
+        """Return all nodes, each once unless they have times, and their times."""
         if not self._timed:
             found, self._places = unique_and_compact({ntype: self._nodes[ntype] for ntype in self._mixed})
             for ntype in self._nodes.keys() - self._mixed:
@@ -97,7 +97,7 @@ class _Nodes:
         return nodes, {ntype: torch.cat(parts) for ntype, parts in self._times.items()}
 
     def place(self, added: Added) -> Tensor:
-        """Where the nodes that were added are, in the shape that they had."""
+        """Return the positions of added nodes, in their original shape."""
         ntype, i, shape = added
         return self._places[ntype][i].view(shape)
 
@@ -179,7 +179,7 @@ class SubgraphSampler(MiniBatchTransformer):
         """Add the stages that sample to a pipe, and return the last one.
 
         A minibatch has the nodes to begin with as ``_seed_nodes``, their times (or ``None``) as ``_seeds_timestamp``;
-        it has to get ``input_nodes`` and ``sampled_subgraphs``.
+        it must get ``input_nodes`` and ``sampled_subgraphs``.
         """
         return MiniBatchTransformer(datapipe, self._sample)
 
@@ -269,7 +269,7 @@ class NeighborSampler(SubgraphSampler):
         prob_name: str | None,
         deduplicate: bool,
     ) -> object:
-        """One stage for all layers."""
+        """Add one stage for all layers."""
         flags(replace=replace, deduplicate=deduplicate)
         check_graph(graph, self._one_layer, prob_name)
         tensors = fanout_tensors(fanouts)
@@ -365,7 +365,7 @@ class InSubgraphSampler(SubgraphSampler):
         self.graph = graph
 
     def sample_subgraphs(self, seeds: Nodes, seeds_timestamp: Nodes | None) -> tuple[Nodes, Sequence[SampledSubgraph]]:
-        """All in-edges of ``seeds``; their times do not matter."""
+        """Return all in-edges of ``seeds``; their times do not matter."""
         seeds = with_all_types(self.graph, seeds)
         layer = compacted(self.graph.in_subgraph(seeds), seeds, deduplicate=True)
         assert layer.original_row_node_ids is not None

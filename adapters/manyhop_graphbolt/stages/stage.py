@@ -43,7 +43,7 @@ class Stage(DataPipe):
         self.datapipe = datapipe
 
     def step(self, item: object) -> object:
-        """What it does to one item."""
+        """Apply the stage to one item."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
@@ -94,12 +94,12 @@ def first_draw(source: Pipe) -> int:
 
 
 def _is_map(pipe: Pipe) -> TypeGuard[Mapper[object]]:
-    """Whether a pipe is torch's ``map``, or a class of the user that is one with a function of its own."""
+    """Return whether a pipe is torch's ``map``, or a user's subclass with its own function."""
     return isinstance(pipe, Mapper) and type(pipe).__iter__ is Mapper.__iter__
 
 
 def is_ours(stage: Pipe) -> bool:
-    """Whether a stage samples, fetches, moves, ...: all but functions of the user."""
+    """Return whether a stage samples, fetches, moves, ...: all but functions of the user."""
     if not isinstance(stage, MiniBatchTransformer):
         return isinstance(stage, CopyTo)
     function: object = stage.transformer
@@ -109,7 +109,7 @@ def is_ours(stage: Pipe) -> bool:
 
 
 def is_of_this_package(stage: Pipe) -> bool:
-    """Whether the class of a stage is not the user's."""
+    """Return whether the class of a stage is not the user's."""
     return type(stage).__module__.startswith(_OURS)
 
 
@@ -134,7 +134,7 @@ def step(stage: Any, item: Any) -> object:
 
 
 def drawing(key: BatchKey | None, first: int = 0) -> AbstractContextManager[object]:
-    """In the body, samplers draw for the batch that ``key`` names; without one, as outside."""
+    """Let samplers draw for the batch ``key`` in the body; without a key, as outside."""
     return nullcontext() if key is None else BatchContext(key, None, first)
 
 
@@ -144,7 +144,7 @@ class MiniBatchTransformer(Stage):
 
     Args:
         datapipe: minibatches.
-        transformer: ``transformer(minibatch)`` returns the minibatch to go on with; ``None``: it stays as it is.
+        transformer: ``transformer(minibatch)`` returns the minibatch to go on with; ``None``: it is unchanged.
 
     Raises:
         InputError: no function, or (at a batch) one that returns something else.
@@ -317,7 +317,7 @@ def _is_number_of_edges(value: Any) -> bool:
 
 
 def _by_type(values: object, function: Callable[[Any, str | None], Any]) -> Any:
-    """``function(value, type)`` of each type's value, or of the value of the only one."""
+    """Apply ``function(value, type)`` to the value of each type, or to an untyped value."""
     if isinstance(values, dict):
         return {etype: function(value, etype) for etype, value in values.items()}
     return function(values, None)
