@@ -285,7 +285,7 @@ class Pending:
             edges = self._sampler.edges_of(seeds, found)
             samples += decode(edges, seeds, numbering, disjoint=spec.disjoint)
         if spec.reverse is not None:
-            from manyhop.sampling.gpu.bidirectional import add_reverses
+            from manyhop.sampling.gpu.induced import add_reverses
 
             return add_reverses(samples, spec.reverse)
         return samples

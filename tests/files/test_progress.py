@@ -13,7 +13,7 @@ from manyhop.files.sort import EdgeSorter
 from manyhop.graph import HOMOGENEOUS_EDGE as EDGE
 from manyhop.graph import HOMOGENEOUS_NODE as NODE
 from manyhop.graph import EdgeInput, build_graph, columns, metis
-from manyhop.sampling.edge_ids import EdgeIds
+from manyhop.sampling.lookup import EdgeIds
 from manyhop.system.progress import Progress, to_device
 
 

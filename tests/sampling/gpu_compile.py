@@ -5,8 +5,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from manyhop.sampling.gpu.kernels.hops.edges import count, emit, pick
-from manyhop.sampling.gpu.kernels.hops.fetch import fetch
+from manyhop.sampling.gpu.kernels.hops.edges import count, emit, fetch, pick
 from manyhop.sampling.gpu.kernels.hops.nodes import drop, enter, finish, plant
 from manyhop.sampling.gpu.kernels.hops.wide import pick_wide, spread
 from manyhop.sampling.gpu.kernels.labor import (
@@ -20,8 +19,7 @@ from manyhop.sampling.gpu.kernels.labor import (
 )
 from manyhop.sampling.gpu.kernels.labor_columns import labor_rank, labor_scale, labor_weigh
 from manyhop.sampling.gpu.kernels.launch import follow
-from manyhop.sampling.gpu.kernels.page_rank import page_rank
-from manyhop.sampling.gpu.kernels.walks import walk
+from manyhop.sampling.gpu.kernels.walks import page_rank, walk
 from manyhop.sampling.gpu.labor import LaborMemory
 from manyhop.sampling.gpu.launch.memory import Edges, Frontier, Nodes, Reports, Seeds, Sums, Tables
 from manyhop.system.triton_compiler import showing_compilation

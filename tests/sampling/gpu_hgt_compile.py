@@ -6,8 +6,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from manyhop.sampling.gpu.induced import tile_of
-from manyhop.sampling.gpu.kernels.chosen import find_chosen
 from manyhop.sampling.gpu.kernels.hgt import list_columns, list_neighbors, measure_frontier
+from manyhop.sampling.gpu.kernels.induced import find_chosen
 
 INT32 = {"copy", "local", "tile_count", "found_row"}  # arrays of int32; the others are of int64
 

@@ -189,7 +189,7 @@ def in_a_child(prepares):
     if os.fork() == 0:
         from manyhop.features.cpu_kernels import gather_rows
         from manyhop.system.numba_kernels import prepare
-        from manyhop.sampling.cpu.kernels.permute import permute_positions
+        from manyhop.sampling.cpu.kernels.random import permute_positions
         print(permute_positions.is_cached(), gather_rows.is_cached(), flush=True)
         if prepares:
             prepare(permute_positions, gather_rows)

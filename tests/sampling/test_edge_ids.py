@@ -7,7 +7,7 @@ import torch
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
-from manyhop.sampling.edge_ids import EdgeIds
+from manyhop.sampling.lookup import EdgeIds
 
 
 def edges(n=40, e=300, seed=0):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from manyhop.sampling import CPUSampler
 from manyhop.sampling.bidirectional import to_bidirectional
-from manyhop.sampling.gpu.bidirectional import add_reverses
+from manyhop.sampling.gpu.induced import add_reverses
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -8,7 +8,7 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeInput, build_graph, place
 from manyhop.sampling import CPUPageRankSampler, GPUPageRankSampler, PageRankSpec, ReferencePageRankSampler
 from manyhop.sampling.gpu import walk_sampler
-from manyhop.sampling.gpu.kernels.page_rank import NO_ROOM, NO_SLOTS
+from manyhop.sampling.gpu.kernels.walks import NO_ROOM, NO_SLOTS
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -16,7 +16,7 @@ from manyhop.errors import CapacityError, GraphError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, GPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
 from manyhop.sampling.gpu.kernels import primitives
-from manyhop.sampling.gpu.launch import capacity, sequence, static
+from manyhop.sampling.gpu.launch import capacity, plan, sequence
 from manyhop.sampling.gpu.launch import pool as launches
 from manyhop.sampling.gpu.launch.seeds import SeedGroup
 
@@ -232,9 +232,9 @@ def test_stamps_begin_again():
 
 def test_batches_that_do_not_fit_into_one_launch(monkeypatch):
     graph, spec, batches = small_graph(), spec_of(4, 3), [request_of(50, b) for b in range(4)]
-    monkeypatch.setattr(static, "POSITION_LIMIT", 13)
+    monkeypatch.setattr(plan, "POSITION_LIMIT", 13)
     assert_all_equal(sampler_of(graph, spec), batches)
-    monkeypatch.setattr(static, "POSITION_LIMIT", 9)
+    monkeypatch.setattr(plan, "POSITION_LIMIT", 9)
     with pytest.raises(CapacityError, match="smaller fanouts or batches"):
         sampler_of(graph, spec).begin(batches)
 

@@ -6,7 +6,7 @@ import torch
 from cpu_cases import INT64_MAX, INT64_MIN, assert_equal
 
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
-from manyhop.graph.time_codes import BUCKETS, time_codes
+from manyhop.graph.csc import BUCKETS, time_codes
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
 
 LENGTHS = [0, 1, 31, 32, 33, 63, 64, 65, 100, 1000, 30_000, 0, 5, 32]

@@ -26,7 +26,7 @@ from manyhop.sampling import (
     NodeRequest,
     SampledSubgraph,
 )
-from manyhop.sampling.cpu.output import Empty, empty
+from manyhop.sampling.cpu.workspace import Empty, empty
 from manyhop.sampling.engines import Pending, engine_for, placed_engine
 from manyhop.system.threads import in_forked_children
 from manyhop_dgl.graph.readers import EdgeDir

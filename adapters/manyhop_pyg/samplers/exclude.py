@@ -13,7 +13,7 @@ from torch_geometric.sampler.base import SubgraphType
 from manyhop.arguments import as_ids, check_range
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType
-from manyhop.sampling.edge_ids import EdgeIds
+from manyhop.sampling.lookup import EdgeIds
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
 from manyhop_pyg.samplers.seeds import parts_of

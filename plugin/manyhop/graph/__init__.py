@@ -3,8 +3,18 @@
 from manyhop.graph.build import EdgeInput, build_graph, time_key
 from manyhop.graph.csc import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeSlice, EdgeType, Graph, NodeType
 from manyhop.graph.placed import PlacedGraph, grouped_on, place
-from manyhop.graph.queries import endpoints, has_edges, in_degrees, out_degrees, reverse_edges
-from manyhop.graph.variants import with_edge_ids, with_mask, with_weights, without_edges, without_views
+from manyhop.graph.variants import (
+    endpoints,
+    has_edges,
+    in_degrees,
+    out_degrees,
+    reverse_edges,
+    with_edge_ids,
+    with_mask,
+    with_weights,
+    without_edges,
+    without_views,
+)
 
 __all__ = [
     "CSC",

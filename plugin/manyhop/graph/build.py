@@ -14,8 +14,7 @@ from manyhop.errors import GraphError
 from manyhop.graph import columns
 from manyhop.graph.columns import roomy
 from manyhop.graph.csc import CSC, EdgeType, Graph, NodeType
-from manyhop.graph.deferred import DeferredCSC
-from manyhop.graph.part import PartCSC
+from manyhop.graph.deferred import DeferredCSC, PartCSC
 from manyhop.system.memory import require_memory
 
 _BLOCK = 1 << 24  # edges
@@ -154,7 +153,7 @@ def _weight_tables(
             f"edge {at} ({int(bad.sum())} such weights). Clean them before building the loader."
         )
     weight = weight.contiguous() if perm is None else weight[perm.long()]
-    from manyhop.graph.alias import fill_aliases
+    from manyhop.graph.column_kernels import fill_aliases
 
     alias, num_positive = roomy(weight.numel(), np.int64), torch.empty(colptr.numel() - 1, dtype=torch.int64)
     finite = fill_aliases(colptr.numpy(), weight.numpy(), alias.numpy().view(np.uint64), num_positive.numpy())

@@ -1,4 +1,4 @@
-"""Edge lists whose columns are made where they are read: on a GPU, on the CPU, or on both."""
+"""Edges that are grouped by destination when somebody reads the tables, and edges of which each rank has a part."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import threading
 import weakref
 from contextlib import closing
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -202,3 +202,61 @@ def _renew_lock() -> None:
 
 
 in_forked_children(_renew_lock)
+
+
+class PartCSC(DeferredCSC):
+    """This rank's part of the edges of one type. There are no tables of all edges anywhere.
+
+    Args:
+        row: ``[n]`` integer: sources, in CPU memory.
+        col: ``[n]`` integer: destinations, in any order.
+        num_src: number of nodes of the source type.
+        num_dst: number of nodes of the destination type.
+        first: the id of the first of these edges; the others follow.
+        total: number of edges of all ranks.
+        time: ``[n] int64`` time keys; ``None``: there are none.
+    """
+
+    def __init__(
+        self, row: Tensor, col: Tensor, num_src: int, num_dst: int, *, first: int, total: int, time: Tensor | None
+    ) -> None:
+        super().__init__(row, col, num_src, num_dst)
+        self.__dict__.update(_num_edges=total, _first=first, time=time)
+
+    _first: int
+
+    @property
+    def is_part(self) -> bool:
+        """Whether other ranks have the other edges: yes."""
+        return True
+
+    def made(self) -> CSC:
+        """Raise GraphError."""
+        self._refuse()
+
+    def anywhere(self) -> CSC:
+        """Raise GraphError."""
+        self._refuse()
+
+    def on(self, device: torch.device) -> CSC:
+        """Raise GraphError."""
+        self._refuse()
+
+    def part(self, number: int, num_parts: int) -> EdgeSlice:
+        """Return the edges of this rank.
+
+        Raises:
+            GraphError: they have been changed in place.
+        """
+        row, col = self._edges()
+        ids = torch.arange(self._first, self._first + row.numel())
+        return EdgeSlice(row=row, col=col, edge_id=ids, time=self.time, weight=None)
+
+    def _refuse(self) -> NoReturn:
+        raise GraphError(
+            f"Expected tables of all {self.num_edges} edges, got {self._edges()[0].numel()} of them: each rank has a "
+            "part. Sample them with engine='cugraph' and device='cuda', or give all edges to every rank."
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._refuse()

@@ -29,7 +29,7 @@ from manyhop.sampling.contract import (
     SampledSubgraph,
     Sampler,
 )
-from manyhop.sampling.cpu.output import Empty, describe_edges, empty
+from manyhop.sampling.cpu.workspace import Empty, describe_edges, empty
 from manyhop.system.threads import in_forked_children
 
 __all__ = [

@@ -20,8 +20,8 @@ MODULES = (
     "manyhop.sampling.cpu.kernels.hop",
     "manyhop.sampling.cpu.kernels.induced",
     "manyhop.sampling.cpu.kernels.labor",
-    "manyhop.sampling.cpu.kernels.page_rank",
-    "manyhop.sampling.cpu.kernels.permute",
+    "manyhop.sampling.cpu.kernels.walks",
+    "manyhop.sampling.cpu.kernels.random",
     "manyhop.sampling.cpu.kernels.walks",
     "manyhop.system.paging",
 )

@@ -243,7 +243,7 @@ def _permute_compiled(positions: npt.NDArray[np.int64], n: int, key: np.uint64) 
 
 def _permute_in_place(positions: npt.NDArray[np.int64], n: int, network: Network) -> None:
     # Compiled: positions of a batch take longer than its sampling without that.
-    from manyhop.sampling.cpu.kernels.permute import permute_positions
+    from manyhop.sampling.cpu.kernels.random import permute_positions
 
     key, *shape = network
     permute_positions(positions.ctypes.data, len(positions), n, key & (1 << 64) - 1, *shape)

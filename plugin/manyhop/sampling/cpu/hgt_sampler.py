@@ -12,9 +12,17 @@ import numpy.typing as npt
 from manyhop.graph import Graph
 from manyhop.sampling.check import check_hgt_spec, check_request
 from manyhop.sampling.contract import HGTSpec, NodeRequest, SampledSubgraph
-from manyhop.sampling.cpu.output import Empty, describe_edges, empty, induced_edges, node_columns, nodes_per_hop
 from manyhop.sampling.cpu.tables import pages_edges
-from manyhop.sampling.cpu.workspace import Workspace, key_of
+from manyhop.sampling.cpu.workspace import (
+    Empty,
+    Workspace,
+    describe_edges,
+    empty,
+    induced_edges,
+    key_of,
+    node_columns,
+    nodes_per_hop,
+)
 
 _NO_LIMIT = 1 << 62
 

@@ -14,9 +14,8 @@ from manyhop.graph import Graph
 from manyhop.sampling.check import check_labor_spec
 from manyhop.sampling.contract import LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.cpu import tables as c
-from manyhop.sampling.cpu.output import Empty, empty
 from manyhop.sampling.cpu.sampler import CPUSampler
-from manyhop.sampling.cpu.workspace import Workspace, key_of
+from manyhop.sampling.cpu.workspace import Empty, Workspace, empty, key_of
 
 
 class CPULaborSampler:

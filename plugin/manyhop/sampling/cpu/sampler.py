@@ -16,18 +16,19 @@ from manyhop.sampling.bidirectional import to_bidirectional
 from manyhop.sampling.check import check_request, check_spec
 from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.cpu import tables as c
-from manyhop.sampling.cpu.output import (
+from manyhop.sampling.cpu.tables import pages_edges
+from manyhop.sampling.cpu.workspace import (
     Empty,
     Table,
+    Workspace,
     describe_edges,
     empty,
     induced_edges,
     kept_edges,
+    key_of,
     node_columns,
     nodes_per_hop,
 )
-from manyhop.sampling.cpu.tables import pages_edges
-from manyhop.sampling.cpu.workspace import Workspace, key_of
 
 _HUGE_FANOUT = 1 << 16
 _BYTES_PER_EDGE = 24  # of a sample

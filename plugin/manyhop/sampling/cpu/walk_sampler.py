@@ -18,8 +18,8 @@ from manyhop.sampling.check import (
     check_walk_spec,
 )
 from manyhop.sampling.contract import PageRankNeighbors, PageRankSpec, WalkRequest, Walks, WalkSpec
-from manyhop.sampling.cpu.output import describe_edges
 from manyhop.sampling.cpu.tables import pages_edges
+from manyhop.sampling.cpu.workspace import describe_edges
 from manyhop.sampling.lookup import EdgeLookup
 from manyhop.sampling.random import Use, make_key
 from manyhop.system.progress import Progress
@@ -143,7 +143,7 @@ class CPUPageRankSampler:
 
     def _find(self, nodes: Tensor) -> list[PageRankNeighbors]:
         """Find the neighbours of a few nodes; of several in each result, as many as memory was there for."""
-        from manyhop.sampling.cpu.kernels.page_rank import page_rank
+        from manyhop.sampling.cpu.kernels.walks import page_rank
 
         spec, seeds = self.spec, nodes.numpy()
         edges, t = describe_edges(self.graph), self.graph.edge_types.index(spec.edge_type)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from manyhop.errors import CapacityError
 from manyhop.graph import CSC
-from manyhop.sampling.gpu.kernels.indptr import TILE, fill_indptr
+from manyhop.sampling.gpu.kernels.primitives import TILE, fill_indptr
 from manyhop.sampling.lookup import ALLOW_EDGES, EdgeLookup, Ints, IntsOfAnySize, check_pairs
 from manyhop.system.triton_launch import Kernel, as_current
 

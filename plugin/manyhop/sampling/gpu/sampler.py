@@ -13,8 +13,7 @@ from manyhop.errors import CapacityError, InputError
 from manyhop.graph import Graph
 from manyhop.sampling.check import check_request, check_spec
 from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph
-from manyhop.sampling.gpu.bidirectional import add_reverses
-from manyhop.sampling.gpu.induced import Inducer, drop_excluded
+from manyhop.sampling.gpu.induced import Inducer, add_reverses, drop_excluded
 from manyhop.sampling.gpu.launch.capacity import Shape
 from manyhop.sampling.gpu.launch.plan import Plan
 from manyhop.sampling.gpu.launch.pool import Launch, Pool

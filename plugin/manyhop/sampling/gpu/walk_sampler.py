@@ -17,8 +17,7 @@ from manyhop.sampling.check import (
     check_walk_spec,
 )
 from manyhop.sampling.contract import PageRankNeighbors, PageRankSpec, WalkRequest, Walks, WalkSpec
-from manyhop.sampling.gpu.kernels.page_rank import NO_SLOTS, page_rank
-from manyhop.sampling.gpu.kernels.walks import STEP_COLUMNS, negative_walk, walk
+from manyhop.sampling.gpu.kernels.walks import NO_SLOTS, STEP_COLUMNS, negative_walk, page_rank, walk
 from manyhop.sampling.gpu.launch.plan import edge_tables
 from manyhop.sampling.gpu.lookup import GPUEdgeLookup
 from manyhop.sampling.gpu.transfer import kernel_device

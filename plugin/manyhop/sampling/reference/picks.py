@@ -112,7 +112,8 @@ def last(d: int, k: int) -> Positions:
     return everything(d) if k == -1 or k >= d else np.arange(d - k, d, dtype=np.int64)
 
 
-# Numpy reference: the alias table of one column. Written for reading; ``manyhop.graph.alias`` is compared with it.
+# Numpy reference: the alias table of one column. Written for reading; ``manyhop.graph.column_kernels`` is compared with
+# it.
 #
 # The sweep over light and heavy entries is that of Hübschle-Schneider and Sanders, "Parallel weighted random sampling"
 # (2019); alias tables are due to Walker (1977).

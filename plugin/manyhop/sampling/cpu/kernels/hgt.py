@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from manyhop.sampling.cpu.kernels import edges_type, found_type, mode_type, nodes_type
 from manyhop.sampling.cpu.kernels.hop import begin, fetch_neighbors, measure_hop
 from manyhop.sampling.cpu.kernels.induced import keep_known, make_filter
 from manyhop.sampling.cpu.kernels.picks import all_positive, choose, pick_one_by_one, without_replacement
 from manyhop.sampling.cpu.kernels.random import fold, unit
-from manyhop.sampling.cpu.kernels.records import edges_type, found_type, mode_type, nodes_type
 from manyhop.sampling.cpu.kernels.relabel import find, hash_of, relabel
 from manyhop.sampling.cpu.tables import BLOCK, CHUNK, Edges, Found, Ints, Mode, Modes, Nodes
 from manyhop.sampling.random import Use

@@ -9,11 +9,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from manyhop.sampling.cpu.kernels.exclude import build_sets, drop_picked
-from manyhop.sampling.cpu.kernels.picks import pick_block, pick_one_by_one, pick_range
+from manyhop.sampling.cpu.kernels import edges_type, found_type, mode_type, nodes_type
+from manyhop.sampling.cpu.kernels.picks import build_sets, drop_picked, pick_block, pick_one_by_one, pick_range
 from manyhop.sampling.cpu.kernels.random import fold
 from manyhop.sampling.cpu.kernels.range import measure, restrict, take_positive
-from manyhop.sampling.cpu.kernels.records import edges_type, found_type, mode_type, nodes_type
 from manyhop.sampling.cpu.kernels.relabel import begin_pass, begin_runs, plant, rehash, relabel, relabel_by_tree
 from manyhop.sampling.cpu.kernels.weighted import pick_weighted
 from manyhop.sampling.cpu.tables import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from manyhop.sampling.cpu.kernels.exclude import is_excluded
+from manyhop.sampling.cpu.kernels import edges_type, found_type, mode_type, nodes_type
 from manyhop.sampling.cpu.kernels.hop import fetch_neighbors
-from manyhop.sampling.cpu.kernels.records import edges_type, found_type, mode_type, nodes_type
+from manyhop.sampling.cpu.kernels.picks import is_excluded
 from manyhop.sampling.cpu.kernels.relabel import find, hash_of, hash_trees
 from manyhop.sampling.cpu.tables import CHUNK, Edges, Found, Ints, Mode, Modes, Nodes
 from manyhop.system.numba_kernels import AHEAD, helper, i32, i64, int64, kernel, prefetch, u32, u64

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from manyhop.sampling.cpu.kernels.exclude import is_excluded
+from manyhop.sampling.cpu.kernels import edges_type, found_type, labor_type, mode_type, nodes_type
 from manyhop.sampling.cpu.kernels.labor_column import (
     add_to_heap,
     edge_weights,
@@ -18,10 +18,9 @@ from manyhop.sampling.cpu.kernels.labor_column import (
     shares,
     variates,
 )
-from manyhop.sampling.cpu.kernels.picks import count_positive
+from manyhop.sampling.cpu.kernels.picks import count_positive, is_excluded
 from manyhop.sampling.cpu.kernels.random import draw, fold, mix, unit
 from manyhop.sampling.cpu.kernels.range import measure_columns_of
-from manyhop.sampling.cpu.kernels.records import edges_type, found_type, labor_type, mode_type, nodes_type
 from manyhop.sampling.cpu.tables import SUM_BLOCK, Edges, Found, Ints, Labor, Labors, Modes, Nodes
 from manyhop.sampling.random import Use
 from manyhop.system.numba_kernels import bits_of, f32, f64, helper, i64, int64, kernel, prefetch, u32, u64, uint64, void

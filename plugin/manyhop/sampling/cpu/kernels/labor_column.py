@@ -162,8 +162,7 @@ def add_to_heap(heap: U64s, size: int, key: np.uint64) -> int:
 # LABOR-i, compiled: the probabilities that depend on all nodes that ask.
 #
 # The columns of an edge type are gathered first: distinct neighbours are numbered, so that rounds work in arrays of
-# their
-# size.
+# their size.
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 _CONVERGED = 10_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from manyhop.graph.time_codes import BUCKETS, WINDOW
+from manyhop.graph.csc import BUCKETS, WINDOW
 from manyhop.sampling.cpu.kernels.picks import count_positive
 from manyhop.sampling.cpu.tables import CHUNK, Edges, Found, Ints, Mode, Nodes
 from manyhop.system.numba_kernels import AHEAD, count_below, f64, helper, i64, prefetch, u16, u32, u64

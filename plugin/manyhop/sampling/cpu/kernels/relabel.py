@@ -20,12 +20,9 @@ from manyhop.system.numba_kernels import AHEAD, helper, i32, prefetch, u32, u64
 #
 # A hop asks tree by tree, and what it adds lies in that order too: ``tree`` consists of a few ascending runs. So the
 # table holds a single tree: it is made from the nodes that the tree has in the runs when the tree's turn comes, and
-# stays
-# in the L1 cache, whereas the hash table of a batch does not fit into the L2 cache. Its slots, uint32 local ids + 1,
-# are
-# four times as many as it will have nodes, so that few collide; they lie at the front of the other table's memory.
-# Many
-# edge types in many hops leave too many runs to search through; then that hash table takes over.
+# stays in the L1 cache, whereas the hash table of a batch does not fit into the L2 cache. Its slots, uint32 local ids +
+# 1, are four times as many as it will have nodes, so that few collide; they lie at the front of the other table's
+# memory. Many edge types in many hops leave too many runs to search through; then that hash table takes over.
 
 _NO_TREE = np.iinfo(np.int64).max
 _LEAST_BITS = 9  # most trees need no more: then no branch depends on their size

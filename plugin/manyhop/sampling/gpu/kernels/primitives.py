@@ -120,11 +120,9 @@ def is_edge(begin, destination, src, dst, act):
 
 # Prefix sums over the programs of a kernel in one pass (Merrill and Garland, "Single-pass parallel prefix scan with
 # decoupled look-back", 2016): a program publishes its sum, then adds up the sums that earlier programs have published.
-# No
-# program waits for a later one.
+# No program waits for a later one.
 #
-# The state of a program is one int64: two saturating sums of 31 bits, and two bits of status: empty, aggregate (its
-# own
+# The state of a program is one int64: two saturating sums of 31 bits, and two bits of status: empty, aggregate (its own
 # sum), or inclusive prefix (the sum of all programs up to it).
 
 AGGREGATE = tl.constexpr(1 << 62)
@@ -180,11 +178,10 @@ def clear_states(state, pitch, B: tl.constexpr):
 # The hash table of a launch: (scope, node) -> position of the node's first occurrence.
 #
 # A scope is a type range or, if disjoint, a tree and a node type; a key is ``scope << node_bits | node``. The table
-# uses
-# open addressing with linear probing. An entry is one int64: a stamp, a key (``key_bits``), a position (``pos_bits``);
-# entries with the stamp of another launch are empty. A position is the local id of the node or, until its hop ends,
-# the
-# index of its first edge with the top bit of the position set, which makes it larger than any local id.
+# uses open addressing with linear probing. An entry is one int64: a stamp, a key (``key_bits``), a position
+# (``pos_bits``); entries with the stamp of another launch are empty. A position is the local id of the node or, until
+# its hop ends, the index of its first edge with the top bit of the position set, which makes it larger than any local
+# id.
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 MAX_PROBES = tl.constexpr(512)
@@ -269,3 +266,25 @@ def find(table, mask, stamp, key, act, pos_bits, key_bits):
         slot = tl.where(todo, (slot + 1) & mask.to(tl.int32), slot)
         probes += 1
     return position
+
+
+TILE = tl.constexpr(256)
+
+
+@triton.jit(do_not_specialize=["columns", "tiles"])
+def fill_indptr(columns, tiles):
+    """For each row of the table, ``tiles`` programs take turns at ``TILE`` entries of its result.
+
+    Args:
+        columns: address of ``[n, 4] int64``: the address of int64 ``col``, ascending; its length; a number of nodes;
+            the address of the result, one entry longer: the first edge whose ``col`` is at least 0, 1, 2, ...
+        tiles: programs of a row.
+    """
+    about = columns.to(tl.pointer_type(tl.int64)) + tl.program_id(0) // tiles * 4
+    col = tl.load(about).to(tl.pointer_type(tl.int64))
+    num_edges, num_dst = tl.load(about + 1), tl.load(about + 2)
+    result = tl.load(about + 3).to(tl.pointer_type(tl.int64))
+    for at in range(tl.program_id(0) % tiles * TILE, num_dst + 1, tiles * TILE):
+        node = at + tl.arange(0, TILE).to(tl.int64)
+        none = tl.zeros([TILE], tl.int64)
+        tl.store(result + node, first_not_below(col, none, none + num_edges, node), mask=node <= num_dst)

@@ -30,8 +30,7 @@ EDGE_BASE = tl.constexpr(17)
 FRONTIER_BASE = tl.constexpr(18)
 CHAIN = tl.constexpr(19)  # first segment of its chain
 ENDS_CHAIN = tl.constexpr(20)  # whether it is the last segment of its chain
-NUM_SRC = tl.constexpr(21)
-SEGMENT_COLUMNS = tl.constexpr(22)
+SEGMENT_COLUMNS = tl.constexpr(21)
 
 # Columns of `type_ranges`.
 NODE_BASE = tl.constexpr(0)

@@ -12,12 +12,11 @@ from manyhop.sampling.check import check_request
 from manyhop.sampling.contract import NodeRequest, SampledSubgraph
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.launch.capacity import Capacity, Shape, first_guess, worst_case
-from manyhop.sampling.gpu.launch.descriptor import write_descriptor
 from manyhop.sampling.gpu.launch.plan import Plan
 from manyhop.sampling.gpu.launch.results import LaunchReport, Results
 from manyhop.sampling.gpu.launch.seeds import SeedGroup
 from manyhop.sampling.gpu.launch.sequence import KernelSequence
-from manyhop.sampling.gpu.launch.workspace import Workspace
+from manyhop.sampling.gpu.launch.workspace import Workspace, write_descriptor
 
 _MAX_EDGES = (1 << 31) - 1
 MIN_FILL_RATIO = 0.5  # of a workspace's capacity: results are preallocated if launches fill at least this share of it

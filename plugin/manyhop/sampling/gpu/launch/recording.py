@@ -78,12 +78,10 @@ def compile_ahead(work: Callable[[], object], device: torch.device) -> None:
 # CUDA graphs, captured independently of torch: in any thread, while other threads use the GPU.
 #
 # While ``torch.cuda.CUDAGraph`` captures, torch's generator is in capture mode for all threads: ``dropout`` in a
-# training
-# step fails while a loader's thread captures (torch 2.11: "Offset increment outside graph capture"). The work captured
-# here draws no random numbers and allocates nothing, so torch need not take part.
+# training step fails while a loader's thread captures (torch 2.11: "Offset increment outside graph capture"). The work
+# captured here draws no random numbers and allocates nothing, so torch need not take part.
 #
-# CUDA's driver is called through ctypes: torch below 2.10 does not bring cuda-bindings, whose version has to be that
-# of
+# CUDA's driver is called through ctypes: torch below 2.10 does not bring cuda-bindings, whose version has to be that of
 # torch's CUDA.
 
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: all threads may use other streams

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from manyhop.graph import EdgeType
 from manyhop.sampling.gpu.kernels import tables as t
-from manyhop.sampling.gpu.kernels.hops.edges import MOST, count, emit, pick
-from manyhop.sampling.gpu.kernels.hops.fetch import fetch
+from manyhop.sampling.gpu.kernels.hops.edges import MOST, count, emit, fetch, pick
 from manyhop.sampling.gpu.kernels.hops.nodes import drop, enter, finish, plant
 from manyhop.sampling.gpu.kernels.hops.wide import pick_wide, spread
 from manyhop.sampling.gpu.kernels.launch import OVERLAPS
