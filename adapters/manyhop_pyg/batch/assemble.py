@@ -1,7 +1,7 @@
-"""Join a sample with the user's data: the batch as ``Data`` or ``HeteroData``.
+"""Join a sample with the user's data, as ``Data`` or ``HeteroData``.
 
-Attributes are read from the user's object when the batch is made, so a replaced, added or deleted one is noticed.
-What is to be done with each of them is planned once, as long as they stay the same.
+Attributes are read from the user's object for each batch, so replaced, added and deleted attributes take effect. The
+handling of each attribute is planned once and reused while the attributes are unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Joining(NamedTuple):
-    """What the samples of a loader are joined with, as of now: users may replace its data between batches."""
+    """Inputs of a join: a snapshot of a loader, whose data may be replaced between batches."""
 
     loader: str
     """The name of the loader's class, for errors."""
@@ -42,7 +42,7 @@ class Joining(NamedTuple):
     gpu: GPURuntime | None
     padding: Padding | None
     placed: DataPlan | PlacedStore | None
-    """What rows are read from; ``None``: known to the store alone."""
+    """Source of rows; ``None``: only the store can read them."""
     bounds: Bounds
     store_size: StoreSize
     copy_threads: int | None
@@ -54,13 +54,13 @@ class Gathered(NamedTuple):
 
     batch: Batch
     out: Sample
-    """The sample where the batch is."""
+    """The sample, on the device of the batch."""
     joining: Joining
     rank_batch: RankBatch | None
-    """Which batch it is; ``None``: it stands alone."""
+    """Number of the batch; ``None``: it belongs to no epoch."""
 
     def values(self) -> list[Collection[object]]:
-        """Return the values of the sample that the batch will have, too."""
+        """Return values of the sample that become attributes of the batch."""
         out = self.out
         found: list[Collection[object]] = [out.metadata]
         for part in (out.row, out.col, out.batch, out.orig_row, out.orig_col):
@@ -69,7 +69,7 @@ class Gathered(NamedTuple):
 
 
 def placed_columns(data: PyGData, gpu: GPURuntime | None, plans: PlanCache) -> DataPlan | PlacedStore | None:
-    """Return what the rows of batches are read from, as the data is now; ``None``: known to its store alone."""
+    """Return the source of rows for the current data; ``None``: only its store can read them."""
     placed: DataPlan | PlacedStore | None = None
     if isinstance(data, Data | HeteroData):
         placed = plans.of(data) if gpu is None else gpu.columns(DataColumns(data))
@@ -79,10 +79,10 @@ def placed_columns(data: PyGData, gpu: GPURuntime | None, plans: PlanCache) -> D
 
 
 class Rows:
-    """The rows that a batch needs of all tensors: collected first, then gathered in one call.
+    """Rows that batches request from all tensors: collected first, then gathered in one call.
 
     Args:
-        device: where the batch is; ``None``: results are where the tensors are.
+        device: device of the batches; ``None``: rows stay on the device of their tensor.
     """
 
     def __init__(self, device: torch.device | None = None) -> None:
@@ -163,11 +163,7 @@ def begin_data(plan: DataPlan, out: SamplerOutput, perm: Permutation, rows: Rows
 
 
 def finish_trainable(batch: object) -> None:
-    """Set the rows of embeddings as they are now, in the thread that trains.
-
-    Raises:
-        InputError: the user's function has made something else of the batch.
-    """
+    """Set the current rows of embeddings, in the training thread; raise InputError for a batch of another class."""
     if not isinstance(batch, Data | HeteroData):
         raise InputError(
             f"Expected batches of Data or HeteroData, whose nodes have an embedding, got a {type(batch).__name__}. "
@@ -180,7 +176,7 @@ def finish_trainable(batch: object) -> None:
 
 
 def label_data(batch: Data, out: SamplerOutput) -> None:
-    """Set the other attributes of a sample. Comes after ``rows``: the data may have the same names."""
+    """Set the other attributes of a sample, after the rows: the data may have attributes of the same names."""
     into = batch._store._mapping
     put(
         into,
@@ -195,7 +191,7 @@ def label_data(batch: Data, out: SamplerOutput) -> None:
 def begin_hetero_data(
     plan: DataPlan, out: HeteroSamplerOutput, perm: Permutation, rows: Rows, bounds: Bounds
 ) -> HeteroData:
-    """Return the same for typed data: all node and edge types of the data are present, also if empty."""
+    """Return a heterogeneous batch like :func:`begin_data`, with all node and edge types, including empty ones."""
     assert perm is None or isinstance(perm, Mapping)
     batch: HeteroData = plan.begin()
     some = next(iter(out.node.values()), None)
@@ -221,7 +217,7 @@ def begin_hetero_data(
 
 
 def set_ids(batch: HeteroData, out: HeteroSamplerOutput, perm: Mapping[EdgeType, Tensor | None] | None) -> None:
-    """Set ``n_id`` and ``e_id``, where the user has no attributes of these names."""
+    """Set ``n_id`` and ``e_id`` unless the data has attributes of these names."""
     for node_type, node in out.node.items():
         _mapping(batch, node_type).setdefault("n_id", node)
     for edge_type, edge in (out.edge or {}).items():

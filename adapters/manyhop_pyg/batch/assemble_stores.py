@@ -1,4 +1,4 @@
-"""Join samples with features from any PyG ``FeatureStore``, those of edges included."""
+"""Join samples with node and edge features of any PyG ``FeatureStore``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from manyhop_pyg.batch.assemble import Joining
 
 ColumnRequest: TypeAlias = tuple[StoreColumn, object, Tensor, NodeType | EdgeType, Attributes]
-"""A tensor of a store, what a GPU reads it from, the ids of the rows, their node or edge type, the batch's mapping."""
+"""A column of a store, the source that a GPU reads, row ids, node or edge type, and the batch's mapping."""
 
 
 def join_store(joining: Joining, outs: Sequence[SamplerOutput], perm: Permutation) -> tuple[list[Data], int]:
@@ -127,7 +127,7 @@ def join_hetero_store(
 def _ids_of(
     group: NodeType | EdgeType, out: HeteroSamplerOutput, perm: Mapping[EdgeType, Tensor | None] | None
 ) -> Tensor | None:
-    """Return the ids of the nodes or edges of a type; ``None``: there are none, or they are unknown."""
+    """Return the ids of nodes or edges of a type; ``None``: none, or unknown."""
     if isinstance(group, tuple):
         return edge_ids((out.edge or {}).get(group), None if perm is None else perm.get(group))
     return out.node.get(group)  # type: ignore[no-any-return]  # PyG is untyped
@@ -147,7 +147,7 @@ def blank_data() -> tuple[Data, Attributes]:
 
 
 def _gather(joining: Joining, requests: list[ColumnRequest]) -> int:
-    """Put rows of a store of ours into batches on a GPU; return their bytes."""
+    """Write rows of manyhop's store into batches on a GPU. Return the number of bytes."""
     assert joining.gpu is not None
     bounds = joining.bounds
     rows = joining.gpu.gather(
@@ -164,10 +164,10 @@ def _bytes_of(rows: list[object]) -> int:
 
 
 def _fetch(feature_store: FeatureStore, wanted: list[TensorAttr], gpu: GPURuntime | None) -> list[object]:
-    """Ask the store, which is read by ids on the CPU, for everything at once; on a GPU, move the rows there.
+    """Request all rows from the store by ids on the CPU, and move them to the GPU, if any.
 
     Raises:
-        FeatureError: the store does not give a row for each id.
+        FeatureError: the store does not return one row per id.
     """
     if gpu is not None:
         wanted = [copy.copy(attr) for attr in wanted]

@@ -1,4 +1,4 @@
-"""The user's data as columns that batches take rows from: planned once, and again when the data has changed."""
+"""Columns of the user's data that batches read rows from: planned once, and again after the data has changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from manyhop_pyg.data.topologies import is_of_edges
 from manyhop_pyg.typing import Attributes, Batch, PyGData, StoreSize
 
 Placed = Callable[[str, object], object]
-"""Name and value of an attribute -> what its rows are read from: a copy elsewhere, or the object itself."""
+"""Name and value of an attribute -> the source of its rows: a copy on another device, or the value itself."""
 
 
 class Column(NamedTuple):
@@ -35,14 +35,14 @@ class Column(NamedTuple):
 
 
 class StorePlan:
-    """What is done with the attributes of one store.
+    """Plan for the attributes of one of PyG's storages.
 
     Args:
-        data: what the store belongs to.
-        store: one of PyG's storages.
-        edges: the store may hold edges.
-        device: where the batches are; ``None``: each attribute stays where it is.
-        placed: where the rows of an attribute are read.
+        data: owner of the storage.
+        store: the storage.
+        edges: whether the storage may hold edges.
+        device: device of the batches; ``None``: each attribute stays on its device.
+        placed: returns the source of an attribute's rows.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class StorePlan:
         self._keys = [key for key, _ in items]
         self._values = [value for _, value in items]
         self.template: Attributes = dict(items)
-        """What a batch begins with, in order: values that all batches share, and some that are to be replaced."""
+        """Initial attributes of a batch, in order: values shared by all batches, and placeholders."""
         self.num_nodes = "num_nodes" in self.template
         self.edges: list[tuple[str, SparseTensor]] = []
-        """Edges, in the forms in which the user holds them."""
+        """Attributes that hold edges."""
         self.of_nodes: list[Column] = []
         self.of_edges: list[Column] = []
         self.embeddings: list[tuple[str, Embedding]] = []
@@ -101,7 +101,7 @@ class StorePlan:
 
 
 class DataPlan:
-    """What is done with all attributes of ``Data`` or ``HeteroData``."""
+    """Plan for all attributes of ``Data`` or ``HeteroData``."""
 
     def __init__(self, data: Batch, device: torch.device | None, placed: Placed) -> None:
         self.data = data
@@ -114,14 +114,14 @@ class DataPlan:
             self._plan_types(data, device, placed)
         stores = [*self.nodes.values(), *self.edges.values()]
         self.sources = [column.value for store in stores for column in (*store.of_nodes, *store.of_edges)]
-        """What rows are read from."""
+        """Sources of rows."""
         self.embeddings = [key for store in stores for key, _ in store.embeddings]
         """Names of trainable rows."""
         edges = [
             (kind, value) for kind, store in self.edges.items() for key, value in store.edges if key == "edge_index"
         ]
         self.edge_index_devices = {kind: value.device for kind, value in edges if device is None}
-        """Where batches have ``edge_index``, by edge type; empty where all of them is on one device."""
+        """Device of ``edge_index`` in batches, by edge type; empty if the batch is on one device."""
         self.edge_index_types = [kind for kind, value in edges if isinstance(value, EdgeIndex)]
         """Edge types whose edges are PyG's ``EdgeIndex``."""
 
@@ -133,7 +133,7 @@ class DataPlan:
         self._shared = StorePlan(data, data.stores[0], False, device, placed)
 
     def fits(self, data: object) -> bool:
-        """Return whether this is the data that the plan was made for, unchanged."""
+        """Return whether the data is the planned one, unchanged."""
         if data is not self.data:
             return False
         if isinstance(data, Data):
@@ -169,13 +169,13 @@ class DataPlan:
 
 
 class PlanCache:
-    """The latest plan of data whose batches are made on the CPU."""
+    """Cache of the latest plan for batches on the CPU."""
 
     def __init__(self) -> None:
         self._plan: DataPlan | None = None
 
     def of(self, data: Batch) -> DataPlan:
-        """Return the plan of the data as it is now."""
+        """Return the plan for the current data."""
         plan = self._plan
         if plan is None or not plan.fits(data):
             plan = self._plan = DataPlan(data, None, _where_it_is)
@@ -231,25 +231,25 @@ class DataColumns:
         return found
 
     def place(self, source: Callable[[str, object], object], device: torch.device) -> DataPlan:
-        """Return what to do with the attributes of the data as it is now."""
+        """Return the plan for the current attributes of the data."""
         return DataPlan(self._data, device, source)
 
     def fits(self, placed: DataPlan) -> bool:
-        """Whether the data is still as it was."""
+        """Return whether the data is unchanged."""
         return placed.fits(self._data)
 
 
 class PlacedStore:
-    """The tensors of a feature store of ours, each where a GPU reads it."""
+    """The tensors of manyhop's feature store, each with the source that a GPU reads."""
 
     def __init__(self, columns: list[StoreColumn], sources: list[object]) -> None:
         self.columns, self.sources = columns, sources
         self.pairs = list(zip(columns, sources, strict=True))
-        """Each column with what its rows are read from."""
+        """Columns with the sources of their rows."""
         self._by_size: dict[StoreSize, list[tuple[StoreColumn, object, bool]]] = {}
 
     def without_types(self, size: StoreSize) -> list[tuple[StoreColumn, object, bool]]:
-        """Return the same of a store without types, and whether it has a row per edge of a graph of this size."""
+        """Return columns of a homogeneous store, their sources, and whether they have one row per edge."""
         found = self._by_size.get(size)
         if found is None:
             found = [(*pair, is_of_edges(size, pair[0].name, len(pair[0].tensor))) for pair in self.pairs]
@@ -262,14 +262,14 @@ class PlacedStore:
 
 
 class StoreColumns:
-    """The ``Columns`` of a feature store. Those of another kind than ours hold what only they know."""
+    """The ``Columns`` of a feature store; empty for stores of other classes."""
 
     def __init__(self, store: FeatureStore) -> None:
         self._store = store
 
     @property
     def kept_rows(self) -> Mapping[str, int] | None:
-        """How many rows of other nodes a GPU keeps of each tensor; ``None``: as its memory allows."""
+        """Return how many rows of other nodes a GPU caches per tensor; ``None``: as its memory allows."""
         return self._store.kept_rows if isinstance(self._store, OwnStore) else None
 
     @property
@@ -287,7 +287,7 @@ class StoreColumns:
         return PlacedStore(columns, [source(column.title, column.tensor) for column in columns])
 
     def fits(self, placed: PlacedStore) -> bool:
-        """Whether no tensor was put or removed since. Asked for each batch."""
+        """Return whether no tensor was put or removed since; called for each batch."""
         return self._store.known_columns is placed.columns
 
 

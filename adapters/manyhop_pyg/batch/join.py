@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def uploaded(out: Sample, perm: Permutation, device: torch.device) -> tuple[Sample, Permutation]:
-    """Return a sample that the CPU has made on the device, and what its edges are permuted by; others as they were."""
+    """Return a sample on the device, and the permutation that its edge ids still need."""
     node = out.node
     some = next(iter(node.values()), None) if isinstance(node, dict) else node
     if some is None or some.device == device:
@@ -70,10 +70,9 @@ def _each(value: Any, change: Any) -> Any:
 
 
 def join(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[list[Batch], list[Sample], int]:
-    """Return batches without edges and labels (:func:`put_edges`), the samples where these are, and the bytes of the
-    features.
+    """Join samples with features: return batches without edges and labels, their samples, and the bytes of the rows.
 
-    A GPU gathers the rows of all of them at once. ``times`` gets when gathering began and when it ended.
+    A GPU gathers the rows of all batches at once. ``times`` gets the beginning and the end of the gather.
     """
     gpu, padding, perm = joining.gpu, joining.padding, joining.sampler.edge_permutation
     for out in outs:
@@ -125,7 +124,7 @@ def join(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[
 
 
 def put_edges(joining: Joining, batches: Sequence[Batch], outs: Sequence[Sample]) -> None:
-    """Set ``edge_index`` of batches, wherever they have none yet, with what is known of its order."""
+    """Set ``edge_index`` of batches that have none, and mark its order."""
     plan, transformed = joining.placed, joining.transforms_samples
     if not isinstance(plan, DataPlan):
         plan = None
@@ -153,7 +152,7 @@ def _no_edges(out: Sample) -> Tensor:
 
 
 def _follow_data(plan: DataPlan, batch: Batch) -> None:
-    """Move edges to where those of the data are."""
+    """Move edges to the device of the data's edges."""
     for kind, device in plan.edge_index_devices.items():
         into = (batch._store if isinstance(batch, Data) else batch._edge_store_dict[kind])._mapping
         if into["edge_index"].device != device:
@@ -161,13 +160,13 @@ def _follow_data(plan: DataPlan, batch: Batch) -> None:
 
 
 def wrap_edges(plan: DataPlan, batch: Batch, out: Sample, sampler: BaseSampler, *, transformed: bool) -> None:
-    """Give the edges of a batch their sizes and, as far as the sampler is known to keep it, their order.
+    """Set sizes and, for manyhop's samplers, the order of a batch's ``EdgeIndex``.
 
     Args:
-        plan: of the data.
+        plan: plan of the data.
         batch: joined with its features.
         out: the sample.
-        sampler: made the sample.
+        sampler: created the sample.
         transformed: whether the user has changed the sample.
     """
     order = None if transformed else order_of(sampler)

@@ -64,25 +64,25 @@ def check_pad(pad: Pad | None, sampler: BaseSampler, data: PyGData) -> None:
 
 
 class _Marks(NamedTuple):
-    """What was padded in one batch, in the user's types."""
+    """Masks of one padded batch, by the user's types."""
 
     padded: Padded
     edge_mask: dict[EdgeType, Tensor]
     seed_masks: list[Tensor]
-    """Of each type of seeds, as the following."""
+    """``seed_mask`` of each seed type."""
     num_inputs: list[int]
-    """Seeds that are no padding: entries of ``input_id``."""
+    """Number of real seeds of each seed type."""
 
 
 class Padding:
-    """How the batches of one loader are padded. Safe to call from several threads.
+    """Pads the batches of one loader. Thread-safe.
 
     Args:
-        topology: what is sampled.
+        topology: the sampled graph.
         inputs: all seeds of the loader.
-        batch_size: the loader's.
-        outs: samples of some of its batches.
-        device: the GPU of the batches; ``None``: the CPU.
+        batch_size: seeds per batch.
+        outs: samples of some batches, which determine the first sizes.
+        device: GPU of the batches; ``None``: the CPU.
         neg_sampling: negatives of seed edges.
     """
 
@@ -142,12 +142,12 @@ class Padding:
     def _pad_metadata(
         self, metadata: Metadata, padded: Padded, input_type: Any, num_labels: int
     ) -> tuple[Metadata, Tensor]:
-        """Return the attributes of a batch about its seeds, of fixed length, and which seeds are no padding.
+        """Return the padded metadata of one seed type, and its ``seed_mask``.
 
         Args:
-            metadata: of one type of seeds.
+            metadata: metadata of the seed type.
             padded: the sample.
-            input_type: the type of nodes or edges; ``None`` without types.
+            input_type: node or edge type; ``None`` in homogeneous graphs.
             num_labels: seed edges and binary negatives of a full batch.
         """
         input_id, *others = metadata
@@ -174,7 +174,7 @@ class Padding:
         return (lengthened(input_id, self.batch_size, 0), *ends, *others), seed_mask
 
     def _pad_typed_seeds(self, metadata: Metadata, padded: Padded) -> tuple[Metadata, list[Tensor]]:
-        """Return the same for seeds of several types: ``batch_size`` of each, as far as there are enough nodes."""
+        """Pad seeds of multiple types to ``batch_size`` each, or to the number of nodes of the type."""
         *columns, counts = metadata
         most = {t: padded.sizes.nodes[self._topology.node_type(t)][0] for t in counts}
         sizes = {t: min(self.batch_size, n) for t, n in most.items()}
@@ -183,7 +183,7 @@ class Padding:
         return (*longer, sizes), masks
 
     def _pad_edge_types(self, metadata: Metadata, padded: Padded) -> tuple[Metadata, list[Tensor]]:
-        """Return the same for seed edges of several types: ``batch_size`` of each, and their negatives."""
+        """Pad seed edges of multiple types to ``batch_size`` each, and their negatives."""
         _, about, counts = metadata
         both = {t: self._pad_metadata(of, padded, t, self._most_labels(t)) for t, of in about.items()}
         longer = {t: of for t, (of, _) in both.items()}
@@ -211,7 +211,7 @@ class Padding:
         return torch.cat([lengthened(part, size, 0) for part, size in zip(parts, sizes.values(), strict=True)])
 
     def _spare(self, padded: Padded, edge_type: EdgeType | None, end: int) -> int:
-        """Return the position of a padding node of the type of the seed edges' sources (0) or destinations (1)."""
+        """Return the position of a padding node for sources (``end=0``) or destinations (1) of seed edges."""
         t = self._topology.node_type(None if edge_type is None else edge_type[2 * end])
         blocks = padded.sample.num_sampled_nodes
         return max((padded.sample.node[t].numel() if blocks is None else blocks[t][0]) - 1, 0)
@@ -226,15 +226,15 @@ class Padding:
         store_size: StoreSize,
         permuted: bool,
     ) -> None:
-        """Write zeros over the rows of padding nodes and edges, and the ids of padding edges.
+        """Zero the rows of padding nodes and edges, and the ids of padding edges.
 
         Args:
-            batches: have got their rows.
-            outs: from ``pad``.
-            data: the loader's.
-            plan: where rows come from; ``None``: the data is a pair of stores.
-            store_size: of that pair.
-            permuted: whether edge ids are looked up in a permutation, so that those of padding are not zeros.
+            batches: batches with their rows.
+            outs: samples returned by ``pad``.
+            data: data of the loader.
+            plan: plan of the data; ``None``: the data is a pair of stores.
+            store_size: size of the stores.
+            permuted: whether edge ids were looked up in a permutation, so that ids of padding are not zero.
         """
         columns = _columns_of_stores(data, store_size, self._topology) if plan is None else _columns(plan)
         if permuted:
@@ -252,7 +252,7 @@ class Padding:
         clear_rows(rows)
 
     def masks(self, out: Sample) -> tuple[Tensor, Tensor]:
-        """Return which nodes, and which edges, of a padded sample without types are no padding."""
+        """Return ``node_mask`` and ``edge_mask`` of a padded homogeneous sample."""
         marks: _Marks = out.padding
         return marks.padded.node_mask[HOMOGENEOUS_NODE], marks.edge_mask[HOMOGENEOUS_EDGE]
 
@@ -280,7 +280,7 @@ class Padding:
 
 
 def _to_sample(out: Sample, topology: Topology) -> SampledSubgraph:
-    """Return the engine's sample for PyG's: the inverse of ``to_sampler_output``."""
+    """Convert PyG's sample to the engine's: the inverse of ``to_sampler_output``."""
     row, col = (out.col, out.row) if topology.backward else (out.row, out.col)
     if topology.hetero:
         user, nodes, edges = topology.user_edge_type, out.num_sampled_nodes, out.num_sampled_edges
@@ -347,12 +347,12 @@ def _is_of_nodes(metadata: Metadata) -> bool:
 
 
 def _is_typed(metadata: Metadata) -> bool:
-    """Return whether a sample has seeds of several types."""
+    """Return whether a sample has seeds of multiple types."""
     return len(metadata) == 3
 
 
 def _is_of_edge_types(metadata: Metadata) -> bool:
-    """Return whether a sample has seed edges of several types."""
+    """Return whether a sample has seed edges of multiple types."""
     return _is_typed(metadata) and isinstance(metadata[1], dict)
 
 

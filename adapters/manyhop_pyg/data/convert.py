@@ -64,9 +64,9 @@ class Topology:
     """Whether the graph's edges are the user's reversed."""
     index_dtype: torch.dtype
     node_time: dict[NodeType, Tensor]
-    """The user's times per node, as given."""
+    """The user's times of nodes."""
     edge_time: dict[EdgeType, Tensor]
-    """The user's times per edge, as given."""
+    """The user's times of edges."""
     floating_time: bool
     user_edge_type: dict[EdgeType, EdgeType]
     """Edge type of the graph -> the user's edge type (the same unless ``backward``)."""
@@ -78,14 +78,14 @@ class Topology:
 
     @cached_property
     def bounds(self) -> dict[NodeType | EdgeType, int]:
-        """Node or edge type, in the user's terms -> number of its nodes or edges: all sampled ids are below it."""
+        """The user's node or edge type -> number of nodes or edges, the bound of sampled ids."""
         bounds: dict[NodeType | EdgeType, int] = dict(self.graph.num_nodes.items())
         for edge_type, csc in self.graph.csc.items():
             bounds[self.user_edge_type[edge_type] if self.hetero else HOMOGENEOUS_EDGE] = csc.num_edges
         return bounds
 
     def node_type(self, name: NodeType | None) -> NodeType:
-        """The graph's node type of a user's node type (``None`` in homogeneous graphs)."""
+        """Return the graph's node type of the user's (``None`` in homogeneous graphs)."""
         if not self.hetero:
             return HOMOGENEOUS_NODE
         if name not in self.graph.num_nodes:
@@ -109,11 +109,11 @@ class Topology:
 
 
 def read_data(data: PyGData) -> RawGraph:
-    """Read the edges of whatever PyG accepts as ``data``.
+    """Read the edges of anything that PyG accepts as ``data``.
 
     Raises:
-        InputError: for an object of another kind.
-        GraphError: for edges that are missing or not to be understood.
+        InputError: an object of another class.
+        GraphError: missing or invalid edges.
     """
     try:
         kind = DataType.from_data(data)
@@ -161,7 +161,7 @@ def build_topology(
 
 
 def claim_place(data: object, topology: Topology) -> None:
-    """Have loaders on GPUs read a topology in the place that its graph store wants, if it is one of ours."""
+    """Let loaders on GPUs read a topology from the placement of manyhop's graph store, if it is in one."""
     store = data[1] if isinstance(data, tuple) else None
     if isinstance(store, GraphStore) and store.topology_place is not None:
         store.topology_place.claim(topology.graph, topology)
@@ -200,14 +200,14 @@ def _build(
 
 
 def _contents(inputs: TensorTree) -> tuple[int, ...]:
-    """Checksums of all tensors: others may have been written to through numpy, or by another process."""
+    """Return checksums of all tensors, which numpy or another process may have changed."""
     if isinstance(inputs, Tensor):
         return (checksum(inputs, whole=WHOLE_ONCE),)
     return tuple(sum for value in inputs.values() for sum in _contents(value))
 
 
 def _identities(inputs: TensorTree) -> Any:
-    """The same structure with names of the tensors' contents; ``None`` if any tensor is this process's own."""
+    """Return the structure with names of the tensors' contents; ``None`` if a tensor is in private memory."""
     if isinstance(inputs, Tensor):
         return identity(inputs)
     named = {key: _identities(value) for key, value in inputs.items()}
@@ -259,7 +259,7 @@ def _read_hetero_data(data: HeteroData) -> RawGraph:
 
 
 def _read_edges(store: BaseStorage, edge_type: EdgeType, *, optional: bool) -> tuple[dict[str, Tensor], torch.dtype]:
-    """The edges of one storage and the dtype of its indices. Edge ids are positions in what is read here."""
+    """Return the edges of one storage and their dtype. Edge ids are positions in these edges."""
     adj, adj_t = store.get("adj"), store.get("adj_t")
     if isinstance(adj, SparseTensor):
         row, col, _ = adj.coo()
@@ -287,7 +287,7 @@ def _read_edges(store: BaseStorage, edge_type: EdgeType, *, optional: bool) -> t
 
 
 def _reversed(edges: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same edges from destination to source; edge ids stay."""
+    """Return the edges from destination to source, with the same ids."""
     if "col" in edges:
         return edges | {"row": edges["col"], "col": edges["row"]}
     return {"row": torch.repeat_interleave(torch.diff(edges["colptr"]).long()), "col": edges["row"]}
@@ -368,7 +368,7 @@ def _kind(value: object) -> str:
 
 
 def edge_list(edge_index: object) -> Tensor:
-    """Return an argument ``edge_index`` as ``[2, num_edges]`` int64 or int32, of torch's own class.
+    """Return an argument ``edge_index`` as a plain tensor ``[2, num_edges]`` of int64 or int32.
 
     Raises:
         InputError: anything but a tensor ``[2, num_edges]``; a mask.
@@ -391,7 +391,7 @@ def nodes_in(ids: Tensor) -> int:
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """Return a tensor of torch's own class."""
+    """Return a plain tensor without a subclass."""
     if type(tensor) is Tensor:
         return tensor
     if isinstance(tensor, EdgeIndex | Index):  # of which torch before 2.8 makes no plain view

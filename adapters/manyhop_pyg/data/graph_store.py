@@ -1,4 +1,4 @@
-"""A PyG ``GraphStore`` that checks what is put into it, and the attributes of a ``FeatureStore``."""
+"""A PyG ``GraphStore`` that checks its edges; attributes of feature stores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from manyhop.system.arrays import describe
 
 
 class ExactAttr(TensorAttr):  # type: ignore[misc]  # PyG is untyped
-    """PyG's ``TensorAttr``, for which an array as index is set, too (PyG compares it with "unset", entry by entry)."""
+    """PyG's ``TensorAttr`` that accepts arrays as index (PyG compares them with "unset" entry by entry)."""
 
     @classmethod
     def cast(cls, *args: object, **kwargs: object) -> TensorAttr:
@@ -51,12 +51,12 @@ def _same(a: object, b: object) -> bool:
 
 
 def is_edge_type(group: object) -> bool:
-    """Whether a group is ``(source, relation, destination)``."""
+    """Return whether a group is ``(source, relation, destination)``."""
     return isinstance(group, tuple) and len(group) == 3 and all(isinstance(part, str) for part in group)
 
 
 def is_whole(index: object) -> bool:
-    """Whether an index means all rows."""
+    """Return whether an index selects all rows."""
     return index is None or (isinstance(index, slice) and index == slice(None))
 
 
@@ -103,12 +103,12 @@ def row_index(index: object, num_rows: int | None, name: str) -> Tensor | slice 
 
 
 def title_of(attr: TensorAttr) -> str:
-    """What errors call the tensor of an attribute."""
+    """Return the name of an attribute's tensor for errors."""
     return repr(attr.attr_name) if attr.group_name is None else f"{attr.attr_name!r} of {attr.group_name!r}"
 
 
 def kind_of(value: object) -> str:
-    """Dtype and shape of a tensor, else the type, for errors."""
+    """Return dtype and shape of a tensor, otherwise the class, for errors."""
     if isinstance(value, Tensor):
         return describe(value)
     return (
@@ -120,35 +120,35 @@ Size = tuple[int | None, int | None]
 
 
 class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG is untyped
-    """Edges by edge type and layout: in this process, or once per node.
+    """Store edges by edge type and layout.
 
     A layout is ``"coo"``, ``(row, col)``, both ``[num_edges]``; ``"csc"``, ``(row, colptr)`` with ``colptr``
     ``[num_dst + 1]``; or ``"csr"``, ``(rowptr, col)`` with ``rowptr`` ``[num_src + 1]``: tensors or arrays of int64 or
-    int32. ``edge_type`` is ``None`` in graphs without types. An edge type may have several layouts. The id of an edge,
-    by which its features are found, is its position in the CSC layout where there is one, else in COO, else in CSR.
-    ``size`` is ``(num_src, num_dst)``; give it, as ids alone do not include the last nodes if these have no edges.
+    int32. ``edge_type`` is ``None`` in homogeneous graphs. An edge type may have multiple layouts. The id of an edge,
+    which selects its features, is its position in the CSC layout if there is one, otherwise in COO, otherwise in CSR.
+    Pass ``size``, ``(num_src, num_dst)``: ids alone do not show trailing nodes without edges.
 
-    With ``placement="shared"``, every node (machine) holds all edges once, in memory that its ranks share. All ranks
-    then put the same edge types in the same order, as ``"coo"``, and every rank puts a part of the edges (maybe none):
-    those of rank 0 come first, then those of rank 1, and so on. Two ranks that put the same edges get a ``GraphError``.
+    With ``placement="shared"``, each machine holds all edges once, in memory that its ranks share. All ranks put the
+    same edge types in the same order, as ``"coo"``, and each rank puts a part of the edges (possibly none), which are
+    concatenated by rank. Two ranks that put the same edges get a ``GraphError``.
 
-    GPUs read the topology that loaders make of the edges from the other places; it is there once for all loaders,
-    as long as the store is: ``"device"``: a copy on each GPU. ``"pinned"``: page-locked host memory. ``"sharded"``: a
-    part on each GPU of a node (WholeGraph); all ranks make the first loader together, with ``distributed=True``.
-    ``"auto"``: where the first loader decides. The edges themselves stay in this process.
+    With other placements, the edges stay in this process, and GPUs read the topology that loaders build from them, once
+    for all loaders: ``"device"``: a copy on each GPU. ``"pinned"``: page-locked host memory. ``"sharded"``: a part on
+    each GPU of a machine (WholeGraph); all ranks create the first loader together, with ``distributed=True``.
+    ``"auto"``: the first loader decides.
 
-    With ``placement="distributed"``, no rank has all edges: every rank puts a part, as with ``"shared"``, always with
-    ``size``, and keeps it to itself. Loaders on GPUs spread them over the GPUs of all ranks, where cuGraph samples
-    them; see docs/scale/cugraph.md. Without weights and times of edges.
+    With ``placement="distributed"``, no rank has all edges: each rank puts a part, with ``size``, and keeps it. Loaders
+    on GPUs distribute them over the GPUs of all ranks, where cuGraph samples them; see docs/scale/cugraph.md. Weights
+    and times of edges are not supported.
 
     Args:
-        edge_attr_cls: a subclass of PyG's ``EdgeAttr`` with another order of fields; ``None``: ``EdgeAttr``.
+        edge_attr_cls: subclass of PyG's ``EdgeAttr`` with another order of fields; ``None``: ``EdgeAttr``.
         placement: ``"process"``, ``"shared"``, ``"device"``, ``"pinned"``, ``"sharded"``, ``"distributed"`` or
             ``"auto"``.
-        rank_timeout: seconds to wait for other ranks (600), where there are some.
+        rank_timeout: seconds to wait for other ranks (600).
 
     Raises:
-        InputError: arguments that do not make sense; a place of GPUs, where there are none.
+        InputError: arguments that do not make sense; a placement of GPUs without GPUs.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
         return True
 
     def _together(self, part: object, attr: EdgeAttr, node_rows: NodeRows) -> tuple[Tensor, Tensor]:
-        """All edges, of which every rank puts a part."""
+        """Return all edges, of which each rank puts a part."""
         name = f"{attr.layout.value} edges of {_title(attr.edge_type)}"
         if attr.layout != EdgeLayout.COO:
             raise GraphError(
@@ -243,7 +243,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
     def _edge_to_layout(
         self, attr: EdgeAttr, layout: EdgeLayout, store: bool = False
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What ``coo``, ``csc`` and ``csr`` give. Conversions that are stored keep their permutation: edge ids stay."""
+        """Return the result of ``coo``, ``csc`` or ``csr``; stored conversions keep their permutation for edge ids."""
         key = (attr.edge_type, layout)
         converted = self._converted.get(key)
         if converted is None:
@@ -254,7 +254,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
 
 
 def _checked(edge_index: object, attr: EdgeAttr) -> tuple[Tensor, Tensor]:
-    """Both tensors of a layout, after a look at every entry."""
+    """Return both tensors of a layout, after checking every entry."""
     name, layout = f"{attr.layout.value} edges of {_title(attr.edge_type)}", attr.layout
     if attr.edge_type is not None and not is_edge_type(attr.edge_type):
         raise GraphError(

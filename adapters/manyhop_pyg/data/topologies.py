@@ -30,15 +30,14 @@ _lock = threading.Lock()
 
 
 def once(inputs: TensorTree, options: Hashable, build: Callable[[], T]) -> T:
-    """What ``build()`` returns, or what it returned before for the same tensors, if that is still in use.
+    """Return ``build()``, or its earlier result for the same tensors if that is still in use.
 
-    Tensors are the same that are the same view of the same memory, and have not been changed in place since, by
-    operations of torch.
+    Tensors are the same if they are the same view of the same memory, without changes in place by torch since.
 
     Args:
-        inputs: the tensors that it is built from, in nested dictionaries. They are not kept alive.
-        options: what else it depends on.
-        build: makes an object that can be referred to weakly.
+        inputs: tensors that the result depends on, in nested dictionaries; they are not kept alive.
+        options: other inputs.
+        build: creates an object that supports weak references.
     """
     tensors = dict(_tensors(inputs, ()))
     if any(tensor.is_inference() for tensor in tensors.values()):  # whose changes nobody counts
@@ -70,7 +69,7 @@ def _tensors(value: TensorTree, path: Path) -> Iterator[tuple[Path, Tensor]]:
 
 
 def _view(tensor: Tensor) -> tuple[Hashable, ...]:
-    """Where a tensor lies in its memory, as what, and in which version."""
+    """Return address, shape, strides, dtype and version of a tensor."""
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor._version
 
 
@@ -83,7 +82,7 @@ def remember(edge_index: Tensor, row: Tensor, colptr: Tensor) -> None:
 
 
 def recall(edge_index: Tensor) -> dict[str, Tensor] | None:
-    """``row`` and ``colptr`` of an edge list, if they are known and it has not been written to since."""
+    """Return the remembered ``row`` and ``colptr`` of an unchanged edge list."""
     found = _compressed.get(edge_index)
     if found is None or found[0] != edge_index._version:
         return None
@@ -97,16 +96,16 @@ _PREFERRED = (EdgeLayout.CSC, EdgeLayout.COO, EdgeLayout.CSR)
 
 
 def is_hetero(graph_store: GraphStore) -> bool:
-    """Whether a store keeps its edges by type."""
+    """Return whether a store holds edges by type."""
     return any(attr.edge_type is not None for attr in graph_store.get_all_edge_attrs())
 
 
 def read_stores(
     feature_store: FeatureStore, graph_store: GraphStore
 ) -> tuple[bool, dict[NodeType, int], dict[EdgeType, dict[str, Tensor]], torch.dtype, Callable[[str], Attributes]]:
-    """Heterogeneous or not, nodes per type, edges per type, dtype of the indices, and attributes by name.
+    """Return whether stores are heterogeneous, nodes and edges by type, index dtype, and a getter of attributes.
 
-    The id of an edge is its position in the stored layout: CSC where there is one, else COO, else CSR.
+    The id of an edge is its position in the stored layout: CSC if there is one, otherwise COO, otherwise CSR.
     """
     by_type: dict[Any, dict[EdgeLayout, EdgeAttr]] = {}
     for attr in graph_store.get_all_edge_attrs():
@@ -154,7 +153,7 @@ def _count_nodes(
     found: dict[NodeType, list[int]],
     hetero: bool,
 ) -> dict[NodeType, int]:
-    """Nodes per type, from edge layouts, else from features, else from the ids."""
+    """Return the number of nodes per type, from edge layouts, otherwise features, otherwise ids."""
     groups: dict[NodeType, list[int]] = {}
     for attr in feature_store.get_all_tensor_attrs():
         if isinstance(attr.group_name, str) or not hetero:
@@ -181,7 +180,7 @@ def _attributes(
     edges: dict[EdgeType, dict[str, Tensor]],
     hetero: bool,
 ) -> Attributes:
-    """All tensors of one name, by node type and by edge type."""
+    """Return all tensors of a name, by node type and by edge type."""
     nodes: dict[NodeType, Tensor] = {}
     of_edges: dict[EdgeType, Tensor] = {}
     num_edges = 0 if hetero else edges[HOMOGENEOUS_EDGE]["row"].numel()
@@ -202,7 +201,7 @@ def _attributes(
 
 
 def whole(attr: TensorAttr, *, homogeneous: bool) -> TensorAttr:
-    """A copy of an attribute that asks for all rows. ``Data`` as a store leaves its group open."""
+    """Return a copy of an attribute for all rows. ``Data`` as a store leaves its group unset."""
     attr = copy.copy(attr)
     attr.index = None
     if homogeneous and not attr.is_set("group_name"):
@@ -211,7 +210,7 @@ def whole(attr: TensorAttr, *, homogeneous: bool) -> TensorAttr:
 
 
 def read_edge_index(graph_store: GraphStore, edge_type: EdgeType) -> Tensor:
-    """``[2, num_edges]``: all edges of one type, in the order of their ids."""
+    """Return all edges of a type, ``[2, num_edges]``, in the order of their ids."""
     attrs = {attr.layout: attr for attr in graph_store.get_all_edge_attrs() if attr.edge_type == edge_type}
     if not attrs:
         known = [attr.edge_type for attr in graph_store.get_all_edge_attrs()]
@@ -226,7 +225,7 @@ def read_edge_index(graph_store: GraphStore, edge_type: EdgeType) -> Tensor:
 
 
 def is_of_edges(size: StoreSize, name: str, length: int | None) -> bool:
-    """Whether an attribute of a homogeneous store belongs to the edges: by its length, else by its name, as in Data."""
+    """Return whether an attribute of a homogeneous store belongs to edges, by its length or name, as in ``Data``."""
     num_nodes, num_edges = size
     if num_nodes is None or num_edges is None:
         return False

@@ -1,1 +1,1 @@
-"""Loaders of PyG's names, and the four objects that they give the engine."""
+"""Loaders with PyG's names, and the four objects that they pass to the engine."""

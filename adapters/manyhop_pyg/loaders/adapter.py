@@ -1,4 +1,4 @@
-"""The objects that a loader gives the engine: its seeds, and how samples become batches."""
+"""The objects that a loader passes to the engine: its seeds, and the assembly of batches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class LoaderView(Protocol):
-    """A loader: the user's arguments, which may be replaced between epochs, and how one batch is made."""
+    """A loader: the user's arguments, which may be replaced between epochs, and the steps of one batch."""
 
     data: PyGData
     transform: Transform | None
@@ -89,7 +89,7 @@ class Seeds:
 
     @property
     def graph(self) -> Graph | None:
-        """The topology of a sampler of ours that nobody has changed."""
+        """The topology of one of manyhop's samplers without overridden methods."""
         from manyhop_pyg.samplers.on_gpu import samples_on_gpu
 
         sampler, method = self._loader.seed_sampler()
@@ -102,7 +102,7 @@ class Seeds:
 
     @property
     def has_times(self) -> bool:
-        """Whether the seeds have times if the sampler needs them, their own or, of nodes, those of the data."""
+        """Whether seeds have the times that the sampler needs: given ones, or those of the nodes."""
         (sampler, _), given = self._loader.seed_sampler(), self._loader.input_data
         if not getattr(sampler, "is_temporal", False) or given.time is not None:
             return True
@@ -112,17 +112,17 @@ class Seeds:
         return all(topology.node_type(name) in topology.node_time for name in seeds_of(given)[0])
 
     def inputs(self, positions: Sequence[Positions]) -> list[Inputs]:
-        """Return the inputs of several batches, looked up at once."""
+        """Return the inputs of multiple batches."""
         return inputs_of(self._loader, positions)
 
     def place(self, device: torch.device, where: Place) -> GPUSampling:
-        """Return what the sampler does on a GPU, shared by all loaders that use the sampler."""
+        """Return the sampler's work on a GPU, shared by all its loaders."""
         from manyhop_pyg.samplers.on_gpu import GPUSampling
 
         return GPUSampling.of(self._loader.seed_sampler()[0], device, where)
 
     def engine(self, sampling: GPUSampling) -> Engine:
-        """Return what the sampler samples with, as of now."""
+        """Return the sampler's current engine."""
         return sampling.engine(self._loader.seed_sampler()[0])
 
     def lookup(self, device: torch.device) -> GPUInputs | None:
@@ -145,7 +145,7 @@ class Seeds:
 
 
 def inputs_of(loader: LoaderView, indices: Sequence[Positions]) -> list[Inputs]:
-    """The inputs of several batches, looked up at once."""
+    """Return the inputs of multiple batches, looked up at once."""
     tensors = [index for index in indices if isinstance(index, Tensor) and index.dtype == torch.int64]
     if (
         len(indices) == 1
@@ -183,11 +183,7 @@ def nodes_of_seeds(given: Inputs, sampler: BaseSampler) -> list[tuple[Tensor, in
 
 
 def columns_of_nodes(given: NodeSamplerInput, index: Tensor) -> dict[str, object]:
-    """What ``given[index]`` consists of; PyG's way of indexing takes four times as long.
-
-    Raises:
-        IndexError: a position out of range.
-    """
+    """Return the attributes of ``given[index]``, in a quarter of the time that PyG's indexing takes."""
     id_, node, time = (
         None if column is None else column.index_select(0, index) for column in (given.input_id, given.node, given.time)
     )
@@ -221,24 +217,24 @@ class Batches:
 
     @property
     def in_thread(self) -> bool:
-        """Whether features are joined where samples are made."""
+        """Whether the thread that samples also joins features."""
         return self._loader.filter_per_worker
 
     @property
     def gathers_groups(self) -> bool:
-        """Whether all rows of batches are gathered by code of ours, without code of the user in between."""
+        """Whether rows of groups of batches can be gathered at once, without the user's code in between."""
         loader = self._loader
         own = isinstance(loader.data, Data | HeteroData) or type(loader.data[0]) is FeatureStore
         return own and loader.transform_sampler_output is None and not loader.has_own_filter()
 
     @property
     def samples_alone(self) -> bool:
-        """Whether ``collate_fn`` is the user's."""
+        """Whether ``collate_fn`` is overridden."""
         return self._loader.has_own_collate()
 
     @property
     def runs_user_code(self) -> bool:
-        """Whether methods are the user's, or functions are given."""
+        """Whether batches call the user's functions or overridden methods."""
         loader = self._loader
         functions = (loader.transform, loader.transform_sampler_output, loader.worker_init_fn)
         negatives = each_of(getattr(loader, "neg_sampling", None))
@@ -256,7 +252,7 @@ class Batches:
         return pinned(value) if self._pins and self.in_thread else value
 
     def assemble(self, sample: Sample) -> Batch | Gathered:
-        """Call ``filter_fn``, or only gather rows where the rest is left to :meth:`hand_out`."""
+        """Call ``filter_fn``, or only gather rows if :meth:`hand_out` does the rest."""
         if self._gathers_only:
             return self._loader.join_one(sample)
         batch = self._loader.filter_fn(sample)
@@ -278,7 +274,7 @@ class Batches:
         return contents_of(sample)
 
     def values(self, batch: Batch | Gathered) -> list[Collection[object]]:
-        """Return the values of the attributes of a batch of PyG's, or the batch."""
+        """Return the attribute values of PyG's batch, or the batch itself."""
         if isinstance(batch, Gathered):
             return [*self.values(batch.batch), *batch.values()]
         stores = [batch._store] if type(batch) is Data else batch.stores if type(batch) is HeteroData else None
@@ -319,7 +315,7 @@ def pinned(batch: T) -> T:
 
 
 def find_pinning(*, wanted: bool) -> bool:
-    """Return whether batches are to be pinned; warns where that is wanted, and there is nothing to pin memory for."""
+    """Return whether to pin batches; warn if this is wanted without an accelerator."""
     if wanted and not torch.accelerator.is_available():
         warnings.warn("pin_memory=True, but no accelerator is found: memory is not pinned.", stacklevel=4)
         return False

@@ -1,4 +1,4 @@
-"""What can be found wrong when a loader is made."""
+"""Checks at the construction of loaders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OF_CUGRAPH_PYG = {
 
 
 def check_torch_arguments(kwargs: dict[str, object]) -> None:
-    """Take out what Lightning hands back, and refuse what would be ignored or is no size of a batch."""
+    """Remove arguments that Lightning passes back, and raise InputError for arguments that would be ignored."""
     for name, instead in _OF_CUGRAPH_PYG.items():
         if name in kwargs:
             raise InputError(f"Expected no {name}, which is an argument of cuGraph-PyG: {instead}. Leave it out.")
@@ -50,9 +50,9 @@ def check_torch_arguments(kwargs: dict[str, object]) -> None:
 
 
 def check_features(data: PyGData, custom_cls: type[Batch] | None) -> None:
-    """Raise FeatureError where an attribute whose name is that of node or edge attributes misses their number.
+    """Raise FeatureError if an attribute with the name of a node or edge attribute has a wrong length.
 
-    PyG tells node and edge attributes by their length. Batches get all others whole.
+    PyG identifies node and edge attributes by their length. Batches contain all others unchanged.
     """
     if not isinstance(data, Data | HeteroData):
         return
@@ -75,14 +75,14 @@ def check_features(data: PyGData, custom_cls: type[Batch] | None) -> None:
 
 
 def check_sampler(name: str, sampler: BaseSampler, method: str) -> BaseSampler:
-    """Raise InputError unless ``sampler`` can be asked."""
+    """Raise InputError unless ``sampler`` has the method."""
     if not callable(getattr(sampler, method, None)):
         raise InputError(f"Expected {name} with a method {method}, got {type(sampler).__name__}.")
     return sampler
 
 
 def check_seed_types(sampler: BaseSampler, inputs: NodeSamplerInput) -> None:
-    """Raise InputError where seeds are of several types, and cannot be."""
+    """Raise InputError if a sampler does not support seeds of multiple types."""
     if not isinstance(inputs, TypedNodeInput):
         return
     if not isinstance(sampler, NeighborSampler | HGTSampler):
@@ -149,7 +149,7 @@ def _check_typed_edges(
     *,
     exclude_true: bool,
 ) -> None:
-    """Raise InputError where seed edges of several types do not fit the sampler, or come with what is for one type."""
+    """Raise InputError if seed edges of multiple types or their negatives do not fit the sampler."""
     types = list(inputs.input_type)
     if isinstance(neg_sampling, TypedNegatives):
         if set(neg_sampling.of_types) != set(types):
@@ -173,7 +173,7 @@ def _check_typed_edges(
 
 
 def store_size(data: PyGData, sampler: BaseSampler) -> StoreSize:
-    """Nodes and edges of a homogeneous store, which distinguish its node attributes from its edge attributes."""
+    """Return the number of nodes and edges of a homogeneous store, which identify its attributes."""
     if isinstance(data, Data | HeteroData):
         return None, None
     if isinstance(sampler, NeighborSampler) and not sampler.is_hetero:
@@ -187,7 +187,7 @@ def _is_mask(name: str, value: object) -> bool:
 
 
 def _length(value: object) -> int | None:
-    """Rows of a tensor or array; ``None`` for anything else."""
+    """Return the number of rows of a tensor or array; ``None`` for anything else."""
     if isinstance(value, Tensor | np.ndarray) and value.ndim > 0:
         return int(value.shape[0])
     return None

@@ -23,14 +23,14 @@ from manyhop_pyg.typing import PyGData
 InputsT = TypeVar("InputsT", NodeSamplerInput, EdgeSamplerInput)
 KindT = TypeVar("KindT", NodeType, EdgeType)
 EdgeValues: TypeAlias = Tensor | Mapping[EdgeType, Tensor] | None
-"""``[num_seeds, ...]``; by type where seed edges are of several types."""
+"""``[num_seeds, ...]``; by type if seed edges have multiple types."""
 
 
 def seed_input(data: PyGData, input_nodes: object, input_time: object, input_id: object) -> NodeSamplerInput:
-    """Seed nodes of one type, or of several: ``{type: ids}``.
+    """Return seed nodes of one type, or of multiple types, ``{type: ids}``.
 
     Raises:
-        InputError: as :func:`node_input`; times or ids that are not of these types.
+        InputError: as in :func:`node_input`; times or ids of other types.
     """
     if not isinstance(input_nodes, Mapping):
         for name, value in (("input_time", input_time), ("input_id", input_id)):
@@ -45,14 +45,14 @@ def seed_input(data: PyGData, input_nodes: object, input_time: object, input_id:
 def given_nodes(
     seeds: object, input_time: object, node_type: object, device: torch.device | None = None
 ) -> NodeSamplerInput:
-    """Seed nodes of the types that a loader has, from outside of its inputs; samplers check their range.
+    """Return seed nodes for ``loader.batch``; samplers check their range.
 
     Args:
-        seeds: as the user gives them.
-        input_time: as the user gives them.
-        node_type: the loader's, or a tuple of several.
-        device: the GPU that samples: seeds of one type without times stay where they are, and have no
-            ``input_id``: it makes 0, 1, ...; ``None``: the CPU samples.
+        seeds: the user's seeds.
+        input_time: the user's times.
+        node_type: seed type of the loader, or a tuple of multiple types.
+        device: GPU that samples: seeds of one type without times stay on their device and have no ``input_id``, which
+            is then 0, 1, ...; ``None``: the CPU samples.
 
     Raises:
         InputError: no ids, other types, or times that do not fit.
@@ -75,7 +75,7 @@ def given_nodes(
 
 
 def _of_types(name: str, given: object, node_types: Mapping[KindT, object]) -> Mapping[KindT, Tensor]:
-    """An argument by type: of all these types, or of none."""
+    """Return an argument by type, for all types or none."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) or set(given) != set(node_types):
@@ -94,7 +94,7 @@ def _together(each: Sequence[NodeSamplerInput], node_types: Iterable[NodeType]) 
 
 
 def node_input(data: PyGData, input_nodes: InputNodes, input_time: object, input_id: object) -> NodeSamplerInput:
-    """Seed nodes as PyG defines them: all nodes, indices or a mask; with a node type where there are types.
+    """Return seed nodes of all nodes, ids or a mask, with a node type in heterogeneous graphs.
 
     Raises:
         InputError: an unknown node type, ids out of range, a mask of wrong length, times that do not fit.
@@ -130,9 +130,9 @@ def edge_input(
     input_id: EdgeValues,
     neg_sampling: NegativeSampling | None,
 ) -> EdgeSamplerInput:
-    """Seed edges as PyG defines them: all edges of a type, or given pairs of nodes; labels make room for negatives.
+    """Return seed edges: all edges of a type, or pairs of nodes. Labels are raised by 1 if negatives need 0.
 
-    With a dict, those of several types; labels, times and ids are then dicts, too.
+    For a dict, return seed edges of multiple types; labels, times and ids are then dicts, too.
 
     Raises:
         InputError: an unknown edge type, ids out of range, labels or times of a wrong length.
@@ -180,7 +180,7 @@ def pairs_input(
     input_id: EdgeValues,
     neg_sampling: NegativeSampling | None,
 ) -> EdgeSamplerInput:
-    """The same of pairs of nodes ``index``, an argument called ``name``; ``sizes``: how many nodes there are, if known.
+    """Return seed edges of node pairs ``index``, the argument ``name``; ``sizes``: numbers of nodes, if known.
 
     Raises:
         InputError: ids out of range, labels or times of a wrong length.
@@ -212,7 +212,7 @@ def pairs_input(
 
 
 def number_of_nodes(data: PyGData, node_type: NodeType | None) -> int | None:
-    """Nodes of one type (``None`` in homogeneous data); ``None``: stores do not have them."""
+    """Return the number of nodes of a type (``None`` in homogeneous data); ``None``: unknown to the stores."""
     if isinstance(data, Data):
         return _count(data.num_nodes)
     if isinstance(data, HeteroData):
@@ -231,18 +231,14 @@ def _count(n: int | Tensor | None) -> int | None:
 
 
 def input_of(kind: type[InputsT], attributes: dict[str, object]) -> InputsT:
-    """One of PyG's inputs of samplers, as it is: its class would move each tensor to the CPU once more."""
+    """Create PyG's sampler input without its constructor, which would copy each tensor to the CPU."""
     one = object.__new__(kind)
     one.__dict__.update(attributes)
     return one
 
 
 def as_time(name: str, given: object, n: int) -> Tensor | None:
-    """Times of seeds, ``[n]`` or ``[n, 2]``; ``None``: there are none.
-
-    Raises:
-        InputError: of another shape, or no real numbers.
-    """
+    """Return times of seeds, ``[n]`` or ``[n, 2]``, if given; raise InputError for other shapes or dtypes."""
     if given is None:
         return None
     time = _column(name, given)
@@ -255,13 +251,13 @@ def as_time(name: str, given: object, n: int) -> Tensor | None:
 
 
 def _column(name: str, given: object) -> Tensor:
-    """Return values of seeds as a tensor that can be indexed: torch does not index unsigned ones."""
+    """Return values of seeds as a tensor that torch can index: not of unsigned integers."""
     values = as_tensor(name, given)
     return values.long() if values.dtype in (torch.uint16, torch.uint32, torch.uint64) else values
 
 
 def _split_type(data: PyGData, input_nodes: InputNodes) -> tuple[NodeType | None, object]:
-    """The node type of the seeds, and the seeds; ``None``: all nodes."""
+    """Return the node type of the seeds, and the seeds; ``None``: all nodes."""
     if isinstance(data, Data):
         if isinstance(input_nodes, str) or _is_typed(input_nodes):
             raise InputError(f"Expected input_nodes without a node type, as Data has no types, got {input_nodes!r}.")
@@ -290,7 +286,7 @@ def _pair(value: InputNodes) -> tuple[str, object]:
 
 
 def _split_edge_type(data: PyGData, edge_label_index: InputEdges) -> tuple[EdgeType | None, object]:
-    """The type of the seed edges, and their end points."""
+    """Return the type of the seed edges, and their endpoints."""
     if isinstance(data, Data):
         if isinstance(edge_label_index, tuple | list) and any(isinstance(x, str | tuple) for x in edge_label_index):
             raise InputError("Expected edge_label_index without an edge type, as Data has no types.")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from manyhop_pyg.samplers.on_gpu import Finish, GPUSampling
 
 NegSampling: TypeAlias = NegativeSampling | str | Mapping[EdgeType, NegativeSampling | str] | None
-"""By type where seed edges are of several types, if negatives of these differ."""
+"""A dict if negatives differ by seed edge type."""
 
 
 @extends(ThreadedLoader, NodeLoader)
@@ -44,40 +44,39 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
     :class:`NodeLoader` explains the arguments that both have. With ``distributed=True``, ``is_padding`` has one entry
     per seed edge, and ``seed_parts`` counts by its source. With ``pad="auto"``, ``seed_mask`` has one entry per column
     of ``edge_label_index``, or with triplets per seed edge; the ends of padding are padding nodes. ``engine="cugraph"``
-    excludes neither ``exclude_seed_edges`` nor true negatives.
+    supports neither ``exclude_seed_edges`` nor ``exclude_true_negatives``.
 
     Args:
         data: ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)``.
         link_sampler: any PyG ``BaseSampler``.
-        edge_label_index: ``[2, num_seeds]``; ``None``: all edges. Typed graphs: an edge type, or
-            ``(edge type, [2, num_seeds])``; ``{edge type: [2, num_seeds] or None, ...}``: seed edges of several types
-            in each batch, shuffled together. Each of the types then has the attributes of its seed edges, those of
-            triplets, too; ``edge_label``, ``edge_label_time`` and ``input_id`` are by type.
-        edge_label: ``[num_seeds, ...]`` labels. With binary negatives, labels that begin at 0 are raised by 1, and 0
-            denotes negatives; without labels, positives are 1.0 and negatives 0.0.
-        edge_label_time: ``[num_seeds]``: neighbours are not later than this; or ``[num_seeds, 2]``: their earliest and
-            latest time.
-        neg_sampling: ``"binary"``, ``"triplet"`` or PyG's ``NegativeSampling``; :class:`GivenNegatives` (with a
-            :class:`NeighborSampler`); ``None``: no negatives. Where seed edges are of several types, one for all, or
-            ``{edge type: one of these, ...}``, all binary or all triplets.
+        edge_label_index: ``[2, num_seeds]``. ``None``: all edges. Heterogeneous graphs: an edge type,
+            ``(edge type, [2, num_seeds])``, or ``{edge type: [2, num_seeds] or None, ...}`` for seed edges of multiple
+            types in each batch, shuffled together. Each type then has the attributes of its seed edges, also with
+            triplets; ``edge_label``, ``edge_label_time`` and ``input_id`` are dicts.
+        edge_label: ``[num_seeds, ...]`` labels. With binary negatives, labels that start at 0 are raised by 1, and
+            negatives get 0. Without labels, positives are 1.0 and negatives 0.0.
+        edge_label_time: ``[num_seeds]`` latest time of neighbours, or ``[num_seeds, 2]`` earliest and latest time.
+        neg_sampling: ``"binary"``, ``"triplet"``, PyG's ``NegativeSampling``, or :class:`GivenNegatives` (with a
+            :class:`NeighborSampler`). ``None``: no negatives. Seed edges of multiple types: one for all, or a dict by
+            edge type, all binary or all triplets.
         neg_sampling_ratio: deprecated: binary negatives per positive edge.
         transform: called with each batch.
         transform_sampler_output: called with the sample, before features are joined.
-        custom_cls: class of the batches where ``data`` is a pair of stores.
-        input_id: ``[num_seeds]``: ``batch.input_id`` of each seed; default: its position.
-        exclude_true_negatives: never draw an edge of the graph as a negative. The default keeps chance hits, as PyG
-            does. Needs a :class:`NeighborSampler`.
-        exclude_seed_edges: edges that the subgraph of a batch must not have, so that a model does not see the edges it
-            predicts: ``"self"``, the edges between the endpoints of the batch's seed edges; ``"reverse_id"``, also
-            those from destination to source, of the same type; ``"reverse_types"``, also those of the reverse type.
-            Found by their endpoints, parallel edges included. Needs a :class:`NeighborSampler`.
-        reverse_eids: only for ``"reverse_id"``: ``[num_edges]``, or by edge type: edge id -> id of its reverse;
-            default: found by their endpoints.
-        reverse_etypes: for ``"reverse_types"``: edge type -> the type of its reverses.
+        custom_cls: class of the batches if ``data`` is a pair of stores.
+        input_id: ``[num_seeds]`` values of ``batch.input_id``. Default: positions of the seeds.
+        exclude_true_negatives: never draw an edge of the graph as a negative. By default negatives may be true edges,
+            as in PyG. Needs a :class:`NeighborSampler`.
+        exclude_seed_edges: edges to exclude from the subgraph of a batch, so that a model does not see the edges that
+            it predicts: ``"self"``, edges between the endpoints of the batch's seed edges; ``"reverse_id"``, also edges
+            of the same type from destination to source; ``"reverse_types"``, also edges of the reverse type. Edges are
+            found by their endpoints, including parallel edges. Needs a :class:`NeighborSampler`.
+        reverse_eids: ``[num_edges]`` edge id -> id of its reverse, or a dict by edge type, for ``"reverse_id"``.
+            Default: find reverses by their endpoints.
+        reverse_etypes: edge type -> reverse type, for ``"reverse_types"``.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
-        RankError: with ``distributed=True``, where ranks pass other arguments, or do not come in time.
+        RankError: with ``distributed=True``, ranks pass different arguments, or a rank is late.
     """
 
     def __init__(
@@ -143,17 +142,19 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         edge_label_time: EdgeValues = None,
         key: tuple[int, int, int] | None = None,
     ) -> Batch:
-        """Return the batch of these seed edges now, with negatives, features and transforms: see :class:`NodeLoader`.
+        """Return the batch of these seed edges immediately, with negatives, features and transforms.
+
+        See :meth:`NodeLoader.batch`.
 
         Args:
-            seeds: ``[2, num_seeds]`` pairs of nodes, of the loader's type of seed edges; edges of the graph or not.
-                Where these are of several types: ``{edge type: pairs, ...}``, of some of them.
-            edge_label: ``[num_seeds, ...]``, as of the loader.
-            edge_label_time: ``[num_seeds]`` or ``[num_seeds, 2]``, where the loader has times.
-            key: ``(seed, epoch, batch)``, as of :meth:`NodeLoader.batch`.
+            seeds: ``[2, num_seeds]`` node pairs of the loader's seed edge type, which need not be edges; a dict by
+                edge type if the loader has multiple types.
+            edge_label: ``[num_seeds, ...]``, as in the loader.
+            edge_label_time: ``[num_seeds]`` or ``[num_seeds, 2]``, as in the loader.
+            key: ``(seed, epoch, batch)``, as in :meth:`NodeLoader.batch`.
 
         Raises:
-            InputError: seeds, labels, times or a key that do not make sense, or rows that ranks exchange in step.
+            InputError: wrong seeds, labels, times or key, or rows that ranks exchange in step.
         """
         input_type = self.input_data.input_type
         typed = isinstance(self.input_data, TypedEdgeInput)
@@ -239,7 +240,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
 def _label_edges(
     metadata: Metadata, src: Attributes, dst: Attributes, edges: Attributes, *, triplets: bool
 ) -> Attributes:
-    """Set what a batch has of its seed edges: attributes of sources, destinations and edges. Returns the last."""
+    """Set the attributes of seed edges on sources, destinations and edges; return those of edges."""
     if not triplets:
         input_id, index, label, time = metadata[:4]
         put(edges, input_id=input_id, edge_label_index=index, edge_label=label, edge_label_time=time)
@@ -265,17 +266,17 @@ class LinkOptions(LoaderOptions, total=False):
 
 @extends(LinkLoader, NeighborSampler)
 class LinkNeighborLoader(LinkLoader, torch_geometric.loader.LinkNeighborLoader):  # type: ignore[misc]  # PyG is untyped
-    """PyG's ``LinkNeighborLoader``, without pyg-lib or torch-sparse: neighbours of the endpoints of seed edges.
+    """Load mini-batches of seed edges and neighbours of their endpoints: PyG's ``LinkNeighborLoader``.
 
-    The same batch comes out for the same ``(seed, epoch, batch)``, whatever ``num_workers`` is; that includes the
-    negatives. Its ``n_id`` begins with the sorted endpoints of the ``P`` seed edges and ``N`` negatives (if disjoint,
-    with all sources, then all destinations). Beside the attributes that :class:`NeighborLoader` gives, but for
-    ``batch_size``, it has
+    It needs neither pyg-lib nor torch-sparse. A batch and its negatives depend only on ``(seed, epoch, batch)``. Its
+    ``n_id`` begins with the sorted endpoints of the ``P`` seed edges and ``N`` negatives (if disjoint, with all
+    sources, then all destinations). In addition to the attributes of :class:`NeighborLoader`, except ``batch_size``,
+    batches have
 
-    - without or with binary negatives: ``edge_label_index [2, P + N]`` in terms of ``n_id``, ``edge_label [P + N]``,
-      and ``edge_label_time [P + N]``, or ``[P + N, 2]``, where times are given;
-    - triplets: ``src_index [P]``, ``dst_pos_index [P]``, ``dst_neg_index [P]`` or ``[P, amount]``, and
-      ``seed_time [P]``, or ``[P, 2]``, where times are given.
+    - without negatives or with binary ones: ``edge_label_index [2, P + N]`` (positions in ``n_id``),
+      ``edge_label [P + N]``, and with times ``edge_label_time [P + N]`` or ``[P + N, 2]``;
+    - with triplets: ``src_index [P]``, ``dst_pos_index [P]``, ``dst_neg_index [P]`` or ``[P, amount]``, and with times
+      ``seed_time [P]`` or ``[P, 2]``.
 
     :class:`NeighborSampler` and :class:`LinkLoader` explain the other arguments.
 

@@ -1,4 +1,4 @@
-"""What all loaders of PyG's kinds share: how a batch is sampled, joined with its features and labelled."""
+"""The base class of PyG's loaders: sampling, joining and labelling of a batch."""
 
 from __future__ import annotations
 
@@ -58,22 +58,11 @@ _settling = threading.Lock()
 
 
 class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
-    """A torch ``DataLoader`` whose batches are made by threads of this process, in keyed order.
+    """A torch ``DataLoader`` whose batches are created by threads of this process, in keyed order.
 
-    ``num_workers=N`` is N threads that make batches ahead; 0 makes them in the caller. Neither the order of the batches
-    nor what is in them depends on N. With ``shuffle=True`` the order is a function of ``(seed, epoch)``; a ``sampler``
-    or ``batch_sampler`` of the user is honoured as it is. Epochs advance at each ``iter(loader)``.
-
-    torch's arguments for worker processes: ``persistent_workers`` keeps the threads between epochs, ``worker_init_fn``
-    is called once in each thread (``torch.utils.data.get_worker_info()`` stays ``None``), ``prefetch_factor`` is the
-    number of batches ahead per thread (2), ``timeout`` limits the wait for a batch, ``pin_memory`` pins batches where
-    there is an accelerator, ``multiprocessing_context`` has no effect as no process is started, and ``in_order=False``
-    neither as batches always come in order.
-
-    Where a script runs as several ranks, each of them has by default a loader of its own, as in PyG: over the seeds
-    that it passes, with draws of its own, without communication. With ``distributed=True`` all ranks pass the same
-    seeds and make the loader together, which compares them; rank ``r`` of ``W`` then gets batches ``r``, ``r + W``, ...
-    of the one-process run, all ranks the same number of them, and a state may be loaded by another number of ranks.
+    ``num_workers=N`` starts N threads that prefetch; 0 creates batches in the caller. Neither the order nor the
+    contents of batches depend on N. With ``shuffle=True`` the order is a function of ``(seed, epoch)``. Each
+    ``iter(loader)`` starts the next epoch. See :class:`manyhop_pyg.NodeLoader` for the arguments.
     """
 
     data: PyGData
@@ -103,7 +92,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         pad: Pad | None = None,
         **of_torch: Unpack[TorchOptions],
     ) -> None:
-        """Be a DataLoader over ``range(num_items)``: the last step of a loader's construction."""
+        """Set up a DataLoader over ``range(num_items)``, as the last step of a loader's constructor."""
         kwargs: dict[str, Any] = dict(of_torch)
         check_torch_arguments(kwargs)
         check_device(device, placement)
@@ -126,7 +115,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         self._get_ready(num_items, seed, shuffle=shuffle, own_order=own_order)
 
     def _get_ready(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
-        """Be ready for the first batch. Ranks that share batches call it together."""
+        """Prepare the first batch. Ranks that share batches call it together."""
         self._plans = PlanCache()
         self._gpu = None
         self._bounds: Bounds = {}
@@ -140,7 +129,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         self._prepare_ranks()
 
     def _find_gpu(self) -> None:
-        """Get ready for a GPU, if the batches are to be made on one; for the CPU, if they certainly are not."""
+        """Prepare the GPU that creates batches, or the CPU if no GPU can."""
         wanted = check_device(self.device, self._mode)
         found = find_device(wanted, self.data)
         if found is None:
@@ -164,7 +153,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         prepare(self.seed_sampler()[0])
 
     def _find_padding(self) -> None:
-        """Get ready to pad batches, if that is asked for."""
+        """Prepare the padding of batches, if requested."""
         if self.pad is None or self._num_items == 0:
             return
         if self.batch_size is None:
@@ -198,7 +187,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         return self._begin_epoch(self._index_sampler)
 
     def _settle_device(self) -> None:
-        """Decide where batches are made, at the first one."""
+        """Select the device that creates batches, at the first one."""
         if self._knows_device:
             return
         with _settling:
@@ -253,11 +242,11 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         return False
 
     def begin_on_gpu(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
-        """Begin to sample around the inputs of several batches."""
+        """Launch the sampling around the inputs of multiple batches."""
         raise NotImplementedError
 
     def _sample_on_gpu(self, index: Inputs) -> Sample | None:
-        """Return the sample of one batch, on the GPU; ``None``: the sampler has to be called itself."""
+        """Return the sample of one batch on the GPU; ``None``: call the sampler itself."""
         if self._gpu is None or self._gpu.sampling is None:
             return None
         return self.begin_on_gpu(self._gpu.sampling, [index], [next_key()])()[0]
@@ -280,18 +269,14 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         )
 
     def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
-        """Set the attributes that only batches of nodes, or only those of links, have.
-
-        Returns:
-            Where the attributes of the seeds are, ``input_id`` among them: of each type of seeds.
-        """
+        """Set the attributes of seeds; return the mapping that holds ``input_id``, for each seed type."""
         raise NotImplementedError
 
     def _metadata(self, out: Sample, count: int, *, needs_ids: bool) -> Metadata:
-        """Return the ``metadata`` of a sample: at least ``count`` entries, or 3 of seeds of several types.
+        """Return a sample's ``metadata`` of at least ``count`` entries (3 if seeds have multiple types).
 
         Raises:
-            InputError: a sampler or the user's function has made something else of it.
+            InputError: a sampler or the user's function has set other ``metadata``.
         """
         found = out.metadata
         typed = isinstance(self.input_data, TypedNodeInput | TypedEdgeInput)
@@ -308,7 +293,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         return tuple(found)
 
     def collate_fn(self, index: Positions) -> Sample | Batch:
-        """Sample around the inputs at positions ``index``; joins features, too, if ``filter_per_worker``."""
+        """Sample around the inputs at positions ``index``; also join features if ``filter_per_worker``."""
         start = time.perf_counter()
         out = self.sample_inputs(self.inputs_at(index))
         if (rank_batch := current_batch()) is not None:

@@ -37,12 +37,12 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         data: ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)``. Features are read when a batch is created, so
             later changes of ``loader.data`` take effect (prefetched batches may still have the old state).
         node_sampler: any PyG ``BaseSampler``.
-        input_nodes: ``[num_seeds]`` ids or a mask ``[num_nodes]``. ``None``: all nodes. Typed graphs: ``"type"``,
-            ``("type", ids)``, or ``{"type": ids, ...}`` for seeds of several types in each batch, shuffled together
+        input_nodes: ``[num_seeds]`` ids or a mask ``[num_nodes]``. ``None``: all nodes. Heterogeneous graphs: ``"type"``,
+            ``("type", ids)``, or ``{"type": ids, ...}`` for seeds of multiple types in each batch, shuffled together
             (with manyhop's samplers). Each type then has ``batch_size`` and ``input_id``, the position among the seeds
             of the type; disjoint trees are numbered across types.
         input_time: ``[num_seeds]`` time of each seed instead of its own, or ``[num_seeds, 2]`` earliest and latest time
-            of its neighbours. A dict if seeds have several types.
+            of its neighbours. A dict if seeds have multiple types.
         transform: called with each batch.
         transform_sampler_output: called with the sample, before features are joined.
         filter_per_worker: join features and call ``transform`` in the loader's threads (``True``), or in the caller's
@@ -50,7 +50,7 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
             the threads, except for data on a GPU.
         custom_cls: class of the batches if ``data`` is a pair of stores.
         input_id: ``[num_seeds]`` values of ``batch.input_id``. Default: positions of the seeds, or nodes if
-            ``input_nodes`` is a mask. A dict if seeds have several types.
+            ``input_nodes`` is a mask. A dict if seeds have multiple types.
         seed: seed of all random choices. Batches depend only on it, the epoch and the batch number. Default: each epoch
             draws one when it begins, from ``generator``, or from torch's default generator.
         distributed: share the batches of one run among its ranks. All ranks pass the same seeds and create the loader
@@ -86,9 +86,9 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
-        FeatureError: ``x`` without a row for each node; labels, masks, ``edge_attr`` or ``edge_weight`` with a row too
+        FeatureError: ``x`` without one row per node; labels, masks, ``edge_attr`` or ``edge_weight`` with one row too
             many or too few; an attribute with the name of a mask of ``pad``.
-        RankError: with ``distributed=True``, where ranks pass other arguments, or do not come in time.
+        RankError: with ``distributed=True``, ranks pass different arguments, or a rank is late.
     """
 
     def __init__(
@@ -126,19 +126,18 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         input_time: Tensor | Mapping[NodeType, Tensor] | None = None,
         key: tuple[int, int, int] | None = None,
     ) -> Batch:
-        """Return the batch of these seeds now, with features and transforms: for serving and debugging.
+        """Return the batch of these seeds immediately, with features and transforms, for serving and debugging.
 
-        It is no part of an epoch, may be called from several threads at once, and has ``input_id`` of 0, 1, ...
+        It does not advance the epoch and is thread-safe. ``input_id`` is 0, 1, ...
 
         Args:
-            seeds: ``[num_seeds]`` ids of nodes, of the loader's type of input nodes; any, not only its input nodes.
-                Where these are of several types: ``{"type": ids, ...}``, of some of them.
-            input_time: ``[num_seeds]`` or ``[num_seeds, 2]``, as of the loader; by type, as ``seeds``.
-            key: ``(seed, epoch, batch)``: what the sample is a function of, besides the seeds; default: the loader's
-                ``seed``, or 0 if it has none, and batch 0 of epoch 0.
+            seeds: ``[num_seeds]`` node ids of the loader's seed type, also of other nodes than its input nodes; a dict
+                by node type if the loader has multiple types.
+            input_time: ``[num_seeds]`` or ``[num_seeds, 2]``, as in the loader; a dict if ``seeds`` is one.
+            key: ``(seed, epoch, batch)`` of the sample. Default: the loader's ``seed`` or 0, and batch 0 of epoch 0.
 
         Raises:
-            InputError: seeds, times or a key that do not make sense, or rows that ranks exchange in step.
+            InputError: wrong seeds, times or key, or rows that ranks exchange in step.
         """
         return self._batch_around(given_nodes(seeds, input_time, self.input_data.input_type, self._sampled_on()), key)
 
@@ -185,20 +184,20 @@ class NodeOptions(LoaderOptions, total=False):
 
 @extends(NodeLoader, NeighborSampler)
 class NeighborLoader(NodeLoader, torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
-    """PyG's ``NeighborLoader``, without pyg-lib or torch-sparse: neighbours of seed nodes, hop by hop.
+    """Load mini-batches of seed nodes and their neighbours, hop by hop: PyG's ``NeighborLoader``.
 
-    The same batch comes out for the same ``(seed, epoch, batch)``, whatever ``num_workers`` is. It holds the rows of
-    all node and edge attributes, everything else of the data as it is, and
+    It needs neither pyg-lib nor torch-sparse. A batch depends only on ``(seed, epoch, batch)``. It has the rows of all
+    node and edge attributes, all other attributes unchanged, and
 
-    - ``n_id [num_nodes]``: the nodes, the seeds first (``batch_size`` rows, duplicates kept), then hop by hop;
-    - ``e_id [num_edges] int64`` and ``edge_index [2, num_edges]``: the edges, hop by hop, in terms of ``n_id``;
+    - ``n_id [num_nodes]``: nodes, first the seeds (``batch_size`` rows, including duplicates), then hop by hop;
+    - ``e_id [num_edges] int64`` and ``edge_index [2, num_edges]``: edges, hop by hop, as positions in ``n_id``;
     - ``num_sampled_nodes [num_hops + 1]``, ``num_sampled_edges [num_hops]``: lists of counts for ``trim_to_layer``
       (directional subgraphs only);
-    - ``input_id [batch_size] int64``, ``batch_size``, ``seed_time``, as given, where ``input_time`` is given, and
-      ``batch [num_nodes]``, the seed of each node, where trees are disjoint.
+    - ``input_id [batch_size] int64``, ``batch_size``, with ``input_time`` the unchanged ``seed_time``, and if disjoint
+      ``batch [num_nodes]``, the seed of each node.
 
-    In typed graphs these are attributes of node and edge types, all of which are present. :class:`NeighborSampler` and
-    :class:`NodeLoader` explain the other arguments.
+    In heterogeneous graphs these are attributes of node and edge types, all of which exist. :class:`NeighborSampler`
+    and :class:`NodeLoader` explain the other arguments.
 
     Args:
         neighbor_sampler: sampler to use instead of one built from the arguments, which then have no effect, as in PyG.

@@ -32,13 +32,13 @@ from manyhop_pyg.typing import Attributes, Batch, PyGData, Sample
 
 
 class NodeSetLoader(NodeLoader):
-    """A loader whose seeds name sets of nodes: 0, 1, ...
+    """A loader whose seeds are numbers of node sets: 0, 1, ...
 
     Args:
-        data: without types.
+        data: homogeneous data.
         sampler: samples the subgraphs.
         num_sets: number of seeds.
-        kwargs: what the user passes, for :class:`NodeLoader`.
+        kwargs: the user's arguments for :class:`NodeLoader`.
 
     Raises:
         InputError: arguments that define the nodes of a batch.
@@ -78,16 +78,16 @@ def check_data(data: Data) -> Data:
 
 
 class RandomNodeLoader(NodeLoader, torch_geometric.loader.RandomNodeLoader):  # type: ignore[misc]  # PyG is untyped
-    """PyG's ``RandomNodeLoader``: the nodes, of all types together, in ``num_parts`` parts with the edges inside.
+    """Load the nodes of all types in ``num_parts`` parts, with the edges inside: PyG's ``RandomNodeLoader``.
 
-    With ``shuffle=True``, the parts of an epoch are random. Batches have the nodes in the order of the loader, the
-    edges by destination, and the ids of both as ``n_id`` and ``e_id``. See :class:`NodeLoader` for the rest.
+    With ``shuffle=True``, the parts of an epoch are random. Batches have nodes in the order of the loader, edges by
+    destination, and their ids ``n_id`` and ``e_id``.
 
     Args:
         data: ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)``.
         num_parts: number of batches.
         transform: called with each batch.
-        **kwargs: of :class:`NodeLoader` but for ``input_nodes``, and of torch's ``DataLoader`` but for ``batch_size``.
+        **kwargs: arguments of :class:`NodeLoader`, except ``input_nodes`` and ``batch_size``.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
@@ -124,32 +124,32 @@ class RandomNodeLoader(NodeLoader, torch_geometric.loader.RandomNodeLoader):  # 
 
 
 _TENSORS = ("indptr", "index", "partptr", "node_perm", "edge_perm")
-"""Of a partition, in order."""
+"""Tensors of a partition, in order."""
 
 
 class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # PyG is untyped
-    """PyG's ``ClusterData``, without torch-sparse and pyg-lib: the nodes of a graph in clusters, one after the other.
+    """Sort the nodes of a graph by cluster: PyG's ``ClusterData``, without torch-sparse and pyg-lib.
 
-    METIS (by ``pymetis``; without directions of edges), or ``cluster``, assigns nodes to clusters. Of a graph without
-    edges between different nodes, or with fewer nodes than ``num_parts``, each cluster has consecutive nodes. The
-    attributes are copies of the data's, in the order of the clusters, as in PyG.
+    METIS (``pymetis``, on undirected edges) or ``cluster`` assigns nodes to clusters. If a graph has no edges between
+    different nodes, or fewer nodes than ``num_parts``, clusters are consecutive nodes. The attributes are copies of the
+    data's attributes in the order of the clusters, as in PyG.
 
     Args:
         data: ``Data`` with ``edge_index``.
         num_parts: number of clusters.
         recursive: partition by recursive bisection.
-        save_dir: folder where the partition is kept, and read from if it is there; ``None``: nowhere. One of
-            other edges is refused.
-        filename: of the partition in that folder.
-        log: report on stderr when partitioning begins and ends.
+        save_dir: folder to save the partition in, and to load it from if it exists. A partition of other edges raises
+            an error. ``None``: do not save.
+        filename: name of the file in this folder.
+        log: print the beginning and end of partitioning to stderr.
         keep_inter_cluster_edges: whether ``cluster_data[i]`` has edges to other clusters.
-        sparse_format: ``"csr"``: edges by source; ``"csc"``: by destination.
-        cluster: ``[num_nodes]`` the cluster of each node, from 0 to ``num_parts - 1``; ``None``: METIS partitions.
+        sparse_format: order of edges, ``"csr"`` by source or ``"csc"`` by destination.
+        cluster: ``[num_nodes]`` cluster of each node, from 0 to ``num_parts - 1``. ``None``: use METIS.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph; a saved partition of another graph.
-        GraphError: edges that lead to nodes that there are not.
-        MissingExtraError: there is no ``cluster``, and ``pymetis`` is not installed.
+        GraphError: edges with ids out of range.
+        MissingExtraError: ``pymetis`` is not installed, without ``cluster``.
     """
 
     def __init__(
@@ -210,21 +210,21 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # 
         return Partition(*tensors, self.sparse_format)
 
     def _metis(self, edge_index: Tensor, num_nodes: int) -> Tensor:
-        """The cluster of each node."""
+        """Return the cluster of each node."""
         src, dst = plain(edge_index).cpu().long().numpy()
         found = metis_parts([(src, dst)], len(src), num_nodes, self.num_parts, recursive=self.recursive)
         return torch.from_numpy(found.part)
 
 
 class ClusterLoader(NodeSetLoader, torch_geometric.loader.ClusterLoader):  # type: ignore[misc]  # PyG is untyped
-    """PyG's ``ClusterLoader``: subgraphs of ``batch_size`` clusters, with the edges between them (arXiv 1905.07953).
+    """Load subgraphs of ``batch_size`` clusters with the edges between them (arXiv 1905.07953): PyG's ``ClusterLoader``.
 
-    Batches are PyG's, with the ids of nodes and edges in the data that was partitioned as ``n_id`` and ``e_id``, and
-    the clusters as ``input_id``. ``shuffle=True`` draws other clusters together in each epoch.
+    Batches also have ``n_id`` and ``e_id``, ids of nodes and edges in the original data, and ``input_id``, the
+    clusters. ``shuffle=True`` combines different clusters in each epoch.
 
     Args:
-        cluster_data: :class:`ClusterData`, or PyG's.
-        **kwargs: of :class:`NodeLoader` but for ``input_nodes``, and of torch's ``DataLoader``.
+        cluster_data: :class:`ClusterData`, or PyG's class.
+        **kwargs: arguments of :class:`NodeLoader`, except ``input_nodes``.
 
     Raises:
         InputError: arguments that do not make sense.
@@ -256,7 +256,7 @@ class ClusterLoader(NodeSetLoader, torch_geometric.loader.ClusterLoader):  # typ
 
 
 def _is_partition_of(found: object, data: Data, num_parts: int, sparse_format: str) -> bool:
-    """Whether what a file has is a partition of these edges."""
+    """Return whether the contents of a file are a partition of these edges."""
     if not isinstance(found, Partition) or found.sparse_format != sparse_format:
         return False
     tensors = [getattr(found, name) for name in _TENSORS]

@@ -1,4 +1,4 @@
-"""Options of all loaders beside torch's: those of this package, the device, cores of threads."""
+"""Options of loaders: keywords and their documentation, the device, cores of threads."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TorchOptions(TypedDict, total=False):
 
 
 class RankOptions(TorchOptions, total=False):
-    """Keywords of all loaders, those of random walks included; see :class:`manyhop_pyg.NodeLoader`."""
+    """Keywords of all loaders, including those of random walks; see :class:`manyhop_pyg.NodeLoader`."""
 
     seed: int | None
     distributed: bool
@@ -73,13 +73,13 @@ class LoaderOptions(RankOptions, total=False):
 
 
 def extends(source: type, *documented: type, but: Collection[str] = ()) -> Callable[[LoaderT], LoaderT]:
-    """Decorate a loader that passes ``**kwargs`` on: its signature and docstring show these arguments, too.
+    """Decorate a loader that passes ``**kwargs`` on: add these arguments to its signature and docstring.
 
     ``help()`` and Lightning read the signature.
 
     Args:
-        source: the class that gets ``**kwargs``.
-        documented: classes whose docstrings explain arguments that the loader's own does not.
+        source: class that receives ``**kwargs``.
+        documented: other classes whose docstrings explain arguments of the loader.
         but: arguments of ``source`` that the loader does not have.
     """
 
@@ -121,10 +121,10 @@ def of_ranks(
 
 
 def keeps_arguments(init: InitT) -> InitT:
-    """Give a constructor the arguments of before when Lightning calls it again, with another sampler.
+    """Decorate a constructor: reuse its first arguments when Lightning calls it again with another sampler.
 
-    Lightning reads arguments from attributes with the names that a constructor's signature shows. It misses those in
-    ``**kwargs`` and a ``batch_size`` that is not torch's.
+    Lightning reads arguments from attributes with the names in a constructor's signature. It misses ``**kwargs`` and a
+    ``batch_size`` that is not torch's.
     """
     signature = inspect.signature(init)
     torchs = inspect.signature(DataLoader.__init__).parameters.keys() - signature.parameters.keys()
@@ -145,15 +145,15 @@ def keeps_arguments(init: InitT) -> InitT:
 
 
 def load_positions(loader: DataLoader[Any], num_items: int, kwargs: dict[str, Any]) -> tuple[bool, bool]:
-    """Make a loader, which has a method ``collate_fn``, one of torch's over ``range(num_items)``.
+    """Call torch's constructor of a loader over ``range(num_items)``.
 
     Args:
-        loader: whose class is derived from torch's.
+        loader: object of a subclass of torch's ``DataLoader``, with a method ``collate_fn``.
         num_items: number of seeds.
-        kwargs: the user's, for torch; may be changed.
+        kwargs: the user's arguments for torch; may be changed.
 
     Returns:
-        Whether items are shuffled, and whether their order is the loader's own, not that of a sampler of the user.
+        Whether items are shuffled, and whether the loader determines their order, not the user's sampler.
     """
     shuffle = bool(kwargs.get("shuffle"))
     own_order = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
@@ -166,15 +166,13 @@ def load_positions(loader: DataLoader[Any], num_items: int, kwargs: dict[str, An
 
 
 def sampler_of_arguments(loader: object, data: PyGData, given: BaseSampler | None, **arguments: Any) -> BaseSampler:
-    """Return the sampler of a loader, and keep it and its arguments as attributes of the loader.
-
-    Lightning makes a loader anew from attributes that are called as the arguments.
+    """Return the sampler of a loader, and store it and its arguments as attributes, which Lightning reads.
 
     Args:
         loader: gets an attribute for each argument, and ``neighbor_sampler``.
-        data: of the loader.
-        given: a sampler that is used in place of one made of the arguments; ``None``: there is none.
-        **arguments: of :class:`NeighborSampler`.
+        data: data of the loader.
+        given: sampler to use instead of one built from the arguments; ``None``: build one.
+        **arguments: arguments of :class:`NeighborSampler`.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
@@ -187,10 +185,10 @@ def sampler_of_arguments(loader: object, data: PyGData, given: BaseSampler | Non
 
 
 def check_device(device: torch.device | str | None, placement: object) -> torch.device | None:
-    """The device that the user names; ``None``: where the process works already.
+    """Return the device that the user names; ``None``: the one that the process uses.
 
     Raises:
-        InputError: no device, a GPU that is not there, or a placement that is none, or for a CPU.
+        InputError: no device, an unavailable GPU, or a placement that is wrong or for a CPU.
     """
     check_placement(placement, None)
     if device is None:
@@ -211,7 +209,7 @@ def check_device(device: torch.device | str | None, placement: object) -> torch.
 
 
 def find_device(wanted: torch.device | None, data: PyGData) -> torch.device | None:
-    """The GPU for batches; ``None``: the CPU."""
+    """Return the GPU for batches; ``None``: the CPU."""
     if wanted is not None:
         if wanted.type == "cpu":
             return None
@@ -221,7 +219,7 @@ def find_device(wanted: torch.device | None, data: PyGData) -> torch.device | No
 
 
 def tensors_of(data: PyGData) -> Iterator[Tensor]:
-    """The tensors among the attributes of data, or in a feature store of ours."""
+    """Return the tensors of data, or of manyhop's feature store."""
     values: list[object] = []
     if isinstance(data, Data | HeteroData):
         values = [value for store in data.stores for value in store.values()]
@@ -232,7 +230,7 @@ def tensors_of(data: PyGData) -> Iterator[Tensor]:
 
 
 class CoreControl:
-    """Which cores the threads of a loader run on, and how many of them one thread copies with."""
+    """Control of the cores that the threads of a loader use."""
 
     num_workers: int
     loader_cores: list[int | list[int]]

@@ -1,4 +1,4 @@
-"""Loaders of several ranks: the facts that ranks compare, the rows that they exchange batch by batch."""
+"""Loaders on multiple ranks: facts that ranks compare, and rows that they exchange per batch."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class LoaderFacts:
         self._loader, self._shuffle = loader, shuffle
 
     def of_ranks(self, seed: int | None) -> dict[str, object]:
-        """Return what must be the same on all ranks, in the order in which differences are reported."""
+        """Return facts that must be equal on all ranks, in the order of their reports."""
         loader = self._loader
         facts: dict[str, object] = {"class": type(loader).__name__}
         facts |= {"version of the sampling contract": CONTRACT_VERSION, "seed": seed}
@@ -85,7 +85,7 @@ class LoaderFacts:
         return facts | _features(loader.data)
 
     def of_state(self) -> dict[str, object]:
-        """Return what samples depend on beside seeds of random numbers, and the size and order of batches."""
+        """Return facts that samples depend on, except seeds of random numbers and the size and order of batches."""
         loader = self._loader
         sampler, _ = loader.seed_sampler()
         facts = {
@@ -115,7 +115,7 @@ def _topology(loader: LoaderView) -> Topology | None:
 
 
 def _features(data: PyGData) -> dict[str, object]:
-    """What batches carry of the data, each attribute by itself; of stores, if they are ours."""
+    """Return the attributes that batches contain, of manyhop's stores or of data."""
     if isinstance(data, Data | HeteroData):
         one = isinstance(data, Data)
         stores = [(None, data.stores[0])] if one else [*data.node_items(), *data.edge_items()]
@@ -131,7 +131,7 @@ def _features(data: PyGData) -> dict[str, object]:
 
 
 def _parts(value: object) -> object:
-    """The tensors of a value that has several."""
+    """Return the tensors of a value that has more than one."""
     if isinstance(value, SparseTensor):
         return value.csr()
     return value.feat_dict if isinstance(value, TensorFrame) else value
@@ -141,13 +141,13 @@ _MOST_BATCHES = 64  # sampled to fill a cache
 
 
 def sharded_store(data: PyGData) -> FeatureStore | None:
-    """The feature store of ``data``, if some of its tensors are spread over several nodes."""
+    """Return the feature store of ``data`` if some of its tensors are sharded over machines."""
     store = data[0] if isinstance(data, tuple) else None
     return store if isinstance(store, FeatureStore) and store.sharded_rows else None
 
 
 def check_sharded(data: PyGData, *, distributed: bool) -> None:
-    """Raise InputError where ranks would have to exchange rows, but go their own ways."""
+    """Raise InputError if ranks must exchange rows, but do not share batches."""
     store = data[0] if isinstance(data, tuple) else None
     exchanges = isinstance(store, FeatureStore) and any(not rows.is_whole for rows in store.distributed_rows)
     if not distributed and exchanges:
@@ -179,7 +179,7 @@ def make_lockstep(loader: LoaderView, store: FeatureStore, plan: BatchPlan, titl
 
 
 def _sample_first(loader: LoaderView, plan: BatchPlan, visits: Visits, enough: int) -> None:
-    """Note the rows of the first batches of epoch 0, of all ranks, in their order. Seed 0, whatever the loader's."""
+    """Count the rows of the first batches of epoch 0 of all ranks, with seed 0."""
     for batch in range(min(len(plan), _MOST_BATCHES)):
         if visits.rows >= enough:
             return

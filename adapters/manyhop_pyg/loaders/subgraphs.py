@@ -40,7 +40,7 @@ _NORMS = ("node_norm", "edge_norm")
 
 
 class _SaintLoader(NodeSetLoader):
-    """What the three loaders share."""
+    """The base class of GraphSAINT's loaders."""
 
     _method: SaintMethod
     walk_length = 1
@@ -80,11 +80,11 @@ class _SaintLoader(NodeSetLoader):
         """Return the batch of a key now, with features and transforms.
 
         Args:
-            seeds, input_time: none: the nodes are drawn.
-            key: ``(seed, epoch, batch)``, as of :meth:`NodeLoader.batch`.
+            seeds, input_time: not supported, since nodes are drawn.
+            key: ``(seed, epoch, batch)``, as in :meth:`NodeLoader.batch`.
 
         Raises:
-            InputError: seeds or times, or a key that does not make sense.
+            InputError: seeds, times or a wrong key.
         """
         if seeds is not None or input_time is not None:
             raise InputError(f"Expected key alone, got seeds: {type(self).__name__} draws its nodes. Pass key=.")
@@ -141,31 +141,28 @@ class _SaintLoader(NodeSetLoader):
         return None if self.save_dir is None else path_of("save_dir", self.save_dir) / f"manyhop_{self._filename}"
 
     def _norm_facts(self, data: Data) -> dict[str, int]:
-        """What coefficients depend on beside what the name of the file has."""
+        """Return facts that coefficients depend on, except those in the name of the file."""
         edges = checksum(plain(data.edge_index).long(), whole=data.num_edges * 16)
         return {"num_nodes": data.num_nodes, "edges": edges, "batch_size": self._batch_size}
 
 
 class GraphSAINTNodeSampler(_SaintLoader, torch_geometric.loader.GraphSAINTNodeSampler):  # type: ignore[misc]
-    """PyG's ``GraphSAINTNodeSampler``, without torch-sparse: subgraphs of the sources of random edges.
+    """Load subgraphs of the sources of random edges: PyG's ``GraphSAINTNodeSampler``, without torch-sparse.
 
-    Each batch (arXiv 1907.04931) has the distinct nodes of ``batch_size`` draws, in ascending order, and all edges of
-    the data among them, by source; ``n_id``, ``e_id``, and the rows of all node and edge attributes. With
-    ``sample_coverage``, it has ``node_norm [num_nodes]`` and ``edge_norm [num_edges]``, the coefficients of
-    normalisation. They are estimated when the loader is made, from subgraphs of their own, which are a function of
-    ``seed`` (0 if there is none), and of nothing else.
+    Each batch (arXiv 1907.04931) has the distinct nodes of ``batch_size`` draws in ascending order, all edges between
+    them by source, ``n_id``, ``e_id``, and the rows of all node and edge attributes. With ``sample_coverage``, it also
+    has normalisation coefficients, ``node_norm [num_nodes]`` and ``edge_norm [num_edges]``. The constructor estimates
+    them from separate subgraphs, which depend only on ``seed`` (default: 0).
 
     Args:
         data: ``Data`` with ``edge_index``.
         batch_size: number of draws per batch, with replacement.
         num_steps: number of batches.
-        sample_coverage: how many nodes per node of the graph the subgraphs have that coefficients are estimated from;
-            0: no coefficients.
-        save_dir: folder where the coefficients are kept, and read from if they are there; ``None``: nowhere. Those
-            of other edges or of another ``batch_size`` are refused.
+        sample_coverage: sampled nodes per node of the graph to estimate coefficients from; 0: no coefficients.
+        save_dir: folder to save the coefficients in, and to load them from if they exist. Coefficients of other edges
+            or another ``batch_size`` raise an error. ``None``: do not save.
         log: whether to show progress on a terminal.
-        **kwargs: of :class:`NodeLoader` but for ``input_nodes``, and of torch's ``DataLoader`` but for
-            ``batch_size``.
+        **kwargs: arguments of :class:`NodeLoader`, except ``input_nodes`` and ``batch_size``.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
@@ -175,19 +172,19 @@ class GraphSAINTNodeSampler(_SaintLoader, torch_geometric.loader.GraphSAINTNodeS
 
 
 class GraphSAINTEdgeSampler(_SaintLoader, torch_geometric.loader.GraphSAINTEdgeSampler):  # type: ignore[misc]
-    """PyG's ``GraphSAINTEdgeSampler``, without torch-sparse: subgraphs of the ends of random edges.
+    """Load subgraphs of the endpoints of random edges: PyG's ``GraphSAINTEdgeSampler``, without torch-sparse.
 
-    An edge is drawn, as in PyG, in proportion to the number of edges into its source plus that of edges out of its
-    destination (in the paper, to the sum of their inverses). See :class:`GraphSAINTNodeSampler` for the rest.
+    As in PyG, an edge is drawn in proportion to the in-degree of its source plus the out-degree of its destination (in
+    the paper, to the sum of their inverses). :class:`GraphSAINTNodeSampler` explains the arguments.
     """
 
     _method = "edges"
 
 
 class GraphSAINTRandomWalkSampler(_SaintLoader, torch_geometric.loader.GraphSAINTRandomWalkSampler):  # type: ignore[misc]
-    """PyG's ``GraphSAINTRandomWalkSampler``, without torch-sparse: subgraphs of what random walks visit.
+    """Load subgraphs of nodes on random walks: PyG's ``GraphSAINTRandomWalkSampler``, without torch-sparse.
 
-    See :class:`GraphSAINTNodeSampler` for the rest.
+    :class:`GraphSAINTNodeSampler` explains the other arguments.
 
     Args:
         batch_size: number of walks per batch, from uniform nodes.
@@ -213,13 +210,13 @@ class GraphSAINTRandomWalkSampler(_SaintLoader, torch_geometric.loader.GraphSAIN
 
 
 class _EgoLoader(NodeLoader):
-    """What loaders share whose batches have a graph of its own for each seed.
+    """The base class of loaders whose batches have one graph per seed.
 
     Args:
         data: ``Data``.
-        sampler: samples the nodes of a seed one after the other, the seed first.
+        sampler: samples the nodes of each seed, the seed first.
         node_idx: the seeds.
-        kwargs: what the user passes, for :class:`NodeLoader`.
+        kwargs: the user's arguments for :class:`NodeLoader`.
 
     Raises:
         InputError: other arguments that define the nodes of a batch.
@@ -252,14 +249,14 @@ class _EgoLoader(NodeLoader):
 
 
 class ShaDowKHopSampler(_EgoLoader, torch_geometric.loader.ShaDowKHopSampler):  # type: ignore[misc]  # PyG is untyped
-    """PyG's ``ShaDowKHopSampler``, without torch-sparse: the neighbourhood of each seed as a graph of its own.
+    """Load the neighbourhood of each seed as a separate graph: PyG's ``ShaDowKHopSampler``, without torch-sparse.
 
-    Each graph (arXiv 2201.07858) has the nodes that ``depth`` hops reach and all edges of the data among them. A batch
-    is a ``Batch`` of these graphs, with
+    Each graph (arXiv 2201.07858) has the nodes within ``depth`` sampled hops and all edges between them. A batch is a
+    ``Batch`` of these graphs, with
 
-    - ``batch [num_nodes]``, ``ptr [batch_size + 1]``: the graph of each node, and where each graph begins;
-    - ``root_n_id [batch_size]``: where the seeds are, the first node of each graph;
-    - ``y [batch_size]``: labels of the seeds only, where the data has one label per node;
+    - ``batch [num_nodes]``, ``ptr [batch_size + 1]``: graph of each node, and first node of each graph;
+    - ``root_n_id [batch_size]``: positions of the seeds, the first node of each graph;
+    - ``y [batch_size]``: labels of the seeds, if the data has one label per node;
     - ``n_id``, ``e_id``, ``input_id``, and the rows of all other node and edge attributes.
 
     Args:
@@ -268,7 +265,7 @@ class ShaDowKHopSampler(_EgoLoader, torch_geometric.loader.ShaDowKHopSampler):  
         num_neighbors: neighbours sampled per node in each hop; -1: all.
         node_idx: ``[num_seeds]`` ids of the seeds, or a mask ``[num_nodes]``; ``None``: all nodes.
         replace: sample with replacement.
-        **kwargs: of :class:`NodeLoader` but for ``input_nodes``, and of torch's ``DataLoader``.
+        **kwargs: arguments of :class:`NodeLoader`, except ``input_nodes``.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
@@ -292,17 +289,17 @@ class ShaDowKHopSampler(_EgoLoader, torch_geometric.loader.ShaDowKHopSampler):  
 
 
 class ShaDowPPRSampler(_EgoLoader):
-    """Each seed with its neighbours by personalised PageRank, as a graph of its own, with all edges inside.
+    """Load each seed with its neighbours by personalised PageRank as a separate graph, with all edges inside.
 
-    The other sampler of ShaDow-GNN (arXiv 2201.07858). Batches are those of :class:`ShaDowKHopSampler`; neighbours are
-    found as those of :class:`PPRLoader`, and come by falling rank.
+    The other sampler of ShaDow-GNN (arXiv 2201.07858). Batches are like those of :class:`ShaDowKHopSampler`; neighbours
+    are found as in :class:`PPRLoader` and sorted by falling rank.
 
     Args:
         data: ``Data``.
-        num_neighbors: neighbours per seed, the seed among them where its rank is high enough.
+        num_neighbors: neighbours per seed, including the seed if its rank is high enough.
         node_idx: ``[num_seeds]`` ids of the seeds, or a mask ``[num_nodes]``; ``None``: all nodes.
         alpha, eps: see :class:`PPRLoader`.
-        **kwargs: as of :class:`ShaDowKHopSampler`.
+        **kwargs: as in :class:`ShaDowKHopSampler`.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
@@ -336,22 +333,22 @@ def _check(data: object) -> Data:
 
 
 class PPRLoader(NodeLoader):
-    """Mini-batches of seeds and their neighbours by personalised PageRank, with all edges of the data among them.
+    """Load mini-batches of seeds, their neighbours by personalised PageRank, and all edges between them.
 
-    The neighbours of a node are the nodes from which its prediction takes most: where random walks from it, against the
-    direction of the edges, end most often (as in arXiv 2201.07858 and 2212.09083). They are a function of the graph
-    alone; those of the input nodes are found when the loader is made, by as many threads as torch has. A batch has the
-    seeds first (``batch_size`` rows, duplicates kept), then the other neighbours of all of them, in ascending order;
-    the edges by destination; ``n_id``, ``e_id``, ``input_id``, and the rows of all node and edge attributes.
+    The neighbours of a node are the most frequent ends of random walks from it, against the direction of edges (arXiv
+    2201.07858 and 2212.09083). They depend only on the graph; the constructor finds those of the input nodes, on all of
+    torch's threads. A batch has the seeds first (``batch_size`` rows, including duplicates), then the other neighbours
+    in ascending order; edges by destination; ``n_id``, ``e_id``, ``input_id``, and the rows of all node and edge
+    attributes.
 
     Args:
-        data: ``Data``, or ``(FeatureStore, GraphStore)`` without types.
-        num_neighbors: neighbours per seed, the seed among them.
-        input_nodes: ``[num_seeds]`` ids or a mask ``[num_nodes]``; ``None``: all nodes.
-        alpha: probability that a walk ends before each step. Small: neighbours far away count, too.
-        eps: how exact ranks are: a node is pushed while its residual is at least ``alpha * eps`` times its number of
-            in-edges. Ten times smaller takes up to ten times as long.
-        **kwargs: of :class:`NodeLoader` but for ``input_time``, and of torch's ``DataLoader``.
+        data: ``Data``, or a homogeneous ``(FeatureStore, GraphStore)``.
+        num_neighbors: neighbours per seed, including the seed.
+        input_nodes: ``[num_seeds]`` ids or a mask ``[num_nodes]``. ``None``: all nodes.
+        alpha: probability that a walk ends before each step. Smaller values include more distant neighbours.
+        eps: precision of the ranks: a node is pushed while its residual is at least ``alpha * eps`` times its number of
+            in-edges. A tenth takes up to ten times as long.
+        **kwargs: arguments of :class:`NodeLoader`, except ``input_time``.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.

@@ -24,22 +24,22 @@ _PyGs: Any = getattr(  # PyG 2.6 has none
 
 
 class BidirectionalNeighborSampler(_PyGs):  # type: ignore[misc]  # PyG is untyped
-    """Samples neighbours along edges and against them, hop by hop: PyG's class of this name.
+    """Sample neighbours along and against edges, hop by hop: PyG's ``BidirectionalNeighborSampler``.
 
-    Each hop samples ``n`` in-neighbours and ``n`` out-neighbours of its seeds; the seeds of the next hop are the nodes
-    that are new. Nodes and edges are in the batch once (once per tree, if disjoint), in the order of their first
-    appearance. ``num_sampled_nodes`` has two counts for each hop and direction (of the seeds that are new there, and of
-    the neighbours), ``num_sampled_edges`` one. ``edge`` holds the user's edge ids, as with :class:`NeighborSampler`.
+    Each hop samples ``n`` in-neighbours and ``n`` out-neighbours of its seeds; the new nodes are the seeds of the next
+    hop. Each node and edge appears once per batch (per tree, if disjoint), in the order of its first appearance.
+    ``num_sampled_nodes`` has two counts per hop and direction (new seeds, and neighbours), ``num_sampled_edges`` one.
+    ``edge`` holds the user's edge ids, as with :class:`NeighborSampler`.
 
     Args:
-        data: ``Data``, or ``(FeatureStore, GraphStore)`` without types.
+        data: ``Data``, or a homogeneous ``(FeatureStore, GraphStore)``.
         num_neighbors: neighbours per node and direction, hop by hop. May be set later.
         subgraph_type: ``"directional"``, ``"induced"`` or ``"bidirectional"``: reverses of the sampled edges are added.
         replace, disjoint, weight_attr, is_sorted, share_memory, directed: see :class:`NeighborSampler`.
-        temporal_strategy, time_attr: refused, as times of later seeds are not defined.
+        temporal_strategy, time_attr: not supported, since times of later seeds are undefined.
 
     Raises:
-        InputError: arguments that do not make sense or do not fit the graph; data with types or times.
+        InputError: arguments that do not make sense or do not fit the graph; heterogeneous data; times.
         GraphError: a topology or weights that are wrong.
     """
 
@@ -92,11 +92,7 @@ class BidirectionalNeighborSampler(_PyGs):  # type: ignore[misc]  # PyG is untyp
     def sample_from_edges(
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
     ) -> SamplerOutput:
-        """Sample around the endpoints of seed edges.
-
-        Raises:
-            InputError: negatives are to be drawn.
-        """
+        """Sample around the endpoints of seed edges; raise InputError for ``neg_sampling``."""
         if neg_sampling is not None:
             raise InputError(f"Expected no neg_sampling for {type(self).__name__}, got some. Use NeighborSampler.")
         return super().sample_from_edges(inputs)
@@ -167,7 +163,7 @@ class BidirectionalNeighborSampler(_PyGs):  # type: ignore[misc]  # PyG is untyp
 
     @property
     def disjoint(self) -> bool:
-        """Whether each seed has a tree of its own. May be set."""
+        """Whether each seed has its own tree. May be set."""
         return self.forward_sampler.disjoint
 
     @disjoint.setter
@@ -189,28 +185,28 @@ class _Merged:
         self._sizes: list[int] | None = []
 
     def add(self, ids: Tensor, sizes: list[int] | None) -> None:
-        """Add ids; ``sizes``: those of the slots that they are counted in, ``None``: they are not counted."""
+        """Add ids; ``sizes``: number of ids per slot, ``None``: they are not counted."""
         self._parts.append(ids)
         self._sizes = None if sizes is None or self._sizes is None else self._sizes + sizes
 
     def first(self) -> Tensor:
-        """Positions of first appearances among all that was added, ascending."""
+        """Return the positions of first appearances, ascending."""
         ids = torch.cat(self._parts)
         unique, inverse = torch.unique(ids, return_inverse=True)
         first = torch.full_like(unique, len(ids))
         return first.scatter_reduce_(0, inverse, torch.arange(len(ids)), "amin").sort().values
 
     def unique(self) -> Tensor:
-        """The ids, in the order of their first appearance."""
+        """Return the ids in the order of their first appearance."""
         return torch.cat(self._parts)[self.first()]
 
     def find(self, ids: Tensor) -> Tensor:
-        """Where ids are among the unique ones."""
+        """Return the positions of ids among the unique ones."""
         ordered, order = self.unique().sort()
         return order[torch.searchsorted(ordered, ids)]
 
     def counts(self) -> list[int] | None:
-        """How many ids appear first in each slot."""
+        """Return the number of first appearances in each slot."""
         if self._sizes is None:
             return None
         slots = torch.bucketize(self.first(), torch.tensor(self._sizes).cumsum(0), right=True)
@@ -219,7 +215,7 @@ class _Merged:
 
 
 def _one_hop(sampler: NeighborSampler, num_neighbors: int) -> NeighborSampler:
-    """A sampler that does one hop as another one does, over the same topology."""
+    """Return a copy of a sampler that samples one of its hops."""
     one = copy.copy(sampler)
     one.num_neighbors = [num_neighbors]
     return one

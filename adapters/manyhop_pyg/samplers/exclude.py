@@ -1,4 +1,4 @@
-"""Which edges the samples around seed edges must not have: the seed edges, and on request their reverses."""
+"""Exclusion of seed edges, and optionally their reverses, from the samples around them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _MODES = ("self", "reverse_id", "reverse_types")
 
 
 class Exclusion:
-    """The edges that a batch excludes, by the endpoints of its seed edges, of one type or several.
+    """Finds the edges that a batch excludes, by the endpoints of its seed edges.
 
     Args:
-        of_types: what each type of seed edges excludes.
+        of_types: seed edge type -> its exclusion.
     """
 
     def __init__(self, of_types: Mapping[EdgeType | None, TypeExclusion]) -> None:
         self._of_types = dict(of_types)
 
     def prepare(self) -> None:
-        """Make the tables that batches look edges up in."""
+        """Build the lookup tables of edges."""
         for one in self._of_types.values():
             one.prepare()
 
@@ -52,13 +52,13 @@ class Exclusion:
 
 
 class TypeExclusion:
-    """The edges that seed edges of one type exclude, by their endpoints.
+    """Finds the edges that seed edges of one type exclude, by their endpoints.
 
     Args:
-        topology: what is sampled.
-        edge_type: type of the seed edges, as the user names it; ``None`` without types.
-        reverse_type: type of the reverses to exclude; ``None``: the seed edges alone.
-        reverse_eids: ``[num_edges]`` edge id -> id of its reverse; ``None``: reverses are found by their endpoints.
+        topology: the sampled graph.
+        edge_type: type of the seed edges; ``None`` in homogeneous graphs.
+        reverse_type: type of the reverses to exclude; ``None``: only the seed edges.
+        reverse_eids: ``[num_edges]`` edge id -> id of its reverse; ``None``: find reverses by their endpoints.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class TypeExclusion:
         self._ids = {t: EdgeIds(csc) for t, csc in topology.graph.csc.items() if t in looked_up}
 
     def prepare(self) -> None:
-        """Make the tables that batches look edges up in."""
+        """Build the lookup tables of edges."""
         for ids in self._ids.values():
             ids.prepare()
 
@@ -104,10 +104,10 @@ def make_exclusion(
     reverse_eids: ReverseIds | None,
     reverse_etypes: Mapping[EdgeType, EdgeType] | None,
 ) -> Exclusion | None:
-    """Return what a loader's arguments exclude; ``None``: nothing.
+    """Return the exclusion of a loader's arguments; ``None``: no edges.
 
     Raises:
-        InputError: arguments that contradict each other, or do not fit the sampler.
+        InputError: arguments that contradict each other or do not fit the sampler.
     """
     if mode is not None and mode not in _MODES:
         raise InputError(f"Expected exclude_seed_edges to be None or one of {_MODES}, got {mode!r}.")

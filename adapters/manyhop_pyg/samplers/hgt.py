@@ -31,19 +31,18 @@ NO_TIMES = "HGT sampling has no times: leave input_time out, or use NeighborLoad
 
 
 class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
-    """PyG's ``HGTSampler``, without torch-sparse: about the same number of nodes of every type (arXiv 2003.01332).
+    """Sample a similar number of nodes of each type (arXiv 2003.01332): PyG's ``HGTSampler``, without torch-sparse.
 
     Args:
         data: ``HeteroData``, or stores with types.
-        num_samples: nodes to add, hop by hop, for every node type; a list is for each of them.
-        is_sorted: the edges are sorted by destination; it is checked.
-        share_memory: put the topology into shared memory, for worker processes that are spawned.
-        max_neighbors: how many neighbours of a node count, per edge type, 1 to 1024. Of a node with more, a uniform
-            choice counts when candidates are collected, and another one when the edges among the sampled nodes are:
-            no node has more edges of a type in a batch. 50 is PyG's constant; ``None`` counts all.
+        num_samples: number of nodes to add per hop, for each node type or for all.
+        is_sorted: whether edges are sorted by destination; this is checked.
+        share_memory: move the topology to shared memory, for spawned worker processes.
+        max_neighbors: most neighbours of a node per edge type, 1 to 1024 (50, PyG's constant). Of more neighbours, a
+            uniform sample is used for the candidates, and another one for the edges of the batch. ``None``: no limit.
 
     Raises:
-        InputError: data without types, or numbers that do not fit it.
+        InputError: homogeneous data, or numbers that do not fit it.
         GraphError: a topology that is wrong.
     """
 
@@ -75,7 +74,7 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         if share_memory:
             share_topology(self.topology)
         self.gpu_samplings: dict[Hashable, object] = {}
-        """Made by the loaders that use this sampler, which share them."""
+        """Created and shared by the loaders of this sampler."""
         self._make_engine()
 
     def _make_engine(self) -> None:
@@ -111,7 +110,7 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         )
 
     def node_output(self, sample: SampledSubgraph) -> HeteroSamplerOutput:
-        """The engine's sample in PyG's terms."""
+        """Convert the engine's sample to PyG's."""
         out = to_sampler_output(sample, self.topology)
         out.num_sampled_nodes = None  # as in PyG: edges are those among all nodes, so hops cannot be trimmed
         return out

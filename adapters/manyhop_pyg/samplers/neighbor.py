@@ -46,7 +46,7 @@ from manyhop_pyg.typing import PyGData, Sample
 
 
 class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
-    """Samples neighbours, hop by hop: PyG's ``NeighborSampler`` without pyg-lib or torch-sparse.
+    """Sample neighbours, hop by hop: PyG's ``NeighborSampler``, without pyg-lib or torch-sparse.
 
     It is a PyG ``BaseSampler``: pass it to any loader as ``node_sampler``, ``link_sampler`` or ``neighbor_sampler``.
     ``edge`` of its outputs holds the user's edge ids, so ``edge_permutation`` is ``None``. ``num_neighbors``,
@@ -54,20 +54,20 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     Args:
         data: ``Data``, ``HeteroData`` or ``(FeatureStore, GraphStore)``.
-        num_neighbors: neighbours per node, hop by hop (-1: all, 0: none); also by edge type.
+        num_neighbors: neighbours per node and hop (-1: all, 0: none); a list, or lists by edge type.
         subgraph_type: ``"directional"`` (the sampled edges), ``"bidirectional"`` (and their reverses) or ``"induced"``
             (all edges among the sampled nodes).
         replace: sample with replacement.
-        disjoint: one tree per seed; always so with times.
-        temporal_strategy: ``"uniform"`` or ``"last"``: which of the neighbours that are not too late.
-        time_attr: attribute with the times of nodes, ``[num_nodes]``, or of edges, ``[num_edges]``.
-        weight_attr: attribute with edge weights ``[num_edges]``; neighbours are drawn in proportion to them, with
-            times those that are not too late (not with ``temporal_strategy="last"``).
-        is_sorted: the edges are sorted by destination (and by time inside); it is checked.
-        share_memory: put the topology into shared memory, for worker processes that are spawned.
+        disjoint: create one tree per seed; always with times.
+        temporal_strategy: ``"uniform"`` or ``"last"``: choice among the neighbours that are early enough.
+        time_attr: name of the attribute with times of nodes ``[num_nodes]`` or edges ``[num_edges]``.
+        weight_attr: name of the attribute with edge weights ``[num_edges]``. Neighbours are drawn in proportion to
+            them, with times among those that are early enough. Not with ``temporal_strategy="last"``.
+        is_sorted: whether edges are sorted by destination (and time); this is checked.
+        share_memory: move the topology to shared memory, for spawned worker processes.
         directed: deprecated; ``False`` means ``subgraph_type="induced"``.
         sample_direction: ``"forward"`` samples sources of edges, ``"backward"`` destinations.
-        time_window: with times, leave out edges that are earlier than the seed's time minus this.
+        time_window: with times, exclude edges earlier than the seed's time minus this number.
 
     Raises:
         InputError: arguments that do not make sense or do not fit the graph.
@@ -115,13 +115,13 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         self._temporal_strategy = temporal_strategy
         self._keep_orig_edges = False
         self.gpu_samplings: dict[Hashable, object] = {}
-        """Made by the loaders that use this sampler, which share them."""
+        """Created and shared by the loaders of this sampler."""
         if share_memory:
             share_topology(self.topology)
         self._rebuild()
 
     def _rebuild(self) -> None:
-        """Make the engine, anew after a change of how to sample."""
+        """Build the engine for the current settings."""
         if self._temporal_strategy not in ("uniform", "last"):
             raise InputError(f"Expected temporal_strategy 'uniform' or 'last', got {self._temporal_strategy!r}.")
         strategy: Literal["uniform", "last"] = "last" if self._temporal_strategy == "last" else "uniform"
@@ -163,16 +163,16 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
         Args:
             index: the seed edges.
-            neg_sampling: which negatives; ``None``: none.
+            neg_sampling: negatives; ``None``: none.
             exclude_true: never draw an edge of the graph as a negative.
-            exclude: edge type of the graph -> ``[n] int64`` ids of edges that the sample must not have.
+            exclude: edge type of the graph -> ``[n] int64`` ids of edges to exclude.
 
         Returns:
             A sample with ``metadata``: ``(input_id, edge_label_index, edge_label, time)``, for triplets
             ``(input_id, src_index, dst_pos_index, dst_neg_index, time)``.
 
         Raises:
-            InputError: seeds or negatives that do not fit the graph, or what a ``_sample`` of a subclass does not do.
+            InputError: seeds or negatives that do not fit the graph or an overridden ``_sample``.
         """
         if isinstance(index, TypedEdgeInput):
             if has_own_sample(self):
@@ -203,7 +203,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         exclude_true: bool,
         exclude: Mapping[EdgeType, Tensor] | None,
     ) -> Sample:
-        """Sample around seed edges of several types; the second of ``metadata`` is that of each type."""
+        """Sample around seed edges of multiple types; ``metadata[1]`` has the metadata by type."""
         parts = index.parts
         samplers = [
             self._seed_edges.prepare(t, negatives_of(neg_sampling, t), exclude_true=exclude_true) for t in parts
@@ -223,13 +223,13 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         seed_time: Tensor | dict[NodeType, Tensor] | None = None,
         **kwargs: object,
     ) -> Sample:
-        """Sample around seeds; a subclass may override it, as with PyG's class: all sampling then goes through it.
+        """Sample around seeds. If a subclass overrides it, as with PyG's class, all sampling calls it.
 
-        Reverses of bidirectional subgraphs are added to what it returns.
+        Reverses of bidirectional subgraphs are added to the returned sample.
 
         Args:
             seed: ``[num_seeds]``, or by node type.
-            seed_time: the time of each seed, in place of its own; by node type where ``seed`` is.
+            seed_time: time of each seed instead of its own; by node type if ``seed`` is.
 
         Raises:
             InputError: seeds that do not fit the graph, or further arguments.
@@ -255,16 +255,16 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     def prepare_seed_edges(
         self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool
     ) -> None:
-        """Make the tables that sampling on the CPU reads for such seed edges and negatives."""
+        """Build the CPU tables for such seed edges and negatives."""
         self._seed_edges.prepare(edge_type, neg_sampling, exclude_true=exclude_true)
 
     def node_output(self, sample: SampledSubgraph) -> Sample:
-        """The engine's sample in PyG's terms."""
+        """Convert the engine's sample to PyG's."""
         out = to_sampler_output(sample, self.topology)
         return self.with_reverses(out) if self._adds_reverses else out
 
     def with_reverses(self, out: Sample) -> Sample:
-        """A sample and its reverses, for bidirectional subgraphs; else the sample."""
+        """Add the reverses of edges, for bidirectional subgraphs."""
         if self._subgraph_type != SubgraphType.bidirectional:
             return out
         return out.to_bidirectional(keep_orig_edges=self._keep_orig_edges)
@@ -303,7 +303,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     @property
     def disjoint(self) -> bool:
-        """Whether each seed has a tree of its own; always so with times. May be set."""
+        """Whether each seed has its own tree; always with times. May be set."""
         return self._disjoint or self.is_temporal
 
     @disjoint.setter
@@ -323,7 +323,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     @property
     def keep_orig_edges(self) -> bool:
-        """With bidirectional subgraphs: keep the sampled edges, too, as ``batch._orig_edge_index``. May be set."""
+        """Whether bidirectional batches keep the sampled edges as ``_orig_edge_index``. May be set."""
         return self._keep_orig_edges
 
     @keep_orig_edges.setter
@@ -343,7 +343,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     @property
     def num_nodes(self) -> int | dict[NodeType, int]:
-        """Number of nodes, by node type where there are types."""
+        """Number of nodes; by node type in heterogeneous graphs."""
         num_nodes = self.topology.graph.num_nodes
         return dict(num_nodes) if self.is_hetero else num_nodes[HOMOGENEOUS_NODE]
 
@@ -385,7 +385,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
 
 def has_own_sample(sampler: NeighborSampler) -> bool:
-    """Whether ``_sample`` is that of a subclass, or the user's."""
+    """Return whether ``_sample`` is overridden."""
     return getattr(sampler._sample, "__func__", None) is not NeighborSampler._sample
 
 

@@ -52,7 +52,7 @@ class GPUInputs:
         self._others = {name: column for name, column in columns.items() if name not in self._names}
 
     def of(self, plan: BatchPlan, epoch: int, batches: Sequence[int]) -> InputGroup:
-        """The inputs of some batches, as samplers take them, but on the GPU; enqueued on the current stream."""
+        """Return the inputs of batches on the GPU, looked up on the current stream."""
         (index, *ids), sizes = self._positions(plan, epoch, batches, self._ids)
         columns = {"input_id": index} | dict(zip(self._names, ids, strict=True))
         columns |= {name: column.index_select(0, index) for name, column in self._others.items()}
@@ -60,12 +60,12 @@ class GPUInputs:
 
 
 class InputGroup(Sequence[Inputs]):
-    """The inputs of some batches, one behind the other; those of a batch are made when they are asked for.
+    """Concatenated inputs of multiple batches; the inputs of one batch are created on access.
 
     Args:
-        given: inputs of the same kind.
-        columns: their tensors, by name, on the GPU.
-        sizes: inputs of each batch.
+        given: inputs of the same class.
+        columns: tensors on the GPU, by name.
+        sizes: number of inputs of each batch.
     """
 
     def __init__(self, given: Inputs, columns: dict[str, Tensor], sizes: list[int]) -> None:
@@ -83,7 +83,7 @@ class InputGroup(Sequence[Inputs]):
         return self._given.input_type
 
     def input_ids(self) -> list[Tensor]:
-        """What batches call their inputs. Unsafe: autograd does not take a change of one for a change of all."""
+        """Return ``input_id`` of each batch, as views that autograd does not track as one tensor."""
         return list(self.columns["input_id"].unsafe_split_with_sizes(self.sizes))
 
     def __len__(self) -> int:
@@ -107,7 +107,7 @@ class InputGroup(Sequence[Inputs]):
 
 
 def inputs_on(device: torch.device, given: Inputs, sampler: BaseSampler) -> GPUInputs | None:
-    """The inputs on a GPU; ``None`` where they are too many, or needed on the host: times of seeds are."""
+    """Copy inputs to a GPU; return ``None`` if they are too large, or have times, which the host needs."""
     if type(given) not in (NodeSamplerInput, EdgeSamplerInput) or getattr(sampler, "is_temporal", False):
         return None
     columns = {name: value for name, value in vars(given).items() if isinstance(value, Tensor)}
@@ -121,7 +121,7 @@ def inputs_on(device: torch.device, given: Inputs, sampler: BaseSampler) -> GPUI
 
 OwnSampler: TypeAlias = NeighborSampler | HGTSampler
 Finish: TypeAlias = Callable[[], list[Sample]]
-"""Gives the samples of the batches that were begun, in PyG's terms and on the GPU; waits for their sizes."""
+"""Waits for the sizes of the launched batches and returns their samples, in PyG's classes."""
 
 
 class GPUSampling:
@@ -150,14 +150,14 @@ class GPUSampling:
 
     @classmethod
     def of(cls, sampler: OwnSampler, device: torch.device, where: Place) -> GPUSampling:
-        """That of a sampler, shared by all loaders that use it."""
+        """Return the object of a sampler, shared by its loaders."""
         found = sampler.gpu_samplings.get((device, where))
         if not isinstance(found, cls) or found._placed is not PlacedGraph.find(sampler.topology.graph, device, where):
             found = sampler.gpu_samplings[device, where] = cls(sampler, device, where)
         return found
 
     def _follow(self, sampler: OwnSampler) -> tuple[Engine, SeedEdges[GPUEdgeSampler]]:
-        """The engine for what the sampler is to do now."""
+        """Return the engines for the sampler's current settings."""
         with self._lock:
             if sampler.spec is not self._spec:
                 from manyhop.sampling import GPUEdgeSampler  # looked up by a function, which takes microseconds
@@ -171,7 +171,7 @@ class GPUSampling:
             return self._engine, self._edges
 
     def engine(self, sampler: OwnSampler) -> Engine:
-        """Return what samples as the sampler is to do now."""
+        """Return the engine for the sampler's current settings."""
         return self._follow(sampler)[0]
 
     def begin_nodes(
@@ -208,7 +208,7 @@ class GPUSampling:
         return finish
 
     def _about(self, inputs: Sequence[NodeSamplerInput]) -> list[Metadata]:
-        """Return what batches call their seeds, as given, else 0, 1, ..., and the times of these."""
+        """Return ``input_id`` (by default 0, 1, ...) and times of the seeds of each batch."""
         if inputs[0].input_id is None:
             return [(self.numbers.take(index.node.shape[0]), None) for index in inputs]
         sent = iter(upload([part for index in inputs for part in (index.input_id, index.time)], self.device))
@@ -224,7 +224,7 @@ class GPUSampling:
         exclude_true: bool,
         exclusion: Exclusion | None,
     ) -> Finish:
-        """The same around seed edges, without the edges of ``exclusion``."""
+        """Launch the sampling around seed edges, without the edges of ``exclusion``."""
         _, edges = self._follow(sampler)
         inputs = list(inputs)
         if isinstance(inputs[0], TypedEdgeInput):
@@ -268,7 +268,7 @@ class GPUSampling:
         exclude_true: bool,
         exclusion: Exclusion | None,
     ) -> Finish:
-        """The same around seed edges of several types in each batch."""
+        """Launch the sampling around seed edges of multiple types."""
         from manyhop.sampling.gpu.typed_edges import PendingTypedEdges
 
         engines = [edges.prepare(t, negatives_of(neg_sampling, t), exclude_true=exclude_true) for t in inputs[0].parts]
@@ -308,7 +308,7 @@ def _columns(index: TypedEdgeInput) -> list[Tensor | None]:
 
 
 def samples_on_gpu(sampler: BaseSampler, method: str) -> bool:
-    """Whether a sampler is one of ours, whose ``method`` nobody has replaced, nor what it calls."""
+    """Return whether a sampler is manyhop's, without overridden methods."""
     own = getattr(HGTSampler if isinstance(sampler, HGTSampler) else NeighborSampler, method)
     return (
         isinstance(sampler, NeighborSampler | HGTSampler)

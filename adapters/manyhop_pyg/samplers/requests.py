@@ -34,11 +34,11 @@ _CPU = torch.device("cpu")
 
 
 class SeedRequests:
-    """Makes the requests of a sampler.
+    """Converts PyG's sampler inputs to requests of the engine.
 
     Args:
-        topology: what is sampled.
-        time_window: with times, edges are not earlier than the seed's time minus this.
+        topology: the sampled graph.
+        time_window: with times, the earliest edge is at the seed's time minus this.
     """
 
     def __init__(self, topology: Topology, time_window: float | None) -> None:
@@ -46,7 +46,7 @@ class SeedRequests:
         self._is_temporal = topology.is_temporal
 
     def of_nodes(self, given: ByType, times: ByType, key: BatchKey) -> NodeRequest:
-        """Return what the engine is asked for seeds by type, and their times, as far as given."""
+        """Return the request for seeds by type and their times, if given."""
         seeds: dict[NodeType, Tensor] = {}
         time_max: dict[NodeType, Tensor] = {}
         time_min: dict[NodeType, Tensor] = {}
@@ -73,7 +73,7 @@ class SeedRequests:
         exclude: Mapping[EdgeType, Tensor] | None = None,
         device: torch.device = _CPU,
     ) -> EdgeRequest:
-        """Return what the engine is asked for seed edges; on ``device``, functions of negatives are called."""
+        """Return the request for seed edges; functions of negatives are called on ``device``."""
         if (index.time is not None) != self._is_temporal:
             raise InputError(
                 "Temporal sampling needs a time for every seed edge: pass edge_label_time."
@@ -102,7 +102,7 @@ class SeedRequests:
         exclude: Mapping[EdgeType, Tensor] | None,
         device: torch.device = _CPU,
     ) -> list[EdgeRequest]:
-        """Return what the engine is asked for seed edges of several types, the edges to exclude with the first."""
+        """Return one request per seed edge type; the first one has the edges to exclude."""
         each = zip(index.parts.items(), edge_types, [exclude] + [None] * len(edge_types), strict=False)
         return [
             self.of_edges(part, t, key, negatives_of(neg_sampling, name), exclude=excluded, device=device)
@@ -112,7 +112,7 @@ class SeedRequests:
     def _seed_time(
         self, node_type: NodeType, seeds: Tensor, time: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The latest and the earliest time key of each seed: as given, else the seed's own time."""
+        """Return the latest and the earliest time key of each seed, by default from the seed's own time."""
         if not self._is_temporal:
             if time is not None:
                 raise InputError("Times of the seeds were given, but the sampler has no times: pass time_attr.")
@@ -134,7 +134,7 @@ class SeedRequests:
             time: ``[n]``, or ``[n, 2]``: the earliest and the latest time.
 
         Raises:
-            InputError: windows that end before they start, or beside ``time_window``.
+            InputError: windows that end before they start, or together with ``time_window``.
             GraphError: a time that is NaN.
         """
         start, topology = None, self._topology
@@ -177,7 +177,7 @@ class OverriddenSampler(Protocol):
 
 
 def call_around_nodes(sampler: OverriddenSampler, index: NodeSamplerInput) -> Sample:
-    """What ``sampler`` gives for seed nodes, with ``metadata``."""
+    """Call a sampler with its own ``_sample`` around seed nodes."""
     seeds, times = seeds_of(index)
     arguments = (seeds, times or None) if sampler.is_hetero else (index.node, index.time)
     out = sampler.with_reverses(sampler._sample(*arguments))
@@ -192,7 +192,7 @@ def call_around_edges(
     index: EdgeSamplerInput,
     neg_sampling: NegativeSampling | None,
 ) -> Sample:
-    """The same for seed edges and their negatives, which ``edge_sampler`` draws for a request made of ``index``."""
+    """Call a sampler with its own ``_sample`` around seed edges and the negatives that ``edge_sampler`` draws."""
     if index.time is not None and index.time.dim() == 2:
         raise InputError(
             f"{type(sampler).__name__} has a _sample of its own, which gets one time per seed, got start and end."
@@ -210,12 +210,12 @@ def call_around_edges(
 
 
 class _UserEngine:
-    """Stands for the engine where the endpoints of seed edges are sampled.
+    """Calls the user's ``_sample`` in place of the engine, around the endpoints of seed edges.
 
     Args:
-        sampler: is called.
-        time: ``[num_pos]``: times of the seed edges, as given.
-        time_key: the same as time keys, by which the engine finds the times of seeds.
+        sampler: the user's sampler.
+        time: ``[num_pos]`` times of the seed edges.
+        time_key: ``[num_pos]`` the same times as the engine's keys.
     """
 
     def __init__(self, sampler: OverriddenSampler, time: Tensor | None, time_key: Tensor | None) -> None:
@@ -223,7 +223,7 @@ class _UserEngine:
         self.out: Sample = None
 
     def sample(self, request: NodeRequest) -> Any:
-        """Call the sampler; of what is returned, only ``tree`` is read."""
+        """Call the sampler; only ``tree`` of the returned object is read."""
         hetero = self._sampler.is_hetero
         seed = dict(request.seeds) if hetero else request.seeds[HOMOGENEOUS_NODE]
         time: Tensor | dict[NodeType, Tensor] | None = None
@@ -236,7 +236,7 @@ class _UserEngine:
         return SimpleNamespace(tree=batch if batch is None or hetero else {HOMOGENEOUS_NODE: batch})
 
     def _given(self, keys: Tensor) -> Tensor:
-        """The given times of time keys."""
+        """Return the user's times of time keys."""
         assert self._time is not None
         assert self._key is not None
         ordered, order = self._key.sort()
@@ -328,7 +328,7 @@ def host_engine(graph: Graph, spec: Spec) -> Engine:
 
 
 def prepare(sampler: object) -> None:
-    """Make the engine of a sampler of ours, before its first batch needs it."""
+    """Build the engine of one of manyhop's samplers before the first batch."""
     engine = getattr(sampler, "engine", None)
     if isinstance(engine, HostEngine):
         engine.prepare()

@@ -1,4 +1,4 @@
-"""Seed nodes and edges in PyG's terms: of several types in one batch, their metadata, one edge per node."""
+"""Seed nodes and edges in PyG's classes: multiple types per batch, metadata, one edge per node."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ EngineT = TypeVar("EngineT", bound="EdgeSampler | GPUEdgeSampler")
 
 
 class SeedEdges(Generic[EngineT]):
-    """The engine's samplers around seed edges of any type; what each kind of request needs is prepared once.
+    """The engine's samplers around seed edges, one per edge type and kind of negatives, cached.
 
     Args:
-        topology: what is sampled.
-        make: makes a sampler: ``EdgeSampler``, or that of a GPU, but for the graph and the kind of request.
+        topology: the sampled graph.
+        make: creates an ``EdgeSampler``, or the GPU's, from a graph, an edge type and negatives.
     """
 
     def __init__(self, topology: Topology, make: Callable[..., EngineT]) -> None:
@@ -46,7 +46,7 @@ class SeedEdges(Generic[EngineT]):
 
     @staticmethod
     def relabelled(out: SampledEdges) -> SampledSubgraph:
-        """The subgraph, with trees numbered by seed edge instead of by endpoint."""
+        """Return the subgraph with trees numbered by seed edge instead of endpoint."""
         if out.subgraph.tree is not None:
             trees, num_src = out.subgraph.tree, out.src_index.numel()
             for node_type, tree in trees.items():
@@ -56,7 +56,7 @@ class SeedEdges(Generic[EngineT]):
     def prepare(
         self, input_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool
     ) -> EngineT:
-        """The engine's sampler for one kind of request; ``input_type`` is ``None`` without types.
+        """Return the engine's sampler for an edge type (``None`` in homogeneous graphs) and negatives.
 
         Raises:
             InputError: an unknown node type, weights that do not fit, or negatives that cannot be drawn.
@@ -71,7 +71,7 @@ class SeedEdges(Generic[EngineT]):
         return self._samplers[cache_key][0]
 
     def check(self, input_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool) -> None:
-        """Raise InputError where :meth:`prepare` would; makes no tables."""
+        """Raise the errors of :meth:`prepare` without building tables."""
         self._for_request(EdgeSampler.check, self._edge_type(input_type), neg_sampling, exclude_true=exclude_true)
 
     def _edge_type(self, input_type: EdgeType | None) -> EdgeType:
@@ -84,7 +84,7 @@ class SeedEdges(Generic[EngineT]):
     def _for_request(
         self, call: Callable[..., T], edge_type: EdgeType, n: NegativeSampling | None, *, exclude_true: bool
     ) -> T:
-        """What ``call`` gives, with the arguments of the engine's samplers around seed edges."""
+        """Call ``call`` with the arguments of the engine's samplers around seed edges."""
         graph = self._seed_graph(edge_type, exclude_true=exclude_true)
         negatives = negative_spec(n, exclude_true=exclude_true)
         src_weight, dst_weight = (None, None) if n is None else (n.src_weight, n.dst_weight)
@@ -98,7 +98,7 @@ class SeedEdges(Generic[EngineT]):
         return call(graph, edge_type, negatives=negatives, src_weight=src_weight, dst_weight=dst_weight)
 
     def _seed_graph(self, edge_type: EdgeType, *, exclude_true: bool) -> Graph:
-        """The graph as seed edges see it: seeds may be of a type that has no edges, or that is sampled backward."""
+        """Return a graph that has the seed edges' type, even if it has no edges or is sampled backward."""
         topology, graph = self._topology, self._topology.graph
         for end in (edge_type[0], edge_type[2]):
             if end not in graph.num_nodes:
@@ -131,7 +131,7 @@ def edge_metadata(
     label: Tensor | None,
     time: Tensor | None,
 ) -> Metadata:
-    """PyG's ``metadata``: where the seed edges and the negatives are, their labels and times."""
+    """Return PyG's ``metadata``: indices of seed edges and negatives, labels and times."""
     if out.dst_neg_index is not None:
         negatives = out.dst_neg_index.squeeze(1) if out.dst_neg_index.size(1) == 1 else out.dst_neg_index
         return input_id, out.src_index, out.dst_index, negatives, time
@@ -147,7 +147,7 @@ def edge_metadata(
 
 
 class TypedEdgeInput(EdgeSamplerInput):  # type: ignore[misc]  # PyG is untyped
-    """PyG's ``EdgeSamplerInput`` for seed edges of several types: those of the first type, then those of the next.
+    """PyG's ``EdgeSamplerInput`` for seed edges of multiple types, type by type.
 
     Args:
         parts: edge type -> its seed edges.
@@ -163,7 +163,7 @@ class TypedEdgeInput(EdgeSamplerInput):  # type: ignore[misc]  # PyG is untyped
         self.sizes = [part.row.numel() for part in each]
 
     def __getitem__(self, index: Tensor | list[int]) -> TypedEdgeInput:
-        """The seed edges at some positions, by type, in the order of the positions within a type."""
+        """Return the seed edges at positions, sorted by type."""
         index = torch.as_tensor(index, dtype=torch.int64)
         ends = list(accumulate(self.sizes))
         kind = torch.searchsorted(torch.tensor(ends), index, right=True)
@@ -183,14 +183,16 @@ def typed_metadata(
     neg_sampling: NegativeSampling | None,
     columns: Sequence[tuple[Tensor | None, Tensor | None, Tensor | None]],
 ) -> Metadata:
-    """PyG's ``metadata``, that of each type in second place; numbers the trees of the sample by seed edge.
+    """Return ``input_id``, the metadata of each type, and the number of seed edges of each type.
+
+    Trees of the sample are renumbered by seed edge.
 
     Args:
-        index: the seed edges of a batch.
-        input_id: of all types, where the batch is.
-        sampled, seed_edges: what the engine gives for them.
-        neg_sampling: which negatives there are.
-        columns: ids, labels and times of each type, where the batch is.
+        index: seed edges of a batch.
+        input_id: ``input_id`` of all types, on the device of the batch.
+        sampled, seed_edges: results of the engine.
+        neg_sampling: negatives.
+        columns: ids, labels and times of each type, on the device of the batch.
     """
     trees = sampled[0].subgraph.tree
     if trees is not None and seed_edges is not None:
@@ -203,7 +205,7 @@ def typed_metadata(
 
 
 def parts_of(index: EdgeSamplerInput) -> dict[EdgeType | None, EdgeSamplerInput]:
-    """Return the seed edges of each type; ``None`` is that of a graph without types."""
+    """Return the seed edges by type; the key is ``None`` in homogeneous graphs."""
     if isinstance(index, TypedEdgeInput):
         return {edge_type: part for edge_type, part in index.parts.items()}  # keys of another type
     return {index.input_type: index}
@@ -213,14 +215,14 @@ ByType: TypeAlias = dict[NodeType | None, Tensor]
 
 
 class TypedNodeInput(NodeSamplerInput):  # type: ignore[misc]  # PyG is untyped
-    """PyG's ``NodeSamplerInput`` for seeds of several types: those of the first type, then those of the next.
+    """PyG's ``NodeSamplerInput`` for seeds of multiple types, type by type.
 
     Args:
-        input_id: ``[num_seeds]``: what the batch calls each seed.
-        node: ``[num_seeds]`` ids, each of its type.
-        time: ``[num_seeds]``; ``None``: each node's own.
+        input_id: ``[num_seeds]`` values of ``batch.input_id``.
+        node: ``[num_seeds]`` ids within the types.
+        time: ``[num_seeds]``; ``None``: the nodes' own times.
         node_types: the types.
-        sizes: how many seeds each type has.
+        sizes: number of seeds of each type.
     """
 
     def __init__(
@@ -230,7 +232,7 @@ class TypedNodeInput(NodeSamplerInput):  # type: ignore[misc]  # PyG is untyped
         self.sizes = sizes
 
     def __getitem__(self, index: Tensor | list[int]) -> TypedNodeInput:
-        """The seeds at some positions, by type, in the order of the positions within a type."""
+        """Return the seeds at positions, sorted by type."""
         index = torch.as_tensor(index, dtype=torch.int64)
         ends = torch.tensor(list(accumulate(self.sizes)))
         kind = torch.searchsorted(ends, index, right=True)
@@ -245,7 +247,7 @@ class TypedNodeInput(NodeSamplerInput):  # type: ignore[misc]  # PyG is untyped
 
 
 def seeds_of(index: NodeSamplerInput) -> tuple[ByType, ByType]:
-    """Return the seed nodes by type (``None`` without types), and their times, as far as given."""
+    """Return the seed nodes by type (``None`` in homogeneous graphs), and their times, if given."""
     if not isinstance(index, TypedNodeInput):
         return {index.input_type: index.node}, {} if index.time is None else {index.input_type: index.time}
     columns = (None if column is None else column.split(index.sizes) for column in (index.node, index.time))
@@ -261,7 +263,7 @@ def node_metadata(index: NodeSamplerInput, input_id: Tensor | None, time: Tensor
 
 
 class OneEdgePerNode(Sampler[int]):
-    """Seed edges of an epoch: for each node one of its edges, another one in each epoch, in random order.
+    """Draw one seed edge per node and epoch, in random order.
 
     Pass it as ``sampler`` of a link loader. An epoch then has as many seed edges as there are nodes with edges, each
     with negatives of its own: what BPR asks for, and others that learn from a positive and a negative per node.
@@ -282,7 +284,7 @@ class OneEdgePerNode(Sampler[int]):
         self._epoch, self._position, self._is_loaded = 0, 0, False
 
     def __len__(self) -> int:
-        """Nodes that have edges."""
+        """Return the number of nodes that have edges."""
         return int(self._counts.size)
 
     def __iter__(self) -> Iterator[int]:
@@ -301,11 +303,11 @@ class OneEdgePerNode(Sampler[int]):
         return {"epoch": self._epoch, "position": self._position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on where a state was taken, in the next iteration."""
+        """Continue from a state in the next iteration."""
         self._epoch, self._position, self._is_loaded = state["epoch"], state["position"], True
 
     def _choose(self, epoch: int) -> list[int]:
-        """Return the positions of an epoch's edges among the loader's, ``num_nodes`` of them."""
+        """Return the positions of an epoch's edges, one per node with edges."""
         key, n = make_key(Use.ONE_EDGE, self._seed, epoch), self._counts.size
         first = np.cumsum(self._counts) - self._counts
         chosen = self._order[first + below(draw(key, np.arange(n)), self._counts)]

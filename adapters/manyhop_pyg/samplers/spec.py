@@ -1,4 +1,4 @@
-"""PyG's sampling arguments as the engine's specs; negatives that are given, or of several types of seed edges."""
+"""Conversion of PyG's sampling arguments to the engine's specs; classes of negatives."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ Destinations: TypeAlias = Tensor | Callable[[Tensor, Tensor], Tensor] | Literal[
 
 @dataclass(init=False)
 class GivenNegatives(NegativeSampling):  # type: ignore[misc]  # PyG is untyped
-    """Negatives of a ``LinkNeighborLoader`` that are given, in place of PyG's ``NegativeSampling``.
+    """Use your own negatives in a ``LinkNeighborLoader`` instead of PyG's ``NegativeSampling``.
 
-    Batches are as with triplets: ``src_index``, ``dst_pos_index`` and ``dst_neg_index``. Given negatives are taken as
-    they are, true edges among them.
+    Batches have ``src_index``, ``dst_pos_index`` and ``dst_neg_index``, as with triplets. The negatives are used
+    unchanged, even if they are true edges.
 
     Args:
-        dst: ``[num_seeds, amount]`` ids of destinations, a row for each seed edge of the loader, or ``[num_seeds]``;
-            or ``dst(src, pos)``, which is called for each batch with the endpoints ``[n] int64`` of its seed edges and
-            returns ``[n, amount]`` ids: in the loader's threads, also for batches ahead, on the GPU where that samples.
-            It should be a function of its arguments alone, so that a run can be resumed;
-            or ``"in_batch"``: the destinations of the next ``amount`` seed edges of the batch, without further nodes.
-        amount: negatives per seed edge; of a tensor, its width; ``"in_batch"``: default are all other seed edges of the
-            batch, and there are never more than these: a smaller last batch has fewer.
+        dst: ``[num_seeds, amount]`` or ``[num_seeds]`` destination ids, one row per seed edge of the loader. Or a
+            function ``dst(src, pos)`` of the endpoints ``[n] int64`` of a batch's seed edges, which returns
+            ``[n, amount]`` ids; it runs in the loader's threads, on the GPU that samples, and should depend only on its
+            arguments, so that runs can be resumed. Or ``"in_batch"``: destinations of the next ``amount`` seed edges of
+            the batch, without additional nodes.
+        amount: negatives per seed edge. Default: the width of the tensor; for ``"in_batch"``, all other seed edges of
+            the batch, which is also the maximum.
 
     Raises:
-        InputError: something else, or an amount that does not go with it.
+        InputError: a wrong ``dst``, or an ``amount`` that does not match it.
     """
 
     dst: Destinations
@@ -70,10 +70,10 @@ class GivenNegatives(NegativeSampling):  # type: ignore[misc]  # PyG is untyped
         return isinstance(self.dst, str)
 
     def of(self, index: EdgeSamplerInput, device: torch.device) -> Tensor | None:
-        """Return ``[n, amount] int64`` destinations for seed edges; ``None`` where these come from the batch.
+        """Return ``[n, amount] int64`` destinations for seed edges; ``None`` for ``"in_batch"``.
 
         Raises:
-            InputError: a function has returned something else; seed edges that are not the loader's.
+            InputError: a function returns no integers; other seed edges than the loader's.
         """
         if self.in_batch:
             return None
@@ -104,7 +104,7 @@ def _integers(name: str, given: object) -> Tensor:
 
 
 def not_by_position() -> InputError:
-    """Return the error for seed edges that are not the loader's, where a tensor has the negatives of those."""
+    """Return the error for other seed edges than the loader's if negatives are a tensor."""
     return InputError(
         "Expected seed edges of the loader, for which negatives are given by position, got others. Pass GivenNegatives "
         "a function, which has negatives for any."
@@ -129,13 +129,13 @@ class EdgeInput(EdgeSamplerInput):  # type: ignore[misc]  # PyG is untyped
 
 @dataclass(init=False)
 class TypedNegatives(NegativeSampling):  # type: ignore[misc]  # PyG is untyped
-    """PyG's ``NegativeSampling`` for seed edges of several types, with one for each.
+    """PyG's ``NegativeSampling`` by seed edge type.
 
     Args:
         of_types: edge type -> its negatives; all binary, or all triplets.
 
     Raises:
-        InputError: of both kinds, or of no type.
+        InputError: both kinds, or no type.
     """
 
     of_types: dict[EdgeType, NegativeSampling]
@@ -152,11 +152,7 @@ class TypedNegatives(NegativeSampling):  # type: ignore[misc]  # PyG is untyped
 
 
 def negatives_of(neg_sampling: NegativeSampling | None, edge_type: EdgeType | None) -> NegativeSampling | None:
-    """Return the negatives of seed edges of a type.
-
-    Raises:
-        InputError: there are none of this type, but of others.
-    """
+    """Return the negatives of a seed edge type; raise InputError if only other types have negatives."""
     if not isinstance(neg_sampling, TypedNegatives):
         return neg_sampling
     if edge_type not in neg_sampling.of_types:
@@ -184,7 +180,7 @@ def make_spec(
     temporal: Literal["uniform", "last"] | None,
     weighted: bool,
 ) -> NeighborSpec:
-    """The engine's spec, with edge types as the topology has them.
+    """Return the engine's spec, with the edge types of the topology.
 
     Raises:
         InputError: fanouts that do not fit the graph, or arguments that contradict each other.
@@ -211,7 +207,7 @@ def make_spec(
 def read_fanouts(
     num_neighbors: NumNeighbors, edge_types: Iterable[EdgeType], *, hetero: bool
 ) -> dict[EdgeType, tuple[int, ...]]:
-    """Edge type -> neighbours per node, hop by hop, for all edge types of the graph."""
+    """Return edge type -> fanouts, for all edge types of the graph."""
     values, default = num_neighbors.values, num_neighbors.default
     if not isinstance(values, Mapping):
         return {t: _fanout(values) for t in edge_types}
@@ -238,7 +234,7 @@ def read_fanouts(
 
 
 def as_num_neighbors(num_neighbors: object) -> NumNeighbors:
-    """Whatever PyG accepts, as its own class."""
+    """Convert anything that PyG accepts to ``NumNeighbors``."""
     if isinstance(num_neighbors, NumNeighbors):
         return num_neighbors
     if isinstance(num_neighbors, Mapping):
@@ -262,7 +258,7 @@ def _fanout(values: object) -> tuple[int, ...]:
 
 
 def integers(what: str, values: Any) -> tuple[int, ...]:
-    """Integers, one per hop; InputError for anything else."""
+    """Return one integer per hop; raise InputError for anything else."""
     try:
         if isinstance(values, str | bytes) or any(isinstance(k, bool) for k in values):
             raise TypeError
@@ -272,7 +268,7 @@ def integers(what: str, values: Any) -> tuple[int, ...]:
 
 
 def reverse_types(edge_types: list[EdgeType]) -> dict[EdgeType, EdgeType]:
-    """Edge type -> the type of its reverses, found as PyG finds them: ``rev_`` names, else the one type that fits."""
+    """Return edge type -> reverse type, found as in PyG: by ``rev_`` names, otherwise the only type that fits."""
     known = set(edge_types)
     reverse: dict[EdgeType, EdgeType] = {}
     for edge_type in edge_types:
@@ -301,7 +297,7 @@ def _flip(edge_type: EdgeType) -> EdgeType:
 
 
 def as_negative_sampling(neg_sampling: object) -> NegativeSampling | None:
-    """Whatever PyG accepts, as its own class; of a dict by edge type, each value is.
+    """Convert anything that PyG accepts, or a dict of it by edge type, to ``NegativeSampling``.
 
     Raises:
         InputError: anything else.
@@ -321,7 +317,7 @@ def as_negative_sampling(neg_sampling: object) -> NegativeSampling | None:
 
 
 def negative_spec(neg_sampling: NegativeSampling | None, *, exclude_true: bool) -> NegativeSpec | None:
-    """The engine's spec of PyG's negative sampling."""
+    """Return the engine's spec of PyG's negative sampling."""
     if neg_sampling is None:
         if exclude_true:
             raise InputError("exclude_true_negatives=True needs negatives to be drawn: pass neg_sampling, too.")

@@ -1,4 +1,4 @@
-"""Samplers whose batches are subgraphs around each seed, of sets of nodes or of walks; personalised PageRank."""
+"""Samplers of subgraphs around seeds, sets of nodes or walks; personalised PageRank."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class EgoSampler(NeighborSampler):
         super().__init__(data, [num_neighbors] * depth, subgraph_type="induced", replace=replace, disjoint=True)
 
     def node_output(self, sample: SampledSubgraph) -> Sample:
-        """The engine's sample in PyG's terms."""
+        """Convert the engine's sample to PyG's."""
         out = to_sampler_output(sample, self.topology)  # nodes by hop
         batch, order = out.batch.sort(stable=True)
         position = torch.empty_like(order)
@@ -56,12 +56,12 @@ class EgoSampler(NeighborSampler):
 
 
 class NodeSetSampler(NeighborSampler):
-    """Samples the subgraph of a set of nodes: those of some clusters, drawn for the batch, or near its seeds.
+    """Samples the subgraph induced by a set of nodes: clusters, random draws, or neighbours of seeds.
 
     Args:
-        data: without types.
-        sample_direction: ``"forward"``: edges by destination; ``"backward"``: by source.
-        disjoint: whether there are several sets, whose nodes are not joined.
+        data: homogeneous data.
+        sample_direction: order of edges: ``"forward"`` by destination, ``"backward"`` by source.
+        disjoint: whether a batch has multiple sets without edges between them.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class NodeSetSampler(NeighborSampler):
         raise NotImplementedError
 
     def facts(self) -> dict[str, object]:
-        """Return what the sets depend on, besides the graph."""
+        """Return settings that the sets depend on, besides the graph."""
         raise NotImplementedError
 
     def node_request(self, index: NodeSamplerInput, key: BatchKey) -> NodeRequest:
-        """What the engine is asked for."""
+        """Return the request for the engine."""
         return NodeRequest(key=key, seeds={HOMOGENEOUS_NODE: self.nodes_of(index.node, key)})
 
 
@@ -127,7 +127,7 @@ class ClusterSampler(NodeSetSampler):
         self._begin = begin
 
     def nodes_of(self, index: Tensor, key: BatchKey) -> Tensor:
-        """Return the nodes of the clusters, one after the other."""
+        """Return the nodes of the clusters, cluster by cluster."""
         if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < self._begin.numel() - 1:
             raise InputError(f"Expected clusters in [0, {self._begin.numel() - 1}), got {index.tolist()}.")
         first = self._begin[index]
@@ -141,21 +141,21 @@ class ClusterSampler(NodeSetSampler):
 
 
 _MOST_BYTES = 1 << 30
-"""Of the neighbours that are found ahead: more are kept in host memory."""
+"""Bytes of prefetched neighbours on a GPU; more are stored in host memory."""
 
 
 class PageRankSampler(NodeSetSampler):
-    """Samples the subgraph of seeds and their neighbours: the nodes of the highest personalised PageRank.
+    """Samples the subgraph of seeds and the nodes of their highest personalised PageRank.
 
     Args:
-        data: without types.
-        num_neighbors: neighbours per seed, the seed among them.
+        data: homogeneous data.
+        num_neighbors: neighbours per seed, including the seed.
         alpha: probability that a walk ends before each step.
         eps: see :class:`manyhop.sampling.PageRankSpec`.
-        disjoint: whether each seed has a subgraph of its own, of its neighbours, instead of one for all.
+        disjoint: whether each seed has its own subgraph instead of one per batch.
 
     Raises:
-        InputError: data with types, or numbers that do not make sense.
+        InputError: heterogeneous data, or wrong numbers.
     """
 
     def __init__(self, data: PyGData, num_neighbors: int, alpha: float, eps: float, *, disjoint: bool = False) -> None:
@@ -168,11 +168,11 @@ class PageRankSampler(NodeSetSampler):
         self._begin, self._neighbors = torch.zeros(1, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
 
     def find(self, seeds: Tensor, num_threads: int) -> None:
-        """Find the neighbours of seeds ahead, once for all batches; those of others are found with their batch.
+        """Find and keep the neighbours of seeds in advance; neighbours of others are found with their batch.
 
         Args:
             seeds: ``[num_seeds] int64``.
-            num_threads: how many threads share them, where no GPU samples.
+            num_threads: number of threads on the CPU.
         """
         seeds = torch.unique(seeds)
         bar = Progress("Neighbours by PageRank", seeds.numel(), unit="nodes")
@@ -189,12 +189,12 @@ class PageRankSampler(NodeSetSampler):
             torch.cuda.synchronize(device)  # batches are made on other streams
 
     def nodes_of(self, index: Tensor, key: BatchKey) -> Tensor:
-        """Return the seeds, as they are, and the other neighbours, in ascending order."""
+        """Return the seeds, then the other neighbours in ascending order."""
         neighbors = torch.unique(self._of(index)[0])
         return torch.cat([index, neighbors[~torch.isin(neighbors, index)]])
 
     def node_request(self, index: NodeSamplerInput, key: BatchKey) -> NodeRequest:
-        """What the engine is asked for."""
+        """Return the request for the engine."""
         seeds = index.node.to(self._row.device)  # where the neighbours are looked up
         check_range("seeds", seeds, self.topology.graph.num_nodes[HOMOGENEOUS_NODE])
         if not self.disjoint:
@@ -213,7 +213,7 @@ class PageRankSampler(NodeSetSampler):
         return {"page_rank": (spec.alpha, spec.eps, spec.top_k)}
 
     def _of(self, seeds: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the neighbours of seeds, one after the other, and how many each has."""
+        """Return the neighbours of all seeds, and their number per seed."""
         row = self._row[seeds] if self._row.numel() else seeds.new_full((1,), -1)
         if bool((row < 0).any()):
             found = self._neighbors_of(seeds, 1)
@@ -225,7 +225,7 @@ class PageRankSampler(NodeSetSampler):
         return self._neighbors[at + torch.arange(at.numel(), device=at.device)], size
 
     def _neighbors_of(self, seeds: Tensor, num_threads: int, bar: Progress | None = None) -> PageRankNeighbors:
-        """Find neighbours by a GPU that samples for a loader, in its memory; on the CPU where there is none."""
+        """Find neighbours on the GPU that samples for a loader, otherwise on the CPU."""
         sampling = next(iter(self.gpu_samplings.values()), None)
         if sampling is None:
             on_cpu = CPUPageRankSampler(self.topology.graph, self._page_rank)
@@ -251,12 +251,10 @@ def get_ppr(
     *,
     top_k: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """PyG's ``get_ppr``: personalised PageRank of nodes, with fewer pushes, by as many threads as torch has.
+    """Compute personalised PageRank of nodes: PyG's ``get_ppr``, with fewer pushes, on all of torch's threads.
 
-    Edges on a GPU are pushed along by that GPU, with the same result.
-
-    Nodes are pushed first in, first out, where PyG pushes the last first: the bound on the error is the same, what is
-    left below it is not.
+    If the edges are on a GPU, the GPU computes the same result. Nodes are pushed first in, first out; PyG pushes the
+    last one first. The bound on the error is the same, but errors below it differ.
 
     Args:
         edge_index: ``[2, num_edges]`` integers; walks follow edges from source to destination.
@@ -264,15 +262,15 @@ def get_ppr(
         eps: a node is pushed while its residual is at least ``alpha * eps`` times its number of out-edges.
         target: ``[num_targets]`` nodes; ``None``: all.
         num_nodes: number of nodes; ``None``: the highest in ``edge_index``, plus 1.
-        top_k: at most so many nodes per target, those of the highest rank; ``None``: all that were pushed.
+        top_k: number of nodes of the highest rank per target; ``None``: all pushed nodes.
 
     Returns:
-        ``edge_index [2, num_found]``, targets and what they reach, and ``weight [num_found]``, its rank. Sorted by
-        target as given; then, with ``top_k``, by falling rank, else in the order of the pushes.
+        ``edge_index [2, num_found]`` of targets and nodes, and ``weight [num_found]``, their ranks. Sorted by target in
+        the given order, then by falling rank with ``top_k``, otherwise in the order of the pushes.
 
     Raises:
         InputError: arguments that do not make sense.
-        GraphError: edges that lead to nodes that there are not.
+        GraphError: edges with ids out of range.
     """
     src, dst = ends = edge_list(edge_index)
     num_nodes = nodes_in(ends) if num_nodes is None else num_nodes
@@ -291,7 +289,7 @@ def get_ppr(
 
 
 def _find(graph: Graph, spec: PageRankSpec, nodes: Tensor, device: torch.device, bar: Progress) -> PageRankNeighbors:
-    """Find neighbours by the GPU that the edges are on; elsewhere on the CPU."""
+    """Find neighbours on the device of the edges."""
     if device.type != "cuda":
         return CPUPageRankSampler(graph, spec).sample(nodes.cpu(), num_threads=torch.get_num_threads(), bar=bar)
     from manyhop.sampling import GPUPageRankSampler
