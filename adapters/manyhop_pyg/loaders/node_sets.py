@@ -217,7 +217,7 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # 
 
 
 class ClusterLoader(NodeSetLoader, torch_geometric.loader.ClusterLoader):  # type: ignore[misc]  # PyG is untyped
-    """Load subgraphs of ``batch_size`` clusters with the edges between them (arXiv 1905.07953): PyG's ``ClusterLoader``.
+    """Load subgraphs of ``batch_size`` clusters with all edges inside (arXiv 1905.07953): PyG's ``ClusterLoader``.
 
     Batches also have ``n_id`` and ``e_id``, ids of nodes and edges in the original data, and ``input_id``, the
     clusters. ``shuffle=True`` combines different clusters in each epoch.
