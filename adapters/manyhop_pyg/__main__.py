@@ -1,8 +1,8 @@
 """``python -m manyhop_pyg train.py ARGS`` or ``python -m manyhop_pyg -m package.module ARGS``.
 
-Runs a script or a module as ``python`` would, after ``manyhop_pyg.install()``: PyG's loaders in it are manyhop's.
-Processes that it starts through ``multiprocessing``, ``torch.multiprocessing.spawn`` included, have them as well; those
-that are started as commands of their own need it in the command (``torchrun -m manyhop_pyg train.py``).
+Runs a script or a module like ``python``, after ``manyhop_pyg.install()``, which replaces PyG's loaders, also in
+processes that ``multiprocessing`` or ``torch.multiprocessing.spawn`` starts. Separate commands need it themselves
+(``torchrun -m manyhop_pyg train.py``).
 """
 
 from manyhop.loading import run_as_main
@@ -10,7 +10,7 @@ from manyhop_pyg import install
 
 
 def main() -> None:
-    """Run what the command line names; exits as that does."""
+    """Run the script or module of the command line, with its exit code."""
     run_as_main("manyhop_pyg", "PyG", install, __file__)
 
 

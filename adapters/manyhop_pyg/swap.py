@@ -1,4 +1,4 @@
-"""Put manyhop's loaders and samplers where PyG's are, for code that is not to be changed."""
+"""Replacement of PyG's loaders, samplers and models by manyhop's in unchanged code."""
 
 from __future__ import annotations
 
@@ -53,20 +53,19 @@ _swap = Swap("manyhop_pyg", "torch_geometric", _PAIRS, skip=[_ONLY_ASKS])
 def install() -> None:
     """Replace PyG's loaders by manyhop's, in this process and in those that ``multiprocessing`` starts from it.
 
-    Replaced are NodeLoader, NeighborLoader, LinkLoader, LinkNeighborLoader, HGTLoader,
-    ShaDowKHopSampler, the three of GraphSAINT, ClusterData and ClusterLoader in ``torch_geometric.loader``,
-    NeighborSampler, BidirectionalNeighborSampler and HGTSampler in ``torch_geometric.sampler``, Node2Vec and
-    MetaPath2Vec in ``torch_geometric.nn``, get_ppr in ``torch_geometric.utils``, and what modules have already imported
-    of them. Names that are not in a module's namespace (attributes of classes, default arguments) stay as they are, and
-    so do the base classes of existing classes and the names of these bases in their modules. Can be called again, for
-    what has been imported since.
+    It replaces NodeLoader, NeighborLoader, LinkLoader, LinkNeighborLoader, HGTLoader, ShaDowKHopSampler, the three
+    loaders of GraphSAINT, ClusterData and ClusterLoader in ``torch_geometric.loader``, NeighborSampler,
+    BidirectionalNeighborSampler and HGTSampler in ``torch_geometric.sampler``, Node2Vec and MetaPath2Vec in
+    ``torch_geometric.nn``, get_ppr in ``torch_geometric.utils``, and these names in modules that have imported them.
+    Attributes of classes, default arguments and the base classes of existing classes (with their names) are unchanged.
+    Call it again after further imports.
     """
     _swap.install()
 
 
 def uninstall() -> None:
-    """Put PyG's classes back where ``install`` found them, and in all of PyG. Without ``install``: nothing happens.
+    """Restore PyG's classes in PyG and where ``install`` replaced them. Without ``install``, do nothing.
 
-    Modules that took the names while they meant manyhop's keep these.
+    Modules that imported manyhop's classes by these names keep them.
     """
     _swap.uninstall()

@@ -1,4 +1,4 @@
-"""Types that the modules of this package share. Ids of nodes and edges are ``[n]`` tensors, by type where there are."""
+"""Shared types. Ids of nodes and edges are ``[n]`` tensors, by type in heterogeneous graphs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, NodeS
 from manyhop.graph import EdgeType, NodeType
 
 Batch: TypeAlias = Data | HeteroData
-"""What users get, and one of the kinds of data that they pass."""
+"""A batch, or data in memory."""
 Stores: TypeAlias = tuple[FeatureStore, GraphStore]
 PyGData: TypeAlias = Batch | Stores
 Inputs: TypeAlias = NodeSamplerInput | EdgeSamplerInput
@@ -23,12 +23,12 @@ Metadata: TypeAlias = tuple[Any, ...]
 Permutation: TypeAlias = Tensor | Mapping[EdgeType, Tensor | None] | None
 """The user's ids ``[num_edges]`` of the sampler's edges; ``None``: they are the same."""
 Bounds: TypeAlias = Mapping[NodeType | EdgeType, int]
-"""Node or edge type -> number of its nodes or edges, where all sampled ids are known to be below it."""
+"""Node or edge type -> number of its nodes or edges, if it bounds all sampled ids."""
 Positions: TypeAlias = Tensor | list[int]
-"""Which seeds are in a batch: ``[batch_size] int64``, or what a sampler of the user gave."""
+"""Positions of a batch's seeds: ``[batch_size] int64``, or the output of the user's sampler."""
 Attributes: TypeAlias = dict[str, object]
-"""What one of PyG's storages holds, by name."""
+"""Attributes of one of PyG's storages, by name."""
 Transform: TypeAlias = Callable[..., Any]
-"""A function of the user's, called with a batch or a sample."""
+"""The user's function of a batch or a sample."""
 StoreSize: TypeAlias = tuple[int | None, int | None]
-"""Nodes and edges of a store without types, which distinguish node attributes from edge attributes; else ``None``."""
+"""Numbers of nodes and edges of a homogeneous store, which identify its attributes; otherwise ``None``."""

@@ -42,7 +42,7 @@ from manyhop_pyg.data.graph_store import (
 
 Key = tuple[object, ...]
 Group: TypeAlias = NodeType | EdgeType | None
-"""What a tensor describes: the nodes or edges of a type; ``None`` in graphs without types."""
+"""Node or edge type of a tensor; ``None`` in homogeneous graphs."""
 
 
 class StoreColumn(NamedTuple):
@@ -52,77 +52,73 @@ class StoreColumn(NamedTuple):
     name: str
     tensor: Any
     title: str
-    """What errors call it."""
+    """Name for errors."""
 
 
 class UnknownTensorError(FeatureError, KeyError):
-    """The store holds no such tensor. Also a ``KeyError``, which is what PyG's stores raise."""
+    """The store has no such tensor. Also a ``KeyError``, as in PyG's stores."""
 
     __str__ = Exception.__str__  # KeyError would quote the message
 
 
 class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # PyG is untyped
-    """Features of nodes and edges, by group and name, in the place that ``placement`` names.
+    """Store node and edge features, by group and name, in the memory selected by ``placement``.
 
-    ``group_name`` is ``None`` in graphs without types, else a node type or, for features of edges, an edge type: the
-    tuple ``(src, rel, dst)``. Without types, a tensor with one row per edge belongs to the edges (where there are as
-    many edges as nodes: if its name contains "edge"). Row ``i`` is that of node ``i``, or of the edge with id ``i``
-    (see :class:`GraphStore`).
+    ``group_name`` is ``None`` in homogeneous graphs, otherwise a node type or an edge type ``(src, rel, dst)``. A
+    tensor of a homogeneous graph with one row per edge belongs to edges (if there are as many nodes: if its name
+    contains "edge"). Row ``i`` belongs to node ``i``, or to the edge with id ``i`` (see :class:`GraphStore`).
 
-    Tensors are kept as they are, not copied: any torch dtype and device, numpy arrays, memory maps, sparse tensors,
-    TensorFrames. An ``index`` is ``None`` (the whole tensor, itself), a slice (a view), an integer (one row, without
-    its first dimension), or a tensor or array ``[count]`` of row numbers or ``[num_rows] bool`` (a new tensor).
+    Tensors are stored without a copy: any torch dtype and device, numpy arrays, memory maps, sparse tensors,
+    TensorFrames. An ``index`` is ``None`` (the tensor itself), a slice (a view), an integer (one row), or a tensor or
+    array ``[count]`` of row numbers or ``[num_rows] bool`` (a new tensor).
 
-    **Places.** All loaders of the process read the tensors where they are, without a copy of their own.
+    **Placement.** All loaders of the process read the tensors without copying them.
 
     =============== ==================== ================================================================
-    ``placement=``  ``device=``          where the rows are
+    ``placement=``  ``device=``          memory
     =============== ==================== ================================================================
     ``process``                          memory of this process
-    ``shared``                           host memory, once per node
+    ``shared``                           host memory, once per machine
     ``mapped``                           files: ``manyhop.files.Rows`` or ``numpy.memmap``
-    ``pinned``      (``"cuda"``)         page-locked host memory, once per node; GPUs read it
+    ``pinned``      (``"cuda"``)         page-locked host memory, once per machine; GPUs read it
     ``device``      (``"cuda"``)         a copy on each GPU
-    ``sharded``                          host memory, a part on each node
-    ``sharded``     ``"cuda"``           a part on each GPU of a node (WholeGraph); GPUs read each other's
-    ``distributed`` (``"cuda"``)         a part on each GPU of all nodes (WholeGraph); ranks exchange rows
+    ``sharded``                          host memory, a part on each machine
+    ``sharded``     ``"cuda"``           a part on each GPU of a machine (WholeGraph); GPUs read each other's
+    ``distributed`` (``"cuda"``)         a part on each GPU of all machines (WholeGraph); ranks exchange rows
     ``auto``                             as ``shared``; the first loader decides what GPUs read
     =============== ==================== ================================================================
 
-    ``manyhop.files.open(...)`` can be put in the place of a tensor: each rank reads only the rows that it is to hold.
-    ``WholeMemory``, ``ShardedRows``, ``DistributedRows`` and what offers DLPack are kept as they are.
+    ``manyhop.files.open(...)`` can replace a tensor: each rank reads only the rows that it will hold. ``WholeMemory``,
+    ``ShardedRows``, ``DistributedRows`` and DLPack objects are stored unchanged.
 
-    **Several ranks.** With ``placement="shared"`` every node (machine) holds all rows once, in memory that its ranks
-    share; with ``"sharded"``, node ``m`` of ``M`` holds rows ``N * m // M`` up to ``N * (m + 1) // M``, once; so do
-    ranks of their GPUs with ``device="cuda"``. But for ``"process"`` and ``"mapped"``, all ranks put the same tensors
-    in the same order: either each puts the whole tensor (what its node does not hold is not copied), or each puts a
-    part, ``put_tensor(part, group_name=..., attr_name=..., index=slice(begin, end))``; the parts of all ranks together
-    are all rows, each once. A rank without rows puts ``torch.empty(0)`` with ``slice(0, 0)``, whatever the shape and
-    dtype. Rows go to where they are held. Dense tensors and arrays can be put so (into host memory, those in CPU
-    memory), and are only replaced as a whole.
+    **Multiple ranks.** With ``placement="shared"``, each machine holds all rows once, in memory that its ranks share.
+    With ``"sharded"``, machine ``m`` of ``M`` holds rows ``N * m // M`` to ``N * (m + 1) // M``; with
+    ``device="cuda"``, each rank's GPU holds such a part. Except for ``"process"`` and ``"mapped"``, all ranks put the
+    same tensors in the same order. Either each rank puts the whole tensor (only the rows of its machine are copied), or
+    each puts a part, ``put_tensor(part, group_name=..., attr_name=..., index=slice(begin, end))``; together the parts
+    have each row once. A rank without rows puts ``torch.empty(0)`` with ``slice(0, 0)``, regardless of shape and dtype.
+    This works for dense tensors and arrays (in CPU memory for host memory), which can only be replaced as a whole.
 
-    Where a tensor is spread over several nodes, or distributed over GPUs, ``get_tensor`` and ``multi_get_tensor`` have
-    to be called by all ranks together, each with an index of its own (maybe an empty one); ``multi_get_tensor`` makes
-    one exchange for all. A loader over such a store needs ``distributed=True``. It gets the rows of other nodes in one
-    exchange per batch, while other threads of the loader sample (``num_workers=2`` or more). Rows that are sharded over
-    the GPUs of a node are read by each rank alone.
+    If a tensor is sharded over machines or distributed over GPUs, all ranks call ``get_tensor`` and
+    ``multi_get_tensor`` together, each with its own index (possibly empty); ``multi_get_tensor`` uses one exchange. A
+    loader over such a store needs ``distributed=True``. It gets remote rows in one exchange per batch, while other
+    threads of the loader sample (``num_workers`` of at least 2). Rows sharded over the GPUs of a machine need no
+    exchange.
 
     Args:
-        tensor_attr_cls: a subclass of PyG's ``TensorAttr`` with another order of fields, or further ones; ``None``:
+        tensor_attr_cls: subclass of PyG's ``TensorAttr`` with another order of fields, or additional ones; ``None``:
             ``TensorAttr``.
-        placement: where tensors are; see above.
-        device: this rank's GPU, for places of GPUs; ``None``: host memory, or where only a GPU has the place, the
-            current one.
-        cache: how much of the rows that are elsewhere is kept in host memory: a float from 0 to 1, the share of the
-            rows of each tensor; or an integer, bytes for all tensors. ``loader.stats()`` shows how often a row was
-            there; or, with ``"mapped"``, ``"auto"``: half of the memory that is available, divided by the ranks of the
-            node. With rows sharded over host memory (default: 0.05): every node keeps the rows of others that the
-            first batches of the first epoch ask for most often, found by sampling them when the first loader is made
-            over the store; later loaders use the same. Loaders on GPUs keep as much on each GPU; without ``cache``, as
-            its memory allows. With ``"mapped"`` (default: 0): every process keeps rows of
-            files of at least 64 bytes, those that batches ask for most often, found in the same way when the first
-            epoch begins, and changed later as batches ask for others.
-        rank_timeout: seconds to wait for other ranks (600), where there are some.
+        placement: memory of the tensors; see above.
+        device: this rank's GPU, for placements of GPUs. ``None``: host memory, or the current GPU if only GPUs have the
+            placement.
+        cache: size of a cache of remote rows in host memory: a float from 0 to 1, the share of the rows of each tensor;
+            an integer, bytes for all tensors; or ``"auto"`` with ``"mapped"``, half of the available memory divided by
+            the ranks of the machine. ``loader.stats()`` shows the hit rate. Rows sharded over host memory (default:
+            0.05): each machine caches the remote rows that the first batches of the first epoch use most, found by
+            sampling them when the first loader is created. Loaders on GPUs cache as much on each GPU; without
+            ``cache``, as its memory allows. ``"mapped"`` (default: 0): each process caches rows of at least 64 bytes,
+            selected in the same way at the start of the first epoch, and again as requests change.
+        rank_timeout: seconds to wait for other ranks (600).
 
     Raises:
         InputError: arguments that do not make sense.
@@ -155,7 +151,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         self._pool = BufferPool()
 
     def update_tensor(self, tensor: object, *args: object, **kwargs: object) -> bool:
-        """Replace a tensor or, where the attribute has an index, some of its rows (in place).
+        """Replace a tensor or, if the attribute has an index, some of its rows (in place).
 
         Raises:
             FeatureError: the rows do not fit.
@@ -245,11 +241,11 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         return results
 
     def named_tensors(self) -> list[tuple[str, object]]:
-        """Everything that the store holds, by the name that errors use."""
+        """Return all tensors, with their names for errors."""
         return [(column.title, column.tensor) for column in self.columns()]
 
     def columns(self) -> list[StoreColumn]:
-        """Everything that the store holds, in the order of insertion."""
+        """Return all tensors in the order of insertion."""
         if self.known_columns is None:
             self.known_columns = [
                 StoreColumn(attr.group_name, attr.attr_name, self._tensors[key], title_of(attr))
@@ -260,14 +256,13 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         return self.known_columns
 
     def hold(self, tensor: Tensor | Rows, *, group_name: Group, attr_name: str) -> None:
-        """Hold a tensor that is here already, as it is; or rows of files, spread over the nodes: all ranks call it."""
+        """Store a tensor unchanged, or rows of files sharded over machines; all ranks call it."""
         attr = self._tensor_attr_cls(group_name, attr_name)
         key = self._key(attr)
         self._keep(key, self._read(tensor, title_of(attr)) if isinstance(tensor, Rows) else tensor, attr)
 
     def moved(self, placement: Place, device: torch.device | str | None) -> FeatureStore:
-        """Return a store whose dense tensors of two or more dimensions are in another place, and the others where they
-        are. All ranks call it, with whole tensors that are in host memory."""
+        """Return a store with dense tensors of two or more dimensions in another placement; all ranks call it."""
         out = FeatureStore(self._tensor_attr_cls, placement=placement, device=device)
         assert out._place is not None
         for key, attr in self._attrs.items():
@@ -277,7 +272,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         return out
 
     def _read(self, rows: Rows, name: str) -> object:
-        """Return the rows of files in their place. All ranks call it, where they share them."""
+        """Return the rows of files in the store's placement; all ranks call it if they share them."""
         if self._place is not None:
             return self._place.read(rows, name)
         return rows.mapped() if self.placement == "mapped" else rows.read()
@@ -289,7 +284,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
 
     @property
     def sharded_rows(self) -> list[ShardedRows]:
-        """The tensors that are spread over the host memory of several nodes."""
+        """The tensors that are sharded over the host memory of machines."""
         return [tensor for tensor in self._tensors.values() if isinstance(tensor, ShardedRows)]
 
     @property
@@ -299,7 +294,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
 
     @property
     def kept_rows(self) -> dict[str, int] | None:
-        """How many rows of other nodes a GPU keeps, of each tensor by name; ``None``: as its memory allows."""
+        """Number of remote rows that a GPU caches, by name of the tensor; ``None``: as its memory allows."""
         spread = {title: tensor for title, tensor in self.named_tensors() if isinstance(tensor, ShardedRows)}
         if not self._cache_is_given or not spread:
             return None
@@ -308,7 +303,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         return {title: int(share * len(rows)) for title, rows in spread.items()}
 
     def cache_to_fill(self) -> bool:
-        """Whether nobody has filled the cache yet; whoever asks does so."""
+        """Return True to the first caller only, which must fill the cache."""
         filled, self._is_cache_filled = self._is_cache_filled, True
         return not filled and self.cache > 0
 
@@ -352,7 +347,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         return tuple(getattr(attr, field.name) for field in dataclasses.fields(attr) if field.name != "index")
 
     def __copy__(self) -> FeatureStore:
-        """A store of its own, with the same tensors."""
+        """Return a separate store with the same tensors."""
         out = type(self).__new__(type(self))
         out.__dict__.update(self.__dict__)
         out.known_columns = None

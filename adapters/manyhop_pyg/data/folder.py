@@ -37,7 +37,7 @@ from manyhop_pyg.data.topologies import remember
 
 
 def check_can_be_stores(graph: StoredGraph) -> None:
-    """Raise InputError if the graph has something that stores would give in another shape."""
+    """Raise InputError if the graph has attributes that stores would return in another shape."""
     for stored in graph.edges.values():
         for name in stored.transposed:
             if len(stored.tensors[name].shape) > 1:
@@ -58,11 +58,11 @@ def build_stores(
     """Put all nodes and edges of ``graph`` into stores. All ranks call it.
 
     Args:
-        graph: what is in the folder.
-        tensors: ``id`` of rows -> the tensor, of all that are not sharded.
-        sharded: ``id`` of rows -> of those that are.
-        features: holds tensors that are sharded in its own place.
-        edges: holds the edges.
+        graph: contents of the folder.
+        tensors: ``id`` of rows -> tensor, if not sharded.
+        sharded: ``id`` of rows -> sharded rows.
+        features: store for features, in whose placement rows are sharded.
+        edges: store for edges.
     """
 
     def put(group: str | tuple[str, str, str] | None, named: Mapping[str, Rows]) -> None:
@@ -94,19 +94,18 @@ _EDGES = ("edge_index", "adj", "adj_t")
 
 
 def save(data: Data | HeteroData, folder: str | PathLike[str], *, crc32: bool = False) -> None:
-    """Write a graph into a new folder, for :func:`open`. Nothing is pickled.
+    """Write a graph to a new folder, for :func:`open`, without pickling.
 
-    Edges are stored in order of destination, and everything that belongs to edges moves with them: edge ids of the
-    stored graph are not those of ``data``, all else is the same.
+    Edges and their attributes are stored in the order of destinations, so edge ids differ from those of ``data``.
 
     Args:
-        data: its tensors and arrays must be dense; what else it has, numbers, texts or lists of them.
-        folder: does not exist yet, or is empty.
-        crc32: whether checksums of the files are kept, for ``manyhop.files.open_graph(folder).verify()``.
+        data: graph with dense tensors and arrays; other attributes must be numbers, strings or lists of them.
+        folder: folder that does not exist or is empty.
+        crc32: store checksums of the files, for ``manyhop.files.open_graph(folder).verify()``.
 
     Raises:
-        InputError: an attribute that cannot be stored without pickling; a folder with files in it.
-        GraphError: edges that make no sense.
+        InputError: an attribute that needs pickling; a folder that is not empty.
+        GraphError: invalid edges.
     """
     with GraphWriter(folder, homogeneous=isinstance(data, Data), crc32=crc32) as writer:
         write_data(data, writer)

@@ -1,4 +1,4 @@
-"""Data once per node, whatever the number of ranks."""
+"""One copy of data per machine, for any number of ranks."""
 
 from __future__ import annotations
 
@@ -32,42 +32,41 @@ def share(
     placement: Place = "shared",
     device: torch.device | str | None = None,
 ) -> T:
-    """Keep one copy of the data per node: ``data = manyhop_pyg.share(load)``.
+    """Share one copy of the data per machine: ``data = manyhop_pyg.share(load)``.
 
-    Every rank of the run calls it, in the same order as its other calls.
+    All ranks of the run call it, in the same order as their other calls.
 
-    ``load()`` runs on one rank of each node. Every rank, also that one, gets an object of its own, whose tensors and
-    numpy arrays are views of the same memory. Loaders over it share their compressed topology as well, whenever and on
-    however few ranks they are made. A single process, or one that is alone on its node, gets what ``load()`` returns.
-    Nodes may load at different speed: all ranks return when all nodes are done.
+    ``load()`` runs on one rank of each machine. Each rank, including this one, gets its own object, whose tensors and
+    numpy arrays are views of the same memory. Loaders over it also share their compressed topology, even if only some
+    ranks create them. A process that is alone on its machine gets the result of ``load()``. All ranks return when all
+    machines have loaded.
 
-    The object may hold whatever can be pickled. Tensors of any layout and subclass are shared, on the CPU; a view
-    brings all of the memory that it is a view of (``clone()`` a small part of something large). Tensors and arrays that
-    are memory-mapped files stay mapped files. What is written into a tensor is seen by all ranks, what is set on the
-    object (``data.y = ...``) by one. Do not write into edges, times and weights: loaders may have tables of what they
-    were before. What differs from rank to rank, such as a split of the seeds, does not belong into the object.
+    The object may contain anything that can be pickled. CPU tensors of any layout and subclass are shared; a view
+    shares all of its memory (``clone()`` a small part of a large tensor). Memory-mapped tensors and arrays stay mapped.
+    Writes to a tensor are visible to all ranks; an attribute that is set (``data.y = ...``) to one. Do not write to
+    edges, times and weights: loaders may have tables of the old values. Keep data that differs by rank, such as a split
+    of the seeds, outside of the object.
 
-    The memory has no name in the file system and is free once no process uses it any more, also after a crash. While
-    it is filled, ``load()``'s own copy exists, too.
+    The memory has no name in the file system and is freed when no process uses it, also after a crash. While it is
+    filled, the copy of ``load()`` also exists.
 
     Args:
-        load: takes nothing and returns the data; must not communicate with other ranks. Or the data: ``Data``,
-            ``HeteroData``, a store, or a tuple ``(FeatureStore, GraphStore)``; then ranks that loaded it in vain
-            should drop it, as ``data = share(data)`` does.
-        timeout: seconds to wait for another rank's ``load()``: on this node, then on the others.
-        placement: ``"shared"``: host memory, once per node. Or another place for the features of ``Data``,
-            ``HeteroData`` and stores, for all loaders: dense tensors of two or more dimensions with a row for each node
-            or edge go to ``"pinned"`` or ``"device"`` memory or, with ``device="cuda"``, are ``"sharded"`` over the
-            GPUs of each node. Those of a ``FeatureStore`` may be ``"sharded"`` over the nodes (without a device) or
-            ``"distributed"`` over the GPUs of all nodes, too; of a ``GraphStore``, the place is where GPUs read the
-            topology. All ranks of the run call it. Other tensors are in host memory, once per node.
-        device: this rank's GPU, for places of GPUs.
+        load: function without arguments that returns the data and does not communicate with other ranks. Or the data:
+            ``Data``, ``HeteroData``, a store, or ``(FeatureStore, GraphStore)``; ranks should then drop their own copy,
+            as ``data = share(data)`` does.
+        timeout: seconds to wait for another rank's ``load()``, on this machine, then on the others.
+        placement: ``"shared"``: host memory, once per machine. Or another placement of the features of ``Data``,
+            ``HeteroData`` and stores: dense tensors of two or more dimensions with one row per node or edge are moved
+            to ``"pinned"`` or ``"device"`` memory or, with ``device="cuda"``, ``"sharded"`` over the GPUs of each
+            machine. Tensors of a ``FeatureStore`` may also be ``"sharded"`` over machines (without a device) or
+            ``"distributed"`` over the GPUs of all machines; for a ``GraphStore``, GPUs read the topology from the
+            placement. All ranks call it. Other tensors are in host memory, once per machine.
+        device: this rank's GPU, for placements of GPUs.
 
     Raises:
-        RankError: ``load()`` failed or was killed on another rank, or takes too long there; the ranks make different
-            calls.
-        InputError: the data cannot be passed to other processes, or has tensors that are not on the CPU.
-        CapacityError: there is not enough memory.
+        RankError: ``load()`` failed, was killed or takes too long on another rank, or ranks make different calls.
+        InputError: the data cannot be passed to other processes, or has tensors outside of the CPU.
+        CapacityError: not enough memory.
     """
     if isinstance(load, _KINDS) or (isinstance(load, tuple) and all(isinstance(part, _KINDS) for part in load)):
         data = cast(T, load)
@@ -81,7 +80,7 @@ def share(
 
 
 def _placed(data: T, placement: Place, device: torch.device | str | None) -> T:
-    """The same, with its features in a place of GPUs."""
+    """Return the data with its features in a placement of GPUs."""
     if not leaves_host(placement, device):
         return data
     stores = [part for part in _parts(data) if isinstance(part, FeatureStore | GraphStore)]
@@ -105,7 +104,7 @@ def _placed(data: T, placement: Place, device: torch.device | str | None) -> T:
 
 
 def _store_in(store: FeatureStore | GraphStore, placement: Place, device: torch.device | str | None) -> object:
-    """Return a store in a place; all ranks call it."""
+    """Return a store in a placement; all ranks call it."""
     if isinstance(store, FeatureStore):
         return store.moved(placement, device)
     if store_device(placement, device, None) is not None:
@@ -114,7 +113,7 @@ def _store_in(store: FeatureStore | GraphStore, placement: Place, device: torch.
 
 
 def _has_rows(store: BaseStorage, name: str, value: Tensor) -> bool:
-    """Whether a tensor has a row for each node or edge: ``edge_index`` has two."""
+    """Return whether a tensor has one row per node or edge (``edge_index`` has two)."""
     if name in ("edge_index", "adj", "adj_t"):
         return False
     is_of_nodes = isinstance(store, NodeStorage) and store.is_node_attr(name)
@@ -124,7 +123,7 @@ def _has_rows(store: BaseStorage, name: str, value: Tensor) -> bool:
 
 
 def _title(data: object) -> str:
-    """What should be the same on all ranks: kinds, and shapes where they are known."""
+    """Return facts that must be equal on all ranks: classes, and shapes if known."""
     return repr(data) if isinstance(data, BaseData) else " and ".join(type(part).__name__ for part in _parts(data))
 
 

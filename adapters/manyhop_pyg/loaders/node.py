@@ -39,8 +39,8 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         node_sampler: any PyG ``BaseSampler``.
         input_nodes: ``[num_seeds]`` ids or a mask ``[num_nodes]``. ``None``: all nodes. Heterogeneous graphs:
             ``"type"``, ``("type", ids)``, or ``{"type": ids, ...}`` for seeds of multiple types in each batch, shuffled
-            together (with manyhop's samplers). Each type then has ``batch_size`` and ``input_id``, the position among the seeds
-            of the type; disjoint trees are numbered across types.
+            together (with manyhop's samplers). Each type then has ``batch_size`` and ``input_id``, the position among
+            its seeds; disjoint trees are numbered across types.
         input_time: ``[num_seeds]`` time of each seed instead of its own, or ``[num_seeds, 2]`` earliest and latest time
             of its neighbours. A dict if seeds have multiple types.
         transform: called with each batch.

@@ -14,43 +14,40 @@ M = TypeVar("M", bound=torch.nn.Module)
 
 @dataclass(frozen=True, kw_only=True)
 class Accelerated:
-    """Which layers of a model :func:`accelerate` reached."""
+    """The layers of a model that :func:`accelerate` has changed."""
 
     reached: list[str] = field(default_factory=list)
     """Names of layers, as in ``model.named_modules()``."""
 
     others: dict[str, str] = field(default_factory=dict)
-    """Names of the other layers that pass messages, and why they are left as they are."""
+    """Names of the other message passing layers, and why they are unchanged."""
 
 
 def accelerate(model: torch.nn.Module, *, trim: bool = False) -> Accelerated:
-    """Let the layers of a PyG model aggregate by segments of sorted edges, without atomics.
+    """Aggregate by segments of sorted edges, without atomics, in the layers of a PyG model.
 
-    Reaches ``SAGEConv``, ``GCNConv``, ``GINConv`` and ``GraphConv`` with sums, means and maxima, ``GATConv`` and
-    ``GATv2Conv``. Parameters, state dicts and results (within rounding) stay as they are; gradients become
-    deterministic. Subclasses of these layers and all other layers are left alone. A layer runs PyG's own code where it
-    is called with anything but plain edges ``[2, num_edges]`` and rows ``[num_nodes, num_channels]``, with PyG's hooks,
-    or to be explained.
+    Applies to ``SAGEConv``, ``GCNConv``, ``GINConv`` and ``GraphConv`` with sums, means and maxima, ``GATConv`` and
+    ``GATv2Conv``. Parameters, state dicts and results (within rounding) are unchanged; gradients become deterministic.
+    Subclasses of these layers and other layers are unchanged. A layer runs PyG's code if its arguments are not plain
+    edges ``[2, num_edges]`` and rows ``[num_nodes, num_channels]``, if it has PyG's hooks, or if it is explained.
 
-    Batches of manyhop's loaders are known to be sorted; other edges are sorted once per call of the model.
+    Batches of manyhop's loaders are sorted; other edges are sorted once per call of the model.
 
-    With ``trim=True``, a layer computes only the rows that the following layers need for those of the seeds, on the
-    edges that lead there. The output begins with the rows of the seeds, ``[: batch.batch_size]``, which are right;
-    the following ones may be missing: use none of them. The first call of the model computes all rows, and counts the
-    layers. A model that is called on other edges than those of a batch of ``NeighborLoader`` or ``LinkNeighborLoader``
-    computes all rows, and so do layers that are called one by one, outside of the model. In training, a line of the log
-    (``manyhop``) reports it.
+    With ``trim=True``, a layer computes only the rows and edges that the rows of the seeds depend on. The output begins
+    with the rows of the seeds, ``[: batch.batch_size]``; do not use others. The first call of the model computes all
+    rows and counts the layers. All rows are also computed if the edges do not come from ``NeighborLoader`` or
+    ``LinkNeighborLoader``, and if layers are called outside of the model; training then logs a warning.
 
     Args:
-        model: is changed in place.
-        trim: compute only what the rows of seeds depend on. All layers that pass messages must be reached, and the
-            model must not add or concatenate rows of different layers: that raises an error.
+        model: model to change in place.
+        trim: compute only rows that the rows of seeds depend on. All message passing layers must be accelerated, and
+            the model must not add or concatenate rows of different layers, which raises an error.
 
     Returns:
-        The layers reached, and the others with a reason.
+        The accelerated layers, and the others with a reason.
 
     Raises:
-        InputError: ``model`` is no module, or ``trim=True`` and a layer is not reached, or there is none.
+        InputError: ``model`` is not a module, or ``trim=True`` with other layers or none.
     """
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"Expected a torch.nn.Module, got a {type(model).__name__}. Pass the model.")

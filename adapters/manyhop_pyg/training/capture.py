@@ -25,32 +25,32 @@ _ATOMS: Final = frozenset({int, float, str, bool, type(None)})
 def capture(
     step: Callable[[Batch], R], *, watch: Sequence[object] = (), verify: int | None = None
 ) -> CapturedStep[Batch, R]:
-    """Capture a training step once per size of its batches as a CUDA graph, and replay it afterwards.
+    """Capture a training step as a CUDA graph, once per batch size, and replay it.
 
-    ``step(batch)`` calculates the loss, its gradients and the optimizer's update; it may return tensors, of which the
-    caller gets detached copies. Its Python code runs in the first three steps, in the first two of each size, and
-    then no more: it must not wait for the GPU (``.item()``, a condition on a tensor, a shape from data), nor count in
-    Python. Otherwise it runs eagerly, and a line of the log (``manyhop``) names the line of the step.
+    ``step(batch)`` computes the loss, its gradients and the optimizer's update; it may return tensors, which the caller
+    gets as detached copies. Its Python code runs in the first three steps and the first two of each size only: it must
+    not wait for the GPU (``.item()``, a condition on a tensor, a shape from data), nor count in Python. Otherwise all
+    steps run eagerly, and a warning names the line of the step.
 
-    A replay repeats recorded kernels. The batch, parameters, buffers, states of optimizers and learning rates of Adam,
-    AdamW, RMSprop and fused SGD may change from step to step; another setting of an optimizer or a module, or of an
-    object in ``watch``, captures the step again. Whatever else the step reads has to stay as it is, which is checked.
+    A replay repeats recorded kernels. The batch, parameters, buffers, optimizer states and learning rates of Adam,
+    AdamW, RMSprop and fused SGD may change between steps. Other changes of an optimizer, a module or an object in
+    ``watch`` capture the step again. All other inputs of the step must not change, which is checked.
 
     Args:
-        step: a function of a batch of a loader with ``pad="auto"``. Can be used as a decorator.
-        watch: objects that the step reads and that may change, such as the arguments of a script: their attributes or
-            entries are numbers, strings, tensors, or lists and dictionaries of these.
-        verify: every how many replays the same step also runs eagerly from the same state, and results, gradients and
-            parameters are compared. By default, these are the first two replays of each graph and as many later ones
-            as take 1 % of the time; 0: none.
+        step: function of a batch of a loader with ``pad="auto"``. Can be used as a decorator.
+        watch: objects that the step reads and that may change, such as the arguments of a script, with numbers,
+            strings, tensors, or lists and dictionaries of these as attributes or entries.
+        verify: number of replays after which a step also runs eagerly from the same state, to compare results,
+            gradients and parameters. Default: the first two replays of each graph, and later ones in up to 1 % of the
+            time. 0: never.
 
     Returns:
-        What is called in its place. Its attributes ``eager``, ``replayed`` and ``graphs`` count steps and graphs.
+        The captured step. Its attributes ``eager``, ``replayed`` and ``graphs`` count steps and graphs.
 
     Raises:
-        InputError: ``step`` is no function of one argument, or ``watch`` or ``verify`` are wrong; or, when the first
-            batch comes, that batch is not padded.
-        StaleStepError: by the step, after a replay that computed something else than the eager step.
+        InputError: ``step`` is not a function of one argument, ``watch`` or ``verify`` are wrong, or (when called) the
+            first batch is not padded.
+        StaleStepError: (when called) a replay differs from the eager step.
     """
     return CapturedStep(step, _BatchLayout(), watch=watch, verify=verify)
 
@@ -59,7 +59,7 @@ class _BatchLayout:
     """The ``Layout`` of ``Data`` and ``HeteroData``."""
 
     def check(self, batch: Batch) -> None:
-        """Raise InputError where a batch is not padded."""
+        """Raise InputError if a batch is not padded."""
         if not any("edge_mask" in mapping for _, mapping in _mappings(batch)):
             raise InputError(
                 "Expected a batch of fixed size, got one that is not padded. Make the loader with pad='auto'."
@@ -73,7 +73,7 @@ class _BatchLayout:
                     )
 
     def contents(self, batch: Batch) -> tuple[list[Tensor], Hashable]:
-        """Return the tensors of all stores; and the names of attributes, with the values of those that are none."""
+        """Return the tensors of all stores, and names of attributes with the values of other attributes."""
         if not isinstance(batch, Data | HeteroData):
             raise InputError(f"Expected a batch of a loader with pad='auto', got a {type(batch).__name__}.")
         tensors: list[Tensor] = []
@@ -113,14 +113,14 @@ class _BatchLayout:
 
 
 def _mappings(batch: Batch) -> list[tuple[object, Attributes]]:
-    """The attributes of each store, and its type."""
+    """Return the attributes of each store, and its type."""
     if type(batch) is Data:
         return [(None, batch._store._mapping)]
     return [(store._key, store._mapping) for store in batch.stores]
 
 
 def _frozen(value: object) -> Hashable:
-    """A value that equals another where a step cannot tell them apart."""
+    """Return a hashable value that equals others if a step cannot distinguish them."""
     if type(value) in _ATOMS:
         return value
     if type(value) is list and _ATOMS.issuperset(map(type, value)):  # such as counts per hop, in a tenth of the time

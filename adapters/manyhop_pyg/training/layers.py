@@ -55,7 +55,7 @@ class PassEdges:
             self._running = False
 
     def of(self, edge_index: Tensor) -> Edges:
-        """Return edges that begin with these; trimmed ones are a view of those of the layer before."""
+        """Return edges that begin with these; trimmed edges are a view of the previous layer's edges."""
         if isinstance(edge_index, EdgeIndex):
             ordered, edge_index = edge_index.is_sorted_by_col, edge_index.as_tensor()
         elif torch.compiler.is_compiling():
@@ -73,11 +73,11 @@ class PassEdges:
         return edges
 
     def trims(self, edge_index: Adj) -> bool:
-        """Whether the model that is called trims its layers, on these edges."""
+        """Return whether the running model trims its layers on these edges."""
         return self._trim is not None and not torch.compiler.is_compiling() and self._trim.trims(edge_index)
 
     def trimmed(self, layer: MessagePassing, edge_index: Adj) -> tuple[Needed | None, Adj]:
-        """Return what a call of a layer needs, and the edges that it needs; ``None`` and all edges without trimming."""
+        """Return the rows and edges that a layer needs; ``None`` and all edges without trimming."""
         if self._trim is None:
             return None, edge_index
         if torch.compiler.is_compiling():
@@ -92,7 +92,7 @@ class PassEdges:
 
 
 class TrimByNeed(TrimToLayer):  # type: ignore[misc]  # PyG is untyped
-    """What PyG's models trim by, if they are given counts per hop: leaves a batch as it is where layers trim more."""
+    """PyG's ``TrimToLayer`` that leaves trimming to the layers, which trim more."""
 
     segment_edges: PassEdges
 
@@ -105,14 +105,14 @@ class TrimByNeed(TrimToLayer):  # type: ignore[misc]  # PyG is untyped
         edge_index: Adj,
         edge_attr: Tensor | None = None,
     ) -> object:
-        """Return rows, edges and what they have, for a layer."""
+        """Return rows, edges and edge attributes for a layer."""
         if self.segment_edges.trims(edge_index):
             return x, edge_index, edge_attr
         return super().forward(layer, nodes, edges, x, edge_index, edge_attr)
 
 
 def is_plain(layer: MessagePassing, edge_index: Adj) -> bool:
-    """Whether edges are a plain tensor, and nobody looks at the messages of a layer."""
+    """Return whether edges are a plain tensor, and no hook or explanation needs the messages of a layer."""
     return (
         isinstance(edge_index, Tensor)
         and edge_index.layout == torch.strided
@@ -135,10 +135,10 @@ class _BySegments(MessagePassing):  # type: ignore[misc]  # PyG is untyped
     segment_edges: PassEdges
 
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
-        """Leave the class as it is: when a layer is copied, PyG would put code of its own in place of ``propagate``."""
+        """Keep the class: PyG would replace ``propagate`` by generated code when a layer is copied."""
 
     def forward(self, x: Rows, edge_index: Adj, *args: object, **kwargs: object) -> object:
-        """Run PyG's code on what is needed."""
+        """Run PyG's code on the needed rows and edges."""
         needed, edges = self.segment_edges.trimmed(self, edge_index)
         if needed is not None:
             x = needed.nodes(x)
@@ -162,7 +162,7 @@ class _BySegments(MessagePassing):  # type: ignore[misc]  # PyG is untyped
         return self.add_up(edge_index, source, weight, num_dst)
 
     def takes(self, edge_index: Adj, x: Tensor, weight: Tensor | None) -> bool:
-        """Whether the engine can aggregate these."""
+        """Return whether the engine can aggregate these rows and edges."""
         return (
             is_plain(self, edge_index)
             and x.dim() == 2
@@ -172,7 +172,7 @@ class _BySegments(MessagePassing):  # type: ignore[misc]  # PyG is untyped
         )
 
     def add_up(self, edge_index: Tensor, x: Tensor, weight: Tensor | None, num_dst: int) -> Tensor:
-        """``[num_dst, num_channels]``."""
+        """Return the aggregated rows, ``[num_dst, num_channels]``."""
         return aggregate(
             x,
             self.segment_edges.of(edge_index),
@@ -196,7 +196,7 @@ class SegmentGraphConv(_BySegments, GraphConv):  # type: ignore[misc]  # PyG is 
 
 
 class SegmentGCNConv(_BySegments, GCNConv):  # type: ignore[misc]  # PyG is untyped
-    """PyG's ``GCNConv``, whose self loops are no edges here: their number is not known without waiting for a GPU."""
+    """PyG's ``GCNConv``, without self loops as edges, whose number would have to be read from the GPU."""
 
     def forward(  # type: ignore[override]
         self, x: Tensor, edge_index: Adj, edge_weight: Tensor | None = None
@@ -248,11 +248,11 @@ def _normalised(
 
 
 Shares: TypeAlias = "tuple[Tensor, Tensor | None]"
-"""Of edges, and of self loops: see :func:`manyhop_train.aggregation.normalize`."""
+"""Attention of edges and self loops; see :func:`manyhop_train.aggregation.normalize`."""
 
 
 class _Attention(MessagePassing):  # type: ignore[misc]  # PyG is untyped
-    """Overrides of PyG's methods; falls back to these. Self loops are no edges here: their number is not known."""
+    """Overrides of PyG's methods with a fallback to them. Self loops are not edges, as their number is unknown."""
 
     add_self_loops: bool
     segment_edges: PassEdges
@@ -260,7 +260,7 @@ class _Attention(MessagePassing):  # type: ignore[misc]  # PyG is untyped
     """Whether there are self loops; ``None``: PyG's code runs."""
 
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
-        """Leave the class as it is: see ``_BySegments``."""
+        """Keep the class; see ``_BySegments``."""
 
     def forward(self, x: Rows, edge_index: Adj, *args: object, **kwargs: object) -> object:
         """Let PyG project rows, and attend over segments."""
@@ -325,7 +325,7 @@ class _Attention(MessagePassing):  # type: ignore[misc]  # PyG is untyped
         return out + pad(loops, (0, 0, 0, 0, 0, num_dst - both))
 
     def ends(self, **kwargs: Pair) -> tuple[Tensor, Tensor]:
-        """What of sources and destinations makes scores: ``[num_nodes, num_heads, ...]``."""
+        """Return values of sources and destinations for scores, ``[num_nodes, num_heads, ...]``."""
         raise NotImplementedError
 
     def scores(self, sums: Tensor) -> Tensor:
@@ -398,9 +398,9 @@ def replace(layer: MessagePassing, edges: PassEdges) -> None:
 
 
 def replace_trims(model: torch.nn.Module, edges: PassEdges) -> None:
-    """Let models of PyG that are given counts per hop leave it to their layers what they need.
+    """Leave trimming to the layers in models that PyG trims by counts per hop.
 
-    Not where a ``GCNConv`` normalizes: it counts the edges that PyG leaves.
+    Not if a ``GCNConv`` normalizes: it counts the edges that PyG keeps.
     """
     modules = list(model.modules())
     if any(isinstance(module, GCNConv) and module.normalize for module in modules):

@@ -1,8 +1,8 @@
-"""Layers that compute only the rows that the rows of seeds depend on, in models that do not trim by themselves.
+"""Layers that compute only the rows that the rows of seeds depend on, in models that do not trim.
 
-A layer's edges lie hop by hop, and so do the rows of nodes. All that is known of a tensor of rows is its length, and
-the first rows are right: a layer that needs more rows than it is given raises an error. So the number of the layers
-that follow, which the first call of the model shows, may be wrong without a result being wrong.
+Edges and rows of nodes are sorted by hop. The first rows of a tensor are always valid, and a layer that needs more rows
+than it gets raises an error. So a wrong number of following layers, counted in the first call of the model, cannot
+cause wrong results.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOTE = (
 
 
 class Needed(NamedTuple):
-    """What a call of a layer needs of its batch: the first nodes and edges."""
+    """Numbers of the first nodes and edges of a batch that a layer needs."""
 
     num_nodes: int
     """All nodes of the sources' type."""
@@ -68,7 +68,7 @@ class Needed(NamedTuple):
     def arguments(
         self, args: Sequence[object], kwargs: Mapping[str, object], edge_index: Tensor
     ) -> tuple[tuple[object, ...], dict[str, object]]:
-        """Return the further arguments of a layer, with rows of the needed edges."""
+        """Return the other arguments of a layer, with rows of the needed edges."""
         return (
             tuple(self.edges(value, edge_index) for value in args),
             {name: self.edges(value, edge_index) for name, value in kwargs.items()},
@@ -76,14 +76,14 @@ class Needed(NamedTuple):
 
 
 class Trim:
-    """What each layer of a model needs of a batch, by the number of the layers that follow in a call of the model.
+    """Finds the rows and edges that each layer of a model needs, by the number of following layers.
 
-    Calls on edges of different types make one layer, until edges come again.
+    Calls on edges of different types count as one layer until edges repeat.
     """
 
     def __init__(self) -> None:
         self._layers: int | None = None
-        """Of a call of the model; ``None``: there was none yet."""
+        """Number of layers in a call of the model; ``None``: before the first call."""
         self._refused = self._logged = False
         self._begin(running=False)
 
@@ -115,10 +115,10 @@ class Trim:
         self._begin(running=False)
 
     def needed(self, layer: torch.nn.Module, edge_index: Adj) -> Needed | None:
-        """Return what the next call of a layer needs; ``None``: all, since the model is not trimmed.
+        """Return what the next call of a layer needs; ``None``: everything, without trimming.
 
         Raises:
-            InputError: layers before were trimmed, and this one cannot be.
+            InputError: previous layers were trimmed, and this one cannot be.
         """
         if not self._running:
             if layer.training:
@@ -149,13 +149,13 @@ class Trim:
         )
 
     def trims(self, edge_index: Adj) -> bool:
-        """Whether layers of the model that is called compute what is needed of a batch with these edges."""
+        """Return whether layers of the running model trim a batch with these edges."""
         of_types = edge_index.values() if isinstance(edge_index, Mapping) else [edge_index]
         known = all(isinstance(edges, Tensor) and hops_of(edges) is not None for edges in of_types)
         return known and self._running and not self._others and not self._refused
 
     def check_untrimmed(self) -> None:
-        """Raise InputError if layers before a layer that needs all rows were trimmed."""
+        """Raise InputError if layers before one that needs all rows were trimmed."""
         if self._trimmed:
             raise InputError(f"Expected the same edges in all layers, got others after trimmed layers. {_LEAVE_OUT}")
 
@@ -163,7 +163,7 @@ class Trim:
         self._running = running
         self._layer = 0
         self._edges: set[int] = set()
-        """Of the layer so far: ids of tensors, which the batch keeps."""
+        """Ids of the layer's edge tensors, which the batch keeps alive."""
         self._others = self._trimmed = False
 
     def _log(self, reason: str) -> None:
@@ -173,10 +173,10 @@ class Trim:
 
 
 class _Ends(torch.autograd.Function):
-    """The first rows of a tensor, as those of sources and as those of destinations.
+    """Returns the first rows of a tensor for sources and for destinations.
 
-    torch would add the gradients of both as tensors of all rows. That of sources is new, made by the gradient of an
-    aggregation or a product, so that of destinations is added to its first rows in place.
+    torch would add both gradients as tensors of all rows. The gradient of sources is a new tensor of an aggregation or
+    a product, so the gradient of destinations is added to its first rows in place.
     """
 
     @staticmethod

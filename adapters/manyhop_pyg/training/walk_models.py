@@ -34,7 +34,7 @@ Windows = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class WalkSource:
-    """What a model gives its loader."""
+    """Functions that a model passes to its loader."""
 
     num_starts: int
     """Walks start at nodes 0, 1, ..."""
@@ -43,26 +43,26 @@ class WalkSource:
     """Makes the samples of a batch around nodes ``[batch_size] int64``."""
 
     facts: Callable[[], tuple[Walker, dict[str, int]]]
-    """Returns what walks, and ``walks_per_node`` and other numbers that samples depend on, as of now."""
+    """Returns the current walker, and ``walks_per_node`` and other numbers that samples depend on."""
 
     device: Callable[[], torch.device]
-    """Returns where the samples are made, as of now."""
+    """Returns the current device of the samples."""
 
 
 class WalkLoader(EpochLoader, DataLoader[Windows]):
-    """Batches of positive and negative samples around nodes, made ahead by threads, in keyed order.
+    """Load batches of positive and negative samples around nodes, prefetched by threads, in keyed order.
 
-    A batch is a function of ``(seed, epoch, batch)``, on a CPU and on a GPU. If the model is on a GPU, the caller
-    enqueues the walks there, and no threads are started. See :class:`manyhop_pyg.NodeLoader` for the arguments.
+    A batch depends only on ``(seed, epoch, batch)``, on CPUs and GPUs. If the model is on a GPU, the caller enqueues
+    the walks, without threads. :class:`manyhop_pyg.NodeLoader` explains the arguments.
 
     Args:
-        source: makes the samples.
-        seed, distributed, uneven, rank_timeout: as of other loaders; batches do not mark repetitions.
-        **of_torch: of torch's ``DataLoader``, as they apply to threads.
+        source: creates the samples.
+        seed, distributed, uneven, rank_timeout: as in other loaders; batches have no ``is_padding``.
+        **of_torch: arguments of torch's ``DataLoader``, applied to threads.
 
     Raises:
         InputError: arguments that do not make sense.
-        RankError: with ``distributed=True``, where ranks pass other arguments, or do not come in time.
+        RankError: with ``distributed=True``, ranks pass different arguments, or a rank is late.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
         return make, None, self._threads()
 
     def _contents(self, num_starts: int, made: Windows) -> dict[str, int]:
-        """Return what is in a batch: the entries of all windows count as nodes, and the steps of walks as edges."""
+        """Return the contents of a batch: entries of all windows as nodes, and steps of walks as edges."""
         walker, numbers = self.source.facts()
         num_steps = num_starts * numbers["walks_per_node"] * len(walker.spec.steps)
         return {"seeds": num_starts, "nodes": sum([part.numel() for part in made]), "edges": num_steps}
@@ -160,30 +160,29 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
 
 
 class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is untyped
-    """PyG's ``Node2Vec`` (arXiv 1607.00653), without pyg-lib and torch-cluster.
+    """Learn embeddings from random walks (arXiv 1607.00653): PyG's ``Node2Vec``, without pyg-lib and torch-cluster.
 
-    Walks follow the edges from source to destination; a walk stays at a node without edges out of it. If the model is
-    on the CPU, they run in the threads of ``loader(num_workers=...)``. If it is on a GPU, they run there, with a copy
-    of the edges, and the loader starts no threads. Batches of the loader have keys; outside of it, each call draws one,
-    so ``torch.manual_seed`` fixes walks and negatives.
+    Walks follow edges from source to destination and stay at nodes without out-edges. If the model is on the CPU, they
+    run in the threads of ``loader(num_workers=...)``; if it is on a GPU, they run there, on a copy of the edges,
+    without threads. Batches of the loader have keys; other calls draw one, so ``torch.manual_seed`` fixes them.
 
-    With ``p`` or ``q``, a table of the edges, sorted, takes 4 to 8 bytes per edge.
+    With ``p`` or ``q``, a table of sorted edges needs 4 to 8 bytes per edge.
 
     Args:
         edge_index: ``[2, num_edges]`` integers.
         embedding_dim: width of the embedding of a node.
-        walk_length: nodes of a walk, the start included.
-        context_size: nodes of a positive sample: consecutive nodes of a walk.
-        walks_per_node: walks that start at a node.
-        p: return parameter: a step back to the node before counts ``1 / p``.
-        q: in-out parameter: a step to a node without an edge to the node before counts ``1 / q``.
+        walk_length: number of nodes of a walk, including the start.
+        context_size: number of consecutive nodes of a positive sample.
+        walks_per_node: number of walks per start node.
+        p: return parameter: a step back to the previous node has weight ``1 / p``.
+        q: in-out parameter: a step to a node without an edge to the previous node has weight ``1 / q``.
         num_negative_samples: negative samples per positive one.
         num_nodes: number of nodes; ``None``: the highest in ``edge_index``, plus 1.
         sparse: whether gradients of the embedding are sparse.
 
     Raises:
         InputError: arguments that do not make sense.
-        GraphError: edges that lead to nodes that there are not.
+        GraphError: edges with ids out of range.
         CapacityError: the table of edges does not fit in memory.
     """
 
@@ -226,12 +225,12 @@ class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is unt
         """Return a loader of positive and negative samples around all nodes.
 
         Args:
-            **kwargs: ``seed``, ``distributed``, ``uneven`` and ``rank_timeout``, as of :class:`NodeLoader`, and those
-                of torch's ``DataLoader``, as they apply to threads.
+            **kwargs: ``seed``, ``distributed``, ``uneven`` and ``rank_timeout``, as in :class:`NodeLoader`, and
+                arguments of torch's ``DataLoader``, applied to threads.
 
         Raises:
             InputError: arguments that do not make sense.
-            RankError: with ``distributed=True``, where ranks pass other arguments, or do not come in time.
+            RankError: with ``distributed=True``, ranks pass different arguments, or a rank is late.
         """
         return WalkLoader(WalkSource(self.num_nodes, self.sample, self._facts, self._device), **kwargs)
 
@@ -284,25 +283,25 @@ class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is unt
 
 
 class MetaPath2Vec(torch_geometric.nn.MetaPath2Vec):  # type: ignore[misc]
-    """PyG's ``MetaPath2Vec``, whose walks one kernel makes.
+    """Learn embeddings from walks along a metapath: PyG's ``MetaPath2Vec``, with one kernel per batch.
 
-    A walk that cannot go on visits the dummy node, as in PyG. Walks run where those of :class:`Node2Vec` do, with keys
-    as theirs.
+    A walk that cannot continue visits the dummy node, as in PyG. Walks run on the same device and with the same keys as
+    those of :class:`Node2Vec`.
 
     Args:
         edge_index_dict: edge type -> ``[2, num_edges]`` integers.
         embedding_dim: width of the embedding of a node.
-        metapath: edge types that a walk follows, from source to destination, again from the first after the last.
-        walk_length: steps of a walk.
-        context_size: nodes of a positive sample: consecutive nodes of a walk.
-        walks_per_node: walks that start at a node.
+        metapath: edge types that a walk follows repeatedly, from source to destination.
+        walk_length: number of steps of a walk.
+        context_size: number of consecutive nodes of a positive sample.
+        walks_per_node: number of walks per start node.
         num_negative_samples: negative samples per positive one.
         num_nodes_dict: node type -> number of nodes; ``None``: from the edges.
         sparse: whether gradients of the embedding are sparse.
 
     Raises:
-        InputError: a metapath that the edges do not have, that does not go on, or that is too short for the walk.
-        GraphError: edges that lead to nodes that there are not.
+        InputError: a metapath with unknown or unconnected edge types, or too short for the walk.
+        GraphError: edges with ids out of range.
     """
 
     def __init__(
@@ -404,11 +403,11 @@ def _count_nodes(edges: Mapping[EdgeType, Tensor]) -> dict[NodeType, int]:
 
 
 def _numbers(model: Node2Vec | MetaPath2Vec) -> dict[str, int]:
-    """What samples depend on beside the walks: name -> value."""
+    """Return numbers that samples depend on, except the walks, by name."""
     names = ("context_size", "walks_per_node", "num_negative_samples")
     return {name: int(getattr(model, name)) for name in names}
 
 
 def _windows(walks: Tensor, size: int) -> Tensor:
-    """All windows of consecutive nodes, ``[num_windows * num_walks, size]``: the first of all walks, then the next."""
+    """Return all windows of consecutive nodes, ``[num_windows * num_walks, size]``, first windows first."""
     return walks.unfold(1, size, 1).transpose(0, 1).reshape(-1, size)
