@@ -61,7 +61,15 @@ def test_a_path_that_is_not_there_is_reported_as_missing(argv, capsys, tmp_path,
     assert f"manyhop {argv[0]}: {argv[1]}: there is no such file or folder." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("argv", [[], ["doktor"], ["bench", "--rounds", "0"], ["doctor", "--loud"]])
+def test_the_command_alone_shows_its_help(capsys):
+    assert main([]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("usage: manyhop [-h]")
+    assert "measure loaders beside" in captured.out.replace("\n", " ")
+    assert captured.err == ""
+
+
+@pytest.mark.parametrize("argv", [["doktor"], ["bench", "--rounds", "0"], ["doctor", "--loud"]])
 def test_wrong_arguments_exit_with_usage(argv, capsys):
     with pytest.raises(SystemExit) as error:
         main(argv)

@@ -180,7 +180,9 @@ def test_a_module(write, main, monkeypatch, capsys):
 def test_a_script(write, main, capsys):
     cwd = write(script="import sys, sibling\nprint(sys.argv, sibling.__name__, __name__, __spec__)", sibling="")
     main(cwd / "script.py", "--help")
-    assert capsys.readouterr().out == f"{[str(cwd / 'script.py'), '--help']} sibling __main__ None\n"
+    captured = capsys.readouterr()
+    assert captured.out == f"{[str(cwd / 'script.py'), '--help']} sibling __main__ None\n"
+    assert captured.err == f"manyhop_pyg: PyG's loaders and samplers in {cwd / 'script.py'} are replaced by manyhop's.\n"
 
 
 def test_a_syntax_error_shows_no_frames(write, main, capsys):
@@ -190,7 +192,7 @@ def test_a_syntax_error_shows_no_frames(write, main, capsys):
     while traceback.tb_frame.f_code.co_filename == __file__:
         traceback = traceback.tb_next
     sys.excepthook(SyntaxError, error.value, traceback)
-    assert re.sub(r'".*/', '"', capsys.readouterr().err).splitlines()[:2] == ['  File "wrong.py", line 1', "    a = ("]
+    assert re.sub(r'".*/', '"', capsys.readouterr().err).splitlines()[1:3] == ['  File "wrong.py", line 1', "    a = ("]
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,8 @@ def run_as_main(package: str, library: str, install: Callable[[], None], file: s
     else:
         _check_script(args[0])
     install()
+    if os.environ.get("RANK", "0") == "0":
+        sys.stderr.write(f"{package}: {library}'s loaders and samplers in {args[0]} are replaced by manyhop's.\n")
     sys.excepthook = partial(_excepthook, frozenset({__file__, file}))
     if as_module:
         runpy.run_module(args[0], run_name="__main__", alter_sys=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from manyhop import __version__
@@ -11,7 +12,11 @@ from manyhop_tools.cli.verbs import Parser, run_verb
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: the process's own); returns the exit status."""
-    return run_verb(_parser(), argv)
+    parser = _parser()
+    if not (sys.argv[1:] if argv is None else argv):
+        parser.print_help()
+        return 0
+    return run_verb(parser, argv)
 
 
 def _parser() -> Parser:
