@@ -182,7 +182,9 @@ def test_a_script(write, main, capsys):
     main(cwd / "script.py", "--help")
     captured = capsys.readouterr()
     assert captured.out == f"{[str(cwd / 'script.py'), '--help']} sibling __main__ None\n"
-    assert captured.err == f"manyhop_pyg: PyG's loaders and samplers in {cwd / 'script.py'} are replaced by manyhop's.\n"
+    assert (
+        captured.err == f"manyhop_pyg: PyG's loaders and samplers in {cwd / 'script.py'} are replaced by manyhop's.\n"
+    )
 
 
 def test_a_syntax_error_shows_no_frames(write, main, capsys):

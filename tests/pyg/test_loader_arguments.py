@@ -122,8 +122,13 @@ def test_refused(data, extra, message):
 
 
 def test_unknown_arguments(data):
-    with pytest.raises(TypeError, match="num_wokers"):
-        loader_of(data, num_wokers=2)
+    for wrong, right in (("num_wokers", "num_workers"), ("shuffel", "shuffle"), ("num_neighbours", "num_neighbors")):
+        with pytest.raises(
+            TypeError, match=f"^NeighborLoader got an unknown argument '{wrong}'. Did you mean '{right}'"
+        ):
+            loader_of(data, **{wrong: 2})
+    with pytest.raises(TypeError, match="unknown argument 'nothing'. Leave it out."):
+        loader_of(data, nothing=2)
     with pytest.raises(ValueError, match="seed"):
         NeighborLoader(data, [2], seed="a")
 

@@ -168,13 +168,13 @@ def load_positions(loader: DataLoader[Any], num_items: int, kwargs: dict[str, An
 
 
 def _check_names(loader: type, kwargs: Collection[str]) -> None:
-    """Raise InputError if torch's ``DataLoader`` does not have one of these arguments."""
+    """Raise TypeError, as Python does, if torch's ``DataLoader`` does not have one of these arguments."""
     torchs = inspect.signature(DataLoader.__init__).parameters
     unknown = next((name for name in kwargs if name not in torchs), None)
     if unknown is not None:
         close = difflib.get_close_matches(unknown, [*inspect.signature(loader).parameters, *torchs], n=1)
         advice = f"Did you mean {close[0]!r}?" if close else "Leave it out."
-        raise InputError(f"{loader.__name__} got an unknown argument {unknown!r}. {advice}")
+        raise TypeError(f"{loader.__name__} got an unknown argument {unknown!r}. {advice}")
 
 
 def sampler_of_arguments(loader: object, data: PyGData, given: BaseSampler | None, **arguments: Any) -> BaseSampler:

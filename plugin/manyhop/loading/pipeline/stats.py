@@ -187,6 +187,8 @@ class StatsReport:
         return {prefix + name: float(value) for name, value in values.items() if isinstance(value, int | float)}
 
     def __str__(self) -> str:
+        if self.batches == self.sample_s == 0:
+            return f"no batches yet, num_workers={self.num_workers}"
         per_batch = 1e3 / max(1, self.batches)
         rows = [
             ("sampling", self.sample_s),
