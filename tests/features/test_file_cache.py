@@ -211,6 +211,12 @@ def test_a_loader_of_pyg(folder):
         first = [batch.x for batch in manyhop_pyg.NeighborLoader(data, **options)]
         assert all(torch.equal(a, b) for a, b in zip(first, expected, strict=True))
         assert len(batches) == len(first)
+        before, other = loader.stats(), manyhop_pyg.NeighborLoader(data, **options)
+        iterator = iter(other)
+        nodes = next(iterator).num_nodes
+        iterator.close()
+        assert other.stats().totals["other_rows"] == nodes  # of the batch received alone
+        assert loader.stats().totals == before.totals
     check_folder_is_refused(lambda **how: manyhop_pyg.open(folder, **how))
 
 

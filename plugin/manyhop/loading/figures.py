@@ -62,9 +62,9 @@ class Figures:
             requested, hits = self._gpu.memory.take_cache_counts()
             self._stats.count(other_rows=requested, cached_rows=hits)
         of_files = self._file_caches()
-        for value, cache in of_files:
+        for value, cache in of_files if self._gpu is not None else ():  # CPUs count with each batch
             requested, hits = cache.take_counts()
-            if self._gpu is not None and self._gpu.memory.caches(value):
+            if self._gpu.memory.caches(value):
                 requested = 0  # misses of the GPU's cache, counted there
             self._stats.count(other_rows=requested, cached_rows=hits)
         kept = hot_files.in_words(cache for _, cache in of_files)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
+from manyhop.features.hot import files as hot_files
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import Item
 from manyhop.loading.keys import BatchContext
@@ -53,7 +54,7 @@ def steps_on_cpu(
         def collate(batch: int, item: Item) -> Any:
             rank_batch, index = item
             with epoch.batch_context(batch, rank_batch), epoch.in_step(rank_batch):
-                return assembler.collate(epoch.to_index(index))
+                return _counting_reads(rank_batch, assembler.collate, epoch.to_index(index))
 
         return collate, None
 
@@ -61,14 +62,27 @@ def steps_on_cpu(
     def collate_in_thread(batch: int, item: Item) -> Any:
         rank_batch, index = item
         with epoch.batch_context(batch, rank_batch), epoch.in_step(rank_batch):
-            return rank_batch, assembler.collate(epoch.to_index(index))
+            return rank_batch, _counting_reads(rank_batch, assembler.collate, epoch.to_index(index))
 
     def hand_out(batch: int, made: Any) -> Any:
         rank_batch, value = made
         with epoch.batch_context(batch, rank_batch, first_call=1):
             if not in_thread:
                 with epoch.in_step(rank_batch):
-                    value = assembler.assemble(value)
-            return assembler.hand_out(value)
+                    value = _counting_reads(rank_batch, assembler.assemble, value)
+            return _counting_reads(rank_batch, assembler.hand_out, value)
 
     return collate_in_thread, hand_out
+
+
+def _counting_reads(rank_batch: RankBatch, work: Callable[[Any], Any], value: Any) -> Any:
+    """Return ``work(value)``, and add the rows that it reads from caches of files to the contents of the batch."""
+    if not len(hot_files.caches):
+        return work(value)
+    hot_files.take_thread_counts()  # of other work of this thread
+    made = work(value)
+    requested, hits = hot_files.take_thread_counts()
+    contents = rank_batch.contents
+    contents["other_rows"] = contents.get("other_rows", 0) + requested
+    contents["cached_rows"] = contents.get("cached_rows", 0) + hits
+    return made

@@ -102,6 +102,7 @@ class FileCache:
         with self._counting:
             self._requested, self._hits = self._requested + count, self._hits + hits
             is_due = kept.count_requested(count) >= self._wanted
+        _current.requested, _current.hits = _current.requested + count, _current.hits + hits
         if is_due:
             self.renew(request.source)
         return out
@@ -340,9 +341,17 @@ def not_counting() -> Iterator[None]:
         _current.counts_nothing = before
 
 
+def take_thread_counts() -> tuple[int, int]:
+    """Return the rows that this thread requested from caches of files, and the hits among them, since the last call."""
+    taken = _current.requested, _current.hits
+    _current.requested = _current.hits = 0
+    return taken
+
+
 class _Thread(threading.local):
     only_counts = False
     counts_nothing = False
+    requested = hits = 0
 
 
 _current = _Thread()

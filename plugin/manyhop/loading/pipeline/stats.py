@@ -129,7 +129,7 @@ class StatsReport:
 
     cache_hit_rate: float
     """Share of the rows found in a cache, among the rows from other nodes and, for a GPU, from other GPUs and the host;
-    0 if there were none. Caches of GPUs and of files also count prefetched batches that were dropped."""
+    0 if there were none. Caches of GPUs also count prefetched batches that were dropped."""
 
     pad_fit_rate: float | None
     """Share of the padded batches that fit into the first sizes; ``None``: no batch was padded."""
