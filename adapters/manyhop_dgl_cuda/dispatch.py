@@ -128,9 +128,9 @@ def follow_layer(module: ModuleType, *, name: str, place: str) -> None:
 
     def takes(layer: object, graph: object, *args: object, **kwargs: object) -> bool:
         on_torch = hasattr(graph, "_graph") and _is_on_torch(graph._graph)
-        return on_torch and bool(_ours(f"layers.is_{place}")(layer, graph, *args, **kwargs))
+        return on_torch and bool(_ours(f"methods.is_{place}")(layer, graph, *args, **kwargs))
 
-    _replace(getattr(module, name), "forward", f"layers.{place}", takes)
+    _replace(getattr(module, name), "forward", f"methods.{place}", takes)
 
 
 def follow_frame(module: ModuleType) -> None:

@@ -50,15 +50,7 @@ def is_sum(gidx: HeteroAdjacency, op: str, reduce_op: str, lhs: Tensor | None, r
 
 
 def gspmm(gidx: HeteroAdjacency, op: str, reduce_op: str, lhs: Tensor, rhs: Tensor | None) -> Tensor:
-    """Sum features of sources: ``dgl.backend.gspmm`` where :func:`is_sum`.
-
-    Args:
-        gidx: a graph of one edge type.
-        op: copy_lhs or mul.
-        reduce_op: sum, or mean for :func:`mean`.
-        lhs: ``[num_src, ...]``.
-        rhs: ``[num_edges, ..., 1]``, with mul.
-    """
+    """Sum features of sources ``[num_src, ...]``, weighted by ``[num_edges, ..., 1]``: ``dgl.backend.gspmm``."""
     adjacency = gidx.only_relation()
     lhs, rhs = cast(lhs, None if op == "copy_lhs" else rhs)
     if rhs is not None:
@@ -82,14 +74,7 @@ def is_softmax(gidx: HeteroAdjacency, logits: Tensor, eids: object = dgl.base.AL
 
 
 def edge_softmax(gidx: HeteroAdjacency, logits: Tensor, eids: object = dgl.base.ALL, norm_by: str = "dst") -> Tensor:
-    """Normalize scores of edges: ``dgl.backend.edge_softmax`` where :func:`is_softmax`.
-
-    Args:
-        gidx: a graph of one edge type.
-        logits: ``[num_edges, ...]``.
-        eids: all.
-        norm_by: over the edges of each destination (dst) or source (src).
-    """
+    """Normalize scores ``[num_edges, ...]`` over each destination or source: ``dgl.backend.edge_softmax``."""
     adjacency = gidx.only_relation()
     (logits,) = cast(logits)
     return normalized(adjacency.reverse if norm_by == "src" else adjacency, logits)
@@ -107,15 +92,6 @@ def is_end_sum(
 def gsddmm(
     gidx: HeteroAdjacency, op: str, lhs: Tensor, rhs: Tensor, lhs_target: str = "u", rhs_target: str = "v"
 ) -> Tensor:
-    """Add features of both ends of each edge: ``dgl.backend.gsddmm`` where :func:`is_end_sum`.
-
-    Args:
-        gidx: a graph of one edge type.
-        op: add.
-        lhs: ``[num_src, ...]``.
-        rhs: ``[num_dst, ...]``.
-        lhs_target: u.
-        rhs_target: v.
-    """
+    """Add features of both ends of each edge, ``[num_edges, ...]``: ``dgl.backend.gsddmm``."""
     lhs, rhs = cast(lhs, rhs)
     return end_sums(gidx.only_relation(), lhs, rhs)

@@ -136,15 +136,10 @@ def update_grad_minmax_hetero(
     list_idx_etype: Sequence[Tensor | None],
     list_dX: Sequence[Tensor | None],
 ) -> tuple[Tensor | None, ...]:
-    """Send gradients of maxima to where these came from: ``dgl._sparse_ops._update_grad_minmax_hetero``.
+    """Add gradients ``list_x`` of maxima to ``list_dX`` at their nodes (``op`` copy_lhs) or edges (copy_rhs).
 
-    Args:
-        gidx: the reversed graph.
-        op: copy_lhs for gradients of nodes, copy_rhs for those of edges.
-        list_x: gradients of the maxima, by node type.
-        list_idx: nodes or edges that the maxima came from.
-        list_idx_etype: their node types or edge types.
-        list_dX: where the gradients go, by node type or edge type.
+    ``dgl._sparse_ops._update_grad_minmax_hetero``: ``gidx`` is the reversed graph, ``list_idx`` and ``list_idx_etype``
+    have the nodes or edges of the maxima and their types.
     """
     targets = {(dst, src if op == "copy_lhs" else i) for i, (dst, src) in enumerate(gidx.ends)}
     for dst, kind in sorted(targets):
@@ -230,19 +225,7 @@ def gsddmm(
     lhs_target: str = "u",
     rhs_target: str = "v",
 ) -> Tensor:
-    """Combine features of the ends of each edge: ``dgl._sparse_ops._gsddmm``.
-
-    Args:
-        gidx: a graph of one edge type.
-        op: add, sub, mul, div, dot, copy_lhs or copy_rhs.
-        lhs: features of ``lhs_target``: sources (u), destinations (v) or edges (e).
-        rhs: features of ``rhs_target``.
-        lhs_target: u, v or e.
-        rhs_target: u, v or e.
-
-    Returns:
-        ``[num_edges, ...]`` by edge id.
-    """
+    """Combine features of sources (u), destinations (v) or edges (e) of each edge: ``dgl._sparse_ops._gsddmm``."""
     return _of_edges(gidx.only_relation(), op, lhs, rhs, _SIDES[lhs_target], _SIDES[rhs_target])
 
 
@@ -254,18 +237,9 @@ def gsddmm_hetero(
     rhs_target: str = "v",
     lhs_and_rhs_tuple: Sequence[Tensor | None] = (),
 ) -> tuple[Tensor, ...]:
-    """Combine features of the ends of each edge, for all edge types: ``dgl._sparse_ops._gsddmm_hetero``.
+    """Combine features by edge type, like :func:`gsddmm`: ``dgl._sparse_ops._gsddmm_hetero``.
 
-    Args:
-        gidx: a graph.
-        op: as in :func:`gsddmm`, also the targets.
-        lhs_len: how many features are those of ``lhs_target``.
-        lhs_target: u, v or e.
-        rhs_target: u, v or e.
-        lhs_and_rhs_tuple: features of ``lhs_target`` by node type or edge type, then those of ``rhs_target``.
-
-    Returns:
-        Features by edge type.
+    ``lhs_and_rhs_tuple`` has ``lhs_len`` features of ``lhs_target`` by node type or edge type, then the others.
     """
     left, right = lhs_and_rhs_tuple[:lhs_len], lhs_and_rhs_tuple[lhs_len:]
     sides = _SIDES[lhs_target], _SIDES[rhs_target]

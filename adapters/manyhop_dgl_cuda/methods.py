@@ -1,8 +1,7 @@
-"""Methods of ``DGLGraph`` that layers call in each step, for graphs on torch tensors.
+"""Methods of ``DGLGraph`` and layers of ``dgl.nn`` that DGL calls in each step, for graphs on torch tensors.
 
-DGL's own go through views, frames and checks, which takes the host longer than the GPU takes for the step. Those here
-have the same effect on the frames. They return False, without an effect, where DGL's own must run or to raise; those
-for degrees are called for all nodes only.
+DGL's own use views, frames and checks, which take the host longer than the GPU needs for the step. These methods have
+the same effect on the frames. They return False, without an effect, if DGL's own must run or raise.
 """
 
 from __future__ import annotations
@@ -10,17 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import dgl
+import torch
+from dgl import DGLGraph
 from dgl.base import ALL, is_all
 from dgl.frame import Frame, LazyFeature
 from dgl.function.base import TargetCode
 from dgl.function.message import BinaryMessageFunction, CopyMessageFunction
 from dgl.function.reducer import SimpleReduceFunction
-from torch import Tensor
+from dgl.nn.pytorch.conv.gatconv import GATConv
+from dgl.nn.pytorch.conv.sageconv import SAGEConv
+from torch import Tensor, nn
 
 from manyhop_dgl.samplers.blocks import make_column, values_of
 from manyhop_dgl_cuda import fused
+from manyhop_dgl_cuda.differentiable import attention
+from manyhop_dgl_cuda.fused import gspmm
 from manyhop_dgl_cuda.index import TorchGraphIndex
+from manyhop_dgl_cuda.message_passing import check_dtypes
 
 _SRC, _DST, _EDGE = TargetCode.SRC, TargetCode.DST, TargetCode.EDGE
 
@@ -28,7 +33,7 @@ _SRC, _DST, _EDGE = TargetCode.SRC, TargetCode.DST, TargetCode.EDGE
 class LocalScope:
     """``DGLGraph.local_scope``: a context in which changes of the graph's frames are those of a copy."""
 
-    def __init__(self, g: dgl.DGLGraph) -> None:
+    def __init__(self, g: DGLGraph) -> None:
         self._g = g
 
     def __enter__(self) -> None:
@@ -41,7 +46,7 @@ class LocalScope:
 
 
 def update_all(
-    g: dgl.DGLGraph, message_func: Any, reduce_func: Any, apply_node_func: object = None, etype: object = None
+    g: DGLGraph, message_func: Any, reduce_func: Any, apply_node_func: object = None, etype: object = None
 ) -> bool:
     """Sum or average features of sources, or those weighted by edges, of a graph with one edge type."""
     gidx: TorchGraphIndex = g._graph
@@ -63,12 +68,12 @@ def update_all(
     if not fused.is_sum(gidx, op, "sum", lhs, rhs):
         return False
     assert lhs is not None
-    out = fused.gspmm(gidx, op, reduce_func.name, lhs, rhs)
+    out = gspmm(gidx, op, reduce_func.name, lhs, rhs)
     g._node_frames[dst]._columns[reduce_func.out_field] = make_column(out)
     return True
 
 
-def apply_edges(g: dgl.DGLGraph, func: Any, edges: object = ALL, etype: object = None) -> bool:
+def apply_edges(g: DGLGraph, func: Any, edges: object = ALL, etype: object = None) -> bool:
     """Add features of both ends of all edges, of a graph with one edge type."""
     gidx: TorchGraphIndex = g._graph
     if etype is not None or not is_all(edges) or not _has_one_type(gidx) or not _is_binary(func, "add", _SRC, _DST):
@@ -83,23 +88,23 @@ def apply_edges(g: dgl.DGLGraph, func: Any, edges: object = ALL, etype: object =
     return True
 
 
-def set_nodes(g: dgl.DGLGraph, ntid: int, u: object, data: object) -> bool:
+def set_nodes(g: DGLGraph, ntid: int, u: object, data: object) -> bool:
     """Set features of all nodes of a type."""
     return is_all(u) and _set_all(g._node_frames[ntid], g._graph, g._graph.num_nodes(ntid), data)
 
 
-def set_edges(g: dgl.DGLGraph, etid: int, edges: object, data: object) -> bool:
+def set_edges(g: DGLGraph, etid: int, edges: object, data: object) -> bool:
     """Set features of all edges of a type."""
     return is_all(edges) and _set_all(g._edge_frames[etid], g._graph, g._graph.num_edges(etid), data)
 
 
-def in_degrees(g: dgl.DGLGraph, v: object = ALL, etype: object = None) -> Tensor:
+def in_degrees(g: DGLGraph, v: object = ALL, etype: object = None) -> Tensor:
     """Return the number of edges into each node, without DGL's checks of ids, which wait for the GPU."""
     degrees: Tensor = g._graph.relations[g.get_etype_id(etype)].csc.degrees
     return degrees.clone()
 
 
-def out_degrees(g: dgl.DGLGraph, u: object = ALL, etype: object = None) -> Tensor:
+def out_degrees(g: DGLGraph, u: object = ALL, etype: object = None) -> Tensor:
     """Return the number of edges out of each node, as :func:`in_degrees` does."""
     degrees: Tensor = g._graph.relations[g.get_etype_id(etype)].csr.degrees
     return degrees.clone()
@@ -137,3 +142,84 @@ def _copy(frame: Frame) -> Frame:
         name: column if isinstance(column, LazyFeature) else column.clone() for name, column in frame._columns.items()
     }
     return copy
+
+
+def is_sage(layer: SAGEConv, graph: DGLGraph, feat: object, edge_weight: object = None) -> bool:
+    """Return whether :func:`sage` computes this: means without weights."""
+    return type(layer) is SAGEConv and layer._aggre_type == "mean" and edge_weight is None and _has_rows(graph, feat)
+
+
+def sage(layer: SAGEConv, graph: DGLGraph, feat: Tensor, edge_weight: None = None) -> Tensor:
+    """Average the sources of each destination, ``[num_dst, out_feats]``: ``SAGEConv.forward`` if :func:`is_sage`."""
+    gidx: TorchGraphIndex = graph._graph
+    rows, fc_neigh = _dropped(layer.feat_drop, feat), layer.fc_neigh
+    if layer._in_src_feats > layer._out_feats:  # the mean of fewer features
+        means = gspmm(gidx, "copy_lhs", "mean", fc_neigh(rows), None)
+    else:
+        means = fc_neigh(gspmm(gidx, "copy_lhs", "mean", rows, None))
+    out: Tensor = layer.fc_self(rows[: gidx.relations[0].num_dst]) + means
+    out = out if layer.activation is None else layer.activation(out)
+    return out if layer.norm is None else layer.norm(out)
+
+
+def is_gat(layer: GATConv, graph: DGLGraph, feat: Any, edge_weight: object = None, get_attention: bool = False) -> bool:
+    """Return whether :func:`gat` computes this: the attention is neither dropped out, weighted nor returned."""
+    return (
+        type(layer) is GATConv
+        and edge_weight is None
+        and not get_attention
+        and _has_rows(graph, feat)
+        and not torch.is_autocast_enabled(feat.device.type)
+        and feat.dtype == layer.attn_l.dtype
+        and _is_plain(layer.leaky_relu, nn.LeakyReLU)
+        and _does_nothing(layer.attn_drop)
+        and (layer._allow_zero_in_degree or not bool((graph._graph.relations[0].csc.degrees == 0).any()))
+    )
+
+
+def gat(layer: GATConv, graph: DGLGraph, feat: Tensor, edge_weight: None = None, get_attention: bool = False) -> Tensor:
+    """Attend to the sources, ``[num_dst, num_heads, out_feats]``: ``GATConv.forward`` if :func:`is_gat`."""
+    adjacency = graph._graph.relations[0]
+    sources = _dropped(layer.feat_drop, feat)
+    heads, features = layer.attn_l.shape[1:]
+    rows = layer.fc(sources).view(-1, heads, features)
+    left = (rows * layer.attn_l).sum(-1)
+    check_dtypes(rows, left)
+    right = (rows[: adjacency.num_dst] * layer.attn_r).sum(-1)
+    out: Tensor = attention(adjacency, rows, left, right, layer.leaky_relu.negative_slope)
+    if layer.res_fc is not None:
+        out = out + layer.res_fc(sources[: adjacency.num_dst]).view(adjacency.num_dst, -1, features)
+    if layer.has_explicit_bias:
+        out = out + layer.bias.view(1, heads, features)
+    return layer.activation(out) if layer.activation else out
+
+
+def _has_rows(graph: DGLGraph, feat: object) -> bool:
+    """Return whether a graph has one edge type, and features a row per source, destinations first."""
+    gidx = graph._graph
+    if type(gidx) is not TorchGraphIndex or len(gidx.ends) != 1 or not isinstance(feat, Tensor):
+        return False
+    relation = gidx.relations[0]
+    return (
+        feat.dim() == 2
+        and feat.is_floating_point()
+        and feat.device == relation.device
+        and feat.shape[0] == relation.num_src >= relation.num_dst
+        and (graph.is_block or gidx.ends[0][0] == gidx.ends[0][1])
+    )
+
+
+def _dropped(dropout: nn.Module, rows: Tensor) -> Tensor:
+    return rows if _does_nothing(dropout) else dropout(rows)
+
+
+def _does_nothing(dropout: nn.Module) -> bool:
+    return (
+        isinstance(dropout, nn.Dropout) and _is_plain(dropout, nn.Dropout) and (dropout.p == 0 or not dropout.training)
+    )
+
+
+def _is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Return whether a module has neither hooks nor a subclass that would miss the call."""
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return type(module) is kind and not hooks

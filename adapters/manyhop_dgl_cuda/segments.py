@@ -44,15 +44,7 @@ def scatter_add(x: Tensor, idx: Tensor, m: int) -> Tensor:
 
 
 def segment_mm(A: Tensor, B: Tensor, out: Tensor, seglen_A: Tensor, b_trans: bool = False) -> Tensor:
-    """Multiply each segment of rows with its matrix: ``dgl._sparse_ops._segment_mm``.
-
-    Args:
-        A: ``[num_rows, in]``.
-        B: ``[num_segments, in, out]``, or ``[num_segments, out, in]`` with ``b_trans``.
-        out: ``[num_rows, out]``, written to.
-        seglen_A: ``[num_segments]`` lengths, on the CPU.
-        b_trans: use the transposed matrices.
-    """
+    """Multiply each segment of rows with its matrix into ``out``: ``dgl._sparse_ops._segment_mm``."""
     lengths = seglen_A.tolist()
     for rows, matrix, result in zip(torch.split(A, lengths), B, torch.split(out, lengths), strict=True):
         torch.mm(rows, matrix.t() if b_trans else matrix, out=result)
@@ -68,15 +60,7 @@ def segment_mm_backward_b(A: Tensor, dC: Tensor, dB: Tensor, seglen: Tensor) -> 
 
 
 def gather_mm(A: Tensor, B: Tensor, out: Tensor, idx_a: Tensor | None = None, idx_b: Tensor | None = None) -> Tensor:
-    """Multiply each row with a matrix: ``dgl._sparse_ops._gather_mm``.
-
-    Args:
-        A: ``[num_rows, in]``.
-        B: ``[num_matrices, in, out]``.
-        out: ``[num_products, out]``, written to.
-        idx_a: rows of the products; ``None``: all, in order.
-        idx_b: matrices of the products.
-    """
+    """Multiply rows ``idx_a`` of A with matrices ``idx_b`` of B into ``out``: ``dgl._sparse_ops._gather_mm``."""
     return out.copy_(_products(A, B, idx_a, idx_b))
 
 
@@ -88,15 +72,9 @@ def gather_mm_scatter(
     idx_b: Tensor | None = None,
     idx_c: Tensor | None = None,
 ) -> Tensor:
-    """Return a gradient of :func:`gather_mm`: ``dgl._sparse_ops._gather_mm_scatter``.
+    """Return a gradient of :func:`gather_mm` in ``out``, at ``idx_c``: ``dgl._sparse_ops._gather_mm_scatter``.
 
-    Args:
-        A: ``[num_rows, in]``.
-        B: ``[num_matrices, in, out]``; or ``[num_products, out]``, gradients whose outer products with rows are added.
-        out: written to, or added to at ``idx_c``.
-        idx_a: rows of the products.
-        idx_b: matrices of the products.
-        idx_c: where the products are added; ``None``: each has its place.
+    ``B`` is ``[num_matrices, in, out]``, or ``[num_products, out]``: outer products with rows of ``A`` are added then.
     """
     if B.dim() == 3:
         products = _products(A, B, idx_a, idx_b)

@@ -12,25 +12,8 @@ from manyhop_dgl_cuda.differentiable import edge_products, normalized, weighted_
 from manyhop_dgl_cuda.sparse.matrix import Matrix, compact
 
 __all__ = [
-    "compact",
-    "from_coo",
-    "from_csc",
-    "from_csr",
-    "from_diag",
-    "reduce",
-    "sddmm",
-    "smax",
-    "smean",
-    "smin",
-    "softmax",
-    "spmm",
-    "sprod",
-    "spsp_add",
-    "spsp_div",
-    "spsp_mul",
-    "spspmm",
-    "sum",
-    "val_like",
+    "compact", "from_coo", "from_csc", "from_csr", "from_diag", "reduce", "sddmm", "smax", "smean", "smin", "softmax",
+    "spmm", "sprod", "spsp_add", "spsp_div", "spsp_mul", "spspmm", "sum", "val_like",
 ]  # fmt: skip
 
 from_coo, from_csr, from_csc, from_diag = Matrix.from_coo, Matrix.from_csr, Matrix.from_csc, Matrix.from_diag
