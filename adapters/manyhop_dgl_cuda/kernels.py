@@ -111,16 +111,9 @@ def softmax_gradient(out: Tensor, grad: Tensor, order: Order) -> Tensor:
 
 
 def attention_shares(left: Tensor, right: Tensor, order: Order, slope: float) -> Tensor:
-    """Normalize the leaky ReLUs of the sums of numbers at both ends of edges, over the edges of each segment.
+    """Normalize leaky ReLUs of the sums of numbers at both ends of edges, ``[num_edges, num_heads]`` by edge number.
 
-    Args:
-        left: ``[num_rows, num_heads]``, at the other ends of the edges.
-        right: ``[num_segments, num_heads]``.
-        order: the edges.
-        slope: of the leaky ReLU below 0.
-
-    Returns:
-        ``[num_edges, num_heads]``, by number of edge.
+    ``left [num_rows, num_heads]`` is at the other ends, ``right [num_segments, num_heads]`` at the segments.
     """
     if left.numel() and order.other.numel() and _has_kernels(left):
         shares: Tensor = _launch().attention(left, right, order, slope)
@@ -141,15 +134,9 @@ def attention_gradients(
 
 
 def segment_max(table: Tensor, indptr: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the maximum per segment and feature, and the row that it came from: of equal ones, that of the first edge.
+    """Find the maximum of ``table[rows]`` per segment and feature, and its row: of equal ones, that of the first edge.
 
-    Args:
-        table: ``[num_rows, ...]``.
-        indptr: ``[num_segments + 1]``: where each segment begins.
-        rows: ``[num_edges]``: which row of the table each edge takes.
-
-    Returns:
-        ``[num_segments, ...]`` maxima, minus infinity in empty segments, and rows, 0 in empty segments.
+    Empty segments have minus infinity, and row 0.
     """
     shape = indptr.numel() - 1, *table.shape[1:]
     if rows.numel() == 0 or table.numel() == 0:
@@ -165,17 +152,7 @@ def segment_max(table: Tensor, indptr: Tensor, rows: Tensor) -> tuple[Tensor, Te
 
 
 def edge_dot(left: Tensor, right: Tensor, left_rows: Tensor, right_rows: Tensor) -> Tensor:
-    """Multiply rows of two tables per edge and head: dot products.
-
-    Args:
-        left: ``[num_left, num_heads, num_features]``.
-        right: ``[num_right, num_heads, num_features]``.
-        left_rows: ``[num_edges]``: which row of ``left`` each edge takes.
-        right_rows: ``[num_edges]``: which row of ``right``.
-
-    Returns:
-        ``[num_edges, num_heads]``.
-    """
+    """Multiply rows ``[num_heads, num_features]`` of two tables per edge and head: ``[num_edges, num_heads]``."""
     heads, features = left.shape[1:]
     if left_rows.numel() == 0 or left.numel() == 0 or right.numel() == 0:
         return left.new_zeros(left_rows.numel(), heads)
