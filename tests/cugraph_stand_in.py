@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from manyhop.ranks import world
-from manyhop_cugraph import communicators
+from manyhop_cugraph import binding
 
 CPU = torch.device("cpu")
 calls = []
@@ -152,7 +152,7 @@ def install(patch=setattr):
 
     def handle(*, timeout):
         ours = world.init(timeout=timeout)
-        return handles.setdefault(world.token(), communicators.Handle(None, None, ours.world_size, ()))
+        return handles.setdefault(world.token(), binding.Handle(None, None, ours.world_size, ()))
 
     from manyhop_cugraph import graph
 

@@ -1,4 +1,4 @@
-"""pylibcugraph, and the two compiled modules of raft-dask that its communicators need, without Dask.
+"""pylibcugraph and the parts of raft-dask that it needs, without Dask; the handle for the GPUs of all ranks.
 
 raft-dask holds a binding of NCCL and one that puts a NCCL communicator into a handle of RAFT's. Its packages import
 Dask, Dask-CUDA and UCXX before these two can be reached. Bare packages stand in for them while the two are loaded, so
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import math
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,7 +20,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from manyhop.errors import MissingExtraError
+from manyhop.ranks import control, world
+from manyhop.ranks.cuda import check_gpus
+from manyhop.system.allocator import share_memory_with_rapids
+
+# pylibcugraph, and the two compiled modules of raft-dask that its communicators need, without Dask.
+#
+# raft-dask holds a binding of NCCL and one that puts a NCCL communicator into a handle of RAFT's. Its packages import
+# Dask, Dask-CUDA and UCXX before these two can be reached. Bare packages stand in for them while the two are loaded,
+# so
+# that raft-dask may be installed without its dependencies.
 
 PURPOSE = "Sampling with cuGraph (engine='cugraph')"
 _LIBRARIES = ("libucx", "libraft")  # which the two modules are linked to
@@ -118,3 +131,80 @@ def _bare_packages() -> Iterator[None]:
     finally:
         for name in bare:  # whoever uses raft-dask itself imports it whole
             del sys.modules[name]
+
+
+@dataclass(eq=False)
+class Handle:
+    """cuGraph's resources on one rank."""
+
+    resources: Any
+    """``pylibcugraph.ResourceHandle``."""
+    stream: torch.cuda.Stream | None
+    """On which cuGraph works; ``None``: the stand-in of tests, on the CPU."""
+    world_size: int
+    """How many GPUs work together."""
+    keeps: tuple[Any, ...]
+    """What has to outlive the handle: RAFT's own, and the NCCL communicator."""
+
+
+_handle: Handle | None = None
+
+
+def handle(*, timeout: float) -> Handle:
+    """Return the handle of this rank, made when first asked for. All ranks of the run call it.
+
+    Raises:
+        InputError: no GPU, or several ranks with the same GPU.
+        MissingExtraError: pylibcugraph or, for several ranks, raft-dask is not installed.
+        RankError: ranks did not come in time.
+    """
+    global _handle
+    if _handle is not None:
+        return _handle
+    ours = world.init(timeout=timeout)
+    plc = pylibcugraph()
+    device = check_gpus("cuGraph", timeout=timeout)
+    share_memory_with_rapids()
+    stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]  # the host waits for its kernels
+    if ours.is_alone:
+        raft, nccl = _raft_handle(stream), None
+    else:
+        raft, nccl = _joined(plc, ours, stream, timeout)
+    _handle = Handle(plc.ResourceHandle(raft.getHandle()), stream, ours.world_size, (raft, nccl))
+    world.at_shutdown(_close)
+    return _handle
+
+
+def _raft_handle(stream: torch.cuda.Stream) -> Any:
+    """Return a handle of RAFT's whose work is on a stream of torch's."""
+    from pylibraft.common import Handle as RaftHandle
+
+    return RaftHandle(stream=stream.cuda_stream)
+
+
+def _joined(plc: Any, ours: world.World, stream: torch.cuda.Stream, timeout: float) -> tuple[Any, Any]:
+    """Return a handle that joins all ranks, and its NCCL communicator, which no one else uses."""
+    there = control.attempt("cuGraph's communicator", communication, timeout=timeout)
+    facts = {"id": there.nccl.get_unique_id().hex() if ours.rank == 0 else ""}
+    uid = control.exchange("cuGraph's communicator", facts, timeout=timeout)[0]["id"]
+    nccl = there.nccl()
+    nccl.init(ours.world_size, bytes.fromhex(uid), ours.rank)
+    raft = _raft_handle(stream)
+    there.inject(raft, nccl, ours.world_size, ours.rank, False)
+    plc.comms.init_subcomms(raft, num_rows(ours.world_size))
+    return raft, nccl
+
+
+def num_rows(world_size: int) -> int:
+    """Return the number of rows of the most square grid of so many GPUs, over which cuGraph cuts the adjacency matrix.
+
+    Args:
+        world_size: number of GPUs.
+    """
+    return next(rows for rows in range(math.isqrt(world_size), 0, -1) if world_size % rows == 0)
+
+
+def _close() -> None:
+    """Forget the handle: graphs that still exist keep it. Its communicator ends with the process."""
+    global _handle
+    _handle = None

@@ -25,10 +25,9 @@ from manyhop.sampling.gpu.launch.seeds import SeedGroup
 from manyhop.sampling.random import Use, make_key
 from manyhop_cugraph import binding
 from manyhop_cugraph.arrays import Mark, fanout_array, on_stream, to_array, to_tensor
-from manyhop_cugraph.decode import SampledEdgeList, decode, split_edges
+from manyhop_cugraph.batches import SampledEdgeList, Seeds, decode, gather_seeds, join_seeds, no_seeds, split_edges
 from manyhop_cugraph.graph import SpreadGraph
 from manyhop_cugraph.scheduler import Submission, scheduler
-from manyhop_cugraph.seeds import Seeds, gather_seeds, join_seeds, no_seeds
 
 EDGES_PER_CALL = 1 << 25
 """At most this many edges are sampled for a rank by one call, by the fanouts."""

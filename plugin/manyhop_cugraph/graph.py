@@ -5,20 +5,53 @@ from __future__ import annotations
 import itertools
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from manyhop.errors import CapacityError
-from manyhop.graph import EdgeSlice, Graph
+from manyhop.graph import EdgeSlice, Graph, NodeType
 from manyhop.ranks import control, world
 from manyhop.ranks.cuda import free_memory
 from manyhop.system.units import in_units
 from manyhop_cugraph import binding
 from manyhop_cugraph.arrays import on_stream, to_array
-from manyhop_cugraph.communicators import Handle, handle
-from manyhop_cugraph.numbering import Numbering
+from manyhop_cugraph.binding import Handle, handle
+
+
+class Numbering:
+    """Vertices are ``first[node_type] + node``, type by type; edge types count from 0, in the graph's order.
+
+    Args:
+        graph: whose types these are.
+        device: where the tensors of this object are.
+    """
+
+    def __init__(self, graph: Graph, device: torch.device) -> None:
+        self.node_types, self.edge_types = graph.node_types, graph.edge_types
+        *begins, self.num_vertices = accumulate(graph.num_nodes.values(), initial=0)
+        self.first = dict(zip(self.node_types, begins, strict=True))
+        self._begins, self._device = begins, device
+
+    @cached_property
+    def begins(self) -> Tensor:
+        """``[num_node_types] int64``: the first vertex of each node type."""
+        return torch.tensor(self._begins, dtype=torch.int64, device=self._device)
+
+    def type_of(self, vertex: Tensor) -> Tensor:
+        """Return ``[n] int64``: the index of the node type of each vertex, ``[n] int64``."""
+        if len(self._begins) == 1:
+            return torch.zeros_like(vertex)
+        return torch.searchsorted(self.begins, vertex, right=True) - 1
+
+    def vertices(self, node_type: NodeType, nodes: Tensor) -> Tensor:
+        """Return ``[n] int64``: the vertices of nodes of a type, ``[n] int64``."""
+        first = self.first[node_type]
+        return nodes + first if first else nodes
+
 
 _numbers = itertools.count(1)  # all ranks make graphs in the same order
 _CHUNK = 1 << 25  # edges that are sent at a time

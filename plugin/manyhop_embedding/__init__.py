@@ -1,8 +1,8 @@
 """Trainable rows by id: a table in any memory, whose gradients go to the ranks that own its rows."""
 
 from manyhop_embedding.ahead import RowsAhead
+from manyhop_embedding.gradients import Rule
 from manyhop_embedding.module import Embedding
 from manyhop_embedding.place import TablePlace
-from manyhop_embedding.rules import Rule
 
 __all__ = ["Embedding", "RowsAhead", "Rule", "TablePlace"]

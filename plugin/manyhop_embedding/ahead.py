@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyhop_embedding.gradients import Stamps
 from manyhop_embedding.place import Owners, Table, TablePlace
-from manyhop_embedding.rules import Stamps
 
 
 class RowsAhead:

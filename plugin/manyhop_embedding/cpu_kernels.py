@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from manyhop.sampling.cpu.kernels.random import draw, fold, unit
 from manyhop.system.numba_kernels import f32, helper, i32, i64, kernel, prefetch8_far, u16, u64
-from manyhop_embedding.rules import PIECE, Kind
+from manyhop_embedding.gradients import PIECE, Kind
 
 F32 = npt.NDArray[np.float32]
 
@@ -59,7 +59,7 @@ def update_rows(
     h2: float,
     h3: float,
 ) -> None:
-    """Sum the gradients of each row and update it: see :class:`manyhop_embedding.rules.Rule`.
+    """Sum the gradients of each row and update it: see :class:`manyhop_embedding.gradients.Rule`.
 
     ids, order: addresses of int64, ascending row numbers and the gradient of each; positions ``[begin, end)`` are done,
     in which no row is only in part. grads, weight: of ``[..., width]``, float32 (wide) or bfloat16. first: the number

@@ -14,9 +14,8 @@ from manyhop.errors import RankError
 from manyhop.features.exchange.peers import Peers
 from manyhop.ranks import world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
-from manyhop_embedding.gradients import Gradients, ids_dtype
+from manyhop_embedding.gradients import Gradients, distinct_rows, ids_dtype, numbered, sum_apart, sum_by_row
 from manyhop_embedding.place import Owners
-from manyhop_embedding.updating import distinct_rows, numbered, sum_apart, sum_by_row
 
 _INACTIVE = -1  # sent instead of a number of gradients: there was no backward
 
@@ -96,7 +95,7 @@ class GradientExchange:
         Args:
             peers: the other ranks.
             held: in ascending order of their rows.
-            before: of :func:`manyhop_embedding.updating.distinct_rows`.
+            before: of :func:`manyhop_embedding.gradients.distinct_rows`.
             bounds: of :meth:`manyhop_embedding.place.Owners.bounds`.
             is_active: whether there was a ``backward`` on this rank.
         """
@@ -104,7 +103,7 @@ class GradientExchange:
 
         total = len(held.ids) if is_active else _INACTIVE
         if held.ids.is_cuda:
-            from manyhop_embedding.gpu_routes import routes_on_gpu  # imports triton
+            from manyhop_embedding.gpu import routes_on_gpu  # imports triton
 
             routes_on_gpu(held.ids, before, bounds, total, self._at, self._routes)
         else:

@@ -28,7 +28,7 @@ from manyhop.ranks import control, world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.ranks.world import World
 from manyhop.system.arrays import describe
-from manyhop_embedding.rules import Hot
+from manyhop_embedding.gradients import Hot
 
 Copies = Literal["rank", "node", "nodes", "ranks"]
 """Who has a copy of a table. ``rank``: each rank. ``node``: each node, whose ranks share it. ``nodes``: all nodes

@@ -25,7 +25,7 @@ from manyhop.errors import InputError
 from manyhop.files import StoredGraph
 from manyhop.graph import Graph
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest, SampledSubgraph
-from manyhop_tools.convert.partition import metis_order
+from manyhop_tools.convert.renumber import metis_order
 
 Ints = npt.NDArray[np.int64]
 

@@ -23,7 +23,7 @@ from manyhop.files import StoredGraph, open_graph, save_graph
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, NodeType
 from manyhop.loading.pipeline import BatchPlan, ItemParts, RankSchedule
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
-from manyhop_tools.convert.partition import Order, metis_order
+from manyhop_tools.convert.renumber import Order, metis_order
 
 ROW_BYTES = 512
 _DEGREE, _INSIDE = 12, 0.8  # of the graph that is made: edges per node, share inside communities

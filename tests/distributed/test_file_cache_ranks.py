@@ -18,6 +18,7 @@ from manyhop.features import cache_files, file_cache, gather
 from manyhop.features.hot import files as hot_files
 from manyhop.features.hot.kept_rows import KeptRows
 from manyhop.memory import segments
+from manyhop.memory.known import records
 
 NUM_ROWS, WIDTH = 4000, 33
 KEPT = 64
@@ -261,7 +262,7 @@ def epoch_of_batches(folder):
     options = {"num_neighbors": [5, 3], "batch_size": 50, "shuffle": True, "seed": 7, "num_workers": 2}
     loader = manyhop_pyg.NeighborLoader(data, distributed=True, **options)
     batches = [(batch.n_id, batch.x) for batch in loader]
-    caches = list(hot_files.caches.values())
+    caches = [record.file_cache for record in records() if record.file_cache is not None]
     wait_until(lambda: all(cache._kept.number > 0 and not cache.is_renewing for cache in caches))
     batches += [(batch.n_id, batch.x) for batch in loader]
     torch.distributed.barrier()

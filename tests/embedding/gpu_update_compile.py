@@ -5,9 +5,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from manyhop_embedding.gradients import Kind
 from manyhop_embedding.kernels.routes import count_rows, find_routes, merge_runs, number_rows
 from manyhop_embedding.kernels.update import NUMBERS, refresh_rows, sum_pieces, update_rows
-from manyhop_embedding.rules import Kind
 
 INTEGERS = (
     "ids",

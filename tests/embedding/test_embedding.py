@@ -11,8 +11,7 @@ import manyhop
 from manyhop import optim
 from manyhop.errors import CapacityError, FeatureError, InputError
 from manyhop_embedding import place
-from manyhop_embedding.gradients import Gradients, sort_ids
-from manyhop_embedding.updating import distinct_rows, numbered, sum_by_row
+from manyhop_embedding.gradients import Gradients, distinct_rows, numbered, sort_ids, sum_by_row
 
 
 def make(**options):
@@ -174,7 +173,7 @@ def test_initial_rows_of_a_function_come_in_pieces(monkeypatch):
 
 
 def test_threads_do_not_change_a_bit(monkeypatch):
-    monkeypatch.setattr("manyhop_embedding.updating._ROWS_OF_A_THREAD", 16)
+    monkeypatch.setattr("manyhop_embedding.gradients._ROWS_OF_A_THREAD", 16)
     found = []
     for threads in (1, 3):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)

@@ -7,13 +7,22 @@ import torch
 from embedding_training import OURS
 
 from manyhop.features import HotRows
-from manyhop_embedding.gradients import Gradients
-from manyhop_embedding.rules import Change, Hot, Kind, Rule, Stamps
-from manyhop_embedding.updating import distinct_rows, numbered, sum_apart, sum_by_row, update
+from manyhop_embedding.gradients import (
+    Change,
+    Gradients,
+    Hot,
+    Kind,
+    Rule,
+    Stamps,
+    distinct_rows,
+    numbered,
+    sum_apart,
+    sum_by_row,
+    update,
+)
 
 pytest.importorskip("triton")
-from manyhop_embedding.gpu import refresh_on_gpu, update_on_gpu
-from manyhop_embedding.gpu_routes import merge_on_gpu, number_on_gpu, routes_on_gpu
+from manyhop_embedding.gpu import merge_on_gpu, number_on_gpu, refresh_on_gpu, routes_on_gpu, update_on_gpu
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled where there is a GPU")
 

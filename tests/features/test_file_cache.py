@@ -6,7 +6,6 @@ import time
 import numpy as np
 import pytest
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data
 
 import manyhop_dgl
@@ -19,13 +18,9 @@ from manyhop.features.cpu_lookup import choose_rows
 from manyhop.features.hot import files as hot_files
 from manyhop.features.hot.files import not_counting
 from manyhop.features.sources import HotRows
+from manyhop.memory.known import records
 
 NUM_ROWS, WIDTH = 4000, 33  # rows of 132 bytes begin in the middle of pages
-
-
-@pytest.fixture(autouse=True)
-def _ends_with_the_test(monkeypatch):
-    monkeypatch.setattr(hot_files, "caches", WeakIdKeyDictionary())  # tests of call counts follow
 
 
 @pytest.fixture
@@ -51,7 +46,7 @@ def settled(*caches):
 def epoch(loader):
     """Return the batches; the rows that they ask for are there before the next epoch begins."""
     batches = list(loader)
-    settled(*hot_files.caches.values())
+    settled(*(record.file_cache for record in records() if record.file_cache is not None))
     return batches
 
 

@@ -275,9 +275,10 @@ def test_kernels_that_nobody_prepared_are_prepared_when_called(monkeypatch: pyte
     monkeypatch.setattr(triton_launch, "INTERPRETED", False)
     monkeypatch.setattr(triton_launch, "driver", SimpleNamespace(active=active))
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    kernel = triton_launch.Kernel(SimpleNamespace(warmup=lambda *_, **__: compiled), (0, 0), (True,), num_warps=4)
+    function = SimpleNamespace(warmup=lambda *_, **__: compiled, fn=lambda source, target, WIDE: None)
+    kernel = triton_launch.Kernel(function, (True,))
     start, me = time.perf_counter(), threading.current_thread().name
     for programs in (3, 5):
-        kernel(torch.device("cuda", 1), programs, 11, 12)
+        kernel(torch.device("cuda", 1), programs, 11, target=12)
     assert len(compiled_within(me, start, time.perf_counter())) == 1
     assert [(args[0], args[3], args[-3:]) for args in calls] == [(3, 7, (11, 12, True)), (5, 7, (11, 12, True))]

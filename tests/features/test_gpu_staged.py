@@ -8,13 +8,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 from manyhop import files
 from manyhop.errors import FeatureError
 from manyhop.features import CachedRows, HotRows, RowRequest, Visits, cache_files, file_cache, keep_hot
 from manyhop.features import visits as counted
-from manyhop.features.hot import files as hot_files
 
 triton = pytest.importorskip("triton")
 from manyhop.features.gathering import gpu  # noqa: E402
@@ -96,10 +94,7 @@ def test_rows_are_copied_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(kept[id(y)].rows, y[7:27:2])
 
 
-def test_what_the_gpu_does_not_keep_is_asked_of_the_cache_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hot_files, "caches", WeakIdKeyDictionary())  # tests of call counts follow
+def test_what_the_gpu_does_not_keep_is_asked_of_the_cache_of_the_file(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).random((400, 33), dtype=np.float32)
     np.save(tmp_path / "x.npy", rows)
     mapped, expected = files.open(tmp_path / "x.npy").mapped(), torch.from_numpy(rows)

@@ -9,12 +9,10 @@ import pytest
 import torch
 from gpu_stand_ins import CPU
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data
 
 import manyhop_pyg
 from manyhop.features import file_cache
-from manyhop.features.hot import files as hot_files
 from manyhop.memory.mapped_files import reside_in_files
 from manyhop.memory.placement import Hardware
 from manyhop.ranks import cuda
@@ -83,10 +81,7 @@ def test_batches_and_hit_rates(folder: Path, small_gpu: Callable[..., None]) -> 
     assert loader.stats().cache_hit_rate == pytest.approx(hits.double().mean().item())
 
 
-def test_what_the_gpu_lacks_is_found_in_the_cache_of_files(
-    folder: Path, small_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hot_files, "caches", WeakIdKeyDictionary())  # tests of call counts follow
+def test_what_the_gpu_lacks_is_found_in_the_cache_of_files(folder: Path, small_gpu: Callable[..., None]) -> None:
     small_gpu()
     loader = make_loader(folder, cache=0.05)
     of_file = file_cache(loader.data.x)

@@ -6,7 +6,7 @@ import pytest
 
 from manyhop.errors import MissingExtraError
 from manyhop_cugraph import binding
-from manyhop_cugraph.communicators import num_rows
+from manyhop_cugraph.binding import num_rows
 
 FILES = {
     "raft_dask/__init__.py": "import raft_dask.loud\nraise ImportError('Dask')",

@@ -45,7 +45,7 @@ def move(
 @cache
 def mover(size: int, source: int, target: int) -> Kernel:
     """Return the copy kernel for words of ``size`` bytes; ``source``, ``target``: bytes of row numbers, 0: none."""
-    return Kernel(move_rows, (0,) * 6, (*WORDS[size], source, target), num_warps=4)
+    return Kernel(move_rows, (*WORDS[size], source, target))
 
 
 def tiles(words: int) -> int:

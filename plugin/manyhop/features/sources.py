@@ -183,6 +183,9 @@ class RowsInParts:
 class ShardedRows(RowsInParts):
     """A tensor of whose rows every node has a part, in CPU memory."""
 
+    part_of_rank: DistributedRows | None = field(default=None, init=False)
+    """This rank's rows of them, page-locked: GPUs exchange them. ``None``: no loader has asked for it."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rows.device.type != "cpu":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph.csc import CSC, Graph
+from manyhop.memory.known import known, known_if_any
 from manyhop.memory.mapped_files import MappedFiles
 from manyhop.memory.pinned import is_pinnable, pin
 from manyhop.memory.places import Place, check_place
@@ -29,10 +29,13 @@ class PlacedGraph:
         device: the GPU.
         where: the kind of memory.
         memory: what has to be kept as long as the graph is used.
+        number: number of memory that ranks share, the same on all of them.
     """
 
-    def __init__(self, source: Graph, graph: Graph, device: torch.device, where: Place, memory: Any = None) -> None:
-        self._source, self.memory = source, memory  # the source is kept: a placed graph is found by its id
+    def __init__(
+        self, source: Graph, graph: Graph, device: torch.device, where: Place, memory: Any = None, number: int = 0
+    ) -> None:
+        self._source, self.memory, self.number = source, memory, number  # what is known of the source lives as long
         self.graph, self.device, self.where = graph, device, where
 
     @staticmethod
@@ -51,9 +54,8 @@ class PlacedGraph:
             CapacityError: the system does not let this process pin as much memory.
             InputError: the topology is not spread over GPUs.
         """
-        key = id(graph), device, where
         with _lock:
-            placed = _placed.get(key)
+            placed = PlacedGraph.find(graph, device, where)
             if placed is None and where in ("sharded", "distributed"):
                 how = "placement='sharded'" if where == "sharded" else "engine='cugraph'"
                 raise InputError(
@@ -61,21 +63,19 @@ class PlacedGraph:
                     "first, on all ranks."
                 )
             if placed is None:
-                placed = _placed[key] = PlacedGraph(graph, place_graph(graph, device, where), device, where)
+                placed = PlacedGraph(graph, place_graph(graph, device, where), device, where).keep()
             return placed
 
-    @staticmethod
-    def add(placed: PlacedGraph) -> PlacedGraph:
-        """Have :meth:`of` return a topology that was placed by other means."""
-        with _lock:
-            _placed[id(placed._source), placed.device, placed.where] = placed
-        return placed
+    def keep(self) -> PlacedGraph:
+        """Have :meth:`find` return it as long as it is used."""
+        known(self._source).copies[self.device, self.where] = self
+        return self
 
     @staticmethod
     def find(graph: Graph, device: torch.device, where: Place) -> PlacedGraph | None:
         """Return the topology in a place, if something of this process uses it there."""
-        with _lock:
-            return _placed.get((id(graph), device, where))
+        record = known_if_any(graph)
+        return None if record is None else record.copies.get((device, where))
 
     def pin_again(self) -> None:
         """Pin tables that have moved in memory since they were pinned; sharing them with a process moves them."""
@@ -99,7 +99,6 @@ def grouped_on(graph: Graph | None, device: torch.device | None) -> Iterator[Non
     del held
 
 
-_placed: weakref.WeakValueDictionary[tuple[int, torch.device, Place], PlacedGraph] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
 
 

@@ -39,7 +39,7 @@ class Figures:
 
     def _file_caches(self) -> list[tuple[Any, FileCache]]:
         """Return the tensors in files that rows are gathered from, with their caches."""
-        every = [(value, file_cache(value)) for value in self._sources()] if len(hot_files.caches) else []
+        every = [(value, file_cache(value)) for value in self._sources()]
         return [(value, cache) for value, cache in every if cache is not None]
 
     @property

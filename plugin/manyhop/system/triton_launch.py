@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 from collections.abc import Callable
@@ -20,30 +21,33 @@ _SOME = (1 << 40) + 1  # triton types it as 64 bits, and takes no divisor of it 
 
 
 def as_current(device: torch.device) -> AbstractContextManager[object]:
-    """Let a GPU be the current one within a context, as launches need it; a CPU stands for one in the interpreter."""
+    """Make a GPU the current one within a context, as launches require; in the interpreter, a CPU stands for it."""
     if device.type != "cuda" or torch._C._cuda_getDevice() == device.index:
         return _ALREADY
     return torch.cuda.device(device)
 
 
 class Kernel:
-    """A kernel that takes 64-bit integers, single or in tuples, and constants.
+    """A kernel whose arguments are 64-bit integers, single or in tuples, then constants.
 
     Args:
         function: a ``triton.jit`` function; no integer argument of it is specialised.
-        shape: for each argument, how many integers: 0 for a single one, else the length of the tuple.
         constants: its constexpr arguments, in order.
         num_warps: warps of a program.
+        tuples: the lengths of the arguments that are tuples.
     """
 
-    def __init__(self, function: Any, shape: tuple[int, ...], constants: tuple[Any, ...], *, num_warps: int) -> None:
+    def __init__(self, function: Any, constants: tuple[Any, ...] = (), *, num_warps: int = 4, **tuples: int) -> None:
         self._function, self._constants, self._num_warps = function, constants, num_warps
-        self._examples = tuple((_SOME,) * n if n else _SOME for n in shape)
+        names = list(inspect.signature(function.fn).parameters)
+        self._names = names[: len(names) - len(constants)]
+        assert tuples.keys() <= set(self._names), f"expected names among {self._names}, got {[*tuples]}"
+        self._examples = tuple((_SOME,) * tuples[name] if name in tuples else _SOME for name in self._names)
         self._enqueue: dict[int, Callable[..., None]] = {}
         self._lock = _locks.setdefault((id(function), constants, num_warps), threading.Lock())
 
     def prepare(self, device: torch.device) -> None:
-        """Compile for a GPU, or load what was compiled before; other threads wait until it is there."""
+        """Compile for a GPU, or load what was compiled before; other threads wait for it."""
         if INTERPRETED or device.index in self._enqueue:
             return
         with compiling(), self._lock:
@@ -66,13 +70,15 @@ class Kernel:
 
         self._enqueue[index] = enqueue
 
-    def __call__(self, device: torch.device, programs: int, *args: Any) -> None:
+    def __call__(self, device: torch.device, programs: int, *args: Any, **named: Any) -> None:
         """Enqueue on the current stream of the device, which has to be the current one."""
+        if named:
+            args = (*args, *(named[name] for name in self._names[len(args) :]))
         if INTERPRETED:
             self._function[(programs,)](*args, *self._constants)
         else:
             enqueue = self._enqueue.get(device.index)
-            if enqueue is None:  # of kernels that are seldom needed, nobody has asked to be prepared
+            if enqueue is None:  # kernels that are seldom needed are not prepared
                 self.prepare(device)
                 enqueue = self._enqueue[device.index]
             enqueue(programs, *args)

@@ -7,15 +7,15 @@ import triton
 import triton.language as tl
 
 from manyhop.features.kernels.hot import hot_slot
-from manyhop_embedding import rules
-from manyhop_embedding.rules import Kind
+from manyhop_embedding import gradients
+from manyhop_embedding.gradients import Kind
 
 _ADAM = tl.constexpr(int(Kind.ADAM))
 _ADAGRAD = tl.constexpr(int(Kind.ADAGRAD))
 _RMSPROP = tl.constexpr(int(Kind.RMSPROP))
 _SGD = tl.constexpr(int(Kind.SGD))
 _STORE = tl.constexpr(int(Kind.STORE))
-_PIECE = tl.constexpr(rules.PIECE)
+_PIECE = tl.constexpr(gradients.PIECE)
 NUMBERS = tl.constexpr(5)  # float32 of a launch: scale, h0 to h3
 
 

@@ -25,10 +25,9 @@ from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.system.units import in_units, parse_bytes
 from manyhop_tools.convert.edge_lists import EdgeLists, convert_edge_lists
 from manyhop_tools.convert.ogb import convert_ogb, is_hetero_ogb, is_ogb
-from manyhop_tools.convert.partition import Order, given_order, metis_order
 from manyhop_tools.convert.processed import Processed, is_processed
 from manyhop_tools.convert.remote import address_in, fetch
-from manyhop_tools.convert.renumber import renumber
+from manyhop_tools.convert.renumber import Order, given_order, metis_order, renumber
 
 _DATASET = "pyg:"
 _FORMATS = "manyhop.formats"  # entry points of what reads the frameworks' own files

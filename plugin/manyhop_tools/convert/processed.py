@@ -16,7 +16,7 @@ from manyhop.files.rows import Rows
 from manyhop.files.rows import open as open_rows
 from manyhop.files.saved_tensors import load_plain, mask_of
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop_tools.convert.edge_index import EdgeIndexFile
+from manyhop_tools.convert.edge_lists import EdgeIndexFile
 
 _NAMES = {"node_feat": "x", "node_label": "y", "node_label_19": "y"}
 _RAW_WIDTH = {"node_feat": 1024, "node_label_19": None, "node_label_2K": None}  # of IGB's large files, float32

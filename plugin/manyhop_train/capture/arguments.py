@@ -92,7 +92,7 @@ class Arguments:
 
 @functools.cache
 def _fetch(width: int) -> Kernel:
-    return Kernel(fetch_arguments, (0, 0, 0), (_SLOTS, width), num_warps=1)
+    return Kernel(fetch_arguments, (_SLOTS, width), num_warps=1)
 
 
 _COUNTS: Final = (8, 16, 32)
@@ -134,4 +134,4 @@ def _size(count: int) -> int:
 
 @functools.cache
 def _kernel(size: int, out: bool) -> Kernel:
-    return Kernel(copy_tensors, (size * FIELDS.value, 0), (size, out), num_warps=4)
+    return Kernel(copy_tensors, (size, out), calls=size * FIELDS.value)

@@ -50,7 +50,7 @@ def gather_on_cpu(requests: Sequence[RowRequest], pool: BufferPool, threads: int
     for request in requests:
         if isinstance(request.source, CachedRows):
             request = replace(request, source=request.source.source)
-        cache = hot_files.file_cache(request.source) if len(hot_files.caches) else None
+        cache = hot_files.file_cache(request.source)
         if cache is not None and request.dim == 0 and request.index.device.type == "cpu":
             results.append(cache.gather(request, pool))
             continue

@@ -24,7 +24,6 @@ from manyhop.memory import pinned
 from manyhop.system.triton_launch import Kernel
 
 _TILE = 256  # words of a program, if they have 16 bytes; of smaller ones twice as many
-_NUM_WARPS = 4
 _SIZES = (1, 4, 16)  # requests of a launch; a kernel each
 _NEVER = 1 << 62  # the first program of a request that is not there
 _LONGEST_ROW = 1 << 30  # bytes
@@ -269,8 +268,8 @@ def _where(source: Any) -> Any:
 
 @functools.cache
 def _kernel(size: int, mixed: bool, check: bool, hot: bool, sort: bool) -> Kernel:
-    shape = (0, size * FIELDS.value, 0)
-    return Kernel(gather_rows, shape, (size, mixed, check, hot, sort, _TILE), num_warps=_NUM_WARPS)
+    constants = (size, mixed, check, hot, sort, _TILE)
+    return Kernel(gather_rows, constants, calls=size * FIELDS.value)
 
 
 @dataclass
@@ -365,7 +364,7 @@ def _row_bytes(rows: Tensor) -> int:
 
 @functools.cache
 def _finder() -> Kernel:
-    return Kernel(find_slots, (0,) * 5, (), num_warps=4)
+    return Kernel(find_slots)
 
 
 _staging = PinnedPool()

@@ -17,12 +17,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 from manyhop.errors import InputError
 from manyhop.features.buffers import BufferPool
 from manyhop.features.hot.kept_rows import KeptRows
 from manyhop.features.requests import RowLayout, RowRequest, out_of_range, row_layout
+from manyhop.memory.known import known, known_if_any
 from manyhop.memory.mapped_files import FilePlace, MappedFiles, map_again
 from manyhop.memory.segments import Bytes, Segment
 from manyhop.memory.sharing import node_segment
@@ -239,9 +239,9 @@ def cache_files(sources: Sequence[Any], size: CacheSize) -> None:
         if old is not None and old.capacity == capacity:
             continue
         if old is not None:
-            del caches[source]
+            known(source).file_cache = None
         if capacity > 0:
-            caches[source] = _make_cache(layout, place, capacity, version_of(source), why, for_size)
+            known(source).file_cache = _make_cache(layout, place, capacity, version_of(source), why, for_size)
 
 
 def _make_cache(
@@ -315,10 +315,9 @@ def check_cache(size: Any) -> None:
 
 def file_cache(source: Any) -> FileCache | None:
     """Return the cache of a mapped tensor; ``None`` where it has none, or was written to."""
-    if not isinstance(source, Tensor | np.ndarray) or source not in caches:
-        return None
-    cache: FileCache = caches[source]
-    return cache if cache.version == version_of(source) else None
+    record = known_if_any(source) if isinstance(source, Tensor | np.ndarray) else None
+    cache: FileCache | None = None if record is None else record.file_cache
+    return None if cache is None or cache.version != version_of(source) else cache
 
 
 @contextmanager
@@ -355,8 +354,6 @@ class _Thread(threading.local):
 
 
 _current = _Thread()
-caches: WeakIdKeyDictionary = WeakIdKeyDictionary()
-"""Tensor -> FileCache, of all tensors that have one. While it is empty, gathers need not look for them."""
 
 
 def _layout(source: Any) -> RowLayout | None:

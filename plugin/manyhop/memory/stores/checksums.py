@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
+from manyhop.memory.known import known
 from manyhop.sampling.random import as_u64, below, mix
 from manyhop.system.arrays import flat_bytes, from_array
 
@@ -21,8 +21,6 @@ WHOLE_ONCE = 256 << 20  # about 20 ms, where tables of a graph would take second
 _PLACES, _RUN = 1024, 4  # entries beside each other come from one page
 _BLOCK = 1024  # words per row of the product: two thirds of the speed of a plain sum
 _CHUNK = 4 << 20  # words that a GPU multiplies at a time
-
-_known: MutableMapping[Tensor, tuple[int, int]] = WeakIdKeyDictionary()
 
 
 def checksum(values: Tensor | np.ndarray[Any, Any], *, whole: int = WHOLE) -> int:
@@ -50,11 +48,12 @@ def checksum_of_values(tensor: Tensor) -> int:
     As :func:`checksum`; integers count as int64 and other numbers as float64. Computed once per tensor and version.
     """
     version = -1 if tensor.is_inference() else tensor._version  # nobody counts the changes of such a tensor
-    known = _known.get(tensor)
-    if known is None or known[0] != version or version < 0:
+    record = known(tensor)
+    found = record.checksum
+    if found is None or found[0] != version or version < 0:
         wide = torch.float64 if tensor.is_floating_point() else torch.int64
-        known = _known[tensor] = version, _checksum(tensor, wide, WHOLE // wide.itemsize)
-    return known[1]
+        found = record.checksum = version, _checksum(tensor, wide, WHOLE // wide.itemsize)
+    return found[1]
 
 
 def _checksum(tensor: Tensor, dtype: torch.dtype, most: int) -> int:

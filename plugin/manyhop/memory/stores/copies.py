@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Collection
 from typing import Any, Self
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from manyhop.arguments import as_tensor
+from manyhop.memory.known import known, known_if_any, records
 from manyhop.memory.places import Place
 from manyhop.memory.stores.checksums import WHOLE_ONCE, checksum
 from manyhop.system.progress import to_device
@@ -48,16 +48,15 @@ class Kept(Version):
     @classmethod
     def find(cls, value: Any, where: torch.device | Place, *, compare: bool = True) -> Self | None:
         """Return what is kept of the values that a tensor has now; ``compare``: by their checksum, too."""
-        with _lock:
-            found = _kept.get((id(value), where))
+        record = known_if_any(value)
+        found = None if record is None else record.copies.get(where)
         if not isinstance(found, cls) or not found.is_of(value) or not found.is_current():
             return None
         return found if not compare or found._checksum == checksum(value, whole=WHOLE_ONCE) else None
 
     def keep(self, where: torch.device | Place) -> Self:
         """Have :meth:`find` return it as long as somebody uses it."""
-        with _lock:
-            _kept[id(self._source), where] = self
+        known(self._source).copies[where] = self
         return self
 
 
@@ -80,15 +79,15 @@ class Copy(Kept):
         return Copy.find(value, device, compare=False) is not None
 
 
-_kept: weakref.WeakValueDictionary[tuple[int, torch.device | Place], Kept] = weakref.WeakValueDictionary()
 _lock = threading.RLock()
 
 
 def forget(places: Collection[Place]) -> None:
     """Find nothing any more that is kept in these places."""
-    with _lock:
-        for key in [key for key in _kept if key[1] in places]:
-            _kept.pop(key, None)
+    for record in records():
+        for key in list(record.copies):
+            if (key[-1] if isinstance(key, tuple) else key) in places:  # of topologies: the GPU and the place
+                record.copies.pop(key, None)
 
 
 def is_movable(value: Any, device: torch.device, *, also_there: bool = False) -> bool:

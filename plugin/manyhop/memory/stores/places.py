@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -314,7 +313,7 @@ def exchanged_on_gpus(named: Sequence[tuple[str, Any]], timeout: float) -> dict[
 
 
 def _part_of_rank(rows: ShardedRows) -> DistributedRows:
-    if rows not in _parts:
+    if rows.part_of_rank is None:
         world, of_node = rows.world, rows.shards.rows_of(rows.world.node)
         if not _is_even(world):
             raise InputError(
@@ -324,8 +323,8 @@ def _part_of_rank(rows: ShardedRows) -> DistributedRows:
             )
         part = Shards(rows.num_rows, world.world_size).rows_of(world.rank)
         mine = rows.rows[part.start - of_node.start : part.stop - of_node.start]
-        _parts[rows] = DistributedRows(page_locked(mine), rows.num_rows, world, on_host=True)
-    return _parts[rows]
+        rows.part_of_rank = DistributedRows(page_locked(mine), rows.num_rows, world, on_host=True)
+    return rows.part_of_rank
 
 
 def _is_even(world: World) -> bool:
@@ -333,6 +332,3 @@ def _is_even(world: World) -> bool:
     return world.nodes == tuple(rank * world.num_nodes // world.world_size for rank in range(world.world_size)) and (
         world.world_size % world.num_nodes == 0
     )
-
-
-_parts: weakref.WeakKeyDictionary[ShardedRows, DistributedRows] = weakref.WeakKeyDictionary()

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 from manyhop.arguments import as_tensor
 from manyhop.features import CachedRows, DistributedRows, HotRows
 from manyhop.graph import Graph, PlacedGraph
+from manyhop.memory.known import known, known_if_any
 from manyhop.memory.places import SPREAD_PLACES, Place
 from manyhop.memory.stores.copies import Copy, Kept, forget
 from manyhop.ranks import world
@@ -94,26 +94,22 @@ class SpreadRows(Kept):
 
 def hold(rows: Tensor | DistributedRows, place: Place) -> None:
     """Have loaders read rows where they are: they are in a place of a GPU's already, and belong to a store."""
-    _held[rows] = Held(place)
+    known(rows).held = Held(place)
 
 
 def held(value: Any) -> Held | None:
     """Return what is known of rows that belong to a store; ``None`` for others, which loaders place."""
-    if isinstance(value, DistributedRows) and value not in _held:
+    record = known_if_any(value) if isinstance(value, Tensor | DistributedRows) else None
+    found: Held | None = None if record is None else record.held
+    if found is None and isinstance(value, DistributedRows):
         hold(value, "device" if value.is_whole else "distributed")
-    if isinstance(value, Tensor | DistributedRows) and value in _held:
-        found: Held = _held[value]
-        return found
-    return None
+        return held(value)
+    return found
 
 
 def is_held(value: object) -> bool:
     """Return whether rows are in a place of a GPU's already, and belong to a store."""
     return held(value) is not None
-
-
-_held: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of rows -> Held
-_graphs: weakref.WeakKeyDictionary[PlacedGraph, int] = weakref.WeakKeyDictionary()
 
 
 def make_memory(rows: Tensor, place: Place, name: str, timeout: float) -> WholeMemory:
@@ -132,10 +128,8 @@ def spread_graph(graph: Graph, device: torch.device, timeout: float) -> PlacedGr
 
     number = next(_numbers)
     there, memory = share_graph(graph, timeout=timeout)
-    placed = PlacedGraph.add(PlacedGraph(graph, there, device, "sharded", memory))
     _forget_at_shutdown()
-    _graphs[placed] = number
-    return placed
+    return PlacedGraph(graph, there, device, "sharded", memory, number).keep()
 
 
 def spread_edges(graph: Graph, device: torch.device, timeout: float) -> PlacedGraph:
@@ -144,10 +138,8 @@ def spread_edges(graph: Graph, device: torch.device, timeout: float) -> PlacedGr
 
     number = next(_numbers)
     memory = collective_backend().spread(graph, device, timeout=timeout)
-    placed = PlacedGraph.add(PlacedGraph(graph, graph, device, "distributed", memory))
     _forget_at_shutdown()
-    _graphs[placed] = number
-    return placed
+    return PlacedGraph(graph, graph, device, "distributed", memory, number).keep()
 
 
 class TopologyPlace:
@@ -169,7 +161,7 @@ class TopologyPlace:
             graph: the tables.
             owner: what later samplers over the same edges find them by.
         """
-        _places[graph] = weakref.ref(self)
+        known(graph).store_place = weakref.ref(self)
         self._owners[id(graph)] = owner
 
     def keep(self, graph: Graph, placed: PlacedGraph) -> None:
@@ -191,12 +183,10 @@ def place_for_topology(placement: str) -> TopologyPlace | None:
 
 def topology_place(graph: Graph | None) -> TopologyPlace | None:
     """Return the place that the store of a topology wants for it; ``None`` where there is no such store."""
-    found = None if graph is None or graph not in _places else _places[graph]()
+    record = None if graph is None else known_if_any(graph)
+    found = None if record is None or record.store_place is None else record.store_place()
     assert found is None or isinstance(found, TopologyPlace)
     return found
-
-
-_places: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of graphs -> weak reference to TopologyPlace
 
 
 class ResidentMemory:
@@ -219,7 +209,7 @@ class ResidentMemory:
             if PlacedGraph.find(graph, device, "device") is not None:
                 self._copied.add(TOPOLOGY)
             placed = [PlacedGraph.find(graph, device, place) for place in SPREAD_PLACES]
-            self._graphs = {_graphs[one]: one for one in placed if one is not None and one in _graphs}
+            self._graphs = {one.number: one for one in placed if one is not None}
 
     def facts(self) -> dict[str, Any]:
         """Return what other ranks need to know: names of copies, and the numbers of spread memories by name."""
@@ -262,4 +252,3 @@ def _forget_at_shutdown() -> None:
 def _forget() -> None:
     """Find nothing any more: the memory ends with the run."""
     forget(SPREAD_PLACES)
-    _graphs.clear()

@@ -102,4 +102,4 @@ def fill(columns: npt.NDArray[np.int64], device: torch.device) -> None:
 
 @functools.cache
 def _kernel() -> Kernel:
-    return Kernel(fill_indptr, (0, 0), (), num_warps=4)
+    return Kernel(fill_indptr)

@@ -288,7 +288,7 @@ class _Kernel:
         values = [constants[p.name] for p in parameters if p.annotation is tl.constexpr]
         assert len(values) == len(constants), (function, constants)
         known = tuple(_TYPES[value] if isinstance(value, torch.dtype) else value for value in values)
-        self._kernel = Kernel(function, (0,) * len(self._names), known, num_warps=1)
+        self._kernel = Kernel(function, known, num_warps=1)
 
     def __call__(self, programs: int, **arguments: Tensor | int | None) -> None:
         """Enqueue programs on the current stream of the first tensor's GPU.

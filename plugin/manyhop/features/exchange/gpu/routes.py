@@ -182,14 +182,17 @@ def enqueue_routes(
         bad = totals + 8 * (ranks + 2)
         first, buckets, begins = group.marks_at, group.marks_at + padded_count, group.marks_at + 2 * padded_count
         marker(group.deduplicate, hot is not None)(
-            device, blocks, index, wide, count, num_rows, ranks, rank, table, group.table_bits, count.bit_length(),
-            0 if hot is None else hot.groups.data_ptr(), first, buckets, totals, begins, blocks, bad,
+            device, blocks, index, wide, count, num_rows, num_ranks=ranks, rank=rank, table=table,
+            table_bits=group.table_bits, position_bits=count.bit_length(),
+            hot=0 if hot is None else hot.groups.data_ptr(),
+            first=first, buckets=buckets, totals=totals, begins=begins, blocks=blocks, bad=bad,
         )  # fmt: skip
         placer(group.id_bytes == 8)(
-            device, blocks, index, wide, count, num_rows, ranks, rank, first, buckets, totals, begins, blocks,
-            group.rows_at, group.positions_at, sent, flight.words, 0 if g else _ASKS, _FAILED, *tag, signature, 0,
-            sent + 8 * (LENGTHS + g), sent + 8 * (NEEDS + g), sent + 8 * (IDS + shares.id_begins[g]), shares.id_caps[g],
-            bad,
+            device, blocks, index, wide, count, num_rows, num_ranks=ranks, rank=rank, first=first, buckets=buckets,
+            totals=totals, begins=begins, blocks=blocks, rows=group.rows_at, positions=group.positions_at,
+            header=sent, words=flight.words, status=0 if g else _ASKS, failed=_FAILED, epoch=tag[0], number=tag[1],
+            signature=signature, parts=0, lengths=sent + 8 * (LENGTHS + g), needs=sent + 8 * (NEEDS + g),
+            ids=sent + 8 * (IDS + shares.id_begins[g]), room=shares.id_caps[g], bad=bad,
         )  # fmt: skip
         if group.deduplicate:
             table += 8 << group.table_bits
@@ -198,13 +201,13 @@ def enqueue_routes(
 @cache
 def marker(deduplicate: bool, hot: bool) -> Kernel:
     """The kernel that finds the bucket of each id."""
-    return Kernel(mark, (0,) * 16, (deduplicate, hot), num_warps=4)
+    return Kernel(mark, (deduplicate, hot))
 
 
 @cache
 def placer(wide_rows: bool) -> Kernel:
     """The kernel that sorts the ids by bucket."""
-    return Kernel(place, (0,) * 26, (wide_rows,), num_warps=4)
+    return Kernel(place, (wide_rows,))
 
 
 _BYTES_PER_ID = 12  # sent in the time of a lookup: 40 ps on an H200, at 300 GB/s

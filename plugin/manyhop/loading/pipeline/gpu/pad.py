@@ -245,9 +245,9 @@ def clear(tensors: Sequence[tuple[Tensor, int, int]], num_blocks: int) -> None:
 
 @functools.cache
 def _pad() -> Kernel:
-    return Kernel(k.pad_samples, (0, 0, 0, 0), (SPARE, _TILE), num_warps=4)
+    return Kernel(k.pad_samples, (SPARE, _TILE))
 
 
 @functools.cache
 def _clear(size: int) -> Kernel:
-    return Kernel(k.clear_rows, (size * k.FIELDS.value, 0, 0), (size, _TILE), num_warps=4)
+    return Kernel(k.clear_rows, (size, _TILE), calls=size * k.FIELDS.value)

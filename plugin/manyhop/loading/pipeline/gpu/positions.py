@@ -83,5 +83,5 @@ class GPUPositions:
 
 @functools.cache
 def _kernel(num_tables: int, shuffle: bool) -> Kernel:
-    shape = (MOST_TABLES + 1, MOST_TABLES, MOST, 0, 0, 0, 0, 0, 0, 0, 0)
-    return Kernel(look_up, shape, (MOST, num_tables, shuffle, _TILE), num_warps=4)
+    constants = (MOST, num_tables, shuffle, _TILE)
+    return Kernel(look_up, constants, outs=MOST_TABLES + 1, tables=MOST_TABLES, batches=MOST)

@@ -1,0 +1,50 @@
+"""The one record of each tensor and topology: facts beside its values, for all loaders and stores of the process."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable
+from typing import Any
+
+from torch.utils.weak import WeakIdKeyDictionary
+
+
+class Known:
+    """Facts about a tensor, an array, rows in parts or a topology, as long as that exists."""
+
+    __slots__ = ("checksum", "copies", "file_cache", "held", "store_place")
+
+    def __init__(self) -> None:
+        self.checksum: tuple[int, int] | None = None
+        """A version of the tensor, and the checksum of its values."""
+        self.copies: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
+        """The same elsewhere, by place, as long as it is used."""
+        self.file_cache: Any = None
+        """The rows of a mapped file that memory keeps."""
+        self.held: Any = None
+        """The place of rows that belong to a store."""
+        self.store_place: weakref.ref[Any] | None = None
+        """The place that the store of a topology wants for it."""
+
+
+def known(value: Any) -> Known:
+    """Return the record of a value, which is made if there is none."""
+    record: Known = _records.setdefault(value, Known())  # type: ignore[no-untyped-call]
+    return record
+
+
+def known_if_any(value: Any) -> Known | None:
+    """Return the record of a value; ``None``: nothing is known of it."""
+    try:
+        record: Known | None = _records.get(value)  # type: ignore[no-untyped-call]
+    except TypeError:  # nothing refers weakly to a value of this class
+        return None
+    return record
+
+
+def records() -> list[Known]:
+    """Return all records."""
+    return list(_records.values())  # type: ignore[no-untyped-call]
+
+
+_records: WeakIdKeyDictionary = WeakIdKeyDictionary()
