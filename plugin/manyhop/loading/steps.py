@@ -77,12 +77,11 @@ def steps_on_cpu(
 
 def _counting_reads(rank_batch: RankBatch, work: Callable[[Any], Any], value: Any) -> Any:
     """Return ``work(value)``, and add the rows that it reads from caches of files to the contents of the batch."""
-    if not len(hot_files.caches):
-        return work(value)
     hot_files.take_thread_counts()  # of other work of this thread
     made = work(value)
     requested, hits = hot_files.take_thread_counts()
-    contents = rank_batch.contents
-    contents["other_rows"] = contents.get("other_rows", 0) + requested
-    contents["cached_rows"] = contents.get("cached_rows", 0) + hits
+    if requested:
+        contents = rank_batch.contents
+        contents["other_rows"] = contents.get("other_rows", 0) + requested
+        contents["cached_rows"] = contents.get("cached_rows", 0) + hits
     return made
