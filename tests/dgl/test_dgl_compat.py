@@ -1,10 +1,11 @@
-"""``import dgl`` with the help of ``manyhop_dgl``, each time in a fresh process."""
+"""``import dgl`` with the help of ``manyhop_dgl``, each time in a process that has imported neither."""
 
 import subprocess
 import sys
 import textwrap
 from importlib.util import find_spec
 
+import forks
 import pytest
 import torch
 
@@ -14,8 +15,8 @@ needs_dgl = pytest.mark.skipif(find_spec("dgl") is None, reason="DGL is not inst
 VERSION = torch.__version__.partition("+")[0]
 
 
-def run(code, folder=None):
-    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(code)]
+def run(code, folder=None, python=None):
+    command = [python or forks.python(), "-W", "error", "-c", textwrap.dedent(code)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -28,7 +29,8 @@ def test_import_and_what_stays_unavailable(monkeypatch, tmp_path):
     monkeypatch.delenv("DGLDEFAULTDIR", raising=False)
     (tmp_path / "home").write_text("a file")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    out = run("""
+    out = run(
+        """
         import manyhop_dgl
         import dgl
         from manyhop_dgl import compat
@@ -36,7 +38,9 @@ def test_import_and_what_stays_unavailable(monkeypatch, tmp_path):
         print(compat.unavailable()["dgl.graphbolt"])
         g = dgl.graph(([0, 1], [1, 2]))
         print(g.num_nodes(), dgl.graphbolt.etype_tuple_to_str(("a", "b", "c")))
-    """)
+    """,
+        python=sys.executable,
+    )
     lines = out.splitlines()
     assert lines[0] == "['dgl.graphbolt']"
     assert f"has no build for torch {VERSION} (this DGL brings builds for 2.0.0" in lines[1]

@@ -4,9 +4,9 @@ import importlib
 import re
 import runpy
 import subprocess
-import sys
 from pathlib import Path
 
+import forks
 import pytest
 import torch
 
@@ -110,7 +110,7 @@ def own(g, *others):
 
 
 def in_a_process_of_its_own(*command):
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([forks.python(), *command], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return accuracy(done.stdout)
 
