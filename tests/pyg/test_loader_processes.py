@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import forks
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -46,21 +47,21 @@ if __name__ == "__main__":
 """
 
 
-def check(folder, method, *num_workers):
+def check(folder, python, method, *num_workers):
     script = folder / "script.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, str(script), method, *num_workers]
+    command = [python, str(script), method, *num_workers]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, "0 True\n"), done.stderr
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_loaders_used_by_another_process(tmp_path, method):
-    check(tmp_path, method, "0", "2")
+    check(tmp_path, forks.python(), method, "0", "2")
 
 
 @pytest.mark.slow
 def test_a_forked_process_compiles(tmp_path, monkeypatch):
     """With an empty cache, the parent compiles the sampler, and the child what gathers rows."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    check(tmp_path, "fork", "0")
+    check(tmp_path, sys.executable, "fork", "0")
