@@ -46,6 +46,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests that need what is missing. Check that ids are the same in all processes of pytest-xdist. Put files
     with slow tests first, mixed: some wait, some compute."""
     for item in items:
+        marked = item.get_closest_marker("gpu") or item.get_closest_marker("multigpu")
+        if not marked and str(getattr(getattr(item, "module", None), "DEVICE", "")).startswith("cuda"):
+            item.add_marker(pytest.mark.gpu(interpreted=False))  # its kernels are interpreted where there is no GPU
         for needed, name in (1, "gpu"), (2, "multigpu"):
             if item.get_closest_marker(name) and torch.cuda.device_count() < needed:
                 item.add_marker(pytest.mark.skip(reason=f"needs {needed} CUDA device{'s' * (needed > 1)}"))
@@ -87,5 +90,6 @@ def seeded() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loaders choose the GPU where the process uses one: tests that are not about GPUs must not depend on others."""
-    if not any(request.node.get_closest_marker(name) for name in ("gpu", "multigpu")):
+    marks = [*request.node.iter_markers("gpu"), *request.node.iter_markers("multigpu")]
+    if all("interpreted" in mark.kwargs for mark in marks):
         monkeypatch.setattr("manyhop.ranks.cuda.initialized", lambda: False)
