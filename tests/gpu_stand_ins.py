@@ -118,14 +118,14 @@ def kernels_everywhere(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interpreted gathers read all sources over the bus, in the order of row numbers."""
-    monkeypatch.setattr("manyhop.features.gathering.gpu._is_near", lambda layout, device: False)
+    monkeypatch.setattr("manyhop.features.gather_gpu._is_near", lambda layout, device: False)
     monkeypatch.setattr("manyhop.memory.pinned.is_pinned", lambda source: True)
 
 
 @pytest.fixture
 def out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interpreted gathers leave all sources to the CPU."""
-    monkeypatch.setattr("manyhop.features.gathering.gpu._is_near", lambda layout, device: False)
+    monkeypatch.setattr("manyhop.features.gather_gpu._is_near", lambda layout, device: False)
 
 
 @pytest.fixture

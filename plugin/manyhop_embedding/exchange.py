@@ -14,8 +14,9 @@ from manyhop.errors import RankError
 from manyhop.features.exchange.peers import Peers
 from manyhop.ranks import world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
-from manyhop_embedding.gradients import Gradients, distinct_rows, ids_dtype, numbered, sum_apart, sum_by_row
+from manyhop_embedding.gradients import Gradients
 from manyhop_embedding.place import Owners
+from manyhop_embedding.updating import distinct_rows, ids_dtype, merge_gradients, numbered, sum_apart, sum_by_row
 
 _INACTIVE = -1  # sent instead of a number of gradients: there was no backward
 
@@ -83,7 +84,7 @@ class GradientExchange:
                 sum_apart(by_number, *routes.apart, own.start, got_sums[place])
             ids_arrive.wait()
             sizes = [end - begin for begin, end in routes.received]
-            found = Gradients.merged(got_ids, got_sums, sizes, num_rows=owners.num_rows)
+            found = merge_gradients(got_ids, got_sums, sizes, num_rows=owners.num_rows)
             sums_arrive.wait()
         return found
 
@@ -95,7 +96,7 @@ class GradientExchange:
         Args:
             peers: the other ranks.
             held: in ascending order of their rows.
-            before: of :func:`manyhop_embedding.gradients.distinct_rows`.
+            before: of :func:`manyhop_embedding.updating.distinct_rows`.
             bounds: of :meth:`manyhop_embedding.place.Owners.bounds`.
             is_active: whether there was a ``backward`` on this rank.
         """

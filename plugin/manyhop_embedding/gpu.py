@@ -23,7 +23,7 @@ _LANES = 4  # numbers that a thread reads at once: 16 bytes of float32
 
 
 def update_on_gpu(gradients: Gradients, change: Change) -> None:
-    """Do what :func:`manyhop_embedding.gradients.update` does, on the current stream of the gradients' GPU."""
+    """Do what :func:`manyhop_embedding.updating.update` does, on the current stream of the gradients' GPU."""
     rule, weight, states, hot = change.rule, change.weight, change.states, change.hot
     values, (begin, end) = gradients.values, gradients.ends
     if begin == end or len(weight) == 0:
@@ -132,7 +132,7 @@ MOST_RUNS = 16
 
 
 def number_on_gpu(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Do what :func:`manyhop_embedding.gradients.distinct_rows` does, on the current stream."""
+    """Do what :func:`manyhop_embedding.updating.distinct_rows` does, on the current stream."""
     count, device = len(ids), ids.device
     before, rows = torch.empty(count + 1, dtype=torch.int64, device=device), torch.empty_like(ids)
     if count == 0:

@@ -21,9 +21,10 @@ from manyhop.memory.places import Place
 from manyhop.sampling.random import Use, make_key
 from manyhop.system.progress import Progress
 from manyhop_embedding.ahead import RowsAhead, Versions
-from manyhop_embedding.gradients import Gradients, sort_ids
+from manyhop_embedding.gradients import Gradients
 from manyhop_embedding.place import TablePlace, require_ids
 from manyhop_embedding.saved import load_tables, save_tables
+from manyhop_embedding.updating import sort_gradients, sort_ids
 
 InitialRows: TypeAlias = Callable[[range], Tensor]
 """``init(rows)`` returns rows by their numbers, ``[len(rows), width]``."""
@@ -291,7 +292,7 @@ class Embedding(nn.Module):
             return Gradients(*(ids_sorted or sort_ids(ids, self.num_rows)), grads)
         pending.sort(key=lambda one: one.forward)
         ids, grads = torch.cat([one.ids for one in pending]), torch.cat([one.grads for one in pending])
-        return Gradients.of(ids, grads, num_rows=self.num_rows)
+        return sort_gradients(ids, grads, num_rows=self.num_rows)
 
     def sort_early(self, ids: Tensor) -> tuple[Tensor, Tensor] | None:
         """Have a GPU sort the ``[count]`` ids of a forward, while the host goes on; ``None``: a step sorts them."""

@@ -17,9 +17,10 @@ from manyhop.arguments import real
 from manyhop.errors import InputError, StateError
 from manyhop_embedding import Embedding, Rule
 from manyhop_embedding.exchange import GradientExchange
-from manyhop_embedding.gradients import Change, Kind, update
+from manyhop_embedding.gradients import Change, Kind
 from manyhop_embedding.place import Owners, Table
 from manyhop_embedding.saved import load_facts, load_tables, save_tables
+from manyhop_embedding.updating import update
 
 
 class Optimizer(torch.optim.Optimizer):

@@ -198,7 +198,7 @@ class TablePlace:
             FeatureError: ids that are out of range, or no row numbers.
         """
         if table.hot is not None:
-            from manyhop.features.gathering.gpu import gather_on_gpu  # imports triton
+            from manyhop.features.gather_gpu import gather_on_gpu  # imports triton
 
             request = RowRequest(table.source, ids.to(self.device), name=name)
             (rows,) = gather_on_gpu([request], request.index.device, checks=checks)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from manyhop.memory import copies
+from manyhop.memory import channel
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the system has no anonymous files")
 
@@ -40,15 +40,15 @@ def contents(found: Any) -> list[bytes]:
 
 IN_ANOTHER = """
 import os, sys
-from manyhop.memory import copies
-message, fds = copies.find(sys.argv[1])
+from manyhop.memory import channel
+message, fds = channel.find(sys.argv[1])
 os.pwrite(fds[1], b"written", 0)
-print(message, os.pread(fds[0], 10, 0).decode(), copies.find(sys.argv[1] + "0"))
+print(message, os.pread(fds[0], 10, 0).decode(), channel.find(sys.argv[1] + "0"))
 """
 
 
 def test_another_process_gets_message_and_memory(name: str, memory: list[int]) -> None:
-    with copies.record(name, {"n": [1]}, memory):  # type: ignore[union-attr]
+    with channel.record(name, {"n": [1]}, memory):  # type: ignore[union-attr]
         command = [sys.executable, "-c", IN_ANOTHER, name]
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert output == "{'n': [1]} 0 None\n"
@@ -56,21 +56,21 @@ def test_another_process_gets_message_and_memory(name: str, memory: list[int]) -
 
 
 def test_it_is_found_as_long_as_it_is_kept(name: str, memory: list[int]) -> None:
-    assert copies.find(name) is None
-    record = copies.record(name, {}, memory)
+    assert channel.find(name) is None
+    record = channel.record(name, {}, memory)
     assert record is not None
-    assert contents(copies.find(name)) == [b"0", b"1"]
+    assert contents(channel.find(name)) == [b"0", b"1"]
     other = os.dup(memory[1])
     os.dup2(memory[0], memory[1])  # the number of another file now
-    assert contents(copies.find(name)) == [b"0", b"1"]
+    assert contents(channel.find(name)) == [b"0", b"1"]
     os.close(other)
-    assert copies.find(name) is None
+    assert channel.find(name) is None
     record.close()
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # from Python 3.12 on
 def test_forked_children_do_not_keep_it(name: str, memory: list[int]) -> None:
-    record = copies.record(name, {}, memory)
+    record = channel.record(name, {}, memory)
     assert record is not None
     read, write = os.pipe()
     child = os.fork()
@@ -80,9 +80,9 @@ def test_forked_children_do_not_keep_it(name: str, memory: list[int]) -> None:
         os._exit(0)
     try:
         assert os.read(read, 1) == b"x"
-        assert contents(copies.find(name)) == [b"0", b"1"]
+        assert contents(channel.find(name)) == [b"0", b"1"]
         record.close()
-        assert copies.find(name) is None
+        assert channel.find(name) is None
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
@@ -92,5 +92,5 @@ def test_forked_children_do_not_keep_it(name: str, memory: list[int]) -> None:
 
 def test_a_system_without_such_files_has_no_records(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
-    assert copies.record(name, {}, []) is None
-    assert copies.find(name) is None
+    assert channel.record(name, {}, []) is None
+    assert channel.find(name) is None

@@ -9,7 +9,7 @@ import torch
 import manyhop
 from manyhop.errors import FeatureError, GraphError, ManyhopError, RankError
 from manyhop.features import ShardedRows
-from manyhop.memory.identities import identity
+from manyhop.memory.mapped_files import identity
 from manyhop.ranks import control
 from manyhop_dgl import Graph, share
 from manyhop_dgl.graph.topology import topology_of

@@ -14,7 +14,7 @@ from torch.utils.data import IterDataPipe
 import manyhop
 from manyhop.errors import InputError, ManyhopError, RankError
 from manyhop.features import DistributedRows, ShardedRows, WholeMemory
-from manyhop.memory.identities import identity
+from manyhop.memory.mapped_files import identity
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "dgl"), str(Path(__file__).parent)]
 

@@ -22,7 +22,7 @@ def tensors():
 
 def put_and_get(placement, how, chunk_bytes):
     from manyhop.features.exchange import spread
-    from manyhop.memory.identities import identity
+    from manyhop.memory.mapped_files import identity
 
     spread._CHUNK_BYTES = chunk_bytes
     world = manyhop.init()
@@ -126,7 +126,7 @@ def test_what_does_not_fit_together_is_an_error_on_all_ranks(launcher, what, kin
 
 
 def join_edges():
-    from manyhop.memory.identities import identity
+    from manyhop.memory.mapped_files import identity
 
     rank = manyhop.init().rank
     store = GraphStore(placement="shared", rank_timeout=100.0)

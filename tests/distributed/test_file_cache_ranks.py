@@ -15,8 +15,8 @@ import manyhop
 import manyhop_pyg
 from manyhop import files
 from manyhop.features import cache_files, file_cache, gather
-from manyhop.features.hot import files as hot_files
-from manyhop.features.hot.kept_rows import KeptRows
+from manyhop.features import cached_files as hot_files
+from manyhop.features.kept_rows import KeptRows
 from manyhop.memory import segments
 from manyhop.memory.known import records
 

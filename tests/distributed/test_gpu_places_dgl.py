@@ -176,7 +176,7 @@ def test_a_dataset_of_graphbolt_in_its_place(launcher, tmp_path, place, device):
 
 def share_graphbolt(folder):
     import manyhop_dgl.graphbolt as gb
-    from manyhop.memory.identities import identity
+    from manyhop.memory.mapped_files import identity
 
     dataset = gb.OnDiskDataset(folder, placement="shared").load()
     shared = [dataset.graph.indices, *[dataset.feature["node", None, name].table() for name in ("x", "y", "z")]]

@@ -7,7 +7,7 @@ from torch_geometric.data import Data
 import manyhop_pyg
 from manyhop import files
 from manyhop.loading import folders
-from manyhop.memory.identities import identity
+from manyhop.memory.mapped_files import identity
 from manyhop.ranks import world
 
 

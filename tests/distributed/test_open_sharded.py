@@ -13,7 +13,7 @@ from manyhop import files
 from manyhop.errors import GraphError, InputError, ManyhopError, RankError
 from manyhop.features import ShardedRows
 from manyhop.loading import folders
-from manyhop.memory.identities import identity
+from manyhop.memory.mapped_files import identity
 from manyhop.ranks import world
 from manyhop_tools import cli
 

@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from manyhop.errors import CapacityError, InputError
-from manyhop.memory import mapped_files, packing, segments
-from manyhop.memory.identities import identity
-from manyhop.memory.mapped_files import MappedFiles
-from manyhop.memory.packing import pack, receive, unpack
+from manyhop.memory import mapped_files, segments, sharing
+from manyhop.memory.mapped_files import MappedFiles, identity
+from manyhop.memory.sharing import pack, receive, unpack
 
 
 def through(value: Any) -> Any:
@@ -248,7 +247,7 @@ class OnDevice(torch.UntypedStorage):
 
 def test_tensors_on_a_device_are_refused() -> None:
     with pytest.raises(InputError, match="Expected tensors on the CPU, got one on cuda:0"):
-        packing._Parts().add_storage(OnDevice(8))
+        sharing._Parts().add_storage(OnDevice(8))
 
 
 # Mapped files

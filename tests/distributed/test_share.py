@@ -13,7 +13,7 @@ from shared_data import make_data, make_hetero, make_stores, refused, same_value
 import manyhop
 import manyhop_pyg
 from manyhop.errors import InputError
-from manyhop.memory.identities import identity
+from manyhop.memory.mapped_files import identity
 from manyhop.ranks import world
 
 

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 import manyhop
 import manyhop_pyg
 from manyhop.memory import broker, segments, sharing
-from manyhop.memory.identities import identity
+from manyhop.memory.mapped_files import identity
 from manyhop.ranks import world
 
 

@@ -12,7 +12,7 @@ import manyhop
 import manyhop_pyg
 from manyhop.errors import GraphError
 from manyhop.memory import segments
-from manyhop.memory.identities import identity
+from manyhop.memory.mapped_files import identity
 
 CASES = {
     "plain": {},

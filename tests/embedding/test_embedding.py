@@ -11,7 +11,7 @@ import manyhop
 from manyhop import optim
 from manyhop.errors import CapacityError, FeatureError, InputError
 from manyhop_embedding import place
-from manyhop_embedding.gradients import Gradients, distinct_rows, numbered, sort_ids, sum_by_row
+from manyhop_embedding.updating import distinct_rows, numbered, sort_gradients, sort_ids, sum_by_row
 
 
 def make(**options):
@@ -173,7 +173,7 @@ def test_initial_rows_of_a_function_come_in_pieces(monkeypatch):
 
 
 def test_threads_do_not_change_a_bit(monkeypatch):
-    monkeypatch.setattr("manyhop_embedding.gradients._ROWS_OF_A_THREAD", 16)
+    monkeypatch.setattr("manyhop_embedding.updating._ROWS_OF_A_THREAD", 16)
     found = []
     for threads in (1, 3):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
@@ -190,7 +190,7 @@ def test_gradients_are_sorted_by_row_and_keep_their_order(num_rows, count):
     ids[count // 2 :] = ids[: count - count // 2]  # some come twice
     if count:
         ids[count // 3] = num_rows - 1
-    found = Gradients.of(ids, torch.zeros(count, 2), num_rows=num_rows)
+    found = sort_gradients(ids, torch.zeros(count, 2), num_rows=num_rows)
     expected = torch.sort(ids, stable=True)
     assert torch.equal(found.ids, expected.values)
     assert torch.equal(found.order, expected.indices)
@@ -199,13 +199,13 @@ def test_gradients_are_sorted_by_row_and_keep_their_order(num_rows, count):
 def test_sums_by_row():
     ids = torch.tensor([9, 1, 9, 4, 9, 1])
     values = torch.randn(6, 5)
-    gradients = Gradients.of(ids, values, num_rows=10)
+    gradients = sort_gradients(ids, values, num_rows=10)
     before, rows = distinct_rows(gradients)
     assert before.tolist() == [0, 1, 1, 2, 3, 3, 3]
     sums = sum_by_row(numbered(gradients, before))[:3]
     assert rows[:3].tolist() == [1, 4, 9]
     assert torch.equal(sums, torch.stack([values[1] + values[5], values[3], values[0] + values[2] + values[4]]))
-    nothing = Gradients.of(ids[:0], values[:0], num_rows=10)
+    nothing = sort_gradients(ids[:0], values[:0], num_rows=10)
     before, rows = distinct_rows(nothing)
     assert before.tolist() == [0]
     assert rows.shape == (0,)

@@ -7,19 +7,8 @@ import torch
 from embedding_training import OURS
 
 from manyhop.features import HotRows
-from manyhop_embedding.gradients import (
-    Change,
-    Gradients,
-    Hot,
-    Kind,
-    Rule,
-    Stamps,
-    distinct_rows,
-    numbered,
-    sum_apart,
-    sum_by_row,
-    update,
-)
+from manyhop_embedding.gradients import Change, Gradients, Hot, Kind, Rule, Stamps
+from manyhop_embedding.updating import distinct_rows, numbered, sort_gradients, sum_apart, sum_by_row, update
 
 pytest.importorskip("triton")
 from manyhop_embedding.gpu import merge_on_gpu, number_on_gpu, refresh_on_gpu, routes_on_gpu, update_on_gpu
@@ -37,7 +26,7 @@ RULES = {
 
 def some(count: int, width: int, dtype: torch.dtype) -> Gradients:
     ids = torch.randint(0, max(1, count // 2), (count,)) + 10
-    return Gradients.of(ids, torch.randn(count, width).to(dtype), num_rows=1000)
+    return sort_gradients(ids, torch.randn(count, width).to(dtype), num_rows=1000)
 
 
 def test_every_optimizer_has_a_rule():
@@ -72,7 +61,7 @@ def test_updates_as_on_the_cpu(name, weight, count, width, grads):
 def test_sums_are_those_of_the_cpu_bit_for_bit(count, repeats):
     """Also of rows that have gradients in several pieces."""
     ids = torch.arange(count) // repeats
-    gradients = Gradients.of(ids[torch.randperm(count)], torch.randn(count, 24), num_rows=count)
+    gradients = sort_gradients(ids[torch.randperm(count)], torch.randn(count, 24), num_rows=count)
     before, _ = distinct_rows(gradients)
     sums = sum_by_row(numbered(gradients, before))[: before[-1]]
     got = torch.full_like(sums, float("nan"))
@@ -153,10 +142,10 @@ def test_runs_are_merged_as_they_are_sorted(dtype, sizes):
 def test_one_row_many_times(copies):
     values = torch.randn(copies, 8)
     weights = torch.zeros(3, 8)
-    gradients = Gradients.of(torch.full((copies,), 2), values, num_rows=3)
+    gradients = sort_gradients(torch.full((copies,), 2), values, num_rows=3)
     update_on_gpu(gradients, Change(Rule(Kind.SGD, 1.0), weights))
     torch.testing.assert_close(weights[2], -values.sum(0))
-    nothing = Gradients.of(torch.empty(0, dtype=torch.int64), values[:0], num_rows=3)
+    nothing = sort_gradients(torch.empty(0, dtype=torch.int64), values[:0], num_rows=3)
     update_on_gpu(nothing, Change(Rule(Kind.SGD, 1.0), weights))
     torch.testing.assert_close(weights[2], -values.sum(0))
 

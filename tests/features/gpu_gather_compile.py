@@ -5,8 +5,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from manyhop.features.kernels.gather import FIELDS, gather_rows
-from manyhop.features.kernels.hot import find_slots
+from manyhop.features.kernels.gather import FIELDS, find_slots, gather_rows
 
 NAMES = ("NUM", "MIXED", "CHECK", "HOT", "SORTED", "TILE")
 VARIANTS = [

@@ -14,9 +14,9 @@ import manyhop_pyg
 from manyhop import files
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import cache_files, file_cache, gather
+from manyhop.features import cached_files as hot_files
+from manyhop.features.cached_files import not_counting
 from manyhop.features.cpu_lookup import choose_rows
-from manyhop.features.hot import files as hot_files
-from manyhop.features.hot.files import not_counting
 from manyhop.features.sources import HotRows
 from manyhop.memory.known import records
 

@@ -10,7 +10,7 @@ from manyhop.errors import FeatureError, InputError
 from manyhop.features import CachedRows, HotRows, RowRequest, Visits, gather, keep_hot
 
 triton = pytest.importorskip("triton")
-from manyhop.features.gathering.gpu import gather_on_gpu  # noqa: E402
+from manyhop.features.gather_gpu import gather_on_gpu  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled where there is a GPU")
 

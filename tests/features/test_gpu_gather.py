@@ -19,8 +19,8 @@ from manyhop.features import Checks, RowRequest
 from manyhop.system.kernel_progress import compiled_within
 
 triton = pytest.importorskip("triton")
-from manyhop.features.gathering import gpu  # noqa: E402
-from manyhop.features.gathering.gpu import gather_on_gpu  # noqa: E402
+from manyhop.features import gather_gpu  # noqa: E402
+from manyhop.features.gather_gpu import gather_on_gpu  # noqa: E402
 from manyhop.system import triton_launch  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled where there is a GPU")
@@ -170,7 +170,7 @@ def test_checks_collect_and_raise_when_asked() -> None:
 
 
 def test_plans_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "_MOST_PLANS", 2)
+    monkeypatch.setattr(gather_gpu, "_MOST_PLANS", 2)
     sources = [torch.randn(10, k + 1) for k in range(4)]
     index = torch.randint(0, 10, (6,))
     for source in sources * 2:
@@ -208,7 +208,7 @@ def test_far_rows_that_do_not_exist(far: None, bad: int) -> None:
 
 
 def test_plans_go_with_their_sources() -> None:
-    plans = gpu.Plans()
+    plans = gather_gpu.Plans()
     kept, index = torch.randn(10, 4), torch.tensor([1, 2])
     plan = plans.of([RowRequest(kept, index)], CPU)
     for _ in range(5):
@@ -222,7 +222,7 @@ def test_rows_of_one_source_share_memory_but_are_no_views(
     width: int, most: int, owners: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long ones by fours, as far as that does not keep much alive."""
-    monkeypatch.setattr(gpu, "_SHARED_BYTES", most * 4 * width * 10)
+    monkeypatch.setattr(gather_gpu, "_SHARED_BYTES", most * 4 * width * 10)
     source, other = torch.randn(20, width), torch.randn(20, width)
     ids = [torch.randint(0, 20, (n,)) for n in (3, 0, 5, 7, 1, 4, 2, 9)]
     rows = gather_on_gpu([RowRequest(x, i) for i in ids for x in (source, other)], CPU)[::2]
@@ -259,7 +259,7 @@ def test_before_plans_are_freed_their_own_gpus_are_waited_for(monkeypatch: pytes
             return False
 
     waited: list[torch.device] = []
-    plans: Any = gpu.Plans()
+    plans: Any = gather_gpu.Plans()
     plans.held |= {(torch.device("cuda", 1), k): Dead() for k in range(2)}
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
     x, index = torch.randn(10, 4), torch.tensor([1, 2])

@@ -15,8 +15,8 @@ from manyhop.features import CachedRows, HotRows, RowRequest, Visits, cache_file
 from manyhop.features import visits as counted
 
 triton = pytest.importorskip("triton")
-from manyhop.features.gathering import gpu  # noqa: E402
-from manyhop.features.gathering.gpu import gather_on_gpu  # noqa: E402
+from manyhop.features import gather_gpu  # noqa: E402
+from manyhop.features.gather_gpu import gather_on_gpu  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled where there is a GPU"),
@@ -37,13 +37,13 @@ def cached(ids: list[int], *sources: Tensor) -> list[CachedRows]:
 def read_rows(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The row numbers that the CPU was asked for, by request."""
     read: list[list[int]] = []
-    really = gpu.gather_on_cpu
+    really = gather_gpu.gather_on_cpu
 
     def gather(requests: list[RowRequest], *others: object) -> list[Tensor]:
         read.extend(request.index.tolist() for request in requests)
         return really(requests, *others)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(gpu, "gather_on_cpu", gather)
+    monkeypatch.setattr(gather_gpu, "gather_on_cpu", gather)
     return read
 
 

@@ -11,8 +11,18 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import CapacityError, FeatureError, InputError
-from manyhop.features import Checks, RowRequest, Visits, gather, is_pinned, keep_hot, pin, pinned_bytes, unpin
-from manyhop.features.gathering import gpu
+from manyhop.features import (
+    Checks,
+    RowRequest,
+    Visits,
+    gather,
+    gather_gpu,
+    is_pinned,
+    keep_hot,
+    pin,
+    pinned_bytes,
+    unpin,
+)
 from manyhop.memory.sharing import share
 
 pytestmark = pytest.mark.gpu
@@ -216,7 +226,7 @@ def test_rows_asked_for_many_times(width: int, bound: int | None) -> None:
 
 
 def test_threads_with_streams_of_their_own_while_plans_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "_MOST_PLANS", 3)
+    monkeypatch.setattr(gather_gpu, "_MOST_PLANS", 3)
     shared = [torch.randn(20_000, 64, device="cuda"), torch.randn(20_000, 3).pin_memory()]
     torch.cuda.synchronize()
     wrong: list[str] = []

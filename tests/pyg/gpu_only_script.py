@@ -19,7 +19,7 @@ if DEVICE is None:
     import fast_interpreter  # noqa: F401
     from gpu_stand_ins import CPU, MEMORY, pyg_works_on, stand_for_gpu
 
-    from manyhop.features.gathering.gpu import gather_on_gpu
+    from manyhop.features.gather_gpu import gather_on_gpu
     from manyhop.loading.gpu import runtime, warm_up
     from manyhop.ranks import cuda
 

@@ -19,7 +19,7 @@ from manyhop.ranks import cuda
 from manyhop_tools.cli import main
 
 pytest.importorskip("triton")
-from manyhop.features.gathering.gpu import gather_on_gpu
+from manyhop.features.gather_gpu import gather_on_gpu
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has these tests on a GPU")
 

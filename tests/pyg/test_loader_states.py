@@ -8,7 +8,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
 from manyhop.errors import StateError
-from manyhop.memory.stores import checksums
+from manyhop.memory.stores import copies
 from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
 
 
@@ -125,7 +125,7 @@ def test_attributes_of_the_sampler_that_were_set_later(data: Data) -> None:
 def test_checksums_are_computed_once(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = nodes(data)
     state = loader.state_dict()
-    monkeypatch.setattr(checksums, "_digest", None)
+    monkeypatch.setattr(copies, "_digest", None)
     assert loader.state_dict() == state
     loader.load_state_dict(state)
 

@@ -17,7 +17,7 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import Constant
 
 from manyhop.errors import InputError
-from manyhop.features.gathering.gpu import gather_on_gpu
+from manyhop.features.gather_gpu import gather_on_gpu
 from manyhop.loading import next_key
 from manyhop.loading.gpu import runtime
 from manyhop.sampling import BatchKey

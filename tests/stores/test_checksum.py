@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 
 from manyhop.errors import InputError
 from manyhop.memory.stores import checksum
-from manyhop.memory.stores.checksums import _products, _sampled
+from manyhop.memory.stores.copies import _products, _sampled
 
 SAMPLED = 64 << 10  # bytes
 DTYPES = [torch.bool, torch.uint8, torch.int32, torch.int64, torch.bfloat16, torch.float32, torch.complex64]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeInput, EdgeType, Graph, build_graph, endpoints, out_degrees, reverse_edges
-from manyhop.memory.identities import identity
+from manyhop.memory.mapped_files import identity
 from manyhop.memory.sharing import once_per_node
 from manyhop.memory.stores import WHOLE_ONCE, checksum
 from manyhop_dgl.typing import TypeNames

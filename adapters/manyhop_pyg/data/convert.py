@@ -28,7 +28,7 @@ from manyhop.graph import (
     time_key,
     without_views,
 )
-from manyhop.memory.identities import identity
+from manyhop.memory.mapped_files import identity
 from manyhop.memory.sharing import once_per_node
 from manyhop.memory.stores import WHOLE_ONCE, checksum
 from manyhop.ranks import cuda

@@ -20,7 +20,7 @@ from manyhop.errors import InputError
 from manyhop.files.disk_room import replacing
 from manyhop.files.saved_tensors import load_safely
 from manyhop.loading import BatchContext
-from manyhop.memory.stores.checksums import checksum
+from manyhop.memory.stores.copies import checksum
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
 from manyhop.sampling.walks import SaintMethod

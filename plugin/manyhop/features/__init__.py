@@ -7,11 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from manyhop.features.buffers import BufferPool, PinnedPool
-from manyhop.features.exchange.host import Exchange
-from manyhop.features.exchange.row_exchange import RowExchange, Traffic
-from manyhop.features.exchange.spread import node_memory, spread
-from manyhop.features.gathering.gather import Exchanging, gather
-from manyhop.features.hot.files import (
+from manyhop.features.cached_files import (
     VISITS_PER_ROW,
     CacheSize,
     FileCache,
@@ -20,6 +16,10 @@ from manyhop.features.hot.files import (
     file_cache,
     only_counting,
 )
+from manyhop.features.exchange.host import Exchange
+from manyhop.features.exchange.row_exchange import RowExchange, Traffic
+from manyhop.features.exchange.spread import node_memory, spread
+from manyhop.features.gathering import Exchanging, gather
 from manyhop.features.requests import Checks, RowRequest
 from manyhop.features.sources import CachedRows, DistributedRows, HotRows, ShardedRows, Shards
 from manyhop.features.visits import GPUVisits, Visits, keep_hot, keep_on_nodes, rows_wanted

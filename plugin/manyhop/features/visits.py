@@ -15,10 +15,10 @@ from torch import Tensor
 
 from manyhop.errors import CapacityError, InputError
 from manyhop.features.buffers import BufferPool
+from manyhop.features.cached_files import not_counting
 from manyhop.features.exchange.host import Exchange
 from manyhop.features.exchange.spread import node_memory
-from manyhop.features.gathering.gather import gather
-from manyhop.features.hot.files import not_counting
+from manyhop.features.gathering import gather
 from manyhop.features.requests import RowLayout, RowRequest, row_layout
 from manyhop.features.sources import CachedRows, HotRows, RowsInParts, ShardedRows
 from manyhop.memory.sharing import share

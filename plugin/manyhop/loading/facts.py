@@ -14,7 +14,7 @@ from torch import Tensor
 
 from manyhop.features import DistributedRows, ShardedRows
 from manyhop.graph import Graph
-from manyhop.memory.stores.checksums import checksum, checksum_of_values
+from manyhop.memory.stores.copies import checksum, checksum_of_values
 from manyhop.system.arrays import has_memory
 
 _MOST = 400  # characters of one fact in a state

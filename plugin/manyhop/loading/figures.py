@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from manyhop.features import FileCache, file_cache, only_counting
-from manyhop.features.hot import files as hot_files
+from manyhop.features import cached_files as hot_files
 from manyhop.features.requests import row_layout
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.keys import BatchContext

@@ -12,7 +12,7 @@ import torch
 
 from manyhop.errors import InputError, RankError
 from manyhop.features import Checks
-from manyhop.features.exchange.headers import ExchangeEndedError, ExchangeLostError
+from manyhop.features.exchange.row_exchange import ExchangeEndedError, ExchangeLostError
 from manyhop.loading.pipeline import (
     BatchPlan,
     EpochExchanges,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
-from manyhop.features.hot import files as hot_files
+from manyhop.features import cached_files as hot_files
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import Item
 from manyhop.loading.keys import BatchContext

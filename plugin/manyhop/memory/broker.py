@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from io import FileIO
 
 from manyhop.errors import RankError
-from manyhop.memory import channel, copies
+from manyhop.memory import channel
 from manyhop.memory.channel import Message, receive, send
 
 _log = logging.getLogger("manyhop")
@@ -43,19 +43,19 @@ class Ticket:
 
     def take(self, message: Message, fds: list[int]) -> None:
         """Use what another process has built."""
-        self._record = copies.record(self._name, message, fds)
+        self._record = channel.record(self._name, message, fds)
         self.builds, self.message, self.fds = False, message, fds
 
     def take_if_found(self) -> None:
         """Use what other processes have from a service that has ended, if they do. Hand it to all who ask."""
-        found = copies.find(self._name)
+        found = channel.find(self._name)
         if found is not None:
             self.take(*found)
             self._deliver(*found, found=True)
 
     def deliver(self, message: Message, fds: list[int]) -> None:
         """Hand it to all who ask. The descriptors are duplicated."""
-        self._record = copies.record(self._name, message, fds)
+        self._record = channel.record(self._name, message, fds)
         self._deliver(message, fds, found=False)
 
     def _deliver(self, message: Message, fds: list[int], *, found: bool) -> None:

@@ -1,4 +1,4 @@
-"""Memory that is a mapped file needs no copy: other processes map the file, too."""
+"""Memory that is a mapped file, which other processes map instead of copying it; names of shared contents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import InputError
+from manyhop.memory import segments
 from manyhop.memory.segments import Bytes
+from manyhop.system.arrays import version_of
 from manyhop.system.mapped import watch
 
 _mapped: dict[int, tuple[int, str, int]] = {}  # begin -> end, file, offset
@@ -162,3 +164,17 @@ def _read_mappings() -> list[_Range]:
 
 def _identity(state: os.stat_result) -> tuple[int, ...]:
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
+
+
+def identity(tensor: Tensor) -> str | None:
+    """Return a name of a tensor's content for all processes of the node; ``None``: it is in private memory."""
+    kind = f"{tensor.dtype} {tuple(tensor.shape)}"
+    if tensor.numel() == 0:
+        return kind
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        return None
+    place = segments.where(tensor.data_ptr()) or where(tensor.data_ptr())
+    if place is None:
+        return None
+    # Another name where this process has changed it by operations of torch, such as x[i] = y.
+    return f"{kind} {tensor.stride()} at {place[1]} of {place[0]}, version {version_of(tensor)}"

@@ -1,21 +1,219 @@
-"""One copy per node: an object is made by one rank of each node, and all ranks of the node see the same memory."""
+"""Objects in memory that the ranks of a node share: made by one of them, mapped by all."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import os
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import numpy as np
+import torch
 
 from manyhop.arguments import seconds
 from manyhop.errors import InputError, RankError
 from manyhop.memory import segments
 from manyhop.memory.broker import Broker
-from manyhop.memory.packing import pack, receive, unpack
-from manyhop.memory.segments import Bytes, Segment, return_freed_memory
+from manyhop.memory.mapped_files import FilePlace, MappedFiles, map_again
+from manyhop.memory.segments import Bytes, Segment, return_freed_memory, round_up
 from manyhop.ranks import control, world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
+from manyhop.system.progress import Progress
+
+# Objects in shared memory: what they are made of in a segment, the rest as a pickle in the same segment.
+#
+# The pickle only ever travels between processes of one user, in one run, on one node.
+
+_ALIGN = 64
+_PAGE = 4096
+_PIECE = 256 << 20  # bytes that are copied at once
+_WORTH_A_LOOK = 1 << 16  # bytes from which on it is found out whether they are those of a mapped file
+
+
+@dataclass(frozen=True)
+class SegmentPlace:
+    """Some bytes of a segment."""
+
+    segment: str
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Packed:
+    """An object in shared memory."""
+
+    segments: tuple[Segment, ...]
+    """The one with the pickle first, then those with tensors that were in shared memory before."""
+
+    pickle_at: tuple[int, int]
+    """Offset and bytes of the pickle."""
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """What another process needs beside the descriptors."""
+        return {"segments": [s.id for s in self.segments], "pickle_at": list(self.pickle_at)}
+
+    @property
+    def fds(self) -> list[int]:
+        """Descriptors of the segments."""
+        return [s.fd for s in self.segments]
+
+
+def receive(message: dict[str, Any], fds: list[int]) -> Packed:
+    """What another process has packed. The descriptors belong to it from now on."""
+    attached = tuple(segments.attach(id, fd) for id, fd in zip(message["segments"], fds, strict=True))
+    begin, size = message["pickle_at"]
+    return Packed(attached, (begin, size))
+
+
+def pack(what: str, value: Any) -> Packed:
+    """Copy an object into shared memory, except for what is in shared memory or in mapped files already.
+
+    Args:
+        what: what this is for, in errors.
+        value: anything that can be pickled. Tensors bring all of the storage that they are views of.
+
+    Raises:
+        InputError: it cannot be pickled, or has tensors that are not on the CPU.
+        CapacityError: it does not fit in memory.
+    """
+    parts, skeleton = _Parts(), io.BytesIO()
+    pickler = _Pickler(skeleton, parts)
+    try:
+        pickler.dump(value)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise InputError(f"{what}: it cannot be passed to other processes: {error}. Leave this part out.") from error
+    files = MappedFiles() if any(source.nbytes >= _WORTH_A_LOOK for source in parts.sources) else None
+    places: list[SegmentPlace | FilePlace] = []
+    size = 0
+    new: list[tuple[Bytes, int]] = []
+    for source in parts.sources:
+        place = _present_place(source, files)
+        if place is None:
+            size = round_up(size, _PAGE if source.nbytes >= _PAGE else _ALIGN)
+            place = SegmentPlace("", size, source.nbytes)  # in the segment with the pickle
+            new.append((source, size))
+            size += source.nbytes
+        places.append(place)
+    content = pickle.dumps((places, parts.read_only, skeleton.getvalue()))
+    pickle_at = round_up(size, _ALIGN), len(content)
+    segment = segments.create(what, sum(pickle_at))
+    with closing(Progress("Copying to shared memory", size)) as bar:
+        for source, begin in new:
+            for done in range(0, source.nbytes, _PIECE):
+                part = source[done : done + _PIECE]
+                segment.memory[begin + done : begin + done + part.nbytes] = part
+                bar.add(part.nbytes)
+    segment.memory[pickle_at[0] : sum(pickle_at)] = np.frombuffer(content, np.uint8)
+    return Packed((segment, *_older_segments(places)), pickle_at)
+
+
+def unpack(packed: Packed) -> Any:
+    """The object, whose tensors and arrays are views of the shared memory."""
+    by_id = {s.id: s.memory for s in packed.segments} | {"": packed.segments[0].memory}
+    begin, size = packed.pickle_at
+    places, read_only, skeleton = pickle.loads(by_id[""][begin : begin + size].data)
+    windows = []
+    for place in places:
+        if isinstance(place, FilePlace):
+            windows.append(map_again(place))
+        else:
+            windows.append(by_id[place.segment][place.offset : place.offset + place.nbytes])
+    return _Unpickler(io.BytesIO(skeleton), windows, read_only).load()
+
+
+class _Parts:
+    """The memory of an object, piece by piece; the same piece once, whoever shows it."""
+
+    def __init__(self) -> None:
+        self.sources: list[Bytes] = []
+        self.read_only: list[tuple[int, bool]] = []
+        """For each array: its piece, and whether it refuses to be written to."""
+        self._known: dict[tuple[int, int], int] = {}
+
+    def add_storage(self, storage: torch.UntypedStorage) -> int:
+        """The number of a piece."""
+        if storage.device.type != "cpu":
+            raise InputError(
+                f"Expected tensors on the CPU, got one on {storage.device}. Share them before they go to a device, and "
+                "move the batches: batch.to(device)."
+            )
+        return self._add(torch.empty(0, dtype=torch.uint8).set_(storage).numpy())
+
+    def add_buffer(self, buffer: pickle.PickleBuffer) -> None:
+        """Take the memory of an array; called by the pickler."""
+        raw = buffer.raw()
+        self.read_only.append((self._add(np.frombuffer(raw, np.uint8)), raw.readonly))
+
+    def _add(self, source: Bytes) -> int:
+        key = source.ctypes.data, source.nbytes
+        if key not in self._known:
+            self._known[key] = len(self.sources)
+            self.sources.append(source)  # which keeps it alive, so that nothing else can take its address
+        return self._known[key]
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, parts: _Parts) -> None:
+        super().__init__(file, protocol=5, buffer_callback=parts.add_buffer)
+        self._parts = parts
+
+    def persistent_id(self, obj: Any) -> Any:
+        """Take out the memory of tensors, of whatever kind: torch describes them all by storages."""
+        if isinstance(obj, torch.storage.TypedStorage):
+            return self._parts.add_storage(obj._untyped_storage), obj.dtype
+        if isinstance(obj, torch.UntypedStorage):
+            return self._parts.add_storage(obj), None
+        return None
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Arrays that numpy would put into the pickle: memory maps and strided views."""
+        plain = type(obj) is np.memmap or (type(obj) is np.ndarray and not obj.flags.forc)
+        if not plain or obj.dtype.hasobject:
+            return NotImplemented
+        array = np.asarray(obj)
+        return (array if array.flags.forc else np.ascontiguousarray(array)).__reduce_ex__(5)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, windows: Sequence[Bytes], read_only: Sequence[tuple[int, bool]]) -> None:
+        buffers = [windows[i].data.toreadonly() if fixed else windows[i].data for i, fixed in read_only]
+        super().__init__(file, buffers=buffers)
+        self._windows = windows
+        self._storages: dict[int, torch.UntypedStorage] = {}
+
+    def persistent_load(self, pid: tuple[int, torch.dtype | None]) -> Any:
+        i, dtype = pid
+        if i not in self._storages:
+            self._storages[i] = torch.from_numpy(self._windows[i]).untyped_storage()
+        if dtype is None:
+            return self._storages[i]
+        typed: Any = torch.storage.TypedStorage
+        return typed(wrap_storage=self._storages[i], dtype=dtype, _internal=True)
+
+
+def _present_place(source: Bytes, files: MappedFiles | None) -> SegmentPlace | FilePlace | None:
+    """Where other processes find these bytes already."""
+    if source.nbytes == 0:
+        return None
+    found = segments.where(source.ctypes.data)
+    if found is not None:
+        return SegmentPlace(*found, source.nbytes)
+    if files is None or source.nbytes < _WORTH_A_LOOK:
+        return None
+    return files.find(source.ctypes.data, source.nbytes)
+
+
+def _older_segments(places: Sequence[SegmentPlace | FilePlace]) -> list[Segment]:
+    ids = dict.fromkeys(p.segment for p in places if isinstance(p, SegmentPlace) and p.segment)
+    return [found for found in map(segments.find, ids) if found is not None]
+
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ A row that has gradients beyond a multiple of ``PIECE`` positions is summed in p
 import triton
 import triton.language as tl
 
-from manyhop.features.kernels.hot import hot_slot
+from manyhop.features.kernels.gather import hot_slot
 from manyhop_embedding import gradients
 from manyhop_embedding.gradients import Kind
 

@@ -19,7 +19,7 @@ from benchmarks.partition import communities, owners_of, random_order, seeds_of
 from manyhop.files import open_graph
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest
 from manyhop.sampling.engines import engine_for
-from manyhop_tools.convert.partition import metis_order
+from manyhop_tools.convert.renumber import metis_order
 
 FANOUTS, BATCH_SIZE, STEPS, WIDTH, HIDDEN = (10, 10), 1024, 8, 128, 128
 

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError
 from manyhop.features.buffers import BufferPool
-from manyhop.features.exchange.headers import Status, Tag, compare_headers, make_headers
 from manyhop.features.exchange.peers import Peers, Works
 from manyhop.features.exchange.requested import Pattern, Piece, Shared, lay_out
-from manyhop.features.exchange.row_exchange import RowExchange
+from manyhop.features.exchange.row_exchange import RowExchange, Status, Tag, compare_headers, make_headers
 from manyhop.features.requests import RowRequest, out_of_range
 from manyhop.features.sources import ShardedRows, servers
 from manyhop.ranks import control

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from manyhop.features.kernels.hot import hot_slot
+from manyhop.features.kernels.gather import hot_slot
 
 TILE = tl.constexpr(1024)  # ids of a program
 # Buckets: ids that came before; for each other rank, ascending, those whose rows it has; those of this rank; the cache.

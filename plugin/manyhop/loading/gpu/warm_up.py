@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from manyhop.features import VISITS_PER_ROW, DistributedRows, RowRequest, Visits, keep_hot
-from manyhop.features.hot.files import not_counting
+from manyhop.features.cached_files import not_counting
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.gpu.memory import row_bytes
 from manyhop.loading.gpu.runtime import JOINED, GPURuntime

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from manyhop.errors import CapacityError, InputError, MissingExtraError
-from manyhop.memory.placement.needs import Hardware, Item, Needs, check_names
-from manyhop.memory.placement.reasons import reason, too_much
+from manyhop.memory.placement.needs import Hardware, Item, Needs, check_names, reason, too_much
 from manyhop.memory.places import ALIASES, LOADER_PLACES, Place, check_place
 from manyhop.system.units import in_units
 

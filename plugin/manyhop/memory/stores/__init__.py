@@ -1,7 +1,6 @@
 """Tensors and topology in their places: put there once, read by all loaders of the process."""
 
-from manyhop.memory.stores.checksums import WHOLE_ONCE, checksum
-from manyhop.memory.stores.copies import Copy, Version, is_movable
+from manyhop.memory.stores.copies import WHOLE_ONCE, Copy, Version, checksum, is_movable
 from manyhop.memory.stores.places import (
     GPURows,
     StoreExchange,

@@ -17,7 +17,7 @@ from manyhop.features import BufferPool, Exchange, RowRequest, ShardedRows, Shar
 from manyhop.files import Rows
 from manyhop.files.dtypes import dtype_name, dtype_of_name
 from manyhop.memory.sharing import share
-from manyhop.memory.stores.checksums import checksum
+from manyhop.memory.stores.copies import checksum
 from manyhop.ranks import control, world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.ranks.world import World

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import torch
 
 from manyhop.errors import RankError
-from manyhop.features.exchange.headers import ExchangeLostError
 from manyhop.features.exchange.peers import Peers
+from manyhop.features.exchange.row_exchange import ExchangeLostError
 from manyhop.ranks import control, world
 
 _BROKEN = "nobody: broken"

@@ -19,18 +19,18 @@ from manyhop.features.exchange.gpu.flight import MOST_GROUPS, NEEDS, Flight, Scr
 from manyhop.features.exchange.gpu.quota import SpeculativeQuota
 from manyhop.features.exchange.gpu.routes import Group, Repeats, enqueue_routes, make_groups, marker, placer
 from manyhop.features.exchange.gpu.transfer import Buffers, Transfer, enqueue_serve, usual_kernels
-from manyhop.features.exchange.headers import (
+from manyhop.features.exchange.peers import Peers
+from manyhop.features.exchange.requested import Pattern
+from manyhop.features.exchange.row_exchange import (
     HEADER_WORDS,
     ExchangeEndedError,
+    RowExchange,
     Status,
     Tag,
     compare_headers,
     has_reason,
     make_headers,
 )
-from manyhop.features.exchange.peers import Peers
-from manyhop.features.exchange.requested import Pattern
-from manyhop.features.exchange.row_exchange import RowExchange
 from manyhop.features.requests import RowRequest, out_of_range
 from manyhop.features.sources import DistributedRows, HotRows
 from manyhop.features.visits import CACHE_TAG, require_gpu_memory

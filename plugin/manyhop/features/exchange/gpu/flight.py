@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyhop.features.exchange.headers import HEADER_WORDS
 from manyhop.features.exchange.peers import Peers
+from manyhop.features.exchange.row_exchange import HEADER_WORDS
 
 
 class ScratchBuffer:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from manyhop.features.exchange.gpu.flight import IDS, LENGTHS, NEEDS, Flight, ScratchBuffer
 from manyhop.features.exchange.gpu.quota import Shares
-from manyhop.features.exchange.headers import Status, Tag
 from manyhop.features.exchange.requested import Pattern
+from manyhop.features.exchange.row_exchange import Status, Tag
 from manyhop.features.kernels.routes import TILE, mark, place
 from manyhop.features.requests import RowRequest
 from manyhop.features.sources import RowsInParts

@@ -17,8 +17,7 @@ from manyhop.features.exchange.gpu.quota import Shares
 from manyhop.features.exchange.gpu.routes import Group
 from manyhop.features.exchange.peers import Peers
 from manyhop.features.exchange.requested import Piece, lay_out
-from manyhop.features.kernels.move import NARROW, serve, settle
-from manyhop.features.moving import ALIGNMENT, WORDS, move, mover, tiles
+from manyhop.features.kernels.move import ALIGNMENT, NARROW, WORDS, move, mover, serve, settle, tiles
 from manyhop.system.triton_launch import Kernel
 
 PART_BYTES = 128 << 20

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.features.buffers import BufferPool
-from manyhop.features.hot.kept_rows import KeptRows
+from manyhop.features.kept_rows import KeptRows
 from manyhop.features.requests import RowLayout, RowRequest, out_of_range, row_layout
 from manyhop.memory.known import known, known_if_any
 from manyhop.memory.mapped_files import FilePlace, MappedFiles, map_again
@@ -30,6 +30,12 @@ from manyhop.ranks import world
 from manyhop.system.arrays import version_of
 from manyhop.system.memory import available_memory, require_memory
 from manyhop.system.units import in_units
+
+# Rows of mapped files that memory keeps: those that batches ask for most often, once for all ranks of a node.
+#
+# Which rows these are follows what is asked for, while batches are made. Rows that are not kept are read from the
+# file,
+# hundreds at the same time: a page fault would read one after the other.
 
 CacheSize: TypeAlias = float | int | Literal["auto"]
 """A share of the rows of each tensor; bytes for all tensors; what the memory of the node allows."""

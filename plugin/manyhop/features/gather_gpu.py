@@ -14,10 +14,9 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError
 from manyhop.features.buffers import PinnedPool
-from manyhop.features.gathering.cpu import gather_on_cpu, index_by_itself
-from manyhop.features.kernels.gather import COLUMNS, FIELDS, gather_rows
-from manyhop.features.kernels.hot import TILE, find_slots
-from manyhop.features.moving import move
+from manyhop.features.gather_cpu import gather_on_cpu, index_by_itself
+from manyhop.features.kernels.gather import COLUMNS, FIELDS, TILE, find_slots, gather_rows
+from manyhop.features.kernels.move import move
 from manyhop.features.requests import Checks, RowLayout, RowRequest, Suspect, row_layout
 from manyhop.features.sources import CachedRows
 from manyhop.memory import pinned

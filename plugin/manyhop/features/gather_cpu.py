@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from manyhop.errors import FeatureError
+from manyhop.features import cached_files as hot_files
 from manyhop.features.buffers import BufferPool
-from manyhop.features.hot import files as hot_files
 from manyhop.features.requests import RowLayout, RowRequest, out_of_range, row_layout, torch_dtype
 from manyhop.features.sources import CachedRows
 from manyhop.system.threads import executor

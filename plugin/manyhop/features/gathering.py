@@ -12,7 +12,7 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.features.buffers import BufferPool
-from manyhop.features.gathering.cpu import gather_on_cpu
+from manyhop.features.gather_cpu import gather_on_cpu
 from manyhop.features.requests import Checks, RowRequest
 from manyhop.features.sources import DistributedRows, ShardedRows
 from manyhop.system.ranges import ranged
@@ -104,7 +104,7 @@ _fresh = BufferPool(0)
 
 @functools.cache
 def _gpu() -> Any:
-    from manyhop.features.gathering import gpu as _gpu  # imports triton
+    from manyhop.features import gather_gpu as _gpu
 
     return _gpu
 

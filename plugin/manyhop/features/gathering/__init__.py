@@ -1,1 +1,0 @@
-"""Rows by id, out of any number of tensors, in one call."""

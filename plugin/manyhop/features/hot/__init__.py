@@ -1,1 +1,0 @@
-"""Caches of the rows that batches ask for most often."""
