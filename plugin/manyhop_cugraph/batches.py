@@ -1,4 +1,8 @@
-"""Batches as cuGraph passes them: seeds of several batches in one call, and samples decoded from its result."""
+"""Batches as cuGraph passes them: seeds of several batches in one call, and samples decoded from its result.
+
+cuGraph returns edges with their ids in the graph, label by label and hop by hop. All batches are decoded at once, hop
+by hop, by sorting: the contract defines the order of nodes and edges.
+"""
 
 from __future__ import annotations
 
@@ -142,11 +146,6 @@ def _joined(parts: Sequence[Tensor], device: torch.device) -> Tensor:
         parts = [part.to(device) for part in parts]
     return torch.cat(list(parts)).to(device)
 
-
-# From the edges of one call of cuGraph to the samples of its batches, as the contract orders nodes and edges.
-#
-# cuGraph gives edges with the ids they have in the graph, label by label, hop by hop. All batches are decoded at once,
-# hop by hop, by sorting.
 
 _NEVER = 1 << 40
 """Beyond the order of any node of a call."""

@@ -27,13 +27,6 @@ from manyhop.ranks import control, world
 from manyhop.ranks.cuda import check_gpus
 from manyhop.system.allocator import share_memory_with_rapids
 
-# pylibcugraph, and the two compiled modules of raft-dask that its communicators need, without Dask.
-#
-# raft-dask holds a binding of NCCL and one that puts a NCCL communicator into a handle of RAFT's. Its packages import
-# Dask, Dask-CUDA and UCXX before these two can be reached. Bare packages stand in for them while the two are loaded,
-# so
-# that raft-dask may be installed without its dependencies.
-
 PURPOSE = "Sampling with cuGraph (engine='cugraph')"
 _LIBRARIES = ("libucx", "libraft")  # which the two modules are linked to
 _lock = threading.Lock()

@@ -1,7 +1,7 @@
-"""Rows of mapped files that memory keeps: those that batches ask for most often, once for all ranks of a node.
+"""Caches of rows of mapped files: those that batches request most often, once for all ranks of a node.
 
-Which rows these are follows what is asked for, while batches are made. Rows that are not kept are read from the file,
-hundreds at the same time: a page fault would read one after the other.
+The rows follow the requests while batches are made. Other rows are read from the file, hundreds at the same time: page
+faults would read one after the other.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from manyhop.errors import InputError
 from manyhop.features.buffers import BufferPool
 from manyhop.features.kept_rows import KeptRows
 from manyhop.features.requests import RowLayout, RowRequest, out_of_range, row_layout
+from manyhop.features.sources import HitCounts
 from manyhop.memory.known import known, known_if_any
 from manyhop.memory.mapped_files import FilePlace, MappedFiles, map_again
 from manyhop.memory.segments import Bytes, Segment
@@ -30,12 +31,6 @@ from manyhop.ranks import world
 from manyhop.system.arrays import version_of
 from manyhop.system.memory import available_memory, require_memory
 from manyhop.system.units import in_units
-
-# Rows of mapped files that memory keeps: those that batches ask for most often, once for all ranks of a node.
-#
-# Which rows these are follows what is asked for, while batches are made. Rows that are not kept are read from the
-# file,
-# hundreds at the same time: a page fault would read one after the other.
 
 CacheSize: TypeAlias = float | int | Literal["auto"]
 """A share of the rows of each tensor; bytes for all tensors; what the memory of the node allows."""
@@ -68,9 +63,7 @@ class FileCache:
         advise_random(layout.address, layout.num_rows * layout.row_bytes)
         self.capacity, self.version, self.why = kept.capacity, version, why
         self._layout, self._kept, self._mapping = layout, kept, mapping
-        self._requested = self._hits = 0
-        self._taken = (0, 0)
-        self._counting, self._renewing = threading.Lock(), threading.Lock()
+        self._counts, self._renewing = HitCounts(), threading.Lock()
         self._is_new = True
 
     def gather(self, request: RowRequest, pool: BufferPool) -> Tensor:
@@ -92,8 +85,7 @@ class FileCache:
         if hits < 0:
             raise out_of_range(request, -1 - hits, layout.num_rows)
         if _current.only_counts:
-            with self._counting:
-                kept.count_requested(count)
+            kept.count_requested(count)
             return out
         prefetch_rows(layout.address, width, rows + 8 * hits, min(_AT_ONCE, count - hits))
         if not kept.copy(rows, positions, hits, out, number):  # replaced meanwhile: the file has them
@@ -105,11 +97,9 @@ class FileCache:
             move_rows(layout.address, rows + 8 * begin, out.data_ptr(), positions + 8 * begin, end - begin, width)
         if _current.counts_nothing:
             return out
-        with self._counting:
-            self._requested, self._hits = self._requested + count, self._hits + hits
-            is_due = kept.count_requested(count) >= self._wanted
+        self._counts.add(count, hits)
         _current.requested, _current.hits = _current.requested + count, _current.hits + hits
-        if is_due:
+        if kept.count_requested(count) >= self._wanted:
             self.renew(request.source)
         return out
 
@@ -154,15 +144,12 @@ class FileCache:
 
     @property
     def miss_rate(self) -> float:
-        """Of the rows that were asked for, the share that was not kept; 1 before any was."""
-        with self._counting:
-            return 1 - self._hits / self._requested if self._requested else 1.0
+        """Return the share of the requested rows that was not cached; 1 before any request."""
+        return self._counts.miss_rate
 
     def take_counts(self) -> tuple[int, int]:
-        """Return rows asked for and those of them that were kept, since this was called before."""
-        with self._counting:
-            before, self._taken = self._taken, (self._requested, self._hits)
-            return self._taken[0] - before[0], self._taken[1] - before[1]
+        """Return the requested rows and the hits since the last call."""
+        return self._counts.take()
 
     @property
     def _wanted(self) -> int:

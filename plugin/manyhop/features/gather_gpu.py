@@ -310,7 +310,7 @@ def gather_staged(
         lookup = lookups[key]
         if cached is not None:
             results[i] = _kept_rows(cached, lookup.slots)
-            cached.count(lookup.slots.numel(), lookup.slots.numel() - lookup.ids.numel())
+            cached.staged.add(lookup.slots.numel(), lookup.slots.numel() - lookup.ids.numel())
         asked.append(replace(request, index=lookup.ids))
     try:
         found = gather_on_cpu(asked, _staging, threads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -40,7 +41,7 @@ class KeptRows:
         self.capacity, self.row_bytes = capacity, row_bytes
         self._num_rows, self._memory, self._segment = num_rows, memory, segment
         header, self._visits, *places, self._rows = _offsets(num_rows, row_bytes, capacity)[:-1]
-        self._header = memory.data_ptr() + header
+        self._header, self._counting = memory.data_ptr() + header, threading.Lock()
         self._counts = memory[header : header + _LINE].view(torch.int64).numpy()
         self._places: list[tuple[Tensor, Tensor]] = []
         for groups, slots in (places[:2], places[2:]):
@@ -71,8 +72,9 @@ class KeptRows:
 
     def count_requested(self, count: int) -> int:
         """Add to :attr:`num_requested`, and return it. Processes may overwrite each other's counts."""
-        total = int(self._counts[_REQUESTED // 8]) + count
-        self._counts[_REQUESTED // 8] = total
+        with self._counting:
+            total = int(self._counts[_REQUESTED // 8]) + count
+            self._counts[_REQUESTED // 8] = total
         return total
 
     def find(self, index: Tensor, rows: int, positions: int, *, counts: bool) -> tuple[int, int]:

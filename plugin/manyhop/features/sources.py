@@ -35,6 +35,31 @@ class HotRows:
         return HotRows(torch.stack([bits, counts.cumsum(0) - counts], 1), rows.numel())
 
 
+class HitCounts:
+    """Rows that were requested of a cache, and those that it had, counted by any thread."""
+
+    def __init__(self) -> None:
+        self._counting = threading.Lock()
+        self._counted = self._taken = (0, 0)
+
+    def add(self, requested: int, hits: int) -> None:
+        """Add the rows of one gather."""
+        with self._counting:
+            self._counted = self._counted[0] + requested, self._counted[1] + hits
+
+    def take(self, requested: int = 0, hits: int = 0) -> tuple[int, int]:
+        """Return the counts since the last call; the arguments are rows that a GPU has counted in all."""
+        with self._counting:
+            before, self._taken = self._taken, (requested + self._counted[0], hits + self._counted[1])
+            return self._taken[0] - before[0], self._taken[1] - before[1]
+
+    @property
+    def miss_rate(self) -> float:
+        """Return the share of the requested rows that the cache did not have; 1 before any request."""
+        requested, hits = self._counted
+        return 1 - hits / requested if requested else 1.0
+
+
 @dataclass(eq=False)
 class CachedRows:
     """A tensor on the host, in a file, or on other GPUs, of which this GPU keeps some rows; a source for ``gather``.
@@ -57,19 +82,12 @@ class CachedRows:
 
     def __post_init__(self) -> None:
         self.counts = torch.zeros(2, dtype=torch.int64, device=self.rows.device)
-        self._taken = self._staged = (0, 0)
-        self._counting = threading.Lock()
-
-    def count(self, asked: int, found: int) -> None:
-        """Count rows that were asked for, and those that it had, where the CPU reads the others."""
-        with self._counting:
-            self._staged = self._staged[0] + asked, self._staged[1] + found
+        self.staged = HitCounts()
+        """Counts of gathers in which the CPU reads the other rows."""
 
     def take_counts(self) -> tuple[int, int]:
-        """Return rows asked for, and those it had, since this was called before; waits for the GPU."""
-        asked, found = self.counts.tolist()
-        before, self._taken = self._taken, (asked + self._staged[0], found + self._staged[1])
-        return self._taken[0] - before[0], self._taken[1] - before[1]
+        """Return the requested rows and the hits since the last call; waits for the GPU."""
+        return self.staged.take(*self.counts.tolist())
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,4 +1,8 @@
-"""Messages with file descriptors between the processes of a node, and copies that processes keep on record."""
+"""Messages with file descriptors between the processes of a node, and copies that processes keep on record.
+
+A process keeps a record of each copy that it uses: an anonymous file, whose name /proc shows to other processes of the
+same user. They open it there, and the memory that it lists. The kernel drops it with its process, however that ends.
+"""
 
 from __future__ import annotations
 
@@ -127,13 +131,6 @@ def _after_fork() -> None:
 
 
 in_forked_children(_after_fork)
-
-
-# Copies that processes of this node have, found by name where no process passes them on any more.
-#
-# A process keeps a record of each copy that it uses: an anonymous file, whose name /proc shows to other processes of
-# the
-# same user. They open it there, and the memory that it lists. The kernel drops it with its process, however that ends.
 
 
 def record(name: str, message: Message, fds: Sequence[int]) -> FileIO | None:

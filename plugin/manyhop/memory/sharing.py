@@ -1,4 +1,8 @@
-"""Objects in memory that the ranks of a node share: made by one of them, mapped by all."""
+"""Objects in memory that the ranks of a node share: made by one of them, mapped by all.
+
+Tensors and arrays reside in a segment, and the rest of the object as a pickle in the same segment. The pickle only
+travels between processes of one user, in one run, on one node.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +28,6 @@ from manyhop.memory.segments import Bytes, Segment, return_freed_memory, round_u
 from manyhop.ranks import control, world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.system.progress import Progress
-
-# Objects in shared memory: what they are made of in a segment, the rest as a pickle in the same segment.
-#
-# The pickle only ever travels between processes of one user, in one run, on one node.
 
 _ALIGN = 64
 _PAGE = 4096

@@ -1,4 +1,9 @@
-"""Orders of nodes: by parts of METIS, and the renumbering of all that contains node ids."""
+"""Orders of nodes: by parts of METIS, or as given; and the renumbering of all that contains node ids.
+
+Nodes of a part get consecutive numbers. Ranks and nodes of a run hold equal slices of all rows, by arithmetic
+(``features.sources``). METIS's parts are therefore made equal per node type, so that parts are slices for as many ranks
+as there are parts, and for any divisor of that number.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +26,6 @@ from manyhop.files.stored_graph import Others, StoredEdges, StoredGraph, StoredN
 from manyhop.graph import HOMOGENEOUS_NODE, NodeType
 from manyhop.graph.metis import Ints, metis_parts
 from manyhop.system.memory import require_memory
-
-# Which part of a graph each node belongs to: by METIS, or as given. Nodes of a part get consecutive numbers.
-#
-# Ranks and nodes of a run hold equal slices of all rows, by arithmetic (``features.sources``). METIS's parts are
-# therefore made exactly equal, per node type: parts are slices, for as many ranks as there are parts, and for any
-# divisor
-# of that number.
 
 Order = dict[NodeType, Tensor]
 """Node type -> ``[count] int64``: the node at the source that gets each number, ``0, 1, 2, ...``."""

@@ -1,4 +1,8 @@
-"""Gathers of rows of many tensors in one launch, and the lookup of hot rows."""
+"""Gathers of rows of many tensors in one launch, and the lookup of hot rows.
+
+A program copies a tile of words that are consecutive in the output, not a number of rows: rows of any length fill all
+lanes.
+"""
 
 import triton
 import triton.language as tl
@@ -41,12 +45,6 @@ def _count_bits(x):
     x = (x + (x >> 4)) & 0x0F0F0F0F0F0F0F0F
     return (x * 0x0101010101010101) >> 56
 
-
-# The copy loop of the gather: rows of any tensors, one launch for all of them.
-#
-# What a program copies is a tile of words, consecutive in the output, not a number of rows: rows of any length fill
-# all
-# lanes.
 
 COLUMNS = tl.constexpr(9)  # of a source: see manyhop.features.gather_gpu._rows
 FIELDS = tl.constexpr(5)  # of a request: addresses of ids, of their order and of the output, how many, first program

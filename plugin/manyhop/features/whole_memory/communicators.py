@@ -1,4 +1,7 @@
-"""Communicators of WholeMemory, and the memory that a GPU has left for it."""
+"""Communicators of WholeMemory, made of the ranks of the run and ended with it; memory that a GPU has left for it.
+
+The ids of WholeGraph's communicators travel through the store of the process group: WholeGraph does not look for ranks.
+"""
 
 from __future__ import annotations
 
@@ -146,11 +149,6 @@ def _free_on_gpu(wanted: int) -> int:
         free = torch.cuda.mem_get_info()[0]
     return free
 
-
-# WholeGraph's communicators, derived from the ranks of the run; ended with it.
-#
-# WholeGraph is not asked to find the ranks out itself: the ids of its communicators travel through the store of the
-# process group that the ranks have already.
 
 Scope = Literal["node", "all"]
 """Which ranks hold a tensor together: those of each node, or all."""
