@@ -76,8 +76,8 @@ def build_graph(
     Args:
         num_nodes: node type -> number of nodes, in the order of the node types.
         edges: edge type -> its edges, in the order of the edge types.
-        node_time: node type -> ``[num_nodes] int64`` time keys. An edge type whose edges have no time of their own
-            takes the times of its source nodes.
+        node_time: node type -> ``[num_nodes] int64`` time keys. An edge type without times of edges
+            has those of its source nodes.
         defer: whether large edge lists, without times and weights, are grouped by destination when somebody reads the
             tables, and where: a GPU groups them by itself, those in its memory without copies on the host. Until then
             they must not be changed in place.
@@ -125,12 +125,12 @@ def time_key(time: Tensor, *, floating: bool) -> Tensor:
 
 
 def weight_tables(edge_type: EdgeType, weight: Tensor, perm: Tensor | None, colptr: Tensor) -> dict[str, Tensor | None]:
-    """``weight``, ``alias`` and ``num_positive`` of a CSC.
+    """Return ``weight``, ``alias`` and ``num_positive`` of a CSC.
 
     Args:
         edge_type: for errors.
         weight: ``[num_edges]`` real, by edge id.
-        perm: ``[num_edges]``: stored position -> edge id; ``None`` where they agree.
+        perm: ``[num_edges]``: stored position -> edge id; ``None`` if they agree.
         colptr: ``[num_dst + 1] int64``.
 
     Raises:
@@ -275,12 +275,12 @@ def _is_in_order(edge_type: EdgeType, edge: EdgeInput, col: Tensor, time: Tensor
 
 
 def _is_uncounted(*tensors: Tensor) -> bool:
-    """Whether torch does not count changes of some of these tensors."""
+    """Return whether torch does not count changes of some of these tensors."""
     return any(tensor.is_inference() for tensor in tensors)
 
 
 def _on_gpu(*tensors: Tensor) -> bool:
-    """Whether these tensors are in memory of GPUs, where torch counts their changes."""
+    """Return whether these tensors are in memory of GPUs, where torch counts their changes."""
     return all(tensor.is_cuda for tensor in tensors) and not _is_uncounted(*tensors)
 
 
@@ -291,7 +291,7 @@ def _on_host(edge: EdgeInput) -> EdgeInput:
 
 
 def _own(ids: Tensor, bound: int) -> Tensor:
-    """Ids as contiguous int32 where they fit, otherwise int64."""
+    """Return ids as contiguous int32 if they fit, otherwise int64."""
     dtype = torch.int32 if bound <= 2**31 else torch.int64
     if ids.dtype == dtype and ids.is_contiguous():
         return ids

@@ -12,7 +12,7 @@ from manyhop.system.numba_kernels import helper, i32, i64, kernel
 #
 # A pass works on a range of edges or of destinations; different ranges may be worked on at the same time.
 
-_ANY = 1 << 62  # length of an array whose length is not asked for
+_ANY = 1 << 62  # length of an array if it does not matter
 _RUN = 32  # edges of a column that are sorted by insertion, which is faster than merging up to there
 
 
@@ -220,7 +220,7 @@ _ONE, _HALF, _FULL = np.uint64(1), np.uint64(32), np.uint64(1 << 32)
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def _share(weight: float, total: float, size: float) -> np.uint64:
-    """How much of the column an entry gets, in units of which a full entry holds 2^32."""
+    """Return each entry's share of the column; a full entry has 2^32 units."""
     return np.uint64(weight / total * size + 0.5)
 
 

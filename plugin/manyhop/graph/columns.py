@@ -18,16 +18,15 @@ from torch import Tensor
 from manyhop.system.progress import Progress
 
 SMALL = 1 << 20
-"""Up to so many edges, torch sorts as fast as numba is imported."""
+"""Edges that torch sorts as fast as numba is imported."""
 
-_BUCKET_BITS = 11  # 2048 buckets: a core writes to as many places at once without missing its cache
+_BUCKET_BITS = 11  # 2048 buckets: a core's cache holds this many write positions
 _SHORTEST = 1 << 16  # edges of a piece
 _PIECES = 4  # of each thread: they need not be equally fast
 
 
 def roomy(n: int, dtype: type[np.generic]) -> Tensor:
-    """``[n]`` in memory of numpy, which asks for huge pages: sampling, which reads tables at random, is 10 to 20 %
-    faster on large graphs."""
+    """Return ``[n]`` in memory of numpy, which requests huge pages: sampling on large graphs is 10 to 20 % faster."""
     return torch.from_numpy(np.empty(n, dtype))
 
 
@@ -45,14 +44,14 @@ class Columns(NamedTuple):
 
 
 def fits(num_src: int, num_dst: int, num_edges: int) -> bool:
-    """Whether edges of these numbers are grouped by several threads: more than a few, ids in int32."""
+    """Return whether edges of these numbers are grouped by several threads: more than a few, ids in int32."""
     return num_edges > SMALL and max(num_src, num_dst, num_edges) < 2**31
 
 
 def group(row: Tensor, col: Tensor, num_src: int, num_dst: int, time: Tensor | None = None) -> Columns:
-    """Group edges by destination and, with times, sort those of a destination by time. Both are stable.
+    """Group edges by destination and, with times, sort each group by time. Both are stable.
 
-    Needs 4 bytes for each edge beside the result, and 8 for each edge of the largest bucket and thread.
+    Needs 4 bytes per edge in addition to the result, and 8 per edge of the largest bucket and thread.
 
     Args:
         row: ``[num_edges]`` integer: sources, checked.
@@ -66,7 +65,7 @@ def group(row: Tensor, col: Tensor, num_src: int, num_dst: int, time: Tensor | N
 
 
 def _group_few(row: Tensor, col: Tensor, num_dst: int, time: Tensor | None) -> Columns:
-    """For few edges, or very many."""
+    """Group few edges, or very many."""
     key = col.int() if num_dst < 2**31 else col.long()  # torch sorts int32 several times as fast
     if time is None:
         order = torch.sort(key, stable=True).indices
@@ -159,7 +158,7 @@ def pointers(col: Tensor, num_src: int, num_dst: int) -> Tensor:
 
 
 def in_threads(work: Callable[[int], int], todo: Sequence[int], threads: int, bar: Progress | None = None) -> None:
-    """Call ``work`` with each number, in so many threads; it returns how much it has done."""
+    """Call ``work`` with each number, in threads; it returns how much it has done."""
 
     def run(k: int) -> None:
         done = work(k)
@@ -196,24 +195,24 @@ def _sort_by_time(colptr: Tensor, row: Tensor, position: Tensor, time: Tensor, t
 
 
 def _cut(num_edges: int, pieces: int) -> list[tuple[int, int]]:
-    """Ranges of edges that are equally long, none of them very short."""
+    """Return ranges of edges of equal length, none of them very short."""
     pieces = max(1, min(pieces, num_edges // _SHORTEST))
     return [(num_edges * k // pieces, num_edges * (k + 1) // pieces) for k in range(pieces)]
 
 
 def _plain(ids: Tensor) -> Tensor:
-    """Contiguous int64 or int32."""
+    """Return ids as contiguous int64 or int32."""
     return (ids if ids.dtype in (torch.int64, torch.int32) else ids.int()).contiguous()
 
 
 class _Scratch(threading.local):
-    """Memory of each thread, as long as this object is there."""
+    """Memory of each thread, for the lifetime of this object."""
 
     def __init__(self) -> None:
         self._memory = np.empty(0, np.uint8)
 
     def take(self, nbytes: int) -> int:
-        """Address of so many bytes, until the thread asks again."""
+        """Return the address of this many bytes, valid until the thread's next call."""
         if self._memory.nbytes < nbytes:
             self._memory = np.empty(0, np.uint8)  # not both at once
             self._memory = np.empty(nbytes, np.uint8)

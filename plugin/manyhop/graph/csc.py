@@ -1,4 +1,4 @@
-"""The topology as every sampler sees it: one compressed table per edge type."""
+"""The topology: one compressed table per edge type."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class TimeCodes:
     code: npt.NDArray[np.uint16]
     """``[num_edges + WINDOW] uint16``: number of bounds below the time of each stored edge.
 
-    With the number of bounds up to some limit: edges of a smaller code are up to the limit, those of a larger one are
-    not, and those of the same may be.
+    With the number of bounds up to some limit: edges of a smaller code are within the limit, edges of a larger code
+    are not, and edges of an equal code may be.
     """
 
 
 def time_codes(time: Tensor) -> TimeCodes:
-    """Codes of ``[num_edges] int64`` times."""
+    """Return codes of ``[num_edges] int64`` times."""
     num_edges = time.numel()
     some = np.sort(time[:: max(1, num_edges // _SAMPLE)].numpy())
     bound = np.zeros(BUCKETS - 1, np.int64)
@@ -77,18 +77,18 @@ class EdgeSlice:
     """``[n]`` integer: the user's id of each edge."""
 
     time: Tensor | None
-    """``[n] int64``; ``None`` where the type has no times."""
+    """``[n] int64``; ``None`` if the type has no times."""
 
     weight: Tensor | None
-    """``[n] float64``; ``None`` where the type has no weights."""
+    """``[n] float64``; ``None`` if the type has no weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CSC:
     """The edges of one type, grouped by destination node (compressed sparse columns).
 
-    The in-neighbours of destination node ``v`` are ``row[colptr[v]:colptr[v + 1]]``, in stored order: the order in
-    which the edges were given or, where times are kept, by time with ties in the given order.
+    The in-neighbours of destination node ``v`` are ``row[colptr[v]:colptr[v + 1]]``, in stored order: as
+    given or, with times, by time with ties as given.
     """
 
     num_src: int
@@ -101,7 +101,7 @@ class CSC:
     """``[num_edges] int32 or int64``: source node of each stored edge (int32 where ``num_src`` fits)."""
 
     perm: Tensor | None = None
-    """``[num_edges] int32 or int64``: stored position -> the user's edge id; ``None`` where they agree."""
+    """``[num_edges] int32 or int64``: stored position -> the user's edge id; ``None`` if they agree."""
 
     time: Tensor | None = None
     """``[num_edges] int64``: time of each stored edge (of the edge, or of its source node), ascending in each column.
@@ -157,7 +157,7 @@ class CSC:
         return self if there else replace(self, **tables)
 
     def tables(self) -> dict[str, Tensor]:
-        """Return the tensors of these edges by the name of their attribute; what is ``None`` is left out."""
+        """Return the tensors of these edges by the name of their attribute, without ``None``."""
         found = {name: getattr(self, name) for name in _TABLES}
         return {name: table for name, table in found.items() if table is not None}
 
@@ -177,7 +177,7 @@ class CSC:
 
     @cached_property
     def time_codes(self) -> TimeCodes | None:
-        """The times in 2 bytes per edge, made when first asked for; ``None`` without times."""
+        """The times in 2 bytes per edge, built when first used; ``None`` without times."""
         return None if self.time is None else time_codes(self.time)
 
 

@@ -1,4 +1,4 @@
-"""Edges that are grouped by destination when somebody reads the tables, and edges of which each rank has a part."""
+"""Edges that are grouped by destination when their tables are read, and edges split over ranks."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _CHUNK = 1 << 25  # edges that are sent at a time
 class DeferredCSC(CSC):
     """The edges of one type, checked, before they are grouped by destination.
 
-    Whoever reads a table has them grouped on the CPU. :meth:`on` groups them on a GPU, without tables on the host.
+    Reading a table groups them on the CPU. :meth:`on` groups them on a GPU, without tables on the host.
 
     Args:
-        row: ``[num_edges]`` integer: sources, in CPU memory or that of a GPU. Not changed in place from now on.
+        row: ``[num_edges]`` integer: sources, in CPU memory or that of a GPU. Must not change in place.
         col: ``[num_edges]`` integer: destinations.
         num_src: number of nodes of the source type.
         num_dst: number of nodes of the destination type.
-        in_order: whether the destinations ascend, so that edges stay in their order.
+        in_order: whether the destinations ascend, so that edges keep their order.
     """
 
     def __init__(self, row: Tensor, col: Tensor, num_src: int, num_dst: int, *, in_order: bool = False) -> None:
@@ -66,7 +66,7 @@ class DeferredCSC(CSC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tables, once they are made."""
+        """Bytes of all tables."""
         return 8 * (self.num_dst + 1) + (4 if self._in_order else 8) * self.num_edges
 
     @property
@@ -81,7 +81,7 @@ class DeferredCSC(CSC):
 
     @property
     def perm(self) -> Tensor | None:
-        """``[num_edges] int32``, in CPU memory; ``None`` where edges stay in their order."""
+        """``[num_edges] int32``, in CPU memory; ``None`` if edges keep their order."""
         return self.made().perm
 
     @property
@@ -90,7 +90,7 @@ class DeferredCSC(CSC):
         return self._made is not None
 
     def made(self) -> CSC:
-        """Return the edges with tables in CPU memory: made here, or copied from a GPU that has them.
+        """Return the edges with tables in CPU memory: grouped here, or copied from a GPU.
 
         Raises:
             CapacityError: they do not fit in memory.
@@ -106,7 +106,7 @@ class DeferredCSC(CSC):
         return self._made
 
     def anywhere(self) -> CSC:
-        """Return the edges with tables in whatever memory there are some."""
+        """Return the edges with tables in any memory."""
         there = self._found() if self._made is None else None
         return self.made() if there is None else there
 
@@ -175,14 +175,14 @@ class DeferredCSC(CSC):
 
 
 def has_room(device: torch.device, num_edges: int, num_dst: int) -> bool:
-    """Whether so many edges can be grouped in the free memory of a GPU."""
+    """Return whether the free memory of a GPU suffices to group this many edges."""
     if device.type != "cuda":  # kernels are interpreted
         return True
     return cuda.free_memory(device) > _SORTING * num_edges + 16 * num_dst
 
 
 def _sent(ids: Tensor, device: torch.device) -> Tensor:
-    """``[n] int32`` on the device."""
+    """Return ``[n] int32`` on the device."""
     there = torch.empty(ids.shape, dtype=torch.int32, device=device)
     with closing(Progress(f"Copying edges to {device}", ids.nbytes)) as bar:
         for begin in range(0, ids.numel(), _CHUNK):
@@ -214,7 +214,7 @@ class PartCSC(DeferredCSC):
         num_dst: number of nodes of the destination type.
         first: the id of the first of these edges; the others follow.
         total: number of edges of all ranks.
-        time: ``[n] int64`` time keys; ``None``: there are none.
+        time: ``[n] int64`` time keys, or ``None``.
     """
 
     def __init__(

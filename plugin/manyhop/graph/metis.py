@@ -22,7 +22,7 @@ _BYTES_PER_EDGE = 220  # both directions with weights, sorted, and METIS's coars
 
 @dataclass(frozen=True)
 class MetisParts:
-    """What METIS found."""
+    """Parts that METIS found."""
 
     part: Ints
     """``[num_nodes]``: the part of each node."""
@@ -45,7 +45,7 @@ def metis_parts(
         num_edges: number of edges in all pieces.
         num_nodes: number of nodes.
         num_parts: number of parts.
-        recursive: bisect recursively; else all parts at once.
+        recursive: bisect recursively, instead of all parts at once.
 
     Raises:
         GraphError: ids that are not below the number of nodes.
@@ -74,7 +74,7 @@ def metis_parts(
 
 
 def _undirected(edges: Iterable[tuple[Ints, Ints]], num_edges: int, num_nodes: int) -> tuple[Ints, Ints, Any]:
-    """Neighbours: ``[num_nodes + 1]`` where those of each node begin, ``[n]``, and how often each of these occurs."""
+    """Return begins ``[num_nodes + 1]`` of each node's neighbours, the neighbours ``[n]``, and their multiplicities."""
     keys = np.empty(2 * num_edges, np.int64)
     at = 0
     for src, dst in edges:

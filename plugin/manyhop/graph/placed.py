@@ -25,10 +25,10 @@ class PlacedGraph:
 
     Args:
         source: the topology it is made of.
-        graph: the same, in its place.
+        graph: the placed topology.
         device: the GPU.
         where: the kind of memory.
-        memory: what has to be kept as long as the graph is used.
+        memory: objects that must live as long as the graph.
         number: number of memory that ranks share, the same on all of them.
     """
 
@@ -67,13 +67,13 @@ class PlacedGraph:
             return placed
 
     def keep(self) -> PlacedGraph:
-        """Have :meth:`find` return it as long as it is used."""
+        """Register it for :meth:`find` as long as it is used."""
         known(self._source).copies[self.device, self.where] = self
         return self
 
     @staticmethod
     def find(graph: Graph, device: torch.device, where: Place) -> PlacedGraph | None:
-        """Return the topology in a place, if something of this process uses it there."""
+        """Return the topology in a place, if this process uses it there."""
         record = known_if_any(graph)
         return None if record is None else record.copies.get((device, where))
 
@@ -86,11 +86,11 @@ class PlacedGraph:
 
 @contextmanager
 def grouped_on(graph: Graph | None, device: torch.device | None) -> Iterator[None]:
-    """In the body, edges that are not grouped yet are so on a GPU: facts about them need no tables on the host.
+    """Group edges on a GPU in the body: facts about them need no tables on the host.
 
     Args:
         graph: the topology; ``None``: that of another sampler.
-        device: the GPU; ``None``: there is none.
+        device: the GPU, or ``None``.
     """
     held = None
     if graph is not None and device is not None and not graph.is_made and not graph.is_part:
@@ -122,7 +122,7 @@ def place_graph(graph: Graph, device: torch.device, where: Place) -> Graph:
 def place(graph: Graph, device: torch.device | str, where: Place = "device") -> Graph:
     """Return a copy of a graph, times of nodes included, in memory that a GPU reads.
 
-    Tables that are there already are not copied. :class:`PlacedGraph` makes one for several loaders, and pins memory
+    Tables in the right memory are not copied. :class:`PlacedGraph` places a graph once for all loaders, and pins memory
     where it is.
 
     Args:

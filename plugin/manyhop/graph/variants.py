@@ -1,4 +1,4 @@
-"""Other graphs out of the tables of one, and what can be asked about its edges."""
+"""Graphs derived from the tables of a graph, and queries of its edges."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from manyhop.system.memory import require_memory
 
 
 def with_weights(graph: Graph, weights: Mapping[EdgeType, Tensor]) -> Graph:
-    """The same edges with weights; the tables of the topology are not copied.
+    """Return the same edges with weights; the tables of the topology are not copied.
 
     Args:
         graph: the topology.
-        weights: edge type -> ``[num_edges]`` real, by edge id: finite and not negative. Types without an entry stay as
-            they are.
+        weights: edge type -> ``[num_edges]`` real, by edge id: finite and not negative. Types without an entry are
+            unchanged.
 
     Raises:
         GraphError: an unknown edge type; weights of wrong length, dtype or value.
@@ -45,7 +45,8 @@ def with_weights(graph: Graph, weights: Mapping[EdgeType, Tensor]) -> Graph:
 
 
 def with_mask(graph: Graph, masks: Mapping[EdgeType, Tensor]) -> Graph:
-    """The edges that masks let through, under the ids and with the times that they had; of a graph without weights.
+    """Return the edges that masks let through, under the ids and with the times that they had; of a graph without
+    weights.
 
     Args:
         graph: the topology.
@@ -98,7 +99,7 @@ def with_edge_ids(graph: Graph, ids: Mapping[EdgeType, Tensor]) -> Graph:
 
 
 def without_edges(graph: Graph, edge_type: EdgeType) -> Graph:
-    """Return the nodes of a graph with no edges, which are of one type.
+    """Return a graph of one node type without edges.
 
     Args:
         graph: the topology.
@@ -149,7 +150,7 @@ def _table(csc: Mapping[EdgeType, CSC], edge_type: EdgeType) -> CSC:
 def endpoints(graph: Graph, edge_type: EdgeType) -> tuple[Tensor, Tensor]:
     """Return source and destination of each edge of a type, by edge id: both ``[num_edges] int32 or int64``.
 
-    The ids have to be those of all edges, ``0 .. num_edges - 1``.
+    The ids must be ``0 .. num_edges - 1``.
     """
     csc = graph.csc[edge_type]
     row, col = csc.row, _destinations(csc)

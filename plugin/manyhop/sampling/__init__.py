@@ -1,7 +1,7 @@
 """Sampling: the contract (requests and results), its numpy reference, the CPU and the GPU backend.
 
 ``CPUSampler`` and ``CPUHGTSampler`` load numba when they are first used; the names of the GPU backend load triton when
-they are first asked for.
+they are first used.
 """
 
 from importlib import import_module

@@ -14,8 +14,8 @@ from manyhop.sampling.contract import SampledSubgraph
 def to_bidirectional(sample: SampledSubgraph, reverse: Mapping[EdgeType, EdgeType]) -> SampledSubgraph:
     """Join the edges of each type ``t`` with the reversed edges of ``reverse[t]``.
 
-    The joined edges are sorted by (col, row), each pair once. Where both directions or parallel edges give the same
-    pair, the edge that was sampled first keeps its id. Types that ``reverse`` does not name stay as they are.
+    The joined edges are sorted by (col, row), each pair once. If both directions or parallel edges give the same
+    pair, the edge that was sampled first keeps its id. Types that ``reverse`` does not name are unchanged.
 
     Returns:
         The sample with ``num_sampled_nodes`` and ``num_sampled_edges`` ``None``, and ``edge_id`` ``None`` for types

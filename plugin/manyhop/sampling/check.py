@@ -25,7 +25,7 @@ from manyhop.sampling.contract import (
 )
 
 UNBIASED = "Leave p and q 1."
-"""What to do where there can be no biased walks."""
+"""Remedy if biased walks are impossible."""
 _MOST_PICKS, _MOST_FANOUT = 1 << 31, 1 << 62
 _MOST_NEIGHBORS = 1 << 10  # a GPU chooses in registers
 
@@ -99,7 +99,7 @@ def _check_fanouts(graph: Graph, fanouts: Mapping[EdgeType, tuple[int, ...]], *,
 
 
 def check_hgt_spec(graph: Graph, spec: HGTSpec) -> None:
-    """Raise InputError where the numbers of samples do not fit the graph."""
+    """Raise InputError if the numbers of samples do not fit the graph."""
     _same_keys("num_samples", "node type", spec.num_samples, graph.node_types)
     hops = {len(n) for n in spec.num_samples.values()}
     if len(hops) > 1:
@@ -141,13 +141,13 @@ def check_walk_spec(graph: Graph, spec: WalkSpec) -> None:
 
 
 def check_walk_request(graph: Graph, spec: WalkSpec, request: WalkRequest) -> None:
-    """Raise InputError where the starts of walks do not fit the graph."""
+    """Raise InputError if the starts of walks do not fit the graph."""
     node_type = spec.steps[0][2]
     check_ids("start nodes of walks", request.start, graph.num_nodes[node_type], node_type)
 
 
 def check_page_rank_spec(graph: Graph, spec: PageRankSpec) -> None:
-    """Raise InputError where a spec does not make sense, or does not fit the graph."""
+    """Raise InputError if a spec is inconsistent, or does not fit the graph."""
     _known("edge_type", "edge type", (spec.edge_type,), graph.edge_types)
     if spec.edge_type[0] != spec.edge_type[2]:
         raise InputError(f"Expected an edge type from a node type to itself, got {spec.edge_type}. Name another.")
@@ -168,7 +168,7 @@ def check_page_rank_nodes(graph: Graph, spec: PageRankSpec, nodes: Tensor) -> No
 def check_request(
     graph: Graph, spec: NeighborSpec | HGTSpec | LaborSpec, request: NodeRequest, *, in_range: bool = True
 ) -> None:
-    """Raise InputError where a batch of seeds does not fit the graph or the spec; the range of ids is optional."""
+    """Raise InputError if a batch of seeds does not fit the graph or the spec; the range of ids is optional."""
     temporal = isinstance(spec, NeighborSpec) and spec.temporal is not None
     if temporal and request.time_max is None:
         raise InputError("Temporal sampling needs the time of each seed: pass time_max with the request.")
@@ -203,7 +203,7 @@ def check_seed_edges(
     disjoint: bool,
     in_range: bool = True,
 ) -> None:
-    """Raise InputError where a batch of seed edges does not fit the sampler of a type; the range of ids is optional."""
+    """Raise InputError if a batch of seed edges does not fit the sampler of a type; the range of ids is optional."""
     check_edge_request(graph, request, negatives, in_range=in_range)
     if request.edge_type != edge_type:
         raise InputError(f"Expected seed edges of type {edge_type}, got {request.edge_type}.")
@@ -214,9 +214,9 @@ def check_seed_edges(
 def check_edge_request(
     graph: Graph, request: EdgeRequest, negatives: NegativeSpec | None, *, in_range: bool = True
 ) -> None:
-    """Raise InputError where a batch of seed edges does not fit the graph; the range of ids is optional.
+    """Raise InputError if a batch of seed edges does not fit the graph; the range of ids is optional.
 
-    What it excludes is checked where nodes are sampled: seed edges may be of a type without edges in the graph.
+    Excluded edges are checked when nodes are sampled: seed edges may have a type without edges in the graph.
     """
     _known("edge_type", "edge type", (request.edge_type,), graph.edge_types)
     if request.src.shape != request.dst.shape:

@@ -1,4 +1,4 @@
-"""What goes into a sampler and what comes out: the dataclasses of the sampling contract.
+"""Input and output of a sampler: the dataclasses of the sampling contract.
 
 docs/project/contract.md describes the rules (order of nodes and edges, random numbers, how k of d entries are picked),
 and the numpy reference in this package defines them. Every dictionary is keyed by node type or by edge type; a
@@ -16,7 +16,7 @@ from torch import Tensor
 from manyhop.graph import EdgeType, NodeType
 
 CONTRACT_VERSION = 2
-"""Changes whenever the same request would give another sample."""
+"""Changes whenever a request would return a different sample."""
 
 
 class BatchKey(NamedTuple):
@@ -39,7 +39,7 @@ def num_hops(by_type: Mapping[Any, Sequence[int]]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class NeighborSpec:
-    """How neighbours are sampled; the same for all batches of a loader."""
+    """How neighbours are sampled in all batches of a loader."""
 
     fanouts: Mapping[EdgeType, tuple[int, ...]]
     """Edge type -> neighbours per node, hop by hop; -1 is all, 0 is none. All edge types of the graph are present, all
@@ -86,22 +86,22 @@ class HGTSpec:
 class LaborSpec:
     """Layer-neighbour sampling (LABOR, arXiv 2210.13339): nodes that ask share one random number per neighbour.
 
-    They agree on neighbours where they can, so a batch has fewer nodes than with neighbour sampling.
+    They prefer common neighbours, so a batch has fewer nodes than with neighbour sampling.
     """
 
     fanouts: Mapping[EdgeType, tuple[int, ...]]
     """As in :class:`NeighborSpec`; for ``poisson`` an expected number of neighbours per node."""
 
     method: Literal["poisson", "exact"] = "poisson"
-    """``poisson``: each neighbour by itself, a varying number of them (DGL's LaborSampler). ``exact``: sequential
+    """``poisson``: each neighbour independently, a varying number of them (DGL's LaborSampler). ``exact``: sequential
     Poisson sampling, as many as the fanout (GraphBolt's LayerNeighborSampler)."""
 
     importance: int = 0
-    """Only for ``poisson``: rounds in which the probabilities are made to favour neighbours that many nodes share
+    """Only for ``poisson``: rounds that raise the probabilities of neighbours that many nodes share
     (LABOR-0, LABOR-i); -1: until the expected number of nodes does not fall any more (LABOR-*)."""
 
     layer_dependency: bool = False
-    """Whether all hops have the same random numbers: fewer nodes, since hops agree, too."""
+    """Whether all hops share random numbers, which leads to fewer nodes."""
 
     batch_dependency: int = 1
     """Over how many batches the random numbers change, all neighbours' in turn: batches in a row share nodes. 1: new
@@ -111,7 +111,7 @@ class LaborSpec:
     """Prefer edges by their weights (edge types without weights: uniformly)."""
 
     replace: bool = False
-    """Only for ``exact``: a neighbour has as many numbers as the fanout, and may be taken as often."""
+    """Only for ``exact``: a neighbour has one number per unit of fanout, each of which may pick it."""
 
     expand: Literal["new", "all"] = "all"
     """As in :class:`NeighborSpec`."""
@@ -147,7 +147,7 @@ class NodeRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class NegativeSpec:
-    """Which negative edges are drawn for a batch of seed edges."""
+    """Negative edges of a batch of seed edges."""
 
     mode: Literal["binary", "triplet"]
     """``binary``: pairs of two drawn nodes. ``triplet``: drawn destinations for each source."""
@@ -167,7 +167,7 @@ class EdgeRequest:
     """One batch of seed edges."""
 
     key: BatchKey
-    """Names the batch; all draws, those of the negatives included, are functions of it."""
+    """Names the batch; all draws are functions of it, including those of negatives."""
 
     edge_type: EdgeType
     """Type of the seed edges."""
@@ -188,7 +188,7 @@ class EdgeRequest:
     """As in :class:`NodeRequest`; negatives are drawn as without it."""
 
     neg_dst: Tensor | None = None
-    """``[num_edges, amount] int64``: the destinations of the negatives of each seed edge, where these are given."""
+    """``[num_edges, amount] int64``: given destinations of the negatives of each seed edge."""
 
     def all_dst(self) -> Tensor:
         """Return ``[num_ends] int64``: ``dst``, then given negatives: ``[i, a]`` as ``a * num_edges + i``."""
@@ -235,7 +235,7 @@ class SampledSubgraph:
     ``poisson``, where edges are weighted or sampled by importance."""
 
     def edge_index(self, edge_type: EdgeType) -> Tensor:
-        """``[2, num_edges] int64``: ``row`` and ``col`` of an edge type, without a copy if they are adjacent."""
+        """Return ``[2, num_edges] int64``: ``row`` and ``col`` of an edge type, without a copy if they are adjacent."""
         import torch
 
         row, col = self.row[edge_type], self.col[edge_type]
@@ -270,7 +270,7 @@ class SampledEdges:
     """Number of positive (given) edges; they come first."""
 
     time_max: Tensor | None
-    """``[num_pos + num_neg] int64`` time keys, each negative with that of its positive; ``[num_pos]`` for triplets."""
+    """``[num_pos + num_neg] int64`` time keys, negatives have the key of their positive; ``[num_pos]`` for triplets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,7 +291,7 @@ class WalkSpec:
     """Steps in proportion to the weights of the edges (edge types without weights: uniformly)."""
 
     stop: tuple[float, ...] | None = None
-    """``[num_steps]`` probability that a walk ends before each step; ``None``: only where there is no edge."""
+    """``[num_steps]`` probability that a walk ends before each step; ``None``: only nodes without edges end it."""
 
     edge_ids: bool = False
     """Whether the result has them."""
@@ -310,10 +310,10 @@ class WalkRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Walks:
-    """The result: what each walk visits."""
+    """The nodes that each walk visits."""
 
     node: Tensor
-    """``[num_walks, num_steps + 1] int64`` nodes, the start first; -1 from where a walk has ended."""
+    """``[num_walks, num_steps + 1] int64`` nodes, the start first; -1 after the end of a walk."""
 
     edge_id: Tensor | None
     """``[num_walks, num_steps] int64`` the user's ids of the edges that were taken, -1 where none was; ``None`` where
@@ -327,7 +327,7 @@ class PageRankSpec:
     PageRank vectors, 2006); a function of the graph alone, without random numbers."""
 
     edge_type: EdgeType
-    """From a node type to itself. Walks go from a node to its in-neighbours."""
+    """From a node type to itself. Walks step to in-neighbours."""
 
     alpha: float = 0.2
     """Probability that a walk ends."""
@@ -336,7 +336,7 @@ class PageRankSpec:
     """A node is pushed while its residual is at least ``alpha * eps`` times its number of in-neighbours."""
 
     top_k: int | None = None
-    """At most so many neighbours per node, those of the highest rank; ``None``: all that were pushed."""
+    """Limit of neighbours per node, by rank; ``None``: all that were pushed."""
 
 
 @dataclass(frozen=True)
@@ -383,13 +383,13 @@ class Engine(Sampler, Protocol):
 
     @property
     def collective(self) -> bool:
-        """Whether all ranks have to sample the same number of batches, in the same order."""
+        """Whether all ranks must sample the same number of batches, in the same order."""
         ...
 
     def begin(self, requests: Sequence[NodeRequest]) -> Pending:
-        """Begin to sample several batches; a GPU does so on the current stream, without waiting for anything."""
+        """Begin to sample multiple batches; a GPU does so on the current stream, without waiting for anything."""
         ...
 
     def prepare(self) -> None:
-        """Make what the first batch would otherwise wait for."""
+        """Prepare for the first batch."""
         ...

@@ -71,7 +71,7 @@ def engine_for(
         spec: how to sample; the same for all requests.
         device: where to sample.
         backend: which implementation; ``None``: ``cpu`` or ``gpu``, by the device.
-        empty: makes the tensors of samples in CPU memory; a pipeline passes recycled memory.
+        empty: makes the tensors of samples in CPU memory; pipelines pass recycled memory.
 
     Raises:
         InputError: the spec does not fit the graph, or there is no engine for it.
@@ -243,7 +243,7 @@ class PinnedEngine(_Following[Engine]):
         self.prepare()
 
     def begin(self, requests: Sequence[NodeRequest]) -> Pending:
-        """Begin to sample several batches, on the current stream."""
+        """Begin to sample multiple batches, on the current stream."""
         return self._current().begin(requests)
 
 

@@ -27,7 +27,7 @@ class EdgeLookup:
 
     Args:
         csc: the edges.
-        remedy: what to do where the table is impossible, for errors.
+        remedy: advice for errors if the table is impossible.
 
     Raises:
         InputError: ``num_src * num_dst`` exceeds the int64 range.
@@ -52,7 +52,7 @@ class EdgeLookup:
         EdgeLookup.__init__(self, csc)
 
     def contains(self, src: Ints, dst: Ints) -> npt.NDArray[np.bool_]:
-        """``[n] bool``: whether each pair of ``src [n] int64`` and ``dst [n] int64`` is an edge."""
+        """Return ``[n] bool``: whether each pair of ``src [n] int64`` and ``dst [n] int64`` is an edge."""
         begin, destination = self.tables()
         if destination.size == 0 or src.size == 0:
             return np.zeros(src.shape, np.bool_)
@@ -61,12 +61,12 @@ class EdgeLookup:
         return np.asarray((low < end) & (destination[np.minimum(low, destination.size - 1)] == dst))
 
     def destinations(self, src: int) -> IntsOfAnySize:
-        """Distinct destinations of one source, ascending."""
+        """Return the distinct destinations of one source, ascending."""
         begin, destination = self.tables()
         return destination[begin[src] : begin[src + 1]]
 
     def edges(self) -> tuple[Ints, IntsOfAnySize]:
-        """Sources and destinations of all distinct edges, sorted by (source, destination)."""
+        """Return sources and destinations of all distinct edges, sorted by (source, destination)."""
         begin, destination = self.tables()
         return np.repeat(np.arange(begin.size - 1), np.diff(begin)), destination
 
@@ -122,7 +122,7 @@ def _build(csc: CSC) -> tuple[Ints, IntsOfAnySize]:
 class EdgeIds:
     """The user's ids of the edges of one type, by endpoints. Built when first asked; safe to share between threads.
 
-    It holds the sources of each destination, sorted: the topology's own table where that is sorted already.
+    It holds the sorted sources of each destination, which may be the topology's table.
 
     Args:
         csc: the edges.
@@ -175,7 +175,7 @@ class EdgeIds:
         self._built()
 
     def _built(self) -> tuple[Ints, IntsOfAnySize, IntsOfAnySize | None]:
-        """``begin [num_dst + 1]``; the sources of node ``d`` at ``[begin[d], begin[d + 1])``; ids, unless positions."""
+        """Return ``begin [num_dst + 1]``; sources, of node ``d`` from ``begin[d]`` to ``begin[d + 1]``; ids."""
         if self._table is None:
             with self._lock:
                 if self._table is None:

@@ -18,27 +18,27 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 MAX_ATTEMPTS = 16
-"""Draws of a negative that must not be a true edge, before it is drawn exactly among what is left."""
+"""Draws of a negative that must not be a true edge, before it is drawn exactly among the other pairs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NegativeTable:
     """The nodes of one type as candidates for one endpoint of negative edges. Built once, by :meth:`build`.
 
-    Candidates stand in table order: by time, ties by node id, where times restrict them; else by node id.
+    Candidates are ordered by node id; with times by time, ties by node id.
     """
 
     num_nodes: int
     """Number of candidates."""
 
     node: Ints | None
-    """``[num_nodes] int64``: candidate -> node; ``None`` where they agree."""
+    """``[num_nodes] int64``: candidate -> node; ``None`` if they agree."""
 
     time: Ints | None
     """``[num_nodes] int64``: time keys of the candidates, ascending; ``None`` without times."""
 
     cumw: Floats | None
-    """``[num_nodes] float64``: running sum of the candidates' weights; ``None`` where all are equally likely."""
+    """``[num_nodes] float64``: running sum of the candidates' weights; ``None`` if all are equally likely."""
 
     last_positive: Ints | None
     """``[num_nodes] int64``: the last candidate of positive weight up to each candidate, -1 if none."""
@@ -48,7 +48,7 @@ class NegativeTable:
 
     @staticmethod
     def build(num_nodes: int, weight: Tensor | None = None, node_time: Tensor | None = None) -> NegativeTable:
-        """Sort and sum once what every draw reads.
+        """Sort and sum the candidates once for all draws.
 
         Args:
             num_nodes: number of nodes of the endpoint's type.
@@ -88,7 +88,7 @@ class NegativeTable:
             _checked_weight(weight, num_nodes)
 
     def num_eligible(self, time_max: Ints | None, n: int) -> Ints:
-        """How many candidates, from the first on, each of ``n`` draws chooses from.
+        """Return how many candidates, from the first on, each of ``n`` draws chooses from.
 
         Those of ``time <= time_max``. Where none of them has a positive weight: up to the first that has, so that the
         earliest such node is drawn.
@@ -99,7 +99,7 @@ class NegativeTable:
         return np.maximum(np.asarray(in_time, np.int64), self.first_positive + 1)
 
     def draw(self, key: U64, index: Ints, eligible: Ints) -> Ints:
-        """``[n] int64`` nodes: one for each draw number ``index [n]``, among the first ``eligible [n]`` candidates."""
+        """Return ``[n] int64`` nodes, one for each draw ``index [n]``, of the first ``eligible [n]`` candidates."""
         r = draw(key, index)
         if self.cumw is None or self.last_positive is None:
             at = below(r, eligible)
@@ -109,7 +109,7 @@ class NegativeTable:
         return at if self.node is None else self.node[at]
 
     def weights(self, eligible: int) -> Floats:
-        """``[num_nodes] float64`` by node: its weight, or 1 without weights; 0 where it is not eligible."""
+        """Return ``[num_nodes] float64`` by node: its weight, or 1 without weights; 0 where it is not eligible."""
         weight = np.ones(self.num_nodes) if self.cumw is None else np.diff(self.cumw, prepend=0.0)
         weight[eligible:] = 0.0
         if self.node is None:
@@ -119,7 +119,7 @@ class NegativeTable:
         return by_node
 
     def draw_in_proportion(self, u: Floats, mass: Floats) -> Ints:
-        """``[n] int64`` nodes for ``u [n]`` in [0, 1), in proportion to ``mass [num_nodes]`` (by node, not all 0)."""
+        """Return ``[n] int64`` nodes for ``u [n]`` in [0, 1), in proportion to ``mass [num_nodes]``, not all 0."""
         running = np.cumsum(mass if self.node is None else mass[self.node])
         positive = np.diff(running, prepend=0.0) > 0
         last = int(np.flatnonzero(positive)[-1])
@@ -128,7 +128,7 @@ class NegativeTable:
 
 
 def key_of_kind(key: tuple[int, ...], kind: int) -> tuple[int, ...]:
-    """Return what names the negatives of a batch: its key and, where it has several, the number of their edge type."""
+    """Return the key of negatives: that of the batch and, with multiple edge types, the number of their type."""
     return (*key, kind) if kind > 0 else key
 
 
@@ -140,14 +140,14 @@ def draw_pairs(
     time_max: Ints | None = None,
     avoid: EdgeLookup | None = None,
 ) -> tuple[Ints, Ints]:
-    """Negative pairs: both endpoints are drawn, independently of each other.
+    """Draw negative pairs, both endpoints independently of each other.
 
     Pair ``j`` takes draw ``j`` of the keys of its endpoints. If ``avoid`` holds that edge, attempt ``a`` takes draw
-    ``j + a * num_neg``; after ``MAX_ATTEMPTS`` the next draw chooses exactly among the pairs that are no edges. The
-    distribution is the same: that of the pairs, given that they are no edges.
+    ``j + a * num_neg``; after ``MAX_ATTEMPTS`` the next draw chooses exactly among the pairs that are not edges. The
+    distribution is that of pairs, given that they are not edges.
 
     Args:
-        key: names the batch, and where it has several, the type of the seed edges.
+        key: names the batch, and with multiple edge types the type of the seed edges.
         src: candidates of the sources.
         dst: candidates of the destinations.
         num_neg: number of pairs.
@@ -186,10 +186,10 @@ def choose_pairs(
     n_dst: Ints,
     avoid: EdgeLookup,
 ) -> tuple[Ints, Ints]:
-    """The pairs ``todo [n]`` of a batch, chosen exactly among those that are no edges.
+    """Return the pairs ``todo [n]`` of a batch, chosen exactly among pairs that are not edges.
 
     Args:
-        key: names the batch, and where it has several, the type of the seed edges.
+        key: names the batch, and with multiple edge types the type of the seed edges.
         src: candidates of the sources.
         dst: candidates of the destinations.
         num_neg: number of pairs of the batch.
@@ -225,10 +225,10 @@ def draw_destinations(
     time_max: Ints | None = None,
     avoid: EdgeLookup | None = None,
 ) -> Ints:
-    """Negative destinations for given sources; attempts and draws are those of :func:`draw_pairs`.
+    """Draw negative destinations for given sources, with the attempts and draws of :func:`draw_pairs`.
 
     Args:
-        key: names the batch, and where it has several, the type of the seed edges.
+        key: names the batch, and with multiple edge types the type of the seed edges.
         src: ``[num_neg] int64`` source node of each negative.
         dst: candidates of the destinations.
         time_max: ``[num_neg] int64`` time key that each destination must not exceed.
@@ -271,10 +271,10 @@ def choose_destinations(
     eligible: Ints,
     avoid: EdgeLookup,
 ) -> Ints:
-    """Destinations ``[n] int64`` of the negatives ``todo [n]`` of a batch, chosen exactly among those without an edge.
+    """Return destinations ``[n] int64`` of the negatives ``todo [n]`` of a batch, chosen exactly, without true edges.
 
     Args:
-        key: names the batch, and where it has several, the type of the seed edges.
+        key: names the batch, and with multiple edge types the type of the seed edges.
         src: ``[n] int64`` source node of each.
         dst: candidates of the destinations.
         num_neg: number of negatives of the batch.
@@ -289,7 +289,7 @@ def choose_destinations(
     u = unit(draw(make_key(Use.NEGATIVE_DST, *key), todo + MAX_ATTEMPTS * num_neg))
     for i, source in enumerate(src.tolist()):
         taken = avoid.destinations(source)
-        for n in (int(eligible[i]), dst.num_nodes):  # if all eligible ones are taken, times are given up
+        for n in (int(eligible[i]), dst.num_nodes):  # if all eligible nodes are excluded, times are ignored
             free = dst.weights(n)
             free[taken] = 0.0
             if free.any():
@@ -308,7 +308,7 @@ def _pair_masses(
 ) -> tuple[Floats, Floats]:
     """Weights of the destinations, and for every source its probability times that of a destination without an edge.
 
-    If all eligible pairs are edges, times are given up.
+    If all eligible pairs are edges, times are ignored.
     """
     edge_src, edge_dst = avoid.edges()
     for a, b in ((n_src, n_dst), (src.num_nodes, dst.num_nodes)):
@@ -316,7 +316,7 @@ def _pair_masses(
         total = float(np.cumsum(q)[-1])
         taken = np.bincount(edge_src, weights=q[edge_dst], minlength=src.num_nodes)
         num_taken = np.bincount(edge_src[q[edge_dst] > 0], minlength=src.num_nodes)
-        # Where the difference is lost in rounding, a source with a free destination must keep a chance.
+        # If rounding loses the difference, a source with a free destination must keep a chance.
         free = np.where(num_taken < np.count_nonzero(q), np.maximum(total - taken, total * 2.0**-53), 0.0)
         mass = (p / np.cumsum(p)[-1]) * (free / total)
         if mass.any():

@@ -23,7 +23,7 @@ _GAMMA, *_FACTORS = map(int, (GAMMA, _M1, _M2))
 
 
 class Use(IntEnum):
-    """What a key is for: its first component, so that different uses never share draws."""
+    """Use of a key: its first component, so that different uses never share draws."""
 
     NEIGHBOR = 0
     SHUFFLE = 1
@@ -42,14 +42,14 @@ class Use(IntEnum):
 
 
 def as_u64(x: int | npt.ArrayLike) -> U64:
-    """Integers of any sign and size to their low 64 bits."""
+    """Reduce integers of any sign and size to their low 64 bits."""
     if isinstance(x, int):
         return np.uint64(x & _MASK)
     return np.asarray(x).astype(np.uint64)
 
 
 def mix(z: U64) -> U64:
-    """The finaliser of splitmix64: a bijection of 64-bit numbers that scrambles them."""
+    """Return the finaliser of splitmix64: a bijection of 64-bit numbers that scrambles them."""
     with np.errstate(over="ignore"):
         z = (z ^ (z >> np.uint64(30))) * _M1
         z = (z ^ (z >> np.uint64(27))) * _M2
@@ -63,7 +63,7 @@ def fold(key: U64, x: int | npt.ArrayLike) -> U64:
 
 
 def make_key(use: Use, *parts: int) -> np.uint64:
-    """The key of a use and a row of numbers: folds them from left to right, starting with ``use``.
+    """Return the key of a use and a row of numbers: folds them from left to right, starting with ``use``.
 
     Batches take several keys, and Python's integers a seventh of the time of numpy's scalars: this is :func:`fold` of
     those.
@@ -78,22 +78,22 @@ def make_key(use: Use, *parts: int) -> np.uint64:
 
 
 def draw(key: U64, j: int | npt.ArrayLike) -> U64:
-    """The j-th random number of a key (j = 0, 1, ...)."""
+    """Return the j-th random number of a key (j = 0, 1, ...)."""
     with np.errstate(over="ignore"):
         return mix(key + GAMMA * (as_u64(j) + np.uint64(1)))
 
 
 def below(r: U64, n: int | npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """``floor(r * n / 2^64)``, an integer in [0, n). Exact for n < 2^32, from two 32-bit products."""
+    """Return ``floor(r * n / 2^64)``, an integer in [0, n). Exact for n < 2^32, from two 32-bit products."""
     n64, low, s = as_u64(n), np.uint64(0xFFFFFFFF), np.uint64(32)
     return np.asarray((((r >> s) * n64) + (((r & low) * n64) >> s)) >> s).astype(np.int64)
 
 
 def below_with_fraction(r: np.uint64, n: int) -> tuple[int, int]:
-    """``floor(r * n / 2^32)``, split in two: the integer that ``below`` gives, and the 32 bits that follow."""
+    """Return ``floor(r * n / 2^32)``, split in two: ``below``, and the 32 bits that follow."""
     return divmod(int(r) * n >> 32, 1 << 32)
 
 
 def unit(r: U64) -> npt.NDArray[np.float64]:
-    """A float64 in [0, 1) with 53 random bits."""
+    """Return a float64 in [0, 1) with 53 random bits."""
     return np.asarray(r >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -33,7 +33,7 @@ class EdgeSampler:
         edge_type: type of the seed edges.
         negatives: which negatives to draw; ``None`` for none.
         src_weight: ``[num_nodes]``: sources of binary negatives are drawn in proportion to it; ``None``: uniformly.
-        dst_weight: ``[num_nodes]``: the same for destinations.
+        dst_weight: ``[num_nodes]``: weights of destinations.
         disjoint: whether ``sampler`` keeps one tree per seed.
 
     Raises:
@@ -97,7 +97,7 @@ class EdgeSampler:
         return sampled
 
     def endpoints(self, request: EdgeRequest, number: int) -> tuple[Tensor, Tensor]:
-        """Return sources and destinations, those of the negatives appended.
+        """Return sources and destinations, followed by those of the negatives.
 
         Args:
             request: the seed edges.
@@ -124,7 +124,7 @@ class EdgeSampler:
 def sample_together(
     samplers: Sequence[EdgeSampler], requests: Sequence[EdgeRequest]
 ) -> tuple[list[SampledEdges], Tensor | None]:
-    """Sample around seed edges of several types in one batch.
+    """Sample around seed edges of multiple types in one batch.
 
     Args:
         samplers: one per edge type, over the same sampler around nodes.
@@ -207,7 +207,7 @@ def describe(
 
 
 class _Piece(NamedTuple):
-    """The sources or the destinations of seed edges of one type, those of negatives included."""
+    """The sources or the destinations of seed edges of one type, including those of negatives."""
 
     place: tuple[int, int]
     """Number of the edge type; 0 for sources, 1 for destinations."""
@@ -234,7 +234,7 @@ def _times(
 
 
 def _repeat(values: Tensor, n: int) -> Tensor:
-    """``[n]``: entry ``j`` is ``values[j % len(values)]``."""
+    """Return ``[n]``: entry ``j`` is ``values[j % len(values)]``."""
     return values if n == values.numel() else values[torch.arange(n) % max(values.numel(), 1)]
 
 

@@ -1,4 +1,4 @@
-"""Random walks: requests, and what checks them; GraphSAINT's samples."""
+"""Random walks, and GraphSAINT's samples."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Walker:
 
     Raises:
         InputError: the spec does not fit the graph, or a request does not fit the spec.
-        GraphError: weights are asked for that the graph does not have.
-        CapacityError: what a device needs does not fit in its memory.
+        GraphError: the graph lacks requested weights.
+        CapacityError: the tables do not fit in the memory of the device.
     """
 
     def __init__(self, graph: Graph, spec: WalkSpec) -> None:
@@ -51,7 +51,7 @@ class Walker:
         return found[0].sample(request)
 
     def _make(self, device: torch.device) -> tuple[WalkSampler, object]:
-        """Return a sampler, and what is to be kept with it."""
+        """Return a sampler, and objects that must live as long."""
         if device.type == "cpu":
             return CPUWalkSampler(self.graph, self.spec), None
         placed = PlacedGraph.of(self.graph, device, "device")
@@ -98,7 +98,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class SaintDraws:
-    """Draws the nodes of one subgraph after the other; safe to call from several threads.
+    """Draws the nodes of one subgraph after the other; safe to call from multiple threads.
 
     Args:
         graph: without types, its edges reversed: the column of a node holds the nodes that its edges lead to.
@@ -136,12 +136,12 @@ class SaintDraws:
         return torch.from_numpy(np.unique(ends))
 
     def _source(self, position: Ints) -> Ints:
-        """The node whose column has each stored position."""
+        """Return the node whose column has each stored position."""
         return np.searchsorted(self._csc.colptr.numpy(), position, side="right") - 1
 
 
 def _running_sums(csc: CSC) -> Ints:
-    """``[num_edges]``: those of the edges into the source and out of the destination; of 1 where there are none."""
+    """Return running sums ``[num_edges]`` of the number of edges into the source and out of the destination."""
     out_degree, row = np.diff(csc.colptr.numpy()), csc.row.numpy()
     in_degree = np.bincount(row, minlength=out_degree.size)
     weight = np.repeat(in_degree, out_degree) + out_degree[row]

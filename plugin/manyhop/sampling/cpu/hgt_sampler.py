@@ -38,7 +38,7 @@ class _Memory:
         self._budgets = [np.empty(0, np.float64) for _ in num_nodes]
 
     def reserve_candidates(self, t: int, n: int) -> None:
-        """Reserve memory for ``n`` candidates of type ``t``; what is there stays."""
+        """Reserve memory for ``n`` candidates of type ``t``; existing entries are kept."""
         self.candidates.reserve_nodes(t, n)
         if n > self._budgets[t].size:
             keep = int(self.candidates.nodes["count"][t])
@@ -50,12 +50,12 @@ class _Memory:
 
 
 class CPUHGTSampler:
-    """Samples layer by layer, with a budget per node type; safe to call from several threads.
+    """Samples layer by layer, with a budget per node type; safe to call from multiple threads.
 
     Args:
         graph: the topology, in CPU memory.
-        spec: how many nodes to draw; the same for every request.
-        empty: makes the tensors of the results; a pipeline passes recycled memory.
+        spec: how many nodes to draw; identical for all requests.
+        empty: makes the tensors of the results; pipelines pass recycled memory.
 
     Raises:
         InputError: the spec does not fit the graph, or a request does not fit the graph.

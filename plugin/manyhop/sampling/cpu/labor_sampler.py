@@ -19,12 +19,12 @@ from manyhop.sampling.cpu.workspace import Empty, Workspace, empty, key_of
 
 
 class CPULaborSampler:
-    """Samples by LABOR on the CPU; safe to call from several threads, which then run in parallel.
+    """Samples by LABOR on the CPU; safe to call from multiple threads, which run in parallel.
 
     Args:
         graph: the topology, in CPU memory.
-        spec: how to sample; the same for every request.
-        empty: makes the tensors of the results; a pipeline passes recycled memory.
+        spec: how to sample; identical for all requests.
+        empty: makes the tensors of the results; pipelines pass recycled memory.
 
     Raises:
         InputError: the spec does not fit the graph, or a request does not fit the spec.

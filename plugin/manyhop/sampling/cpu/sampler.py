@@ -35,12 +35,12 @@ _BYTES_PER_EDGE = 24  # of a sample
 
 
 class CPUSampler:
-    """Samples neighbours on the CPU; safe to call from several threads, which then run in parallel.
+    """Samples neighbours on the CPU; safe to call from multiple threads, which run in parallel.
 
     Args:
         graph: the topology, in CPU memory.
-        spec: how to sample; the same for every request.
-        empty: makes the tensors of the results; a pipeline passes recycled memory.
+        spec: how to sample; identical for all requests.
+        empty: makes the tensors of the results; pipelines pass recycled memory.
 
     Raises:
         InputError: the spec does not fit the graph, or a request does not fit the spec.
@@ -83,24 +83,24 @@ class CPUSampler:
         self._local = threading.local()
 
     def _batch_kernels(self) -> tuple[Any, Any]:
-        """The smallest kernel that samples a batch, and that for requests which exclude edges."""
+        """Return the smallest kernel that samples a batch, and that for requests which exclude edges."""
         spec, kernels = self.spec, self._kernels
         plain = not spec.weighted and spec.temporal is None and not spec.disjoint
         return (kernels.sample_plain_batch if plain else kernels.sample_batch), kernels.sample_batch
 
     def _replaces(self) -> bool:
-        """Whether an edge can be picked more than once."""
+        """Return whether an edge can be picked more than once."""
         return self.spec.replace
 
     def _bound_fanouts(self) -> None:
-        """Memory goes by fanouts, which may be 10^9 for all neighbours: the largest degree is the same."""
+        """Limit fanouts, which determine memory, to the largest degree: users pass 10^9 for all neighbours."""
         for i, edge_type in enumerate(self.graph.edge_types):
             if self._fanouts[:, i].max(initial=0) > _HUGE_FANOUT:
                 most = int(np.diff(self.graph.csc[edge_type].colptr.numpy()).max(initial=_HUGE_FANOUT))
                 self._fanouts[:, i] = self._fanouts[:, i].clip(max=most)
 
     def _workspace(self) -> Workspace:
-        """The memory of this thread."""
+        """Return the memory of this thread."""
         ws: Workspace | None = getattr(self._local, "workspace", None)
         if ws is None:
             spec = self.spec
@@ -126,7 +126,7 @@ class CPUSampler:
         ws.mode["hop"] = -1
         outputs: list[tuple[Tensor, Tensor]] = []
         tables = (self._edges, ws.nodes, ws.found, ws.mode, self._fanouts, seeds, key, counts)
-        # Two calls, once the workspace is large enough: each takes the GIL again, for which threads compete.
+        # Two calls, once the workspace is large enough: threads compete for the GIL after each.
         sample = self._sample_plain if request.exclude is None else self._sample_any
         while (state := sample(*tables)) != c.DONE:
             if state == c.BAD_SEEDS:
@@ -145,7 +145,7 @@ class CPUSampler:
         return self._result(ws, outputs, counts.tolist())
 
     def _seeds(self, ws: Workspace, request: NodeRequest) -> tuple[Table, list[Tensor]]:
-        """The seeds as the kernels see them, memory for them, and tensors that must live as long as the batch."""
+        """Reserve memory for the seeds. Return their table for kernels, and tensors that must outlive the batch."""
         rows, keep = [], []
         for node_type, ids in request.seeds.items():
             t = self._type_index[node_type]
@@ -161,13 +161,13 @@ class CPUSampler:
         return np.array(rows, np.int64).reshape(-1, 3), keep
 
     def _set_trees(self, ws: Workspace, trees: Mapping[NodeType, Tensor]) -> None:
-        """Put the seeds into given trees."""
+        """Store the given trees of seeds."""
         for node_type, tree in trees.items():
             tree = tree.contiguous()
             ctypes.memmove(int(ws.nodes["tree"][self._type_index[node_type]]), tree.data_ptr(), tree.nbytes)
 
     def _exclude(self, ws: Workspace, request: NodeRequest) -> list[Tensor]:
-        """Pass the edges that the batch must not have to the kernels. Its number of edges is known at its end only."""
+        """Pass the excluded edges to the kernels. The number of edges is known at the end of the batch only."""
         ahead = ws.mode["picked_ahead"][0] > 0
         ws.mode["keep_all"] = self.spec.subgraph == "induced" or (request.exclude is not None and not ahead)
         keep = []
@@ -180,17 +180,17 @@ class CPUSampler:
         return keep
 
     def _reserve_frontier(self, ws: Workspace) -> None:
-        """Reserve memory for the nodes that a hop starts from."""
+        """Reserve memory for the frontier of a hop."""
         counts = ws.nodes["count"].tolist()
         for i, (_, _, dst) in enumerate(self._types):
             ws.reserve_frontier(i, counts[dst])
 
     def _pick_ahead(self, ws: Workspace, request: NodeRequest) -> None:
-        """Pick for the hop that begins, where its passes do not."""
+        """Pick for the hop that begins, if its passes do not."""
         raise NotImplementedError
 
     def _reserve(self, ws: Workspace) -> None:
-        """Reserve memory for what the measured hop can add, and for its chunks."""
+        """Reserve memory for nodes and edges that the measured hop can add, and for its chunks."""
         totals = ws.found["total"].tolist()
         ws.expect(_BYTES_PER_EDGE * sum(totals))
         bounds = ws.nodes["count"].tolist()
@@ -206,7 +206,7 @@ class CPUSampler:
                 ws.reserve_edges(i, done + n, done)
 
     def _allocate(self, ws: Workspace) -> list[tuple[Tensor, Tensor]]:
-        """Make the tensors of all edges, ``([2, n], [n])`` per type, where the kernel is to put them."""
+        """Allocate the tensors of all edges, ``([2, n], [n])`` per type, for the kernel."""
         outputs, addresses = [], []
         for n in (ws.found["num_done"] + ws.found["total"]).tolist():
             pair, edge_id = self._empty((2, n), torch.int64), self._empty((n,), torch.int64)

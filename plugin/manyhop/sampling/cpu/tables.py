@@ -58,7 +58,7 @@ class BatchNodes(Protocol):
     mask: int  # number of slots - 1 of a hash table; -1 for a table of all nodes
     stamp: int
     num_nodes: int  # of the graph
-    capacity: int  # nodes of the batch for which there is memory
+    capacity: int  # nodes of the batch that fit in memory
     num_runs: int  # the following: see kernels.relabel_tree; 0 where there is no table of a tree
     table_tree: int
     table_bits: int
@@ -72,13 +72,13 @@ class FoundEdges(Protocol):
 
     start: int  # uint64 [frontier] stored position where the range of each node begins
     degree: int  # uint32 [frontier] its length
-    take: int  # uint32 [frontier] how many of it are taken
+    take: int  # uint32 [frontier] number of picks
     total: int  # sum of take
     most: int  # maximum of take
     out_row: int  # int64; where this hop's edges go
     out_col: int
     out_id: int
-    kept_row: int  # int64; where edges of the hops before the last are kept, as long as their number is unknown
+    kept_row: int  # int64; edges of the hops before the last, until their number is known
     kept_col: int
     kept_id: int
     kept_capacity: int
@@ -88,7 +88,7 @@ class FoundEdges(Protocol):
     num_excluded: int
     excluded: int  # the same as a hash set: int64, excluded_mask + 1 slots
     excluded_mask: int
-    picked: int  # uint64 stored positions of all hops, where they are picked ahead of a hop: see kernels.labor
+    picked: int  # uint64 stored positions of all hops, if another kernel picks them: see kernels.labor
     picked_weight: int  # float32, as many
     picked_capacity: int
 
@@ -113,11 +113,11 @@ class Mode(Protocol):
     set_mask: int
     set_stamp: int
     draw: int  # uint64 [DRAWS] draws of a chunk for weighted sampling, node by node
-    found: int  # uint64 [2 * VECTOR_FANOUT] what one node picks
+    found: int  # uint64 [2 * VECTOR_FANOUT] picks of one node
     chunk_capacity: int
     hop: int  # -1 before the seeds are entered
-    step: int  # what is done of this hop; see kernels.hop
-    keep_all: int  # whether the edges of the last hop are kept like those of the hops before
+    step: int  # progress of this hop; see kernels.hop
+    keep_all: int  # whether the edges of the last hop are kept like earlier ones
     limit: int  # of stamp + local id
     picked_ahead: int  # whether another kernel picks for a hop
 
@@ -131,8 +131,8 @@ class Labor(Protocol):
     importance: int
     same_in_hops: int  # whether the random numbers are
     dependency: int  # of batches
-    shift: int  # the batch's number among those that depend on each other
-    at_type: int  # edge type and frontier node to go on with
+    shift: int  # the batch's number in its group of dependent batches
+    at_type: int  # next edge type and frontier node
     at_node: int
     variate: int  # uint64 [longest column]
     share: int  # float64, as many

@@ -26,13 +26,13 @@ from manyhop.system.progress import Progress
 
 
 class CPUWalkSampler:
-    """Walks on the CPU; safe to call from several threads, which then run in parallel.
+    """Walks on the CPU; safe to call from multiple threads, which run in parallel.
 
     With ``p`` or ``q``, it makes a table of the edges, sorted, of 4 to 8 bytes per edge.
 
     Args:
         graph: the topology, in CPU memory.
-        spec: how to walk; the same for every request.
+        spec: how to walk; identical for all requests.
 
     Raises:
         InputError: the spec does not fit the graph, or a request does not fit the spec.
@@ -64,13 +64,13 @@ class CPUWalkSampler:
             begin, destination = self._lookup.tables()
             lookup[:] = begin.ctypes.data, destination.ctypes.data, destination.dtype == np.int64
         key = np.array([make_key(Use.WALK, *request.key)], np.uint64)
-        edges = describe_edges(self.graph)  # tables move where they are shared
+        edges = describe_edges(self.graph)  # sharing moves tables
         walk(edges, self._steps, key, self._stop, lookup, self._bias, node.numpy(), edge_id.numpy())
         return Walks(node=node, edge_id=edge_id if self.spec.edge_ids else None)
 
 
 class CPUNegativeWalks:
-    """Draws uniform nodes in place of walks on the CPU; safe to call from several threads.
+    """Draws uniform nodes in place of walks on the CPU; safe to call from multiple threads.
 
     Args:
         num_nodes: of each step, the number of nodes of the type that it leads to; checked by the caller.
@@ -92,15 +92,15 @@ class CPUNegativeWalks:
 _PIECE = 64
 """Nodes that a thread takes at once."""
 _ROOM = 1 << 14
-"""Neighbours for which there is memory, at first."""
+"""Initial capacity for neighbours."""
 
 
 class CPUPageRankSampler:
-    """Finds neighbours on the CPU; safe to call from several threads, which then run in parallel.
+    """Finds neighbours on the CPU; safe to call from multiple threads, which run in parallel.
 
     Args:
         graph: the topology, in CPU memory.
-        spec: how to find them; the same for all nodes.
+        spec: how to search; identical for all nodes.
 
     Raises:
         InputError: the spec does not fit the graph, or nodes do not.

@@ -91,11 +91,11 @@ class Workspace:
         self.mode["limit"] = LIMIT
 
     def expect(self, nbytes: int) -> None:
-        """What has been reserved before is in use; memory that is reserved from now on has to leave ``nbytes`` free."""
+        """Begin to reserve memory that must leave ``nbytes`` free; memory reserved before is in use."""
         self._expected = nbytes
 
     def reserve_nodes(self, t: int, n: int) -> None:
-        """Reserve memory for ``n`` nodes of type ``t``, in the slots also; what is there stays."""
+        """Reserve memory for ``n`` nodes of type ``t``, in the slots also; existing entries are kept."""
         if n + int(self.nodes["stamp"][t]) > LIMIT:
             raise CapacityError(
                 f"Expected fewer than 2^30 nodes of a type in a batch, got up to {n}. Use smaller fanouts or batches."
@@ -121,7 +121,7 @@ class Workspace:
             self._new("nodes", self.nodes, t, "copy", 2 * n, np.uint32)
 
     def reserve_frontier(self, t: int, n: int) -> None:
-        """Reserve memory for the ranges of ``n`` frontier nodes of edge type ``t``; forgets what is there."""
+        """Reserve memory for the ranges of ``n`` frontier nodes of edge type ``t``; drops existing entries."""
         if n > self.found["frontier_capacity"][t]:
             n = n + n // 4 + 64
             for column, dtype in (("start", np.uint64), ("degree", np.uint32), ("take", np.uint32)):
@@ -137,7 +137,7 @@ class Workspace:
             self.found["kept_capacity"][t] = n
 
     def exclude(self, t: int, ids: Tensor | None) -> None:
-        """Which edges of type ``t`` the next batch must not have, ``[n] int64``; the tensor must live as long."""
+        """Exclude edges ``ids [n] int64`` of type ``t`` from the next batch; the tensor must outlive it."""
         n = 0 if ids is None else ids.numel()
         self.found["num_excluded"][t] = n
         if ids is None or n == 0:
@@ -158,12 +158,12 @@ class Workspace:
             self.found["picked_capacity"][t] = n
 
     def picked_weights(self, t: int, n: int) -> Tensor:
-        """``[n] float32``: what edges of type ``t`` count that were picked ahead; valid until the next batch."""
+        """Return ``[n] float32``: what edges of type ``t`` count that were picked ahead; valid until the next batch."""
         array = self._arrays.get(("found", t, "picked_weight"))
         return torch.from_numpy(np.empty(0, np.float32) if array is None else array[:n])
 
     def reserve_chunk(self, n: int) -> None:
-        """Reserve memory for chunks of ``n`` edges; forgets what is there."""
+        """Reserve memory for chunks of ``n`` edges; drops existing entries."""
         if n > self.mode["chunk_capacity"][0]:
             self.mode["chunk_capacity"] = n
             n += c.VECTOR_FANOUT + c.SPARE
@@ -184,7 +184,7 @@ class Workspace:
     def _new(
         self, name: str, table: c.Records, i: int, column: str, n: int, dtype: npt.DTypeLike, keep: int = 0
     ) -> npt.NDArray[np.generic]:
-        """A new array for ``table[column][i]``, with the first ``keep`` entries of the one before.
+        """Return a new array for ``table[column][i]``, with the first ``keep`` entries of the one before.
 
         Raises:
             CapacityError: there is not enough memory, also where the system would promise it all the same.
@@ -205,12 +205,12 @@ Table = npt.NDArray[np.int64]
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Fresh memory for a result."""
+    """Allocate memory for a result."""
     return torch.empty(shape, dtype=dtype)
 
 
 def describe_edges(graph: Graph, *, temporal: bool = False) -> c.Records:
-    """The graph as the kernels see it: a record per edge type.
+    """Return the graph as the kernels see it: a record per edge type.
 
     Raises:
         GraphError: an array is not contiguous in CPU memory or has an unexpected dtype.
@@ -249,7 +249,7 @@ def _address(name: str, array: Tensor, dtypes: tuple[torch.dtype, ...]) -> int:
 def node_columns(
     ws: Workspace, node_types: Sequence[NodeType], columns: Sequence[str], empty: Empty
 ) -> list[dict[NodeType, Tensor]]:
-    """``[num_nodes] int64`` per column and node type: global ids (``node``) or trees (``tree``)."""
+    """Return ``[num_nodes] int64`` per column and node type: global ids (``node``) or trees (``tree``)."""
     from manyhop.sampling.cpu.kernels.hop import copy_arrays
 
     found, moves = [], []
@@ -265,13 +265,13 @@ def node_columns(
 
 
 def nodes_per_hop(node_types: Sequence[NodeType], counts: list[list[int]]) -> dict[NodeType, list[int]]:
-    """Nodes that each hop added, from the counts of all types after each hop."""
+    """Return how many nodes each hop added, from the counts of all types after each hop."""
     totals = zip(*counts, strict=True)  # by type
     return {t: [b - a for a, b in pairwise((0, *n))] for t, n in zip(node_types, totals, strict=True)}
 
 
 def kept_edges(ws: Workspace, empty: Empty) -> list[tuple[Tensor, Tensor]]:
-    """The edges that hops have kept, ``([2, n], [n]) int64`` per edge type: pairs, and the user's ids."""
+    """Return the edges that hops have kept, ``([2, n], [n]) int64`` per edge type: pairs, and the user's ids."""
     from manyhop.sampling.cpu.kernels.hop import copy_arrays
 
     found: list[tuple[Tensor, Tensor]] = []
@@ -290,7 +290,7 @@ def kept_edges(ws: Workspace, empty: Empty) -> list[tuple[Tensor, Tensor]]:
 def induced_edges(
     ws: Workspace, edges: c.Records, empty: Empty, find: Callable[[int, Table, int], int] | None = None
 ) -> list[tuple[Tensor, Tensor]]:
-    """All edges among the nodes of the batch, ``([2, n], [n]) int64`` per edge type: pairs, and the user's ids.
+    """Return all edges among the nodes of the batch, ``([2, n], [n]) int64`` per edge type: pairs, and the user's ids.
 
     Args:
         find: finds those of an edge type, ``find(t, state, capacity)`` as ``induce_edges`` does, where not all count.

@@ -24,7 +24,7 @@ class Candidates:
     """Tables of the nodes that negatives of one end are drawn from, on the device.
 
     Args:
-        table: the candidates; ``None`` where nothing is drawn.
+        table: the candidates; ``None`` if nothing is drawn.
         num_nodes: number of nodes of the type.
         device: where kernels read them.
     """

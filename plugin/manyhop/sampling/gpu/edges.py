@@ -37,7 +37,7 @@ _NUM_BAD, _NUM_LEFT, _COUNTS = 0, 1, 2
 class GPUEdgeSampler:
     """:class:`manyhop.sampling.EdgeSampler` on the GPU: the same results, bit for bit, with all tensors on the device.
 
-    A few launches serve several batches. If not disjoint, ``begin`` waits once for the numbers of unique endpoints; if
+    A few launches serve multiple batches. If not disjoint, ``begin`` waits once for the numbers of unique endpoints; if
     disjoint, nothing waits before ``finish``.
 
     Args:
@@ -46,7 +46,7 @@ class GPUEdgeSampler:
         edge_type: type of the seed edges.
         negatives: which negatives to draw; ``None`` for none.
         src_weight: ``[num_nodes]``: sources of binary negatives are drawn in proportion to it; ``None``: uniformly.
-        dst_weight: ``[num_nodes]``: the same for destinations.
+        dst_weight: ``[num_nodes]``: weights of destinations.
         disjoint: whether ``sampler`` keeps one tree per seed.
         device: where to draw negatives and store results.
 
@@ -135,7 +135,7 @@ class GPUEdgeSampler:
         return self.begin([request]).finish()[0]
 
     def begin(self, requests: Sequence[EdgeRequest]) -> PendingEdges:
-        """Enqueue the sampling of several batches on the current stream.
+        """Enqueue the sampling of multiple batches on the current stream.
 
         Args:
             requests: the batches, with tensors on the CPU or on the device.
@@ -232,7 +232,7 @@ class PendingEdges:
 
 
 class Endpoints:
-    """Endpoints of seed edges of one type and of their negatives, for several batches; drawn on the current stream.
+    """Endpoints of seed edges of one type and of their negatives, for multiple batches; drawn on the current stream.
 
     Args:
         sampler: draws the negatives.

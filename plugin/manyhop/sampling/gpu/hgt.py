@@ -158,15 +158,15 @@ _MOST_PLANS = 16
 
 
 class GPUHGTSampler:
-    """Sample layer by layer on the GPU, with a budget per node type; safe to call from several threads.
+    """Sample layer by layer on the GPU, with a budget per node type; safe to call from multiple threads.
 
     Budgets and their prefix sums are float64 sums in a fixed order, which a GPU computes one addition at a time. Only
-    batches and node types run in parallel: several batches per call are much faster than one. Without
+    batches and node types run in parallel: multiple batches per call are much faster than one. Without
     ``max_neighbors``, the host waits in each hop for the number of neighbours, which has no bound.
 
     Args:
         graph: the topology, in memory that kernels can read.
-        spec: how many nodes to draw; the same for every request.
+        spec: how many nodes to draw; identical for all requests.
         device: where results reside.
 
     Raises:
@@ -215,7 +215,7 @@ class GPUHGTSampler:
         return self.begin([request]).finish()[0]
 
     def begin(self, requests: Sequence[NodeRequest]) -> PendingHGT:
-        """Enqueue the sampling of several batches on the current stream.
+        """Enqueue the sampling of multiple batches on the current stream.
 
         Args:
             requests: the batches, with seeds on the CPU or on the device.

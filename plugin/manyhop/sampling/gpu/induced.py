@@ -66,7 +66,7 @@ class InducedEdges:
 
 
 class Inducer:
-    """Finds all edges among the nodes of batches; safe to call from several threads.
+    """Finds all edges among the nodes of batches; safe to call from multiple threads.
 
     Args:
         graph: the topology, where kernels can read it.
@@ -359,7 +359,7 @@ def add_reverses(samples: Sequence[SampledSubgraph], reverse: Mapping[EdgeType, 
         number = torch.cumsum(first, 0)
         late = Readback(number[last])
         kept = torch.empty(sum(sizes) + 1, dtype=torch.int64, device=device)
-        kept[torch.where(first, number - 1, sum(sizes))] = order  # duplicates all go to the extra last element
+        kept[torch.where(first, number - 1, sum(sizes))] = order  # duplicates are written to the extra last element
         ends = late.wait().tolist()
         kept = kept[: ends[-1]]
         row, col = row[kept], col[kept]

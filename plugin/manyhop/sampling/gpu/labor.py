@@ -25,20 +25,20 @@ from manyhop.sampling.gpu.transfer import address
 
 # Programs that the entries of a segment are divided among, and entries that one looks at at once.
 CHUNKS, ENTRY_TILE = 1024, 256  # powers of two
-# Columns per program, the length that they exceed, and that of a row.
+# Columns per program, the length that they exceed, and the length of a row.
 LENGTHS = ((16, 0, SHORT.value), (2, SHORT.value, MEDIUM.value), (1, MEDIUM.value, BLOCK.value))
 EXACTLY = LAUNCH | {"enable_fp_fusion": False}
 NO_LIMIT = 1 << 62
 
 
 class GPULaborSampler:
-    """Samples by LABOR on a GPU; safe to call from several threads and on several streams.
+    """Samples by LABOR on a GPU; safe to call from multiple threads and on several streams.
 
     Args:
         graph: the topology; its tensors are in the memory of the device, in pinned host memory, or in mapped memory of
             other GPUs.
-        spec: how to sample; the same for every request. Neither importance nor replacement.
-        device: where to sample, and where results are.
+        spec: how to sample; identical for all requests. Neither importance nor replacement.
+        device: where to sample and store results.
 
     Raises:
         InputError: the spec does not fit the graph or has importance or replacement, the device is no GPU, or a
@@ -62,7 +62,7 @@ class GPULaborSampler:
         self.device = self._hops.device
 
     def prepare(self, requests: Sequence[NodeRequest] = (), *, ahead: int = 2) -> None:
-        """As :meth:`GPUSampler.prepare`."""
+        """Prepare as :meth:`GPUSampler.prepare`."""
         self._hops.prepare(requests, ahead=ahead)
 
     def sample(self, request: NodeRequest) -> SampledSubgraph:
@@ -70,12 +70,12 @@ class GPULaborSampler:
         return self._hops.sample(request)
 
     def begin(self, requests: Sequence[NodeRequest]) -> Pending:
-        """As :meth:`GPUSampler.begin`."""
+        """Begin as :meth:`GPUSampler.begin`."""
         return self._hops.begin(requests)
 
 
 class _Plan(Plan):
-    """A plan of hops that take whole columns, with the parameters of LABOR's picks."""
+    """A plan of hops over whole columns, with the parameters of LABOR's picks."""
 
     def __init__(self, graph: Graph, frame: NeighborSpec, device: torch.device, spec: LaborSpec) -> None:
         super().__init__(graph, frame, device)
@@ -106,9 +106,9 @@ class LaborMemory(NamedTuple):
     chunk_count: Tensor
     """``[num_segments, CHUNKS]``."""
     param_a: Tensor
-    """Of each frontier node: sum of weights (Poisson) or limit of the keys (exact)."""
+    """Per frontier node: sum of weights (Poisson) or limit of the keys (exact)."""
     param_b: Tensor
-    """Of each frontier node: scale of the probabilities (Poisson) or last entry of ties (exact)."""
+    """Per frontier node: scale of the probabilities (Poisson) or last entry of ties (exact)."""
     value: Tensor
     """``float64``: weight of each edge before normalization, if edges have weights."""
 

@@ -24,7 +24,7 @@ class GPUEdgeLookup(EdgeLookup):
     Args:
         csc: the edges.
         device: where to build the table.
-        remedy: what to do where the table is impossible, for errors.
+        remedy: advice for errors if the table is impossible.
 
     Raises:
         InputError: ``num_src * num_dst`` exceeds the int64 range.

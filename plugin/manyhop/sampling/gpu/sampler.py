@@ -21,23 +21,23 @@ from manyhop.sampling.gpu.launch.seeds import SeedGroup
 from manyhop.sampling.gpu.launch.sequence import KernelSequence
 from manyhop.sampling.gpu.transfer import kernel_device, run_on
 
-_SPARE = 4  # times the batches of a launch: what its pool may have room for
+_SPARE = 4  # times the batches of a launch: capacity of its pool
 
 
 def _raw_stream(device: int) -> int:
-    """Return the handle of the current stream, without creating a torch object."""
+    """Return the handle of the current stream without creating an object."""
     return torch._C._cuda_getCurrentRawStream(device)
 
 
 class GPUSampler:
-    """Sample neighbours on a GPU; safe to call from several threads and on several streams.
+    """Sample neighbours on a GPU; safe to call from multiple threads and on several streams.
 
     The memory of a launch is sized from earlier batches; a launch that does not fit is repeated with more memory.
 
     Args:
         graph: the topology, in the memory of the device, in pinned host memory, or in mapped memory of other GPUs.
-        spec: how to sample; the same for every request.
-        device: where to sample, and where results are.
+        spec: how to sample; identical for all requests.
+        device: where to sample and store results.
 
     Raises:
         InputError: the spec does not fit the graph, the device is no GPU, or a request does not fit the spec.
@@ -88,7 +88,7 @@ class GPUSampler:
             requests: the batches, with tensors on the CPU or on the device.
 
         Raises:
-            InputError: there are none, or one does not fit the spec.
+            InputError: no requests, or one that does not fit the spec.
         """
         if not requests:
             raise InputError("Expected at least one request, got none.")
@@ -203,7 +203,7 @@ class Pending:
 
 
 def _in_given_trees(samples: list[SampledSubgraph], requests: Sequence[NodeRequest]) -> list[SampledSubgraph]:
-    """Put the seeds into the trees that requests name."""
+    """Store the trees of seeds that requests name."""
     if type(requests) is SeedGroup:
         return samples
     found = []

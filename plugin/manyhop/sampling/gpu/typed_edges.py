@@ -1,4 +1,4 @@
-"""Seed edges of several types in one batch, on the GPU: equal to ``manyhop.sampling.seed_edges.sample_together``."""
+"""Seed edges of multiple types in one batch, on the GPU: equal to ``manyhop.sampling.seed_edges.sample_together``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PADDING = torch.iinfo(torch.int64).max
 
 
 class _Piece(NamedTuple):
-    """The sources or the destinations of seed edges of one type in one batch, those of negatives included."""
+    """The sources or the destinations of seed edges of one type in one batch, including those of negatives."""
 
     kind: int
     """Number of the edge type."""
@@ -32,7 +32,7 @@ class _Piece(NamedTuple):
 
 
 class PendingTypedEdges:
-    """Batches of seed edges of several types in flight. The constructor waits once, for the numbers of endpoints.
+    """Batches of seed edges of multiple types in flight. The constructor waits once, for the numbers of endpoints.
 
     Args:
         samplers: one per edge type, over the same engine, on one device.
@@ -60,7 +60,7 @@ class PendingTypedEdges:
             self._pending = self._begin()
 
     def finish(self) -> list[tuple[list[SampledEdges], Tensor | None]]:
-        """Return for each batch what ``sample_together`` does.
+        """Return the result of ``sample_together`` for each batch.
 
         Raises:
             InputError: a sampler that keeps other trees than its engine.
@@ -122,7 +122,7 @@ class PendingTypedEdges:
         return pending
 
     def _gather(self, column: str) -> Tensor:
-        """Return what launches have written of each row, padded with the largest numbers, ``[num_rows, pitch]``."""
+        """Return the output of launches for each row, padded with the largest numbers, ``[num_rows, pitch]``."""
         padding = torch.full((self._pitch,), _PADDING, device=self._samplers[0].device)
         outputs = [getattr(ends.launch, column) for ends in self._ends]
         parts = []
@@ -160,7 +160,7 @@ class _Distinct:
     """The sorted distinct ids of each row.
 
     Args:
-        ids: ``[num_rows, pitch] int64``, the largest numbers behind those that count.
+        ids: ``[num_rows, pitch] int64``, padded with the largest numbers.
         sizes: how many count, of each row.
     """
 

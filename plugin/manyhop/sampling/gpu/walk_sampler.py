@@ -28,18 +28,18 @@ _WALKS_PER_PROGRAM = 128
 
 
 class GPUWalkSampler:
-    """Walks on a GPU, on the current stream; safe to call from several threads.
+    """Walks on a GPU, on the current stream; safe to call from multiple threads.
 
-    With ``p`` or ``q``, it makes a table of the edges, sorted, of 4 to 8 bytes per edge, on the GPU.
+    With ``p`` or ``q``, a sorted table of the edges takes 4 to 8 bytes per edge on the GPU.
 
     Args:
         graph: the topology, where the GPU reads it.
-        spec: how to walk; the same for every request.
-        device: where to walk, and where results are.
+        spec: how to walk; identical for all requests.
+        device: where to walk and store results.
 
     Raises:
         InputError: the spec does not fit the graph, a request does not fit the spec, or the device is no GPU.
-        GraphError: weights are asked for that the graph does not have, or the GPU cannot read the graph.
+        GraphError: the graph lacks requested weights, or the GPU cannot read the graph.
         CapacityError: the table of edges does not fit in the memory of the device.
     """
 
@@ -95,11 +95,11 @@ class GPUWalkSampler:
 
 
 class GPUNegativeWalks:
-    """Draws uniform nodes in place of walks on a GPU, on the current stream; safe to call from several threads.
+    """Draws uniform nodes in place of walks on a GPU, on the current stream; safe to call from multiple threads.
 
     Args:
         num_nodes: of each step, the number of nodes of the type that it leads to; checked by the caller.
-        device: where to draw, and where results are.
+        device: where to draw and store results.
 
     Raises:
         InputError: the device is no GPU.
@@ -135,16 +135,16 @@ def _as_int32(half: int) -> int:
 _PIECE = 1 << 16
 """Seeds of a launch."""
 _FIRST_PIECE = 256
-"""Of the first one, which finds out how much memory seeds need."""
+"""Seeds of the first launch, which measures how much memory seeds need."""
 _PROGRAMS = 132 * 32
 _TABLE_BYTES = 1 << 30
 """Memory for the tables of all programs, unless the table of one takes more."""
 _LOG_SLOTS = 11
-"""Of the number of slots of a table, at first."""
+"""Initial logarithm of a table's slots."""
 _FEW = 1 / 16
 """Share of seeds that may need larger tables than the others."""
 _ROOM = 1 << 14
-"""Neighbours for which there is memory, at first."""
+"""Initial capacity for neighbours."""
 _LANES = 32
 _SLOT_BYTES = 32 + 6
 
@@ -156,8 +156,8 @@ class GPUPageRankSampler:
 
     Args:
         graph: the topology, where the GPU reads it.
-        spec: how to find them; the same for all nodes.
-        device: where to find them, and where results are.
+        spec: how to search; identical for all nodes.
+        device: where to find them and store results.
 
     Raises:
         InputError: the spec does not fit the graph, nodes do not, or the device is no GPU.
@@ -198,7 +198,7 @@ class GPUPageRankSampler:
         todo, log_slots = torch.arange(nodes.numel(), device=self.device), self._log_slots
         room = int(1.25 * self._room * nodes.numel()) + 1
         parts: list[tuple[Tensor, Tensor]] = []
-        offset = 0  # of the results of a launch among those of all
+        offset = 0  # of a launch's results among all results
         while todo.numel():
             results, needed = self._launch(nodes, todo, size, begin, room, log_slots)
             parts.append(results)
@@ -223,7 +223,7 @@ class GPUPageRankSampler:
     def _launch(
         self, nodes: Tensor, todo: Tensor, size: Tensor, begin: Tensor, room: int, log_slots: int
     ) -> tuple[tuple[Tensor, Tensor], int]:
-        """Find the neighbours of some nodes. Return these and their ranks, ``[room]``, and the room that they take."""
+        """Find the neighbours of some nodes. Return them with their ranks, ``[room]``, and how much room they need."""
         num_slots = 1 << log_slots
         programs = max(1, min(todo.numel(), _PROGRAMS, _TABLE_BYTES // (_SLOT_BYTES * num_slots)))
         top_k = -1 if self.spec.top_k is None else self.spec.top_k

@@ -16,7 +16,7 @@ from manyhop.sampling.reference import picks as picks
 from manyhop.sampling.reference.sampler import Edges, Frontier, induce, planted, to_tensors
 
 Budget = dict[int, float]
-"""Node -> its budget, in the order in which nodes came in."""
+"""Node -> its budget, in the order of the nodes' first appearance."""
 
 
 class ReferenceHGTSampler:
@@ -28,7 +28,7 @@ class ReferenceHGTSampler:
 
     Args:
         graph: the topology.
-        spec: how many nodes to draw; the same for every request.
+        spec: how many nodes to draw; identical for all requests.
 
     Raises:
         InputError: the spec does not fit the graph, or a request does not fit the graph.
@@ -65,7 +65,7 @@ class ReferenceHGTSampler:
         return self._result(request, nodes)
 
     def _choose(self, key: U64, nodes: Frontier, i: int, d: int) -> picks.Positions:
-        """Return which of the ``d`` entries of the column of local id ``i`` count."""
+        """Return the entries that count of the ``d`` entries in the column of local id ``i``."""
         node_key = fold(key, nodes.node[i])
         if nodes.copy[i] > 0:
             node_key = fold(node_key, nodes.copy[i])

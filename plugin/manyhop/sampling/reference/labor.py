@@ -1,4 +1,4 @@
-"""Numpy reference of layer-neighbour sampling: the definition of what a sample is. Written for reading."""
+"""Numpy reference of layer-neighbour sampling: it defines samples. Written for reading."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 SUM_BLOCK = 1024
-"""Sums over a column are made in parts of so many numbers."""
+"""Numbers of a part of a column's sum."""
 
 MAX_ROUNDS = 32
 """Steps in which the scale of a column's probabilities is found; part of the contract."""
 
 SMALLEST_SHARE = 2.0**-512
-"""What an edge of positive weight has of its column's weight, at least."""
+"""Smallest share of a column's weight that an edge of positive weight has."""
 
 
 @dataclass(frozen=True)
 class Variates:
-    """The random numbers of all neighbours of a type in one hop, whatever the frontier node."""
+    """The random numbers of all neighbours of a type in one hop, for all frontier nodes."""
 
     key: np.uint64
     next_key: np.uint64
@@ -47,7 +47,7 @@ class Variates:
 
     @classmethod
     def of(cls, spec: LaborSpec, key: BatchKey, hop: int, node_type: int) -> Variates:
-        """Those of a batch: numbers live for ``batch_dependency`` batches, each neighbour's from a batch of its own."""
+        """Create the numbers of a batch. A neighbour's number lasts ``batch_dependency`` batches."""
         dependency = spec.batch_dependency
         epoch, group, step = key.epoch, key.batch // max(dependency, 1), key.batch % max(dependency, 1)
         if dependency == 0:
@@ -66,9 +66,9 @@ class Variates:
 
 
 def tree_sum(x: Floats) -> float:
-    """The sum of ``x [d]``: in each block, halves are added until one number is left; blocks from left to right.
+    """Return the sum of ``x [d]``: in each block, halves are added until one number is left; blocks from left to right.
 
-    An order that vector instructions and the threads of a GPU can keep, too.
+    Vector instructions and the threads of a GPU can add in this order.
     """
     total = 0.0
     for begin in range(0, x.size, SUM_BLOCK):
@@ -81,7 +81,7 @@ def tree_sum(x: Floats) -> float:
 
 
 def shares(weight: Floats) -> Floats:
-    """What each entry has of the weight of its column ``[d]``; 0 where the weight is 0."""
+    """Return each entry's share of its column's weight ``[d]``."""
     total = tree_sum(weight)
     if total == 0:
         return np.zeros(weight.size)
@@ -89,7 +89,8 @@ def shares(weight: Floats) -> Floats:
 
 
 def scale(a: Floats, total: float, pi: Floats, k: int, before: float) -> float:
-    """The number ``c`` for which a column's probabilities ``min(1, c * pi)`` give the variance of ``k`` equal picks.
+    """Return the number ``c`` for which a column's probabilities ``min(1, c * pi)`` give the variance of ``k`` equal
+    picks.
 
     It solves ``sum(a^2 / min(1, c * pi)) = total^2 / k - total^2 / n + sum(a^2)`` (equation 22 of the paper; n entries
     of positive weight), whose left side is made of straight lines in ``1 / c``, by Newton's method from the line for a
@@ -97,9 +98,9 @@ def scale(a: Floats, total: float, pi: Floats, k: int, before: float) -> float:
     is not below ``before`` and makes them so.
 
     Args:
-        a: weight of each entry ``[d]``; those of weight 0 do not count.
+        a: weight of each entry ``[d]``; entries of weight 0 do not count.
         total: the sum of the weights.
-        pi: what the probabilities are in proportion to ``[d]``.
+        pi: numbers ``[d]`` that the probabilities are proportional to.
         k: the fanout, not -1.
         before: the former value.
     """
@@ -123,7 +124,7 @@ def scale(a: Floats, total: float, pi: Floats, k: int, before: float) -> float:
 
 
 def smallest(keys: npt.NDArray[np.uint64] | Floats, positive: Bools, k: int) -> Ints:
-    """The ``k`` entries of the smallest keys ``[d]`` (or ``[d, k]``: so many keys per entry), in stored order."""
+    """Return the ``k`` entries of the smallest keys ``[d]`` (``[d, k]``: k keys per entry), in stored order."""
     entry = np.flatnonzero(positive)
     chosen = keys[entry].reshape(-1)
     order = np.argsort(chosen, kind="stable")[:k]
@@ -131,7 +132,7 @@ def smallest(keys: npt.NDArray[np.uint64] | Floats, positive: Bools, k: int) -> 
 
 
 def exact(r: U64, weight: Floats | None, k: int, *, replace: bool) -> Ints:
-    """Which entries of a column are picked, in stored order: those of the ``k`` smallest keys.
+    """Return which entries of a column are picked, in stored order: those of the ``k`` smallest keys.
 
     Args:
         r: the numbers of the neighbours ``[d]``.
@@ -152,17 +153,17 @@ def exact(r: U64, weight: Floats | None, k: int, *, replace: bool) -> Ints:
 
 
 def poisson(r: U64, probability: Floats) -> Bools:
-    """Which entries of a column are picked, each with its probability ``[d]``."""
+    """Return which entries of a column are picked, each with its probability ``[d]``."""
     return np.asarray(unit(r) < probability)
 
 
 def poisson_equal(r: U64, d: int, k: int) -> Bools:
-    """The same where all have the probability ``k / d``, in integers."""
+    """Return the picks if all entries have the probability ``k / d``, in integers."""
     return np.asarray(below(r, d) < k)
 
 
 def edge_weights(a: Floats, probability: Floats, picked: Bools) -> npt.NDArray[np.float32]:
-    """What each picked edge counts in a mean over the picked edges ``[num_picked]``."""
+    """Return the weight of each picked edge in a mean ``[num_picked]``."""
     x = a[picked] / probability[picked]
     return (x * float(x.size) / tree_sum(x)).astype(np.float32)
 
@@ -170,10 +171,10 @@ def edge_weights(a: Floats, probability: Floats, picked: Bools) -> npt.NDArray[n
 Picked = tuple[Ints, npt.NDArray[np.float32]]
 
 CONVERGED = 10_000
-"""Rounds end when the expected number of nodes falls by no more than this part of itself."""
+"""Rounds end when the expected number of nodes falls by at most this share."""
 
 UNIT = 2.0**30
-"""What a node counts in the expected number, so that its sum is one of integers, whatever the order."""
+"""Weight of a node in the expected number: sums of integers do not depend on their order."""
 
 
 class ReferenceLaborSampler:
@@ -181,7 +182,7 @@ class ReferenceLaborSampler:
 
     Args:
         graph: the topology.
-        spec: how to sample; the same for every request.
+        spec: how to sample; identical for all requests.
 
     Raises:
         InputError: the spec does not fit the graph, or a request does not fit the spec.
@@ -259,7 +260,7 @@ class ReferenceLaborSampler:
         return result
 
     def _probabilities(self, csc: CSC, columns: Sequence[_Column], k: int) -> list[Floats]:
-        """With which probability each entry of each column is picked."""
+        """Return the probability of each entry of each column."""
         for c in columns:
             c.k = c.n if k == -1 else k
             if c.weight is None:

@@ -22,12 +22,12 @@ MAX_REPEATS = 16
 
 
 def everything(d: int) -> Positions:
-    """All d entries, in stored order; no draws."""
+    """Return all d entries, in stored order; no draws."""
     return np.arange(d, dtype=np.int64)
 
 
 def uniform(key: U64, d: int, k: int, *, replace: bool) -> Positions:
-    """k of d entries, each subset (or, with ``replace``, each sequence) equally likely.
+    """Pick k of d entries, each subset (or, with ``replace``, each sequence) equally likely.
 
     Without replacement: Robert Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 30(9), 1987).
     """
@@ -43,7 +43,7 @@ def uniform(key: U64, d: int, k: int, *, replace: bool) -> Positions:
 
 
 def by_alias(table: npt.NDArray[np.int64], first: int = 0) -> Find:
-    """The entry of a column that a draw finds in its alias table ``[d]``, counted from entry ``first``."""
+    """Return the entry of a column that a draw finds in its alias table ``[d]``, counted from entry ``first``."""
 
     def find(r: U64) -> int:
         entry, fraction = below_with_fraction(np.uint64(r), len(table))
@@ -54,7 +54,7 @@ def by_alias(table: npt.NDArray[np.int64], first: int = 0) -> Find:
 
 
 def by_sums(cumw: npt.NDArray[np.float64]) -> Find:
-    """The entry of a column that a draw finds in the running sums ``[d]`` of its weights."""
+    """Return the entry of a column that a draw finds in the running sums ``[d]`` of its weights."""
 
     def find(r: U64) -> int:
         last = int(np.flatnonzero(np.diff(cumw, prepend=0.0) > 0)[-1])
@@ -64,11 +64,11 @@ def by_sums(cumw: npt.NDArray[np.float64]) -> Find:
 
 
 def weighted(key: U64, weight: npt.NDArray[np.float64], find: Find, k: int, *, replace: bool) -> Positions:
-    """k entries of a range of weights ``[d]``, in proportion to them; ``find`` gives the entry of a draw.
+    """Pick k entries of a range in proportion to weights ``[d]``; ``find`` returns the entry of a draw.
 
-    Without replacement this is successive sampling: each slot draws in proportion to the weights of what is left. A
+    Without replacement this is successive sampling: each slot draws in proportion to the remaining weights. A
     draw that hits a picked entry, or one of the column that is not in the range, is repeated; after ``MAX_REPEATS`` the
-    slot scans what is left (same distribution). Entries of weight zero are never picked.
+    slot scans the remaining entries (same distribution). Entries of weight zero are never picked.
     """
     positive = np.flatnonzero(weight > 0)
     if k == -1 or (not replace and k >= len(positive)) or len(positive) == 0:
@@ -89,7 +89,7 @@ def weighted(key: U64, weight: npt.NDArray[np.float64], find: Find, k: int, *, r
 
 
 def _scan(u: npt.NDArray[np.float64], weight: npt.NDArray[np.float64], left: list[int]) -> int:
-    """One entry of ``left`` in proportion to its weight; sums run from left to right, one addition at a time."""
+    """Return one entry of ``left`` in proportion to its weight; sums run from left to right, one addition at a time."""
     total = 0.0
     for p in left:
         total += weight[p]
@@ -108,7 +108,7 @@ def temporal(time: npt.NDArray[np.int64], t_min: int | None, t_max: int) -> tupl
 
 
 def last(d: int, k: int) -> Positions:
-    """The last k of d entries, in stored order (all for k = -1 or k >= d); no draws."""
+    """Return the last k of d entries, in stored order (all for k = -1 or k >= d); no draws."""
     return everything(d) if k == -1 or k >= d else np.arange(d - k, d, dtype=np.int64)
 
 
@@ -119,11 +119,11 @@ def last(d: int, k: int) -> Positions:
 # (2019); alias tables are due to Walker (1977).
 
 FULL = 1 << 32
-"""What every entry of a table holds: its threshold is the part that is its own, the rest belongs to its alias."""
+"""Weight of an entry of a table: its threshold is its own part, its alias has the rest."""
 
 
 def alias_table(weight: Sequence[float]) -> npt.NDArray[np.int64]:
-    """``[d]`` entries ``threshold * 2^32 + alias``, for ``d`` weights that are finite and not negative."""
+    """Return ``[d]`` entries ``threshold * 2^32 + alias``, for ``d`` weights that are finite and not negative."""
     d, positive = len(weight), [q for q, w in enumerate(weight) if w > 0]
     if not positive:
         return np.zeros(d, np.int64)
@@ -133,9 +133,9 @@ def alias_table(weight: Sequence[float]) -> npt.NDArray[np.int64]:
     share = [int(w / total * (d * 2.0**32) + 0.5) for w in weight]
     light = deque(q for q in range(d) if share[q] < FULL)
     heavy = deque(q for q in range(d) if share[q] >= FULL)
-    # An entry that gets no threshold is full: its own alias. One of weight zero never is, whatever rounding does.
+    # An entry without a threshold is full: its own alias. Entries of weight zero never are, for any rounding.
     table = [(0, q if weight[q] > 0 else positive[0]) for q in range(d)]
-    left = share[heavy[0]] if heavy else FULL  # what the first of the heavy entries has left
+    left = share[heavy[0]] if heavy else FULL  # the rest of the first heavy entry
     while heavy:
         if left >= FULL and light:
             q = light.popleft()

@@ -1,4 +1,4 @@
-"""Numpy reference of neighbour sampling: the definition of what a sample is. Written for reading, not for speed."""
+"""Numpy reference of neighbour sampling: it defines samples. Written for reading, not for speed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Frontier:
         self.tree: list[int] = []
         self.copy: list[int] = []  # c for the c-th further copy of a seed, else 0
         self.local: dict[tuple[int, int], int] = {}  # (tree, node) -> local id of its first copy
-        self.hop_begin = [0]  # local id at which each hop's new nodes begin
+        self.hop_begin = [0]  # local id of each hop's first new node
         self._copies: dict[tuple[int, int], int] = {}  # (tree, node) -> number of its copies
 
     def add_seed(self, node: int, tree: int) -> None:
-        """Append a seed, also if it is there already."""
+        """Append a seed, also a duplicate."""
         self.copy.append(self._copies.get((tree, node), 0))
         self._copies[tree, node] = self.copy[-1] + 1
         self.local.setdefault((tree, node), len(self.node))
@@ -37,7 +37,7 @@ class Frontier:
         self.tree.append(tree)
 
     def find_or_add(self, node: int, tree: int) -> int:
-        """Local id of a neighbour; appends it where it first occurs."""
+        """Return local id of a neighbour; appends it where it first occurs."""
         if (tree, node) not in self.local:
             self.local[tree, node] = len(self.node)
             self.node.append(node)
@@ -46,7 +46,7 @@ class Frontier:
         return self.local[tree, node]
 
     def per_hop(self) -> list[int]:
-        """``[num_hops + 1]``: seeds, then nodes added by each hop."""
+        """Return ``[num_hops + 1]``: seeds, then nodes added by each hop."""
         ends = [*self.hop_begin[1:], len(self.node)]
         return [end - begin for begin, end in zip(self.hop_begin, ends, strict=True)]
 
@@ -71,7 +71,7 @@ class Edges:
 
 
 def excluded_positions(graph: Graph, exclude: Mapping[EdgeType, Tensor] | None) -> dict[EdgeType, set[int]]:
-    """Stored positions of the edges of each type that a request excludes by the user's ids."""
+    """Return stored positions of the edges of each type that a request excludes by the user's ids."""
     positions: dict[EdgeType, set[int]] = {t: set() for t in graph.edge_types}
     for t, ids in (exclude or {}).items():
         perm = graph.csc[t].perm
@@ -90,7 +90,7 @@ def induce(
     """Return the edges of a type among the nodes of the batch: destinations by local id, columns in stored order.
 
     Args:
-        choose: which of the ``d`` entries of the column of local id ``i`` count, ``choose(i, d)``; ``None``: all.
+        choose: ``choose(i, d)`` returns the entries that count in the column of local id ``i``; ``None``: all.
     """
     found = Edges()
     for i, (node, tree) in enumerate(zip(dst.node, dst.tree, strict=True)):
@@ -108,7 +108,7 @@ def induce(
 def to_tensors(
     graph: Graph, edges: Mapping[EdgeType, Edges]
 ) -> tuple[dict[EdgeType, Tensor], dict[EdgeType, Tensor], dict[EdgeType, Tensor | None]]:
-    """``row``, ``col`` and ``edge_id`` of a result."""
+    """Return ``row``, ``col`` and ``edge_id`` of a result."""
     row: dict[EdgeType, Tensor] = {}
     col: dict[EdgeType, Tensor] = {}
     edge_id: dict[EdgeType, Tensor | None] = {}
@@ -128,7 +128,7 @@ class ReferenceSampler:
 
     Args:
         graph: the topology.
-        spec: how to sample; the same for every request.
+        spec: how to sample; identical for all requests.
 
     Raises:
         InputError: the spec does not fit the graph, or a request does not fit the spec.
@@ -208,7 +208,7 @@ class ReferenceSampler:
         edges: Mapping[EdgeType, Edges],
         excluded: Mapping[EdgeType, set[int]],
     ) -> SampledSubgraph:
-        """Dress lists as tensors; for other subgraph types, replace or add edges."""
+        """Return the sample of lists; for other subgraph types, replace or add edges."""
         spec = self.spec
         if spec.subgraph == "induced":
             edges = {t: induce(self.graph.csc[t], nodes[t[0]], nodes[t[2]], excluded[t]) for t in edges}

@@ -20,7 +20,7 @@ MAX_ATTEMPTS = 64
 """Candidates that a step of a biased walk draws before it scans its column."""
 
 Bias = Callable[[int], float]
-"""Neighbour -> what a step to it counts."""
+"""Neighbour -> weight of a step to it."""
 
 
 class ReferenceWalkSampler:
@@ -28,11 +28,11 @@ class ReferenceWalkSampler:
 
     Args:
         graph: the topology.
-        spec: how to walk; the same for every request.
+        spec: how to walk; identical for all requests.
 
     Raises:
         InputError: the spec does not fit the graph, or a request does not fit the spec.
-        GraphError: weights are asked for that the graph does not have.
+        GraphError: the graph lacks requested weights.
     """
 
     def __init__(self, graph: Graph, spec: WalkSpec) -> None:
@@ -63,7 +63,7 @@ class ReferenceWalkSampler:
         return Walks(node=node, edge_id=edge_id if spec.edge_ids else None)
 
     def _step(self, csc: CSC, key: U64, now: int, before: int | None) -> int | None:
-        """The stored position of the edge that a walk takes from ``now``; ``None``: there is none."""
+        """Return the stored position of a walk's edge from ``now``; ``None``: it ends."""
         spec, begin, end = self.spec, int(csc.colptr[now]), int(csc.colptr[now + 1])
         weight = np.ones(end - begin)
         find: Find = lambda r: int(below(r, end - begin))  # noqa: E731
@@ -90,7 +90,7 @@ class ReferenceWalkSampler:
 
 
 def _scan(r: U64, weight: np.ndarray, neighbors: list[int], bias: Bias) -> int:
-    """The entry of a column that a draw finds in proportion to weight and bias."""
+    """Return the entry of a column that a draw finds in proportion to weight and bias."""
     share = np.array([w * bias(x) for w, x in zip(weight.tolist(), neighbors, strict=True)])
     last = int(np.flatnonzero(share)[-1])
     sums = np.add.accumulate(share)  # from left to right, one addition at a time
@@ -120,7 +120,7 @@ class ReferencePageRankSampler:
 
     Args:
         graph: the topology.
-        spec: how to find them; the same for all nodes.
+        spec: how to search; identical for all nodes.
 
     Raises:
         InputError: the spec does not fit the graph, or nodes do not.

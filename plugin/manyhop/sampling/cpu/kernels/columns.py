@@ -1,4 +1,4 @@
-"""Where each node's edges begin among the edges of a hop, compiled: the columns of DGL's and GraphBolt's blocks."""
+"""Pointers to the edges of each node in a hop, compiled, for blocks of DGL and GraphBolt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = 4
 
 @kernel("void(int64[:, ::1])")
 def fill_indptr(columns: npt.NDArray[np.int64]) -> None:
-    """For each row of the table: ``indptr[v]`` is the first edge whose ``col`` is at least ``v``.
+    """Set ``indptr[v]`` of each row of the table to the first edge whose ``col`` is at least ``v``.
 
     Every edge writes where its node ends, the last one wins: without a branch per node this is several times as fast as
     looking for the ends.

@@ -142,7 +142,7 @@ def add_budgets(
 
 @helper
 def _find(cumw: F64s, r: np.uint64) -> np.uint64:
-    """The first entry whose running sum exceeds that of a draw; if rounding lets none, the last of positive weight."""
+    """Return the first entry whose running sum exceeds a draw, or the last positive one if rounding leaves none."""
     target = unit(r) * cumw[cumw.size - 1]
     q, left = np.uint64(0), cumw.size
     while left > 1:
@@ -205,7 +205,7 @@ _ONE, _EIGHT = np.uint64(1), np.uint64(8)
 
 @helper
 def _collect(edges: Edges, nodes: Nodes, mode: Mode, t: int, limit: int, key: np.uint64, state: Ints) -> int:
-    """Up to CHUNK chosen edges of whole columns from ``state`` on: their positions and frontier nodes; their number."""
+    """Store up to CHUNK chosen edges of whole columns, beginning at ``state``; return their number."""
     dst = edges[t].dst
     count, num_seeds = nodes[dst].count, nodes[dst].num_seeds
     node, copy, colptr = u64(nodes[dst].node, count), u32(nodes[dst].copy, num_seeds), u64(edges[t].colptr, 1 << 62)
@@ -252,7 +252,7 @@ def choose_edges(
 
     Args:
         state: ``(edges so far, column, 0)``; goes on from there and is left where it stopped.
-        capacity: number of edges for which there is memory.
+        capacity: number of edges that fit in memory.
 
     Returns:
         1 when finished, 0 when more memory is needed.

@@ -46,9 +46,9 @@ def _edge_type(edges: Edges, nodes: Nodes, found: Found, mode: Mode, k: int, key
     begin_pass(nodes, src)
     frontier = nodes[dst].end - nodes[dst].begin
     take = u32(found[t].take, frontier)
-    c = np.int64(0)  # not a literal, for which numba would compile twice
+    c = np.int64(0)  # not a literal: numba would compile twice
     while c < frontier:
-        # A chunk: at most BLOCK nodes and CHUNK edges, but at least one node.
+        # A chunk has up to BLOCK nodes and CHUNK edges, and at least one node.
         w, n = 0, 0
         while c + w < frontier and w < BLOCK and (w == 0 or n + np.int64(take[c + w]) <= CHUNK):
             n += np.int64(take[c + w])
@@ -72,7 +72,7 @@ def _edge_type(edges: Edges, nodes: Nodes, found: Found, mode: Mode, k: int, key
 
 @helper
 def _pick(edges: Edges, nodes: Nodes, found: Found, mode: Mode, k: int, key: np.uint64, t: int, c: int, w: int) -> None:
-    """Stored positions and local ids of the frontier of one chunk: frontier nodes ``[c, c + w)``."""
+    """Pick stored positions for frontier nodes ``[c, c + w)``, with the local ids of these nodes."""
     dst = edges[t].dst
     first_id = nodes[dst].begin + c
     start, degree = u64(found[t].start + 8 * c, w), u32(found[t].degree + 4 * c, w)
@@ -106,7 +106,7 @@ def _pick(edges: Edges, nodes: Nodes, found: Found, mode: Mode, k: int, key: np.
 
 @helper
 def _take_picked(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int, c: int, w: int, done: int) -> None:
-    """The same where all is picked already."""
+    """Copy stored positions and local ids that another kernel has picked."""
     first_id = nodes[edges[t].dst].begin + c
     take, picked = u32(found[t].take + 4 * c, w), u64(found[t].picked + 8 * (found[t].num_done + done), 1 << 62)
     position, dst_node = u64(mode.position, 1 << 62), u32(mode.dst_node, 1 << 62)
@@ -119,7 +119,7 @@ def _take_picked(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int, c
 
 @helper
 def fetch_neighbors(edges: Edges, mode: Mode, t: int, n: int) -> None:
-    """Third pass: the neighbours at the ``n > 0`` picked positions of a chunk."""
+    """Read the neighbours at the ``n > 0`` picked positions of a chunk."""
     position, neighbor = u64(mode.position, n + AHEAD), u64(mode.neighbor, n)
     for x in range(AHEAD):  # for the prefetches
         position[n + x] = position[n - 1]
@@ -140,7 +140,7 @@ def fetch_neighbors(edges: Edges, mode: Mode, t: int, n: int) -> None:
 
 @helper
 def _write_ids(edges: Edges, mode: Mode, t: int, out: Ints) -> None:
-    """The user's ids of the edges of a chunk."""
+    """Write the user's ids of the edges of a chunk."""
     position, perm = u64(mode.position, out.size + AHEAD), np.uint64(edges[t].perm)
     if edges[t].perm == 0:
         for x in range(out.size):
@@ -209,7 +209,7 @@ def _are_nodes(nodes: Nodes, seeds: Ints) -> bool:
 
 @helper
 def _fits(edges: Edges, nodes: Nodes, found: Found, mode: Mode, keep: bool) -> bool:
-    """Whether there is memory for all that the measured hop can add."""
+    """Return whether memory suffices for all nodes and edges that the measured hop can add."""
     for u in range(len(nodes)):
         bound = nodes[u].count
         for t in range(len(edges)):
@@ -329,14 +329,14 @@ def sample_batch(
     return DONE
 
 
-# Uniform, not temporal, not disjoint, nothing excluded, nothing picked ahead: most loaders need no more.
+# Uniform sampling without times, trees, excluded edges and picks of other kernels suffices for most loaders.
 sample_plain_batch = without(
     sample_batch,
     *(pick_weighted, take_positive, restrict, begin_runs, begin_pass, relabel_by_tree),
     *(build_sets, drop_picked, _take_picked),
 )
 
-# All is picked ahead, by another kernel; no trees.
+# Another kernel picks the edges; there are no trees.
 sample_picked_batch = without(sample_batch, measure_hop, _pick, drop_picked, begin_runs, begin_pass, relabel_by_tree)
 
 

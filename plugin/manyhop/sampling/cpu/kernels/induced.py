@@ -20,7 +20,7 @@ U64s = npt.NDArray[np.uint64]
 
 @helper
 def _collect(edges: Edges, nodes: Nodes, mode: Mode, t: int, state: Ints) -> int:
-    """Up to CHUNK edges of the columns from ``state`` on: their positions and frontier nodes; their number."""
+    """Store up to CHUNK edges of the columns, beginning at ``state``; return their number."""
     dst = edges[t].dst
     count = nodes[dst].count
     node, colptr = u64(nodes[dst].node, count), u64(edges[t].colptr, 1 << 62)
@@ -61,7 +61,8 @@ def _keep_by_table(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int,
 
 @helper
 def make_filter(nodes: Nodes, t: int) -> U64s:
-    """A bit for each node of the batch, at a hash of its tree and id, among eight times as many; none without trees.
+    """Return a bit for each node of the batch, at a hash of its tree and id, among eight times as many; none without
+    trees.
 
     Most sources that are not in the batch have none: the bits stay in the cache, the hash table does not.
     """
@@ -93,7 +94,7 @@ def _drop_unknown(edges: Edges, nodes: Nodes, mode: Mode, t: int, m: int, bits: 
 
 @helper
 def _keep_by_hash(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int, m: int, n: int) -> int:
-    """The same with a hash table: source and destination are of one tree."""
+    """Keep the edges whose source is in the hash table: source and destination belong to one tree."""
     src = edges[t].src
     position, dst_node, neighbor = u64(mode.position, m), u32(mode.dst_node, m), u64(mode.neighbor, m)
     row, col, at = i64(found[t].out_row, n + m), i64(found[t].out_col, n + m), i64(found[t].out_id, n + m)
@@ -146,11 +147,11 @@ def _drop(found: Found, t: int, first: int, n: int) -> int:
 
 @kernel(int64(edges_type, nodes_type, found_type, mode_type, int64, int64[::1], int64))
 def induce_edges(edges: Edges, nodes: Nodes, found: Found, modes: Modes, t: int, state: Ints, capacity: int) -> int:
-    """Edges of type ``t`` among the nodes of the batch: destinations by local id, columns in stored order.
+    """Find the edges of type ``t`` among the nodes of the batch: destinations by local id, columns in stored order.
 
     Args:
-        state: ``(edges so far, column, offset in it)``; goes on from there and is left where it stopped.
-        capacity: number of edges for which there is memory.
+        state: ``(edges so far, column, offset in it)``, where the search begins, and afterwards where it stopped.
+        capacity: number of edges that fit in memory.
 
     Returns:
         1 when finished, 0 when more memory is needed.

@@ -36,7 +36,7 @@ _AHEAD = 8  # columns
 
 @helper
 def _keys(key: U64s, labor: Labor, hop: int, node_type: int, out: U64s) -> None:
-    """Of the numbers of now, of the next batches, of when they take over; ``key``: seed, epoch, group of batches."""
+    """Fold the keys of the current and the next numbers, and of their exchange; ``key``: seed, epoch, group."""
     for i in range(2):
         k = fold(np.uint64(0), np.uint64(_LABOR))
         k = fold(fold(k, key[0]), key[1])
@@ -47,7 +47,7 @@ def _keys(key: U64s, labor: Labor, hop: int, node_type: int, out: U64s) -> None:
 
 @helper
 def _equal(r: U64s, k: int, picked: U64s) -> int:
-    """Each entry with the probability ``k / d``."""
+    """Pick each entry with probability ``k / d``."""
     m = 0
     if k < 0 or k >= r.size:
         for q in range(r.size):
@@ -62,13 +62,13 @@ def _equal(r: U64s, k: int, picked: U64s) -> int:
 
 @helper
 def _weighted_key(r: np.uint64, weight: float) -> np.uint64:
-    """The key of a weighted entry: the bits of a float that is not negative, which have its order."""
+    """Return the key of a weighted entry: the bits of a float that is not negative, which have its order."""
     return bits_of(unit(r) / weight) if weight > 0.0 else _NEVER
 
 
 @helper
 def _pick_again(labor: Labor, k: int, r: U64s, weight: F64s, weighted: bool, picked: U64s) -> int:
-    """With replacement: each entry has ``k`` keys, and is picked as often as they are among the smallest."""
+    """Pick with replacement: each of an entry's ``k`` keys that is among the smallest counts as a pick."""
     heap, size = u64(labor.scratch, k), 0
     for q in range(r.size):
         for j in range(k):
@@ -92,7 +92,7 @@ def _pick_again(labor: Labor, k: int, r: U64s, weight: F64s, weighted: bool, pic
 def _pick_exact(
     edges: Edges, labor: Labor, k: int, t: int, start: np.uint64, weighted: bool, r: U64s, picked: U64s
 ) -> int:
-    """The entries of the ``k`` smallest keys, in stored order. ``picked`` has memory for all; ``r`` is lost."""
+    """Pick the entries of the ``k`` smallest keys, in stored order. Overwrites ``r``; ``picked`` fits all."""
     d, replace = r.size, labor.replace > 0 and k > 0
     weight = f64(edges[t].weight + 8 * np.int64(start), d) if weighted else f64(labor.share, d)
     n = count_positive(weight) if weighted else d
@@ -119,7 +119,7 @@ def _pick_exact(
     for q in range(d):
         picked[m] = q
         m += r[q] <= largest
-    if m > k:  # equal keys, of which the earlier entries have smaller ones
+    if m > k:  # of equal keys, earlier entries count as smaller
         ties = k
         for j in range(k):
             ties -= heap[j] < largest
@@ -151,7 +151,7 @@ def _drop(edges: Edges, found: Found, t: int, picked: U64s, weights: npt.NDArray
 def _chances_of(
     edges: Edges, found: Found, labor: Labor, k: int, t: int, i: int, weighted: bool, a: F64s, chance: F64s, block: F64s
 ) -> None:
-    """The shares of the entries of a column, and the probability of each."""
+    """Compute share and probability of each entry of a column."""
     d = a.size
     start = np.int64(u64(found[t].start, i + 1)[i])
     if labor.importance == 0:

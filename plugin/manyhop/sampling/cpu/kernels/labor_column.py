@@ -22,7 +22,7 @@ _SMALLEST_SHARE = 2.0**-512
 
 @helper
 def variates(edges: Edges, t: int, start: np.uint64, keys: U64s, dependency: int, shift: int, out: U64s) -> None:
-    """The numbers of the neighbours in a column; ``keys``: of now, of the next batches, of when they take over."""
+    """Compute the numbers of a column's neighbours; ``keys``: current, next, and of their exchange."""
     if edges[t].row_wide > 0:
         row64 = u64(edges[t].row + 8 * np.int64(start), out.size)
         for q in range(out.size):
@@ -43,7 +43,7 @@ def variates(edges: Edges, t: int, start: np.uint64, keys: U64s, dependency: int
 
 @helper
 def equal_limit(d: int, k: int) -> np.uint64:
-    """The number below which draws lie for which ``below(r, d) < k``, for ``0 < k < d``: k / d * 2^64, rounded up."""
+    """Return the limit of draws with ``below(r, d) < k``, for ``0 < k < d``: k / d * 2^64, rounded up."""
     n, high = np.uint64(d), np.uint64(k) << _HALF
     upper, rest = high // n, (high % n) << _HALF
     return (upper << _HALF) + rest // n + (_ONE if rest % n > np.uint64(0) else np.uint64(0))
@@ -51,7 +51,7 @@ def equal_limit(d: int, k: int) -> np.uint64:
 
 @helper
 def _tree(x: F64s, n: int) -> float:
-    """The sum of the first ``n`` numbers of a block, which is lost: halves are added until one number is left."""
+    """Return the sum of a block's first ``n`` numbers, and overwrite them: add halves until one number is left."""
     half = 1
     while half < n:
         half *= 2
@@ -71,7 +71,7 @@ def _tree(x: F64s, n: int) -> float:
 
 @helper
 def shares(weight: F64s, block: F64s, out: F64s) -> None:
-    """What each entry has of the weight of its column."""
+    """Compute each entry's share of its column's weight."""
     total = 0.0
     for begin in range(0, weight.size, SUM_BLOCK):
         m = min(SUM_BLOCK, weight.size - begin)
@@ -84,7 +84,7 @@ def shares(weight: F64s, block: F64s, out: F64s) -> None:
 
 @helper
 def scale(a: F64s, total: float, pi: F64s, n: int, k: int, before: float, block: F64s) -> float:
-    """The number by which ``pi`` is multiplied to give probabilities.
+    """Return the number by which ``pi`` is multiplied to give probabilities.
 
     Args:
         n: entries of positive weight.
@@ -123,7 +123,7 @@ def scale(a: F64s, total: float, pi: F64s, n: int, k: int, before: float, block:
 
 @helper
 def edge_weights(a: F64s, chance: F64s, entries: U64s, block: F64s, out: npt.NDArray[np.float32]) -> None:
-    """What each of the picked ``entries`` counts in a mean over them."""
+    """Compute the weight of each of the picked ``entries`` in a mean."""
     total = 0.0
     for begin in range(0, entries.size, SUM_BLOCK):
         m = min(SUM_BLOCK, entries.size - begin)
@@ -196,7 +196,7 @@ def _number_neighbors(edges: Edges, found: Found, labor: Labor, t: int, n: int) 
 
 @helper
 def find_chances(edges: Edges, found: Found, labor: Labor, k: int, t: int, n: int, weighted: bool, block: F64s) -> None:
-    """LABOR-i: the factor ``pi`` of each neighbour, and the scale of each column."""
+    """Compute LABOR-i's factor ``pi`` of each neighbour, and the scale of each column."""
     degree, c = u32(found[t].degree, n), f64(labor.scale, n)
     first, entry, share = i64(labor.entry_begin, n), u32(labor.entry, 1 << 62), f64(labor.entry_share, 1 << 62)
     of_column = f64(labor.chance, 1 << 62)

@@ -21,7 +21,7 @@ _ONE, _HALF = np.uint64(1), np.uint64(32)
 
 @helper
 def pick_range(mode: Mode, start: U64s, degree: U32s, take: U32s, first_id: int) -> int:
-    """The last ``take`` entries of each range (all of it where they agree); returns their number."""
+    """Pick the last ``take`` entries of each range, which may be all of it; return the number of picks."""
     position, dst_node = u64(mode.position, 1 << 62), u32(mode.dst_node, 1 << 62)
     m = 0
     for i in range(start.size):
@@ -35,7 +35,7 @@ def pick_range(mode: Mode, start: U64s, degree: U32s, take: U32s, first_id: int)
 
 @helper
 def pick_block(mode: Mode, start: U64s, degree: U32s, take: U32s, k: int, replace: bool, first_id: int) -> int:
-    """Uniform picks, ``k <= VECTOR_FANOUT``: slot by slot for all nodes, without branches, hence vectorised.
+    """Pick uniformly, ``k <= VECTOR_FANOUT``: slot by slot for all nodes, without branches, hence vectorised.
 
     Columns of at most k entries (without replacement) go through the same motions; their picks are replaced at the end.
     """
@@ -57,7 +57,7 @@ def pick_block(mode: Mode, start: U64s, degree: U32s, take: U32s, k: int, replac
             mine = pick[j * PICK_STRIDE : j * PICK_STRIDE + w]
             for i in range(w):
                 mine[i] = np.uint32(j) if degree[i] <= kk else mine[i]
-    # Each node writes k entries and advances by what it takes, without a branch; the next node overwrites the rest.
+    # Each node writes k entries and advances by its picks, without a branch; the next node overwrites the rest.
     position, dst_node = u64(mode.position, 1 << 62), u32(mode.dst_node, 1 << 62)
     m = 0
     for i in range(w):
@@ -71,7 +71,7 @@ def pick_block(mode: Mode, start: U64s, degree: U32s, take: U32s, k: int, replac
 
 @helper
 def pick_one_by_one(mode: Mode, start: U64s, degree: U32s, take: U32s, k: int, replace: bool, first_id: int) -> int:
-    """Uniform picks for large k: node by node, with a hash set of what is picked."""
+    """Pick uniformly for large k, node by node, with a hash set of the picked entries."""
     key, position, dst_node = u64(mode.key, start.size), u64(mode.position, 1 << 62), u32(mode.dst_node, 1 << 62)
     m = 0
     for i in range(start.size):
@@ -102,7 +102,7 @@ def choose(mode: Mode, key: np.uint64, start: np.uint64, d: int, k: int, positio
 
 @helper
 def new_set(mode: Mode) -> None:
-    """Empty the set: its entries carry a stamp, which changes."""
+    """Empty the set by changing the stamp of its entries."""
     mode.set_stamp += 1
     if mode.set_stamp >> 32 > 0:
         entries = u64(mode.set, mode.set_mask + 1)
@@ -128,7 +128,7 @@ def add_to_set(mode: Mode, q: np.uint64) -> bool:
 
 @helper
 def is_in_set(mode: Mode, q: np.uint64) -> bool:
-    """Whether a number was added to the set."""
+    """Add a number to the set; return whether it is new."""
     mask = np.uint64(mode.set_mask)
     entries, stamp = u64(mode.set, mode.set_mask + 1), np.uint64(mode.set_stamp)
     entry = stamp << _HALF | q
@@ -145,7 +145,7 @@ F64s = npt.NDArray[np.float64]
 
 @helper
 def count_positive(weight: F64s) -> int:
-    """How many entries may be picked."""
+    """Return how many entries may be picked."""
     n = 0
     for q in range(weight.size):
         n += weight[q] > 0.0
@@ -154,7 +154,7 @@ def count_positive(weight: F64s) -> int:
 
 @helper
 def all_positive(weight: F64s, out: U64s) -> None:
-    """The entries of positive weight, in stored order."""
+    """Pick the entries of positive weight, in stored order."""
     n = 0
     for q in range(weight.size):
         if weight[q] > 0.0 and n < out.size:
@@ -163,7 +163,7 @@ def all_positive(weight: F64s, out: U64s) -> None:
 
 
 def without_replacement(find: Callable[[Any, np.uint64], np.uint64]) -> Callable[..., None]:
-    """A helper ``pick(mode, table, first, weight, key, out, replace)``.
+    """Return a helper ``pick(mode, table, first, weight, key, out, replace)``.
 
     It picks as many entries as ``out`` holds, fewer than there are of positive weight. Draws that hit a picked entry
     are repeated, and what is left is scanned after too many.
@@ -182,7 +182,7 @@ def without_replacement(find: Callable[[Any, np.uint64], np.uint64]) -> Callable
         new_set(mode)
         while slot < out.size:
             if repeats < REPEATS:
-                q = find(table, draw(key, np.uint64(t))) - first  # what is before the range becomes large
+                q = find(table, draw(key, np.uint64(t))) - first  # entries before the range become large
             else:
                 q = _scan(mode, weight, unit(draw(key, np.uint64(t))))
             t += 1
@@ -196,7 +196,7 @@ def without_replacement(find: Callable[[Any, np.uint64], np.uint64]) -> Callable
 
 @helper
 def _scan(mode: Mode, weight: F64s, u: float) -> np.uint64:
-    """One of the entries that are left, in proportion to its weight; sums run one addition at a time."""
+    """Return one of the entries that are left, in proportion to its weight; sums run one addition at a time."""
     total = 0.0
     for q in range(weight.size):
         if weight[q] > 0.0 and not is_in_set(mode, np.uint64(q)):
@@ -241,7 +241,7 @@ def build_sets(found: Found) -> None:
 
 @helper
 def is_excluded(slots: Ints, edge_id: np.int64) -> bool:
-    """Whether an id is in a set."""
+    """Return whether an id is in a set."""
     mask = slots.size - 1
     at = _home(edge_id, mask)
     while slots[at] != _EMPTY:

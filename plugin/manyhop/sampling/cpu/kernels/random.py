@@ -14,7 +14,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 @helper
 def mix(z: np.uint64) -> np.uint64:
-    """The finaliser of splitmix64."""
+    """Return the finaliser of splitmix64."""
     z = (z ^ (z >> _U30)) * _M1
     z = (z ^ (z >> _U27)) * _M2
     return z ^ (z >> _U31)
@@ -28,35 +28,35 @@ def fold(key: np.uint64, x: np.uint64) -> np.uint64:
 
 @helper
 def draw(key: np.uint64, j: np.uint64) -> np.uint64:
-    """The j-th random number of a key."""
+    """Return the j-th random number of a key."""
     return mix(key + GAMMA * (j + _U1))
 
 
 @helper
 def below(r: np.uint64, n: np.uint64) -> np.uint64:
-    """An integer in [0, n), for n < 2^32."""
+    """Return an integer in [0, n), for n < 2^32."""
     return ((r >> _U32) * n + (((r & _LOW) * n) >> _U32)) >> _U32
 
 
 @helper
 def below_with_fraction(r: np.uint64, n: np.uint64) -> np.uint64:
-    """The integer of ``below`` in the upper half, the 32 bits that follow in the lower half."""
+    """Return the integer of ``below`` in the upper half, the 32 bits that follow in the lower half."""
     return (r >> _U32) * n + (((r & _LOW) * n) >> _U32)
 
 
 @helper
 def unit(r: np.uint64) -> float:
-    """A float64 in [0, 1) with 53 random bits."""
+    """Return a float64 in [0, 1) with 53 random bits."""
     return np.float64(np.int64(r >> _U11)) * 2.0**-53  # of signed numbers processors make floats at once
 
 
 _U0, _U1, _U2, _U8 = (np.uint64(x) for x in (0, 1, 2, 8))
-_CHUNK = np.uint64(256)  # numbers that go through a round one after the other: each alone would wait for its products
+_CHUNK = np.uint64(256)  # numbers per round: a single one would wait for its products
 
 
 @helper
 def _pass(x: npt.NDArray[np.uint64], key: int, low_bits: int, high_bits: int, rounds: int) -> None:
-    """All rounds, for all numbers."""
+    """Apply all rounds to all numbers."""
     low_mask, high_mask = (_U1 << low_bits) - _U1, (_U1 << high_bits) - _U1
     for turn in range(rounds):
         round_key = draw(key, turn)  # type: ignore[arg-type]  # these are uint64, too

@@ -100,7 +100,7 @@ def _count_up_to(
     limit: Ints,
     count: npt.NDArray[np.uint32],
 ) -> None:
-    """Entries of each column with a time up to its limit; at most ``_LANES`` columns.
+    """Count the entries of each column with a time up to its limit; at most ``_LANES`` columns.
 
     A window of codes is compared at once: all of a short column, and of a longer one where its end is expected if its
     times are like those of all edges. That is a cache line or two, where a bisection of the times takes several.
@@ -146,7 +146,7 @@ def _count_up_to(
 
 @helper
 def _bounds_up_to(bound: Ints, limit: int) -> np.uint16:
-    """How many bounds are up to the limit; their number is a power of two less one."""
+    """Return how many bounds are up to the limit; their number is a power of two less one."""
     at, step = np.uint64(0), _BUCKETS >> _ONE
     while step > np.uint64(0):
         at += step if bound[at + step - _ONE] <= limit else np.uint64(0)
@@ -156,7 +156,7 @@ def _bounds_up_to(bound: Ints, limit: int) -> np.uint16:
 
 @helper
 def _take(n: int, found: Found, replace: bool, k: int, t: int) -> None:
-    """How many entries each node takes, where all entries of the range count."""
+    """Compute how many entries each node picks if all entries of its range count."""
     degree, take = u32(found[t].degree, n), u32(found[t].take, n)
     total = most = 0
     for i in range(n):
@@ -171,7 +171,7 @@ def _take(n: int, found: Found, replace: bool, k: int, t: int) -> None:
 
 @helper
 def take_positive(edges: Edges, nodes: Nodes, found: Found, replace: bool, k: int, t: int) -> None:
-    """The same where only entries of positive weight count."""
+    """Compute how many entries each node picks if only those of positive weight count."""
     dst = edges[t].dst
     begin, n = nodes[dst].begin, nodes[dst].end - nodes[dst].begin
     node, take = u64(nodes[dst].node + 8 * begin, n), u32(found[t].take, n)
@@ -191,7 +191,7 @@ def take_positive(edges: Edges, nodes: Nodes, found: Found, replace: bool, k: in
 
 @helper
 def _take_positive_of_ranges(edges: Edges, nodes: Nodes, found: Found, replace: bool, k: int, t: int) -> None:
-    """The same where ranges are parts of columns, whose entries of positive weight nobody has counted."""
+    """Compute the same for ranges that are parts of columns, whose positive weights are counted here."""
     n = nodes[edges[t].dst].end - nodes[edges[t].dst].begin
     start, degree, take = u64(found[t].start, n), u32(found[t].degree, n), u32(found[t].take, n)
     total = most = 0

@@ -45,7 +45,7 @@ def begin_pass(nodes: Nodes, t: int) -> None:
 def relabel_by_tree(
     nodes: Nodes, src: int, dst: int, mode: Mode, neighbor: npt.NDArray[np.uint64], n: int, out: Ints
 ) -> int:
-    """Local ids of neighbours; appends those that are new. Returns how many are done: all, or until too many runs."""
+    """Write local ids of neighbours, and append new nodes; return how many are done before there are too many runs."""
     node, tree, slots = u64(nodes[src].node, 1 << 62), u64(nodes[src].tree, 1 << 62), u32(nodes[src].slots, 1 << 62)
     dst_node, tree_of_dst = u32(mode.dst_node, n), u64(nodes[dst].tree, 1 << 62)
     x, last = 0, dst_node[n - 1]
@@ -85,7 +85,7 @@ def relabel_by_tree(
 
 @helper
 def _make_table(nodes: Nodes, t: int, r: np.uint64, n: int) -> bool:
-    """A table of the nodes of tree ``r``, with memory for ``n`` more; false if there are too many runs."""
+    """Build a table of the nodes of tree ``r``, with memory for ``n`` more; return whether runs are few enough."""
     node, tree, end = u64(nodes[t].node, 1 << 62), u64(nodes[t].tree, 1 << 62), nodes[t].count
     run, cursor = nodes[t].run, nodes[t].cursor
     if np.int64(r) < nodes[t].table_tree:
@@ -150,7 +150,7 @@ def find(
     nodes_of_batch: npt.NDArray[np.uint64],
     trees_of_batch: npt.NDArray[np.uint64],
 ) -> tuple[np.uint64, bool]:
-    """The slot that holds (tree, node), or the empty one where it belongs; and whether it is there."""
+    """Return the slot that holds (tree, node), or the empty one where it belongs; and whether it is there."""
     at = h & mask
     while True:
         slot = slots[at]
@@ -170,7 +170,7 @@ def plant(nodes: Nodes, t: int, seeds: npt.NDArray[np.uint64], disjoint: bool, f
     n = seeds.size
     node, tree, copy = u64(nodes[t].node, n), u64(nodes[t].tree, n), u32(nodes[t].copy, 2 * n)
     stamp, mask = np.uint64(nodes[t].stamp), np.uint64(nodes[t].mask)
-    copies = copy[n:]  # further copies so far, by local id of the first
+    copies = copy[n:]  # copies so far, by local id of the first
     nodes[t].any_copy = 0
     for i in range(n):
         u, r = seeds[i], np.uint64(first_tree + i if disjoint else 0)
@@ -199,7 +199,7 @@ def plant(nodes: Nodes, t: int, seeds: npt.NDArray[np.uint64], disjoint: bool, f
 
 @helper
 def relabel(nodes: Nodes, src: int, dst: int, mode: Mode, n: int, out: Ints) -> None:
-    """Local ids of a chunk's ``n > 0`` neighbours, of node type ``src``; appends those that are new."""
+    """Write local ids of a chunk's ``n > 0`` neighbours, of node type ``src``, and append new nodes."""
     neighbor = u64(mode.neighbor, n + AHEAD)
     for x in range(AHEAD):  # for the prefetches
         neighbor[n + x] = neighbor[n - 1]
@@ -267,10 +267,10 @@ def _by_hash(
 
 @helper
 def hash_trees(nodes: Nodes, t: int) -> None:
-    """Have the hash table take over, if there is a small table per tree."""
+    """Enter all nodes into the hash table, if each tree has a small table."""
     if nodes[t].num_runs > 0:
         nodes[t].num_runs = 0
-        nodes[t].stamp += nodes[t].count  # forget what small tables left there
+        nodes[t].stamp += nodes[t].count  # invalidate entries of small tables
         rehash(nodes, t)
 
 
@@ -283,5 +283,5 @@ def rehash(nodes: Nodes, t: int) -> None:
     for i in range(n):
         h = hash_of(tree[i], node[i])
         at, known = find(slots, mask, stamp, h, tree[i], node[i], node, tree)
-        if not known:  # further copies of a seed have no slot
+        if not known:  # copies of a seed have no slot
             slots[at] = (h >> _HALF) << _HALF | (stamp + np.uint64(i))

@@ -30,7 +30,7 @@ def _entry(ids: int, wide: int, at: int) -> np.int64:
 
 @helper
 def _has_edge(lookup: Ints, src: np.int64, dst: np.int64) -> bool:
-    """Whether there is an edge; ``lookup``: addresses of begins and destinations, and whether these are int64."""
+    """Return whether an edge exists; ``lookup``: addresses of begins and destinations, whether these are int64."""
     begin = i64(lookup[0], _ANY)
     low, end = begin[src], begin[src + 1]
     high = end
@@ -178,7 +178,7 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 @helper
 def _slot_of(table: Ints, shift: int, node: np.int64) -> np.int64:
-    """Where the slot of a node begins, or the one where it is to go."""
+    """Return where the slot of a node begins, or the one where it is to go."""
     at = np.int64((np.uint64(node) * _SPREAD) >> np.uint64(shift)) << 2
     while table[at] >= 0 and table[at] != node:
         at = (at + np.int64(4)) & np.int64(table.size - 1)
@@ -187,7 +187,7 @@ def _slot_of(table: Ints, shift: int, node: np.int64) -> np.int64:
 
 @helper
 def _grown(table: Ints, shift: int, used: Ints) -> Ints:
-    """A table of twice the size; ``used`` is where the slots in use begin."""
+    """Return a table of twice the size; ``used`` is where the slots in use begin."""
     larger = np.full(2 * table.size, -1, np.int64)
     for i in range(used.size):
         at = _slot_of(larger, shift - 1, table[used[i]])
@@ -198,7 +198,7 @@ def _grown(table: Ints, shift: int, used: Ints) -> Ints:
 
 @helper
 def _worse(rank: F64s, ids: Ints, a: int, b: int) -> bool:
-    """Whether number ``a`` comes after ``b``: of a lower rank, or of the same and a higher id."""
+    """Return whether number ``a`` comes after ``b``: of a lower rank, or of the same and a higher id."""
     return bool(rank[a] < rank[b] or (rank[a] == rank[b] and ids[a] > ids[b]))
 
 
@@ -251,7 +251,7 @@ def page_rank(
     colptr, row32, row64 = i64(edges[t].colptr, _ANY), i32(edges[t].row, _ANY), i64(edges[t].row, _ANY)
     wide = edges[t].row_wide > 0
     threshold = alpha * eps
-    capacity, shift = 1024, 53  # nodes; 2 ** (64 - shift), twice as many, is the number of slots
+    capacity, shift = 1024, 53  # nodes; there are 2 ** (64 - shift) slots, twice the capacity
     table = np.full(8 * capacity, -1, np.int64)
     value = table.view(np.float64)
     used, order = np.empty(capacity, np.int64), np.empty(capacity, np.int64)

@@ -24,14 +24,14 @@ _SMALL = 64  # columns up to this length: which entries are picked fits the bits
 
 @helper
 def _look_up(table: U64s, x: np.uint64) -> np.uint64:
-    """The entry of a column: that in the upper half of ``x``, or its alias."""
+    """Return the entry of a column: that in the upper half of ``x``, or its alias."""
     entry = table[x >> _HALF]
     return x >> _HALF if x & _LOW < entry >> _HALF else entry & _LOW
 
 
 @helper
 def find(table: U64s, r: np.uint64) -> np.uint64:
-    """The entry of a column that a draw finds in its alias table."""
+    """Return the entry of a column that a draw finds in its alias table."""
     return _look_up(table, below_with_fraction(r, np.uint64(table.size)))
 
 
@@ -51,11 +51,11 @@ def pick_weighted(
     replace: bool,
     first_id: int,
 ) -> int:
-    """Weighted picks of a chunk; returns their number."""
+    """Pick a chunk by weight; return the number of picks."""
     w, at_once = start.size, 0 < k <= VECTOR_FANOUT
     in_time = mode.temporal > 0 and edges[t].time != 0  # ranges are parts of columns
     dst_node, positive = u32(mode.dst_node, 1 << 62), i64(edges[t].positive, 1 << 62)
-    # Who draws, and who takes all entries of positive weight: two lists, made without a branch that depends on a node.
+    # List the nodes that draw, and those that pick all entries of positive weight, without a branch per node.
     chooser, taker, at = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
     m = num_choosers = num_takers = 0
     for i in range(w):
@@ -69,7 +69,7 @@ def pick_weighted(
         num_choosers += chooses
         num_takers += 1 - chooses
         for j in range(k if at_once else np.int64(take[i])):
-            dst_node[m + j] = first_id + i  # beyond what it takes: the next node overwrites it
+            dst_node[m + j] = first_id + i  # beyond its picks: the next node overwrites it
         m += np.int64(take[i])
     _take_all(edges, t, mode, taker[:num_takers], at, start, degree, take, k if at_once else 0)
     if in_time:
@@ -85,7 +85,7 @@ def pick_weighted(
 def _take_all(
     edges: Edges, t: int, mode: Mode, who: U32s, at: U32s, start: U64s, degree: U32s, take: U32s, width: int
 ) -> None:
-    """All entries of positive weight. Writes ``width`` positions or more; the next node overwrites what is too much."""
+    """Pick all entries of positive weight. Writes ``width`` positions or more; the next node overwrites the rest."""
     position = u64(mode.position, 1 << 62)
     for i in who:
         mine, s = position[at[i] :], start[i]
@@ -102,7 +102,7 @@ def _take_all(
 def _choose(
     edges: Edges, t: int, mode: Mode, who: U32s, at: U32s, start: U64s, degree: U32s, k: int, replace: bool
 ) -> None:
-    """Large fanouts: node by node."""
+    """Pick large fanouts, node by node."""
     position, key = u64(mode.position, 1 << 62), u64(mode.key, BLOCK)
     for i in who:
         s, d, mine = np.int64(start[i]), np.int64(degree[i]), position[at[i] : np.int64(at[i]) + k]
@@ -120,7 +120,7 @@ def _choose(
 def _choose_in_ranges(
     edges: Edges, t: int, mode: Mode, who: U32s, at: U32s, node: U64s, start: U64s, degree: U32s, k: int, replace: bool
 ) -> None:
-    """Ranges of columns: the alias tables are those of the columns, and draws that leave the range are repeated."""
+    """Pick from ranges by the alias tables of whole columns; draws outside of the range are repeated."""
     position, key, colptr = u64(mode.position, 1 << 62), u64(mode.key, BLOCK), u64(edges[t].colptr, 1 << 62)
     for i in who:
         begin, mine = colptr[node[i]], position[at[i] : np.int64(at[i]) + k]
@@ -135,7 +135,7 @@ def _choose_in_ranges(
 def _choose_at_once(
     edges: Edges, t: int, mode: Mode, who: U32s, at: U32s, start: U64s, degree: U32s, k: int, replace: bool
 ) -> None:
-    """Small fanouts. Without replacement, the draws made ahead are a few more than needed."""
+    """Pick small fanouts. Without replacement, a few more draws than needed are prepared."""
     position, key = u64(mode.position, 1 << 62), u64(mode.key, BLOCK)
     n = (k + (7 if replace else 9)) // 8 * 8
     drawn, found = u64(mode.draw, DRAWS), u64(mode.found, 2 * VECTOR_FANOUT)
@@ -161,7 +161,7 @@ def _choose_at_once(
 
 @helper
 def _draw_ahead(column: np.uint64, key: np.uint64, d: np.uint64, out: U64s, n: int) -> None:
-    """The first draws of a node, as entries and fractions; asks for the n entries that are needed first."""
+    """Write the first draws of a node, as entries and fractions; prefetch the n entries that are needed first."""
     for first in range(0, out.size, 8):
         eight = out[first : first + 8]
         for j in range(8):
@@ -172,7 +172,7 @@ def _draw_ahead(column: np.uint64, key: np.uint64, d: np.uint64, out: U64s, n: i
 
 @helper
 def _first_distinct(table: U64s, draws: U64s, key: np.uint64, out: U64s, k: int) -> bool:
-    """The first k distinct entries among less than ``k + REPEATS`` draws; false if there may be fewer."""
+    """Pick the first k distinct entries among fewer than ``k + REPEATS`` draws; return whether there are enough."""
     if table.size > _SMALL:
         same = 0
         for j in range(k):

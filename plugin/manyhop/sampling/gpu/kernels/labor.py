@@ -17,7 +17,7 @@ SMALLEST_SHARE = tl.constexpr(2.0**-512)
 # How entries are picked.
 EQUAL = tl.constexpr(0)  # each with the probability k / d
 BY_SHARE = tl.constexpr(1)  # each with a probability in proportion to its weight
-SMALLEST = tl.constexpr(2)  # those of the smallest keys
+SMALLEST = tl.constexpr(2)  # entries of the smallest keys
 SMALLEST_BY_WEIGHT = tl.constexpr(3)
 
 # Keys of a segment and hop.

@@ -12,7 +12,7 @@ from manyhop.system import nvml
 
 
 def _can_overlap() -> bool:
-    """Whether all GPUs know programmatic dependent launches. To ask CUDA would start it, in whoever imports this."""
+    """Return whether all GPUs have programmatic dependent launches, without starting CUDA in the process."""
     driver = None if triton.knobs.runtime.interpret else nvml.driver()
     gpus = () if driver is None else nvml.visible(driver.gpus)
     return bool(gpus) and min(gpu.capability for gpu in gpus) >= (9, 0)

@@ -44,7 +44,7 @@ KEY = tl.constexpr(6)  # seed, epoch, batch
 SRC_AT = tl.constexpr(9)  # offset of its sources in the output
 DST_AT = tl.constexpr(10)
 DST_LOCAL = tl.constexpr(11)  # endpoints of the same type before its destinations
-KIND = tl.constexpr(12)  # number of its edge type, where a batch has seed edges of several
+KIND = tl.constexpr(12)  # number of its edge type, if a batch has seed edges of multiple types
 BATCH_COLUMNS = tl.constexpr(13)
 
 # Columns of `rows`.
@@ -75,7 +75,7 @@ def _floats(address):
 
 @triton.jit
 def _eligible(limit, act, about, TIMES: tl.constexpr):
-    """How many candidates, from the first on, a draw chooses from."""
+    """Return how many candidates, from the first on, a draw chooses from."""
     n = tl.zeros_like(limit) + tl.load(about + NUM_NODES)
     if TIMES:
         n = first_above(_ints(tl.load(about + TIME)), tl.zeros_like(limit), tl.where(act, n, 0), limit)
@@ -85,7 +85,7 @@ def _eligible(limit, act, about, TIMES: tl.constexpr):
 
 @triton.jit
 def _draw(key, index, n, act, about, SORTED: tl.constexpr, WEIGHTED: tl.constexpr):
-    """A node for every draw number, among the first ``n`` candidates."""
+    """Return a node for every draw number, among the first ``n`` candidates."""
     r = draw(key, index)
     if WEIGHTED:
         cumw = _floats(tl.load(about + CUMW))
@@ -101,7 +101,7 @@ def _draw(key, index, n, act, about, SORTED: tl.constexpr, WEIGHTED: tl.constexp
 
 @triton.jit
 def _is_edge(src, dst, act, about, WIDE: tl.constexpr):
-    """Whether there is an edge, from the sorted destinations of all sources."""
+    """Return whether there is an edge, from the sorted destinations of all sources."""
     begin = _ints(tl.load(about + EDGES_BEGIN))
     destination = tl.load(about + EDGES_DESTINATION).to(tl.pointer_type(tl.int64 if WIDE else tl.int32))
     return is_edge(begin, destination, src, dst, act)
@@ -109,7 +109,7 @@ def _is_edge(src, dst, act, about, WIDE: tl.constexpr):
 
 @triton.jit
 def _key_of_kind(batch, use: tl.constexpr):
-    """The key of a batch and its edge type."""
+    """Return the key of a batch and its edge type."""
     key, kind = batch_key(batch + KEY, use), tl.load(batch + KIND)
     return tl.where(kind > 0, fold(key, kind), key)
 

@@ -8,7 +8,7 @@ GAMMA = tl.constexpr(0x9E3779B97F4A7C15)
 
 @triton.jit
 def mix(z):
-    """The finaliser of splitmix64."""
+    """Return the finaliser of splitmix64."""
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB
     return z ^ (z >> 31)
@@ -16,19 +16,19 @@ def mix(z):
 
 @triton.jit
 def draw(key, j):
-    """The j-th random number of a key; ``key`` and ``j`` (tensor, at least 0) have the same shape, or broadcast."""
+    """Return the j-th random number of a key; ``key`` and ``j`` (tensor, at least 0) broadcast."""
     return mix(key + (j + 1).to(tl.uint64) * GAMMA)
 
 
 @triton.jit
 def fold(key, x):
-    """The key of a key and a tensor of integers."""
+    """Return the key of a key and a tensor of integers."""
     return mix(key + (x.to(tl.uint64) + 1) * GAMMA)
 
 
 @triton.jit
 def _product(r, n):
-    """``floor(r * n / 2^32)`` for ``n < 2^32``, from two products of 32-bit numbers."""
+    """Return ``floor(r * n / 2^32)`` for ``n < 2^32``, from two products of 32-bit numbers."""
     wide = n.to(tl.uint32).to(tl.uint64)
     high = (r >> 32).to(tl.uint32).to(tl.uint64)
     low = r.to(tl.uint32).to(tl.uint64)
@@ -37,26 +37,26 @@ def _product(r, n):
 
 @triton.jit
 def below(r, n):
-    """``floor(r * n / 2^64)`` as uint32, for integers ``n < 2^32``."""
+    """Return ``floor(r * n / 2^64)`` as uint32, for integers ``n < 2^32``."""
     return (_product(r, n) >> 32).to(tl.uint32)
 
 
 @triton.jit
 def below_with_fraction(r, n):
-    """What ``below`` gives, and the 32 bits that follow; both uint32."""
+    """Return ``below``, and the 32 bits that follow; both uint32."""
     s = _product(r, n)
     return (s >> 32).to(tl.uint32), s.to(tl.uint32)
 
 
 @triton.jit
 def unit(r):
-    """A float64 in [0, 1) with 53 random bits."""
+    """Return a float64 in [0, 1) with 53 random bits."""
     return (r >> 11).to(tl.int64).to(tl.float64) * 1.1102230246251565e-16
 
 
 @triton.jit
 def batch_key(key, use: tl.constexpr):
-    """The key of a use in a batch; at ``key``: seed, epoch and batch, the low 64 bits of each as int64."""
+    """Return the key of a use in a batch; at ``key``: seed, epoch and batch, the low 64 bits of each as int64."""
     made = mix(tl.full([], (use + 1) * GAMMA % (1 << 64), tl.uint64))
     made = fold(made, tl.load(key))
     made = fold(made, tl.load(key + 1))
@@ -65,7 +65,7 @@ def batch_key(key, use: tl.constexpr):
 
 @triton.jit
 def load_ids(address, wide, index, mask):
-    """``int64`` values of an int32 or int64 array at ``address``."""
+    """Load ``int64`` values of an int32 or int64 array at ``address``."""
     if wide != 0:
         ids = tl.load(address.to(tl.pointer_type(tl.int64)) + index, mask=mask, other=0)
     else:
@@ -75,7 +75,7 @@ def load_ids(address, wide, index, mask):
 
 @triton.jit
 def first_above(table, low, high, x):
-    """The first position of ``[low, high)`` whose entry exceeds ``x``; ``high`` where none does. All are int64."""
+    """Return the first position of ``[low, high)`` whose entry exceeds ``x``, or ``high``; all int64."""
     while tl.max((low < high).to(tl.int32), 0) > 0:
         open_ = low < high
         middle = (low + high) >> 1
@@ -87,7 +87,7 @@ def first_above(table, low, high, x):
 
 @triton.jit
 def first_not_below(table, low, high, x):
-    """The first position of ``[low, high)`` whose entry is ``x`` or more; ``high`` where none is."""
+    """Return the first position of ``[low, high)`` whose entry is ``x`` or more; ``high`` where none is."""
     while tl.max((low < high).to(tl.int32), 0) > 0:
         open_ = low < high
         middle = (low + high) >> 1
@@ -99,7 +99,7 @@ def first_not_below(table, low, high, x):
 
 @triton.jit
 def first_above_one(table, low, high, x):
-    """``first_above`` for one ``x``; all are scalars."""
+    """Return ``first_above`` for one ``x``; all are scalars."""
     while low < high:
         middle = (low + high) >> 1
         above = tl.load(table + middle) > x
@@ -110,7 +110,7 @@ def first_above_one(table, low, high, x):
 
 @triton.jit
 def is_edge(begin, destination, src, dst, act):
-    """Whether there is an edge, from the sorted ``destination`` of source ``s``, at ``[begin[s], begin[s + 1])``."""
+    """Return whether an edge exists; source ``s`` has sorted ``destination[begin[s] : begin[s + 1]]``."""
     low = tl.load(begin + src, mask=act, other=0)
     end = tl.load(begin + src + 1, mask=act, other=0)
     at = first_not_below(destination, low, end, dst)
@@ -273,7 +273,7 @@ TILE = tl.constexpr(256)
 
 @triton.jit(do_not_specialize=["columns", "tiles"])
 def fill_indptr(columns, tiles):
-    """For each row of the table, ``tiles`` programs take turns at ``TILE`` entries of its result.
+    """Fill the result of each row of the table; its ``tiles`` programs alternate, ``TILE`` entries each.
 
     Args:
         columns: address of ``[n, 4] int64``: the address of int64 ``col``, ascending; its length; a number of nodes;

@@ -129,7 +129,7 @@ def walk(
     node += i * (num_steps + 1)
     edge_id += i * num_steps
     now = tl.load(node, mask=inside, other=-1)
-    before = tl.zeros_like(now) - 1  # not `now`: triton would then take it for constant in the loop
+    before = tl.zeros_like(now) - 1  # not `now`: triton would treat it as constant in the loop
     for s in range(num_steps):
         step = steps + s * STEP_COLUMNS
         step_key = fold(key, tl.zeros_like(i) + s)
@@ -199,7 +199,7 @@ ALPHA = tl.constexpr(0)
 KEEP = tl.constexpr(1)  # 1 - alpha
 THRESHOLD = tl.constexpr(2)  # alpha * eps
 
-# Results in place of a number of neighbours.
+# Results instead of a number of neighbours.
 NO_SLOTS = tl.constexpr(-1)  # the table of the program is too small
 NO_ROOM = tl.constexpr(-2)  # the memory of the results is
 
@@ -295,7 +295,7 @@ def page_rank(
         cursor: ``[1] int64``, 0 before; afterwards the room that the results of all seeds take.
         num_todo: number of seeds.
         log_slots: the tables have ``2 ** log_slots`` slots.
-        top_k: at most so many neighbours per seed, by rank; -1: all, in the order of their first push.
+        top_k: limit of neighbours per seed, by rank; -1: all, in the order of their first push.
         room: length of the results.
     """
     tl.static_assert(SOURCES >= 0)

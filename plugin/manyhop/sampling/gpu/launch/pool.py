@@ -20,7 +20,7 @@ from manyhop.sampling.gpu.launch.workspace import Workspace, write_descriptor
 
 _MAX_EDGES = (1 << 31) - 1
 MIN_FILL_RATIO = 0.5  # of a workspace's capacity: results are preallocated if launches fill at least this share of it
-SMALL_RESULTS = 1 << 15  # nodes and edges: results up to this capacity are preallocated, however full they will be
+SMALL_RESULTS = 1 << 15  # nodes and edges: results up to this capacity are always preallocated
 _MAX_PREALLOCATED = 1 << 24  # nodes and edges: larger results are allocated by their exact size
 
 
@@ -114,7 +114,7 @@ class Pool:
 
 
 class Launch:
-    """Batches sampled by one launch, enqueued on ``stream``, which has to be the current stream."""
+    """Batches sampled by one launch, enqueued on ``stream``, which must be the current stream."""
 
     def __init__(self, pool: Pool, requests: Sequence[NodeRequest], stream: torch.cuda.Stream | None) -> None:
         self._workspace: Workspace | None = None

@@ -54,7 +54,7 @@ class Ahead:
 def compile_ahead(work: Callable[[], object], device: torch.device) -> None:
     """Compile the kernels that ``work`` launches, or load them from triton's cache, without launching any.
 
-    All of them have to be launched through :class:`Ahead`. A kernel that fails to compile raises at its launch.
+    All of them must be launched through :class:`Ahead`. A kernel that fails to compile raises at its launch.
     """
     noted: dict[Any, Compile] = {}
     token = _noted.set(noted)
@@ -79,7 +79,7 @@ def compile_ahead(work: Callable[[], object], device: torch.device) -> None:
 #
 # While ``torch.cuda.CUDAGraph`` captures, torch's generator is in capture mode for all threads: ``dropout`` in a
 # training step fails while a loader's thread captures (torch 2.11: "Offset increment outside graph capture"). The work
-# captured here draws no random numbers and allocates nothing, so torch need not take part.
+# captured here draws no random numbers and allocates nothing, so torch is not needed.
 #
 # CUDA's driver is called through ctypes: torch below 2.10 does not bring cuda-bindings, whose version has to be that of
 # torch's CUDA.
@@ -96,7 +96,7 @@ class Recording:
     """A CUDA graph of kernels: enqueues them by one call.
 
     Args:
-        work: enqueues the kernels on the current stream, and nothing else; each has to have run before. An error that
+        work: enqueues the kernels on the current stream, and nothing else; each must have run before. An error that
             it raises ends the capture and is raised again, unless CUDA has invalidated the capture.
         device: a CUDA device.
 
@@ -111,7 +111,7 @@ class Recording:
         graph, own = ctypes.c_void_p(), ctypes.c_void_p()
         with torch.cuda.device(device):
             torch.cuda.current_stream(device).query()  # binds the GPU's context to this thread
-            # torch reuses its streams from a pool: one of them may be the user's.
+            # torch reuses streams of a pool: the user may have one of them.
             _check(cuda.cuStreamCreate(ctypes.byref(own), _NON_BLOCKING), "make a stream")
             try:
                 stream = torch.cuda.ExternalStream(own.value, device)  # type: ignore[no-untyped-call]
@@ -153,7 +153,7 @@ class Enqueued:
         self._work = work
 
     def launch(self, stream: torch.cuda.Stream | None) -> None:
-        """Enqueue the kernels on the current stream, which has to be ``stream``."""
+        """Enqueue the kernels on the current stream, which must be ``stream``."""
         self._work()
 
 

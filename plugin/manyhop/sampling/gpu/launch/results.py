@@ -57,7 +57,7 @@ class LaunchReport(NamedTuple):
 
 
 class Layout:
-    """Layout of samples in memory: allocations that several batches share, batch by batch.
+    """Layout of samples in memory: allocations that multiple batches share, batch by batch.
 
     A batch has its segments (row, column and edge id), then its type ranges (node; tree if disjoint). An
     allocation may be larger than its samples; unused memory is at its end.
@@ -125,7 +125,7 @@ class Layout:
                 num_sampled_edges={name: edges[first + r] for name, r, _ in segments},
             )
 
-    # The same for graphs of one type, in a third of the time, which matters for small batches.
+    # For graphs of one type, in a third of the time, which matters for small batches.
 
     def _sizes_of_one_type(self, batches: range, report: LaunchReport) -> list[int]:
         num_edges, num_nodes, sizes = report.num_edges, report.num_nodes, list[int]()

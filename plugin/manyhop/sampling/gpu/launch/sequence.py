@@ -173,7 +173,7 @@ class KernelSequence:
         )  # fmt: skip
         if not plan.last and (
             spec.weighted or plan.fanouts[hop].max() > MOST.value
-        ):  # else every entry takes its whole range
+        ):  # otherwise every node picks its whole range
             pick_wide[(min(tiles(most_nodes, 1), self._share(PROGRAMS)), extent.num_segments)](
                 *picking, *where, T=WIDE_TILE, **mode, **keyed, **LAUNCH
             )

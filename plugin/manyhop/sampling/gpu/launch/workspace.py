@@ -58,9 +58,7 @@ class Workspace:
         self._whole = record(kernels.run_and_write, device)
         self._ends = [record(functools.partial(kernels.write, out), device) for out in host.outs]
         self._launched = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        torch.cuda.current_stream(
-            device
-        ).synchronize()  # the launch above reads the descriptor, which changes from now on
+        torch.cuda.current_stream(device).synchronize()  # the launch above reads the descriptor, which changes next
 
     def begin_descriptor(self) -> tuple[Ints, int]:
         """Begin the next launch. Return the memory of its descriptor, and its stamp."""
@@ -86,7 +84,7 @@ class Workspace:
         return self
 
     def launch(self, addresses: list[int] | None = None) -> None:
-        """Sample the batches of the descriptor, on the current stream, which has to be that of the workspace.
+        """Sample the batches of the descriptor, on the current stream, which must be that of the workspace.
 
         Args:
             addresses: of the results, to write them, too; ``None``: call :meth:`finish` later.

@@ -127,7 +127,7 @@ def plant(
 
 @triton.jit
 def _keys(descriptor, tables, seeds, edges, reports, num_hops, num_segments, DISJOINT: tl.constexpr, B: tl.constexpr):
-    """The keys of all hops and segments, up to the edge type (or up to the tree, which is 0 if not disjoint)."""
+    """Store the keys of all hops and segments, up to the edge type (or up to the tree, 0 if not disjoint)."""
     for at in range(0, num_segments, B):
         r = at + tl.arange(0, B).to(tl.int64)
         act = r < num_segments
