@@ -42,11 +42,12 @@ def figure(label: str, cell: str) -> Figure:
     return Figure(label, match[1], float(low) if low else None, float(high) if high else None)
 
 
-def cpu() -> list[tuple[str, list[Figure]]]:
+def cpu(heading: str) -> list[tuple[str, list[Figure]]]:
     """Return PyG's time over manyhop's, for whole loaders on one thread of a CPU."""
-    head, *body = rows("## PyG with pyg-lib")
+    head, *body = rows(heading)
     columns = [i for i, name in enumerate(head) if name.startswith("whole loader")]
-    return [(head[i].removeprefix("whole loader, "), [figure(row[0], row[i]) for row in body]) for i in columns]
+    groups = [(head[i].removeprefix("whole loader, "), i) for i in columns]
+    return [(name, [figure(row[0], row[i]) for row in body if row[i] != "-"]) for name, i in groups]
 
 
 def gpu() -> list[tuple[str, list[Figure]]]:
@@ -55,6 +56,15 @@ def gpu() -> list[tuple[str, list[Figure]]]:
     names = {"1": "1 GPU", "2": "2 GPUs"}
     return [
         ("128 features", [figure(f"{row[0]}, {names[row[1]]}", row[2]) for row in body]),
+    ]
+
+
+def panels() -> list[tuple[str, str, list[tuple[str, list[Figure]]]]]:
+    """Return title, unit and groups of bars of each panel."""
+    return [
+        ("PyG with pyg-lib, AMD EPYC, one thread", "time per sampled edge, manyhop = 1", cpu("## PyG with pyg-lib")),
+        ("PyG with pyg-lib, Intel Xeon, one thread", "time per batch, manyhop = 1", cpu("### On an Intel Xeon")),
+        ("cuGraph-PyG, NVIDIA H200", "time per batch, manyhop = 1", gpu()),
     ]
 
 
@@ -67,12 +77,8 @@ def draw(path: Path) -> None:
     style = {"svg.fonttype": "none", "svg.hashsalt": "manyhop", "font.size": 10, "text.color": TEXT}
     style |= {"font.family": "sans-serif", "axes.edgecolor": GREY, "xtick.color": TEXT, "ytick.color": TEXT}
     with plt.rc_context(style):
-        drawing, axes = plt.subplots(1, 2, figsize=(9.6, 3.9), width_ratios=(1.3, 1), layout="constrained")
-        panels = [
-            ("CPU, one thread: PyG with pyg-lib", "time per sampled edge, manyhop = 1", cpu()),
-            ("NVIDIA H200: cuGraph-PyG", "time per batch, manyhop = 1", gpu()),
-        ]
-        for panel, (title, unit, groups) in zip(axes, panels, strict=True):
+        drawing, axes = plt.subplots(3, 1, figsize=(5.4, 7.6), height_ratios=(3, 2.5, 1.6), layout="constrained")
+        for panel, (title, unit, groups) in zip(axes, panels(), strict=True):
             bars(panel, groups)
             panel.set_title(title, loc="left", fontweight="bold", fontsize=11)
             panel.set_xlabel(unit)
@@ -88,7 +94,7 @@ def bars(panel, groups) -> None:  # type: ignore[no-untyped-def]  # of matplotli
     height = 0.8 / len(groups)
     most = max(f.high or f.value for _, figures in groups for f in figures)
     for g, (name, figures) in enumerate(groups):
-        places = [i + (g - (len(groups) - 1) / 2) * height for i in range(len(figures))]
+        places = [labels.index(f.label) + (g - (len(groups) - 1) / 2) * height for f in figures]
         colour = BLUE if name == "128 features" else GREY
         panel.barh(places, [f.value for f in figures], height * 0.92, color=colour, label=name)
         for place, f in zip(places, figures, strict=True):

@@ -17,7 +17,7 @@ def script():
 
 def test_the_plot_has_the_figures_of_the_pages():
     plot = script()
-    figures = [f for _, group in [*plot.cpu(), *plot.gpu()] for f in group]
+    figures = [f for _, _, groups in plot.panels() for _, group in groups for f in group]
     shown = re.findall(r"<text[^>]*>([^<]+)</text>", (DOCS / "speed.svg").read_text())
     assert len(figures) > 10
     ratios = [text for text in shown if re.fullmatch(r"\d+\.\d+", text)]
