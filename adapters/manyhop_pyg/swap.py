@@ -44,7 +44,7 @@ _PAIRS: list[tuple[object, object]] = [
 if hasattr(torch_geometric.sampler, "BidirectionalNeighborSampler"):  # not in PyG 2.6
     _PAIRS.append((torch_geometric.sampler.BidirectionalNeighborSampler, BidirectionalNeighborSampler))
 
-# It only asks whether a loader is PyG's, which ours are, too, and so are those of classes derived from PyG's before.
+# It only checks isinstance of PyG's loaders, which includes manyhop's and classes derived from PyG's earlier.
 _ONLY_ASKS = "torch_geometric.nn.models.basic_gnn"
 
 _swap = Swap("manyhop_pyg", "torch_geometric", _PAIRS, skip=[_ONLY_ASKS])

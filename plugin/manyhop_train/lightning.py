@@ -1,4 +1,4 @@
-"""Callbacks for Lightning's Trainer: figures of the loaders, to whatever loggers it has; captured steps."""
+"""Callbacks for Lightning's Trainer: statistics of loaders, and captured steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOG = logging.getLogger("manyhop")
 
 
 def _callback() -> Any:
-    """Lightning's base class of callbacks: of the package that the script has imported, if there are two."""
+    """Return Lightning's ``Callback``, of the package that the script has imported."""
     names = sorted(("lightning.pytorch", "pytorch_lightning"), key=lambda name: name not in sys.modules)
     for name in names:
         try:
@@ -35,14 +35,14 @@ def _callback() -> Any:
 
 
 class LoaderStatsMonitor(_callback()):  # type: ignore[misc]  # the class is found at run time
-    """Logs ``loader.stats().metrics()`` of manyhop's training loaders at the end of each epoch, for that epoch.
+    """Log ``loader.stats().metrics()`` of manyhop's training loaders at the end of each epoch, for that epoch.
 
-    Names are ``manyhop/waited_s`` and so on; ``manyhop/NAME/waited_s`` for a dictionary of loaders. With several ranks,
-    the figures are those of rank 0.
+    Names are ``manyhop/waited_s`` and so on; ``manyhop/NAME/waited_s`` for a dictionary of loaders. With multiple
+    ranks, the values are those of rank 0.
     """
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Log the figures of the epoch."""
+        """Log the metrics of the epoch."""
         for prefix, loader in _loaders(trainer.train_dataloader):
             metrics = loader.stats(since="epoch").metrics(prefix)
             # The figures of a rank stay its own: rank_zero_only has no effect but that ranks exchange nothing, and with
@@ -51,16 +51,16 @@ class LoaderStatsMonitor(_callback()):  # type: ignore[misc]  # the class is fou
 
 
 class CaptureSteps(_callback()):  # type: ignore[misc]  # the class is found at run time
-    """Captures the training steps of a ``LightningModule``: ``training_step``, backward pass, clipping and update.
+    """Capture the training steps of a ``LightningModule``: ``training_step``, backward pass, clipping and update.
 
-    Loaders need ``pad="auto"``. The trainer goes on counting steps, calling schedulers and logging what
-    ``training_step`` logs; other Python code of ``training_step``, and hooks called during it or the backward pass, run
-    while a step is recorded, but not when it is replayed. ``batch_idx`` keeps its value, too.
+    Loaders need ``pad="auto"``. The trainer continues to count steps, call schedulers and log the values that
+    ``training_step`` logs. Other Python code of ``training_step``, and hooks called in it or the backward pass, run
+    when a step is recorded, but not when it is replayed; ``batch_idx`` also keeps its value.
 
     Args:
-        capture: of the adapter: ``manyhop_pyg.capture`` or ``manyhop_dgl.capture``.
-        watch: objects that ``training_step`` reads and that may change, as for ``capture``.
-        verify: every how many replays are checked, as for ``capture``.
+        capture: ``manyhop_pyg.capture`` or ``manyhop_dgl.capture``.
+        watch: objects that ``training_step`` reads and that may change, as in ``capture``.
+        verify: number of replays per check, as in ``capture``.
 
     Raises:
         InputError: ``watch`` or ``verify`` are wrong.
@@ -87,10 +87,10 @@ class CaptureSteps(_callback()):  # type: ignore[misc]  # the class is found at 
         return self._captured
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Put captured steps in place of those of the module.
+        """Replace the steps of the module by captured ones.
 
         Raises:
-            InputError: the module optimizes by itself, or gradients are accumulated over batches.
+            InputError: manual optimization, or gradients that are accumulated over batches.
         """
         if not pl_module.automatic_optimization:
             raise InputError(
@@ -114,11 +114,11 @@ class CaptureSteps(_callback()):  # type: ignore[misc]  # the class is found at 
         self._given = batch
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Give the module back its own steps."""
+        """Restore the module's own steps."""
         self._give_back(pl_module)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Give the module back its own steps: the trainer does not call ``teardown`` then."""
+        """Restore the module's own steps, since the trainer does not call ``teardown`` after an exception."""
         self._give_back(pl_module)
 
     def _give_back(self, pl_module: Any) -> None:
@@ -167,7 +167,7 @@ class CaptureSteps(_callback()):  # type: ignore[misc]  # the class is found at 
 
 
 def _loaders(value: Any, prefix: str = "manyhop/") -> Iterator[tuple[str, EpochLoader]]:
-    """manyhop's loaders among those of a Trainer, with prefixes of their figures."""
+    """Return manyhop's loaders of a Trainer, by the prefix of their metrics."""
     if isinstance(value, EpochLoader):
         yield prefix, value
     elif isinstance(value, Mapping):

@@ -15,17 +15,17 @@ __all__ = ["MaskedBatchNorm", "masked_mean"]
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Average rows that are no padding: losses (``reduction="none"``), or whether predictions are right.
+    """Average rows without padding, such as losses (``reduction="none"``) or correct predictions.
 
     Args:
-        values: ``[num_rows, ...]``, of any dtype; rows of padding may be infinite or NaN.
-        mask: ``[num_rows] bool``: which rows count.
+        values: ``[num_rows, ...]`` of any dtype; padding may be infinite or NaN.
+        mask: ``[num_rows] bool``, true for rows to average.
 
     Returns:
-        ``[...]``: the mean of the rows that count, in float32 for integers and bools; 0 where none does.
+        ``[...]`` mean of these rows, in float32 for integers and bools; 0 without rows.
 
     Raises:
-        InputError: a mask that is none, or of another length.
+        InputError: ``mask`` is not a mask, or has another length.
     """
     _check(values, mask)
     values = values if values.is_floating_point() else values.float()
@@ -43,10 +43,10 @@ class MaskedBatchNorm(torch.nn.BatchNorm1d):
 
         Args:
             input: ``[num_rows, num_features]``.
-            mask: ``[num_rows] bool``: which rows count. There should be two of them at least.
+            mask: ``[num_rows] bool``, true for the rows to normalize, at least two.
 
         Raises:
-            InputError: a mask that is none, or of another length; an input of another shape.
+            InputError: ``mask`` is not a mask, or has another length; an input of another shape.
         """
         _check(input, mask)
         if input.dim() != 2 or input.size(1) != self.num_features:
@@ -79,7 +79,7 @@ class MaskedBatchNorm(torch.nn.BatchNorm1d):
 
 
 def _where(mask: Tensor, values: Tensor) -> Tensor:
-    """The rows that count, and zeros."""
+    """Return the rows of the mask, and zeros elsewhere."""
     return torch.where(mask.view(-1, *(1,) * (values.dim() - 1)), values, 0)
 
 

@@ -285,5 +285,5 @@ def _add_edge_columns(
     if e_id is not None:
         rows.add(into, columns, e_id, bound)
         return
-    for column in columns:  # the sampler does not know which edges these are
+    for column in columns:  # the sampler has no ids of these edges
         del into[column.key]

@@ -61,8 +61,8 @@ class StorePlan:
         self.of_edges: list[Column] = []
         self.embeddings: list[tuple[str, Embedding]] = []
         """Trainable rows of nodes."""
-        self._moved: list[tuple[Tensor, int]] = []  # values of which the template has a copy, and their versions
-        has_rows = isinstance(store, NodeStorage | EdgeStorage)  # what all of typed data shares has none
+        self._moved: list[tuple[Tensor, int]] = []  # values copied into the template, and their versions
+        has_rows = isinstance(store, NodeStorage | EdgeStorage)  # shared attributes of heterogeneous data have none
         for key, value in items:
             if key == "num_nodes":
                 continue
@@ -85,7 +85,7 @@ class StorePlan:
         return (
             store is self._store
             and list(mapping) == self._keys
-            and all([a is b for a, b in zip(mapping.values(), self._values, strict=True)])  # asked for each batch
+            and all([a is b for a, b in zip(mapping.values(), self._values, strict=True)])  # called for each batch
             and not (self._moved and any(value._version != version for value, version in self._moved))
         )
 

@@ -154,7 +154,7 @@ def build_topology(
         names = _identities(inputs)
         if names is None:
             return build()
-        # All of it lies in shared memory, so the tables do, too: one rank of the node builds them.
+        # All inputs are in shared memory, so one rank of the machine builds the tables there.
         return once_per_node(f"topology {options} {names}", build, what="the topology")
 
     return once(inputs, options, build_on_one_rank)
@@ -394,7 +394,7 @@ def plain(tensor: Tensor) -> Tensor:
     """Return a plain tensor without a subclass."""
     if type(tensor) is Tensor:
         return tensor
-    if isinstance(tensor, EdgeIndex | Index):  # of which torch before 2.8 makes no plain view
+    if isinstance(tensor, EdgeIndex | Index):  # torch before 2.8 cannot create a plain view
         inner: Tensor = tensor.as_tensor()
         return inner
     return tensor.as_subclass(Tensor)

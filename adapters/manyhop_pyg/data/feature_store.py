@@ -211,7 +211,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         return self._multi_get_tensor([attr])[0]
 
     def _multi_get_tensor(self, attrs: list[TensorAttr]) -> list[object]:
-        self.columns()  # their rows may have to be kept in memory
+        self.columns()  # which may set up caches of rows
         results: list[object] = []
         requests: dict[int, RowRequest] = {}
         single: list[int] = []
@@ -232,7 +232,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
                 results.append(None)
             else:
                 results.append(tensor[index])
-        # A loader asks in its own threads, of which there are as many as the user wants.
+        # Loaders call this in their own threads, whose number the user sets.
         threads = torch.get_num_threads() if threading.current_thread() is threading.main_thread() else 1
         exchange = current_exchange() or self._exchange
         rows = gather(requests.values(), pool=self._pool, threads=threads, exchange=exchange)

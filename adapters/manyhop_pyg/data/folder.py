@@ -77,7 +77,7 @@ def build_stores(
         put(group, stored.tensors)
         size = graph.nodes[edge_type[0]].count, graph.nodes[edge_type[2]].count
         if stored.row is not None and stored.colptr is not None:
-            # Loaders over stores take the dtype of ids from that of the pointers; those over Data have int64.
+            # Loaders over stores use the dtype of the pointers for ids; loaders over Data use int64.
             row, colptr = tensors[id(stored.row)], tensors[id(stored.colptr)].long()
             edges.put_edge_index((row, colptr), edge_type=group, layout="csc", size=size)
         else:

@@ -40,7 +40,7 @@ def once(inputs: TensorTree, options: Hashable, build: Callable[[], T]) -> T:
         build: creates an object that supports weak references.
     """
     tensors = dict(_tensors(inputs, ()))
-    if any(tensor.is_inference() for tensor in tensors.values()):  # whose changes nobody counts
+    if any(tensor.is_inference() for tensor in tensors.values()):  # whose changes are not counted
         return build()
     storages = [StorageWeakRef(tensor.untyped_storage()) for tensor in tensors.values()]  # type: ignore[no-untyped-call]
     views = [(name, storage.cdata, *_view(t)) for (name, t), storage in zip(tensors.items(), storages, strict=True)]

@@ -206,7 +206,7 @@ class Batches:
 
     def __init__(self, loader: LoaderView, *, pins: bool, exchanges: bool) -> None:
         self._loader, self._pins = loader, pins
-        # Other ranks wait for what this one's thread does, so it leaves to the caller what they do not need.
+        # Other ranks wait for this rank's thread, so it leaves all other work to the caller.
         self._gathers_only = exchanges and loader.transform is None and self.gathers_groups
         self._trains = has_embeddings(loader.data)
 
@@ -283,7 +283,7 @@ class Batches:
         found: list[Collection[object]] = []
         for store in stores:  # once per batch: no calls
             if not store.__dict__.keys() <= _USUAL_ATTRIBUTES:
-                return [[batch]]  # such as the edges that were sampled, beside their reverses
+                return [[batch]]  # such as sampled edges in addition to their reverses
             values = store._mapping.values()
             found.append(values)
             for value in values:

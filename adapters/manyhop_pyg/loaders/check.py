@@ -45,7 +45,7 @@ def check_torch_arguments(kwargs: dict[str, object]) -> None:
             "Expected batch_size to be an integer, got None: seeds are sampled in batches. batch_size=1 samples one "
             "by one, a batch_sampler decides for itself."
         )
-    if "batch_size" in kwargs:  # torch takes no integers of numpy
+    if "batch_size" in kwargs:  # torch rejects integers of numpy
         kwargs["batch_size"] = integer("batch_size", kwargs["batch_size"], 1)
 
 

@@ -98,7 +98,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         check_device(device, placement)
         check_pad(pad, self.seed_sampler()[0], self.data)
         self.device, self._mode, self.pad = device, placement, pad
-        self.__dict__["placement"] = placement  # for Lightning; the property of this name has what was decided
+        self.__dict__["placement"] = placement  # for Lightning; the property of this name is the decision
         callables(transform=self.transform, transform_sampler_output=self.transform_sampler_output)
         self._infers_filter = filter_per_worker is None
         self.filter_per_worker = (
@@ -358,7 +358,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             if self._gpu is None:
                 self._stats.record(rank_batch.batch, "assemble", start, times[0])
                 self._stats.record(rank_batch.batch, "gather", times[0], times[1])
-            else:  # which has times of its own for gathering
+            else:  # which measures gathering itself
                 self._stats.record(rank_batch.batch, "assemble", start, times[1])
             rank_batch.contents["gathered_bytes"] = nbytes
         return Gathered(batch, out, joining, rank_batch)

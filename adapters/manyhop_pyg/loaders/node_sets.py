@@ -62,7 +62,7 @@ class NodeSetLoader(NodeLoader):
 
     def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
         (into,) = super()._label(batch, out)
-        del into["batch_size"]  # the first nodes are none to predict
+        del into["batch_size"]  # the first nodes are not seeds
         return [into]
 
 
@@ -71,7 +71,7 @@ def check_data(data: Data) -> Data:
     if not isinstance(data, Data) or not isinstance(data.edge_index, torch.Tensor):
         raise InputError(f"Expected Data with an edge_index, got {type(data).__name__} without. Convert it.")
     edges = edge_list(data.edge_index)
-    if edges.dtype != data.edge_index.dtype or data.edge_index.is_neg():  # torch's operators need not know these
+    if edges.dtype != data.edge_index.dtype or data.edge_index.is_neg():  # torch's operators may not support these
         data = copy.copy(data)
         data.edge_index = edges
     return data

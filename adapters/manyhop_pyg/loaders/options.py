@@ -160,8 +160,8 @@ def load_positions(loader: DataLoader[Any], num_items: int, kwargs: dict[str, An
     shuffle = bool(kwargs.get("shuffle"))
     own_order = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
     if num_items == 0:
-        kwargs["shuffle"] = False  # torch's random sampler refuses to shuffle nothing
-    # Positions are no torch Dataset, but all that a DataLoader asks of one.
+        kwargs["shuffle"] = False  # torch's random sampler cannot shuffle nothing
+    # Positions are not a torch Dataset, but have all that a DataLoader needs.
     DataLoader.__init__(loader, SeedPositions(num_items), collate_fn=loader.collate_fn, **kwargs)  # type: ignore[arg-type]
     del loader.__dict__["collate_fn"]  # it is a method; the attribute would be a reference cycle
     return shuffle, own_order

@@ -104,7 +104,7 @@ class BidirectionalNeighborSampler(_PyGs):  # type: ignore[misc]  # PyG is untyp
         trees = torch.arange(len(seeds)) if self.disjoint else torch.zeros_like(seeds)
         if not self.disjoint and len(torch.unique(seeds)) < len(seeds):
             raise InputError("Expected each seed node once in a batch, got duplicates. Pass disjoint=True.")
-        # A node of a tree is tree * num_nodes + node, an edge likewise.
+        # The key of a node of a tree is tree * num_nodes + node; edges have similar keys.
         num_edges = self.forward_sampler.topology.graph.num_edges(HOMOGENEOUS_EDGE)
         nodes, edges = _Merged(), _Merged()
         rows: list[Tensor] = []
@@ -133,7 +133,7 @@ class BidirectionalNeighborSampler(_PyGs):  # type: ignore[misc]  # PyG is untyp
             num_sampled_edges=edges.counts(),
         )
 
-    # What PyG's sampler has as attributes.
+    # Attributes of PyG's sampler.
 
     @property
     def num_neighbors(self) -> NumNeighbors:

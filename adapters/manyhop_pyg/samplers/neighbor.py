@@ -269,7 +269,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             return out
         return out.to_bidirectional(keep_orig_edges=self._keep_orig_edges)
 
-    # What PyG's sampler has as attributes.
+    # Attributes of PyG's sampler.
 
     @property
     def num_neighbors(self) -> NumNeighbors:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _NODES = {"node", "row", "col"}  # int64 for samplers
 _IDS = _NODES | {"input_id"}
-_MOST_BYTES = 64 << 20  # of all inputs: more are looked up on the host, where they are
+_MOST_BYTES = 64 << 20  # of all inputs; more are looked up on the host
 
 
 class GPUInputs:
@@ -160,7 +160,7 @@ class GPUSampling:
         """Return the engines for the sampler's current settings."""
         with self._lock:
             if sampler.spec is not self._spec:
-                from manyhop.sampling import GPUEdgeSampler  # looked up by a function, which takes microseconds
+                from manyhop.sampling import GPUEdgeSampler  # a lazy name, whose lookup takes microseconds
 
                 spec = sampler.spec
                 self._engine = placed_engine(self._placed, spec)

@@ -322,7 +322,7 @@ def _total(values: Tensor | dict[str, Tensor]) -> int:
 def host_engine(graph: Graph, spec: Spec) -> Engine:
     """Return an engine of the CPU whose samples are in recycled memory."""
     engine = engine_for(graph, spec, empty=BufferPool().empty)
-    if not (cuda.in_reach() or graph.is_part):  # else a loader that knows where it samples sees to it
+    if not (cuda.in_reach() or graph.is_part):  # otherwise the loader prepares it once its device is known
         engine.prepare()
     return engine
 

@@ -67,7 +67,7 @@ class SeedEdges(Generic[EngineT]):
             cache_key += (negative_spec(n, exclude_true=exclude_true), id(n.src_weight), id(n.dst_weight))
         if cache_key not in self._samplers:
             sampler = self._for_request(self._make, edge_type, n, exclude_true=exclude_true)
-            self._samplers[cache_key] = sampler, n  # kept alive: the cache knows its tensors by id
+            self._samplers[cache_key] = sampler, n  # kept alive, since the cache uses ids of its tensors
         return self._samplers[cache_key][0]
 
     def check(self, input_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool) -> None:

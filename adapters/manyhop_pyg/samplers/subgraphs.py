@@ -186,7 +186,7 @@ class PageRankSampler(NodeSetSampler):
         self._row[seeds.to(device)] = torch.arange(seeds.numel(), device=device)
         self._begin, self._neighbors = found.begin.to(device), found.node.to(device)
         if device.type == "cuda":
-            torch.cuda.synchronize(device)  # batches are made on other streams
+            torch.cuda.synchronize(device)  # batches use other streams
 
     def nodes_of(self, index: Tensor, key: BatchKey) -> Tensor:
         """Return the seeds, then the other neighbours in ascending order."""
@@ -220,7 +220,7 @@ class PageRankSampler(NodeSetSampler):
             return found.node.to(seeds.device), found.begin.diff().to(seeds.device)
         begin = self._begin[row]
         size = self._begin[row + 1] - begin
-        first = begin - (size.cumsum(0) - size)  # less what comes before in the result
+        first = begin - (size.cumsum(0) - size)  # relative to the result
         at = torch.repeat_interleave(first, size)
         return self._neighbors[at + torch.arange(at.numel(), device=at.device)], size
 

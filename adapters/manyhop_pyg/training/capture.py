@@ -80,7 +80,7 @@ class _BatchLayout:
         others: list[Hashable] = []
         for key, mapping in _mappings(batch):
             others += (key, len(mapping))
-            others += mapping  # the names of all, then those of what are no tensors once more: no work for each tensor
+            others += mapping  # all names, then those of other values again: no work per tensor
             for name, value in mapping.items():
                 if isinstance(value, Tensor):
                     tensors.append(value.as_tensor() if isinstance(value, EdgeIndex) else value)

@@ -86,7 +86,7 @@ class PassEdges:
         needed = self._trim.needed(layer, edge_index)
         if needed is None or needed.num_edges == edge_index.size(1):
             return needed, edge_index
-        self.of(edge_index)  # whose order serves the first edges, too
+        self.of(edge_index)  # whose order also serves the first edges
         plain = edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
         return needed, plain[:, : needed.num_edges]
 
@@ -217,7 +217,7 @@ class SegmentGCNConv(_BySegments, GCNConv):  # type: ignore[misc]  # PyG is unty
         plain = edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
         weight, loops = _normalised(plain, edge_weight, num_nodes, x.dtype, self.add_self_loops)
         sums_first = x.size(1) <= self.out_channels  # of narrower rows, and without their gradients in a first layer
-        x = (x if sums_first else self.lin(x)).to(weight.dtype)  # of this dtype, too, is PyG's product under autocast
+        x = (x if sums_first else self.lin(x)).to(weight.dtype)  # the dtype of PyG's product under autocast
         out = self.add_up(edges, x, weight[: edges.size(1)], num_dst)
         if loops is not None:
             out = torch.addcmul(out, loops[:num_dst].unsqueeze(1), x[:num_dst])

@@ -199,7 +199,7 @@ class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is unt
         num_nodes: int | None = None,
         sparse: bool = False,
     ) -> None:
-        torch.nn.Module.__init__(self)  # PyG's constructor asks for pyg-lib
+        torch.nn.Module.__init__(self)  # PyG's constructor requires pyg-lib
         src, dst = ends = edge_list(edge_index).cpu()
         if integer("walk_length", walk_length, 2) < integer("context_size", context_size, 1):
             raise InputError(

@@ -1,7 +1,7 @@
 """Aggregation of messages over the edges of a batch: by segments of sorted edges, without atomics.
 
-The kernels read the rows of sources where they are and write one row per destination, so that no tensor of
-``[num_edges, num_channels]`` is made. Results and gradients are deterministic.
+The kernels read the rows of sources and write one row per destination, without a tensor of ``[num_edges,
+num_channels]``. Results and gradients are deterministic.
 """
 
 from manyhop_train.aggregation.attention import add_ends, normalize

@@ -1,4 +1,4 @@
-"""What attention needs besides weighted sums: values of both ends of edges, and a softmax over the edges of a node."""
+"""Operators of attention: values of both ends of edges, and a softmax over the edges of a node."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def normalize(scores: Tensor, edges: Edges, *, num_dst: int, own: Tensor | None 
     """Take the softmax of scores over the edges of each destination; differentiable once.
 
     Args:
-        scores: ``[num_edges, num_heads]`` of the first edges; minus infinity leaves an edge out.
-        edges: whose local ids of destinations are below ``num_dst``.
+        scores: ``[num_edges, num_heads]`` of the first edges; minus infinity excludes an edge.
+        edges: edges with local ids of destinations below ``num_dst``.
         num_dst: number of destinations.
-        own: ``[num_dst, num_heads]``: one score more of each destination, as of a self loop.
+        own: ``[num_dst, num_heads]`` additional score of each destination, such as of a self loop.
 
     Returns:
         ``[num_edges, num_heads]``, and ``[num_dst, num_heads]`` for ``own``.

@@ -1,4 +1,4 @@
-"""The edges of a batch, ordered by destination and by source: what the kernels of aggregation read."""
+"""Edges of a batch, sorted by destination and by source, for the kernels of aggregation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Order(NamedTuple):
     """``[num_edges] int64``: the number of each edge, ascending within a segment; ``None``: its position."""
 
     def by_number(self) -> Order:
-        """Return the segments for rows of edges in place of nodes."""
+        """Return the segments with numbers of edges instead of nodes."""
         numbers = self.edge
         if numbers is None:
             numbers = torch.arange(self.other.numel(), device=self.other.device)
@@ -33,7 +33,7 @@ class Order(NamedTuple):
 
 
 class Hops(NamedTuple):
-    """How many nodes and edges of a sample each hop added: both lie hop by hop, seeds first."""
+    """Numbers of nodes and edges that each hop of a sample added, seeds first."""
 
     src: Sequence[int]
     """``[num_hops + 1]``: nodes of the sources' type, seeds first."""
@@ -44,14 +44,14 @@ class Hops(NamedTuple):
 
 
 class Edges:
-    """Edges in both orders, each made when it is first needed; nothing of it waits for the GPU.
+    """Edges in both orders, each created at its first use, without waiting for the GPU.
 
-    Layers that use fewer edges (``trim_to_layer``) use the first ones: the orders of all edges serve them, too.
+    Layers that use fewer edges (``trim_to_layer``) use the first ones, for which the orders of all edges also work.
 
     Args:
         edge_index: ``[2, num_edges]`` local ids of sources and destinations, int32 or int64.
-        ordered: the destinations are in ascending order; otherwise they are sorted here.
-        beside: in a CUDA graph that is captured, sort by source beside the forward pass; :meth:`join` follows.
+        ordered: whether destinations are ascending; otherwise they are sorted here.
+        beside: during the capture of a CUDA graph, sort by source in parallel to the forward pass until :meth:`join`.
     """
 
     def __init__(self, edge_index: Tensor, *, ordered: bool, beside: bool = False) -> None:
@@ -98,7 +98,7 @@ class Edges:
         return self._outgoing
 
     def join(self) -> None:
-        """Let the current stream wait for a sort beside the forward pass."""
+        """Let the current stream wait for a parallel sort."""
         if self._joining is not None:
             torch.cuda.current_stream(self.edge_index.device).wait_stream(self._joining)
             self._joining = None
@@ -110,25 +110,25 @@ def _stream_beside(device: torch.device) -> torch.cuda.Stream:
 
 
 def mark_sorted(edge_index: Tensor, hops: Hops | None = None) -> None:
-    """Note on a tensor that its edges are sorted by destination. A change of the tensor makes the note invalid.
+    """Mark a tensor's edges as sorted by destination, until the tensor changes.
 
-    Changes of inference tensors cannot be noticed, so these get no note.
+    Inference tensors are not marked, since their changes are not counted.
 
     Args:
         edge_index: ``[2, num_edges]``.
-        hops: what each hop added; ``None``: unknown.
+        hops: numbers that each hop added; ``None``: unknown.
     """
     if not edge_index.is_inference():
         setattr(edge_index, _MARK, (id(edge_index), edge_index._version, hops))
 
 
 def is_sorted(edge_index: Tensor) -> bool:
-    """Return whether edges are known to be sorted by destination: by :func:`mark_sorted`, for this very tensor."""
+    """Return whether :func:`mark_sorted` has marked this tensor."""
     return _mark(edge_index) is not None
 
 
 def hops_of(edge_index: Tensor) -> Hops | None:
-    """Return what each hop added, as far as :func:`mark_sorted` noted it for this very tensor."""
+    """Return the hops of :func:`mark_sorted` for this tensor."""
     mark = _mark(edge_index)
     return None if mark is None else mark[2]
 
@@ -139,7 +139,7 @@ def _mark(edge_index: Tensor) -> tuple[int, int, Hops | None] | None:
 
 
 def _ordered_by(keys: Tensor, others: Tensor, num_nodes: int, ordered: bool) -> Order:
-    """Segments of edges with equal keys; the sort is stable, so that edges keep their order within a segment."""
+    """Return segments of edges with equal keys, in their order within each segment."""
     edge: Tensor | None = None
     if not ordered:
         keys, edge = torch.sort(keys.to(torch.int32), stable=True)  # half the passes of 64 bits

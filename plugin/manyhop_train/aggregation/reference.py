@@ -1,4 +1,4 @@
-"""Aggregation by torch's own operators: what the kernels compute, and what runs on the CPU."""
+"""Aggregation with torch's operators: the reference of the kernels, and the implementation on CPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from manyhop_train.aggregation.edges import Reduction
 def aggregate_by_torch(
     x: Tensor, edge_index: Tensor, *, num_dst: int, reduce: Reduction, weight: Tensor | None
 ) -> Tensor:
-    """Return what :func:`manyhop_train.aggregation.aggregate` returns; sums of half precision are of float32, too."""
+    """Compute :func:`manyhop_train.aggregation.aggregate`, with float32 sums for half precision."""
     row, col = edge_index
     messages = x.index_select(0, row)
     if messages.dtype in (torch.float16, torch.bfloat16):

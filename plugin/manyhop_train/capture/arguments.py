@@ -1,4 +1,4 @@
-"""What each replay of a graph is given: addresses, which its first kernel reads from the memory of the host."""
+"""Arguments of each replay of a graph: addresses, which its first kernel reads from host memory."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from manyhop.system.triton_launch import Kernel
 from manyhop_train.capture.kernels import FIELDS, TILE, copy_tensors, fetch_arguments
 
 _SLOTS: Final = 64
-"""Replays whose arguments are kept: the host is at most that far ahead of the GPU."""
+"""Number of replays that the host may be ahead of the GPU."""
 _HALF: Final = _SLOTS // 2
 _spare: dict[tuple[torch.device, int], list[Tensor]] = defaultdict(list)
-"""Rings of graphs that are gone: the GPU may still read them, so nobody else may get their memory."""
+"""Rings of deleted graphs, which the GPU may still read, so their memory is not freed."""
 
 
 class Arguments:
@@ -52,7 +52,7 @@ class Arguments:
         self._kernel.prepare(device)
 
     def write(self, numbers: Sequence[int]) -> None:
-        """Give arguments to the next replay; waits for the GPU where it is too far behind."""
+        """Set the arguments of the next replay; wait for the GPU if it is too far behind."""
         if self._is_open:  # after an interrupt, who knows whether the graph has been launched
             self._settle()
             self.rewind()
@@ -98,17 +98,17 @@ def _fetch(width: int) -> Kernel:
 _COUNTS: Final = (8, 16, 32)
 """Tensors of a launch; a kernel each."""
 _NEVER: Final = 1 << 62
-"""The first program of a tensor that is not there."""
+"""First program of a missing tensor."""
 
 
 def enqueue_copies(tensors: Sequence[Tensor], first: int, arguments: Arguments, *, out: bool) -> None:
-    """Copy tensors from, or to, the addresses that a replay is given, on the current stream.
+    """Copy tensors from, or to, the addresses in a replay's arguments, on the current stream.
 
     Args:
-        tensors: contiguous and not empty; a graph that this is recorded in keeps using their memory.
-        first: number of the argument of the first one; those of the others follow.
-        arguments: which :meth:`Arguments.fetch` has read.
-        out: copies to these addresses, not from them.
+        tensors: contiguous tensors with entries; replays of a recording graph use their memory.
+        first: argument number of the first tensor; the others follow.
+        arguments: arguments read by :meth:`Arguments.fetch`.
+        out: copy to these addresses instead of from them.
     """
     most = _COUNTS[-1]
     for begin in range(0, len(tensors), most):
@@ -122,7 +122,7 @@ def enqueue_copies(tensors: Sequence[Tensor], first: int, arguments: Arguments, 
 
 
 def prepare(num_in: int, num_out: int, device: torch.device) -> None:
-    """Compile the kernels for so many tensors, or load them, which cannot be done while a graph is recorded."""
+    """Compile or load the kernels for these numbers of tensors, which is impossible during recording."""
     for num, out in ((num_in, False), (num_out, True)):
         for count in {num % _COUNTS[-1], min(num, _COUNTS[-1])} - {0}:
             _kernel(_size(count), out).prepare(device)

@@ -1,4 +1,4 @@
-"""Checks of replays: the same step, from the same state, has to compute what it does eagerly."""
+"""Checks that a replay computes the same as an eager step from the same state."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from manyhop_train.capture.state import WEIGHTS, StepState
 _FIRST: Final = 2
 """Replays of each graph that are checked in any case."""
 _SHARE: Final = 0.01
-"""Of the time, at most, that other checks take."""
+"""Largest share of the time for other checks."""
 _TOLERANCE: Final = 1e-3
 _TOLERANCE_16: Final = 3e-2
-"""Of steps that calculate with 16 bits."""
+"""Tolerance of steps that compute in 16 bits."""
 _NOISE: Final = 4.0
 """Eager runs of a step may differ from each other (atomic additions): how much more a replay may."""
 
 
 class Schedule:
-    """Which replays are checked.
+    """Selects the replays to check.
 
     Args:
-        verify: every how many replays; ``None``: as often as takes a share of the time; 0: never.
+        verify: number of replays per check; ``None``: as often as a share of the time permits; 0: never.
 
     Raises:
-        InputError: no such number.
+        InputError: ``verify`` is not such a number.
     """
 
     def __init__(self, verify: int | None) -> None:
@@ -45,13 +45,13 @@ class Schedule:
         self._due = 0.0
 
     def is_due(self, replays: int) -> bool:
-        """Whether the next replay of a graph that has been replayed so often is checked."""
+        """Return whether to check the next replay of a graph after this many replays."""
         if self._every is None:
             return replays < _FIRST or time.perf_counter() >= self._due
         return self._every > 0 and (replays < _FIRST or replays % self._every == 0)
 
     def took(self, seconds: float) -> None:
-        """Note how long a check took."""
+        """Record the duration of a check."""
         self._due = time.perf_counter() + seconds / _SHARE
 
 
@@ -59,16 +59,16 @@ class _Pair(NamedTuple):
     """A value of two runs."""
 
     kind: str
-    """Values of a kind are judged together: where a gradient is nothing but rounding, only others show a fault."""
+    """Values of a kind are compared together, since a gradient that is only rounding error shows no fault."""
     name: str
     expected: Tensor
     got: Tensor
     before: Tensor | None
-    """What it was before both; ``None``: is made anew."""
+    """Value before both runs; ``None``: a new tensor."""
 
 
 class Outcome(NamedTuple):
-    """What a run of a step returns and leaves."""
+    """Result and final state of a run of a step."""
 
     result: Any
     values: dict[int, Tensor]
@@ -93,7 +93,7 @@ class Comparison:
         self._exchanges = Exchanges()
 
     def eager(self, step: Callable[[], Any]) -> Outcome:
-        """Run a step eagerly, and put back the state."""
+        """Run a step eagerly, then restore the state."""
         with self._state.exchanging(self._exchanges), nullcontext() if _compiles() else self._undo:
             result = step()
         grads = [p.grad for p in self._parameters]
@@ -102,17 +102,17 @@ class Comparison:
         return outcome
 
     def again(self, step: Callable[[], Any]) -> Any:
-        """Run a step, with what the eager run has received from other ranks."""
+        """Run a step with the values that the eager run received from other ranks."""
         self._exchanges.again()
         with self._state.exchanging(self._exchanges):
             return step()
 
     def restart(self) -> None:
-        """Put back the state."""
+        """Restore the state."""
         self._put(self._grads, self._generator)
 
     def finish(self, outcome: Outcome) -> None:
-        """Leave what an eager run has left."""
+        """Set the final state of an eager run."""
         self._put(outcome.grads, outcome.generator, outcome.values)
 
     @torch.no_grad()
@@ -147,7 +147,7 @@ class Comparison:
 
 
 def stale(differences: dict[str, tuple[float, str]], noise: dict[str, tuple[float, str]]) -> str | None:
-    """Return the name of the largest difference that is not as well between two eager runs; results come first."""
+    """Return the largest difference beyond that of two eager runs; results take precedence."""
     found = [
         (name.startswith("result"), ratio, name)
         for kind, (ratio, name) in differences.items()
@@ -157,7 +157,7 @@ def stale(differences: dict[str, tuple[float, str]], noise: dict[str, tuple[floa
 
 
 def _compiles() -> bool:
-    """Whether ``torch.compile`` is in use, whose functions do not run below a dispatch mode."""
+    """Return whether ``torch.compile`` is in use, whose functions do not run in a dispatch mode."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return dynamo is not None and bool(dynamo.counters.get("frames"))
 

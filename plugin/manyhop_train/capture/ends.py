@@ -1,4 +1,4 @@
-"""The ends of a graph: its batch and the gradients arrive, its results and new gradients leave."""
+"""Inputs and outputs of a graph: batches, results and gradients."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ class Buffers:
         self._others = [i for i, is_plain in enumerate(plain) if not is_plain]
 
     def fill(self, tensors: Sequence[Tensor]) -> None:
-        """Copy what graphs do not copy, on the current stream."""
+        """Copy the tensors that graphs do not copy, on the current stream."""
         if self._others:
             with torch.no_grad():
                 torch._foreach_copy_([self.tensors[i] for i in self._others], [tensors[i] for i in self._others])
 
 
 class Ends(Generic[R]):
-    """Copies batches to buffers, and results to callers, as parts of a graph: the host writes down addresses only.
+    """Copies batches to buffers, and results to callers, as part of a graph: the host only writes addresses.
 
-    Where no kernels can be compiled, torch's operators copy both, before and after a replay.
+    Without compiled kernels, torch's operators copy both before and after a replay.
 
     Args:
-        buffers: what the graph reads.
+        buffers: inputs of the graph.
     """
 
     def __init__(self, buffers: Buffers) -> None:
@@ -73,7 +73,7 @@ class Ends(Generic[R]):
             prepare(len(buffers.copied), _MOST, buffers.device)
 
     def recording(self, step: Callable[[], R]) -> Callable[[], R]:
-        """Return a step with its ends, which is to be recorded."""
+        """Return the step with its copies, for recording."""
         arguments, buffers = self._arguments, self._buffers
         if arguments is None:
             return step
@@ -90,7 +90,7 @@ class Ends(Generic[R]):
         return whole
 
     def recorded(self, result: R) -> None:
-        """Note what the graph writes."""
+        """Store the result that the graph writes."""
         self._result = result
         self._leaves, self._spec = pytree.tree_flatten(result)
         self._numbers = self._small_of(self._leaves)
@@ -100,13 +100,13 @@ class Ends(Generic[R]):
             self._arguments.rewind()
 
     def write(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Give a batch to the next replay.
+        """Set the batch of the next replay.
 
         Args:
-            tensors: of the batch, in the order of the buffers.
+            tensors: tensors of the batch, in the order of the buffers.
 
         Returns:
-            What has to live until the replay is enqueued.
+            Tensors to keep alive until the replay is enqueued.
         """
         buffers, arguments = self._buffers, self._arguments
         buffers.fill(tensors)
@@ -119,7 +119,7 @@ class Ends(Generic[R]):
         return sources
 
     def results(self) -> R:
-        """Return the results of the replay that was enqueued last: tensors of the caller's."""
+        """Return the results of the last enqueued replay, as the caller's own tensors."""
         if self._arguments is not None:
             self._arguments.launched()
         if self._small and self._result is self._small[0]:
@@ -148,7 +148,7 @@ class Ends(Generic[R]):
         return self._addresses.pop()
 
     def _allocate(self, device: torch.device) -> None:
-        """Get memory for many replays: an allocation for each would cost more than its use."""
+        """Allocate memory for many replays; one allocation per replay would cost more."""
         parts, addresses = list[list[Tensor]](), list[range]()
         for tensor in self._small:
             step = -(-tensor.nbytes // _ALIGNED) * _ALIGNED
@@ -184,7 +184,7 @@ def _is_small(tensor: Tensor, device: torch.device | None) -> bool:
 
 
 class Gradients:
-    """What a graph does with the gradients of parameters: it reads and writes them where they were when recorded.
+    """Gradients of parameters, which a graph reads and writes in the memory of the recording.
 
     Args:
         parameters: all parameters of the step.
@@ -199,11 +199,11 @@ class Gradients:
         self._needed: list[tuple[torch.nn.Parameter, Tensor | None, int]] = []
 
     def recorded(self, *, updates: bool) -> None:
-        """Note the gradients after recording.
+        """Store the gradients after recording.
 
         Args:
-            updates: whether the step calls an optimizer. Without one, a step that leaves all gradients as they were, as
-                in evaluation, has nothing to do with them.
+            updates: whether the step calls an optimizer. Otherwise a step that changes no gradients, as in evaluation,
+                does not depend on them.
         """
         after = [p.grad for p in self._parameters]
         same = all(map(is_, after, self._before))
@@ -222,18 +222,18 @@ class Gradients:
         self._before = []
 
     def forget(self) -> None:
-        """Put back the gradients from before the recording."""
+        """Restore the gradients from before the recording."""
         for p, grad in zip(self._parameters, self._before, strict=True):
             p.grad = grad
 
     def fit(self) -> bool:
-        """Whether the gradients that the graph adds to are those of now."""
+        """Return whether the graph adds to the current gradients."""
         return all([p.grad is grad and (grad is None or grad.data_ptr() == place) for p, grad, place in self._needed])
 
     def adopt(self) -> bool:
-        """Copy the gradients of now to where the graph adds to them. Return False where some are missing or left over.
+        """Copy the current gradients to the graph's memory; return False if some are missing or superfluous.
 
-        Steps that add to gradients of each other would be recorded anew for ever.
+        Steps that add to each other's gradients would otherwise be recorded again forever.
         """
         for p, grad, place in self._needed:
             if (p.grad is None) != (grad is None) or (grad is not None and grad.data_ptr() != place):
@@ -247,7 +247,7 @@ class Gradients:
         return True
 
     def put(self) -> None:
-        """Let parameters have the gradients that the graph has written."""
+        """Set the gradients of parameters to those that the graph has written."""
         for number, (p, grad, place) in enumerate(self._after):
             if grad is not None and grad.data_ptr() != place:  # the user has given it other memory
                 memory = self._memory[number]
@@ -259,5 +259,5 @@ class Gradients:
 
 
 def _version(grad: Tensor | None) -> int | None:
-    """What a change in place counts up."""
+    """Return the number of changes in place."""
     return None if grad is None else grad._version

@@ -1,4 +1,4 @@
-"""The kernels at both ends of a graph: they read what a replay is given, copy its batch, and copy its results."""
+"""Kernels at the beginning and end of a graph: read arguments, copy the batch, copy the results."""
 
 import triton
 import triton.language as tl
@@ -23,9 +23,9 @@ def fetch_arguments(ring, count, arguments, SLOTS: tl.constexpr, WIDTH: tl.const
 
 @triton.jit(do_not_specialize=["calls", "arguments"])
 def copy_tensors(calls, arguments, NUM: tl.constexpr, OUT: tl.constexpr):
-    """Copy ``NUM`` tensors between fixed addresses and those that are arguments; 0: there is nothing to copy.
+    """Copy ``NUM`` tensors between fixed addresses and addresses in arguments; 0: no copy.
 
-    calls: ``NUM * FIELDS`` integers. arguments: address of ``int64``. OUT: copies to the arguments, not from them.
+    calls: ``NUM * FIELDS`` integers. arguments: address of ``int64``. OUT: copy to the arguments, not from them.
     """
     program = tl.program_id(0).to(tl.int64)
     number, fixed, size, first = calls[0], calls[1], calls[2], calls[3]

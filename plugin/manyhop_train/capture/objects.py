@@ -1,4 +1,4 @@
-"""What a step reads beside its batch: objects, whose numbers are part of a graph's key, and memory."""
+"""Inputs of a step besides its batch: objects, whose numbers are part of a graph's key, and memory."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _PLAIN: Final = frozenset({int, float, bool, str, complex, type(None)})
 
 
 class Snapshot:
-    """Values of dictionaries, as they were and as they are.
+    """Compares dictionaries with their values at construction.
 
     Args:
-        numbers: of these, the numbers and strings matter that they have now.
-        parts: of these, it matters which objects they have.
-        hooks: of these, it matters how many they have.
+        numbers: dictionaries whose current numbers and strings are compared.
+        parts: dictionaries whose objects are compared by identity.
+        hooks: dictionaries whose length is compared.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Snapshot:
         """Names and values of the numbers and strings."""
 
     def replaced(self) -> str | None:
-        """Look again. Return the name of an object in whose place another one is."""
+        """Compare again. Return the name of an object that was replaced."""
         try:
             counts, values = self._now()
         except KeyError as missing:
@@ -65,11 +65,11 @@ class Snapshot:
 
 
 class Watched:
-    """What ``watch=`` names.
+    """The objects of ``watch=``.
 
     Args:
-        objects: have numbers, strings, tensors, arrays, and containers of them, as attributes or entries; of modules,
-            attributes that are numbers and strings count.
+        objects: objects with numbers, strings, tensors, arrays or containers of them as attributes or entries; of
+            modules, only numbers and strings are compared.
 
     Raises:
         InputError: no list of such objects.
@@ -86,10 +86,10 @@ class Watched:
         self._objects = objects
         self._known: list[object] = []
         self.plain: Hashable = ()
-        """All that is no object."""
+        """Values that are not compared by identity."""
 
     def replaced(self) -> str | None:
-        """Look again. Return the name of an object in whose place another one is."""
+        """Compare again. Return the name of an object that was replaced."""
         if not self._objects:
             return None
         plain, known = list[Hashable](), list[object]()
@@ -101,7 +101,7 @@ class Watched:
 
 
 def _collect(value: Any, plain: list[Hashable], known: list[object], *, whole: bool = False) -> None:
-    """Add the numbers of a value, and its objects; of an object that is ``whole``, its attributes, too."""
+    """Add the numbers and objects of a value and, if ``whole``, of its attributes."""
     if type(value) in _PLAIN:
         plain.append(value)
     elif isinstance(value, Mapping):
@@ -143,13 +143,13 @@ def modes(device: str) -> Hashable:
 
 
 def _precision() -> Hashable:
-    """Return the precision of matrix products: torch forbids to ask by the old name where the new one has been set."""
+    """Return the precision of matrix products; torch's old getter raises if the new setting was used."""
     ask = getattr(torch._C, "_get_fp32_precision_getter", None)
     return torch.get_float32_matmul_precision() if ask is None else ask("cuda", "matmul")
 
 
 def whole(tensor: Tensor) -> Tensor | None:
-    """Return all memory that a tensor is a view of, as ``[n]`` of its dtype; ``None``: it has none of its own."""
+    """Return the whole memory of a view as ``[n]`` of its dtype; ``None``: it has no memory."""
     try:
         storage = tensor.untyped_storage()
         if not storage.data_ptr() or storage.nbytes() % tensor.element_size():
@@ -161,14 +161,14 @@ def whole(tensor: Tensor) -> Tensor | None:
 
 
 class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
-    """Keeps memory alive that a step reads from outside, for graphs would go on reading what is gone."""
+    """Keeps outside memory that a step reads alive, since graphs continue to read it."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of torch
         self.read: dict[int, Tensor] = {}
         """Memory from outside, by its address."""
         self.written: dict[int, Tensor] = {}
-        """What operators have changed of it."""
+        """The part that operators have changed."""
         self.scales = False
         """Whether a ``GradScaler`` has looked at gradients."""
         self.low = False
@@ -203,21 +203,21 @@ class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
             self.before_change(place, memory)
 
     def before_change(self, place: int, memory: Tensor) -> None:
-        """Is called before memory from outside is changed for the first time."""
+        """Handle the first change of outside memory, before it happens."""
 
 
 class Undo(Reads):  # type: ignore[no-untyped-call]  # of torch
-    """Puts back what operators have changed.
+    """Restores the memory that operators have changed.
 
     Args:
-        tensors: which others may change, such as kernels that torch does not launch.
-        ignored: nobody asks for what these become.
+        tensors: tensors that kernels outside of torch may change.
+        ignored: tensors whose final values are not returned.
     """
 
     def __init__(self, tensors: Iterable[Tensor], ignored: Sequence[Tensor]) -> None:
         super().__init__()
         self.before: dict[int, tuple[Tensor, Tensor]] = {}
-        """Memory and what it was, by its address."""
+        """Memory and a copy of its former contents, by address."""
         self._after: dict[int, Tensor] = {}
         self._ignored = {place for place, _ in _places(ignored)}
         for place, memory in _places(tensors):
@@ -232,14 +232,14 @@ class Undo(Reads):  # type: ignore[no-untyped-call]  # of torch
 
     @torch.no_grad()
     def values(self) -> dict[int, Tensor]:
-        """Return copies of what the memory is now."""
+        """Return copies of the current memory."""
         for place, (now, _) in self.before.items():
             self._after[place].copy_(now)
         return {place: value for place, value in self._after.items() if place not in self._ignored}
 
     @torch.no_grad()
     def restore(self, values: dict[int, Tensor] | None = None) -> None:
-        """Write what the memory was, or what :meth:`values` has returned."""
+        """Write the former contents, or those returned by :meth:`values`."""
         for place, (now, before) in self.before.items():
             now.copy_(before if values is None else values.get(place, before))
 

@@ -1,4 +1,4 @@
-"""Recording of CUDA graphs, and eager runs beside them."""
+"""Recording of CUDA graphs, and eager runs on the same stream."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _MODE: Final = "thread_local"
 
 
 class Recorder(Protocol):
-    """Runs functions, or records what they launch."""
+    """Runs functions, or records their launches."""
 
     def run(self, function: Callable[[], R]) -> R:
         """Run a function now."""
         ...
 
     def record(self, function: Callable[[], R]) -> tuple[Callable[[], None], R]:
-        """Record what a function launches, without running it.
+        """Record the launches of a function without running them.
 
         Returns:
-            What launches it, and the function's result, whose tensors are written by each launch.
+            A function that replays them, and the function's result, whose tensors each replay writes.
         """
         ...
 
     def between(self, function: Callable[[], None]) -> None:
-        """Call a function of the host at this place of each replay: :meth:`record` goes on with another graph."""
+        """Call a host function at this point of each replay; :meth:`record` continues with another graph."""
         ...
 
 
 class CUDARecorder:
-    """Records on a stream of its own, on which all eager runs take place, too: autograd keeps to one stream.
+    """Records and runs eagerly on its own stream, since autograd stays on one stream.
 
     Args:
         device: the GPU.
@@ -65,7 +65,7 @@ class CUDARecorder:
             current.wait_stream(self._stream)
 
     def record(self, function: Callable[[], R]) -> tuple[Callable[[], None], R]:
-        """Record CUDA graphs: one, and another one after each call of :meth:`between`."""
+        """Record one CUDA graph, and another one after each call of :meth:`between`."""
         current = torch.cuda.current_stream(self._device)
         if not self._graphs:  # torch cannot record into memory all of whose graphs are gone
             self._pool = torch.cuda.graph_pool_handle()
@@ -106,13 +106,13 @@ class CUDARecorder:
         return graph
 
     def _recover(self) -> None:
-        """Record something that succeeds: torch's generator believes that a broken recording goes on."""
+        """Record successfully, since torch's generator treats a failed recording as unfinished."""
         with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream, capture_error_mode=_MODE):
             torch.zeros(1, device=self._device)
 
 
 def recorder_of(device: torch.device) -> Recorder | None:
-    """Return what records on a device; ``None`` on a CPU."""
+    """Return the recorder of a device; ``None`` on a CPU."""
     return CUDARecorder(device) if device.type == "cuda" else None
 
 

@@ -1,7 +1,7 @@
 """``DistributedDataParallel`` in a captured step: its collectives run between two graphs.
 
-NCCL demands that all ranks capture a collective or none, and that all replay the same capture. The batches of ranks
-have sizes, and hence graphs, of their own, and a rank runs a new size eagerly: no collective may be part of a graph.
+NCCL requires that either all ranks capture a collective or none, and that all replay the same capture. Batch sizes, and
+so graphs, differ between ranks, and a rank runs a new size eagerly: no collective may be part of a graph.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ Between: TypeAlias = Callable[[Callable[[], None]], None]
 
 
 class Exchanges:
-    """Collectives of a step that runs again: the first run makes them, others get what they gave."""
+    """Collectives of a repeated step: the first run calls them, later runs reuse their results."""
 
     def __init__(self) -> None:
         self._made: list[tuple[Tensor, Tensor]] = []
         self._next: int | None = None
         self.pairs: list[tuple[Tensor, Tensor]] = []
-        """What the first run and the latest one would send."""
+        """Values sent by the first and the latest run."""
 
     def again(self) -> None:
         """Begin another run."""
         self._next, self.pairs = 0, []
 
     def __call__(self, flat: Tensor, collective: Callable[[Tensor], Any]) -> None:
-        """Call a collective on a tensor, or write what it gave the first time."""
+        """Call a collective on a tensor, or write its first result."""
         given = flat.clone()
         if self._next is None:
             collective(flat)
@@ -49,10 +49,10 @@ class Exchanges:
 
 
 class Replica:
-    """A ``DistributedDataParallel`` whose step is captured: one all-reduce averages all gradients of a backward pass.
+    """A ``DistributedDataParallel`` in a captured step: one all-reduce averages all gradients of a backward pass.
 
-    DDP keeps the gradient accumulators of its parameters on the stream where it was made, which cannot be captured. The
-    module therefore runs with other tensors over the same memory, whose gradients are then added to the parameters'.
+    DDP keeps the gradient accumulators of its parameters on its stream, which cannot be captured. So the module runs
+    with other tensors over the same memory, whose gradients are then added to those of the parameters.
 
     Args:
         wrapper: the module.
@@ -70,7 +70,7 @@ class Replica:
         self._between: Between = now
         self._used = False
         self.exchanges: Exchanges | None = None
-        """Of steps that are compared."""
+        """Collectives of compared steps."""
 
     @contextmanager
     def running(self, between: Between) -> Iterator[None]:
@@ -85,7 +85,7 @@ class Replica:
                 leaf.grad = None  # of a step that broke off
 
     def collect(self) -> None:
-        """Take the gradients of a backward pass and, outside of ``no_sync()``, average them over the ranks."""
+        """Add the gradients of a backward pass and, outside of ``no_sync()``, average them over the ranks."""
         if not self._used:
             return
         with torch.no_grad():

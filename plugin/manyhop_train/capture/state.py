@@ -23,19 +23,19 @@ _OF_RANKS: Final = ("torch.nn.parallel", "torch.distributed")
 
 
 WEIGHTS: Final = "weights"
-"""Parameters of optimizers that keep moments: where a gradient is nothing but rounding, its sign decides on an update,
-and only the moments show what is wrong."""
+"""Parameters of optimizers with moments: if a gradient is only rounding error, its sign determines the update, and only
+the moments show faults."""
 
 
 class StepState:
-    """What a step changes besides its batch: parameters, buffers, optimizers and gradients.
+    """State that a step changes: parameters, buffers, optimizers and gradients.
 
-    A graph repeats the numbers with which it was recorded. Learning rates of most optimizers are tensors while a step
-    runs, so that graphs read the current ones; all other settings of optimizers are part of the key of a graph, as are
-    numbers and hooks of modules, such as their modes, and which parameters learn.
+    A graph repeats the numbers of its recording. Learning rates of most optimizers are tensors while a step runs, so
+    graphs read the current ones. Other settings of optimizers, numbers and hooks of modules, and ``requires_grad`` are
+    part of a graph's key.
 
     Args:
-        replicas: that ranks have run, by their numbers.
+        replicas: the replicas that ranks have run, by id.
     """
 
     def __init__(self, replicas: dict[int, Replica] | None = None) -> None:
@@ -56,11 +56,11 @@ class StepState:
         """Why the step cannot be recorded, as far as its modules and gradients show."""
 
     def successor(self) -> StepState:
-        """Return the state of a step that has other objects by now; ranks go on to call the same collectives."""
+        """Return the state of a step with other objects; ranks continue to call the same collectives."""
         return StepState(self._replicas)
 
     def note(self) -> None:
-        """Note which objects take part, and where they are."""
+        """Store the participating objects and their memory."""
         modules, optimizers = self._modules.values(), self._optimizers.values()
         parts: list[dict[Any, Any]] = [d for m in modules for d in (m._modules, m._parameters, m._buffers)]
         hooks: list[dict[int, Any]] = []
@@ -75,7 +75,7 @@ class StepState:
         self._places = self._places_now()
 
     def replaced(self) -> str | None:
-        """Return the name of what is another object, or elsewhere, than it was when it was noted."""
+        """Return the name of an object that was replaced or moved since :meth:`note`."""
         groups = [group for optimizer in self._optimizers.values() for group in optimizer.param_groups]
         if len(groups) != len(self._groups) or not all(map(is_, groups, self._groups)):
             return "param_groups"
@@ -85,7 +85,7 @@ class StepState:
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
-        """Those of all optimizers and modules that the step used."""
+        """Parameters of all optimizers and modules of the step."""
         return list(self._parameters.values())
 
     @property
@@ -94,7 +94,7 @@ class StepState:
         return bool(self._optimizers)
 
     def tensors(self) -> list[Tensor]:
-        """Return what a step may change: parameters, buffers, states of optimizers, and what else it did change."""
+        """Return tensors that a step may change: parameters, buffers, optimizer states, and other changed tensors."""
         states = [value for _, _, value in self._states()]
         return [*self._parameters.values(), *self._buffers, *states, *self._changed]
 
@@ -121,8 +121,8 @@ class StepState:
         """Find optimizers while the step runs eagerly.
 
         Args:
-            batch: the tensors of the first batch, in whose step modules are found, too; compiled ones run without
-                compilation, since hooks would make ``torch.compile`` compile again.
+            batch: tensors of the first batch, in whose step modules are also found; compiled modules run eagerly, since
+                hooks would cause recompilation.
         """
         if DistributedDataParallel._active_ddp_module is not None:
             self.refusal = (
@@ -147,7 +147,7 @@ class StepState:
 
     @contextmanager
     def current_rates(self) -> Iterator[None]:
-        """Let learning rates be tensors, with the values that users and schedulers have set."""
+        """Replace learning rates by tensors with the current values."""
         for rate in self._rates.values():
             rate.enter()
         try:
@@ -172,7 +172,7 @@ class StepState:
 
     @contextmanager
     def exchanging(self, exchanges: Exchanges) -> Iterator[None]:
-        """Run these collectives as those of steps that are compared."""
+        """Run these collectives as those of compared steps."""
         for replica in self._replicas.values():
             replica.exchanges = exchanges
         try:
@@ -182,7 +182,7 @@ class StepState:
                 replica.exchanges = None
 
     def write_rates(self) -> None:
-        """Give graphs the current learning rates."""
+        """Write the current learning rates for graphs."""
         for rate in self._rates.values():
             rate.write()
 
@@ -203,7 +203,7 @@ class StepState:
         return self._settings, *hosts, self._snapshot.plain, *learning
 
     def obstacle(self) -> str | None:
-        """Return why the step cannot be recorded; ``None``: as far as is known by now, it can."""
+        """Return why the step cannot be recorded; ``None``: no reason is known."""
         if self.refusal is not None:
             return self.refusal
         for optimizer in self._optimizers.values():
@@ -228,7 +228,7 @@ class StepState:
         return [tensor.data_ptr() for tensor in (*self._parameters.values(), *self._buffers)]
 
     def _keep(self, reads: Reads, batch: Sequence[Tensor]) -> None:
-        """Keep what the step reads, and note what it changes, beside its batch and what is found again."""
+        """Keep outside memory that the step reads or changes, except the batch and known tensors."""
         if reads.scales:
             self.refusal = (
                 "steps of a GradScaler cannot be captured: it decides on the host. Call its unscale_(), step() and "
@@ -304,25 +304,25 @@ class _Rate:
         self._tensor = torch.tensor(self._number, device=group["params"][0].device)
 
     def write(self) -> None:
-        """Write the number to the tensor, where it has changed."""
+        """Write the number to the tensor if it has changed."""
         if (number := float(self.group["lr"])) != self._number:
             self._tensor.fill_(number)
             self._number = number
 
     def enter(self) -> None:
-        """Put the tensor in place of the number."""
+        """Replace the number by the tensor."""
         self.write()
         self._given = self.group["lr"]  # a number; a tensor, since the user has put it there
         self.group["lr"] = self._tensor
 
     def leave(self) -> None:
-        """Put the number back."""
+        """Restore the number."""
         if self.group["lr"] is self._tensor:
             self.group["lr"] = self._given
 
 
 def _takes_tensors(optimizer: Optimizer, group: dict[str, Any]) -> bool:
-    """Whether an optimizer takes the learning rate of a group as a tensor without reading it on the host."""
+    """Return whether an optimizer accepts a learning rate as a tensor without reading it on the host."""
     if isinstance(optimizer, torch.optim.SGD):
         return group["fused"] is True
     if isinstance(optimizer, torch.optim.RMSprop):
@@ -331,8 +331,7 @@ def _takes_tensors(optimizer: Optimizer, group: dict[str, Any]) -> bool:
 
 
 def _make_capturable(optimizer: Optimizer) -> None:
-    """Let counts of steps reside on the GPU; let Adam, AdamW and SGD update by one kernel unless the user has chosen
-    how."""
+    """Move step counts to the GPU; use the fused Adam, AdamW and SGD unless the user has chosen an implementation."""
     for group in optimizer.param_groups:
         parameters = group["params"]
         if not all(p.is_cuda for p in parameters):

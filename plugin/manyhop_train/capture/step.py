@@ -30,7 +30,7 @@ B = TypeVar("B")
 R = TypeVar("R")
 
 _WARM_UP: Final = 3
-"""Eager steps before the first recording: libraries and optimizers allocate what they keep."""
+"""Eager steps before the first recording, in which libraries and optimizers allocate their state."""
 _MOST_GRAPHS: Final = 32
 _MOST_SIZES: Final = 128
 _MOST_OBJECTS: Final = 4
@@ -42,19 +42,18 @@ _PLAIN: Final = (int, float, bool, str, complex, type(None))
 
 
 class Layout(Protocol[B]):
-    """What is in the batches of a framework."""
+    """Layout of a framework's batches."""
 
     def check(self, batch: B) -> None:
-        """Raise InputError where a batch is not padded."""
+        """Raise InputError if a batch is not padded."""
         ...
 
     def contents(self, batch: B) -> tuple[list[Tensor], Hashable]:
-        """Return all tensors of a batch, in an order that batches of a size have in common, and all else that a step
-        may depend on."""
+        """Return all tensors of a batch, in the same order for all batches of a size, and its other contents."""
         ...
 
     def with_tensors(self, batch: B, tensors: Sequence[Tensor]) -> B:
-        """Return a copy of a batch that has other tensors in place of its own."""
+        """Return a copy of a batch with other tensors."""
         ...
 
 
@@ -75,26 +74,25 @@ class _Size(Generic[R]):
     """Batches of one size."""
 
     buffers: Buffers | None = None
-    """What the graphs read, made when the size comes for the second time."""
+    """Inputs of the graphs, allocated at the second batch of the size."""
     graphs: list[_Graph[R]] = field(default_factory=list)
     """One, unless gradients are accumulated."""
 
 
 class CapturedStep(Generic[B, R]):
-    """A function of a batch whose launches are recorded once per size of a batch and replayed afterwards.
+    """A function of a batch whose launches are recorded once per batch size and then replayed.
 
-    The first three steps, and the first one of each size, run eagerly; so do all on a CPU. Not to be called from
-    several threads.
+    The first three steps and the first step of each size run eagerly, as do all steps on a CPU. Not thread-safe.
 
     Args:
-        step: takes a batch, and returns tensors or containers of tensors.
-        layout: of the batches.
+        step: function of a batch that returns tensors or containers of tensors.
+        layout: layout of the batches.
         watch: objects that the step reads and that may change.
-        verify: every how many replays the same step runs eagerly, too, and has to compute the same; ``None``: as often
-            as takes 1 % of the time; 0: never.
+        verify: number of replays after which a step also runs eagerly for comparison; ``None``: in up to 1 % of the
+            time; 0: never.
 
     Raises:
-        InputError: ``step`` is no function of one argument, or another argument is wrong.
+        InputError: ``step`` is not a function of one argument, or another argument is wrong.
     """
 
     def __init__(self, step: Callable[[B], R], layout: Layout[B], *, watch: object, verify: int | None) -> None:
@@ -104,9 +102,9 @@ class CapturedStep(Generic[B, R]):
         self._watched, self._schedule = Watched(watch), Schedule(verify)
         self._state = StepState()
         self._warm = 0
-        """Eager steps since the step has what it has."""
+        """Eager steps since the last change of objects."""
         self._moves = 0
-        """How often that has changed since the last replay."""
+        """Number of such changes since the last replay."""
         self._sizes: dict[Hashable, _Size[R]] = {}
         self._recorders: dict[torch.device, Recorder | None] = {}
         self._stopped = False
@@ -124,10 +122,10 @@ class CapturedStep(Generic[B, R]):
         """Run the step.
 
         Returns:
-            What it returns; tensors are detached copies.
+            The result of the step, with detached copies of tensors.
 
         Raises:
-            StaleStepError: a replay, which was compared, has computed something else than the eager step.
+            StaleStepError: a compared replay differs from the eager step.
         """
         tensors, constants = self._layout.contents(batch)
         recorder = self._recorder(tensors[0].device) if tensors else None
@@ -163,7 +161,7 @@ class CapturedStep(Generic[B, R]):
         return self._replay(graph, tensors)
 
     def _look(self) -> None:
-        """Forget graphs that read other memory, or hold other objects, than the step does by now."""
+        """Delete graphs if objects or memory of the step were replaced."""
         replaced = self._watched.replaced()
         if self._warm < _WARM_UP:
             self._state.note()
@@ -177,12 +175,12 @@ class CapturedStep(Generic[B, R]):
             self._stop(f"{replaced} is another one in each step. Change it in place")
 
     def _forget(self) -> None:
-        """Begin anew, with eager steps."""
+        """Restart with eager steps."""
         self._state, self._warm = self._state.successor(), 0
         self._sizes.clear()
 
     def _stop(self, reason: str) -> None:
-        """Run eagerly from now on, and log why."""
+        """Run all further steps eagerly, and log the reason."""
         if not self._stopped:
             logging.getLogger("manyhop").warning("The step runs eagerly from now on, since %s", reason)
         self._stopped = True
@@ -213,7 +211,7 @@ class CapturedStep(Generic[B, R]):
         return graph.ends.results()
 
     def _verify(self, graph: _Graph[R], batch: B, tensors: Sequence[Tensor], recorder: Recorder) -> R:
-        """Replay a graph, and compare with the same step from the same state that runs eagerly."""
+        """Replay a graph, and compare it with an eager step from the same state."""
         if tensors[0].is_cuda:
             torch.cuda.current_stream(tensors[0].device).synchronize()  # else the check counts what is enqueued, too
         begin, number, replays = time.perf_counter(), self.eager + self.replayed, graph.replays
@@ -254,7 +252,7 @@ class CapturedStep(Generic[B, R]):
         return result
 
     def _check_batch(self, batch: B, tensors: Sequence[Tensor]) -> None:
-        """Raise InputError where a batch is not padded. Run eagerly where a copy of its tensors would not do."""
+        """Raise InputError if a batch is not padded. Run eagerly if its tensors cannot be copied."""
         self._layout.check(batch)
         devices = {tensor.device: None for tensor in tensors if tensor.numel()}
         if len(devices) > 1:
@@ -293,8 +291,8 @@ class CapturedStep(Generic[B, R]):
     def _run_static(self, batch: B, buffers: Sequence[Tensor], recorder: Recorder) -> R:
         """Run the step on the tensors that its graphs read.
 
-        Results are detached: a graph of autograd that stays would keep accumulating on the stream of the recording.
-        What the step derives of its batch, such as edges in another order, is derived in each replay.
+        Results are detached, since a remaining autograd graph would accumulate on the stream of the recording. Values
+        derived from the batch, such as sorted edges, are derived in each replay.
         """
         with self._state.outside(recorder.between), none_on_host(buffers[0].device):
             result = _detached(self._step(self._layout.with_tensors(batch, buffers)))
@@ -305,7 +303,7 @@ class CapturedStep(Generic[B, R]):
 
 
 def _check(step: object) -> None:
-    """Raise InputError where a step is no function of one argument."""
+    """Raise InputError unless a step is a function of one argument."""
     if not callable(step):
         raise InputError(f"Expected a function of a batch, got a {type(step).__name__}.")
     try:
@@ -323,7 +321,7 @@ def _check(step: object) -> None:
 
 
 def _difference(before: Hashable, now: Hashable) -> str:
-    """Say where two keys of sizes differ."""
+    """Describe the difference of two keys of sizes."""
     if isinstance(before, tuple) and isinstance(now, tuple) and len(before) == len(now):
         if isinstance(now, torch.Size):
             return f"shapes {list(before)} and {list(now)}"
@@ -341,7 +339,7 @@ def _detached(result: R) -> R:
 
 
 def _reason(error: BaseException) -> str:
-    """Say which line of the user's cannot be recorded, and why."""
+    """Describe the user's line that cannot be recorded, and the reason."""
     first = error
     while first.__context__ is not None:  # the end of a broken recording fails, too
         first = first.__context__

@@ -14,7 +14,7 @@ def _scores(
     left, own, other, at, end,
     DTYPE: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """``[edges, heads]``: sums of the numbers at both ends of the edges at these positions; and which of it counts."""
+    """Load ``[edges, heads]`` sums of the numbers at both ends of edges at these positions, and a mask."""
     head = tl.arange(0, BLOCK)
     use = (at < end)[:, None] & (head < HEADS)[None, :]
     node = tl.load(other.to(tl.pointer_type(INDEX)) + at, mask=at < end, other=0).to(tl.int64)
@@ -73,10 +73,10 @@ def attention_gradients(
     DTYPE: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, HEADS: tl.constexpr, NUMBERED: tl.constexpr,
     SLOPE: tl.constexpr, BLOCK: tl.constexpr, EDGES: tl.constexpr,
 ):  # fmt: skip
-    """Give the gradients of the scores, and their sums per segment.
+    """Compute the gradients of the scores, and their sums per segment.
 
-    All else as in ``attention_segments``; grad: address of the gradient of out. result: of ``[num_edges, HEADS]``, by
-    number of edge. of_right: of ``[num_segments, HEADS]``.
+    Other arguments as in ``attention_segments``; grad: address of the gradient of out. result: of ``[num_edges,
+    HEADS]``, by number of edge. of_right: of ``[num_segments, HEADS]``.
     """
     segment = tl.program_id(0).to(tl.int64)
     first = tl.load(ptr.to(tl.pointer_type(tl.int64)) + segment)

@@ -1,8 +1,8 @@
 """The kernels of aggregation: a program reduces one segment of edges, for one tile of channels.
 
-Sums are of float32 (of float64 for float64). A segment is added up in one order, whatever else runs: results are
-deterministic. One program would take long for a hub. The edges are therefore cut into windows of equal size; windows
-inside of one segment are added up by programs of their own, before the programs of segments add these sums.
+Sums are float32 (float64 for float64), in a fixed order, so results are deterministic. One program would be slow for a
+hub. So edges are split into windows of equal size; separate programs sum the windows inside of a segment before the
+programs of segments add these sums.
 """
 
 import triton
@@ -15,7 +15,7 @@ MAX = tl.constexpr(2)
 
 @triton.jit
 def _nodes(other, edge, at, end, limit, INDEX: tl.constexpr, NUMBERED: tl.constexpr):
-    """Nodes at the other ends of the edges at these positions, the numbers of the edges, and whether they count."""
+    """Load the other endpoints of the edges at these positions, the numbers of the edges, and a mask."""
     valid = at < end
     number = at
     if NUMBERED:
@@ -30,7 +30,7 @@ def _rows(
     table, node, valid, channel, inside,
     DTYPE: tl.constexpr, ACC: tl.constexpr, CHANNELS: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """``[edges, channels]``: rows of nodes, zeros where invalid. ALIGNED: rows begin at multiples of 16 bytes."""
+    """Load ``[edges, channels]`` rows of nodes, zeros if invalid. ALIGNED: rows begin at multiples of 16 bytes."""
     place = table.to(tl.pointer_type(DTYPE)) + node[:, None] * CHANNELS + channel[None, :]
     if ALIGNED:
         place = tl.multiple_of(place, [1, 16])
@@ -74,16 +74,16 @@ def _add_step(
 
 @triton.jit
 def _own_row(chosen, segment, channel, inside, DTYPE: tl.constexpr, ACC: tl.constexpr, CHANNELS: tl.constexpr):
-    """A part of the row of a segment."""
+    """Load a part of the row of a segment."""
     place = chosen.to(tl.pointer_type(DTYPE)) + segment * CHANNELS + channel
     return tl.load(place, mask=inside, other=0.0).to(ACC)
 
 
 @triton.jit
 def _segment_of(ptr, at, num_segments):
-    """The last segment that begins at or before a position; ``num_segments`` is not 0.
+    """Find the last segment that begins at or before a position; ``num_segments`` is not 0.
 
-    32 beginnings are compared at once: a search by halves would wait for memory four times as often.
+    It compares 32 beginnings at once: a binary search would wait for memory four times as often.
     """
     lane = tl.arange(0, 32).to(tl.int64)
     low = at * 0

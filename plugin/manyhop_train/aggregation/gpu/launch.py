@@ -21,7 +21,7 @@ _MOST_CHANNELS: Final = 256
 _TILE: Final = 1024
 """Entries of rows that a program reads in a step."""
 _WINDOW: Final = 32
-"""Edges that are added up together where all of them are of one segment."""
+"""Edges that are summed together if all are in one segment."""
 _SOFTMAX_TILE: Final = 64
 """Scores that a program of a softmax reads in a step."""
 
@@ -34,7 +34,7 @@ _TYPES: Final = {
     torch.int64: tl.int64,
 }
 Constant: TypeAlias = torch.dtype | int | float
-"""What a kernel is compiled for: a type, a number or a flag."""
+"""A constant of a kernel: type, number or flag."""
 _MODES: Final = {"sum": k.SUM.value, "mean": k.MEAN.value}
 
 
@@ -55,16 +55,15 @@ def add(
         x: ``[num_rows, num_channels]``.
         order: the edges; ``other`` are rows of ``x``.
         size: number of segments.
-        limit: edges of this number or more do not count.
+        limit: ignore edges of this number or more.
         mode: "sum" or "mean".
-        weight: ``[num_edges]`` or ``[num_edges, num_heads]``, by number of edge; with several heads, each has an equal
-            share of the channels.
-        scale: ``[num_rows]``: another factor of each row.
-        chosen: ``[num_rows, num_channels]`` and ``[size, num_channels]``: an entry of ``x`` counts where the first is
-            equal to the second at the other end of the edge.
+        weight: ``[num_edges]`` or ``[num_edges, num_heads]``, by number of edge; heads have equal shares of channels.
+        scale: ``[num_rows]`` another factor of each row.
+        chosen: ``[num_rows, num_channels]`` and ``[size, num_channels]``: use only entries of ``x`` where the first
+            equals the second at the other end of the edge.
 
     Returns:
-        ``[size, num_channels]``, and for means ``[size]``: one over the number of edges.
+        ``[size, num_channels]``, and for means ``[size]``, one over the number of edges.
     """
     x = x.contiguous()
     weight = None if weight is None else weight.contiguous()
@@ -94,7 +93,7 @@ def add(
 
 
 def maxima(x: Tensor, order: Order, size: int, limit: int, *, ties: bool) -> tuple[Tensor, Tensor]:
-    """Find maxima per segment: ``[size, num_channels]``, and with ``ties`` how many rows have each, else ``[0]``."""
+    """Find maxima per segment, ``[size, num_channels]``, and with ``ties`` the number of equal rows, else ``[0]``."""
     x = x.contiguous()
     out = x.new_empty(size, x.size(1))
     equal = x.new_empty(out.shape if ties else 0, dtype=torch.int32)
@@ -173,12 +172,12 @@ def softmax(
 
     Args:
         scores: ``[num_edges, num_heads]``, by number of edge.
-        ptr: ``[num_segments + 1] int64``: where each segment begins.
-        edge: ``[num_edges] int64``: the number of each edge; ``None``: its position.
-        own: ``[num_segments, num_heads]``: one score more of each segment.
+        ptr: ``[num_segments + 1] int64`` first edge of each segment.
+        edge: ``[num_edges] int64`` number of each edge; ``None``: its position.
+        own: ``[num_segments, num_heads]`` additional score of each segment.
 
     Returns:
-        Shares of the edges, and those of ``own``.
+        Shares of the edges and of ``own``.
     """
     scores, own = scores.contiguous(), None if own is None else own.contiguous()
     out, own_out = torch.empty_like(scores), None if own is None else torch.empty_like(own)
@@ -231,7 +230,7 @@ def attention(left: Tensor, right: Tensor, order: Order, slope: float) -> Tensor
 def attention_gradient(
     out: Tensor, grad: Tensor, left: Tensor, right: Tensor, order: Order, slope: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient ``[num_edges, num_heads]`` of the sums of :func:`attention`, and that of ``right``."""
+    """Return the gradients of the sums of :func:`attention`, ``[num_edges, num_heads]``, and of ``right``."""
     out, grad, left, right = (t.contiguous() for t in (out, grad, left, right))
     result, of_right = torch.empty_like(out), torch.empty_like(right)
     constants = _of_heads(left, numbered=order.edge is not None)
@@ -275,7 +274,7 @@ def _block(channels: int) -> tuple[int, int]:
 
 
 class _Kernel:
-    """A kernel whose integers are given by name: numbers, and addresses of tensors (0: there is none).
+    """A kernel with named integer arguments: numbers, and addresses of tensors (0: no tensor).
 
     Args:
         function: a ``triton.jit`` function.
@@ -295,7 +294,7 @@ class _Kernel:
 
         Args:
             programs: number of programs.
-            **arguments: in the order of the kernel's.
+            **arguments: in the order of the kernel's arguments.
         """
         assert tuple(arguments) == self._names, (tuple(arguments), self._names)
         if not programs:
@@ -311,7 +310,7 @@ class _Kernel:
 
 @functools.cache
 def _kernel(function: Any, **constants: Constant) -> _Kernel:
-    """Return a kernel; types are torch's, whose hashes are quicker than those of triton's."""
+    """Return a kernel; its types are torch's, which hash faster than triton's."""
     return _Kernel(function, constants)
 
 

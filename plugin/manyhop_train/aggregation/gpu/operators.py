@@ -1,6 +1,6 @@
-"""Aggregation for autograd: a function of its own where Python runs, operators of torch where torch compiles.
+"""Aggregation for autograd: an autograd function in Python, torch operators under ``torch.compile``.
 
-Operators cost the host several times as much as a call of a function.
+Calls of operators take the host several times as long.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ def aggregate_segments(*inputs: Any) -> tuple[Tensor, Tensor]:
     """Reduce rows per segment.
 
     Args:
-        inputs: x ``[num_src, num_channels]``; weight ``[limit]``, ``[limit, num_heads]`` or ``None``; the edges by
-            destination: ptr, other, edge of an ``Order``; those by source, if gradients of x are needed, else ``None``;
-            with a weight, edge_index ``[2, num_edges]``; the number of destinations; how many of the first edges count;
-            "sum", "mean" or "max".
+        inputs: x ``[num_src, num_channels]``; weight ``[limit]``, ``[limit, num_heads]`` or ``None``; ptr, other and
+            edge of the ``Order`` by destination; the same by source if x needs gradients, otherwise ``None``; with a
+            weight, edge_index ``[2, num_edges]``; number of destinations; number of edges; "sum", "mean" or "max".
 
     Returns:
-        ``[num_dst, num_channels]``, and what the gradient needs.
+        ``[num_dst, num_channels]``, and a tensor for the gradient.
     """
     weight, ptr = inputs[1], inputs[5]
     function: Callable[..., tuple[Tensor, Tensor]] = _Aggregation.apply
@@ -123,7 +122,7 @@ def _(x: Tensor, grad: Tensor, edge_index: Tensor, limit: int, scale: Tensor | N
 
 
 class _Calls(NamedTuple):
-    """What a gradient is calculated with."""
+    """Functions that compute a gradient."""
 
     add: Callable[..., Tensor]
     dots: Callable[..., Tensor]

@@ -7,7 +7,7 @@ import triton.language as tl
 @triton.jit
 def entries(table, edge, at, end, DTYPE: tl.constexpr, ACC: tl.constexpr, HEADS: tl.constexpr,
              NUMBERED: tl.constexpr, BLOCK: tl.constexpr, other):  # fmt: skip
-    """``[edges, heads]``: what a table has for the edges at these positions; where that is; and which of it counts."""
+    """Load ``[edges, heads]`` entries of a table for edges at these positions; also return offsets and a mask."""
     head = tl.arange(0, BLOCK)
     number = at
     if NUMBERED:
@@ -20,14 +20,14 @@ def entries(table, edge, at, end, DTYPE: tl.constexpr, ACC: tl.constexpr, HEADS:
 @triton.jit
 def own_entries(table, segment, other, DTYPE: tl.constexpr, ACC: tl.constexpr, HEADS: tl.constexpr,
                 BLOCK: tl.constexpr):  # fmt: skip
-    """``[heads]``: what a table has for a segment."""
+    """Load the entries ``[heads]`` of a segment."""
     head = tl.arange(0, BLOCK)
     return tl.load(table.to(tl.pointer_type(DTYPE)) + segment * HEADS + head, mask=head < HEADS, other=other).to(ACC)
 
 
 @triton.jit
 def store_own(table, segment, value, DTYPE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr):
-    """Write what a table has for a segment."""
+    """Store the entries of a segment."""
     head = tl.arange(0, BLOCK)
     tl.store(table.to(tl.pointer_type(DTYPE)) + segment * HEADS + head, value.to(DTYPE), mask=head < HEADS)
 
@@ -82,7 +82,7 @@ def softmax_gradients(
     DTYPE: tl.constexpr, ACC: tl.constexpr, HEADS: tl.constexpr, NUMBERED: tl.constexpr, OWN: tl.constexpr,
     BLOCK: tl.constexpr, EDGES: tl.constexpr,
 ):  # fmt: skip
-    """Give the gradients of scores: ``out * (grad - sum(out * grad))``; shapes as in ``softmax_segments``."""
+    """Compute the gradients of scores: ``out * (grad - sum(out * grad))``; shapes as in ``softmax_segments``."""
     segment = tl.program_id(0).to(tl.int64)
     first = tl.load(ptr.to(tl.pointer_type(tl.int64)) + segment)
     end = tl.load(ptr.to(tl.pointer_type(tl.int64)) + segment + 1)
