@@ -351,7 +351,7 @@ def test_functions_of_other_arguments(batches):
 
 def test_batches_that_are_not_padded(data, tape):
     run = Run(data, captured=True)
-    with pytest.raises(InputError, match=r"got one that is not padded\. Make the loader with pad='auto'"):
+    with pytest.raises(InputError, match=r"got one that is not padded\. Pass pad='auto' to the loader"):
         run.step(next(iter(NeighborLoader(data, [3], batch_size=8))))
     with pytest.raises(InputError, match="got a list"):
         capture(lambda batch: None)([data])

@@ -153,7 +153,7 @@ def test_wrong_negatives(call, message):
     [
         (GivenNegatives(table(3, 9)), {}, "for the 300 seed edges, one row for each, got 9 rows"),
         (GivenNegatives(table() + 60), {}, r"Expected negatives in \[0, 60\)"),
-        (GivenNegatives(table()), {"exclude_true_negatives": True}, "given ones are taken as they are"),
+        (GivenNegatives(table()), {"exclude_true_negatives": True}, "given ones are used unchanged"),
         (GivenNegatives("in_batch"), {"time_attr": "time", "edge_label_time": torch.arange(300)}, "another seed edge"),
         (GivenNegatives(table()), {"edge_label": torch.arange(300)}, "'edge_label' needs to be undefined"),
     ],

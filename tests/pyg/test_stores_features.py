@@ -172,7 +172,7 @@ def test_update_and_remove(store):
     assert store["author", "x", None].sum() == 12
     with pytest.raises(FeatureError, match=r"shape \[2, 2\], got \[3, 2\]"):
         store["paper", "x", slice(2, 4)] = torch.ones(3, 2)
-    with pytest.raises(FeatureError, match="Put the whole tensor first"):
+    with pytest.raises(FeatureError, match="Pass the whole tensor first"):
         store["paper", "new", slice(2, 4)] = rows
     assert store.remove_tensor("paper", "x", None)
     assert not store.remove_tensor("paper", "x", None)

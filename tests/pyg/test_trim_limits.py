@@ -98,8 +98,8 @@ class Loose(torch.nn.Module):
     [
         ({"times": 3}, "Expected 2 layers in each call of the model, as in the first one, got more"),
         ({"change": torch.clone}, "Expected the same edges in all layers, got others after trimmed layers"),
-        ({"return_attention_weights": True}, "Expected layers to take x, edge_index and rows of .* got True"),
-        ({"edge_attr": torch.zeros(3, 1)}, r"Expected layers to take .* edges, got \[3, 1\]"),
+        ({"return_attention_weights": True}, "Expected layers of x, edge_index and rows of .* got True"),
+        ({"edge_attr": torch.zeros(3, 1)}, r"Expected layers of .* edges, got \[3, 1\]"),
     ],
     ids=["more", "edges", "weights", "attributes"],
 )
@@ -124,7 +124,7 @@ def test_fewer_layers_than_in_the_first_call(data):
 
 
 def test_models_that_cannot_be_trimmed():
-    with pytest.raises(InputError, match=r"layers that accelerate reaches, got 1: TransformerConv is none of"):
+    with pytest.raises(InputError, match=r"layers that accelerate supports, got 1: TransformerConv is none of"):
         accelerate(torch.nn.Sequential(SAGEConv(4, 4), TransformerConv(4, 4)), trim=True)
     with pytest.raises(InputError, match=r"got none\. Leave out trim=True"):
         accelerate(torch.nn.Linear(4, 4), trim=True)

@@ -237,5 +237,5 @@ def test_own_samples_are_of_one_type(hetero):
             return super()._sample(seed, seed_time)
 
     loader = LinkNeighborLoader(hetero, [], seeds(hetero), neighbor_sampler=Own(hetero, [2]), batch_size=4)
-    with pytest.raises(InputError, match="one type where a sampler has a _sample"):
+    with pytest.raises(InputError, match="one type for a sampler with its own _sample"):
         next(iter(loader))

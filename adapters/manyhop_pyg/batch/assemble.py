@@ -167,7 +167,7 @@ def finish_trainable(batch: object) -> None:
     if not isinstance(batch, Data | HeteroData):
         raise InputError(
             f"Expected batches of Data or HeteroData, whose nodes have an embedding, got a {type(batch).__name__}. "
-            "Take the embedding out of the data, and call it with batch.n_id."
+            "Remove the embedding from the data, and call it with batch.n_id."
         )
     for store in batch.stores:
         for key, value in store._mapping.items():

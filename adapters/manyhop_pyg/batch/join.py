@@ -88,7 +88,7 @@ def join(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[
     if padding is not None and plan is not None and plan.embeddings:
         raise InputError(
             f"Expected no embedding among the data with pad='auto', got {plan.embeddings[0]!r}: padding nodes have no "
-            "rows. Take it out of the data, and call it with batch.n_id."
+            "rows. Remove it from the data, and call it with batch.n_id."
         )
     if plan is not None:
         rows = Rows(None if gpu is None else gpu.device)

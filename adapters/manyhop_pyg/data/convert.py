@@ -217,7 +217,7 @@ def _identities(inputs: TensorTree) -> Any:
 def _read_data(data: Data) -> RawGraph:
     num_nodes = data.num_nodes
     if num_nodes is None:
-        raise GraphError("The number of nodes is not known: set data.num_nodes, or give the nodes a feature `x`.")
+        raise GraphError("The number of nodes is not known: set data.num_nodes, or set a feature `x` of the nodes.")
     edges, dtype = _read_edges(data.stores[0], HOMOGENEOUS_EDGE, optional=True)
 
     def get(name: str) -> tuple[dict[NodeType, Tensor], dict[EdgeType, Tensor]]:
@@ -270,12 +270,12 @@ def _read_edges(store: BaseStorage, edge_type: EdgeType, *, optional: bool) -> t
     if adj_t is not None:
         raise GraphError(
             f"Expected adj_t to be a torch_sparse.SparseTensor, got {_kind(adj_t)}. Keep edge_index instead "
-            "(ToSparseTensor on the batch, as `transform`, gives the same adj_t)."
+            "(ToSparseTensor on the batch, as `transform`, creates the same adj_t)."
         )
     edge_index = store.get("edge_index")
     if edge_index is None:
         if not optional:
-            raise GraphError(f"Edge type {edge_type} has no edge_index. Set it, if need be to an empty [2, 0] tensor.")
+            raise GraphError(f"Edge type {edge_type} has no edge_index. Set it; without edges, to a [2, 0] tensor.")
         return {"row": torch.empty(0, dtype=torch.int64), "col": torch.empty(0, dtype=torch.int64)}, torch.int64
     if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.size(0) != 2:
         raise GraphError(f"Expected edge_index to be a tensor of shape [2, num_edges], got {_kind(edge_index)}.")
@@ -299,7 +299,7 @@ def _times(raw: RawGraph, name: str | None) -> tuple[dict[NodeType, Tensor], dic
     nodes, edges = raw.get(name)
     if nodes and edges:
         raise GraphError(
-            f"The time attribute '{name}' is there for nodes {list(nodes)} and for edges {list(edges)}. "
+            f"The time attribute '{name}' exists for nodes {list(nodes)} and for edges {list(edges)}. "
             "Rename one of them: neighbours are restricted by either node times or edge times."
         )
     if not nodes and not edges:
@@ -341,9 +341,7 @@ def _weights(raw: RawGraph, name: str | None) -> dict[EdgeType, Tensor]:
 
 def _name(argument: str, name: object) -> str | None:
     if not isinstance(name, str | None):
-        raise InputError(
-            f"Expected {argument} as the name of an attribute, got {name!r}. Give all types one name for it."
-        )
+        raise InputError(f"Expected {argument} as the name of an attribute, got {name!r}. Use one name for all types.")
     return name
 
 

@@ -191,11 +191,11 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]  # 
         whole = self._tensors.get(key)
         if whole is None:
             raise UnknownTensorError(
-                f"Expected all rows of {name}, as the store does not hold it yet, got an index. Put the whole tensor "
+                f"Expected all rows of {name}, as the store does not hold it yet, got an index. Pass the whole tensor "
                 "first (index=None), then some of its rows."
             )
         if not isinstance(whole, Tensor | np.ndarray):
-            raise FeatureError(f"Rows of {name} cannot be replaced, as it is {kind_of(whole)}. Put all of it.")
+            raise FeatureError(f"Rows of {name} cannot be replaced, since it is {kind_of(whole)}. Pass all rows.")
         index = row_index(attr.index, len(whole), name)
         rows, old = as_tensor(f"rows of {name}", tensor, FeatureError), whole[index]
         wanted = as_tensor(f"rows of {name}", old, FeatureError)

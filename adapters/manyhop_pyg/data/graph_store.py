@@ -189,8 +189,8 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
         for other, held in self._edges.values():
             if (other.edge_type is None) != (edge_type is None):
                 raise GraphError(
-                    f"Expected all edges with an edge type or all without, got {edge_type} beside {other.edge_type}. "
-                    "Keep graphs with and without types in stores of their own."
+                    f"Expected all edges with an edge type or all without, got {edge_type} and {other.edge_type}. "
+                    "Use separate stores for graphs with and without types."
                 )
             if other.edge_type == edge_type and other.layout != layout:
                 before, now = _num_edges(held, other), _num_edges(edges, edge_attr)
@@ -208,7 +208,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
         name = f"{attr.layout.value} edges of {_title(attr.edge_type)}"
         if attr.layout != EdgeLayout.COO:
             raise GraphError(
-                f"Expected parts of edges as 'coo', got the {name}. Put (row, col), or share whole tables."
+                f"Expected parts of edges as 'coo', got the {name}. Pass (row, col), or share whole tables."
             )
         row, col = _pair(part, name)
         rows, columns = node_rows.join({"rows": row, "columns": col}, name)
@@ -220,7 +220,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]  # PyG 
         if attr.layout != EdgeLayout.COO or None in _size(attr.size, name):
             raise GraphError(
                 f"Expected parts of edges as 'coo', with size=(num_src, num_dst), got the {name} of size {attr.size}. "
-                "Put (row, col), and give the number of nodes."
+                "Pass (row, col) and the numbers of nodes."
             )
         world = manyhop.init(timeout=self._timeout)
         counts = counts_of_parts(edges, name, f"parts of the {name}", self._timeout)
@@ -258,7 +258,7 @@ def _checked(edge_index: object, attr: EdgeAttr) -> tuple[Tensor, Tensor]:
     name, layout = f"{attr.layout.value} edges of {_title(attr.edge_type)}", attr.layout
     if attr.edge_type is not None and not is_edge_type(attr.edge_type):
         raise GraphError(
-            f"Expected an edge type as ('src', 'rel', 'dst'), or None in a graph without types, got {attr.edge_type!r}."
+            f"Expected an edge type as ('src', 'rel', 'dst'), or None in a homogeneous graph, got {attr.edge_type!r}."
         )
     size = _size(attr.size, name)
     first, second = _pair(edge_index, name)

@@ -112,7 +112,7 @@ def read_stores(
         by_type.setdefault(attr.edge_type, {})[attr.layout] = attr
     hetero = is_hetero(graph_store)
     if not by_type:
-        raise GraphError("Expected a graph store that holds edges, got one without any. Put an edge_index into it.")
+        raise GraphError("Expected a graph store that holds edges, got one without any. Call put_edge_index().")
     edges: dict[EdgeType, dict[str, Tensor]] = {}
     found: dict[NodeType, list[int]] = {}  # numbers of nodes by layout
     dtypes = set()

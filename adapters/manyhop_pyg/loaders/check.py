@@ -87,7 +87,7 @@ def check_seed_types(sampler: BaseSampler, inputs: NodeSamplerInput) -> None:
         return
     if not isinstance(sampler, NeighborSampler | HGTSampler):
         raise InputError(
-            "Seeds of several types need manyhop_pyg.NeighborSampler or HGTSampler, got a "
+            "Seeds of multiple types need manyhop_pyg.NeighborSampler or HGTSampler, got a "
             f"{type(sampler).__name__}. Pass input_nodes=('type', ids)."
         )
 
@@ -100,7 +100,7 @@ def check_seed_times(sampler: BaseSampler, inputs: NodeSamplerInput) -> None:
     for name in seeds:
         sampler.topology.node_type(name)
     if inputs.time is not None and not sampler.is_temporal:
-        raise InputError("input_time was given, but the sampler has no times: pass time_attr to it.")
+        raise InputError("Got input_time, but the sampler has no times: pass time_attr to it.")
     if inputs.time is not None:
         sampler.requests.time_limits(inputs.time)
 
@@ -116,7 +116,7 @@ def check_link_sampler(
     if not isinstance(sampler, NeighborSampler):
         if isinstance(inputs, TypedEdgeInput):
             raise InputError(
-                f"Seed edges of several types need a manyhop_pyg.NeighborSampler, got a {type(sampler).__name__}."
+                f"Seed edges of multiple types need a manyhop_pyg.NeighborSampler, got a {type(sampler).__name__}."
             )
         if exclude_true:
             raise InputError(
@@ -132,7 +132,7 @@ def check_link_sampler(
         raise InputError("Expected neg_sampling without types for seed edges of one type, got a dict. Pass its value.")
     sampler.check_seed_edges(inputs.input_type, neg_sampling, exclude_true=exclude_true)
     if inputs.time is not None and not sampler.is_temporal:
-        raise InputError("edge_label_time was given, but the sampler has no times: pass time_attr to it.")
+        raise InputError("Got edge_label_time, but the sampler has no times: pass time_attr to it.")
     if inputs.time is not None:
         sampler.requests.time_limits(inputs.time)
     if isinstance(neg_sampling, GivenNegatives) and neg_sampling.in_batch and inputs.time is not None:
@@ -159,12 +159,12 @@ def _check_typed_edges(
             )
     elif isinstance(neg_sampling, GivenNegatives) and not neg_sampling.in_batch:
         raise InputError(
-            "Expected neg_sampling by type for negatives from a tensor or a function of seed edges of several types, "
+            "Expected neg_sampling by type for negatives from a tensor or a function of seed edges of multiple types, "
             f"got one for {types}. Pass a dict of these."
         )
     elif neg_sampling is not None and (neg_sampling.src_weight is not None or neg_sampling.dst_weight is not None):
         raise InputError(
-            f"Expected neg_sampling by type for weights of negatives of several types, got one for {types}. Pass a "
+            f"Expected neg_sampling by type for weights of negatives of multiple types, got one for {types}. Pass a "
             "dict of these."
         )
     for edge_type, part in inputs.parts.items():
@@ -208,5 +208,5 @@ def _expect(
         where = f" of {key!r}" if key is not None else ""
         raise FeatureError(
             f"Expected '{name}'{where} to have one row per {kind} ({wanted}), got {got} rows. "
-            "Give it the right length, or another name if it is something else."
+            "Correct its length, or rename it if it is something else."
         )

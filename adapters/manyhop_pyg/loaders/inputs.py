@@ -205,7 +205,7 @@ def pairs_input(
                 "`dst_pos_index` and `dst_neg_index` of the batch to distinguish positive from negative samples."
             )
         if edge_label.is_complex():
-            raise InputError(f"Expected edge_label as real numbers beside negatives, got {edge_label.dtype}.")
+            raise InputError(f"Expected edge_label as real numbers with negatives, got {edge_label.dtype}.")
         if n > 0 and edge_label.min() == 0:
             edge_label = edge_label + 1  # 0 now denotes negatives
     return EdgeSamplerInput(input_id, row, col, edge_label, edge_label_time, edge_type)

@@ -129,7 +129,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         if engine is not None and (exclude_seed_edges is not None or exclude_true_negatives):
             raise InputError(
                 f"Expected neither exclude_seed_edges nor exclude_true_negatives with engine={engine!r}, which cannot "
-                "look edges up. Leave one of them out, or pass placement='sharded' in place of engine."
+                "look edges up. Leave one of them out, or pass placement='sharded' instead of engine."
             )
         self._store_size = store_size(data, link_sampler)
         super().__init__(self.input_data.row.numel(), filter_per_worker, **kwargs)

@@ -48,7 +48,7 @@ class NodeSetLoader(NodeLoader):
         for name in ("input_nodes", "input_time", "input_id", "node_sampler", "seed_parts"):
             if name in kwargs:
                 raise InputError(
-                    f"Expected no {name}, got one: {type(self).__name__} has nodes of its own. Leave it out."
+                    f"Expected no {name}, got one: {type(self).__name__} determines its nodes. Leave it out."
                 )
         self._num_sets = num_sets
         super().__init__(data=data, node_sampler=sampler, **kwargs)
@@ -170,7 +170,7 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]  # 
             raise InputError(f"Expected sparse_format 'csr' or 'csc', got {sparse_format!r}.")
         data, recursive = check_data(data), flag("recursive", recursive)
         if cluster is not None and save_dir is not None:
-            raise InputError("Expected save_dir only where METIS partitions, got cluster, too. Leave one of them out.")
+            raise InputError("Expected save_dir only where METIS partitions, got also cluster. Leave one of them out.")
         if cluster is not None:
             cluster = as_ids("cluster", cluster, num_parts)
             if cluster.numel() != data.num_nodes:

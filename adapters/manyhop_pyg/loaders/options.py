@@ -214,8 +214,8 @@ def check_device(device: torch.device | str | None, placement: object) -> torch.
     check_placement(placement, found)
     if found.type == "cuda" and not (found.index or 0) < torch.cuda.device_count():
         raise InputError(
-            f"Expected a device that is there, got {device!r}, and {torch.cuda.device_count()} CUDA devices are found. "
-            "device='cpu' makes the batches on the CPU; device=None does where no GPU is in use."
+            f"Expected an available device, got {device!r}, and {torch.cuda.device_count()} CUDA devices are found. "
+            "device='cpu' creates batches on the CPU, as does device=None if no GPU is in use."
         )
     return found
 

@@ -60,7 +60,7 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         if not raw.hetero:
             raise InputError(
                 f"Expected data with node and edge types for {type(self).__name__}, got {type(data).__name__}. "
-                "NeighborSampler samples graphs without types."
+                "NeighborSampler samples homogeneous graphs."
             )
         self.topology = build_topology(raw, time_attr=None, weight_attr=None, is_sorted=is_sorted, backward=False)
         claim_place(data, self.topology)

@@ -177,7 +177,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         if isinstance(index, TypedEdgeInput):
             if has_own_sample(self):
                 raise InputError(
-                    "Expected seed edges of one type where a sampler has a _sample of its own, got "
+                    "Expected seed edges of one type for a sampler with its own _sample, got "
                     f"{list(index.input_type)}. Pass one of them."
                 )
             return self._sample_from_types(index, neg_sampling, exclude_true=exclude_true, exclude=exclude)
@@ -187,7 +187,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         if has_own_sample(self):
             if exclude is not None:
                 raise InputError(
-                    f"{type(self).__name__} has a _sample of its own, which excludes no edges. Leave exclude out."
+                    f"{type(self).__name__} has its own _sample, which excludes no edges. Leave exclude out."
                 )
             return call_around_edges(self, sampler, request, index, neg_sampling)
         sampled = sampler.sample(request)

@@ -78,7 +78,7 @@ class SeedRequests:
             raise InputError(
                 "Temporal sampling needs a time for every seed edge: pass edge_label_time."
                 if self._is_temporal
-                else "Times of the seed edges were given, but the sampler has no times: pass time_attr."
+                else "Got times of the seed edges, but the sampler has no times: pass time_attr."
             )
         time_max, time_min = (None, None) if index.time is None else self.time_limits(index.time)
         return EdgeRequest(
@@ -115,7 +115,7 @@ class SeedRequests:
         """Return the latest and the earliest time key of each seed, by default from the seed's own time."""
         if not self._is_temporal:
             if time is not None:
-                raise InputError("Times of the seeds were given, but the sampler has no times: pass time_attr.")
+                raise InputError("Got times of the seeds, but the sampler has no times: pass time_attr.")
             return None, None
         if time is None:
             own = self._topology.node_time.get(node_type)
@@ -195,7 +195,7 @@ def call_around_edges(
     """Call a sampler with its own ``_sample`` around seed edges and the negatives that ``edge_sampler`` draws."""
     if index.time is not None and index.time.dim() == 2:
         raise InputError(
-            f"{type(sampler).__name__} has a _sample of its own, which gets one time per seed, got start and end."
+            f"{type(sampler).__name__} has its own _sample, which gets one time per seed, got start and end."
         )
     engine = _UserEngine(sampler, index.time, request.time_max)
     edges = copy.copy(edge_sampler)

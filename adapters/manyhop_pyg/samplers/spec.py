@@ -145,7 +145,7 @@ class TypedNegatives(NegativeSampling):  # type: ignore[misc]  # PyG is untyped
         if len(modes) != 1:
             raise InputError(
                 "Expected neg_sampling by type to be binary for all types, or triplets (as GivenNegatives are), got "
-                f"{sorted(modes) or 'an empty dict'}. Make a loader for each kind."
+                f"{sorted(modes) or 'an empty dict'}. Use one loader for each kind."
             )
         super().__init__(*modes)
         self.of_types = dict(of_types)
@@ -227,7 +227,7 @@ def read_fanouts(
         )
     if default is None and (missing := [t for name, t in known.items() if name not in values]):
         raise InputError(
-            f"Missing number of neighbors for edge type {missing[0]}. Give one for every edge type ([0, ...] for "
+            f"Missing number of neighbors for edge type {missing[0]}. Pass one for every edge type ([0, ...] for "
             "none), or NumNeighbors(values, default=[...])."
         )
     return {t: _fanout(values.get(name, default)) for name, t in known.items()}
@@ -320,12 +320,12 @@ def negative_spec(neg_sampling: NegativeSampling | None, *, exclude_true: bool) 
     """Return the engine's spec of PyG's negative sampling."""
     if neg_sampling is None:
         if exclude_true:
-            raise InputError("exclude_true_negatives=True needs negatives to be drawn: pass neg_sampling, too.")
+            raise InputError("exclude_true_negatives=True needs negatives to be drawn: also pass neg_sampling.")
         return None
     if isinstance(neg_sampling, GivenNegatives):
         if exclude_true:
             raise InputError(
-                "exclude_true_negatives=True is for negatives that are drawn: given ones are taken as they are."
+                "exclude_true_negatives=True is for negatives that are drawn: given ones are used unchanged."
             )
         return (
             None if neg_sampling.in_batch else NegativeSpec(mode="triplet", amount=neg_sampling.amount or 1, given=True)

@@ -67,7 +67,7 @@ def accelerate(model: torch.nn.Module, *, trim: bool = False) -> Accelerated:
             found.others[name] = reason
     if trim and (found.others or not found.reached):
         got = "; ".join(f"{name}: {reason}" for name, reason in found.others.items()) or "none"
-        raise InputError(f"Expected layers that accelerate reaches, got {got}. Leave out trim=True.")
+        raise InputError(f"Expected layers that accelerate supports, got {got}. Leave out trim=True.")
     for name in found.reached:
         replace(layers[name], edges)
     if trim:

@@ -62,7 +62,7 @@ class _BatchLayout:
         """Raise InputError if a batch is not padded."""
         if not any("edge_mask" in mapping for _, mapping in _mappings(batch)):
             raise InputError(
-                "Expected a batch of fixed size, got one that is not padded. Make the loader with pad='auto'."
+                "Expected a batch of fixed size, got one that is not padded. Pass pad='auto' to the loader."
             )
         for key, mapping in _mappings(batch):
             for name, value in mapping.items():

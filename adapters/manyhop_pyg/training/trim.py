@@ -61,7 +61,7 @@ class Needed(NamedTuple):
         if not isinstance(value, Tensor) or value.shape[:1] != edge_index.shape[1:]:
             got = list(value.shape) if isinstance(value, Tensor) else repr(value)
             raise InputError(
-                f"Expected layers to take x, edge_index and rows of {edge_index.size(1)} edges, got {got}. {_LEAVE_OUT}"
+                f"Expected layers of x, edge_index and rows of {edge_index.size(1)} edges, got {got}. {_LEAVE_OUT}"
             )
         return value[: self.num_edges]
 
