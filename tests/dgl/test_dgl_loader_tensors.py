@@ -198,7 +198,7 @@ def test_what_tensors_cannot_be_made_of():
 
 @pytest.fixture
 def on_gpu(monkeypatch):
-    """``on_gpu(True)``: loaders take the way of GPUs; what is begun there notes how many batches that are."""
+    """``on_gpu(True)``: loaders take the way of GPUs; ``on_gpu.groups`` are the numbers of batches begun at once."""
     groups = []
 
     def begin(self, requests, begin=engines.HostEngine.begin):
@@ -207,37 +207,56 @@ def on_gpu(monkeypatch):
 
     def switch(on):
         monkeypatch.setattr(DataLoader, "samples_on_gpu", lambda self: on)
-        return groups
+        return {}
 
+    switch.groups = groups
     stand_for_gpu(monkeypatch.setattr)
     monkeypatch.setattr(engines.HostEngine, "begin", begin)
     return switch
 
 
+@pytest.fixture(params=["stand-in", pytest.param("cuda", marks=pytest.mark.gpu)])
+def gpu(request):
+    """The same, and on a GPU: the result has to be passed to the loader."""
+    if request.param == "stand-in":
+        return request.getfixturevalue("on_gpu")
+
+    def switch(on):
+        return {"device": "cuda"} if on else {}
+
+    switch.groups = []
+    return switch
+
+
 @pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"use_prefetch_thread": False, "num_workers": 1}])
-def test_groups_change_nothing(on_gpu, kind, options):
+def test_groups_change_nothing(gpu, kind, options):
     g = graph(kind)
-    on_gpu(False)
-    expected = [list(loader(kind, g, batch_size=b)) for b in (7, 60)]
-    groups = on_gpu(True)
-    for batch_size, batches in zip((7, 60), expected, strict=True):
-        made = loader(kind, g, batch_size=batch_size, output="tensors", **options)
-        for ours, batch in zip(made, batches, strict=True):
-            same_data(ours, batch, g)
-        assert made.stats().seeds == 60
-    assert max(groups) == 9
+    gpu(False)
+    blocks = [loader(kind, g, batch_size=b) for b in (7, 60)]
+    expected = [[list(one) for _ in range(2)] for one in blocks]
+    where = gpu(True)
+    for batch_size, epochs in zip((7, 60), expected, strict=True):
+        made = loader(kind, g, batch_size=batch_size, output="tensors", **where, **options)
+        for batches in epochs:
+            for ours, batch in zip(made, batches, strict=True):
+                assert not where or ours.node[g.ntypes[0]].is_cuda
+                same_data(ours, batch, g)
+        assert made.stats().seeds == 120
+        assert made.stats().gathered_bytes > 0
+    assert max(gpu.groups, default=9) == 9
 
 
 @pytest.mark.parametrize("kind", ["plain", "typed", "ours"])
-def test_groups_of_seed_edges(on_gpu, kind):
+def test_groups_of_seed_edges(gpu, kind):
     g = graph(kind)
-    on_gpu(False)
+    gpu(False)
     expected = list(links(kind, g))
-    groups = on_gpu(True)
-    for ours, batch in zip(links(kind, g, output="tensors"), expected, strict=True):
+    where = gpu(True)
+    for ours, batch in zip(links(kind, g, output="tensors", **where), expected, strict=True):
+        assert not where or ours.sample.blocks[0].ids[g.canonical_etypes[0]].is_cuda
         same_links(ours, batch, g)
-    assert max(groups) > 1
+    assert max(gpu.groups, default=2) > 1
 
 
 def test_one_batch_of_a_group_fails(on_gpu):
@@ -268,11 +287,12 @@ def test_rows_of_several_batches_are_gathered_at_once(on_gpu, monkeypatch, num_w
     assert len(at_once) < len(expected)
 
 
-def test_data_replaced_while_batches_are_made_ahead(on_gpu):
-    on_gpu(True)
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_data_replaced_while_batches_are_made_ahead(gpu, num_workers):
     g = graph("ours")
-    for i, batch in enumerate(loader("ours", g, batch_size=4, output="tensors", num_workers=1)):
-        assert torch.equal(batch.node_features["x"], g.ndata["x"][batch.input_nodes])
+    made = loader("ours", g, batch_size=4, output="tensors", num_workers=num_workers, **gpu(True))
+    for i, batch in enumerate(made):
+        assert torch.equal(batch.node_features["x"].cpu(), g.ndata["x"][batch.input_nodes.cpu()])
         if i == 2:
             g.ndata["x"] = torch.randn(100, 5)
         if i == 5:
