@@ -63,7 +63,7 @@ def panels() -> list[tuple[str, str, list[tuple[str, list[Figure]]]]]:
     """Return title, unit and groups of bars of each panel."""
     return [
         ("PyG with pyg-lib, AMD EPYC, one thread", "time per sampled edge, manyhop = 1", cpu("## PyG with pyg-lib")),
-        ("PyG with pyg-lib, Intel Xeon, one thread", "time per batch, manyhop = 1", cpu("### On an Intel Xeon")),
+        ("PyG with pyg-lib, Intel Xeon, one thread", "time per sampled edge, manyhop = 1", cpu("### On an Intel Xeon")),
         ("cuGraph-PyG, NVIDIA H200", "time per batch, manyhop = 1", gpu()),
     ]
 
