@@ -38,6 +38,7 @@ def test_the_pages_show_every_public_name(sources):
     for name, members in shown.items():
         assert sources[name].docstring
         exports = {str(export) for export in sources[name].exports or ()}
+        assert members is None or members <= set(sources[name].members), name
         assert members is None or name not in {*PACKAGES, *SPLIT} or members >= exports - {"__version__"}, name
     assert {*PACKAGES, *SPLIT} <= set(shown)
 
