@@ -7,7 +7,7 @@ from cpu_cases import assert_equal
 
 from manyhop.graph import EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, GPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
-from manyhop.sampling.gpu.launch import capacity, sequence
+from manyhop.sampling.gpu.launch import plan, sequence
 from manyhop.sampling.gpu.launch import pool as launches
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -78,7 +78,7 @@ def test_memory_ahead_that_is_too_small(monkeypatch):
     sampler, reference = GPUSampler(place(graph, DEVICE), spec, device=DEVICE), ReferenceSampler(graph, spec)
     sampler.sample(request_of(40))
     (pool,) = sampler._pools.values()
-    small = pool._capacity = capacity.Capacity(np.full((3, 2), 64), np.full((3, 3), 8))
+    small = pool._capacity = plan.Capacity(np.full((3, 2), 64), np.full((3, 3), 8))
     pool._free.clear()
     request = request_of(40, 1)
     pending, ahead = begin(sampler, [request])

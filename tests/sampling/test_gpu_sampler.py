@@ -16,7 +16,7 @@ from manyhop.errors import CapacityError, GraphError, InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, GPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
 from manyhop.sampling.gpu.kernels import primitives
-from manyhop.sampling.gpu.launch import capacity, plan, sequence
+from manyhop.sampling.gpu.launch import plan, sequence
 from manyhop.sampling.gpu.launch import pool as launches
 from manyhop.sampling.gpu.launch.seeds import SeedGroup
 
@@ -150,7 +150,7 @@ def test_several_programs_and_edge_types(monkeypatch):
 
 def test_room_is_learned(monkeypatch):
     """Launches that do not fit are repeated; later ones fit."""
-    tiny = capacity.Capacity(np.array([[64], [70], [80]]), np.array([[0], [5], [9]]))
+    tiny = plan.Capacity(np.array([[64], [70], [80]]), np.array([[0], [5], [9]]))
     monkeypatch.setattr(launches, "first_guess", lambda *arguments: tiny)
     sampler = sampler_of(small_graph(), spec_of(4, 3))
     for batch in range(3):
@@ -162,8 +162,8 @@ def test_room_is_learned(monkeypatch):
 
 def test_room_of_later_hops_is_never_smaller():
     """Reports of the hops after one that did not fit are too small; all hops share the memory of the last one."""
-    now = capacity.Capacity(np.array([[10], [500], [600]]), np.array([[0], [500], [600]]))
-    bound = capacity.Capacity(np.full((3, 1), 1 << 20), np.full((3, 1), 1 << 20))
+    now = plan.Capacity(np.array([[10], [500], [600]]), np.array([[0], [500], [600]]))
+    bound = plan.Capacity(np.full((3, 1), 1 << 20), np.full((3, 1), 1 << 20))
     larger = now.grown(np.array([[10], [9000], [800]]), np.array([[0], [9000], [9]]), bound)
     for room in (larger.nodes, larger.edges):
         assert (np.diff(room[:, 0]) >= 0).all()
@@ -172,8 +172,8 @@ def test_room_of_later_hops_is_never_smaller():
 
 def test_the_worst_case_may_find_new_nodes_in_any_hop():
     """All nodes may be there after the first hop, or some of them only after the second one, which ask then."""
-    shape = capacity.Shape(1, (10,), window=False)
-    worst = capacity.worst_case(small_graph(), spec_of(33, 1, 33), shape)
+    shape = plan.Shape(1, (10,), window=False)
+    worst = plan.worst_case(small_graph(), spec_of(33, 1, 33), shape)
     assert worst.edges[3, 0] - worst.edges[2, 0] == 33 * 160
     assert worst.nodes[:, 0].tolist() == [10, 160, 160, 160]
 
@@ -181,8 +181,8 @@ def test_the_worst_case_may_find_new_nodes_in_any_hop():
 @pytest.mark.parametrize(("batches", "nodes"), [(1 << 15, 1), (1, (1 << 29) + 1)])
 def test_launches_that_are_too_large(batches, nodes):
     sampler = sampler_of(small_graph(), spec_of(1))
-    room = capacity.Capacity(np.full((2, 1), nodes), np.full((2, 1), 1))
-    shape = capacity.Shape(batches, (1,), window=False)
+    room = plan.Capacity(np.full((2, 1), nodes), np.full((2, 1), 1))
+    shape = plan.Shape(batches, (1,), window=False)
     with pytest.raises(CapacityError, match="in a launch"):
         sequence.KernelSequence(sampler._plan, shape, room)
 

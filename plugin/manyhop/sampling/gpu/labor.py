@@ -16,9 +16,8 @@ from manyhop.sampling.contract import LaborSpec, NeighborSpec, NodeRequest, Samp
 from manyhop.sampling.gpu.kernels import labor as kernels
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.kernels.labor_columns import BLOCK, MEDIUM, SHORT, labor_rank, labor_scale, labor_weigh
-from manyhop.sampling.gpu.launch.capacity import Capacity, Shape
 from manyhop.sampling.gpu.launch.memory import tiles
-from manyhop.sampling.gpu.launch.plan import Plan
+from manyhop.sampling.gpu.launch.plan import Capacity, Plan, Shape
 from manyhop.sampling.gpu.launch.sequence import LAUNCH, PROGRAMS, KernelSequence
 from manyhop.sampling.gpu.sampler import GPUSampler, Pending
 from manyhop.sampling.gpu.transfer import address

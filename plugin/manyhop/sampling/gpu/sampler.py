@@ -14,8 +14,7 @@ from manyhop.graph import Graph
 from manyhop.sampling.check import check_request, check_spec
 from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.gpu.induced import Inducer, add_reverses, drop_excluded
-from manyhop.sampling.gpu.launch.capacity import Shape
-from manyhop.sampling.gpu.launch.plan import Plan
+from manyhop.sampling.gpu.launch.plan import Plan, Shape
 from manyhop.sampling.gpu.launch.pool import Launch, Pool
 from manyhop.sampling.gpu.launch.seeds import SeedGroup
 from manyhop.sampling.gpu.launch.sequence import KernelSequence

@@ -35,7 +35,7 @@ def measure(edges: Edges, nodes: Nodes, found: Found, mode: Mode, fanout: Ints) 
                 take_positive(edges, nodes, found, mode.replace > 0, fanout[t], t)
         else:
             replace = mode.replace > 0 and mode.temporal != 2
-            _take(nodes[dst].end - nodes[dst].begin, found, replace, fanout[t], t)
+            _take(u32(found[t].degree, nodes[dst].end - nodes[dst].begin), found, replace, fanout[t], t)
 
 
 @helper
@@ -155,21 +155,6 @@ def _bounds_up_to(bound: Ints, limit: int) -> np.uint16:
 
 
 @helper
-def _take(n: int, found: Found, replace: bool, k: int, t: int) -> None:
-    """Compute how many entries each node picks if all entries of its range count."""
-    degree, take = u32(found[t].degree, n), u32(found[t].take, n)
-    total = most = 0
-    for i in range(n):
-        d = np.int64(degree[i])
-        c = d if k < 0 else (k if replace and d > 0 else min(k, d))
-        take[i] = c
-        total += c
-        most = max(most, c)
-    found[t].total = total
-    found[t].most = most
-
-
-@helper
 def take_positive(edges: Edges, nodes: Nodes, found: Found, replace: bool, k: int, t: int) -> None:
     """Compute how many entries each node picks if only those of positive weight count."""
     dst = edges[t].dst
@@ -177,16 +162,10 @@ def take_positive(edges: Edges, nodes: Nodes, found: Found, replace: bool, k: in
     node, take = u64(nodes[dst].node + 8 * begin, n), u32(found[t].take, n)
     positive = i64(edges[t].positive, 1 << 62)
     base = np.uint64(edges[t].positive)
-    total = most = 0
     for i in range(n):
         prefetch(base + _EIGHT * node[min(i + AHEAD, n - 1)])
-        m = positive[node[i]]
-        c = m if k < 0 else (k if replace and m > 0 else min(k, m))
-        take[i] = c
-        total += c
-        most = max(most, c)
-    found[t].total = total
-    found[t].most = most
+        take[i] = positive[node[i]]
+    _take(take, found, replace, k, t)
 
 
 @helper
@@ -194,9 +173,18 @@ def _take_positive_of_ranges(edges: Edges, nodes: Nodes, found: Found, replace: 
     """Compute the same for ranges that are parts of columns, whose positive weights are counted here."""
     n = nodes[edges[t].dst].end - nodes[edges[t].dst].begin
     start, degree, take = u64(found[t].start, n), u32(found[t].degree, n), u32(found[t].take, n)
-    total = most = 0
     for i in range(n):
-        m = count_positive(f64(edges[t].weight + 8 * np.int64(start[i]), degree[i]))
+        take[i] = count_positive(f64(edges[t].weight + 8 * np.int64(start[i]), degree[i]))
+    _take(take, found, replace, k, t)
+
+
+@helper
+def _take(count: npt.NDArray[np.uint32], found: Found, replace: bool, k: int, t: int) -> None:
+    """Compute how many entries each node picks of the ``count`` that count."""
+    take = u32(found[t].take, count.size)
+    total = most = 0
+    for i in range(count.size):
+        m = np.int64(count[i])
         c = m if k < 0 else (k if replace and m > 0 else min(k, m))
         take[i] = c
         total += c

@@ -20,8 +20,16 @@ from torch import Tensor
 from manyhop.errors import CapacityError
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.kernels.hops.nodes import SHARING
-from manyhop.sampling.gpu.launch.capacity import Capacity, Ints, Shape
-from manyhop.sampling.gpu.launch.plan import Plan, bits_of_entries, make_segments, make_type_ranges, on_device
+from manyhop.sampling.gpu.launch.plan import (
+    Capacity,
+    Ints,
+    Plan,
+    Shape,
+    bits_of_entries,
+    make_segments,
+    make_type_ranges,
+    on_device,
+)
 
 # Slots of the hash table per node: many while the table stays well inside the L2 cache, as few as needed beyond.
 SPARSE, DENSE = 8, 2

@@ -11,8 +11,7 @@ from manyhop.errors import CapacityError
 from manyhop.sampling.check import check_request
 from manyhop.sampling.contract import NodeRequest, SampledSubgraph
 from manyhop.sampling.gpu.kernels import tables as t
-from manyhop.sampling.gpu.launch.capacity import Capacity, Shape, first_guess, worst_case
-from manyhop.sampling.gpu.launch.plan import Plan
+from manyhop.sampling.gpu.launch.plan import Capacity, Plan, Shape, first_guess, worst_case
 from manyhop.sampling.gpu.launch.results import LaunchReport, Results
 from manyhop.sampling.gpu.launch.seeds import SeedGroup
 from manyhop.sampling.gpu.launch.sequence import KernelSequence

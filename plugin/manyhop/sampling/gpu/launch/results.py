@@ -12,8 +12,7 @@ from torch import Tensor
 from manyhop.graph import EdgeType
 from manyhop.sampling.contract import SampledSubgraph
 from manyhop.sampling.gpu.kernels.hops.nodes import SHARING
-from manyhop.sampling.gpu.launch.capacity import Ints
-from manyhop.sampling.gpu.launch.plan import Plan
+from manyhop.sampling.gpu.launch.plan import Ints, Plan
 
 _SHARING = SHARING.value
 

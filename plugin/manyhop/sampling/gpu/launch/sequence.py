@@ -14,9 +14,8 @@ from manyhop.sampling.gpu.kernels.hops.edges import MOST, count, emit, fetch, pi
 from manyhop.sampling.gpu.kernels.hops.nodes import drop, enter, finish, plant
 from manyhop.sampling.gpu.kernels.hops.wide import pick_wide, spread
 from manyhop.sampling.gpu.kernels.launch import OVERLAPS
-from manyhop.sampling.gpu.launch.capacity import Capacity, Shape
 from manyhop.sampling.gpu.launch.memory import DeviceMemory, Edges, Extent, HostMemory, Reports, Tables, tiles
-from manyhop.sampling.gpu.launch.plan import Plan
+from manyhop.sampling.gpu.launch.plan import Capacity, Plan, Shape
 from manyhop.sampling.gpu.launch.recording import Ahead
 
 # Items (nodes, edges) per program, and warps: as measured on an H200.

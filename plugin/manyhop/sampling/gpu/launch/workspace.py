@@ -13,7 +13,7 @@ from torch import Tensor
 
 from manyhop.sampling.contract import NodeRequest
 from manyhop.sampling.gpu.kernels import tables as t
-from manyhop.sampling.gpu.launch.capacity import Ints
+from manyhop.sampling.gpu.launch.plan import Ints
 from manyhop.sampling.gpu.launch.recording import compile_ahead, record
 from manyhop.sampling.gpu.launch.results import LaunchReport, Layout
 from manyhop.sampling.gpu.launch.sequence import KernelSequence
