@@ -87,7 +87,7 @@ def move(
 
 
 class Movable(Composite):
-    """What consists of attributes that can be moved, in place."""
+    """The base of objects whose attributes can be moved in place."""
 
     def moved(
         self: M, device: torch.device | str, *, non_blocking: bool = False, known: dict[int, object] | None = None

@@ -41,7 +41,7 @@ GONE = {
     "isin": "torch.isin",
     "FusedSampledSubgraphImpl": "SampledSubgraphImpl",
 }
-"""Names of GraphBolt that are not supported, and what has taken their place."""
+"""Names of GraphBolt that are not supported, and their replacements."""
 
 
 def missing(owner: str, name: str) -> AttributeError:
@@ -52,7 +52,7 @@ def missing(owner: str, name: str) -> AttributeError:
 
 
 CANONICAL_ETYPE_DELIMITER = ":"
-"""What stands between the three names of an edge type."""
+"""The separator of the three names of an edge type."""
 
 ORIGINAL_EDGE_ID = "_ORIGINAL_EDGE_ID"
 """The edge attribute with the ids that edges had before they were sorted by destination."""

@@ -27,7 +27,7 @@ class LoaderFacts:
         self._loader = loader
 
     def of_ranks(self, seed: int | None) -> dict[str, object]:
-        """Return what must be the same on all ranks, in the order in which differences are reported."""
+        """Return the facts that must be equal on all ranks, in the order in which differences are reported."""
         loader = self._loader
         facts: dict[str, object] = {"class": type(loader).__name__}
         facts |= {"version of the sampling contract": CONTRACT_VERSION, "seed": seed}
@@ -89,7 +89,7 @@ def _columns(graph: GraphLike) -> list[object]:
 
 
 def check_sharded(graph: GraphLike, *, use_ddp: bool) -> None:
-    """Raise InputError where ranks would must exchange rows, but go their own ways."""
+    """Raise InputError if ranks exchange rows, but do not run in step."""
     if not use_ddp and any(isinstance(value, DistributedRows) and not value.is_whole for value in _columns(graph)):
         raise InputError(
             "Expected use_ddp=True, as data of the graph are distributed over the GPUs of all ranks, which exchange "

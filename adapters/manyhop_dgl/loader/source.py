@@ -192,7 +192,7 @@ class Source:
         return [seeds.at(index) for index in positions]
 
     def place(self, device: torch.device, where: Place) -> GPUSampling:
-        """Return what samples on a GPU."""
+        """Return the sampler of a GPU."""
         topology = self._sampler.arguments().topology(self._loader.graph)
         return GPUSampling(self._sampler, topology, device, where)
 

@@ -102,7 +102,7 @@ class OnDiskTask(Task):
 
 
 def _given(items: Items | InputError | None) -> Items | None:
-    """Return a set, or raise what is wrong with it."""
+    """Return a set, or raise its error."""
     if isinstance(items, InputError):
         raise type(items)(*items.args) from items
     return items
@@ -115,7 +115,7 @@ class OnDiskDataset(Dataset):
 
     Args:
         path: the folder.
-        include_original_edge_id: keep the position of each edge in its file, by which edge features are read.
+        include_original_edge_id: keep the position of each edge in its file, to read edge features by it.
         force_preprocess: ``True``: sort the graph again; ``False``: use it unchanged; ``None``: again if something
             has changed.
         auto_cast_to_optimal_dtype: int32 for ids where they fit, the smallest integers for edge types.
@@ -125,7 +125,7 @@ class OnDiskDataset(Dataset):
             ``"device"``, or ``"sharded"`` with ``device="cuda"`` (over the GPUs of each node): where all loaders of a
             GPU read features and topology. ``"sharded"`` (over the host memory of the nodes) and ``"distributed"``
             (over all GPUs): the same for features, whose rows ranks exchange; the graph is there once per node.
-            ``"auto"``: once per node; the first loader decides what its GPU reads. But for ``"process"`` and
+            ``"auto"``: once per node; the first loader decides which memory its GPU reads. But for ``"process"`` and
             ``"mapped"``, all ranks of the run load the dataset.
         device: this rank's GPU, for places of GPUs.
 

@@ -1,4 +1,4 @@
-"""Sampling graphs in files: ours, and those that DGL's GraphBolt has written, without its library."""
+"""Sampling graphs in files: of this package, and of DGL's GraphBolt, without its library."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class _OfDGL:
     _c_csc_graph: _OfTorch
 
     def unordered(self) -> list[str]:
-        """Return the names of edge data whose order is not known, as there are no original edge ids."""
+        """Return the names of edge data whose order is unknown, without original edge ids."""
         data = self._c_csc_graph.state.get("edge_attributes") or {}
         return [] if ORIGINAL_EDGE_ID in data else sorted(data)
 

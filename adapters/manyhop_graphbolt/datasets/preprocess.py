@@ -114,7 +114,7 @@ def preprocess_ondisk_dataset(
 
     Args:
         dataset_dir: the folder with ``metadata.yaml``.
-        include_original_edge_id: keep the position of each edge in its file, by which edge features are read.
+        include_original_edge_id: keep the position of each edge in its file, to read edge features by it.
         force_preprocess: ``True``: make it again. ``False``: use the existing one. ``None``: make it if an argument,
             or the size or time of a file, has changed.
         auto_cast_to_optimal_dtype: int32 for ids where they fit, the smallest integers for edge types.

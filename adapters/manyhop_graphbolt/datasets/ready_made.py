@@ -1,4 +1,4 @@
-"""Ready-made datasets: GraphBolt's own in existing folders, and those of dgl.data and OGB."""
+"""Ready-made datasets: GraphBolt's own in existing folders, and datasets of dgl.data and OGB."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Features of which a GPU, or the memory of the host, keeps the rows that are requested most often."""
+"""Features whose hot rows a GPU, or the host's memory, caches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ F = TypeVar("F", bound="CachedFeature")
 
 
 class CachedFeature(Feature):
-    """A feature of which a device keeps rows. Reads from multiple threads are safe.
+    """A feature whose hot rows a device caches. Reads from multiple threads are safe.
 
     Reads are counted until it is known which rows are requested most often (after eight times as many as rows are
     kept); these are copied to the device and remain there. The others come from the feature. Rows are the same with and
@@ -139,7 +139,7 @@ class CachedFeature(Feature):
         return rows
 
     def _note(self, ids: Tensor) -> None:
-        """Count a read; after the last that counts, keep what was requested most often."""
+        """Count a read; after the last counted one, cache the rows that were requested most often."""
         if self._visits is None:
             return
         with self._lock:
@@ -170,7 +170,7 @@ class CachedFeature(Feature):
         return _num_rows(self.fallback_feature)
 
     def update(self, value: Tensor, ids: Tensor | None = None) -> None:
-        """Change rows of the feature, and of what is kept; see the feature's own ``update``.
+        """Change rows of the feature, and cached rows; see the feature's own ``update``.
 
         Without ``ids`` the cache starts afresh, with as many rows, or bytes, as it was made for.
         """
@@ -189,7 +189,7 @@ class CachedFeature(Feature):
 
 
 class GPUCachedFeature(CachedFeature):
-    """A feature of which the current GPU keeps rows, those that are read most often.
+    """A feature whose hot rows the current GPU caches.
 
     A GPU reads the others from pinned memory by itself, so the memory of the feature is pinned here.
 
@@ -226,7 +226,7 @@ class GPUCachedFeature(CachedFeature):
 
 
 class CPUCachedFeature(CachedFeature):
-    """A feature on disk of which the memory of the host keeps rows, those that are read most often.
+    """A feature on disk whose hot rows the host's memory caches.
 
     Args:
         fallback_feature: where all rows are: a :class:`DiskBasedFeature`, or one of your own.
@@ -301,7 +301,7 @@ def cpu_cached_feature(
         fallback_features: a feature, or (domain, type, name) -> feature. Each gets a share in proportion to its size.
         max_cache_size_in_bytes: how many bytes are kept in all.
         policy: a hint; manyhop chooses the rows once, by counting.
-        pin_memory: a hint; rows go to a GPU through pinned memory in either case.
+        pin_memory: a hint; rows are copied to a GPU through pinned memory in either case.
 
     Raises:
         InputError: no feature, no size, or an unknown policy.

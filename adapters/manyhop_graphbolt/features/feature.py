@@ -47,7 +47,7 @@ class Feature:
         return {}
 
     def table(self) -> Any:
-        """Return the tensor whose rows ``read`` returns, or what ranks exchange them by; ``None``: there is none."""
+        """Return the tensor whose rows ``read`` returns, or the object that exchanges them; else ``None``."""
         return None
 
     def source(self, ids: Tensor) -> Any:
@@ -148,7 +148,7 @@ class BasicFeatureStore(FeatureStore):
 
 
 def read_many(store: object, requests: Sequence[ReadRequest]) -> list[Tensor]:
-    """Return rows of multiple features: one gather for all features of this package, ``read`` for others.
+    """Return rows of multiple features: one gather for features of this package, ``read`` for others.
 
     Args:
         store: a :class:`FeatureStore`, or another object with its ``read``.
@@ -164,7 +164,7 @@ def read_many(store: object, requests: Sequence[ReadRequest]) -> list[Tensor]:
 
 
 def read_by(store: Any, requests: Sequence[ReadRequest], gather_rows: Gather) -> list[Tensor]:
-    """Return rows of multiple features: ``gather_rows`` gathers those that are features of ours, all at once.
+    """Return rows of multiple features: ``gather_rows`` gathers the features of this package at once.
 
     Args:
         store: a :class:`FeatureStore`, or another object with its ``read``.
@@ -200,7 +200,7 @@ def own_feature(store: Any, key: FeatureKey) -> Feature | None:
 
 @cache
 def title_of(domain: str, type_name: str | None, name: str) -> str:
-    """Return what a feature is called in errors and statistics."""
+    """Return the name of a feature in errors and statistics."""
     return f"{domain} feature '{name}'" + (f" of type '{type_name}'" if type_name is not None else "")
 
 

@@ -61,7 +61,7 @@ def read_tensor(path: str | Path, fmt: str, *, in_memory: bool = True) -> Tensor
     Args:
         path: the file.
         fmt: ``"numpy"`` (``numpy.save``) or ``"torch"`` (``torch.save`` of one tensor; nothing else is unpickled).
-        in_memory: ``False``: map the file; what is written to the tensor remains in this process.
+        in_memory: ``False``: map the file; writes to the tensor remain in this process.
 
     Raises:
         InputError: the file is missing, damaged, truncated, or of another kind.
@@ -173,7 +173,7 @@ class OnDiskFeatureDataDomain(StrEnum):
 
 @dataclass(kw_only=True)
 class OnDiskFeatureData:
-    """A feature in a file. What is not known here goes to ``extra_fields``."""
+    """A feature in a file. Unknown fields are stored in ``extra_fields``."""
 
     domain: OnDiskFeatureDataDomain
     type: str | None = None

@@ -137,7 +137,7 @@ class TorchBasedFeature(Feature):
         return rows.to(index.device)
 
     def table(self) -> Any:
-        """Return the tensor, or what ranks exchange rows by; ``None`` where a subclass reads otherwise."""
+        """Return the tensor, or the object that exchanges its rows; ``None`` if a subclass reads otherwise."""
         return self._tensor if type(self).read is TorchBasedFeature.read else None
 
     def size(self) -> torch.Size:
@@ -153,8 +153,8 @@ class TorchBasedFeature(Feature):
 
         Args:
             value: ``[count, ...]``. With ``ids`` of the feature's width and dtype; without, of any, on any device.
-                Where ranks exchange the rows, the same on all ranks; it goes where the rows are.
-            ids: ``[count]`` integer: where the rows go; ``None``: ``value`` replaces the whole tensor.
+                If ranks exchange the rows: the same tensor on all ranks.
+            ids: ``[count]`` integer row numbers; ``None``: ``value`` replaces the whole tensor.
 
         Raises:
             FeatureError: no tensor, or one whose shape or dtype does not fit.
@@ -228,7 +228,7 @@ class TorchBasedFeature(Feature):
 
 
 def _placed(rows: Tensor | Rows, placement: Place, place: NodeRows | GPURows | None) -> _Held:
-    """Return rows in a place; ``None`` is that of this process, and files."""
+    """Return rows in a place; ``None``: in this process, or in files."""
     if isinstance(rows, Rows):
         read = rows.mapped if placement == "mapped" else rows.read
         return _rows(read() if place is None else place.read(rows, _NAME))
@@ -267,7 +267,7 @@ def _check_dimensions(dim: int) -> None:
 
 
 class DiskBasedFeature(TorchBasedFeature):
-    """A feature whose rows remain in a file of ``numpy.save``, which is mapped: those that are read come from the disk.
+    """A feature whose rows remain in a mapped file of ``numpy.save`` and are read from the disk.
 
     Args:
         path: the file. An array of one dimension is one column.
@@ -354,7 +354,7 @@ class TorchBasedFeatureStore(BasicFeatureStore):
         super().__init__(features)
 
     def pin_memory_(self) -> Self:
-        """Pin the memory of all features, except for those in files; return the store."""
+        """Pin the memory of all features that are not in files; return the store."""
         for feature in self._features.values():
             feature.pin_memory_()
         return self

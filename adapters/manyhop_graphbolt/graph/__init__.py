@@ -1,1 +1,1 @@
-"""``FusedCSCSamplingGraph`` and what is sampled of it."""
+"""``FusedCSCSamplingGraph`` and its samples."""

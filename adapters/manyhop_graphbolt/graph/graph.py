@@ -93,7 +93,7 @@ class Sampling(FusedCSC):
         """Return all in-edges of some nodes.
 
         Args:
-            nodes: ``[n]`` unique nodes; node type -> those of that type.
+            nodes: ``[n]`` unique nodes, by node type or not.
 
         Returns:
             A subgraph with a column per node, whose rows are nodes of the graph. Without the attribute
@@ -115,7 +115,7 @@ class Sampling(FusedCSC):
         """Sample in-edges of some nodes.
 
         Args:
-            nodes: ``[n]`` nodes; node type -> those of that type. Nodes that occur twice are sampled for twice.
+            nodes: ``[n]`` nodes, by node type or not. Nodes that occur twice are sampled for twice.
             fanouts: ``[1]``: edges per node, of all types together; ``[num_edge_types]``: edges per node and
                 edge type, by type id. -1 is all.
             replace: sample with replacement.
@@ -137,7 +137,7 @@ class Sampling(FusedCSC):
     ) -> SampledSubgraphImpl:
         """Sample in-edges of some nodes so that nodes share their neighbours (arXiv 2210.13339).
 
-        Arguments, result and errors are those of :meth:`sample_neighbors`.
+        Arguments, result and errors are like in :meth:`sample_neighbors`.
         """
         topology = self.topology_for([fanouts], probs_name)
         return _sampled(self, topology, topology.layer_spec([fanouts], replace=replace), topology.seeds(nodes))
@@ -152,7 +152,7 @@ class Sampling(FusedCSC):
         node_timestamp_attr_name: str | None = None,
         edge_timestamp_attr_name: str | None = None,
     ) -> SampledSubgraphImpl:
-        """Sample edges that lead to some nodes and are earlier than these: their own time, and that of their source.
+        """Sample edges into nodes: the time of the edge and of its source must be earlier than the node's time.
 
         Args:
             nodes: see :meth:`sample_neighbors`.
@@ -187,7 +187,7 @@ class Sampling(FusedCSC):
         """Sample edges as :meth:`temporal_sample_neighbors` so that nodes share their neighbours (arXiv 2210.13339).
 
         The edges that are early enough are found where the nodes are; which of them are taken is decided on the CPU.
-        The arguments are those of :meth:`temporal_sample_neighbors`; with the names of times, ``probs_name`` is a mask.
+        For the arguments, see :meth:`temporal_sample_neighbors`; with the names of times, ``probs_name`` is a mask.
 
         Raises:
             InputError: arguments that do not fit the graph, or probabilities together with times.
@@ -268,7 +268,7 @@ def _sampled(
 ) -> SampledSubgraphImpl:
     """Sample one hop around seeds, on their device; rows are nodes of the graph.
 
-    With ``labor``, ``spec`` requests all edges, of which those are kept that layer-neighbour sampling picks.
+    With ``labor``, ``spec`` samples all edges, and layer-neighbour sampling picks among these.
     ``with_ids``: edges have ids even if the graph does not keep their original ones.
     """
     gpu = next((ids.device for ids in seeds.values() if ids.is_cuda), None)
@@ -341,7 +341,7 @@ class SamplingGraph:
 
 
 class FusedCSCSamplingGraph(Sampling, SamplingGraph):
-    """A graph whose edges are grouped by destination, those of all types in one table.
+    """A graph whose edges, of all types in one table, are grouped by destination.
 
     Nodes of one type have consecutive ids.
 

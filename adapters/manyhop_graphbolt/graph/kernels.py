@@ -1,4 +1,4 @@
-"""Compiled: the nodes and edges of a sample go to those of their types, in the order that they had.
+"""Compiled: the nodes and edges of a sample are split by type, in their order.
 
 Each part is done in two passes: kinds and counts first, then, with memory of the right sizes, the copies.
 """
@@ -17,7 +17,7 @@ _AHEAD = np.uint64(16)  # edges whose entries of the tables are asked for in tim
 def count_nodes(
     node: int, n: int, starts: int, num_types: int, bounds: int, num_hops: int, kind: int, local: int, counts: int
 ) -> None:
-    """Find the type of each node and its place among those of its type.
+    """Find the type of each node and its place among the nodes of this type.
 
     Args:
         node, n: ``[n] int64`` ids of all types.
@@ -48,7 +48,7 @@ def copy_nodes(node: int, n: int, starts: int, kind: int, local: int, places: in
 
     Args:
         node, n, starts, kind, local: see :func:`count_nodes`.
-        places: ``[num_types] int64``: where the nodes of each type go.
+        places: ``[num_types] int64``: where the nodes of each type begin in ``out``.
         out: ``[n] int64``, written.
     """
     nodes, begins, kinds, found = i64(node, n), i64(starts, 1 << 16), u16(kind, n), i64(local, n)

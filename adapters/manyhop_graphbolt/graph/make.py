@@ -134,7 +134,7 @@ def from_dglgraph(
     Args:
         g: a ``dgl.DGLGraph``, or a graph with its methods.
         is_homogeneous: leave the types out.
-        include_original_edge_id: keep the edge ids of ``g`` (per type), by which edge features are read.
+        include_original_edge_id: keep the edge ids of ``g`` (per type), to read edge features by them.
 
     Raises:
         GraphError: node data that not all node types have, or edge data that not all edge types have.

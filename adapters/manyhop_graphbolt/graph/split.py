@@ -1,4 +1,4 @@
-"""Samples changed after they are drawn: split by type, or thinned to what layer-neighbour sampling picks."""
+"""Samples changed after they are drawn: split by type, or thinned by layer-neighbour sampling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from manyhop.sampling.reference.labor import Variates
 
 
 class Splitter:
-    """What is the same for all samples of a graph.
+    """Splits samples of one graph by type.
 
     Args:
         offsets: node type -> its ids.
@@ -239,7 +239,7 @@ def thinned(graph: Graph, spec: LaborSpec, key: BatchKey, sample: SampledSubgrap
 
 
 def _picked(numbers: npt.NDArray[np.uint64], columns: Ints, fanout: int, with_replacement: bool) -> Ints:
-    """Return the positions of picked edges, ascending: in each column those of the ``fanout`` smallest numbers.
+    """Return the positions of picked edges, ascending: in each column the ``fanout`` smallest numbers.
 
     Args:
         numbers: ``[num_edges]``, one for each neighbor, whoever requests it.

@@ -158,11 +158,11 @@ class SampledSubgraph(Movable):
     """``[num_edges] bool``: which edges are no padding; ``None`` without."""
 
     def exclude_edges(self: Self, edges: Excluded, assume_num_node_within_int32: bool = True) -> Self:
-        """Return the subgraph without some edges; it keeps all nodes, also those without edges.
+        """Return the subgraph without some edges, but with all nodes.
 
         Args:
             edges: ``[n, 2]`` nodes of the graph that edges to be left out connect; by edge type where the subgraph is
-                heterogeneous. All edges between two such nodes go.
+                heterogeneous. All edges between two such nodes are left out.
             assume_num_node_within_int32: does not matter: ids of any size are compared exactly.
 
         Raises:
@@ -205,7 +205,7 @@ class SampledSubgraph(Movable):
         return found
 
     def to_pyg(self, x: Any) -> PyGLayerData:
-        """Return what a layer of PyG takes: ``layer(*subgraph.to_pyg(x))``.
+        """Return the arguments of a layer of PyG: ``layer(*subgraph.to_pyg(x))``.
 
         The target nodes of each type are the first of its source nodes, as in subgraphs that samplers make.
 

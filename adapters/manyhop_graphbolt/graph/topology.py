@@ -47,7 +47,7 @@ class Topology:
     """By node and edge type; of a homogeneous graph, and if ``fused``, with the one node type ``"_N"``."""
 
     fused: bool
-    """Whether node types are mixed though the graph has multiple: ids are those of the fused CSC."""
+    """Whether node types are mixed in a typed graph: ids are positions in the fused CSC."""
 
     weighted: bool
     """Whether the edges have probabilities."""
@@ -202,7 +202,7 @@ class Topology:
 
 
 def check_on_gpu(spec: NeighborSpec | LaborSpec, device: torch.device) -> None:
-    """Raise InputError for what a GPU does not sample."""
+    """Raise InputError for a spec that a GPU does not sample."""
     if isinstance(spec, LaborSpec) and spec.replace:
         raise InputError(
             f"Expected replace=False for layer-neighbour sampling on {device}, got True. Leave replace out, or sample "
@@ -235,7 +235,7 @@ def _checked(ids: object, bound: int, what: str) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """What topologies of the same edges and times share."""
+    """The tables shared by topologies of the same edges and times."""
 
     graph: Graph
     """Edge ids are positions in the table of their type."""

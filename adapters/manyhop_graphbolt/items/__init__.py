@@ -1,1 +1,1 @@
-"""What is iterated, and the minibatches of it."""
+"""Items, and minibatches of items."""

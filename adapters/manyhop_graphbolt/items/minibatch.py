@@ -1,4 +1,4 @@
-"""The minibatch that travels through the stages, each of which adds its part; its layers as DGL's blocks."""
+"""The minibatch that the stages complete; its layers as DGL's blocks."""
 
 from __future__ import annotations
 
@@ -128,14 +128,14 @@ _FIELDS = (
 class MiniBatch(Movable):
     """The data of one minibatch, as in DGL 2.4.
 
-    What is not there is ``None``. Values of heterogeneous graphs are dictionaries, by node type or by edge type
+    Missing values are ``None``. Values of heterogeneous graphs are dictionaries, by node type or by edge type
     (``"src:rel:dst"``); features of those are by ``(type, feature name)``. Further attributes may be set.
     """
 
     _seed_nodes: Nodes
     _seeds_timestamp: Nodes | None
     key: BatchKey | None = None
-    """Names the minibatch: what is sampled for it is a function of this. ``None``: it was made by hand."""
+    """Names the minibatch: its sample is a function of the key. ``None``: it was created by hand."""
 
     seed_mask: Nodes | None = None
     """``[num_seeds] bool``: which seeds are no padding, of a loader with ``pad="auto"``; ``None`` without padding."""
@@ -144,7 +144,7 @@ class MiniBatch(Movable):
     """``[num_nodes] bool``: which input nodes are no padding; ``None`` without."""
 
     padding: Padded | None = None
-    """What is padding, while stages run; ``None`` without, and in minibatches that are complete."""
+    """The padding, while stages run; ``None`` without padding, and in complete minibatches."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class MiniBatch(Movable):
     def node_pairs_with_labels(self) -> tuple[Any, Nodes] | None:
         """``((src, dst), labels)`` of pairs that have labels, as positions: to compute a loss with (DGL 2.1).
 
-        By edge type where the seeds are. ``None`` if there are no pairs, or no labels.
+        By edge type if the seeds are. ``None`` without pairs or labels.
         """
         seeds, labels = self.compacted_seeds, self.labels
         parts = seeds.values() if isinstance(seeds, dict) else (seeds,)
@@ -236,7 +236,7 @@ class MiniBatch(Movable):
         return (seeds[:, 0], seeds[:, 1]), labels
 
     def moving(self) -> tuple[str, ...]:
-        """Return the names of what ``to`` moves: everything."""
+        """Return the names of the attributes that ``to`` moves: all."""
         return tuple(name for name in vars(self) if name != "key")
 
     def to_pyg_data(self) -> Data:
@@ -301,7 +301,7 @@ def minibatcher_default(batch: Any, names: tuple[str | None, ...] | None) -> Any
     """Make a :class:`MiniBatch` of the items of a batch, as attributes of their names.
 
     Args:
-        batch: what an item set gives for multiple indices: a tensor, a tuple, or a dictionary of those by type.
+        batch: the items of multiple indices: a tensor, a tuple, or a dictionary of these by type.
         names: one per element of an item, ``None`` for those to leave out; DGL 2.1's ``seed_nodes`` and ``node_pairs``
             become ``seeds``. Instead of a tuple, ``None``: the batch is returned unchanged, with a warning.
 

@@ -160,7 +160,7 @@ class ItemSampler(DataPipe):
 
     @property
     def plan(self) -> BatchPlan:
-        """Return how items are cut into batches; its seed is that of all epochs, if there is one."""
+        """Return how items are cut into batches; its seed is the seed of all epochs, if there is one."""
         return self._plan
 
     def set_seed(self, seed: int | None) -> None:
@@ -197,7 +197,7 @@ class ItemSampler(DataPipe):
             batch: its global number in the epoch, from 0.
 
         Returns:
-            What the minibatcher gives; a :class:`MiniBatch` has its ``key``.
+            The result of the minibatcher; a :class:`MiniBatch` has its ``key``.
 
         Raises:
             InputError: there is no such batch.
@@ -211,7 +211,7 @@ class ItemSampler(DataPipe):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the positions of items are those of :attr:`plan`: not shuffled inside of pieces."""
+        """Whether :attr:`plan` has the positions of items: they are not shuffled inside of pieces."""
         return not self._shuffle or self.buffer_size >= self._plan.num_items
 
     def positions(self, plan: BatchPlan, number: int, batch: int) -> np.ndarray[Any, Any]:
@@ -290,7 +290,7 @@ class ItemSampler(DataPipe):
         return self.stream(epoch)
 
     def dressed(self, items: object, key: BatchKey | None) -> object:
-        """Return what the minibatcher makes of items; a :class:`MiniBatch` gets its key."""
+        """Apply the minibatcher to items; a :class:`MiniBatch` gets its key."""
         made = self.minibatcher(items, self._names)
         if isinstance(made, MiniBatch):
             made.key = key

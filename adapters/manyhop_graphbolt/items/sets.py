@@ -1,4 +1,4 @@
-"""What batches are made of: seed nodes, seed edges, labels, ..., of one type or of multiple."""
+"""Items of batches: seed nodes, seed edges, labels, ..., of one or multiple types."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ItemSet:
 
     @property
     def items(self) -> Any:
-        """A number of items, or a tuple of what runs in parallel."""
+        """A number of items, or a tuple of parallel sources."""
         return self._items
 
     @property

@@ -47,19 +47,19 @@ _Part = tuple[StageName, list[Step], Streams | None]
 
 
 class TimedStages:
-    """Stages of a chain, whose times go into the statistics.
+    """Stages of a chain, whose times are recorded in the statistics.
 
     Copies to a device and functions of the user count as assembling. On a GPU, sampling and gathering are timed by the
     GPU, everything else by the host.
 
     Args:
         stages: in order.
-        first: what their draws are counted from.
-        gather: what features are gathered by.
+        first: first number of their draws.
+        gather: gathers features.
         stats: of the loader.
         streams: of the loader; ``None``: it has no GPU.
         on_gpu: whether minibatches are on the GPU already.
-        replaced: a stage, and what is done in its place; ``None``: nothing is.
+        replaced: a stage, and the function in its place; ``None``: none.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class TimedStages:
             on_gpu = on_gpu or any(map(to_gpu, part))
 
     def __call__(self, item: object, key: BatchKey | None, batch: int, *, calls: int = 0, times: int = 1) -> object:
-        """Return what all stages make of an item.
+        """Apply all stages to an item.
 
         Args:
             item: the item.
@@ -117,7 +117,7 @@ def _in_a_row(steps: Sequence[Step], item: Any) -> Any:
 
 
 def _step_of(stage: Pipe, gather: Gather, replaced: tuple[Pipe, Step] | None) -> Step:
-    """Return what a stage does to an item."""
+    """Return the function that applies a stage to an item."""
     if replaced is not None and stage is replaced[0]:
         return replaced[1]
     if isinstance(stage, FeatureFetcher) and is_of_this_package(stage):
@@ -241,7 +241,7 @@ class Batches:
 
     @property
     def transform(self) -> Callable[[object], object] | None:
-        """What the functions of the user make of a minibatch that was joined."""
+        """Applies the functions of the user to a joined minibatch."""
         return self._after_all if self._functions_in_threads else None
 
     def _after_all(self, item: object) -> object:
@@ -372,7 +372,7 @@ class Batches:
         return Sampled(BatchKey(0, 0, 0), item, topology, sample, 1, 0)
 
     def hand_out(self, batch: Keyed) -> object:
-        """Return what functions of the user make of a minibatch, in the caller."""
+        """Apply functions of the user to a minibatch, in the caller."""
         return self._run_functions(batch.item, batch.key, batch.key.batch)
 
 
@@ -391,7 +391,7 @@ def _tensors_of(layer: Any) -> list[Tensor]:
 
 
 def _settle(item: object) -> None:
-    """Forget what was padded, once all features are there."""
+    """Forget the padding, once all features are gathered."""
     if isinstance(item, MiniBatch):
         vars(item).pop("padding", None)
 

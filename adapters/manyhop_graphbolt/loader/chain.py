@@ -1,4 +1,4 @@
-"""A chain of pipes, cut into what makes items and what is done to them one by one: which of it the engine runs."""
+"""A chain of pipes, cut into a source of items and stages that handle items one by one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Sampling:
 
     @property
     def graph(self) -> object:
-        """What is sampled; ``None``: unknown, for a sampler of the user."""
+        """The sampled graph; ``None``: unknown, for a sampler of the user."""
         begun = getattr(getattr(self.stage, "datapipe", None), "transformer", None)
         return begun.args[0] if isinstance(begun, partial) else getattr(self.stage, "graph", None)
 
@@ -57,7 +57,7 @@ class AllAtOnce(Sampling):
 
     @property
     def graph(self) -> FusedCSCSamplingGraph:
-        """What is sampled."""
+        """The sampled graph."""
         return self.layers.graph
 
     @property
@@ -67,7 +67,7 @@ class AllAtOnce(Sampling):
 
     @property
     def joins(self) -> bool:
-        """Whether what comes after sampling is done for multiple minibatches at once: it draws nothing."""
+        """Whether the stages after sampling draw nothing, so that they run for multiple minibatches at once."""
         return all(isinstance(stage, _WITHOUT_DRAWS) and is_of_this_package(stage) for stage in self.after)
 
     @property

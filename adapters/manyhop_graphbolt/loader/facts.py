@@ -1,4 +1,4 @@
-"""What a loader tells the engine: which features it reads, and what identifies its minibatches."""
+"""The engine's view of a loader: its features, and facts that identify its minibatches."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class PlacedFeatures:
     """Features, each where a GPU reads it.
 
     Args:
-        given: title -> the tensor that the feature has, or what ranks exchange its rows by.
-        placed: title -> what a GPU reads instead, of those that the loader places.
+        given: title -> tensor of the feature, or the object that exchanges its rows.
+        placed: title -> the source that a GPU reads instead, of features that the loader places.
     """
 
     def __init__(self, given: dict[str, Any], placed: dict[str, object]) -> None:
@@ -86,7 +86,7 @@ class FeatureColumns:
         return True
 
     def tables(self) -> dict[str, Any]:
-        """Return what rows are read from, by title."""
+        """Return the sources of rows, by title."""
         found: dict[str, Any] = {}
         for store, key, title in self._wanted:
             with suppress(FeatureError):  # of a feature that is not there, which is raised for the minibatch
@@ -120,7 +120,7 @@ def exchanged(chain: Chain) -> dict[str, ShardedRows | DistributedRows]:
 
 
 def check_exchanged(chain: Chain, *, distributed: bool, runs_ahead: bool) -> None:
-    """Raise InputError where ranks would must exchange rows, but go their own ways, or cannot.
+    """Raise InputError if ranks exchange rows, but do not run in step, or cannot exchange.
 
     Args:
         chain: of the loader.
@@ -194,7 +194,7 @@ class ChainFacts:
         self._chain, self._columns, self._pad = chain, columns, pad
 
     def of_ranks(self, seed: int | None) -> dict[str, object]:
-        """Return what must be the same on all ranks, in the order in which differences are reported."""
+        """Return the facts that must be equal on all ranks, in the order in which differences are reported."""
         sampler = self._chain.sampler
         assert sampler is not None
         plan = sampler.plan
@@ -204,7 +204,7 @@ class ChainFacts:
         return facts | {title: rows_fact(tensor) for title, tensor in self._columns.named()}
 
     def of_state(self) -> dict[str, object]:
-        """Return what a state is recognised by."""
+        """Return the facts that identify a state."""
         source = self._chain.sampler
         assert source is not None
         facts: dict[str, object] = {"buffer_size": source.buffer_size, "minibatcher": _described(source.minibatcher)}

@@ -68,7 +68,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         persistent_workers: keep the threads between epochs.
         overlap_feature_fetch: ``False``, without threads (``num_workers=0``): everything runs in the caller, when it
             asks.
-        overlap_graph_fetch: a hint; what GPUs read of the graph is overlapped in either case.
+        overlap_graph_fetch: a hint; GPUs' reads of the graph are overlapped in either case.
         max_uva_threads: a hint; manyhop decides how many threads of a GPU read host memory.
         num_gpu_cached_edges: a hint for GraphBolt's cache of edges on the GPU; manyhop has none.
         gpu_cache_threshold: see ``num_gpu_cached_edges``.
@@ -303,7 +303,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
     # One minibatch
 
     def batch(self, seeds: Nodes | MiniBatch, *, key: tuple[int, int, int] | None = None) -> Any:
-        """Return what the chain makes of these seeds now: for serving and debugging.
+        """Return the minibatch of these seeds now: for serving and debugging.
 
         It is no part of an epoch, and may be called from multiple threads at once, if functions of yours may be.
 
@@ -314,7 +314,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
                 minibatch; default: the seed of the item sampler, or 0 if it has none, and batch 0 of epoch 0.
 
         Returns:
-            What comes out of the last stage or function.
+            The result of the last stage or function.
 
         Raises:
             InputError: seeds or a key that do not make sense, a chain that does not begin with an item sampler, or rows

@@ -90,7 +90,7 @@ class Padding:
     def answer(
         self, minibatches: Sequence[MiniBatch], topology: Topology, samples: Sequence[SampledSubgraph]
     ) -> list[MiniBatch]:
-        """Put what was sampled for minibatches into them, padded; on a GPU, all of them by one kernel."""
+        """Add padded samples to minibatches; on a GPU, all of them by one kernel."""
         by_type = [topology.by_type(sample) for sample in samples]
         return self._answer(minibatches, by_type, with_ids=topology.has_original_edge_ids)
 
@@ -109,7 +109,7 @@ class Padding:
 
     @property
     def replaced(self) -> tuple[Pipe, Callable[[Any], Any]]:
-        """The stage that samples, and what samples, padded, in its place."""
+        """The stage that samples, and a function that samples and pads in its place."""
         return self._stage, self._sample
 
     def _sample(self, minibatch: MiniBatch) -> MiniBatch:

@@ -37,7 +37,7 @@ class Sampled(NamedTuple):
     key: BatchKey
     item: MiniBatch
     topology: Topology | None
-    """What the sample is of; ``None``: layers were sampled one by one, and the sample is by type."""
+    """The sampled topology; ``None``: layers were sampled one by one, and the sample is by type."""
 
     sample: SampledSubgraph
     calls: int
@@ -55,7 +55,7 @@ class _Asked(NamedTuple):
 
 
 class GPUSampling:
-    """What samples the layers of minibatches on one GPU.
+    """Samples the layers of minibatches on one GPU.
 
     Args:
         layers: the stage.
@@ -78,7 +78,7 @@ class GPUSampling:
         return topology, engine, placed
 
     def current(self) -> tuple[Topology, Engine]:
-        """Return the topology of the graph as it is now, and what samples it.
+        """Return the current topology of the graph, and its engine.
 
         Raises:
             GraphError: the graph has changed, but is spread over multiple GPUs.
@@ -138,12 +138,12 @@ class Source:
         return sampler.items_of_several(positions, gpu.device if plain and grouped.moves_first else _CPU)
 
     def place(self, device: torch.device, where: Place) -> GPUSampling:
-        """Return what samples on a GPU."""
+        """Return the sampler of a GPU."""
         assert self._chain.grouped is not None
         return GPUSampling(self._chain.grouped.layers, device, where)
 
     def engine(self, sampling: GPUSampling) -> Engine:
-        """Return what samples the graph, as of now."""
+        """Return the engine that samples the current graph."""
         return sampling.current()[1]
 
     def lookup(self, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""The stage that fetches features: all those of a minibatch by one call."""
+"""The stage that fetches all features of a minibatch by one call."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class FeatureFetcher(MiniBatchTransformer):
         return nbytes
 
     def _ask(self, minibatch: MiniBatch, wanted: list[ReadRequest], slots: list[tuple[Features, object]]) -> None:
-        """Add what is wanted for a minibatch, and where it goes."""
+        """Add the requests of a minibatch, and the slots for their rows."""
         node_features: Features = {}
         edge_features: list[Features] = [{} for _ in range(minibatch.num_layers())]
         if self.node_feature_keys:

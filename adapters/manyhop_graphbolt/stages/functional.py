@@ -29,7 +29,7 @@ def expand_indptr(
     Args:
         indptr: ``[num_columns + 1]`` integer.
         dtype: of the result; that of ``node_ids`` by default.
-        node_ids: ``[num_columns]``: what columns are called.
+        node_ids: ``[num_columns]``: names of columns.
         output_size: number of edges, which saves a GPU from being waited for.
 
     Returns:

@@ -41,7 +41,7 @@ def fanout_tensors(fanouts: object) -> list[Tensor]:
 
 
 def check_graph(graph: object, method: str, prob_name: object) -> None:
-    """Raise InputError for what cannot be sampled from by this method, and for what is no name of an attribute."""
+    """Raise InputError unless a graph has this method, and ``prob_name`` is the name of an attribute."""
     if hasattr(graph, "canonical_etypes"):
         raise InputError(f"Expected a FusedCSCSamplingGraph, got a {type(graph).__name__}. Pass gb.from_dglgraph(g).")
     if not callable(getattr(graph, method, None)):
@@ -85,7 +85,7 @@ class AllLayers:
         return vars(self) | {"_known": None, "_engine": None}
 
     def arguments(self) -> dict[str, object]:
-        """Return what samples depend on: the arguments, by name."""
+        """Return the arguments of sampling by name."""
         return {name: value for name, value in vars(self).items() if name not in ("_known", "_engine")}
 
     @property
@@ -94,7 +94,7 @@ class AllLayers:
         return bool(self.graph.is_pinned())
 
     def current(self) -> tuple[Topology, NeighborSpec | LaborSpec]:
-        """Return the topology of the graph as it is now, and how to sample it."""
+        """Return the current topology of the graph, and its spec."""
         known = self._known
         if known is not None and known[0] is self.graph.topology(fused=known[0].fused, probs_name=self._prob_name):
             return known
@@ -110,7 +110,7 @@ class AllLayers:
     def answer(
         self, minibatches: Sequence[MiniBatch], topology: Topology, samples: Sequence[SampledSubgraph]
     ) -> list[MiniBatch]:
-        """Put what was sampled into minibatches."""
+        """Add samples to minibatches."""
         by_type = [topology.by_type(one) for one in samples]
         put_layers(minibatches, layers_of(by_type, with_ids=topology.has_original_edge_ids))
         return list(minibatches)

@@ -143,7 +143,7 @@ def _of_seeds(minibatch: MiniBatch, seeds: Nodes, times: Nodes | None) -> tuple[
 
 
 def _of_all(given: object, num_seeds: int) -> Tensor:
-    """Times of positive pairs, then those of the negative pairs that follow: as many for each positive one."""
+    """Repeat the times of positive pairs for the negative pairs that follow."""
     times = as_tensor("timestamp", given)
     number = times.size(0) if times.dim() else 0
     if times.shape not in ((number,), (number, 2)) or num_seeds % max(1, number):
@@ -187,7 +187,7 @@ class SubgraphSampler(MiniBatchTransformer):
         """Sample around nodes.
 
         Args:
-            seeds: ``[num_nodes]``, or those by node type.
+            seeds: ``[num_nodes]``, by node type or not.
             seeds_timestamp: their times, ``[num_nodes]``; ``None`` without.
 
         Returns:

@@ -82,13 +82,13 @@ def chain_of(pipe: Pipe) -> StageChain:
 
 
 def pipe_before(source: Pipe) -> Pipe | None:
-    """Return the pipe that a source takes its items from; ``None``: there is none, or more than one."""
+    """Return the pipe that a source reads; ``None``: there is none, or more than one."""
     found = [value for value in getattr(source, "__dict__", {}).values() if isinstance(value, IterDataPipe)]
     return found[0] if len(found) == 1 else None
 
 
 def first_draw(source: Pipe) -> int:
-    """Return what the draws of stages after a source are counted from: those of stages before it come first."""
+    """Return the first number of the draws of stages after a source, which follow the draws before it."""
     before = pipe_before(source)
     return 0 if before is None else 2 * FUNCTIONS + first_draw(chain_of(before).source)
 
@@ -114,13 +114,13 @@ def is_of_this_package(stage: Pipe) -> bool:
 
 
 def run(stages: Sequence[Pipe], item: object, key: BatchKey | None, first: int = 0) -> object:
-    """Return what all stages make of an item.
+    """Apply all stages to an item.
 
     Args:
         stages: in order.
         item: the item.
-        key: names the item: what is drawn is a function of it; ``None``: it comes from torch's default generator.
-        first: what the draws are counted from.
+        key: names the item: draws are a function of it; ``None``: draws come from torch's default generator.
+        first: first number of the draws.
     """
     with drawing(key, first):
         for stage in stages:
@@ -129,7 +129,7 @@ def run(stages: Sequence[Pipe], item: object, key: BatchKey | None, first: int =
 
 
 def step(stage: Any, item: Any) -> object:
-    """Return what one stage makes of an item."""
+    """Apply one stage to an item."""
     return stage.step(item) if isinstance(stage, Stage) else stage._apply_fn(item)
 
 
@@ -175,7 +175,7 @@ class CopyTo(Stage):
     """Moves each item to a device. Functional name: ``copy_to``.
 
     Args:
-        datapipe: items of any kind: those that have ``to``, and containers of those, are moved.
+        datapipe: items of any kind: objects with ``to``, and containers of these, are moved.
         device: where to.
         extra_attrs: attributes of the items that are moved as well. (A bool in its place is ``non_blocking``, as after
             DGL 2.1.)
@@ -247,7 +247,7 @@ class SeedEdgesExcluder(MiniBatchTransformer):
         return exclude_seed_edges(minibatch, self.include_reverse_edges, self.reverse_etypes_mapping)
 
     def before_padding(self, minibatch: MiniBatch, sample: SampledSubgraph) -> SampledSubgraph:
-        """Return what was sampled for a minibatch, by type, without the seed edges."""
+        """Return the sample of a minibatch, by type, without the seed edges."""
         sampled = [] if tuple(sample.node) == (HOMOGENEOUS_NODE,) else [etype_tuple_to_str(t) for t in sample.row]
         edges = edges_to_exclude(minibatch, self.include_reverse_edges, self.reverse_etypes_mapping, sampled)
         return without_edges(sample, edges)
