@@ -16,7 +16,7 @@ class Composite:
         return tuple(vars(self))
 
 
-def apply_nested(value: object, function: Callable[[Any], Any]) -> Any:
+def apply_nested(value: object, function: Callable[[object], object]) -> Any:
     """Apply ``function`` to everything in nested dictionaries, lists and tuples; return the results, nested alike.
 
     Classes of the user that are derived from these become plain ones, but for named tuples.

@@ -55,7 +55,7 @@ def epochs(
     return found | {"DGL": in_threads}
 
 
-def _epoch(loader: Iterable[Any]) -> Callable[[], tuple[int, int]]:
+def _epoch(loader: Iterable[object]) -> Callable[[], tuple[int, int]]:
     def run() -> tuple[int, int]:
         count = edges = 0
         with warnings.catch_warnings():

@@ -7,7 +7,7 @@ at once: a call of an autograd function costs the host as much as a kernel.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -26,6 +26,18 @@ from manyhop_dgl_cuda.kernels import (
 )
 
 
+class _Context(Protocol):
+    """The context that autograd passes to the functions below."""
+
+    adjacency: Adjacency
+    slope: float
+    needs_input_grad: tuple[bool, ...]
+    saved_tensors: tuple[Any, ...]
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        """Keep tensors for the backward pass."""
+
+
 class _Sum(torch.autograd.Function):
     """``[num_dst, ...]`` sums of rows of a table ``[num_src, ...]``.
 
@@ -33,14 +45,14 @@ class _Sum(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, adjacency: Adjacency, table: Tensor, weights: Tensor | None) -> Tensor:
+    def forward(ctx: _Context, adjacency: Adjacency, table: Tensor, weights: Tensor | None) -> Tensor:
         ctx.adjacency = adjacency
         ctx.save_for_backward(table if ctx.needs_input_grad[2] else None, weights, None)
         return segment_sum(table, adjacency.csc.order, weights)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        adjacency: Adjacency = ctx.adjacency
+    def backward(ctx: _Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        adjacency = ctx.adjacency
         table, weights, shares = ctx.saved_tensors
         again, grad = torch.is_grad_enabled(), grads[0]
         if shares is not None and (again or ctx.needs_input_grad[2]):
@@ -67,7 +79,7 @@ class _Mean(_Sum):
     """The same over the number of edges."""
 
     @staticmethod
-    def forward(ctx: Any, adjacency: Adjacency, table: Tensor, weights: Tensor | None) -> Tensor:
+    def forward(ctx: _Context, adjacency: Adjacency, table: Tensor, weights: Tensor | None) -> Tensor:
         ctx.adjacency = adjacency
         means, shares = segment_mean(table, adjacency.csc.order, weights)
         ctx.save_for_backward(table if ctx.needs_input_grad[2] else None, weights, shares)
@@ -78,13 +90,13 @@ class _Dots(torch.autograd.Function):
     """``[num_edges, num_heads]`` dot products of the rows ``[num_nodes, num_heads, num_features]`` at both ends."""
 
     @staticmethod
-    def forward(ctx: Any, adjacency: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
+    def forward(ctx: _Context, adjacency: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
         ctx.adjacency = adjacency
         ctx.save_for_backward(sources, targets)
         return edge_dot(sources, targets, adjacency.src, adjacency.dst)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
         sources, targets = ctx.saved_tensors
         of_sources = weighted_sums(ctx.adjacency.reverse, targets, grads[0]) if ctx.needs_input_grad[1] else None
         of_targets = weighted_sums(ctx.adjacency, sources, grads[0]) if ctx.needs_input_grad[2] else None
@@ -95,14 +107,14 @@ class _Softmax(torch.autograd.Function):
     """Scores ``[num_edges, ...]``, normalized over the edges of each destination."""
 
     @staticmethod
-    def forward(ctx: Any, adjacency: Adjacency, scores: Tensor) -> Tensor:
+    def forward(ctx: _Context, adjacency: Adjacency, scores: Tensor) -> Tensor:
         ctx.adjacency = adjacency
         out = segment_softmax(scores, adjacency.csc.order)
         ctx.save_for_backward(out)
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (out,) = ctx.saved_tensors
         if not torch.is_grad_enabled():
             return None, softmax_gradient(out, grads[0], ctx.adjacency.csc.order)
@@ -115,13 +127,13 @@ class _AddEnds(torch.autograd.Function):
     """``[num_edges, ...]`` sums of the rows at both ends."""
 
     @staticmethod
-    def forward(ctx: Any, adjacency: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
+    def forward(ctx: _Context, adjacency: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
         ctx.adjacency = adjacency
         return sources.index_select(0, adjacency.src).add_(targets.index_select(0, adjacency.dst))
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        adjacency: Adjacency = ctx.adjacency
+    def backward(ctx: _Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        adjacency = ctx.adjacency
         add = edge_sums if torch.is_grad_enabled() else _edge_sums
         of_sources = add(adjacency.reverse, grads[0]) if ctx.needs_input_grad[1] else None
         of_targets = add(adjacency, grads[0]) if ctx.needs_input_grad[2] else None
@@ -132,12 +144,12 @@ class _SumEdges(torch.autograd.Function):
     """``[num_dst, ...]`` sums of rows of edges ``[num_edges, ...]``."""
 
     @staticmethod
-    def forward(ctx: Any, adjacency: Adjacency, rows: Tensor) -> Tensor:
+    def forward(ctx: _Context, adjacency: Adjacency, rows: Tensor) -> Tensor:
         ctx.adjacency = adjacency
         return _edge_sums(adjacency, rows)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
         return None, grads[0].index_select(0, ctx.adjacency.dst)
 
 
@@ -149,7 +161,9 @@ class _Attention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, adjacency: Adjacency, table: Tensor, left: Tensor, right: Tensor, slope: float) -> Tensor:
+    def forward(
+        ctx: _Context, adjacency: Adjacency, table: Tensor, left: Tensor, right: Tensor, slope: float
+    ) -> Tensor:
         order = adjacency.csc.order
         shares = attention_shares(left, right, order, slope)
         ctx.adjacency, ctx.slope = adjacency, slope
@@ -157,8 +171,8 @@ class _Attention(torch.autograd.Function):
         return segment_sum(table, order, shares)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        adjacency: Adjacency = ctx.adjacency
+    def backward(ctx: _Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        adjacency = ctx.adjacency
         table, left, right, shares = ctx.saved_tensors
         needed = ctx.needs_input_grad[1:4]
         if torch.is_grad_enabled():

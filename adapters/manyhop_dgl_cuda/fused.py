@@ -18,7 +18,7 @@ from manyhop_dgl_cuda.dispatch import on_torch
 from manyhop_dgl_cuda.message_passing import check_dtypes, is_weight
 
 
-def cast(*args: Any) -> tuple[Any, ...]:
+def cast(*args: object) -> tuple[Any, ...]:
     """Cast tensors of floating point to autocast's dtype, float64 excepted: ``_cast_if_autocast_enabled`` of DGL."""
     first = args[0] if isinstance(args[0], Tensor) else next(arg for arg in args if isinstance(arg, Tensor))
     device = first.device.type

@@ -35,7 +35,7 @@ def list_dps(graph: Graph) -> list[Any]:
     return list(found.values())
 
 
-def find_dps(graph: Graph, dp_type: type[Any]) -> list[Any]:
+def find_dps(graph: Graph, dp_type: type[object]) -> list[Any]:
     """Return the pipes of exactly one type in a graph that ``traverse_dps`` has made."""
     return [pipe for pipe in list_dps(graph) if type(pipe) is dp_type]
 

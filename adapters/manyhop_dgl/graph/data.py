@@ -75,7 +75,7 @@ class Types:
         return f"the {ends}" if alone else f"the {ends} of type {kind!r}"
 
 
-def as_ids(ids: Any, bound: int, what: str) -> tuple[Tensor, bool]:
+def as_ids(ids: object, bound: int, what: str) -> tuple[Tensor, bool]:
     """Return ids of any form that DGL accepts as ``[n] int64``, and whether it was a single id outside of a tensor.
 
     Raises:

@@ -162,7 +162,7 @@ class Frame(MutableMapping[str, Any]):
                 "a graph with placement='shared' or 'sharded'."
             )
         if isinstance(value, Embedding) and begin is None:
-            there: Any = value
+            there: object = value
         else:
             there = as_it_is(value) if begin is None else None
         if there is not None:
@@ -222,7 +222,7 @@ class TypedData(MutableMapping[str, Any]):
             raise KeyError(f"no type has data {name!r}")
         return found
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         if not isinstance(value, Mapping):
             raise FeatureError(
                 f"Expected {{type: tensor}} for {name!r} in a graph with several types, got {type(value).__name__}. "

@@ -166,7 +166,7 @@ class Batches:
             one.is_watched = rank_batches is not None
         return filled, nbytes
 
-    def _gather(self, requests: list[RowRequest]) -> list[Any]:
+    def _gather(self, requests: list[RowRequest]) -> list[object]:
         gpu = self._gpu
         if gpu is None:
             threads = torch.get_num_threads()

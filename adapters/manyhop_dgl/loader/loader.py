@@ -308,7 +308,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
     def _draw_seed(self) -> int:
         return draw() if self.generator is None else super()._draw_seed()
 
-    def _sources(self) -> list[Any]:
+    def _sources(self) -> list[object]:
         own = isinstance(sampler_of_nodes(self.graph_sampler), EngineSampler)
         return super()._sources() if own else []  # what other samplers read is not known
 
@@ -325,7 +325,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
 
     # One batch
 
-    def batch(self, indices: Any, *, key: tuple[int, int, int] | None = None) -> Any:
+    def batch(self, indices: object, *, key: tuple[int, int, int] | None = None) -> Any:
         """Return the batch of these indices now, with its data: for serving and debugging.
 
         It is no part of an epoch. With manyhop's samplers, it may be called from multiple threads at once.
@@ -345,7 +345,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
             self._find_gpu()
         return self._make_alone(key, partial(self._batch_around, seeds.indices))
 
-    def _batch_around(self, indices: Any) -> Any:
+    def _batch_around(self, indices: object) -> object:
         adapter = self._adapter()
         if self._gpu is not None and self._gpu.sampling is not None:
             sample = adapter.seeds.begin(self._gpu.sampling, [indices], [next_key()])()[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from dgl.dataloading import BlockSampler
@@ -205,7 +205,7 @@ def _check_seeds(graph: GraphLike, indices: Indices, *, of_edges: bool) -> None:
         )
 
 
-def check_torch_arguments(kwargs: dict[str, Any], own: type) -> None:
+def check_torch_arguments(kwargs: dict[str, object], own: type) -> None:
     """Take out what Lightning hands back when it makes a loader again, and refuse what would be ignored.
 
     Args:

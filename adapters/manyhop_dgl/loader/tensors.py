@@ -251,7 +251,7 @@ def check_tensors(sampler: BlockSampler) -> None:
         )
 
 
-def _with_pairs(batch: EdgeTensors, blocks: list[DGLBlock], frames: Frames | None) -> tuple[Any, ...]:
+def _with_pairs(batch: EdgeTensors, blocks: list[DGLBlock], frames: Frames | None) -> tuple[object, ...]:
     """Seed edges and negatives of a complete batch in DGL's objects, with its blocks."""
     input_nodes = batch.sample.input_nodes
     of_nodes, of_edges = (None, None) if frames is None else frames

@@ -130,7 +130,7 @@ def canonical(name: object, edge_types: Iterable[EdgeType], what: str) -> EdgeTy
     raise InputError(f"Unknown edge type {name!r} in {what}. The graph has: {list(edge_types)}.")
 
 
-def as_ids(ids: Any, what: str) -> Tensor:
+def as_ids(ids: object, what: str) -> Tensor:
     """Return ``[n] int64`` ids; the very tensor if it is one already.
 
     Raises:

@@ -69,7 +69,7 @@ def frames_of_ids(name: str, ids: Sequence[Tensor], of_graph: Sequence[Frame] | 
 
 def _rows_of(columns: dict[str, Column], ids: Tensor) -> dict[str, Column]:
     found: dict[str, Column] = {}
-    there: tuple[torch.device, dict[str, Any]] = ids.device, {}
+    there: tuple[torch.device, dict[str, object]] = ids.device, {}
     for name, column in columns.items():
         state = column.__dict__
         if state["index"] is not None:
@@ -165,7 +165,7 @@ class _BlockMaker:
         """Return what makes the edges by type, with the numbers of nodes; the frames of nodes; and those of edges."""
         return partial(self._structure, at), partial(self._node_frames, at), partial(self._edge_frames, at)
 
-    def _structure(self, at: int) -> tuple[list[Any], list[int]]:
+    def _structure(self, at: int) -> tuple[list[object], list[int]]:
         block = self.tensors.blocks[at]
         relations = [
             self.relation(block.num_src[edge_type[0]], block.num_dst[edge_type[2]], indptr, block.sources[edge_type])
@@ -213,7 +213,7 @@ class _BlockMaker:
         return found
 
 
-def put_rows(frames: Sequence[Frame], kinds: Sequence[Any], rows: Mapping[str, Any]) -> None:
+def put_rows(frames: Sequence[Frame], kinds: Sequence[object], rows: Mapping[str, object]) -> None:
     """Put rows into the frames of types; see :func:`each_of`."""
     for name, kind, value in each_of(rows, kinds):
         frames[kinds.index(kind)]._columns[name] = make_column(value)
@@ -244,7 +244,7 @@ class _LazyBlock(DGLBlock):  # type: ignore[misc]  # DGL is untyped
             return state[name]
         raise AttributeError(f"'DGLBlock' object has no attribute {name!r}")
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         return self._whole().__reduce_ex__(protocol)
 
     def __copy__(self) -> DGLBlock:
@@ -275,7 +275,7 @@ class _BlockSchema:
 
     def block(
         self,
-        structure: Callable[[], tuple[list[Any], list[int]]],
+        structure: Callable[[], tuple[list[object], list[int]]],
         nodes: Callable[[], list[Frame]],
         edges: Callable[[], list[Frame]],
         *,

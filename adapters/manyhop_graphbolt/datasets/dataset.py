@@ -37,7 +37,7 @@ _OF_NODES = ("seeds", "seed_nodes", "node_pairs")
 _SETS = ("train_set", "validation_set", "test_set")
 
 
-def _undefined(owner: object) -> Any:
+def _undefined(owner: object) -> object:
     raise NotImplementedError
 
 
@@ -271,7 +271,7 @@ class OnDiskDataset(Dataset):
                     f"{domain}, got {feature.count()}."
                 )
 
-    def _make_tasks(self, described: list[Any], wanted: list[str] | None) -> list[OnDiskTask]:
+    def _make_tasks(self, described: list[object], wanted: list[str] | None) -> list[OnDiskTask]:
         made = []
         for number, task in enumerate(described):
             if not isinstance(task, Mapping):

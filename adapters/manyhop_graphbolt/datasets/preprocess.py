@@ -362,7 +362,7 @@ def _attributes(
     return joined
 
 
-def _entry(entry: object, name: str, where: str) -> Any:
+def _entry(entry: object, name: str, where: str) -> object:
     if not isinstance(entry, Mapping) or name not in entry:
         raise InputError(f"Expected '{name}' in each entry of '{where}' in metadata.yaml, got {entry!r}.")
     return entry[name]

@@ -184,7 +184,7 @@ class CachedFeature(Feature):
 
     def metadata(self) -> dict[str, Any]:
         """Return the metadata of the feature."""
-        metadata: dict[str, Any] = self.fallback_feature.metadata()
+        metadata: dict[str, object] = self.fallback_feature.metadata()
         return metadata
 
 

@@ -204,7 +204,7 @@ def title_of(domain: str, type_name: str | None, name: str) -> str:
     return f"{domain} feature '{name}'" + (f" of type '{type_name}'" if type_name is not None else "")
 
 
-def row_numbers(ids: Any) -> Tensor:
+def row_numbers(ids: object) -> Tensor:
     """Return row numbers as gathering takes them: integers of other widths become int64.
 
     Raises:

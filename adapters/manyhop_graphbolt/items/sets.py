@@ -291,7 +291,7 @@ def _is_scalar(x: object) -> bool:
     return True
 
 
-def _readable(item: Any) -> object:
+def _readable(item: object) -> object:
     """Return a source of items that torch can index: the source itself, or a copy.
 
     Raises:

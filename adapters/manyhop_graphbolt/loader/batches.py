@@ -110,7 +110,7 @@ class TimedStages:
         return item
 
 
-def _in_a_row(steps: Sequence[Step], item: Any) -> Any:
+def _in_a_row(steps: Sequence[Step], item: object) -> object:
     for step_ in steps:
         item = step_(item)
     return item
@@ -334,7 +334,7 @@ class Batches:
                 rank_batch.contents.update(padded=1, fit=int(item.padding is not None and item.padding.grown == 0))
         return items
 
-    def _gather(self, requests: list[RowRequest]) -> list[Any]:
+    def _gather(self, requests: list[RowRequest]) -> list[object]:
         gpu = self._gpu
         if gpu is None:
             return gather(requests, pool=self._pool, threads=self._threads, exchange=current_exchange())
@@ -376,7 +376,7 @@ class Batches:
         return self._run_functions(batch.item, batch.key, batch.key.batch)
 
 
-def _tensors_of(layer: Any) -> list[Tensor]:
+def _tensors_of(layer: object) -> list[Tensor]:
     """Return all tensors of a layer."""
     found: list[Tensor] = []
     for value in vars(layer).values():

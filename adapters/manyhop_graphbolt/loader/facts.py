@@ -87,7 +87,7 @@ class FeatureColumns:
 
     def tables(self) -> dict[str, Any]:
         """Return the sources of rows, by title."""
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         for store, key, title in self._wanted:
             with suppress(FeatureError):  # of a feature that is not there, which is raised for the minibatch
                 feature = own_feature(store, key)
@@ -104,9 +104,9 @@ class FeatureColumns:
         for store, key, title in self._wanted:
             yield title, own_feature(store, key)
 
-    def _current(self, *, placed: bool = False) -> dict[str, Any]:
+    def _current(self, *, placed: bool = False) -> dict[str, object]:
         """Return title -> source of rows; ``placed``: without features behind a cache of the user."""
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         for title, feature in self._features():
             table = None if feature is None else feature.table()
             if table is not None and (isinstance(feature, TorchBasedFeature) or not placed):

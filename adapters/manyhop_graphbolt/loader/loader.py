@@ -238,7 +238,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         facts = ChainFacts(self._chain, self._columns, self.pad)  # asked for before there is more of the loader
         return facts.of_ranks(seed)
 
-    def _adapter(self) -> Adapter[Any, Any]:
+    def _adapter(self) -> Adapter[object, object]:
         chain, gpu = self._chain, self._gpu
         facts = ChainFacts(chain, self._columns, self.pad)
         return Adapter(Source(chain, gpu), self._columns, self._batches(self._stats), facts)
@@ -339,7 +339,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             self._progress.epoch = self._sampler.next_epoch
         return super().state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, object]) -> None:
         """Go on where ``state_dict()`` was called: the next ``iter(loader)`` returns the rest of that epoch.
 
         Raises:

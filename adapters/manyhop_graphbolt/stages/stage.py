@@ -316,7 +316,7 @@ def _is_number_of_edges(value: Any) -> bool:
         return False
 
 
-def _by_type(values: object, function: Callable[[Any, str | None], Any]) -> Any:
+def _by_type(values: object, function: Callable[[Any, str | None], object]) -> Any:
     """Apply ``function(value, type)`` to the value of each type, or to an untyped value."""
     if isinstance(values, dict):
         return {etype: function(value, etype) for etype, value in values.items()}
