@@ -63,18 +63,10 @@ Args = tuple[Tensor | None, Tensor | None]
 
 
 def gspmm(gidx: HeteroAdjacency, op: str, reduce_op: str, u: Tensor | None, e: Tensor | None) -> tuple[Tensor, Args]:
-    """Reduce messages: ``dgl._sparse_ops._gspmm``.
+    """Reduce messages of features of sources ``u`` and edges ``e``, ``[num_dst, ...]``: ``dgl._sparse_ops._gspmm``.
 
-    Args:
-        gidx: a graph of one edge type.
-        op: how ``u`` and ``e`` make a message: add, sub, mul, div, copy_lhs, copy_rhs.
-        reduce_op: sum, max or min.
-        u: ``[num_src, ...]`` features of sources.
-        e: ``[num_edges, ...]`` features of edges.
-
-    Returns:
-        ``[num_dst, ...]``, infinite for destinations without edges if this is a maximum or minimum; and for these the
-        source and the edge that each value came from, of equal ones those of the first edge.
+    Return also the source and the edge of each maximum or minimum, of equal ones of the first edge. Destinations
+    without edges are infinite then.
     """
     adjacency = gidx.only_relation()
     u, e, scalar = _operands(op, u, e)

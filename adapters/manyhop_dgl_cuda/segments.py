@@ -11,16 +11,9 @@ from manyhop_train.aggregation import Order
 
 
 def segment_reduce(op: str, feat: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Reduce segments of rows: ``dgl._sparse_ops._segment_reduce``.
+    """Reduce segments of rows, which begin at ``offsets [num_segments + 1]``: ``dgl._sparse_ops._segment_reduce``.
 
-    Args:
-        op: sum, max or min.
-        feat: ``[num_rows, ...]``.
-        offsets: ``[num_segments + 1]``: where each segment begins.
-
-    Returns:
-        ``[num_segments, ...]``, infinite in empty segments if this is a maximum or minimum; and for these the row that
-        each value came from, -1 in empty segments.
+    Return also the rows of maxima and minima. Empty segments are infinite then, and their rows -1.
     """
     rows = positions(feat, offsets.dtype)
     if op == "sum":

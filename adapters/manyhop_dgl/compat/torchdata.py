@@ -18,10 +18,10 @@ import torch.utils.data.datapipes.map
 from torch.utils import data
 from torch.utils.data.graph import traverse_dps
 
-Graph = Mapping[int, tuple[Any, Any]]
+Graph = Mapping[int, tuple[object, Any]]
 
 
-def list_dps(graph: Graph) -> list[Any]:
+def list_dps(graph: Graph) -> list[object]:
     """Return all pipes of a graph that ``traverse_dps`` has made, each once, the last one first."""
     found: dict[int, object] = {}
 
@@ -35,7 +35,7 @@ def list_dps(graph: Graph) -> list[Any]:
     return list(found.values())
 
 
-def find_dps(graph: Graph, dp_type: type[object]) -> list[Any]:
+def find_dps(graph: Graph, dp_type: type[object]) -> list[object]:
     """Return the pipes of exactly one type in a graph that ``traverse_dps`` has made."""
     return [pipe for pipe in list_dps(graph) if type(pipe) is dp_type]
 

@@ -136,7 +136,7 @@ class Batches:
         start = time.perf_counter()
         times: list[float] = []
 
-        def gather_timed(requests: list[RowRequest]) -> list[Any]:
+        def gather_timed(requests: list[RowRequest]) -> list[object]:
             times.append(time.perf_counter())
             rows = self._gather(requests)
             times.append(time.perf_counter())

@@ -110,7 +110,7 @@ class Prefetched:
             raise MissingDataError(f"Expected data {self._requested()}, got {[entry.title for entry in data.entries]}.")
         return data
 
-    def there(self) -> list[Any]:
+    def there(self) -> list[object]:
         """Return what shows that data were added, removed or replaced, by type; in a ``DGLGraph`` the names alone."""
         graph: Any = self._graph
         if self._of_dgl:

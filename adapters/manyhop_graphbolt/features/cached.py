@@ -182,7 +182,7 @@ class CachedFeature(Feature):
             elif self._kept is not None:
                 self._kept[1].copy_(self.fallback_feature.read(self._kept[0]))
 
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, object]:
         """Return the metadata of the feature."""
         metadata: dict[str, object] = self.fallback_feature.metadata()
         return metadata

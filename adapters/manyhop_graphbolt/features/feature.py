@@ -42,7 +42,7 @@ class Feature:
         """Set the rows ``ids`` to ``value``, ``[count, ...]``; ``None``: all."""
         raise NotImplementedError
 
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, object]:
         """Return further metadata of the feature."""
         return {}
 
@@ -135,7 +135,7 @@ class BasicFeatureStore(FeatureStore):
         """Return the number of rows of a feature."""
         return int(self[domain, type_name, feature_name].count())
 
-    def metadata(self, domain: str, type_name: str | None, feature_name: str) -> dict[str, Any]:
+    def metadata(self, domain: str, type_name: str | None, feature_name: str) -> dict[str, object]:
         """Return further metadata of a feature."""
         metadata: dict[str, object] = self[domain, type_name, feature_name].metadata()
         return metadata

@@ -86,7 +86,7 @@ class TorchBasedFeature(Feature):
     def __init__(
         self,
         torch_feature: object,
-        metadata: dict[str, Any] | None = None,
+        metadata: dict[str, object] | None = None,
         *,
         placement: Place = "process",
         device: torch.device | str | None = None,
@@ -183,7 +183,7 @@ class TorchBasedFeature(Feature):
         check_range("ids", index, self.count(), FeatureError)
         held[index.to(held.device).long()] = value.to(held.device)
 
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, object]:
         """Return further metadata of the feature."""
         return self._metadata if self._metadata is not None else super().metadata()
 
@@ -280,7 +280,7 @@ class DiskBasedFeature(TorchBasedFeature):
     """
 
     def __init__(
-        self, path: str | PathLike[str], metadata: dict[str, Any] | None = None, num_threads: int | None = None
+        self, path: str | PathLike[str], metadata: dict[str, object] | None = None, num_threads: int | None = None
     ) -> None:
         rows = read_tensor(Path(path), "numpy", in_memory=False)
         super().__init__(rows.view(-1, 1) if rows.dim() == 1 else rows, metadata)

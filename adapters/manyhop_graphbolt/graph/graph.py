@@ -299,12 +299,15 @@ def _sampled(
     )
 
 
-def _window(topology: Topology, nodes: Nodes, times: Any) -> _Window:
+def _window(topology: Topology, nodes: Nodes, times: Nodes) -> _Window:
     """Return the earliest and the latest time key that edges may have, by seed: from the beginning of the seed's window
     (``None``: there is none) to the last one before its time."""
-    if isinstance(nodes, Mapping) != isinstance(times, Mapping):
+    if isinstance(nodes, Mapping) and isinstance(times, Mapping):
+        by_type = {k: (x, times.get(k)) for k, x in nodes.items()}
+    elif not isinstance(nodes, Mapping) and not isinstance(times, Mapping):
+        by_type = {"": (nodes, times)}
+    else:
         raise InputError("Expected nodes and times both by type, or both as one tensor, got one of each.")
-    by_type = {k: (x, times.get(k)) for k, x in nodes.items()} if isinstance(nodes, Mapping) else {"": (nodes, times)}
     begins, ends = dict[str, Tensor](), dict[str, Tensor]()
     for name, (ids, time) in by_type.items():
         time = None if time is None else as_tensor(f"times of the nodes {name}", time)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +35,7 @@ class PlacedFeatures:
         placed: title -> the source that a GPU reads instead, of features that the loader places.
     """
 
-    def __init__(self, given: dict[str, Any], placed: dict[str, object]) -> None:
+    def __init__(self, given: dict[str, object], placed: dict[str, object]) -> None:
         self.given, self._placed = given, placed
         self.sources: list[object] = [placed.get(title, tensor) for title, tensor in given.items()]
 
@@ -85,7 +84,7 @@ class FeatureColumns:
                 return False
         return True
 
-    def tables(self) -> dict[str, Any]:
+    def tables(self) -> dict[str, object]:
         """Return the sources of rows, by title."""
         found: dict[str, object] = {}
         for store, key, title in self._wanted:

@@ -108,7 +108,7 @@ class Padding:
         return list(minibatches)
 
     @property
-    def replaced(self) -> tuple[Pipe, Callable[[Any], Any]]:
+    def replaced(self) -> tuple[Pipe, Callable[[Any], object]]:
         """The stage that samples, and a function that samples and pads in its place."""
         return self._stage, self._sample
 
