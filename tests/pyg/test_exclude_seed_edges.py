@@ -223,6 +223,6 @@ def test_samplers_of_the_user(data):
         LinkNeighborLoader(data, [3], neighbor_sampler=own, exclude_seed_edges="self")
     loader = LinkNeighborLoader(data, [3], neighbor_sampler=own, batch_size=4)
     with pytest.raises(InputError, match="excludes no edges"):
-        own.sample_from_edges(loader.inputs_at([1, 2]), exclude={})
+        own.sample_from_edges(loader.seeds().at([1, 2]), exclude={})
     with pytest.raises(TypeError, match="exclude_seed_edges"):
         NeighborLoader(data, [3], exclude_seed_edges="self")

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import BaseSampler, NodeSamplerInput
+from torch_geometric.sampler import BaseSampler, NegativeSampling, NodeSamplerInput
 
+from manyhop.arguments import positions
 from manyhop.errors import InputError
 from manyhop.graph import Graph
+from manyhop.loading import current_batch, next_key
 from manyhop.loading.gpu.samples import empty_sample
 from manyhop.loading.pipeline import RankBatch
 from manyhop.memory.places import Place
 from manyhop.sampling import BatchKey
 from manyhop.sampling.engines import Engine
+from manyhop.system.ranges import ranged
 from manyhop_embedding import RowsAhead
 from manyhop_pyg.batch.assemble import Gathered, finish_trainable
 from manyhop_pyg.batch.columns import has_embeddings
@@ -33,7 +36,9 @@ from manyhop_pyg.samplers.spec import GivenNegatives, each_of
 from manyhop_pyg.typing import Batch, Inputs, Positions, PyGData, Sample, Transform
 
 if TYPE_CHECKING:
+    from manyhop.loading.gpu.runtime import GPURuntime
     from manyhop_pyg.batch.assemble import Joining
+    from manyhop_pyg.samplers.exclude import Exclusion
     from manyhop_pyg.samplers.on_gpu import Finish, GPUInputs, GPUSampling
 
 
@@ -50,19 +55,11 @@ class LoaderView(Protocol):
     seed_parts: int | None
 
     @property
-    def reads_inputs_on_host(self) -> bool: ...
+    def seed_sampler(self) -> BaseSampler: ...
 
     def collate_fn(self, index: Positions) -> Sample | Batch: ...
 
     def filter_fn(self, out: Sample) -> Batch: ...
-
-    def seed_sampler(self) -> tuple[BaseSampler, str]: ...
-
-    def sample_inputs(self, index: Inputs) -> Sample: ...
-
-    def inputs_at(self, index: Positions) -> Inputs: ...
-
-    def begin_on_gpu(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish: ...
 
     def joining(self) -> Joining: ...
 
@@ -81,29 +78,42 @@ class LoaderView(Protocol):
     def has_own_filter(self) -> bool: ...
 
 
+@dataclass(kw_only=True, slots=True)
 class Seeds:
-    """The ``SeedSource`` of a loader."""
+    """The ``SeedSource`` of a loader: its sampler and inputs, as of now.
 
-    def __init__(self, loader: LoaderView) -> None:
-        self._loader = loader
+    A loader has one of the classes derived from it.
+    """
+
+    sampler: BaseSampler
+    given: Inputs
+    """The inputs of all seeds."""
+    num_items: int
+    own_order: bool
+    """Whether the loader cuts the seeds into batches, not a user's sampler."""
+    on_host: bool
+    """Whether the host needs the inputs of a batch that a GPU samples."""
+    gpu: GPURuntime | None
+    transform: Transform | None
+    """The user's function of samples."""
 
     @property
     def graph(self) -> Graph | None:
         """The topology of one of manyhop's samplers without overridden methods."""
         from manyhop_pyg.samplers.on_gpu import samples_on_gpu
 
-        sampler, method = self._loader.seed_sampler()
-        return sampler.topology.graph if samples_on_gpu(sampler, method) else None
+        method = "sample_from_nodes" if self.of_nodes else "sample_from_edges"
+        return self.sampler.topology.graph if samples_on_gpu(self.sampler, method) else None
 
     @property
     def of_nodes(self) -> bool:
         """Whether seeds are nodes."""
-        return isinstance(self._loader.input_data, NodeSamplerInput)
+        return isinstance(self.given, NodeSamplerInput)
 
     @property
     def has_times(self) -> bool:
         """Whether seeds have the times that the sampler needs: given ones, or those of the nodes."""
-        (sampler, _), given = self._loader.seed_sampler(), self._loader.input_data
+        sampler, given = self.sampler, self.given
         if not getattr(sampler, "is_temporal", False) or given.time is not None:
             return True
         if not self.of_nodes:
@@ -111,56 +121,106 @@ class Seeds:
         topology = sampler.topology
         return all(topology.node_type(name) in topology.node_time for name in seeds_of(given)[0])
 
+    def at(self, index: Positions) -> Inputs:
+        """Return the sampler's inputs at positions ``index``."""
+        given = self.given
+        if not self.own_order or current_batch() is None or not isinstance(index, Tensor):
+            return given[positions(index, self.num_items)]
+        if type(given) is NodeSamplerInput:
+            return input_of(NodeSamplerInput, columns_of_nodes(given, index))
+        return given[index]
+
     def inputs(self, positions: Sequence[Positions]) -> list[Inputs]:
-        """Return the inputs of multiple batches."""
-        return inputs_of(self._loader, positions)
+        """Return the inputs of multiple batches, looked up at once."""
+        given, tensors = self.given, [one for one in positions if isinstance(one, Tensor) and one.dtype == torch.int64]
+        alone = len(positions) == 1 or len(tensors) < len(positions)
+        if alone or isinstance(given, TypedNodeInput | TypedEdgeInput):
+            return [self.at(index) for index in positions]
+        index = torch.cat(tensors)
+        together = columns_of_nodes(given, index) if type(given) is NodeSamplerInput else vars(self.at(index))
+        sizes = [index.numel() for index in tensors]
+        columns = {k: v.split_with_sizes(sizes) for k, v in together.items() if isinstance(v, Tensor)}
+        return [
+            input_of(type(given), together | {name: parts[i] for name, parts in columns.items()})
+            for i in range(len(positions))
+        ]
 
     def place(self, device: torch.device, where: Place) -> GPUSampling:
         """Return the sampler's work on a GPU, shared by all its loaders."""
         from manyhop_pyg.samplers.on_gpu import GPUSampling
 
-        return GPUSampling.of(self._loader.seed_sampler()[0], device, where)
+        return GPUSampling.of(self.sampler, device, where)
 
     def engine(self, sampling: GPUSampling) -> Engine:
         """Return the sampler's current engine."""
-        return sampling.engine(self._loader.seed_sampler()[0])
+        return sampling.engine(self.sampler)
 
     def lookup(self, device: torch.device) -> GPUInputs | None:
-        """Return the inputs on the GPU; ``None`` where they are too many, or needed on the host."""
-        if self._loader.reads_inputs_on_host:
+        """Return the inputs on the GPU; ``None`` if they are too many, or needed on the host."""
+        if self.on_host:
             return None
         from manyhop_pyg.samplers.on_gpu import inputs_on
 
-        return inputs_on(device, self._loader.input_data, self._loader.seed_sampler()[0])
+        return inputs_on(device, self.given, self.sampler)
 
     def begin(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
-        """Begin to sample around the inputs of several batches."""
-        return self._loader.begin_on_gpu(sampling, inputs, keys)
+        """Launch the sampling around the inputs of multiple batches."""
+        raise NotImplementedError
+
+    def _call(self, inputs: Inputs) -> Sample:
+        """Call the sampler."""
+        raise NotImplementedError
+
+    @ranged("sample")
+    def around(self, inputs: Inputs) -> Sample:
+        """Sample around some inputs, on the GPU if that samples."""
+        if self.gpu is not None and self.gpu.sampling is not None:
+            return self.begin(self.gpu.sampling, [inputs], [next_key()])()[0]
+        return self._call(inputs)
 
     def sample(self, positions: Positions) -> Sample:
-        """Sample around the inputs at some positions."""
-        out = self._loader.sample_inputs(self._loader.inputs_at(positions))
-        transform = self._loader.transform_sampler_output
-        return out if transform is None else transform(out)
+        """Sample around the inputs at some positions, transformed."""
+        out = self.around(self.at(positions))
+        return out if self.transform is None else self.transform(out)
 
 
-def inputs_of(loader: LoaderView, indices: Sequence[Positions]) -> list[Inputs]:
-    """Return the inputs of multiple batches, looked up at once."""
-    tensors = [index for index in indices if isinstance(index, Tensor) and index.dtype == torch.int64]
-    if (
-        len(indices) == 1
-        or len(tensors) < len(indices)
-        or isinstance(loader.input_data, TypedNodeInput | TypedEdgeInput)
-    ):
-        return [loader.inputs_at(index) for index in indices]
-    index, given = torch.cat(tensors), loader.input_data
-    together = columns_of_nodes(given, index) if type(given) is NodeSamplerInput else vars(loader.inputs_at(index))
-    sizes = [index.numel() for index in tensors]
-    columns = {k: v.split_with_sizes(sizes) for k, v in together.items() if isinstance(v, Tensor)}
-    return [
-        input_of(type(given), together | {name: parts[i] for name, parts in columns.items()})
-        for i in range(len(indices))
-    ]
+class NodeSeeds(Seeds):
+    """Seed nodes."""
+
+    __slots__ = ()
+
+    def begin(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
+        """Launch the sampling around the inputs of multiple batches."""
+        return sampling.begin_nodes(self.sampler, inputs, keys)
+
+    def _call(self, inputs: Inputs) -> Sample:
+        return self.sampler.sample_from_nodes(inputs)
+
+
+@dataclass(kw_only=True, slots=True)
+class LinkSeeds(Seeds):
+    """Seed edges."""
+
+    neg_sampling: NegativeSampling | None
+    exclude_true: bool
+    exclusion: Exclusion | None
+
+    def begin(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
+        """Launch the sampling around the inputs of multiple batches."""
+        return sampling.begin_edges(
+            self.sampler,
+            inputs,
+            keys,
+            self.neg_sampling,
+            exclude_true=self.exclude_true,
+            exclusion=self.exclusion,
+        )
+
+    def _call(self, inputs: Inputs) -> Sample:
+        own: dict[str, object] = {"exclude_true": True} if self.exclude_true else {}
+        if self.exclusion is not None:
+            own["exclude"] = self.exclusion.of(inputs)
+        return self.sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling, **own)
 
 
 def nodes_of_seeds(given: Inputs, sampler: BaseSampler) -> list[tuple[Tensor, int]]:
@@ -293,7 +353,7 @@ class Batches:
 
     def empty(self, device: torch.device) -> Sample:
         """Return a sample without nodes and edges, in PyG's terms."""
-        sampler, _ = self._loader.seed_sampler()
+        sampler = self._loader.seed_sampler
         graph = sampler.topology.graph
         sample = empty_sample(graph, device)
         return sampler.node_output(replace(sample, num_sampled_nodes=None, num_sampled_edges=None))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias, Unpack
 
 import torch
@@ -15,10 +15,9 @@ from torch_geometric.typing import InputEdges
 from manyhop.arguments import flags, real
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType
-from manyhop.sampling import BatchKey
 from manyhop.sampling.engines import suits_cugraph
-from manyhop.system.ranges import ranged
 from manyhop_pyg.batch.assemble import put
+from manyhop_pyg.loaders.adapter import LinkSeeds
 from manyhop_pyg.loaders.check import check_features, check_link_sampler, check_sampler, store_size
 from manyhop_pyg.loaders.inputs import EdgeValues, edge_input, pairs_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
@@ -28,10 +27,10 @@ from manyhop_pyg.samplers.exclude import ExcludeMode, ReverseIds, make_exclusion
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.seeds import TypedEdgeInput, parts_of
 from manyhop_pyg.samplers.spec import GivenNegatives, as_negative_sampling, each_of, negatives_of, not_by_position
-from manyhop_pyg.typing import Attributes, Batch, Inputs, Metadata, PyGData, Sample, Transform
+from manyhop_pyg.typing import Attributes, Batch, Metadata, PyGData, Sample, Transform
 
 if TYPE_CHECKING:
-    from manyhop_pyg.samplers.on_gpu import Finish, GPUSampling
+    pass
 
 NegSampling: TypeAlias = NegativeSampling | str | Mapping[EdgeType, NegativeSampling | str] | None
 """A dict if negatives differ by seed edge type."""
@@ -179,8 +178,18 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         inputs.input_id = torch.arange(inputs.row.numel())
         return self._batch_around(inputs, key)
 
-    def seed_sampler(self) -> tuple[BaseSampler, str]:
-        return self.link_sampler, "sample_from_edges"
+    @property
+    def seed_sampler(self) -> BaseSampler:
+        return self.link_sampler
+
+    def seeds(self) -> LinkSeeds:
+        options = self._seed_options() | {"on_host": self.exclusion is not None}  # which looks up edge ids there
+        return LinkSeeds(
+            neg_sampling=self.neg_sampling,
+            exclude_true=self.exclude_true_negatives,
+            exclusion=self.exclusion,
+            **options,
+        )
 
     def _can_distribute(self) -> bool:
         if self.exclusion is not None or self.exclude_true_negatives or self.worker_init_fn is not None:
@@ -198,30 +207,6 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
                 )
         if self.exclusion is not None:
             self.exclusion.prepare()
-
-    @ranged("sample")
-    def sample_inputs(self, index: Inputs) -> Sample:
-        out = self._sample_on_gpu(index)
-        if out is not None:
-            return out
-        own: dict[str, object] = {"exclude_true": True} if self.exclude_true_negatives else {}
-        if self.exclusion is not None:
-            own["exclude"] = self.exclusion.of(index)
-        return self.link_sampler.sample_from_edges(index, neg_sampling=self.neg_sampling, **own)
-
-    @property
-    def reads_inputs_on_host(self) -> bool:
-        return self.exclusion is not None  # which looks up edge ids there
-
-    def begin_on_gpu(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
-        return sampling.begin_edges(
-            self.link_sampler,
-            inputs,
-            keys,
-            self.neg_sampling,
-            exclude_true=self.exclude_true_negatives,
-            exclusion=self.exclusion,
-        )
 
     def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
         triplets = self.neg_sampling is not None and self.neg_sampling.is_triplet()

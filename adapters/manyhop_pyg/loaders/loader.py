@@ -12,26 +12,24 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch_geometric.loader.utils import infer_filter_per_worker
-from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
+from torch_geometric.sampler import BaseSampler, SamplerOutput
 
-from manyhop.arguments import callables, flag, positions
+from manyhop.arguments import callables, flag
 from manyhop.errors import InputError
 from manyhop.graph import grouped_on
-from manyhop.loading import EngineName, EpochLoader, check_engine, check_options, current_batch, next_key
+from manyhop.loading import EngineName, EpochLoader, check_engine, check_options, current_batch
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import Pad, probe
 from manyhop.loading.pipeline import BatchPlan, Lockstep, RankBatch, Uneven
 from manyhop.memory.places import Place
 from manyhop.ranks import cuda
-from manyhop.sampling import BatchKey
 from manyhop_pyg.batch.assemble import Gathered, Joining, finish_trainable, label_data, label_types, placed_columns
 from manyhop_pyg.batch.columns import DataPlan, PlanCache, columns_of
 from manyhop_pyg.batch.join import join, put_edges
 from manyhop_pyg.batch.padding import Padding, check_pad
-from manyhop_pyg.loaders.adapter import Batches, Seeds, columns_of_nodes, find_pinning, nodes_of_seeds
+from manyhop_pyg.loaders.adapter import Batches, Seeds, find_pinning, nodes_of_seeds
 from manyhop_pyg.loaders.check import check_torch_arguments
-from manyhop_pyg.loaders.inputs import input_of
 from manyhop_pyg.loaders.options import CoreControl, TorchOptions, check_device, find_device, load_positions, of_ranks
 from manyhop_pyg.loaders.ranks import LoaderFacts, check_sharded, make_lockstep, sharded_store
 from manyhop_pyg.samplers.requests import contents_of, prepare
@@ -51,7 +49,6 @@ from manyhop_pyg.typing import (
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
-    from manyhop_pyg.samplers.on_gpu import Finish, GPUSampling
 
 
 _settling = threading.Lock()
@@ -75,6 +72,8 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
     _gpu: GPURuntime | None
     _store_size: StoreSize
     _pins_batches = False
+    _reads_inputs_on_host = False
+    """Whether the host needs the inputs of a batch that a GPU samples."""
 
     def __init__(
         self,
@@ -96,7 +95,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         kwargs: dict[str, Any] = dict(of_torch)
         check_torch_arguments(kwargs)
         check_device(device, placement)
-        check_pad(pad, self.seed_sampler()[0], self.data)
+        check_pad(pad, self.seed_sampler, self.data)
         self.device, self._mode, self.pad = device, placement, pad
         self.__dict__["placement"] = placement  # for Lightning; the property of this name is the decision
         callables(transform=self.transform, transform_sampler_output=self.transform_sampler_output)
@@ -117,12 +116,12 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
     def _get_ready(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
         """Prepare the first batch. Ranks that share batches call it together."""
         self._plans = PlanCache()
-        self._gpu = None
+        self._gpu, self._num_items, self._own_order = None, num_items, own_order
         self._bounds: Bounds = {}
         self._knows_device = False
         self._padding: Padding | None = None
         shared_by = find_device(check_device(self.device, self._mode), self.data) if self.distributed else None
-        with grouped_on(Seeds(self).graph, shared_by):  # ranks compare the edges
+        with grouped_on(self.seeds().graph, shared_by):  # ranks compare the edges
             self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=own_order)
             self._find_gpu()
         self._find_padding()
@@ -140,8 +139,8 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         if self._infers_filter:
             self.filter_per_worker = True
         self._stats.on_gpu = True
-        if Seeds(self).graph is not None and self.transform_sampler_output is None:
-            self._bounds = self.seed_sampler()[0].topology.bounds
+        if self.seeds().graph is not None and self.transform_sampler_output is None:
+            self._bounds = self.seed_sampler.topology.bounds
         self._start_gpu(found, self._mode)
         assert self._gpu is not None
         if self._gpu.sampling is None:
@@ -150,7 +149,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
 
     def _prepare_for_cpu(self) -> None:
         """Compile kernels and build tables that the first batch would wait for, if the CPU samples."""
-        prepare(self.seed_sampler()[0])
+        prepare(self.seed_sampler)
 
     def _find_padding(self) -> None:
         """Prepare the padding of batches, if requested."""
@@ -163,9 +162,9 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             )
         shuffle = self._shuffle or not self._own_order
         plan = BatchPlan(self._num_items, self.batch_size, shuffle, parts=self._parts)
-        gpu, topology = self._gpu, self.seed_sampler()[0].topology
+        gpu, topology = self._gpu, self.seed_sampler.topology
         with nullcontext() if gpu is None else gpu.streams.on_stream():
-            outs = probe(plan, Seeds(self), gpu)
+            outs = probe(plan, self.seeds(), gpu)
             if gpu is not None and gpu.sampling is not None and self.transform_sampler_output is not None:
                 outs = [self.transform_sampler_output(out) for out in outs]
             device = None if gpu is None else gpu.device
@@ -206,13 +205,13 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             self._knows_device = True
 
     def _nodes_of_seeds(self) -> list[tuple[Tensor, int]]:
-        return nodes_of_seeds(self.input_data, self.seed_sampler()[0])
+        return nodes_of_seeds(self.input_data, self.seed_sampler)
 
     def _adapter(self) -> Adapter[Sample, Batch]:
         exchanges = self._gpu is not None and self._exchanges()
         batches = Batches(self, pins=self._pins_batches, exchanges=exchanges)
         facts = LoaderFacts(self, shuffle=self._shuffle)
-        return Adapter(Seeds(self), columns_of(self.data), batches, facts)
+        return Adapter(self.seeds(), columns_of(self.data), batches, facts)
 
     def _sizes_are_known(self) -> bool:
         return self.pad is None or self._padding is not None
@@ -223,33 +222,31 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
     def _make_lockstep(self, title: str, timeout: float) -> Lockstep | None:
         store = sharded_store(self.data)
         if store is not None and not super()._exchanges():
-            return make_lockstep(self, store, self._plan(), title, timeout)
+            return make_lockstep(self, self.seeds(), store, self._plan(), title, timeout)
         return super()._make_lockstep(title, timeout)
 
     # One batch
 
-    def sample_inputs(self, index: Inputs) -> Sample:
-        """Call the sampler with a ``NodeSamplerInput`` or ``EdgeSamplerInput``."""
-        raise NotImplementedError
-
-    def seed_sampler(self) -> tuple[BaseSampler, str]:
-        """Return the sampler, and the name of the method that is called."""
-        raise NotImplementedError
-
     @property
-    def reads_inputs_on_host(self) -> bool:
-        """Whether the host needs the inputs of a batch that a GPU samples."""
-        return False
-
-    def begin_on_gpu(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
-        """Launch the sampling around the inputs of multiple batches."""
+    def seed_sampler(self) -> BaseSampler:
+        """The sampler."""
         raise NotImplementedError
 
-    def _sample_on_gpu(self, index: Inputs) -> Sample | None:
-        """Return the sample of one batch on the GPU; ``None``: call the sampler itself."""
-        if self._gpu is None or self._gpu.sampling is None:
-            return None
-        return self.begin_on_gpu(self._gpu.sampling, [index], [next_key()])()[0]
+    def seeds(self) -> Seeds:
+        """Return the seeds and how to sample around them, as of now."""
+        raise NotImplementedError
+
+    def _seed_options(self) -> dict[str, Any]:
+        """Return the arguments of :class:`Seeds`."""
+        return {
+            "sampler": self.seed_sampler,
+            "given": self.input_data,
+            "num_items": self._num_items,
+            "own_order": self._own_order,
+            "on_host": self._reads_inputs_on_host,
+            "gpu": self._gpu,
+            "transform": self.transform_sampler_output,
+        }
 
     def joining(self) -> Joining:
         """Return the data, rows and options that samples are joined with, as of now."""
@@ -257,7 +254,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             type(self).__name__,
             self.data,
             self.custom_cls,
-            self.seed_sampler()[0],
+            self.seed_sampler,
             self.transform_sampler_output is not None,
             self._gpu,
             self._padding,
@@ -295,7 +292,8 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
     def collate_fn(self, index: Positions) -> Sample | Batch:
         """Sample around the inputs at positions ``index``; also join features if ``filter_per_worker``."""
         start = time.perf_counter()
-        out = self.sample_inputs(self.inputs_at(index))
+        seeds = self.seeds()
+        out = seeds.around(seeds.at(index))
         if (rank_batch := current_batch()) is not None:
             self._stats.record(rank_batch.batch, "sample", start, time.perf_counter())
             rank_batch.contents.update(contents_of(out))
@@ -310,7 +308,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             )
         if not self._knows_device:
             self._settle_device()
-        batch: Batch = self._make_alone(key, lambda: self.filter_fn(self.sample_inputs(inputs)))
+        batch: Batch = self._make_alone(key, lambda: self.filter_fn(self.seeds().around(inputs)))
         return batch
 
     def _sampled_on(self) -> torch.device | None:
@@ -318,15 +316,6 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         if not self._knows_device:
             self._settle_device()
         return None if self._gpu is None or self._gpu.sampling is None else self._gpu.device
-
-    def inputs_at(self, index: Positions) -> Inputs:
-        """Return the sampler's inputs at positions ``index``."""
-        given = self.input_data
-        if not self._own_order or current_batch() is None or not isinstance(index, torch.Tensor):
-            return given[positions(index, self._num_items)]
-        if type(given) is NodeSamplerInput:
-            return input_of(NodeSamplerInput, columns_of_nodes(given, index))
-        return given[index]
 
     def has_own_collate(self) -> bool:
         """Return whether the user has replaced ``collate_fn``."""

@@ -13,20 +13,19 @@ from torch_geometric.typing import InputNodes
 
 from manyhop.errors import InputError
 from manyhop.graph import EdgeType, NodeType
-from manyhop.sampling import BatchKey
 from manyhop.sampling.engines import suits_cugraph
-from manyhop.system.ranges import ranged
 from manyhop_pyg.batch.assemble import put
+from manyhop_pyg.loaders.adapter import NodeSeeds
 from manyhop_pyg.loaders.check import check_features, check_sampler, check_seed_times, check_seed_types, store_size
 from manyhop_pyg.loaders.inputs import given_nodes, seed_input
 from manyhop_pyg.loaders.loader import ThreadedLoader
 from manyhop_pyg.loaders.options import LoaderOptions, extends, sampler_of_arguments
 from manyhop_pyg.samplers.hgt import NO_TIMES, HeteroInput, HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
-from manyhop_pyg.typing import Attributes, Batch, Inputs, PyGData, Sample, Transform
+from manyhop_pyg.typing import Attributes, Batch, PyGData, Sample, Transform
 
 if TYPE_CHECKING:
-    from manyhop_pyg.samplers.on_gpu import Finish, GPUSampling
+    pass
 
 
 @extends(ThreadedLoader)
@@ -145,20 +144,16 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         """Return the seeds of all batches."""
         return seed_input(self.data, self.input_nodes, self.input_time, self.input_id)
 
-    def seed_sampler(self) -> tuple[BaseSampler, str]:
-        return self.node_sampler, "sample_from_nodes"
+    @property
+    def seed_sampler(self) -> BaseSampler:
+        return self.node_sampler
+
+    def seeds(self) -> NodeSeeds:
+        return NodeSeeds(**self._seed_options())
 
     def _can_distribute(self) -> bool:
         suits = isinstance(self.node_sampler, NeighborSampler) and suits_cugraph(self.node_sampler.spec)
         return suits and self.worker_init_fn is None
-
-    @ranged("sample")
-    def sample_inputs(self, index: Inputs) -> Sample:
-        out = self._sample_on_gpu(index)
-        return self.node_sampler.sample_from_nodes(index) if out is None else out
-
-    def begin_on_gpu(self, sampling: GPUSampling, inputs: Sequence[Inputs], keys: Sequence[BatchKey]) -> Finish:
-        return sampling.begin_nodes(self.node_sampler, inputs, keys)
 
     def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
         input_id, seed_time, *sizes = self._metadata(out, 2, needs_ids=True)

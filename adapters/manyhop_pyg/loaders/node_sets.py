@@ -44,6 +44,8 @@ class NodeSetLoader(NodeLoader):
         InputError: arguments that define the nodes of a batch.
     """
 
+    _reads_inputs_on_host = True  # which finds the nodes
+
     def __init__(self, data: Data, sampler: NodeSetSampler, num_sets: int, kwargs: dict[str, Any]) -> None:
         for name in ("input_nodes", "input_time", "input_id", "node_sampler", "seed_parts"):
             if name in kwargs:
@@ -55,10 +57,6 @@ class NodeSetLoader(NodeLoader):
 
     def _seed_input(self) -> NodeSamplerInput:
         return NodeSamplerInput(None, torch.arange(self._num_sets), None, None)
-
-    @property
-    def reads_inputs_on_host(self) -> bool:
-        return True  # which finds the nodes
 
     def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
         (into,) = super()._label(batch, out)

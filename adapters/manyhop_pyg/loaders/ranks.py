@@ -87,7 +87,7 @@ class LoaderFacts:
     def of_state(self) -> dict[str, object]:
         """Return facts that samples depend on, except seeds of random numbers and the size and order of batches."""
         loader = self._loader
-        sampler, _ = loader.seed_sampler()
+        sampler = loader.seed_sampler
         facts = {
             "kind of seeds": "nodes" if isinstance(loader.input_data, NodeSamplerInput) else "edges",
             "sampler": type(sampler).__name__,
@@ -110,7 +110,7 @@ def _edge_ids(loader: LoaderView) -> Mapping[EdgeType, Tensor | None]:
 
 
 def _topology(loader: LoaderView) -> Topology | None:
-    topology = getattr(loader.seed_sampler()[0], "topology", None)
+    topology = getattr(loader.seed_sampler, "topology", None)
     return topology if isinstance(topology, Topology) else None
 
 
@@ -164,28 +164,27 @@ def check_sharded(data: PyGData, *, distributed: bool) -> None:
         )
 
 
-def make_lockstep(loader: LoaderView, store: FeatureStore, plan: BatchPlan, title: str, timeout: float) -> Lockstep:
+def make_lockstep(
+    loader: LoaderView, seeds: Seeds, store: FeatureStore, plan: BatchPlan, title: str, timeout: float
+) -> Lockstep:
     """Return the exchanges of a loader over a store that is spread over nodes. All ranks call it.
 
     The first loader over a store fills its cache.
     """
     exchange = Exchange(title, timeout=timeout)
-    if Seeds(loader).has_times and store.cache_to_fill():
+    if seeds.has_times and store.cache_to_fill():
         sources = store.sharded_rows
         visits = Visits()
-        _sample_first(loader, plan, visits, VISITS_PER_ROW * rows_wanted(sources, store.cache))
+        _sample_first(loader, seeds, plan, visits, VISITS_PER_ROW * rows_wanted(sources, store.cache))
         keep_on_nodes(visits.hottest(store.cache), exchange, timeout=timeout)
     return Lockstep(exchange, count_traffic)
 
 
-def _sample_first(loader: LoaderView, plan: BatchPlan, visits: Visits, enough: int) -> None:
+def _sample_first(loader: LoaderView, seeds: Seeds, plan: BatchPlan, visits: Visits, enough: int) -> None:
     """Count the rows of the first batches of epoch 0 of all ranks, with seed 0."""
     for batch in range(min(len(plan), _MOST_BATCHES)):
         if visits.rows >= enough:
             return
         index = torch.from_numpy(plan.indices(0, batch))
         with BatchContext(BatchKey(0, 0, batch), RankBatch(0, batch)), exchanging(visits):
-            out = loader.sample_inputs(loader.input_data[index])
-            if loader.transform_sampler_output is not None:
-                out = loader.transform_sampler_output(out)
-            join(loader.joining(), [out], [])
+            join(loader.joining(), [seeds.sample(index)], [])

@@ -305,6 +305,8 @@ class ShaDowPPRSampler(_EgoLoader):
         InputError: arguments that do not make sense or do not fit the graph.
     """
 
+    _reads_inputs_on_host = True  # which finds the neighbours
+
     @keeps_arguments
     def __init__(
         self,
@@ -320,10 +322,6 @@ class ShaDowPPRSampler(_EgoLoader):
         sampler = PageRankSampler(_check(data), self.num_neighbors, alpha, eps, disjoint=True)
         super().__init__(data, sampler, node_idx, kwargs)
         sampler.find(self.input_data.node, torch.get_num_threads())
-
-    @property
-    def reads_inputs_on_host(self) -> bool:
-        return True  # which finds the neighbours
 
 
 def _check(data: object) -> Data:
@@ -354,6 +352,8 @@ class PPRLoader(NodeLoader):
         InputError: arguments that do not make sense or do not fit the graph.
     """
 
+    _reads_inputs_on_host = True  # which finds the neighbours
+
     @keeps_arguments
     def __init__(
         self,
@@ -372,7 +372,3 @@ class PPRLoader(NodeLoader):
         sampler = PageRankSampler(data, self.num_neighbors, alpha, eps)
         super().__init__(data=data, node_sampler=sampler, input_nodes=input_nodes, **kwargs)
         sampler.find(self.input_data.node, torch.get_num_threads())
-
-    @property
-    def reads_inputs_on_host(self) -> bool:
-        return True  # which finds the neighbours
