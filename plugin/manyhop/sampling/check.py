@@ -316,7 +316,7 @@ def check_negatives(
 def check_ids(what: str, ids: Tensor, num_nodes: int, node_type: NodeType, *, in_range: bool = True) -> None:
     """Raise InputError unless ``ids`` is ``[n] int64``, with ``in_range`` of values in ``[0, num_nodes)``.
 
-    Ids of a type without nodes are refused either way: kernels replace bad ids by node 0, which is not there then.
+    Ids of a type without nodes are always rejected: kernels replace bad ids by node 0, which does not exist then.
     """
     if ids.dtype != torch.int64 or ids.dim() != 1:
         raise InputError(

@@ -105,13 +105,13 @@ class LaborSpec:
 
     batch_dependency: int = 1
     """Over how many batches the random numbers change, all neighbours' in turn: batches in a row share nodes. 1: new
-    ones in each batch; 0: the same in all batches of all epochs."""
+    ones in each batch; 0: identical in all batches of all epochs."""
 
     weighted: bool = False
     """Prefer edges by their weights (edge types without weights: uniformly)."""
 
     replace: bool = False
-    """Only for ``exact``: a neighbour has one number per unit of fanout, each of which may pick it."""
+    """Only for ``exact``: a neighbour has one number per unit of fanout, and each may pick it."""
 
     expand: Literal["new", "all"] = "all"
     """As in :class:`NeighborSpec`."""
@@ -156,7 +156,7 @@ class NegativeSpec:
     """Negatives per positive edge; ``ceil(num_edges * amount)`` per batch. An integer for ``triplet``."""
 
     exclude_true: bool = False
-    """Never return an edge of the graph as a negative (``False``: chance hits are kept, as in PyG)."""
+    """Never return an edge of the graph as a negative (``False``: chance hits remain, as in PyG)."""
 
     given: bool = False
     """Only for ``triplet``: destinations come with each request, as ``neg_dst``, and are not drawn."""
@@ -182,7 +182,7 @@ class EdgeRequest:
     """``[num_edges] int64``: time key of each seed edge; its two trees and its negatives are not later."""
 
     time_min: Tensor | None = None
-    """``[num_edges] int64``: time key before which edges are not used (a window); ``None``: no limit."""
+    """``[num_edges] int64``: earliest time key of edges (a window); ``None``: no limit."""
 
     exclude: Mapping[EdgeType, Tensor] | None = None
     """As in :class:`NodeRequest`; negatives are drawn as without it."""
@@ -254,7 +254,7 @@ class SampledEdges:
 
     subgraph: SampledSubgraph
     """Nodes and edges around the endpoints. Not disjoint: the seeds are the sorted unique endpoints (of both types
-    together where they agree). Disjoint: all sources, then all destinations, each with a tree of its own."""
+    together where they agree). Disjoint: all sources, then all destinations, each in its own tree."""
 
     src_index: Tensor
     """``[num_pos + num_neg] int64`` local ids of the sources (binary or no negatives); ``[num_pos]`` for triplets."""
@@ -267,7 +267,7 @@ class SampledEdges:
     ``a * num_pos + i``, as negative ``j`` belongs to seed edge ``j % num_pos``."""
 
     num_pos: int
-    """Number of positive (given) edges; they come first."""
+    """Number of positive (given) edges, which precede the negatives."""
 
     time_max: Tensor | None
     """``[num_pos + num_neg] int64`` time keys, negatives have the key of their positive; ``[num_pos]`` for triplets."""
@@ -285,7 +285,7 @@ class WalkSpec:
 
     q: float = 1.0
     """In-out parameter of node2vec: a step to a node counts 1 if the node before is among its in-neighbours, else
-    ``1 / q``. Both only where all steps are of one edge type, from a node type to itself."""
+    ``1 / q``. Both need steps of one edge type, from a node type to itself."""
 
     weighted: bool = False
     """Steps in proportion to the weights of the edges (edge types without weights: uniformly)."""

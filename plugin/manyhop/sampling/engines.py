@@ -1,6 +1,6 @@
 """Which engine samples by which spec, and where: one registry for the samplers and loaders of all adapters.
 
-A new engine is one more entry of ``_FACTORIES``, under a backend of its own.
+A new engine is an entry of ``_FACTORIES``, under its own backend.
 """
 
 from __future__ import annotations
@@ -60,22 +60,22 @@ def engine_for(
     backend: Backend | None = None,
     empty: Empty = empty,
 ) -> Engine:
-    """Return what samples a graph by a spec.
+    """Return the engine that samples a graph by a spec.
 
-    An engine for the CPU compiles nothing and takes no memory before it is first used. It follows the tables of the
+    An engine for the CPU compiles nothing and allocates nothing before it is first used. It follows the tables of the
     graph: when one of them has moved in memory (sharing it with another process moves it, in place), the next sample is
     made from where they are then.
 
     Args:
         graph: the topology, where the device reads it.
-        spec: how to sample; the same for all requests.
+        spec: how to sample; identical for all requests.
         device: where to sample.
         backend: which implementation; ``None``: ``cpu`` or ``gpu``, by the device.
         empty: makes the tensors of samples in CPU memory; pipelines pass recycled memory.
 
     Raises:
         InputError: the spec does not fit the graph, or there is no engine for it.
-        GraphError: the graph is not where the device reads it, or lacks what the spec needs.
+        GraphError: the device cannot read the graph, or the graph lacks data that the spec needs.
     """
     device = torch.device(device)
     if backend is None:
@@ -139,7 +139,7 @@ def collective_backend(name: str = "cugraph") -> CollectiveBackend:
 
 
 def suits_cugraph(spec: Spec) -> bool:
-    """Return whether cuGraph may sample by a spec without the user's asking for it: as the contract says."""
+    """Return whether cuGraph may sample by a spec without the user's request: whether it follows the contract."""
     return isinstance(spec, NeighborSpec) and spec.subgraph != "induced" and spec.temporal is None
 
 
@@ -156,7 +156,7 @@ _S = TypeVar("_S", bound=Sampler)
 
 
 class _Following(Generic[_S]):
-    """A sampler over tables in CPU memory, made when it is first needed and anew when they have moved.
+    """A sampler over tables in CPU memory, built when it is first needed and again when they have moved.
 
     Samplers hold the addresses of tables.
     """
@@ -183,7 +183,7 @@ class _Following(Generic[_S]):
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """Make the sampler for the tables where they are now: load or compile kernels, take memory."""
+        """Make the sampler for the tables where they are now: load or compile kernels, allocate memory."""
         self._current()
 
     def sample(self, request: NodeRequest) -> SampledSubgraph:
@@ -196,7 +196,7 @@ class HostEngine(_Following[Sampler]):
 
     Args:
         graph: the topology, in CPU memory.
-        make: makes the sampler.
+        make: builds the sampler.
 
     Raises:
         GraphError: the graph is not in CPU memory, or not laid out as in :class:`manyhop.graph.CSC`.
@@ -211,12 +211,12 @@ class HostEngine(_Following[Sampler]):
         return self._graph.tables()
 
     def begin(self, requests: Sequence[NodeRequest]) -> Pending:
-        """Note the batches; they are sampled when they are asked for."""
+        """Store the batches; they are sampled when they are requested."""
         return _Deferred(self, requests)
 
 
 class _Deferred:
-    """Batches that are sampled when they are asked for."""
+    """Batches that are sampled when they are requested."""
 
     def __init__(self, engine: HostEngine, requests: Sequence[NodeRequest]) -> None:
         self._engine, self._requests = engine, requests
@@ -251,11 +251,11 @@ Factory: TypeAlias = Callable[[Graph, Any, torch.device, Empty], Engine]
 
 
 def _on_host(name: str, check: Callable[[Graph, Any], None], *, recycles: bool = True) -> Factory:
-    """Return what makes engines of a sampler that reads CPU memory.
+    """Return a factory of engines for a sampler that reads CPU memory.
 
     Args:
         name: the class, in :mod:`manyhop.sampling`.
-        check: raises an error where a spec does not fit the graph.
+        check: raises an error if a spec does not fit the graph.
         recycles: whether the class takes ``empty``.
     """
 

@@ -1,4 +1,4 @@
-"""Negative edges: drawn nodes in place of true endpoints. One vectorised numpy code for the reference and the CPU."""
+"""Negative edges: drawn nodes instead of true endpoints. One vectorised numpy code for the reference and the CPU."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def draw_destinations(
 
 
 def check_walk_nodes(num_nodes: Sequence[int]) -> None:
-    """Raise InputError unless so many nodes, of the types that steps lead to, can be drawn in place of walks."""
+    """Raise InputError unless nodes of the steps' types can be drawn instead of walks."""
     for count in set(num_nodes):
         _check_nodes(count, None)
         if count < 1:

@@ -132,7 +132,7 @@ def sample_together(
 
     Returns:
         The result for each edge type, all with the same subgraph; with ``disjoint``, ``[num_trees] int64``, the seed
-        edge of each tree, numbered through the edge types, else ``None``.
+        edge of each tree, numbered through the edge types, otherwise ``None``.
 
     Raises:
         InputError: a request does not fit the graph or its sampler, or there is no negative to draw.

@@ -59,7 +59,7 @@ class Walker:
 
 
 class NegativeWalker:
-    """Draws uniform nodes in place of walks, on the device of each request's starts.
+    """Draws uniform nodes instead of walks, on the device of each request's starts.
 
     Args:
         num_nodes: of each step, the number of nodes of the type that it leads to.

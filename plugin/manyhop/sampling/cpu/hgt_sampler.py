@@ -38,7 +38,7 @@ class _Memory:
         self._budgets = [np.empty(0, np.float64) for _ in num_nodes]
 
     def reserve_candidates(self, t: int, n: int) -> None:
-        """Reserve memory for ``n`` candidates of type ``t``; existing entries are kept."""
+        """Reserve memory for ``n`` candidates of type ``t``; existing entries remain."""
         self.candidates.reserve_nodes(t, n)
         if n > self._budgets[t].size:
             keep = int(self.candidates.nodes["count"][t])

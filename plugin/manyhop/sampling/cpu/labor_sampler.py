@@ -76,7 +76,7 @@ class _Hops(CPUSampler):
         return ws
 
     def _pick_ahead(self, ws: Workspace, request: NodeRequest) -> None:
-        """Pick for all columns of the hop. Their lengths are an upper limit; memory is reserved for what is likely."""
+        """Pick for all columns of the hop. Lengths are an upper limit; memory is reserved for the likely number."""
         scratch: _Scratch = self._local.scratch
         fanout = self._fanouts[ws.mode["hop"][0]]
         self._labor.measure_labor(self._edges, ws.nodes, ws.found, fanout)
@@ -109,7 +109,7 @@ class _Hops(CPUSampler):
 
 
 class _Scratch:
-    """What the kernels of LABOR need to know of a spec, and memory that grows to the largest hop."""
+    """A spec for the kernels of LABOR, and memory that grows to the largest hop."""
 
     def __init__(self, spec: LaborSpec) -> None:
         self.spec = spec
@@ -123,7 +123,7 @@ class _Scratch:
         self._arrays: dict[str, npt.NDArray[np.generic]] = {}
 
     def begin(self, request: NodeRequest) -> tuple[int, int, int]:
-        """Begin a hop; what the keys of its random numbers begin with."""
+        """Begin a hop; return the first numbers of its keys."""
         self.labor["at_type"], self.labor["at_node"] = 0, -1
         every = self.spec.batch_dependency
         if every == 0:
@@ -132,7 +132,7 @@ class _Scratch:
         return request.key.seed, request.key.epoch, request.key.batch // every
 
     def reserve(self, longest: int, fanout: int, frontier: int) -> None:
-        """Reserve memory for columns up to a length, and for what is kept of each node of the frontier."""
+        """Reserve memory for columns up to a length, and for the results of each frontier node."""
         for column in ("variate", "share", "chance"):
             self._reserve(column, longest, np.uint64)
         self._reserve("scratch", fanout, np.uint64)

@@ -1,7 +1,7 @@
 """How the sampler describes graph and workspace to the kernels: records of int64, most of them addresses.
 
 Tables have a record per edge type or node type, so that one call serves any number of types. The classes name the
-fields for readers and for mypy; numpy's dtypes, and numba's types in `kernels.records`, are made from them. This module
+fields for readers and for mypy; numpy's dtypes, and numba's types in `kernels`, are derived from them. This module
 does not import numba.
 """
 
@@ -20,7 +20,7 @@ from manyhop.system.memory import available_memory
 Ints = npt.NDArray[np.int64]
 
 MOST_RUNS = 16
-"""Runs of trees in the nodes of a batch, beyond which a hash table takes over; see kernels.relabel_tree."""
+"""Runs of trees in the nodes of a batch, up to which tables of trees are used; see kernels.relabel."""
 
 
 class StoredEdges(Protocol):
@@ -185,7 +185,7 @@ PICK_STRIDE = BLOCK + 16
 """Not a power of two, lest the slots of a node compete for the same sets of the cache."""
 
 CHUNK = 2048
-"""Sampled edges per chunk, unless a single node has more: what lies between the passes stays in the L1 cache."""
+"""Sampled edges per chunk, unless a single node has more: data between the passes fit in the L1 cache."""
 
 VECTOR_FANOUT = 32
 """Fanouts up to this are picked for a block of nodes at once, by vector instructions; larger ones node by node."""
@@ -194,7 +194,7 @@ DRAWS = CHUNK + 9 * BLOCK
 """Draws of a chunk for weighted sampling: for each node, two to nine more than it picks."""
 
 SPARE = 128
-"""Entries of scratch arrays beyond a chunk: what is prefetched ahead of its last entries."""
+"""Entries of scratch arrays beyond a chunk, which prefetches ahead of its end read."""
 
 SUM_BLOCK = 1024
 """Numbers that are added as a tree; part of the contract."""
@@ -209,7 +209,7 @@ ATTEMPTS = 64
 """Candidates that a step of a biased walk draws before it scans; part of the contract."""
 
 DONE, NEEDS_FRONTIER, NEEDS_ROOM, NEEDS_OUTPUT, BAD_SEEDS, NEEDS_PICKS = range(6)
-"""What a kernel that samples a batch stops for."""
+"""Reasons for a kernel that samples a batch to stop."""
 
 
 def pages_edges(graph: Graph) -> bool:

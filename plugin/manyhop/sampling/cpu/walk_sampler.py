@@ -28,7 +28,7 @@ from manyhop.system.progress import Progress
 class CPUWalkSampler:
     """Walks on the CPU; safe to call from multiple threads, which run in parallel.
 
-    With ``p`` or ``q``, it makes a table of the edges, sorted, of 4 to 8 bytes per edge.
+    With ``p`` or ``q``, a sorted table of the edges takes 4 to 8 bytes per edge.
 
     Args:
         graph: the topology, in CPU memory.
@@ -70,7 +70,7 @@ class CPUWalkSampler:
 
 
 class CPUNegativeWalks:
-    """Draws uniform nodes in place of walks on the CPU; safe to call from multiple threads.
+    """Draws uniform nodes instead of walks on the CPU; safe to call from multiple threads.
 
     Args:
         num_nodes: of each step, the number of nodes of the type that it leads to; checked by the caller.
@@ -90,7 +90,7 @@ class CPUNegativeWalks:
 
 
 _PIECE = 64
-"""Nodes that a thread takes at once."""
+"""Nodes per piece of work."""
 _ROOM = 1 << 14
 """Initial capacity for neighbours."""
 
@@ -142,7 +142,7 @@ class CPUPageRankSampler:
         )
 
     def _find(self, nodes: Tensor) -> list[PageRankNeighbors]:
-        """Find the neighbours of a few nodes; of several in each result, as many as memory was there for."""
+        """Find the neighbours of a few nodes; each result has as many nodes as fit in memory."""
         from manyhop.sampling.cpu.kernels.walks import page_rank
 
         spec, seeds = self.spec, nodes.numpy()

@@ -1,4 +1,4 @@
-"""Memory of one thread for sampling on the CPU: grows to the largest batch, then stays. Does not import numba."""
+"""Memory of one thread for sampling on the CPU: grows to the largest batch. Does not import numba."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Workspace:
         self._expected = nbytes
 
     def reserve_nodes(self, t: int, n: int) -> None:
-        """Reserve memory for ``n`` nodes of type ``t``, in the slots also; existing entries are kept."""
+        """Reserve memory for ``n`` nodes of type ``t``, also in the slots; existing entries remain."""
         if n + int(self.nodes["stamp"][t]) > LIMIT:
             raise CapacityError(
                 f"Expected fewer than 2^30 nodes of a type in a batch, got up to {n}. Use smaller fanouts or batches."
@@ -129,7 +129,7 @@ class Workspace:
             self.found["frontier_capacity"][t] = n
 
     def reserve_edges(self, t: int, n: int, keep: int) -> None:
-        """Reserve memory for ``n`` edges of type ``t``, of which ``keep`` are there and stay."""
+        """Reserve memory for ``n`` edges of type ``t``, and keep the first ``keep``."""
         if n > self.found["kept_capacity"][t]:
             n = n + n // 4 + 64
             for column in ("kept_row", "kept_col", "kept_id"):
@@ -150,7 +150,7 @@ class Workspace:
         self.found["excluded_mask"][t] = size - 1
 
     def reserve_picked(self, t: int, n: int, keep: int) -> None:
-        """Reserve memory for ``n`` edges of type ``t`` that are picked ahead, of which ``keep`` are there and stay."""
+        """Reserve memory for ``n`` edges of type ``t`` that are picked ahead, and keep the first ``keep``."""
         if n > self.found["picked_capacity"][t]:
             n = n + n // 4 + 64
             self._new("found", self.found, t, "picked", n, np.uint64, keep)
@@ -158,7 +158,7 @@ class Workspace:
             self.found["picked_capacity"][t] = n
 
     def picked_weights(self, t: int, n: int) -> Tensor:
-        """Return ``[n] float32``: what edges of type ``t`` count that were picked ahead; valid until the next batch."""
+        """Return ``[n] float32``: weights of picked edges of type ``t``; valid until the next batch."""
         array = self._arrays.get(("found", t, "picked_weight"))
         return torch.from_numpy(np.empty(0, np.float32) if array is None else array[:n])
 
@@ -293,7 +293,7 @@ def induced_edges(
     """Return all edges among the nodes of the batch, ``([2, n], [n]) int64`` per edge type: pairs, and the user's ids.
 
     Args:
-        find: finds those of an edge type, ``find(t, state, capacity)`` as ``induce_edges`` does, where not all count.
+        find: finds edges of a type if not all count, ``find(t, state, capacity)`` as ``induce_edges`` does.
     """
     from manyhop.sampling.cpu.kernels.hop import copy_arrays
 

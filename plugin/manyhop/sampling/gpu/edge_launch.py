@@ -44,7 +44,7 @@ class Layout:
 
     Args:
         negatives: which negatives are drawn.
-        joint: whether both ends are of one type.
+        joint: whether both ends have one type.
         num_pos: seed edges of each batch.
     """
 
@@ -86,7 +86,7 @@ class Launch:
         requests: the batches; their CPU tensors are copied to the device in one copy.
         device: where kernels run.
         wide: whether endpoints are int64 instead of int32.
-        disjoint: whether endpoints have times of their own, and are not made unique.
+        disjoint: whether endpoints have their own times, and are not made unique.
         exclude: whether attempts can fail.
         kind: number of the edge type among those of a batch.
     """

@@ -41,7 +41,7 @@ class GPUEdgeSampler:
     disjoint, nothing waits before ``finish``.
 
     Args:
-        sampler: samples around nodes, with results on ``device``; where it has a ``begin``, that is used.
+        sampler: samples around nodes, with results on ``device``, by its ``begin`` if it has one.
         graph: the topology that ``sampler`` samples from.
         edge_type: type of the seed edges.
         negatives: which negatives to draw; ``None`` for none.
@@ -147,7 +147,7 @@ class GPUEdgeSampler:
         return PendingEdges(self, requests)
 
     def check(self, requests: Sequence[EdgeRequest]) -> None:
-        """Raise InputError where requests do not fit the graph, the sampler or each other; ranges of ids come later."""
+        """Raise InputError if requests do not fit the graph, the sampler or each other, except for ranges of ids."""
         if not requests:
             raise InputError("Expected at least one request, got none.")
         for request in requests:
@@ -237,7 +237,7 @@ class Endpoints:
     Args:
         sampler: draws the negatives.
         requests: the batches.
-        unique: whether the distinct endpoints of each batch are found, too.
+        unique: whether the distinct endpoints of each batch are also found.
         kind: number of the edge type among those of a batch.
     """
 
@@ -248,7 +248,7 @@ class Endpoints:
         src_type, _, dst_type = sampler.edge_type
         self.layout = Layout(sampler.negatives, [r.src.numel() for r in requests], joint=src_type == dst_type)
         self.counts = self.layout.lengths
-        """Of each row: its distinct endpoints, where these are found, once :meth:`repair` has been called."""
+        """Number of distinct endpoints of each row, if these are found, after :meth:`repair`."""
         self.launch = Launch(
             self.layout,
             requests,

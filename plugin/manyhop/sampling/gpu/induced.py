@@ -107,7 +107,7 @@ class Inducer:
 
         Args:
             nodes: for each batch: node type -> ``[num_nodes] int64`` node ids, copies allowed, on the device.
-            trees: the same with the tree of each node, for disjoint batches.
+            trees: the tree of each node, for disjoint batches.
             keys: with a limit: ``[num_batches, 3] int64`` on the device: seed, epoch, batch.
             copies: with a limit: as ``nodes``, ``int32``: which copy of a seed each node is.
 

@@ -95,7 +95,7 @@ class GPUWalkSampler:
 
 
 class GPUNegativeWalks:
-    """Draws uniform nodes in place of walks on a GPU, on the current stream; safe to call from multiple threads.
+    """Draws uniform nodes instead of walks on a GPU, on the current stream; safe to call from multiple threads.
 
     Args:
         num_nodes: of each step, the number of nodes of the type that it leads to; checked by the caller.

@@ -98,7 +98,7 @@ def _scan(r: U64, weight: np.ndarray, neighbors: list[int], bias: Bias) -> int:
 
 
 def negative_walks(request: WalkRequest, num_nodes: Sequence[int]) -> torch.Tensor:
-    """Draw uniform nodes in place of walks.
+    """Draw uniform nodes instead of walks.
 
     Step ``s`` of walk ``i`` takes draw ``i`` of the destinations of negatives of kind ``s``.
 

@@ -37,7 +37,7 @@ def batch_key(use: int, request_key: U64s) -> np.uint64:
 
 @helper
 def _keep_new(nodes: Nodes, src: int, mode: Mode, n: int) -> int:
-    """Drop a chunk's neighbours that are in the batch; the number of those that are not."""
+    """Drop a chunk's neighbours that are in the batch; return the number of the others."""
     neighbor, dst_node = u64(mode.neighbor, n), u32(mode.dst_node, n)
     kept = 0
     if nodes[src].mask < 0:
@@ -59,7 +59,7 @@ def _keep_new(nodes: Nodes, src: int, mode: Mode, n: int) -> int:
 
 @helper
 def _append(nodes: Nodes, t: int, u: np.uint64) -> None:
-    """Add a node to the batch that is not there yet."""
+    """Add a new node to the batch."""
     end = nodes[t].count
     node, tree = u64(nodes[t].node, end + 1), u64(nodes[t].tree, end + 1)
     node[end], tree[end] = u, np.uint64(0)
@@ -251,7 +251,7 @@ def choose_edges(
     """Find edges of type ``t`` among the nodes of the batch, of at most ``limit <= CHUNK`` entries of each column.
 
     Args:
-        state: ``(edges so far, column, 0)``; goes on from there and is left where it stopped.
+        state: ``(edges so far, column, 0)``; the search begins there, and sets it to where it stopped.
         capacity: number of edges that fit in memory.
 
     Returns:

@@ -1,7 +1,7 @@
 """One hop, compiled: for each edge type and chunk of the frontier, picks, neighbours, local ids, each in a pass.
 
 Passes beat one loop over everything: in each, many memory accesses that do not depend on each other are under way at
-once, helped by prefetches, and what one pass hands to the next stays in the L1 cache.
+once, helped by prefetches, and results of a pass remain in the L1 cache for the next one.
 """
 
 from __future__ import annotations
@@ -278,8 +278,8 @@ def sample_batch(
         counts: row h, nodes of each type after h hops, then edges of each type of the hop before.
 
     Returns:
-        ``DONE``; otherwise call again, with more memory: ``NEEDS_FRONTIER`` for what the hop starts from,
-        ``NEEDS_ROOM`` for what it adds, ``NEEDS_OUTPUT``: ``out_*`` for all edges. ``NEEDS_PICKS``: what the hop
+        ``DONE``; otherwise call again, with more memory: ``NEEDS_FRONTIER`` for the frontier of the hop,
+        ``NEEDS_ROOM`` for new nodes and edges, ``NEEDS_OUTPUT``: ``out_*`` for all edges. ``NEEDS_PICKS``: what the hop
         picks, ``take``, ``total``, ``most`` and ``picked``. ``BAD_SEEDS``: ids out of range.
     """
     mode = modes[0]

@@ -64,7 +64,7 @@ def make_filter(nodes: Nodes, t: int) -> U64s:
     """Return a bit for each node of the batch, at a hash of its tree and id, among eight times as many; none without
     trees.
 
-    Most sources that are not in the batch have none: the bits stay in the cache, the hash table does not.
+    Most sources outside of the batch have none: the bits fit in the cache, the hash table does not.
     """
     if nodes[t].mask < 0:
         return np.zeros(0, np.uint64)

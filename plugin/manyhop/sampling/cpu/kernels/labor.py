@@ -1,4 +1,4 @@
-"""LABOR, compiled: what the nodes of a hop pick, before the passes of the hop, which then take it as it is.
+"""LABOR, compiled: picks of the nodes of a hop, which the passes of the hop then read.
 
 Nodes that ask share a number per neighbour, whose key is that of the hop and of the neighbours' type.
 """

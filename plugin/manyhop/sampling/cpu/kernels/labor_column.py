@@ -84,7 +84,7 @@ def shares(weight: F64s, block: F64s, out: F64s) -> None:
 
 @helper
 def scale(a: F64s, total: float, pi: F64s, n: int, k: int, before: float, block: F64s) -> float:
-    """Return the number by which ``pi`` is multiplied to give probabilities.
+    """Return the factor of ``pi`` for the probabilities.
 
     Args:
         n: entries of positive weight.

@@ -35,7 +35,7 @@ def pick_range(mode: Mode, start: U64s, degree: U32s, take: U32s, first_id: int)
 
 @helper
 def pick_block(mode: Mode, start: U64s, degree: U32s, take: U32s, k: int, replace: bool, first_id: int) -> int:
-    """Pick uniformly, ``k <= VECTOR_FANOUT``: slot by slot for all nodes, without branches, hence vectorised.
+    """Pick uniformly, ``k <= VECTOR_FANOUT``: slot by slot for all nodes, without branches, so vectorised.
 
     Columns of at most k entries (without replacement) go through the same motions; their picks are replaced at the end.
     """
@@ -113,7 +113,7 @@ def new_set(mode: Mode) -> None:
 
 @helper
 def add_to_set(mode: Mode, q: np.uint64) -> bool:
-    """Add a number below 2^32 to the set; false if it is there already."""
+    """Add a number below 2^32 to the set; return whether it is new."""
     mask = np.uint64(mode.set_mask)
     entries, stamp = u64(mode.set, mode.set_mask + 1), np.uint64(mode.set_stamp)
     entry = stamp << _HALF | q
@@ -166,14 +166,14 @@ def without_replacement(find: Callable[[Any, np.uint64], np.uint64]) -> Callable
     """Return a helper ``pick(mode, table, first, weight, key, out, replace)``.
 
     It picks as many entries as ``out`` holds, fewer than there are of positive weight. Draws that hit a picked entry
-    are repeated, and what is left is scanned after too many.
+    are repeated; after too many, the remaining entries are scanned.
 
     The entries are those of a range of a column: ``weight`` are its weights, ``first`` is where it begins. Draws that
-    hit another entry of the column are repeated, too. With ``replace``, picked entries may be picked again.
+    hit another entry of the column are also repeated. With ``replace``, picked entries may be picked again.
 
     Args:
         find: a helper: the entry ``find(table, r)`` of a column for a random number. It is no argument of ``pick``,
-            because numba does not cache kernels that hand on functions.
+            because numba does not cache kernels that pass functions.
     """
 
     @helper
@@ -226,7 +226,7 @@ def _home(edge_id: np.int64, mask: int) -> np.int64:
 
 @helper
 def build_sets(found: Found) -> None:
-    """Make the sets of all edge types from the ids that a request gives."""
+    """Build the sets of all edge types from a request's ids."""
     for t in range(len(found)):
         if found[t].num_excluded > 0:
             mask = found[t].excluded_mask

@@ -80,7 +80,7 @@ def permute_positions(
         key: names the permutation.
         low_bits, high_bits: width of the two halves of a number.
         rounds: of a pass.
-        swap: 1 if the results 0 and 1 are to be swapped, else 0.
+        swap: 1 to swap the results 0 and 1, otherwise 0.
     """
     for begin in range(_U0, count, _CHUNK):
         x = u64(address + _U8 * begin, min(_CHUNK, count - begin))  # type: ignore[arg-type]  # all are uint64

@@ -1,4 +1,4 @@
-"""First pass of a hop: which range of its column each frontier node draws from, and how many entries it takes."""
+"""First pass of a hop: each frontier node's range of its column, and its number of picks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LANES = 128
 
 @helper
 def measure(edges: Edges, nodes: Nodes, found: Found, mode: Mode, fanout: Ints) -> None:
-    """Fill ``start``, ``degree``, ``take``, ``total`` and ``most`` of all edge types for the present frontier."""
+    """Fill ``start``, ``degree``, ``take``, ``total`` and ``most`` of all edge types for the current frontier."""
     for t in range(len(edges)):
         found[t].total = 0
         found[t].most = 0
@@ -170,7 +170,7 @@ def take_positive(edges: Edges, nodes: Nodes, found: Found, replace: bool, k: in
 
 @helper
 def _take_positive_of_ranges(edges: Edges, nodes: Nodes, found: Found, replace: bool, k: int, t: int) -> None:
-    """Compute the same for ranges that are parts of columns, whose positive weights are counted here."""
+    """Count the picks of ranges that are parts of columns, whose positive weights are counted here."""
     n = nodes[edges[t].dst].end - nodes[edges[t].dst].begin
     start, degree, take = u64(found[t].start, n), u32(found[t].degree, n), u32(found[t].take, n)
     for i in range(n):

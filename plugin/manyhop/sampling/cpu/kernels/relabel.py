@@ -31,7 +31,7 @@ _ZERO, _ONE, _BITS = np.uint64(0), np.uint64(1), np.uint64(64)
 
 @helper
 def begin_runs(nodes: Nodes, t: int) -> None:
-    """Begin a batch; what is there lies in order of trees."""
+    """Begin a batch whose nodes are in the order of trees."""
     nodes[t].num_runs, nodes[t].run[0], nodes[t].table_tree = 1, 0, _NO_TREE
 
 
@@ -150,7 +150,7 @@ def find(
     nodes_of_batch: npt.NDArray[np.uint64],
     trees_of_batch: npt.NDArray[np.uint64],
 ) -> tuple[np.uint64, bool]:
-    """Return the slot that holds (tree, node), or the empty one where it belongs; and whether it is there."""
+    """Return the slot that holds (tree, node), or the empty one where it belongs; and whether it exists."""
     at = h & mask
     while True:
         slot = slots[at]
@@ -166,7 +166,7 @@ def find(
 
 @helper
 def plant(nodes: Nodes, t: int, seeds: npt.NDArray[np.uint64], disjoint: bool, first_tree: int) -> None:
-    """Begin a batch with the seeds of one type; marks further copies of a seed."""
+    """Begin a batch with the seeds of one type; marks repeated copies of a seed."""
     n = seeds.size
     node, tree, copy = u64(nodes[t].node, n), u64(nodes[t].tree, n), u32(nodes[t].copy, 2 * n)
     stamp, mask = np.uint64(nodes[t].stamp), np.uint64(nodes[t].mask)
@@ -276,7 +276,7 @@ def hash_trees(nodes: Nodes, t: int) -> None:
 
 @helper
 def rehash(nodes: Nodes, t: int) -> None:
-    """Enter all nodes of the batch into an empty hash table, which takes the place of a smaller one."""
+    """Enter all nodes of the batch into an empty hash table, which replaces a smaller one."""
     n = nodes[t].count
     node, tree = u64(nodes[t].node, n), u64(nodes[t].tree, n)
     slots, mask, stamp = u64(nodes[t].slots, 1 << 62), np.uint64(nodes[t].mask), np.uint64(nodes[t].stamp)

@@ -113,7 +113,7 @@ def walk(
         lookup: see ``_has_edge``.
         bias: ``[3]``: whether walks are weighted, ``1 / p``, ``1 / q``.
         node: ``[num_walks, num_steps + 1]``, the result.
-        edge_id: ``[num_walks, num_steps]``; or ``[0, 0]``, where it is not asked for.
+        edge_id: ``[num_walks, num_steps]``; or ``[0, 0]`` if not requested.
     """
     position = np.empty(_BLOCK, np.int64)
     plain = bias[1] == 1.0 and bias[2] == 1.0
@@ -178,7 +178,7 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 @helper
 def _slot_of(table: Ints, shift: int, node: np.int64) -> np.int64:
-    """Return where the slot of a node begins, or the one where it is to go."""
+    """Return where a node's slot begins, or the empty slot for it."""
     at = np.int64((np.uint64(node) * _SPREAD) >> np.uint64(shift)) << 2
     while table[at] >= 0 and table[at] != node:
         at = (at + np.int64(4)) & np.int64(table.size - 1)
@@ -198,7 +198,7 @@ def _grown(table: Ints, shift: int, used: Ints) -> Ints:
 
 @helper
 def _worse(rank: F64s, ids: Ints, a: int, b: int) -> bool:
-    """Return whether number ``a`` comes after ``b``: of a lower rank, or of the same and a higher id."""
+    """Return whether number ``a`` follows ``b``: of a lower rank, or of the same and a higher id."""
     return bool(rank[a] < rank[b] or (rank[a] == rank[b] and ids[a] > ids[b]))
 
 
@@ -219,7 +219,7 @@ def _sift(heap: Ints, size: int, at: int, rank: F64s, ids: Ints) -> None:
 
 @helper
 def _select(order: Ints, n: int, k: int, rank: F64s, ids: Ints) -> None:
-    """Put the ``k`` best of the ``n`` numbers in ``order`` in front, the best first."""
+    """Move the ``k`` best of the ``n`` numbers in ``order`` to the front, the best first."""
     for at in range(k // 2 - 1, -1, -1):
         _sift(order, k, at, rank, ids)
     for i in range(k, n):
@@ -243,7 +243,7 @@ def page_rank(
         t: index of the edge type.
         nodes: ``[num_nodes]`` seeds.
         alpha, eps: of the spec.
-        top_k: at most so many neighbours per node; -1: all.
+        top_k: limit of neighbours per node; -1: all.
         first: the node to begin with.
         begin: ``[num_nodes + 1]``, a result: where the neighbours of each node begin, from 0 for ``first``.
         node, result: ``[capacity]``: the neighbours, and their ranks.

@@ -1,1 +1,1 @@
-"""The kernels: what runs on the GPU, or in triton's interpreter."""
+"""The kernels, which run on the GPU or in triton's interpreter."""

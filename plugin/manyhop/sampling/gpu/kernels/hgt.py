@@ -298,7 +298,7 @@ def draw_nodes(
     """Draw the next nodes of every scope, without replacement, in proportion to the squares; one program per scope.
 
     Args:
-        left: scratch memory, for sums of what is not yet picked.
+        left: scratch memory, for sums of the remaining entries.
         T: draws at a time; ``LONG``: candidates.
     """
     s = tl.program_id(0)

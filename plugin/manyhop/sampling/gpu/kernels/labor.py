@@ -65,7 +65,7 @@ def labor_keys(
 
 @triton.jit
 def variate(key, node, DEPENDENCY: tl.constexpr):
-    """Return the random number of each neighbour, the same for all frontier nodes (uint64)."""
+    """Return the random number of each neighbour, identical for all frontier nodes (uint64)."""
     r = draw(tl.load(key + NOW).to(tl.uint64, bitcast=True), node)
     if DEPENDENCY > 1:
         step = tl.load(key + STEP)

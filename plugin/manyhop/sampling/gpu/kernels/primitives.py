@@ -217,7 +217,7 @@ def _swap(table, slot, mask, expected, entry, act):
 
 @triton.jit
 def insert(table, mask, stamp, key, position, act, pos_bits, key_bits, failed):
-    """Insert keys with their positions; the smallest position of a key is kept.
+    """Insert keys with their positions; the smallest position of a key remains.
 
     Returns:
         For each key, an int32: its slot, with ``MAYBE`` if its position may be the smallest; or, with ``KNOWN``, its

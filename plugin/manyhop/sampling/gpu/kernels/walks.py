@@ -37,7 +37,7 @@ def _candidate(step, begin, d, r, act, WEIGHTED: tl.constexpr):
 
 @triton.jit
 def _bias(begin, destination, before, neighbor, back, away, act):
-    """Return what steps to neighbours count."""
+    """Return the weights of steps to neighbours."""
     near = is_edge(begin, destination, before, neighbor, act)
     one = tl.full([], 1.0, tl.float64)
     return tl.where(neighbor == before, back, tl.where(near, one, away))
@@ -45,7 +45,7 @@ def _bias(begin, destination, before, neighbor, back, away, act):
 
 @triton.jit
 def _share(step, position, before, edges_begin, edges_destination, back, away, act, WEIGHTED: tl.constexpr):
-    """Return what entries count in a scan: their weights times their bias; 0 where not ``act``."""
+    """Return the weights of entries in a scan: weight times bias; 0 where not ``act``."""
     row = tl.load(step + t.ROW)
     neighbor = load_ids(row, tl.load(step + t.ROW_WIDE), position, act)
     share = _bias(edges_begin, edges_destination, before, neighbor, back, away, act)
@@ -84,7 +84,7 @@ def _scan(step, begin, d, before, drawn, edges_begin, edges_destination, back, a
 def _biased(
     step, begin, d, key, before, edges_begin, edges_destination, bias, act, WEIGHTED: tl.constexpr
 ):  # fmt: skip
-    """Return the entries that biased steps take."""
+    """Return the entries of biased steps."""
     back, away, most = tl.load(bias + BACK), tl.load(bias + AWAY), tl.load(bias + MOST)
     row, wide = tl.load(step + t.ROW), tl.load(step + t.ROW_WIDE)
     entry, todo = tl.zeros_like(d), act
@@ -206,10 +206,10 @@ NO_ROOM = tl.constexpr(-2)  # the memory of the results is
 
 @triton.jit
 def _enter(table, mask, node, act):
-    """Find the slots of nodes, or give them one. Equal nodes go the same way at the same time.
+    """Find the slots of nodes, or assign one. Equal nodes follow the same path simultaneously.
 
     Returns:
-        The slots, int32, and whether they were given.
+        The slots, int32, and whether they were assigned.
     """
     slot = home(node, mask)
     todo, fresh = act, act & (node < 0)
@@ -228,7 +228,7 @@ def _enter(table, mask, node, act):
 
 @triton.jit
 def _is_worse(table, value, a, b):
-    """Return whether node ``a`` comes after ``b``, both by slot: of a lower rank, or of the same and a higher id."""
+    """Return whether node ``a`` follows ``b``, both by slot: of a lower rank, or of the same and a higher id."""
     at_a, at_b = 4 * a.to(tl.int64), 4 * b.to(tl.int64)
     rank_a, rank_b = tl.load(value + at_a + 3), tl.load(value + at_b + 3)
     return (rank_a < rank_b) | ((rank_a == rank_b) & (tl.load(table + at_a) > tl.load(table + at_b)))
@@ -236,7 +236,7 @@ def _is_worse(table, value, a, b):
 
 @triton.jit
 def _sift(table, value, heap, size, at, item):
-    """Put an item into a heap, the worst first, below a position that is free."""
+    """Store an item in a heap, the worst first, below a position that is free."""
     go = (2 * at + 1 < size).to(tl.int32)
     while go != 0:
         child = 2 * at + 1
@@ -254,7 +254,7 @@ def _sift(table, value, heap, size, at, item):
 
 @triton.jit
 def _select(table, value, heap, n, k):
-    """Put the ``k`` best of ``n`` slots in front, the best first."""
+    """Move the ``k`` best of ``n`` slots to the front, the best first."""
     at = k // 2 - 1
     while at >= 0:
         _sift(table, value, heap, k, at, tl.load(heap + at))
@@ -292,7 +292,7 @@ def page_rank(
         begin: ``[num_seeds] int64``, a result: where they begin.
         found_node: ``[room] int64``, the result.
         found_rank: ``[room] float64``, the result.
-        cursor: ``[1] int64``, 0 before; afterwards the room that the results of all seeds take.
+        cursor: ``[1] int64``, 0 before; afterwards the room that the results of all seeds need.
         num_todo: number of seeds.
         log_slots: the tables have ``2 ** log_slots`` slots.
         top_k: limit of neighbours per seed, by rank; -1: all, in the order of their first push.

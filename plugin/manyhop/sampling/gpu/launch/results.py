@@ -168,7 +168,7 @@ class Results:
         self.report: LaunchReport
         """The counts of the samples, once they are known."""
         self.weights: list[dict[EdgeType, Tensor]] | None = None
-        """Of the edges of each sample, if edges have weights."""
+        """Weights of the edges of each sample, if edges have weights."""
 
     def cut(self) -> list[SampledSubgraph]:
         """Return the samples, which own the memory."""

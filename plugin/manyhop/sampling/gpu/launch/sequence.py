@@ -135,7 +135,7 @@ class KernelSequence:
         self._count_into(hop, memory.tables, memory.edges, self.host.reports)
 
     def _count_into(self, hop: int, tables: Tables, edges: Edges, reports: Reports) -> None:
-        """Count the edges of a hop, with these tables, edges and reports in place of those of the launch."""
+        """Count the edges of a hop, with these tables, edges and reports instead of the launch's."""
         memory, extent = self.memory, self.extent
         count[(tiles(self.capacity.nodes[hop].max(), COUNT_TILE), extent.num_segments)](
             tables, memory.seeds, memory.nodes, memory.frontier, edges, memory.sums, reports,

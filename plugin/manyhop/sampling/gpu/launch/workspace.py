@@ -87,7 +87,7 @@ class Workspace:
         """Sample the batches of the descriptor, on the current stream, which must be that of the workspace.
 
         Args:
-            addresses: of the results, to write them, too; ``None``: call :meth:`finish` later.
+            addresses: of the results, to write them as well; ``None``: call :meth:`finish` later.
         """
         if addresses is not None:
             self.host.out_array[: len(addresses)] = addresses

@@ -1,4 +1,4 @@
-"""Edges of a hop: how many each frontier node picks, and where they are written."""
+"""Edges of a hop: how many each frontier node picks, and their memory."""
 
 import triton
 import triton.language as tl

@@ -127,7 +127,7 @@ def _successive(
 
 @triton.jit
 def _fill(pick, have, failed, used, d, k, act, q, slot, REPLACE: tl.constexpr, PART: tl.constexpr, DRAWS: tl.constexpr):
-    """Take draws ``q`` one by one, until all slots are filled or a slot has exhausted its repeats.
+    """Use draws ``q`` one by one, until all slots are filled or a slot has exhausted its repeats.
 
     ``have`` slots are filled; ``used`` counts draws, ``failed`` those since the last one that filled a slot. The loop
     is not unrolled: that would take seconds to compile.
