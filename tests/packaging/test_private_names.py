@@ -6,13 +6,13 @@ from import_graph import modules, parse
 
 LIBRARIES = {
     "Accelerate": "_add_dataloader _remove_dataloader",
-    "Python": "_current_frames _exit _replace",
+    "Python": "_asdict _current_frames _exit _replace",
     "torch": "_active_ddp_module _apply_fn _backward_hooks _backward_pre_hooks _C _comm_hooks _comm_ptr "
     "_convert_indices_from_coo_to_csr _cuda_getCurrentRawStream _cuda_getCurrentStream _cuda_getDevice "
     "_cuda_setDevice _cuda_setStream _embedding_bag_per_sample_weights_backward _foreach_copy_ "
     "_foreach_zero_ _forward_hooks _forward_pre_hooks _get_backend _indices _lazy_call "
     "_optimizer_step_post_hooks _optimizer_step_pre_hooks "
-    "_post_accumulate_grad_hooks _schema _unsafe_view "
+    "_post_accumulate_grad_hooks _schema _timeout _unsafe_view "
     "_untyped_storage _values _version",
     "numba": "_cache _compile_for_args _load_index",
     "PyG": "_aggregate_forward_hooks _aggregate_forward_pre_hooks _edge_store_dict _global_store _key _mapping "
