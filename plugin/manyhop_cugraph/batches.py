@@ -49,12 +49,12 @@ class Seeds:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no batch has any."""
+        """Return whether no batch has any."""
         return self.key.numel() == 0
 
     @property
     def has_copies(self) -> bool:
-        """Whether a batch has a seed more than once; not if disjoint."""
+        """Return whether a batch has a seed more than once; not if disjoint."""
         return self.key.numel() > self.unique.numel()
 
     def tensors(self) -> list[Tensor]:
@@ -80,7 +80,7 @@ def gather_seeds(
         requests: the batches, checked; tensors on the CPU or on ``device``.
         numbering: of the graph.
         device: where the result is.
-        disjoint: whether each seed has a tree of its own.
+        disjoint: whether each seed has its own tree.
     """
     vertex, sizes = _vertices(requests, numbering, device)
     batch = torch.repeat_interleave(torch.tensor(sizes, device=device), output_size=sum(sizes))
@@ -165,7 +165,7 @@ class SampledEdgeList:
     """``[num_edges] int64``."""
 
     edge_type: Tensor | None
-    """``[num_edges] int64``; ``None`` where there is one type."""
+    """``[num_edges] int64``; ``None`` if there is one type."""
 
     counts: Tensor
     """``[num_labels, num_hops] int64``: edges of each label and hop."""
@@ -218,9 +218,9 @@ def decode(edges: SampledEdgeList, seeds: Seeds, numbering: Numbering, *, disjoi
 
     Args:
         edges: what cuGraph has sampled.
-        seeds: what it was asked for.
+        seeds: seeds of the call.
         numbering: of the graph.
-        disjoint: whether each seed has a tree of its own.
+        disjoint: whether each seed has its own tree.
     """
     num_seeds, num_hops = seeds.key.numel(), edges.counts.shape[1]
     device = seeds.key.device

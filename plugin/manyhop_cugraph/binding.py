@@ -53,7 +53,7 @@ def install_command(cuda: str | None) -> str:
 
 
 def is_installed() -> bool:
-    """Whether cuGraph is installed, and raft-dask's modules, which join GPUs. Imports nothing."""
+    """Return whether cuGraph is installed, and raft-dask's modules, which join GPUs. Imports nothing."""
     return all(importlib.util.find_spec(name) is not None for name in ("pylibcugraph", "raft_dask"))
 
 
@@ -144,7 +144,7 @@ _handle: Handle | None = None
 
 
 def handle(*, timeout: float) -> Handle:
-    """Return the handle of this rank, made when first asked for. All ranks of the run call it.
+    """Return the handle of this rank, made when first requested. All ranks of the run call it.
 
     Raises:
         InputError: no GPU, or several ranks with the same GPU.
@@ -189,7 +189,7 @@ def _joined(plc: Any, ours: world.World, stream: torch.cuda.Stream, timeout: flo
 
 
 def num_rows(world_size: int) -> int:
-    """Return the number of rows of the most square grid of so many GPUs, over which cuGraph cuts the adjacency matrix.
+    """Return the number of rows of the most square grid of this many GPUs: cuGraph cuts the adjacency matrix over it.
 
     Args:
         world_size: number of GPUs.

@@ -63,7 +63,7 @@ class CuGraphSampler:
         spec: how to sample; the same for every request, and on all ranks.
 
     Raises:
-        InputError: the spec does not fit the graph, or asks for what cuGraph cannot do.
+        InputError: the spec does not fit the graph, or requests what cuGraph cannot do.
     """
 
     collective = True
@@ -75,7 +75,7 @@ class CuGraphSampler:
         self._hops = num_hops(spec.fanouts)
         self._fanouts = [spec.fanouts[t][hop] for hop in range(self._hops) for t in graph.graph.edge_types]
         first = self._fanouts[: len(graph.graph.edge_types)] if spec.expand == "new" else self._fanouts
-        self._asks = any(first)  # else no hop has anything to ask for, which cuGraph refuses
+        self._asks = any(first)  # else no hop has anything to request, which cuGraph refuses
         self._calls = itertools.count()
         self._scheduler = scheduler(timeout=graph.timeout)
         self._scheduler.add(self)
@@ -93,12 +93,12 @@ class CuGraphSampler:
 
     @property
     def capacity(self) -> int:
-        """The largest number of seeds of a call that bounds its edges."""
+        """Return the largest number of seeds of a call that bounds its edges."""
         return max(1, EDGES_PER_CALL // self._edges_per_seed())
 
     @property
     def request_size(self) -> int:
-        """The number of seeds that a loader requests at once: half of what a call takes.
+        """Return the number of seeds that a loader requests at once: half of what a call takes.
 
         A call then has room for the loader's next request, or for one of another loader.
         """
@@ -127,7 +127,7 @@ class CuGraphSampler:
         works: list[_Work] = []
         error: InputError | None = None
         for group in self._groups(requests):
-            try:  # other ranks wait for this one, whatever it was asked for
+            try:  # other ranks wait for this one, regardless of its own batches
                 self._check(group)
                 seeds = gather_seeds(group, self.graph.numbering, self.device, disjoint=self.spec.disjoint)
             except InputError as wrong:
@@ -291,7 +291,7 @@ class Pending:
 
 
 def check_supported(graph: SpreadGraph, spec: NeighborSpec) -> None:
-    """Raise InputError where a spec asks for what cuGraph cannot do."""
+    """Raise InputError where a spec requests what cuGraph cannot do."""
     if not any(spec.fanouts.values()):
         raise InputError(f"Expected at least one hop with cuGraph, got none. {_INSTEAD}")
     if spec.subgraph == "induced":

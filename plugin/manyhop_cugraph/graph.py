@@ -38,7 +38,7 @@ class Numbering:
 
     @cached_property
     def begins(self) -> Tensor:
-        """``[num_node_types] int64``: the first vertex of each node type."""
+        """Return ``[num_node_types] int64``: the first vertex of each node type."""
         return torch.tensor(self._begins, dtype=torch.int64, device=self._device)
 
     def type_of(self, vertex: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ class Numbering:
         return nodes + first if first else nodes
 
 
-_numbers = itertools.count(1)  # all ranks make graphs in the same order
+_numbers = itertools.count(1)  # all ranks create graphs in the same order
 _CHUNK = 1 << 25  # edges that are sent at a time
 _NARROW = 1 << 31  # what 32-bit ids are below
 # Sizes of the edge list that GPUs need while cuGraph builds the graph. For 12 bytes per edge in the list, 40.5 were
@@ -74,7 +74,7 @@ class _Columns:
 
 
 class SpreadGraph:
-    """A topology in cuGraph. All ranks make it, of the same graph; each hands in its part of the edges.
+    """A topology in cuGraph. All ranks create it, of the same graph; each hands in its part of the edges.
 
     With one rank, its GPU holds all. Ids take 32 bits each where all of them fit.
 
@@ -98,7 +98,7 @@ class SpreadGraph:
         rank, size = world.current_rank(), self.handle.world_size
         parts = [_that_weigh(csc.part(rank, size)) for csc in graph.csc.values()]
         self.drops_edges = any(csc.num_positive is not None for csc in graph.csc.values())
-        """Whether some edges weigh nothing: they are left out, as cuGraph would take them where all are asked for."""
+        """Whether some edges weigh nothing: they are left out, as cuGraph would take them where all are requested."""
         self.has_times = all(part.time is not None for part in parts)
         self.has_weights = any(part.weight is not None for part in parts)
         self.is_wide = _agree(graph, parts, self.numbering, timeout)
@@ -149,7 +149,7 @@ class SpreadGraph:
         return _Columns(dst=dst, src=src, edge_id=edge_id, edge_type=edge_type, weight=weight, time=time)
 
     def _vertices(self, rank: int, size: int) -> Tensor:
-        """Return this rank's part of all vertices, which cuGraph has to know for those without edges."""
+        """Return this rank's part of all vertices, which cuGraph must know for those without edges."""
         begin, end = (self.numbering.num_vertices * k // size for k in (rank, rank + 1))
         return torch.arange(begin, end, dtype=self.id_dtype, device=self.device)
 

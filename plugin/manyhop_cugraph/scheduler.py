@@ -24,7 +24,7 @@ import torch
 from manyhop.errors import RankError
 from manyhop.ranks import control, world
 
-_numbers = itertools.count()  # all ranks make schedulers in the same order
+_numbers = itertools.count()  # all ranks create schedulers in the same order
 _END = "the end of an epoch"
 
 
@@ -70,7 +70,7 @@ class Submission:
         return sum(map(self.caller.size, self.works))
 
     def results(self) -> list[Any]:
-        """Return the result of each work, after their calls, which all ranks make together.
+        """Return the result of each work, after their calls, which all ranks create together.
 
         Raises:
             RankError: other ranks did not come in time, or have other engines.
@@ -95,7 +95,7 @@ class _Want(NamedTuple):
 
 
 class Scheduler:
-    """The calls of one run. All ranks make it.
+    """The calls of one run. All ranks create it.
 
     Args:
         timeout: seconds to wait for the other ranks at each round.
@@ -243,7 +243,7 @@ _scheduler: Scheduler | None = None
 
 
 def scheduler(*, timeout: float) -> Scheduler:
-    """Return the scheduler of the run, made when first asked for. All ranks of the run call it."""
+    """Return the scheduler of the run, made when first requested. All ranks of the run call it."""
     global _scheduler
     if _scheduler is None:
         world.init(timeout=timeout)

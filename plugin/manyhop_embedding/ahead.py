@@ -45,7 +45,7 @@ class RowsAhead:
 
 
 class Versions:
-    """Counts the updates of a table, and stamps its rows. All ranks make it.
+    """Counts the updates of a table, and stamps its rows. All ranks create it.
 
     Args:
         place: of the table.
@@ -57,7 +57,7 @@ class Versions:
     def __init__(self, place: TablePlace, table: Table, owners: Owners, name: str) -> None:
         self._table, self._place = table, place
         self._stamps: Table | None = None
-        if owners.copies in ("rank", "node"):  # else other ranks have to be asked for stamps, as for rows
+        if owners.copies in ("rank", "node"):  # else other ranks must be requested stamps, as for rows
             what = f"versions of {name}"
             self._stamps, _ = place.make(owners.num_rows, 1, torch.int32, what, keeps_hot=False)
         self._begun = self._ended = 0
@@ -66,7 +66,7 @@ class Versions:
 
     @property
     def are_kept(self) -> bool:
-        """Whether rows have stamps."""
+        """Return whether rows have stamps."""
         return self._stamps is not None
 
     def next(self) -> Stamps | None:

@@ -22,7 +22,7 @@ _INACTIVE = -1  # sent instead of a number of gradients: there was no backward
 
 
 class GradientExchange:
-    """Sends sums of gradients to the owners of their rows. All ranks make it, and call it in step.
+    """Sends sums of gradients to the owners of their rows. All ranks create it, and call it in step.
 
     Args:
         device: where gradients are: the CPU, or this rank's GPU.

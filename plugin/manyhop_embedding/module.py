@@ -90,7 +90,7 @@ _DTYPES = (torch.float32, torch.bfloat16)
 
 
 class Embedding(nn.Module):
-    """A trainable table ``[num_rows, width]``, of which a batch reads and updates some rows. All ranks make it.
+    """A trainable table ``[num_rows, width]``, of which a batch reads and updates some rows. All ranks create it.
 
     ``embedding(ids)`` returns rows, and ``backward`` keeps their gradients until an optimizer of :mod:`manyhop.optim`
     applies them. The table is no ``Parameter``: DDP does not reduce it, other optimizers do not see it, ``to()`` does
@@ -230,7 +230,8 @@ class Embedding(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """``[rows, width]``: the rows that this rank owns, where they reside: of a run of one process, all of them.
+        """Return ``[rows, width]``: the rows that this rank owns, where they reside: of a run of one process, all of
+        them.
 
         Changes in place are seen by all ranks that share the memory. ``hot`` rows are copies, as they are now.
         """
@@ -239,7 +240,7 @@ class Embedding(nn.Module):
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the table to a new folder that all nodes see, each rank its own rows. All ranks call it.
 
-        ``manyhop.files.open(f"{folder}/weight.json")`` reads it, too.
+        ``manyhop.files.open(f"{folder}/weight.json")`` reads it as well.
 
         Raises:
             CapacityError: the disk is full.

@@ -24,7 +24,7 @@ from manyhop_embedding.updating import update
 
 
 class Optimizer(torch.optim.Optimizer):
-    """What all of them share. All ranks make it, and call :meth:`step` equally often.
+    """What all of them share. All ranks create it, and call :meth:`step` equally often.
 
     Gradients are summed over the rows that a batch reads several times, and over the forwards since the last step; of
     several ranks, the mean is taken, as DDP does. The owner of a row applies it once. States are float32, in memory of

@@ -45,12 +45,12 @@ class Owners:
 
     @property
     def num_copies(self) -> int:
-        """How many ranks update the same row."""
+        """Return how many ranks update the same row."""
         return {"rank": self.world.world_size, "node": self.world.num_nodes}.get(self.copies, 1)
 
     @property
     def share_memory(self) -> bool:
-        """Whether ranks read rows where another rank updates them.
+        """Return whether ranks read rows where another rank updates them.
 
         Elsewhere a rank reads its own, or gets those of other ranks in an exchange, which each of these begins after
         its update.
@@ -58,7 +58,7 @@ class Owners:
         return self.copies in ("node", "nodes")
 
     def rows_of(self, rank: int) -> range:
-        """The rows that a rank owns."""
+        """Return the rows that a rank owns."""
         if self.copies == "rank":
             return range(self.num_rows)
         if self.copies == "ranks":
@@ -69,13 +69,13 @@ class Owners:
         return range(here.start + part.start, here.start + part.stop)
 
     def rows_near(self, rank: int) -> range:
-        """The rows of the memory that a rank writes to: its own, or those that it shares with ranks of its node."""
+        """Return the rows of the memory that a rank writes to: its own, or all that ranks of its node share."""
         if self.copies == "nodes":
             return Shards(self.num_rows, self.world.num_nodes).rows_of(self.world.nodes[rank])
         return range(self.num_rows) if self.copies == "node" else self.rows_of(rank)
 
     def has_first_copy(self, rank: int) -> bool:
-        """Whether the rows of a rank belong to the first copy, the one that is saved."""
+        """Return whether the rows of a rank belong to the first copy, the one that is saved."""
         if self.copies == "rank":
             return rank == 0
         return self.copies != "node" or self.world.nodes[rank] == 0
@@ -107,7 +107,7 @@ class Table:
 
 
 class TablePlace:
-    """Where an embedding and the states of its optimizer reside. All ranks make it, and tables in it.
+    """Where an embedding and the states of its optimizer reside. All ranks create it, and tables in it.
 
     Args:
         placement: ``process``, ``shared``, ``pinned``, ``device``, ``sharded`` or ``distributed``.
@@ -135,7 +135,7 @@ class TablePlace:
         self._pool = BufferPool()
         self.timeout = timeout
         self.device = torch.device("cpu") if gpu is None else _numbered(gpu)
-        """Where rows are updated: in pinned memory, too, by the GPU, of which it has the number."""
+        """Where rows are updated: in pinned memory as well, by the GPU, of which it has the number."""
         self._hot = None if hot is None else hot.to(self.device)
         self._hot_set: HotRows | None = None
         if hot is not None:
@@ -223,7 +223,7 @@ def _numbered(device: torch.device) -> torch.device:
 
 
 def require_ids(ids: Any, name: str) -> Tensor:
-    """Return row numbers as ``[count]``, whatever their shape.
+    """Return row numbers as ``[count]``, regardless of their shape.
 
     Raises:
         FeatureError: no tensor of integers.

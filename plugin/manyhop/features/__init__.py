@@ -1,6 +1,6 @@
 """Rows of features by global id: gathering, and the memory that it goes to.
 
-``GPUExchange``, ``WholeMemory`` and ``share_graph`` load triton when they are first asked for.
+``GPUExchange``, ``WholeMemory`` and ``share_graph`` load triton when they are first requested.
 """
 
 from importlib import import_module

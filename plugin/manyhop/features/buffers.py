@@ -29,14 +29,13 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class BufferPool:
-    """Hands out CPU tensors from recycled memory.
+    """Pool of recycled memory for CPU tensors.
 
-    Memory comes back when the last tensor, view, numpy array or DLPack capsule on it is gone, in whatever thread that
-    happens; never before.
+    Memory returns to the pool when the last tensor, view, numpy array or DLPack capsule on it is gone, in any thread.
 
-    Tensors of a pool are ordinary tensors, but for one thing: they cannot be resized above their size
-    (``Tensor.resize_``). There are no locks, so a fork, or garbage collection in the middle of a call, does no harm.
-    A copy or a pickle of a pool is a new one with the same limit.
+    Tensors of a pool are ordinary tensors that cannot be resized above their size (``Tensor.resize_``). Pools have no
+    locks: a fork, or garbage collection in the middle of a call, is harmless. A copy or a pickle of a pool is a new one
+    with the same limit.
 
     Args:
         max_idle_bytes: bytes kept for later at most; what came back longest ago is freed first.
@@ -54,7 +53,7 @@ class BufferPool:
         self._clock = itertools.count()
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A contiguous CPU tensor with undefined content, aligned to 64 bytes unless it is small.
+        """Return a contiguous CPU tensor with undefined content, aligned to 64 bytes unless it is small.
 
         Args:
             shape: its shape.
@@ -66,7 +65,7 @@ class BufferPool:
         size = _size_class(nbytes)
         base = self._take(size)
         if base is None:
-            base = np.empty(size + _ALIGN, np.uint8)  # asks for huge pages, which torch.empty does not
+            base = np.empty(size + _ALIGN, np.uint8)  # requests huge pages, which torch.empty does not
             base = base[-base.ctypes.data % _ALIGN :][:size]
         # torch alone keeps this very array alive, as long as the storage: a finaliser runs when it dies.
         kind = _numpy_dtype(dtype)
@@ -90,7 +89,9 @@ class BufferPool:
         self._trim(0)
 
     def _take(self, size: int) -> Bytes | None:
-        """An idle buffer of at least ``size`` bytes, not much larger; the one used last, as it may be in the cache."""
+        """Return an idle buffer of at least ``size`` bytes, not much larger; the one used last, as it may be in the
+        cache.
+        """
         for _ in range(1 + _LARGER):
             if buffers := self._idle.get(size):
                 try:
@@ -141,13 +142,13 @@ class _Lease(weakref.ref[npt.NDArray[Any]]):
 
 
 class PinnedPool(BufferPool):
-    """Hands out pinned memory, from torch's own allocator: it comes back when the copies that read it have ended."""
+    """Hands out pinned memory, from torch's own allocator: it returns when the copies that read it have ended."""
 
     def __init__(self) -> None:
         super().__init__(0)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A contiguous CPU tensor with undefined content, pinned where there is a GPU."""
+        """Return a contiguous CPU tensor with undefined content, pinned where there is a GPU."""
         return torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=torch.cuda.is_available())
 
     def __reduce__(self) -> Any:
@@ -162,7 +163,7 @@ def _release(lease: Any) -> None:
 
 @functools.cache
 def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any] | None:
-    """What numpy calls a dtype; ``None`` where it has none."""
+    """Return what numpy calls a dtype; ``None`` if it has none."""
     try:
         return torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
     except TypeError:
@@ -170,7 +171,7 @@ def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any] | None:
 
 
 def _size_class(nbytes: int) -> int:
-    """The smallest size of the form ``(8 .. 15) * 2^k`` that holds ``nbytes``."""
+    """Return the smallest size of the form ``(8 .. 15) * 2^k`` that holds ``nbytes``."""
     unit = 1 << max(0, (nbytes - 1).bit_length() - _STEPS.bit_length())
     return -(-nbytes // unit) * unit
 

@@ -36,9 +36,9 @@ CacheSize: TypeAlias = float | int | Literal["auto"]
 """A share of the rows of each tensor; bytes for all tensors; what the memory of the node allows."""
 
 VISITS_PER_ROW = 8
-"""Rows asked for, of each that is kept: enough to separate frequent rows from others."""
+"""Rows requested, of each that is kept: enough to separate frequent rows from others."""
 
-_SMALLEST_ROW = 64  # bytes; a page of shorter ones has so many rows that the system's own cache does as well
+_SMALLEST_ROW = 64  # bytes; a page has too many shorter ones for a cache of rows to pay
 _AT_ONCE = 2048  # rows that the system is asked to read ahead of copying
 _PIECES = 8  # in which new rows come into use
 _AUTO_SHARE = 0.5  # of the memory that is available; the rest is for the system's cache of files, batches and the model
@@ -104,7 +104,7 @@ class FileCache:
         return out
 
     def renew(self, source: Any) -> None:
-        """Choose the rows to keep anew, and read them, in a thread of its own; unless it was done, or is under way.
+        """Select the rows to cache again, and read them, in a separate thread; unless that is under way or just done.
 
         Args:
             source: the tensor, which has to stay mapped meanwhile.
@@ -129,17 +129,17 @@ class FileCache:
 
     @property
     def is_shared(self) -> bool:
-        """Whether it is one for all ranks of the node."""
+        """Return whether it is one for all ranks of the node."""
         return self._kept.is_shared
 
     @property
     def has_enough_counts(self) -> bool:
-        """Whether enough rows were asked for to find the frequent ones, or the first ones are chosen."""
+        """Return whether enough rows were requested to find the frequent ones, or the first ones are chosen."""
         return self._kept.number > 0 or self._kept.num_requested >= VISITS_PER_ROW * self.capacity
 
     @property
     def is_renewing(self) -> bool:
-        """Whether a thread is changing the rows."""
+        """Return whether a thread is changing the rows."""
         return self._renewing.locked()
 
     @property
@@ -153,7 +153,9 @@ class FileCache:
 
     @property
     def _wanted(self) -> int:
-        """How many rows are asked for before rows are chosen. The first ones come soon: they take the place of none."""
+        """Return how many rows are requested before rows are chosen. The first ones come soon: they take the place of
+        none.
+        """
         return (VISITS_PER_ROW if self._kept.number > 0 else 1) * self.capacity
 
     def _renew(self, source: Any) -> None:
@@ -198,7 +200,7 @@ def cache_files(sources: Sequence[Any], size: CacheSize) -> None:
     """Have memory keep rows of mapped tensors, for all gathers of the process, and of the other ranks of this node.
 
     Ranks share the rows of tensors whose memory is the same part of a file, if they were started with ``MASTER_ADDR``
-    and ``MASTER_PORT`` and ask for the same size; else each has its own. Any rank may call this, alone.
+    and ``MASTER_PORT`` and request the same size; else each has its own. Any rank may call this, alone.
 
     Tensors with rows of less than 64 bytes, or whose rows do not follow each other, are left to the system. What is
     written into a tensor by torch later ends its cache; do not write into it otherwise.
@@ -207,7 +209,7 @@ def cache_files(sources: Sequence[Any], size: CacheSize) -> None:
         sources: tensors or arrays whose memory is that of files.
         size: a float, share of the rows of each; an integer, bytes of rows of all together, in proportion to their
             size; ``"auto"``: half of the memory that is available now, divided by the ranks of this node where each of
-            them has a cache of its own. Beside the rows, 1.5 bytes per row of the file and 16 per row that is kept are
+            them has its own cache. Beside the rows, 1.5 bytes per row of the file and 16 per row that is kept are
             needed.
 
     Raises:
@@ -255,7 +257,7 @@ def _make_cache(
 
 
 def _in_files(layouts: Sequence[RowLayout]) -> list[FilePlace | None]:
-    """Return where the rows are in files; ``None`` where no other rank may be shown what this process reads."""
+    """Return where the rows are in files; ``None`` if no other rank may be shown what this process reads."""
     if not layouts or world.launch() is None:
         return [None] * len(layouts)
     files = MappedFiles()
@@ -267,7 +269,7 @@ def _fitting_memory(
     layouts: Sequence[RowLayout], places: Sequence[FilePlace | None]
 ) -> tuple[int, str, Segment | None]:
     """Return the bytes for rows of files with ``"auto"``, what they come from, and what has to be kept meanwhile."""
-    free, agreed, of_ranks, ranks = available_memory() or 0, None, "", 1  # unknown: the system's own cache has to do
+    free, agreed, of_ranks, ranks = available_memory() or 0, None, "", 1  # unknown: the system's own cache must do
     if places and None not in places:
 
         def begin(memory: Bytes) -> None:
@@ -307,7 +309,7 @@ def check_cache(size: Any) -> None:
 
 
 def file_cache(source: Any) -> FileCache | None:
-    """Return the cache of a mapped tensor; ``None`` where it has none, or was written to."""
+    """Return the cache of a mapped tensor; ``None`` if it has none, or was written to."""
     record = known_if_any(source) if isinstance(source, Tensor | np.ndarray) else None
     cache: FileCache | None = None if record is None else record.file_cache
     return None if cache is None or cache.version != version_of(source) else cache
@@ -325,7 +327,7 @@ def only_counting() -> Iterator[None]:
 
 @contextmanager
 def not_counting() -> Iterator[None]:
-    """In this thread, read rows of files that have a cache without counting them: no batch asks for them."""
+    """In this thread, read rows of files that have a cache without counting them: no batch requests them."""
     before, _current.counts_nothing = _current.counts_nothing, True
     try:
         yield
@@ -356,7 +358,7 @@ def _layout(source: Any) -> RowLayout | None:
 
 
 def _is_in(ids: Tensor, others: Tensor) -> Tensor:
-    """Which of the ids are among others; both ascending."""
+    """Return which of the ids are among others; both ascending."""
     if not len(others):
         return torch.zeros(len(ids), dtype=torch.bool)
     return others[torch.searchsorted(others, ids).clamp_(max=len(others) - 1)] == ids

@@ -65,7 +65,7 @@ def gather_on_cpu(requests: Sequence[RowRequest], pool: BufferPool, threads: int
 
 
 def _plan_copy(request: RowRequest, index: Tensor, pool: BufferPool) -> _Copy | None:
-    """The copy that answers a request; ``None`` where copying bytes on the CPU is not the same as indexing."""
+    """Return the copy that answers a request; ``None`` if copying bytes on the CPU is not the same as indexing."""
     if request.dim != 0 or index.device.type != "cpu":
         return None
     layout = row_layout(request.source, request.name)

@@ -27,7 +27,7 @@ _SIZES = (1, 4, 16)  # requests of a launch; a kernel each
 _NEVER = 1 << 62  # the first program of a request that is not there
 _LONGEST_ROW = 1 << 30  # bytes
 _SMALL_ROW = 64  # bytes: all that are gathered from a source at once share memory ...
-_SHARING = 4  # ... longer ones that of so many requests ...
+_SHARING = 4  # ... longer ones that of this many requests ...
 _SHARED_BYTES = 64 << 20  # ... of up to so much: it is kept alive as long as some of them, or of their batches
 _MOST_PLANS = 256  # that are kept
 
@@ -44,7 +44,7 @@ class _Rows:
     dtype: torch.dtype
     checked: bool  # row numbers may be out of range
     narrow: bool  # row numbers are sorted as 32 bits
-    entry: tuple[int, ...]  # what the kernel has to know
+    entry: tuple[int, ...]  # what the kernel must know
 
     @property
     def row_bytes(self) -> int:
@@ -58,7 +58,7 @@ class _Launch:
         sources: what rows are read from.
         device: the GPU.
         sort: whether to ask in the order of row numbers. Reads over the bus are slow where each is in another page, and
-            a row that is asked for several times is read once.
+            a row that is requested several times is read once.
     """
 
     def __init__(self, sources: Sequence[_Rows], device: torch.device, *, sort: bool) -> None:
@@ -114,7 +114,7 @@ class _Launch:
         return Suspect(flag, done, [(requests[rows.position], rows.num_rows) for rows in self._sources])
 
     def _outputs(self, counts: Sequence[int]) -> list[Tensor]:
-        """Memory for so many rows of each source. Those of the same source share it, since allocations take long."""
+        """Memory for this many rows of each source. Those of the same source share it, since allocations take long."""
         if len(self._together) == len(counts):
             return [
                 torch.empty((n, *rows.tail), dtype=rows.dtype, device=self._device)
@@ -258,7 +258,7 @@ def _reference(source: Any) -> Any:
 
 
 def _where(source: Any) -> Any:
-    """Where a source lies and how, which may change in place; ``None``: it cannot, or does not matter."""
+    """Return where a source lies and how, which may change in place; ``None``: it cannot, or does not matter."""
     tensor = source.source if type(source) is CachedRows else source
     if isinstance(tensor, Tensor) and tensor.layout is torch.strided:
         return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad
@@ -372,7 +372,7 @@ _staging = PinnedPool()
 def gather_on_gpu(
     requests: Sequence[RowRequest], device: torch.device, *, threads: int = 1, checks: Checks | None = None
 ) -> list[Any]:
-    """What :func:`manyhop.features.gather` does where all indices lie on one GPU.
+    """Return what :func:`manyhop.features.gather` does where all indices lie on one GPU.
 
     Args:
         requests: with checked indices.

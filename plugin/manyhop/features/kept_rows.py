@@ -24,7 +24,7 @@ class KeptRows:
     latest one, and refers to slots only whose rows are complete. A reader takes the latest number, copies rows by that
     index and then asks whether the number is still valid: if not, what it has copied is of no use. A writer makes older
     numbers invalid before it writes to anything that their indices refer to, or to the place of one of them. So no
-    reader uses a row that was written to meanwhile, and readers neither wait nor have to be waited for. A writer that
+    reader uses a row that was written to meanwhile, and readers neither wait nor delay others. A writer that
     is killed leaves a valid index behind; the system takes back its lock.
 
     Args:
@@ -55,12 +55,12 @@ class KeptRows:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes may read and write these rows."""
+        """Return whether other processes may read and write these rows."""
         return self._segment is not None
 
     @property
     def number(self) -> int:
-        """The number of the latest index; 0: no row was kept yet."""
+        """Return the number of the latest index; 0: no row was kept yet."""
         from manyhop.features.cpu_lookup import load
 
         return load(self._header + _LATEST)
@@ -124,7 +124,7 @@ class KeptRows:
 
     @contextmanager
     def writing(self) -> Iterator[bool]:
-        """In the body, nobody else writes; yields false where somebody else does, and nothing may be written."""
+        """In the body, no one else writes; yields false where somebody else does, and nothing may be written."""
         if self._segment is None:
             yield True
             return

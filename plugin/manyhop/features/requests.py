@@ -40,7 +40,7 @@ class RowRequest:
 
 
 def out_of_range(request: RowRequest, position: int, num_rows: int) -> FeatureError:
-    """The error for a row number that does not exist."""
+    """Return the error for a row number that does not exist."""
     return FeatureError(
         f"Expected indices in [0, {num_rows}) for {request.name}, got {int(request.index[position])} (at position "
         f"{position}). Give it a row for every node or edge of the graph."
@@ -68,7 +68,7 @@ class RowLayout:
 
 
 def row_layout(source: Any, name: str) -> RowLayout | None:
-    """The rows of a source along its first dimension; ``None`` where copying bytes is not the same as indexing.
+    """Return the rows of a source along its first dimension; ``None`` if copying bytes is not the same as indexing.
 
     Raises:
         FeatureError: an array of a dtype that torch does not have.
@@ -101,7 +101,7 @@ def row_layout(source: Any, name: str) -> RowLayout | None:
 
 
 def torch_dtype(source: Any, name: str) -> torch.dtype:
-    """The dtype of an array, as torch names it."""
+    """Return the dtype of an array, as torch names it."""
     dtype = source.dtype
     try:
         return torch.from_numpy(np.empty(0, dtype)).dtype
@@ -125,7 +125,7 @@ class Suspect:
     """When the kernel has ended; ``None``: it has."""
 
     requests: Sequence[tuple[RowRequest, int]]
-    """What was asked for, and how many rows there are."""
+    """What was requested, and how many rows there are."""
 
 
 class Checks:
@@ -143,7 +143,7 @@ class Checks:
         self._open.append(suspect)
 
     def __len__(self) -> int:
-        """How many have not been looked at, or had not ended."""
+        """Return how many have not been looked at, or had not ended."""
         return len(self._open)
 
     def ask(self, *, wait: bool = False) -> None:

@@ -77,7 +77,7 @@ class CachedRows:
     """``[hot.count, ...]``: these rows, on the GPU."""
 
     counts: Tensor = field(init=False)
-    """``[2] int64`` on the GPU: how many rows were asked for, and how many of those it had. Kernels count them,
+    """``[2] int64`` on the GPU: how many rows were requested, and how many of those it had. Kernels count them,
     where the GPU reads the others itself."""
 
     def __post_init__(self) -> None:
@@ -104,16 +104,18 @@ class Shards:
 
     @property
     def bounds(self) -> list[int]:
-        """``[num_nodes + 1]``: node ``m`` has the rows from ``bounds[m]`` up to ``bounds[m + 1]``."""
+        """Return ``[num_nodes + 1]``: node ``m`` has the rows from ``bounds[m]`` up to ``bounds[m + 1]``."""
         return [self.num_rows * m // self.num_nodes for m in range(self.num_nodes + 1)]
 
     def rows_of(self, node: int) -> range:
-        """The rows that a node has."""
+        """Return the rows that a node has."""
         return range(self.num_rows * node // self.num_nodes, self.num_rows * (node + 1) // self.num_nodes)
 
 
 def servers(world: World) -> list[int]:
-    """``[num_nodes]``: which rank of each node this rank asks, so that ranks of a node are asked by as many each."""
+    """Return ``[num_nodes]``: which rank of each node this rank asks, so that ranks of a node are asked by as many
+    each.
+    """
     asked = []
     for node in range(world.num_nodes):
         ranks = world.ranks_of(node)
@@ -202,7 +204,7 @@ class ShardedRows(RowsInParts):
     """A tensor of whose rows every node has a part, in CPU memory."""
 
     part_of_rank: DistributedRows | None = field(default=None, init=False)
-    """This rank's rows of them, page-locked: GPUs exchange them. ``None``: no loader has asked for it."""
+    """This rank's rows of them, page-locked: GPUs exchange them. ``None``: no loader has requested it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

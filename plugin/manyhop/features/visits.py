@@ -175,7 +175,7 @@ def rows_wanted(sources: Sequence[ShardedRows], size: float | int) -> int:
 
 
 def require_gpu_memory(needed: int, device: torch.device) -> None:
-    """Raise CapacityError if a cache of so many bytes does not fit."""
+    """Raise CapacityError if a cache of this many bytes does not fit."""
     if device.type != "cuda":
         return
     free = torch.cuda.mem_get_info(device)[0]

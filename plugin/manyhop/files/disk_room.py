@@ -1,4 +1,4 @@
-"""Files that are written beside others: under names of their own, whole or not at all, on disks that may be full."""
+"""Files that are written beside others: under their own names, whole or not at all, on disks that may be full."""
 
 from __future__ import annotations
 

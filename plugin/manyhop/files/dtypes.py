@@ -39,14 +39,14 @@ def dtype_of_name(name: object, where: str) -> torch.dtype:
 
 
 def dtype_of_code(code: object, where: str) -> torch.dtype:
-    """A safetensors file's name of a dtype -> the dtype."""
+    """Return a safetensors file's name of a dtype -> the dtype."""
     if not isinstance(code, str) or code not in _BY_CODE:
         raise InputError(f"{where}: expected a dtype of {', '.join(_BY_CODE)}, got {code!r}.")
     return _BY_CODE[code]
 
 
 def code_of_dtype(dtype: torch.dtype) -> str:
-    """The dtype's name in safetensors files."""
+    """Return the dtype's name in safetensors files."""
     if dtype not in _CODES:
         raise InputError(f"Expected a dtype that safetensors files have, got {dtype}: convert the tensor.")
     return _CODES[dtype]
@@ -68,7 +68,7 @@ def dtype_of_numpy(dtype: np.dtype, where: str) -> torch.dtype:
 
 
 def numpy_dtype(dtype: torch.dtype) -> npt.DTypeLike | None:
-    """numpy's dtype of the same kind; ``None`` where numpy has none (bfloat16, float8)."""
+    """numpy's dtype of the same kind; ``None`` if numpy has none (bfloat16, float8)."""
     try:
         return np.dtype(dtype_name(dtype))
     except TypeError:

@@ -31,7 +31,7 @@ class Found:
 
 
 def read_npy(path: Path) -> Found:
-    """The header of a .npy file."""
+    """Return the header of a .npy file."""
     shape, is_fortran, dtype, offset = _npy_header(path)
     if is_fortran:
         raise InputError(
@@ -102,7 +102,7 @@ def read_safetensors(path: Path, name: str) -> Found:
 
 
 def read_raw(path: Path, dtype: torch.dtype, width: int | None) -> Found:
-    """A raw file without a manifest: rows of ``width`` numbers; ``None``: of one, ``[num_rows]``."""
+    """Return a raw file without a manifest: rows of ``width`` numbers; ``None``: of one, ``[num_rows]``."""
     size, row_bytes = file_size(path), (width or 1) * dtype.itemsize
     if size % row_bytes:
         raise InputError(
@@ -114,7 +114,7 @@ def read_raw(path: Path, dtype: torch.dtype, width: int | None) -> Found:
 
 
 def read_manifest(path: Path) -> Found:
-    """A JSON manifest of raw files: of ``x.bin`` beside it (``x.bin.json``), or of the parts that it names."""
+    """Return a JSON manifest of raw files: of ``x.bin`` beside it (``x.bin.json``), or of the parts that it names."""
     try:
         manifest = read_json(path)
     except FileNotFoundError:
@@ -167,14 +167,14 @@ def _manifest_part(manifest: Path, entry: Any, row_bytes: int) -> FilePart:
 
 
 def check_sum(name: str, value: Any, digits: int, where: Path) -> str:
-    """A checksum; InputError if it is none."""
+    """Return a checksum; InputError if it is none."""
     if not isinstance(value, str) or len(value) != digits or any(c not in "0123456789abcdefABCDEF" for c in value):
         raise InputError(f"{where}: expected {name} to have {digits} hexadecimal digits, got {value!r}.")
     return value
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The path of a file that a manifest names; InputError if it leads out of the manifest's folder."""
+    """Return the path of a file that a manifest names; InputError if it leads out of the manifest's folder."""
     path = Path(name)
     if path.is_absolute() or ".." in path.parts:
         raise InputError(f"{folder}: its manifest names '{name}': expected a file inside the manifest's folder.")

@@ -42,12 +42,12 @@ _PIECE = 1 << 20  # edges that are taken from a tensor at once
 
 @dataclass(frozen=True)
 class NodeIds:
-    """A tensor whose numbers are nodes, which change where nodes are numbered anew."""
+    """A tensor whose numbers are nodes, which change where nodes are numbered again."""
 
     tensor: Tensor
     """``[...]`` integer."""
     types: tuple[NodeType, ...]
-    """The type of all of them, or of each row of the tensor; none: of several types, and never numbered anew."""
+    """The type of all of them, or of each row of the tensor; none: of several types, and never numbered again."""
 
 
 class GraphWriter:
@@ -122,12 +122,12 @@ class GraphWriter:
         self._manifest["nodes"].append(entry | self._others(node_type, others))
 
     def scratch(self) -> Path:
-        """A new folder for temporary files, on the disk of the target; it is gone in the end."""
+        """Return a new folder for temporary files, on the disk of the target; it is gone in the end."""
         with writing(self.folder, 0):
             return Path(tempfile.mkdtemp(prefix=".scratch-", dir=self._partial))
 
     def sorter(self, columns: Mapping[str, Kind]) -> EdgeSorter:
-        """What takes the edges of one type in pieces, for :meth:`add_sorted`."""
+        """Return what takes the edges of one type in pieces, for :meth:`add_sorted`."""
         return EdgeSorter(self.scratch(), columns, memory=self._memory)
 
     def add_sorted(
@@ -240,7 +240,7 @@ class GraphWriter:
         return entry
 
     def _path(self, name: str, dtype: torch.dtype) -> Path:
-        """A file of its own for a tensor, of a kind that can be mapped."""
+        """Return a separate file for a tensor, of a kind that can be mapped."""
         name = stem = re.sub(r"[^\w.-]", "_", name).lstrip(".") or "tensor"
         count = 1
         while name.lower() in self._files:  # some file systems do not distinguish A from a

@@ -18,14 +18,14 @@ from manyhop.files.tensor_file import write
 
 
 def is_text(array: Any) -> bool:
-    """Whether a ``pyarrow.Array`` of ids holds texts."""
+    """Return whether a ``pyarrow.Array`` of ids holds texts."""
     types = arrow("Mapping ids").types
     kind = array.type.value_type if types.is_dictionary(array.type) else array.type
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def whole_numbers(array: Any, where: str) -> npt.NDArray[np.int64]:
-    """A ``pyarrow.Array`` of integer ids as an array; InputError for anything else."""
+    """Return a ``pyarrow.Array`` of integer ids as an array; InputError for anything else."""
     if not arrow("Mapping ids").types.is_integer(array.type):
         raise InputError(f"{where}: expected ids that are integers or texts, got {array.type}: name another column.")
     values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
@@ -81,7 +81,7 @@ class SourceIds:
         return len(self._ids)
 
     def name(self, node: int) -> Any:
-        """The id of one node."""
+        """Return the id of one node."""
         value = self._ids[node]
         return value.item() if isinstance(self._ids, np.ndarray) else value.as_py()
 
@@ -96,7 +96,7 @@ class SourceIds:
             return cls(file.read(["id"]).column("id").combine_chunks())
 
     def taken(self, order: Tensor) -> SourceIds:
-        """The ids of these nodes, ``[n] int64``."""
+        """Return the ids of these nodes, ``[n] int64``."""
         return SourceIds(self._ids.take(order.numpy()))
 
     def save(self, path: Path) -> Path:
@@ -115,7 +115,7 @@ class IdMap(SourceIds):
     """Ids of nodes at their source, in ascending order: the position of an id is the node."""
 
     def lookup(self, array: Any, where: str) -> Tensor:
-        """``[n] int64``: the nodes of the ids in a ``pyarrow.Array``, all of which are known."""
+        """Return ``[n] int64``: the nodes of the ids in a ``pyarrow.Array``, all of which are known."""
         if isinstance(self._ids, np.ndarray):
             return torch.from_numpy(np.searchsorted(self._ids, whole_numbers(array, where)))
         compute = arrow("Mapping ids", "pyarrow.compute")

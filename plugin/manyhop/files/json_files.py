@@ -16,7 +16,7 @@ MOST_LEVELS = 64
 
 
 def read_json(path: Path) -> Any:
-    """What is in a JSON file.
+    """Return what is in a JSON file.
 
     Raises:
         InputError: no JSON, or one that is too large, too deep, or has a key twice.
@@ -42,7 +42,7 @@ def parse_json(text: bytes, where: str) -> Any:
 
 
 def within_levels(value: Any, levels: int) -> bool:
-    """Whether lists and dictionaries are inside of each other so many times at most."""
+    """Return whether lists and dictionaries are inside of each other so many times at most."""
     if not isinstance(value, list | dict):
         return True
     inner = value.values() if isinstance(value, dict) else value

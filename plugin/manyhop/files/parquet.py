@@ -19,7 +19,7 @@ from manyhop.files.part import file_size
 
 
 def arrow(purpose: str, module: str = "pyarrow") -> Any:
-    """A module of pyarrow; MissingExtraError without the package."""
+    """Return a module of pyarrow; MissingExtraError without the package."""
     import importlib
 
     try:
@@ -55,7 +55,7 @@ class ParquetPart:
     """First row of each row group, and the number of rows."""
 
     def cuts(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """The rows ``[begin, end)``, cut where row groups begin."""
+        """Return the rows ``[begin, end)``, cut where row groups begin."""
         inner = [b for b in self.bounds if begin < b < end]
         return list(zip([begin, *inner], [*inner, end], strict=True)) if end > begin else []
 
@@ -74,7 +74,7 @@ class ParquetPart:
             (out if len(self.columns) == 1 else out[:, k]).copy_(torch.from_numpy(values))
 
     def check(self, rows: Tensor | None) -> None:
-        """Parquet files have checksums of their own, if any, which pyarrow looks after."""
+        """Parquet files have their own checksums, if any, which pyarrow looks after."""
 
 
 def read_parquet(path: Path, columns: Sequence[str]) -> Found:
@@ -106,7 +106,7 @@ def read_parquet(path: Path, columns: Sequence[str]) -> Found:
 
 
 def _first_length(file: Any, path: Path, name: str) -> int:
-    """The length of the lists of a column, from its first one; that all have it is checked when they are read."""
+    """Return the length of the first list of a column; reading checks that all lists have it."""
     for batch in file.iter_batches(batch_size=1, columns=[name]):
         if batch.num_rows and batch.column(0).null_count == 0:
             return len(batch.column(0)[0])
@@ -114,7 +114,7 @@ def _first_length(file: Any, path: Path, name: str) -> int:
 
 
 def numbers(where: str, array: Any, shape: Sequence[int]) -> np.ndarray[Any, Any]:
-    """A column of numbers, or of lists of as many numbers, as an array of ``shape``."""
+    """Return a column of numbers, or of lists of as many numbers, as an array of ``shape``."""
     types = arrow("Reading Parquet files").types
     if hasattr(array, "combine_chunks"):
         array = array.combine_chunks()

@@ -78,7 +78,7 @@ class FilePart:
         return self
 
     def cuts(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """The rows ``[begin, end)`` in ranges of about 16 MiB."""
+        """Return the rows ``[begin, end)`` in ranges of about 16 MiB."""
         step = max(1, CHUNK // max(self.row_bytes, 1))
         return [(i, min(i + step, end)) for i in range(begin, end, step)]
 
@@ -97,7 +97,9 @@ class FilePart:
             os.close(file)
 
     def map(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """The rows as a tensor whose memory is the file. Writing to it changes this process's copy, not the file."""
+        """Return the rows as a tensor whose memory is the file. Writing to it changes this process's copy, not the
+        file.
+        """
         self.require_size()
         if self.nbytes == 0:
             return torch.empty(shape, dtype=dtype)
@@ -140,7 +142,7 @@ class FilePart:
                 )
 
     def crc32_of(self, rows: Tensor | None) -> str:
-        """The CRC-32 of ``rows`` (``None``: of the file's)."""
+        """Return the CRC-32 of ``rows`` (``None``: of the file's)."""
         value = 0
 
         def update(data: memoryview) -> None:

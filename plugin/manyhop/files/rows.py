@@ -57,12 +57,12 @@ class Rows:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The files, in the order of the rows."""
+        """Return the files, in the order of the rows."""
         return tuple(part.path for part in self._parts)
 
     @property
     def can_map(self) -> bool:
-        """Whether :meth:`mapped` works: one file, whose bytes are those of the tensor."""
+        """Return whether :meth:`mapped` works: one file, whose bytes are those of the tensor."""
         return len(self._parts) == 1 and isinstance(self._parts[0], FilePart)
 
     def __repr__(self) -> str:
@@ -153,7 +153,7 @@ class Rows:
         _in_threads([partial(check, part) for part in self._parts], threads, bar)
 
     def flat(self) -> Rows:
-        """The same numbers as one long row after row: ``[prod(shape)]``.
+        """Return the same numbers as one long row after row: ``[prod(shape)]``.
 
         Raises:
             InputError: they are not in one file that can be mapped.
@@ -166,11 +166,11 @@ class Rows:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The location of the rows."""
+        """Return the location of the rows."""
         return self._parts
 
     def expecting(self, crc32: Sequence[str]) -> Rows:
-        """The same rows, with the CRC-32 that each of their files is expected to have."""
+        """Return the same rows, with the CRC-32 that each of their files is expected to have."""
         parts: list[Part] = []
         for part, value in zip(self._parts, crc32, strict=True):
             parts.append(replace(part, crc32=value) if isinstance(part, FilePart) else part)

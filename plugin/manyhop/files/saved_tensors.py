@@ -55,7 +55,7 @@ def load_plain(path: Path) -> Any:
 
 
 def _arrays() -> list[Any]:
-    """What arrays are made of, by the names that numpy 1 and 2 give to it."""
+    """Return what arrays are made of, by the names that numpy 1 and 2 give to it."""
     array, scalar = np.empty(0).__reduce__()[0], np.float64().__reduce__()[0]
     makers = [(array, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
     makers += [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
@@ -73,7 +73,7 @@ def _as_tensors(value: Any) -> Any:
 
 
 def mask_of(ids: Any, count: int, where: str) -> Tensor:
-    """``[count] bool``: whether each node is among ``ids``.
+    """Return ``[count] bool``: whether each node is among ``ids``.
 
     Raises:
         InputError: something else than nodes below ``count``.

@@ -54,7 +54,7 @@ class EdgeSorter:
 
     @property
     def columns(self) -> dict[str, Kind]:
-        """What belongs to every edge beside its ends."""
+        """Return what belongs to every edge beside its ends."""
         return {name: kind for name, kind in self._kinds.items() if name not in ("src", "dst")}
 
     @property

@@ -89,7 +89,7 @@ class StoredGraph:
     path: Path
     """The folder."""
     is_homogeneous: bool
-    """Whether it has one node type and one edge type without names of their own."""
+    """Whether it has one node type and one edge type without their own names."""
     nodes: Mapping[NodeType, StoredNodes]
     """By node type, in order."""
     edges: Mapping[EdgeType, StoredEdges]
@@ -129,7 +129,7 @@ class StoredGraph:
 
     @property
     def is_compressed(self) -> bool:
-        """Whether samplers can read all edges as the files store them."""
+        """Return whether samplers can read all edges as the files store them."""
         return all(stored.colptr is not None for stored in self.edges.values())
 
     @property
@@ -145,11 +145,11 @@ class StoredGraph:
 
     @property
     def pointer_bytes(self) -> int:
-        """How many of these bytes are column pointers."""
+        """Return how many of these bytes are column pointers."""
         return sum(8 * (self.nodes[dst].count + 1) for _, _, dst in self.edges)
 
     def build(self) -> Graph:
-        """The topology, ready to be sampled; compressed columns with ``int32`` ids stay memory-mapped.
+        """Return the topology, ready to be sampled; compressed columns with ``int32`` ids stay memory-mapped.
 
         Raises:
             GraphError: ids out of range.
@@ -200,7 +200,7 @@ class StoredGraph:
 
 
 def tensor_of(rows: Rows) -> Tensor:
-    """The tensor: mapped where that is possible, else read."""
+    """Return the tensor: mapped where that is possible, else read."""
     return rows.mapped() if rows.can_map else rows.read()
 
 
@@ -368,6 +368,6 @@ def _parts_of(column: Any) -> list[Any]:
 
 
 def checksums(rows: Rows) -> list[str] | None:
-    """The CRC-32 of each file, computed now; ``None`` where a file is no plain one."""
+    """Return the CRC-32 of each file, computed now; ``None`` if a file is no plain one."""
     sums = [part.crc32_of(None) for part in rows.parts if isinstance(part, FilePart)]
     return sums if len(sums) == len(rows.parts) else None

@@ -137,5 +137,5 @@ def tensor(array: Any, where: str) -> Tensor:
 
 
 def _kind(path: Path) -> str:
-    """The ending, without that of a compression."""
+    """Return the ending, without that of a compression."""
     return path.with_suffix("").suffix if path.suffix in (".gz", ".bz2", ".zst", ".lz4") else path.suffix

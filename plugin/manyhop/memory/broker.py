@@ -1,10 +1,10 @@
-"""Who on a node makes something, and who gets it: "get or build", by key, between the processes of a node.
+""" "Get or build", by key, between the processes of a node.
 
-The first process that requests a key has to build it; the others wait for what it delivers: a short message and
-file descriptors. Whoever needs the service first runs it, in a thread; nobody has to be there for it. One connection is
-one claim to one thing: while a process keeps the connection open, it uses the thing. The kernel closes connections of
-processes that end, in whatever way, so the death of anybody is noticed at once and nothing is left behind. Where the
-process that ran the service has ended, what it has passed on is found at those who use it.
+The first process that requests a key builds it; the others wait for its delivery: a short message and file descriptors.
+The first process that needs the service runs it, in a thread. A connection is a claim to one object: while a process
+keeps the connection open, it uses the object. The kernel closes the connections of processes that end, in any way, so
+their end is noticed at once and nothing is left behind. If the process that ran the service has ended, later processes
+find the objects in the processes that use them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LONGEST = 4000  # characters of an error
 
 
 class Ticket:
-    """What came of asking for a key. ``builds``: this process has to build it, and then ``deliver`` or ``fail``."""
+    """What came of requesting a key. ``builds``: this process has to build it, and then ``deliver`` or ``fail``."""
 
     def __init__(self, connection: socket.socket, name: str) -> None:
         self._connection, self._name = connection, name
@@ -83,7 +83,7 @@ class Broker:
     """This process's access to the service of its node.
 
     Args:
-        name: the same for all ranks of a node and run, and for nobody else; at most 80 characters, fit for a file name.
+        name: the same for all ranks of a node and run, and for no one else; at most 80 characters, fit for a file name.
         rank: of this process.
     """
 
@@ -93,13 +93,13 @@ class Broker:
         self._service: _Service | None = None
 
     def request(self, key: str, *, what: str, expected: int, timeout: float) -> Ticket:
-        """Wait until ``key`` is there or has to be built here.
+        """Wait until ``key`` is there or must be built here.
 
         Args:
             key: of one thing.
-            what: in words, for errors; must be the same in all processes that ask for the key.
+            what: in words, for errors; must be the same in all processes that request the key.
             expected: how many processes will ask: it is kept at least until they have. Afterwards, it is kept until
-                nobody uses it any more.
+                no one uses it any more.
             timeout: seconds to wait for the process that builds.
 
         Raises:
@@ -115,7 +115,7 @@ class Broker:
     def _request(
         self, connection: socket.socket, key: str, what: str, expected: int, timeout: float, end: float
     ) -> Ticket | None:
-        """The answer to one connection; ``None`` if the service ended before it answered: it was just closing."""
+        """Return the answer to one connection; ``None``: the service was closing, and ended before it answered."""
         builder, answered = -1, False
         try:
             send(connection, {"do": "request", "key": key, "what": what, "rank": self._rank, "expected": expected})
@@ -165,7 +165,7 @@ class Broker:
             self._service = None
 
     def _connect(self, what: str, end: float) -> socket.socket:
-        """A connection to the service, which starts here if there is none."""
+        """Return a connection to the service, which starts here if there is none."""
         address = channel.address_of(self._name)
         while True:
             connection = channel.new_socket()

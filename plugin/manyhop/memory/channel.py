@@ -35,7 +35,7 @@ _open: weakref.WeakSet[socket.socket | FileIO] = weakref.WeakSet()
 
 
 def send(connection: socket.socket, message: Message, fds: list[int] | None = None) -> None:
-    """One message. It is short, so that no send has to wait for the receiver."""
+    """One message. It is short, so that sends do not wait for the receiver."""
     body = json.dumps(message).encode()
     data = _LENGTH.pack(len(body)) + body
     sent = socket.send_fds(connection, [data], fds or [])
@@ -65,7 +65,7 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def address_of(name: str) -> str:
-    """Where a service of this name listens."""
+    """Return where a service of this name listens."""
     if _ABSTRACT:
         return f"\0{name}"
     folder = Path(tempfile.gettempdir()) / f"manyhop-{os.getuid()}"
@@ -78,7 +78,7 @@ def address_of(name: str) -> str:
 
 
 def listen(address: str) -> socket.socket | None:
-    """The service's end; ``None`` if another process has it."""
+    """Return the service's end; ``None`` if another process has it."""
     listener = new_socket()
     try:
         listener.bind(address)
@@ -134,7 +134,7 @@ in_forked_children(_after_fork)
 
 
 def record(name: str, message: Message, fds: Sequence[int]) -> FileIO | None:
-    """Let other processes find a copy until the record is closed; ``None`` where the system has no such files.
+    """Let other processes find a copy until the record is closed; ``None`` if the system has no such files.
 
     Args:
         name: the same in all processes; at most 200 characters.

@@ -43,7 +43,9 @@ class MappedFiles:
         self._ranges = _read_mappings()
 
     def find(self, address: int, nbytes: int) -> FilePlace | None:
-        """The file with these bytes; ``None`` for ordinary memory, deleted files, and mappings that were changed."""
+        """Return the file with these bytes; ``None`` for ordinary memory, deleted files, and mappings that were
+        changed.
+        """
         for found in self._ranges:
             if found.begin <= address and address + nbytes <= found.end:
                 break
@@ -78,7 +80,7 @@ class MappedFiles:
 
 
 def map_again(place: FilePlace, *, read_only: bool = False) -> Bytes:
-    """``[nbytes] uint8``: the bytes of a file, mapped as they were elsewhere on this node, or for reading only.
+    """Return ``[nbytes] uint8``: the bytes of a file, mapped as they were elsewhere on this node, or for reading only.
 
     Raises:
         InputError: the file is not what it was.

@@ -144,7 +144,7 @@ class _Registry:
             self.generation += 1
 
     def remove(self, begin: int, end: int) -> None:
-        """Unpin the pages that nobody else has pinned."""
+        """Unpin the pages that no one else has pinned."""
         user = begin, end
         begin, end = _pages(begin, end)
         with self._lock:

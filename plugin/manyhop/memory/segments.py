@@ -87,7 +87,7 @@ def attach(id: str, fd: int) -> Segment:
 
 
 def find(id: str) -> Segment | None:
-    """A segment that this process has mapped."""
+    """Return a segment that this process has mapped."""
     mapping = _mapped.get(id)
     memory = None if mapping is None else mapping.memory()
     return None if mapping is None or memory is None else Segment(id, mapping.fd, memory)

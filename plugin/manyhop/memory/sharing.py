@@ -56,7 +56,7 @@ class Packed:
 
     @property
     def message(self) -> dict[str, Any]:
-        """What another process needs beside the descriptors."""
+        """Return what another process needs beside the descriptors."""
         return {"segments": [s.id for s in self.segments], "pickle_at": list(self.pickle_at)}
 
     @property
@@ -66,7 +66,7 @@ class Packed:
 
 
 def receive(message: dict[str, Any], fds: list[int]) -> Packed:
-    """What another process has packed. The descriptors belong to it from now on."""
+    """Return what another process has packed. The descriptors belong to it from now on."""
     attached = tuple(segments.attach(id, fd) for id, fd in zip(message["segments"], fds, strict=True))
     begin, size = message["pickle_at"]
     return Packed(attached, (begin, size))
@@ -115,7 +115,7 @@ def pack(what: str, value: Any) -> Packed:
 
 
 def unpack(packed: Packed) -> Any:
-    """The object, whose tensors and arrays are views of the shared memory."""
+    """Return the object, whose tensors and arrays are views of the shared memory."""
     by_id = {s.id: s.memory for s in packed.segments} | {"": packed.segments[0].memory}
     begin, size = packed.pickle_at
     places, read_only, skeleton = pickle.loads(by_id[""][begin : begin + size].data)
@@ -138,7 +138,7 @@ class _Parts:
         self._known: dict[tuple[int, int], int] = {}
 
     def add_storage(self, storage: torch.UntypedStorage) -> int:
-        """The number of a piece."""
+        """Return the number of a piece."""
         if storage.device.type != "cpu":
             raise InputError(
                 f"Expected tensors on the CPU, got one on {storage.device}. Share them before they go to a device, and "
@@ -199,7 +199,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _present_place(source: Bytes, files: MappedFiles | None) -> SegmentPlace | FilePlace | None:
-    """Where other processes find these bytes already."""
+    """Return where other processes find these bytes already."""
     if source.nbytes == 0:
         return None
     found = segments.where(source.ctypes.data)
@@ -233,9 +233,9 @@ _loading = False
 
 
 def share(load: Callable[[], T], *, what: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> T:
-    """What ``load()`` returns, in memory that all ranks of the node share. Every rank of the run calls this.
+    """Return what ``load()`` returns, in memory that all ranks of the node share. Every rank of the run calls this.
 
-    ``load`` runs on one rank of each node. Every rank, also that one, gets an object of its own whose tensors and numpy
+    ``load`` runs on one rank of each node. Every rank, also that one, gets its own object whose tensors and numpy
     arrays are views of the same memory. While it is made, it exists twice. A process that is the only one on its node
     gets what ``load()`` returns as it is. Nodes may load at different speed: all ranks return when all nodes are done.
 
@@ -278,7 +278,8 @@ def share(load: Callable[[], T], *, what: str | None = None, timeout: float = DE
 
 
 def once_per_node(key: str, build: Callable[[], T], *, what: str) -> T:
-    """What ``build()`` returns: made by the rank of this node that requests ``key`` first, as long as one uses it.
+    """Return what ``build()`` returns: made by the rank of this node that requests ``key`` first, as long as one uses
+    it.
 
     This is not a collective: any rank may ask, at any time, alone. The key has to name everything that ``build``
     depends on. It is ``build()`` without a ``share()`` before, after the end of its run, and where the rank that
@@ -307,10 +308,10 @@ def node_segment(key: str, size: int, begin: Callable[[Bytes], None], *, what: s
         size: bytes.
         begin: called with the memory, all zeros, by the rank that asks first, before others get it.
         what: name of it, for errors.
-        remedy: what to do where there is not as much memory.
+        remedy: what to do where there is nos much memory.
 
     Returns:
-        ``None`` where no other rank of the node is known of.
+        ``None`` if no other rank of the node is known of.
 
     Raises:
         CapacityError: there is not as much memory.

@@ -30,7 +30,7 @@ class FactExchange:
     """Passes facts between ranks through their store, in a number of its operations that grows with the ranks.
 
     Each rank sets its facts and counts itself. The last one puts all of them together, equal ones once, and sets the
-    result, which each rank gets. Nobody waits for a certain rank but for those that have not come. Where one waits in
+    result, which each rank gets. Nobody waits for a certain rank except those that have not come. Where one waits in
     vain, that is the outcome for all ranks, those included that come later.
 
     Args:
@@ -129,7 +129,7 @@ def detach(*, linger: float = 0.0) -> None:
 
 
 def store() -> Any:
-    """The ranks' store (of torch.distributed), for this thread; ``None`` for a process that stands alone.
+    """Return the ranks' store (of torch.distributed), for this thread; ``None`` for a process that stands alone.
 
     A thread that may wait in the store needs a ``clone()`` of its own.
     """
@@ -217,7 +217,7 @@ def attempt(title: str, action: Callable[[], T], *, timeout: float, what: str = 
 
 
 def absent(store: Any, keys: Sequence[str]) -> list[int]:
-    """Which keys are not in a store: their positions, ascending. Few checks, where few are."""
+    """Return which keys are not in a store: their positions, ascending. Few checks, where few are."""
     found: list[int] = []
     pending = [range(len(keys))]
     while pending:

@@ -21,19 +21,19 @@ _UNKNOWN = 1 << 62  # bytes: reading reports if it was too much
 
 
 def initialized() -> bool:
-    """Whether this process has used a GPU through torch already. Has no side effects."""
+    """Return whether this process has used a GPU through torch already. Has no side effects."""
     return cuda_started()
 
 
 def gpus() -> tuple[nvml.GPU, ...]:
-    """The GPUs that this process sees, as the driver lists them; without using one."""
+    """Return the GPUs that this process sees, as the driver lists them; without using one."""
     driver = nvml.driver()
     return () if driver is None else nvml.visible(driver.gpus)
 
 
 @functools.cache
 def in_reach() -> bool:
-    """Whether this process may come to use a GPU: it sees one, and can compile for it. Has no side effects."""
+    """Return whether this process may come to use a GPU: it sees one, and can compile for it. Has no side effects."""
     return bool(gpus()) and triton_compiler.usable()
 
 
@@ -47,17 +47,17 @@ def free_memory(device: torch.device | int) -> int:
 
 
 def has_wholegraph() -> bool:
-    """Whether pylibwholegraph is installed. Does not import it."""
+    """Return whether pylibwholegraph is installed. Does not import it."""
     return importlib.util.find_spec("pylibwholegraph") is not None
 
 
 def has_cugraph() -> bool:
-    """Whether pylibcugraph is installed, and raft-dask, which joins its GPUs. Imports neither."""
+    """Return whether pylibcugraph is installed, and raft-dask, which joins its GPUs. Imports neither."""
     return all(importlib.util.find_spec(name) is not None for name in ("pylibcugraph", "raft_dask", "cupy"))
 
 
 def facts(device: torch.device | int) -> dict[str, Any]:
-    """What other ranks need about this one's GPU; JSON can hold it."""
+    """Return what other ranks need about this one's GPU; JSON can hold it."""
     import torch
 
     here = torch.device(device).index
@@ -79,7 +79,7 @@ def facts(device: torch.device | int) -> dict[str, Any]:
 
 
 def combine(every: Sequence[dict[str, Any]], ranks: world.World, *, together: bool) -> Hardware:
-    """What all ranks have, from the facts of each; the least counts.
+    """Return what all ranks have, from the facts of each; the least counts.
 
     Raises:
         InputError: two ranks have the same GPU.
@@ -110,10 +110,10 @@ def combine(every: Sequence[dict[str, Any]], ranks: world.World, *, together: bo
 def hardware(
     device: torch.device | int, *, together: bool, timeout: float, in_memory: int = 0, pinned: int = 0
 ) -> Hardware:
-    """What there is for a placement: of this rank, or of all of them, which then make this call ``together``.
+    """Return what there is for a placement: of this rank, or of all of them, which then make this call ``together``.
 
     A share of a node's memory is never page-locked, whether what is to be placed is in it already or not. ``ulimit -l``
-    is no limit: CUDA does not count what it locks. Where the driver has one of its own, locking fails.
+    is no limit: CUDA does not count what it locks. If the driver has one of its own, locking fails.
 
     Args:
         device: this rank's GPU.
@@ -145,7 +145,7 @@ def uuid_of(device: torch.device | int) -> str:
 
 
 def check_gpus(title: str, *, timeout: float) -> torch.device:
-    """The GPU of this rank: torch's current one. All ranks call it.
+    """Return the GPU of this rank: torch's current one. All ranks call it.
 
     Raises:
         InputError: there is no GPU, or several ranks have the same.
@@ -163,7 +163,7 @@ def check_gpus(title: str, *, timeout: float) -> torch.device:
 
 
 def gpu_problem(gpus: list[str], counts: list[int]) -> str | None:
-    """What is wrong with the GPUs of the ranks, in words; ``None`` where each has one of its own.
+    """Return what is wrong with the GPUs of the ranks, in words; ``None`` if each has one of its own.
 
     Args:
         gpus: ``[world_size]`` what identifies each rank's GPU; empty where there is none.

@@ -53,7 +53,7 @@ class World:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this is the only rank."""
+        """Return whether this is the only rank."""
         return len(self.nodes) == 1
 
     @property
@@ -63,7 +63,7 @@ class World:
 
     @property
     def node(self) -> int:
-        """The node of this rank."""
+        """Return the node of this rank."""
         return self.nodes[self.rank]
 
     def ranks_of(self, node: int) -> tuple[int, ...]:
@@ -72,7 +72,7 @@ class World:
 
     @property
     def local_ranks(self) -> tuple[int, ...]:
-        """The ranks on this node, ascending."""
+        """Return the ranks on this node, ascending."""
         return self.ranks_of(self.node)
 
     @property
@@ -87,13 +87,13 @@ class World:
 
 
 def number_nodes(identities: Sequence[str]) -> tuple[int, ...]:
-    """``[world_size]`` node numbers from what each rank calls its node."""
+    """Return ``[world_size]`` node numbers from what each rank calls its node."""
     numbers: dict[str, int] = {}
     return tuple(numbers.setdefault(identity, len(numbers)) for identity in identities)
 
 
 def node_identity(environ: Mapping[str, str], host: str) -> str:
-    """What a rank calls its node: torchrun's number for it, else its host."""
+    """Return what a rank calls its node: torchrun's number for it, else its host."""
     return f"torchrun {environ['GROUP_RANK']}" if "GROUP_RANK" in environ else f"host {host}"
 
 
@@ -118,9 +118,9 @@ def init(*, timeout: float = control.DEFAULT_TIMEOUT) -> World:
 
     torch.distributed's default group is used where there is one; otherwise one is made from the variables that torchrun
     sets; without these the process stands alone. A group made here has gloo for CPU tensors and, where CUDA is there,
-    NCCL for tensors on GPUs; neither CUDA nor NCCL is started before something uses it. Where ranks of a node see
+    NCCL for tensors on GPUs; neither CUDA nor NCCL is started before something uses it. If ranks of a node see
     several GPUs, each one's current device is then that of its number on the node. Further calls return the same.
-    Communicates the first time: every rank has to call it then. Scripts that call ``dist.init_process_group`` do so
+    Communicates the first time: every rank must call it then. Scripts that call ``dist.init_process_group`` do so
     before.
 
     Args:
@@ -164,7 +164,7 @@ def init(*, timeout: float = control.DEFAULT_TIMEOUT) -> World:
 def shutdown() -> None:
     """End what ``init`` began.
 
-    A process group that the user made stays. Happens at exit, too, and when the user destroys the group.
+    A process group that the user made stays. Happens at exit as well, and when the user destroys the group.
 
     What was made later ends earlier: the threads of loaders whose ranks share batches (such a loader has no more
     batches in an epoch that is under way), exchanges, the watch, memory over GPUs; and then the process group.
@@ -200,18 +200,18 @@ def _let_go() -> None:
     """
     global _held
     if _had_group:
-        gc.collect()  # DDP's models hold the group, too, and are often parts of cycles
+        gc.collect()  # DDP's models hold the group as well, and are often parts of cycles
         _held = None
         time.sleep(_LAST_DROP_S)  # others may hold it still: its threads cannot be waited for then
 
 
 def current() -> World:
-    """What ``init`` found; before, a process that stands alone. Does not communicate."""
+    """Return what ``init`` found; before, a process that stands alone. Does not communicate."""
     return World(0, (0,)) if _run is None else _run.world
 
 
 def token() -> str:
-    """A random string, the same on all ranks of this run and another in every run. Calls ``init``."""
+    """Return a random string, the same on all ranks of this run and another in every run. Calls ``init``."""
     init()
     assert _run is not None
     return _run.token
@@ -234,7 +234,7 @@ def current_rank() -> int:
 
 
 def current_size() -> int:
-    """The number of ranks without any communication: of the default group, else of torchrun's variables, else 1."""
+    """Return the number of ranks of the default group, else of torchrun's variables, else 1. Does not communicate."""
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():
@@ -246,7 +246,7 @@ def launch() -> str | None:
     """Return a name of the ranks of this node that were started together, without any communication.
 
     Returns:
-        ``None`` where no other rank of the node is known of: this process stands alone, or whoever started it has not
+        ``None`` if no other rank of the node is known of: this process stands alone, or whoever started it has not
         set ``MASTER_ADDR`` and ``MASTER_PORT``.
     """
     if current_size() == 1 or os.environ.get("LOCAL_WORLD_SIZE") == "1" or _MEETING - os.environ.keys():
@@ -277,7 +277,7 @@ def _make_group(store: Any, world: World) -> None:
 
 
 def _of_default_group() -> tuple[Any, int, int]:
-    """The same as of ``_meet``, of the group that the user has made."""
+    """Return the same as of ``_meet``, of the group that the user has made."""
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import _get_default_store
 
@@ -285,7 +285,7 @@ def _of_default_group() -> tuple[Any, int, int]:
 
 
 def _meet(timeout: float) -> tuple[Any, int, int]:
-    """The ranks' store, this rank and the number of ranks.
+    """Return the ranks' store, this rank and the number of ranks.
 
     A thread makes the connection: torch waits without a limit for the first answer of whatever listens there.
     torchrun's store may outlive a failed attempt; addresses of processes that are gone are not for the next one.
@@ -320,7 +320,7 @@ def _meet(timeout: float) -> tuple[Any, int, int]:
 
 
 def _choose_gpu(local_rank: int) -> None:
-    """Have each rank of a node use a GPU of its own, once it uses one: CUDA is not started for that.
+    """Have each rank of a node use its own GPU, once it uses one: CUDA is not started for that.
 
     Whoever starts ranks may also have shown each of them one GPU only. Ranks that would share a GPU are refused where
     that matters.
@@ -336,7 +336,7 @@ def _choose_gpu(local_rank: int) -> None:
 
 
 def _launched(environ: Mapping[str, str]) -> bool:
-    """Whether torchrun, or somebody who sets the same variables, has started this process."""
+    """Return whether torchrun, or somebody who sets the same variables, has started this process."""
     missing = [name for name in _TORCHRUN if name not in environ]
     if missing and int(environ.get("WORLD_SIZE", 1)) > 1:
         raise InputError(

@@ -39,17 +39,17 @@ def configure(environ: MutableMapping[str, str], *, started: bool) -> bool:
     if not _supported() or any(name in environ for name in VARIABLES):
         return False
     if not started:
-        environ[VARIABLES[0]] = SETTING  # torch reads it when it first asks for GPU memory
+        environ[VARIABLES[0]] = SETTING  # torch reads it when it first requests GPU memory
     return started
 
 
 def _supported() -> bool:
-    """Whether segments can grow here. Under Windows' Linux (WSL), the first allocation fails on some GPUs."""
+    """Return whether segments can grow here. Under Windows' Linux (WSL), the first allocation fails on some GPUs."""
     return sys.platform == "linux" and "microsoft" not in platform.release().lower()
 
 
 def cuda_started() -> bool:
-    """Whether this process has used a GPU through torch. Imports nothing."""
+    """Return whether this process has used a GPU through torch. Imports nothing."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)  # absent while torch itself is being imported
     return cuda is not None and bool(cuda.is_initialized())

@@ -24,7 +24,7 @@ def note_batch(error: BaseException, *, epoch: int, batch: int, replay: str = ""
 
 
 def failed_batch(error: BaseException) -> tuple[int, int] | None:
-    """Return ``(epoch, batch)`` of the batch that failed with ``error``; ``None`` where no batch is known."""
+    """Return ``(epoch, batch)`` of the batch that failed with ``error``; ``None`` if no batch is known."""
     found = vars(error).get("failed_batch")
     return found if isinstance(found, tuple) else None
 

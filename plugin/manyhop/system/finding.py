@@ -25,7 +25,7 @@ class Diagnosis:
 
 
 def installed_version(distributions: tuple[str, ...]) -> str | None:
-    """The version of the first of these distributions that is installed."""
+    """Return the version of the first of these distributions that is installed."""
     for name in distributions:
         try:
             return metadata.version(name)
@@ -35,7 +35,7 @@ def installed_version(distributions: tuple[str, ...]) -> str | None:
 
 
 def version_in(topic: str, version: str, supported: Versions, advice: str) -> Diagnosis:
-    """Whether a version that is installed is supported."""
+    """Return whether a version that is installed is supported."""
     low, high = (f"{major}.{minor}" for major, minor in supported)
     if major_minor(version) < supported[0]:
         return Diagnosis(topic=topic, state="broken", text=f"{version}; manyhop needs {low} or later; {advice}")

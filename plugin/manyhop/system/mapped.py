@@ -17,7 +17,7 @@ def watch(memory: mmap.mmap, path: str | PathLike[str], end: int) -> None:
 
 
 def check_mapped_files() -> None:
-    """Look whether the files that are mapped are as long as they have to be: one ``fstat`` each.
+    """Look whether the files that are mapped are as long as they must be: one ``fstat`` each.
 
     Reading what a file has lost would end the process with SIGBUS, without a message.
 

@@ -25,7 +25,7 @@ class GPU:
     free: int
     """Bytes that no process has."""
     pcie: str | None
-    """The fastest link to the host, such as ``"PCIe 5 x16"``; ``None`` where the driver does not report it."""
+    """The fastest link to the host, such as ``"PCIe 5 x16"``; ``None`` if the driver does not report it."""
     peers: tuple[str, ...]
     """``uuid`` of the other GPUs whose memory it can read."""
     capability: tuple[int, int] = (0, 0)
@@ -84,7 +84,7 @@ def _gpu(index: int, handles: list[Any]) -> GPU:
 
 
 def _ask(query: Callable[..., Any], *args: Any) -> Any:
-    """Return an answer of the driver, or ``None`` where it has none."""
+    """Return an answer of the driver, or ``None`` if it has none."""
     import pynvml
 
     try:
@@ -94,7 +94,7 @@ def _ask(query: Callable[..., Any], *args: Any) -> Any:
 
 
 def visible(gpus: tuple[GPU, ...]) -> tuple[GPU, ...]:
-    """Those of ``gpus`` that CUDA shows this process: all, or what ``CUDA_VISIBLE_DEVICES`` names.
+    """Return those of ``gpus`` that CUDA shows this process: all, or what ``CUDA_VISIBLE_DEVICES`` names.
 
     As CUDA does, stops at the first name that is none.
     """

@@ -18,7 +18,7 @@ class _Bar(tqdm):  # type: ignore[misc]
 
 
 def is_first_of_node() -> bool:
-    """Whether this process is the only one of its node, or the first: launchers number those of a node from 0."""
+    """Return whether this process is the only or the first one of its node: launchers number them from 0."""
     return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "SLURM_LOCALID"))
 
 
@@ -27,7 +27,7 @@ class Progress:
 
     Args:
         title: what is being done.
-        total: how many units there are; ``None``: nobody knows.
+        total: how many units there are; ``None``: unknown.
         unit: what is counted: ``"B"``, in multiples of 1024, or a noun.
         show: whether to show the bar; ``None``: on a terminal, after ``delay`` seconds, in the first rank of a node.
         delay: see there.

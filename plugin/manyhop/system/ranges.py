@@ -17,10 +17,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def ranged(name: Literal["sample", "gather", "exchange", "assemble", "wait"]) -> Callable[[F], F]:
-    """Decorate a function: its calls are ranges ``manyhop.NAME`` of the thread, if the environment asks for them.
+    """Decorate a function: its calls are ranges ``manyhop.NAME`` of the thread, if the environment requests them.
 
     Raises:
-        InputError: ranges are asked for, and torch has no CUDA; or ``MANYHOP_NVTX`` is neither 0 nor 1.
+        InputError: ranges are requested, and torch has no CUDA; or ``MANYHOP_NVTX`` is neither 0 nor 1.
     """
     return functools.partial(_with_range, f"manyhop.{name}") if wanted() else lambda function: function
 
@@ -41,7 +41,7 @@ def _with_range(name: str, function: F) -> F:
 
 @functools.cache
 def wanted() -> bool:
-    """Whether the environment asks for ranges."""
+    """Return whether the environment requests ranges."""
     value = os.environ.get("MANYHOP_NVTX", "0")
     if value not in ("0", "1"):
         raise InputError(f"Expected MANYHOP_NVTX to be 0 or 1, got {value!r}.")

@@ -228,7 +228,7 @@ def _ids_at(ids, WIDE_IDS: tl.constexpr):
 
 @triton.jit
 def _has_more(id_of, i, count, row, rows):
-    """Return of which rows the gradient at a position is, too."""
+    """Return of which rows the gradient at a position is as well."""
     inside = rows & (i < count)
     return inside & (tl.load(id_of + i, mask=inside, other=-1) == row)
 
@@ -253,7 +253,7 @@ def _numbers_at(address, at, WIDE: tl.constexpr, LANES: tl.constexpr):
 
 @triton.jit
 def _narrow(w):
-    """Return bfloat16, rounded to the nearest, ties to even: in triton's interpreter, too, which cuts bits off."""
+    """Return bfloat16, rounded to the nearest, ties to even: in triton's interpreter as well, which cuts bits off."""
     bits = w.to(tl.int32, bitcast=True)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return tl.where(w == w, rounded, 0x7FC0).to(tl.int16).to(tl.bfloat16, bitcast=True)

@@ -81,7 +81,7 @@ def _add_plan(verbs: Verbs) -> None:
 
 
 def _number(text: str) -> int:
-    """The type of an argument: an integer from 0 on, also written as 1e9."""
+    """Return the type of an argument: an integer from 0 on, also written as 1e9."""
     try:
         number = float(text)
         if number >= 0 and number == int(number):

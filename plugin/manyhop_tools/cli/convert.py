@@ -38,7 +38,7 @@ class Source:
     """A graph in files of another format."""
 
     is_homogeneous: bool
-    """Whether it has one node type and one edge type without names of their own."""
+    """Whether it has one node type and one edge type without their own names."""
     write: Callable[[GraphWriter], None]
     """Writes all nodes and edges."""
 
@@ -99,7 +99,7 @@ def _report(text: str) -> None:
 
 
 def _source(args: argparse.Namespace, raw: Mapping[Path, Rows]) -> Source | StoredGraph:
-    """What reads the source, or a folder that was converted before."""
+    """Return what reads the source, or a folder that was converted before."""
     if len(args.source) == 1 and args.source[0].startswith(_DATASET):
         _refuse_others(args, edges=False, ogb=False)
         return _dataset(args.source[0].removeprefix(_DATASET), args.dataset_arg or [])
@@ -136,7 +136,7 @@ def _source(args: argparse.Namespace, raw: Mapping[Path, Rows]) -> Source | Stor
 
 
 def _read(source: Source, scratch: Path, memory: int | None) -> StoredGraph:
-    """The graph of a source as a folder, to be numbered anew."""
+    """Return the graph of a source as a folder, to be numbered again."""
     with GraphWriter(scratch / "graph", homogeneous=source.is_homogeneous, memory=memory) as writer:
         source.write(writer)
         return writer.finish()
@@ -261,7 +261,7 @@ def _load_saved(path: Path) -> Source:
 
 
 def _dataset(name: str, texts: Sequence[str]) -> Source:
-    """A data set by the name of its class."""
+    """Return a data set by the name of its class."""
     arguments: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -276,7 +276,7 @@ def _dataset(name: str, texts: Sequence[str]) -> Source:
 
 
 def _adapter(kind: str, purpose: str) -> Callable[..., SavedGraph]:
-    """What an adapter has for a kind of source."""
+    """Return what an adapter has for a kind of source."""
     found = entry_points(group=_FORMATS, name=kind)
     if not found:
         raise MissingExtraError("manyhop", "pyg", f"{purpose} (its entry point '{kind}' of '{_FORMATS}')")

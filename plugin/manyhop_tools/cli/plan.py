@@ -18,7 +18,7 @@ from manyhop_cugraph.graph import build_bytes_of
 
 
 def report(args: argparse.Namespace) -> str:
-    """The report for the arguments of ``manyhop plan``.
+    """Return the report for the arguments of ``manyhop plan``.
 
     Raises:
         InputError: arguments that do not go together, or a file that cannot be read.

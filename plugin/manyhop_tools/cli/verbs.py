@@ -59,7 +59,7 @@ def run_verb(parser: Parser, argv: Sequence[str] | None) -> int:
 
 
 def at_least_one(text: str) -> int:
-    """The type of an argument: an integer from 1 on."""
+    """Return the type of an argument: an integer from 1 on."""
     try:
         number = int(text)
     except ValueError:

@@ -185,7 +185,7 @@ class _EdgeFile:
             yield from self._table.read(self._ends)
 
     def where(self, end: int) -> str:
-        """What to call the column of sources (0) or destinations (1)."""
+        """Return what to call the column of sources (0) or destinations (1)."""
         return f"{self._path}, column '{self._ends[end]}'" if self._table is not None else str(self._path)
 
     def pieces(self, maps: Mapping[NodeType, IdMap]) -> Iterator[tuple[Tensor, Tensor, dict[str, Tensor]]]:
@@ -266,7 +266,7 @@ def _count(
     maps: Mapping[NodeType, IdMap],
     rows: Mapping[NodeType, tuple[Path, int]],
 ) -> int:
-    """The number of nodes of a type."""
+    """Return the number of nodes of a type."""
     used = [s.num_src for (src, _, _), s in sorters.items() if src == name]
     used += [s.num_dst for (_, _, dst), s in sorters.items() if dst == name]
     least = max(used, default=0)

@@ -47,7 +47,7 @@ class NodeTable:
         yield from self._table.read([self._id])
 
     def where(self, end: int) -> str:
-        """What to call the column of ids."""
+        """Return what to call the column of ids."""
         return f"{self.path}, column '{self._id}'"
 
     def tensors(self, ids: IdMap | None) -> tuple[int, dict[str, Tensor]]:
@@ -97,7 +97,7 @@ class NodeTable:
         )
 
     def _has_numbers(self, name: str) -> bool:
-        """Whether the first rows have numbers, or lists of them."""
+        """Return whether the first rows have numbers, or lists of them."""
         for (array,) in self._table.read([name]):
             try:
                 tensor(array, name)

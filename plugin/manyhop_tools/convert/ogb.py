@@ -31,7 +31,7 @@ _WHOLE = "split_dict.pt"  # all parts in one file, which OGB prefers
 
 
 def has_link_split(folder: Path) -> bool:
-    """Whether a folder of ``split/`` is of links."""
+    """Return whether a folder of ``split/`` is of links."""
     return (folder / _WHOLE).exists() or (folder / "train.pt").exists()
 
 
@@ -83,12 +83,12 @@ _NAMES = {
 
 
 def is_ogb(folder: Path) -> bool:
-    """Whether it is the folder of such a data set: with ``raw/`` and ``split/``, or at least ``raw/``."""
+    """Return whether it is the folder of such a data set: with ``raw/`` and ``split/``, or at least ``raw/``."""
     return (folder / "raw").is_dir()
 
 
 def is_hetero_ogb(folder: Path) -> bool:
-    """Whether the data set has several node or edge types."""
+    """Return whether the data set has several node or edge types."""
     return (folder / "raw" / "triplet-type-list.csv.gz").exists()
 
 
@@ -151,7 +151,7 @@ class _Source:
         return int(counts[0])
 
     def table(self, name: Path, *, header: bool = False) -> Table:
-        """A file of ``raw/``."""
+        """Return a file of ``raw/``."""
         path = self._raw / name.parent / f"{name.name}.csv"
         return Table(path=path if path.exists() else path.with_name(path.name + ".gz"), header=header)
 
@@ -195,7 +195,7 @@ class _Source:
         yield from (torch.stack(piece, 1) for piece in edges.pieces())
 
     def _matrix(self, table: Table, wide: bool) -> Rows:
-        """A CSV file as a file of numbers; one column as a vector unless ``wide``."""
+        """Return a CSV file as a file of numbers; one column as a vector unless ``wide``."""
         path = self._new(".bin")
         count, width, dtype = 0, 0, torch.int64
         with path.open("wb") as file:
@@ -267,7 +267,7 @@ def _add_edges(sorter: EdgeSorter, edges: Iterator[Tensor], columns: dict[str, R
 
 
 def _split_folder(folder: Path, split: str | None, report: Callable[[str], None]) -> Path | None:
-    """The folder of the split that is asked for, or the only one."""
+    """Return the folder of the split that is requested, or the only one."""
     found = sorted(path for path in (folder / "split").glob("*") if path.is_dir())
     names = [path.name for path in found]
     if split is None and len(found) > 1:

@@ -24,7 +24,7 @@ _SPLITS = {"train": "train", "val": "valid", "test": "test-dev"}  # as in OGB's 
 
 
 def is_processed(folder: Path) -> bool:
-    """Whether it is the folder of such a data set."""
+    """Return whether it is the folder of such a data set."""
     return any((folder / "processed").glob("*__*/edge_index.npy"))
 
 
@@ -41,7 +41,7 @@ class Processed:
 
     @property
     def is_homogeneous(self) -> bool:
-        """Whether all nodes and edges are of one type."""
+        """Return whether all nodes and edges are of one type."""
         edge_types = [*self._edge_types()]
         return len(edge_types) == 1 and edge_types[0][0] == edge_types[0][2]
 
@@ -121,7 +121,7 @@ class Processed:
 
 
 def _highest(edges: Mapping[EdgeType, EdgeIndexFile], node_type: NodeType) -> int:
-    """The highest id of a type; -1 without edges."""
+    """Return the highest id of a type; -1 without edges."""
     highest = -1
     for (src_type, _, dst_type), file in edges.items():
         for src, dst in file.pieces() if node_type in (src_type, dst_type) else ():

@@ -22,7 +22,7 @@ def fetch(address: str, folder: Path) -> Path:
 
     Args:
         address: what fsspec can open; credentials are those of its file systems (``FSSPEC_S3_KEY``, ...).
-        folder: where the copy goes, in a folder of its own and under the name that it has at the address.
+        folder: where the copy goes, in its own folder and under the name that it has at the address.
 
     Raises:
         InputError: no such file, or no access.

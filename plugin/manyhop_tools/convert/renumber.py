@@ -196,7 +196,7 @@ def renumber(graph: StoredGraph, writer: GraphWriter, order: Order, report: Call
 
 
 def _ids(nodes: StoredNodes, order: Tensor) -> SourceIds:
-    """What each node was at the source."""
+    """Return what each node was at the source."""
     if nodes.ids is None:
         return SourceIds(order.numpy())
     ids = SourceIds.load(nodes.ids)

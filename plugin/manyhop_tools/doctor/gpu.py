@@ -89,7 +89,7 @@ def look() -> Facts:
 
 
 def findings(facts: Facts) -> list[Diagnosis]:
-    """What these facts mean for manyhop, and what to do."""
+    """Return what these facts mean for manyhop, and what to do."""
     found = [_gpus(facts)]
     if not facts.names:
         idle = "not needed without a GPU"
@@ -218,7 +218,7 @@ def _present(topic: str, version: str | None, absent: str) -> Diagnosis:
 
 
 def _counted(names: Sequence[str]) -> str:
-    """``["A", "A", "B"]`` -> ``"2 x A, B"``."""
+    """Return ``["A", "A", "B"]`` -> ``"2 x A, B"``."""
     counts = {name: list(names).count(name) for name in names}
     return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
 

@@ -28,7 +28,7 @@ class Report:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is broken."""
+        """Return whether nothing is broken."""
         return all(finding.state != "broken" for finding in self.findings)
 
     def __str__(self) -> str:
@@ -136,7 +136,7 @@ KERNEL_PACKAGES = (
 
 
 def compiled_kernels() -> Diagnosis:
-    """Where numba keeps the compiled kernels, and how many it has there."""
+    """Return where numba keeps the compiled kernels, and how many it has there."""
     from numba.core.caching import CompileResultCacheImpl
 
     folders: list[Path] = []

@@ -14,7 +14,7 @@ from manyhop.features.requests import RowRequest
 from manyhop.features.sources import HotRows, RowsInParts
 
 ALIGNMENT = 16
-"""Rows of each tensor begin at a multiple of so many bytes in a message."""
+"""Rows of each tensor begin at a multiple of this many bytes in a message."""
 
 
 @dataclass(eq=False)

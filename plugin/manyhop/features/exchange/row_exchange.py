@@ -23,7 +23,7 @@ from manyhop.ranks.world import World, init
 Tag = tuple[int, int]
 """Epoch and number of the exchange in it, from 0: the same on all ranks."""
 
-_HEAD = 6  # numbers in a header: status, epoch, batch, what is asked for, its words, parts of answers
+_HEAD = 6  # numbers in a header: status, epoch, batch, what is requested, its words, parts of answers
 _TEXT_WORDS = 48
 HEADER_WORDS = _HEAD + _TEXT_WORDS
 _GRACE_SECONDS = 2.0  # ranks that lose an exchange do so within that time of each other
@@ -58,7 +58,7 @@ def make_headers(status: Status, tag: Tag, signature: int, text: str, lengths: S
     Args:
         status: of this rank.
         tag: of the exchange.
-        signature: of what is asked for (see :func:`signature_of`).
+        signature: of what is requested (see :func:`signature_of`).
         text: why this rank failed.
         lengths: ``[world_size]``: numbers that it asks each rank.
         parts: in how many its answers come.
@@ -84,7 +84,7 @@ def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tup
 
     Raises:
         ExchangeEndedError: a rank failed, or has left.
-        RankError: a rank is at another exchange, or asks for other tensors, or by indices that are shared otherwise.
+        RankError: a rank is at another exchange, or requests other tensors, or by indices that are shared otherwise.
     """
     heads = headers[:, :_HEAD].tolist()
     for status in (Status.FAILED, Status.LEFT):
@@ -235,7 +235,7 @@ class RowExchange:
 
     @property
     def failure(self) -> RankError | None:
-        """The error that ended the exchange, if one has."""
+        """Return the error that ended the exchange, if one has."""
         return self._ended
 
     def rows_under_way(self) -> bool:

@@ -131,7 +131,7 @@ def _send(
 
 
 def _agree_on_parts(part: Tensor, begin: int, what: str, timeout: float) -> list[range]:
-    """``[world_size]``: the rows that each rank has; checked."""
+    """Return ``[world_size]``: the rows that each rank has; checked."""
     control.agree(what, {"dtype": str(part.dtype), "shape of a row": list(part.shape[1:])}, timeout=timeout)
     every = control.exchange(f"rows of {what}", {"begin": begin, "end": begin + len(part)}, timeout=timeout)
     parts = [range(other["begin"], other["end"]) for other in every]
@@ -153,5 +153,7 @@ def _copy(source: Bytes, rows: range, begin: int, target: Bytes, first: int, wid
 
 
 def _bytes(tensor: Tensor) -> Bytes:
-    """The memory of a tensor. Torch does not count writing to it as a change, of which ranks have different numbers."""
+    """Return the memory of a tensor. Torch does not count writing to it as a change, of which ranks have different
+    numbers.
+    """
     return flat_bytes(tensor).numpy()

@@ -25,7 +25,7 @@ def find_slots(groups, index, count, num_rows, slots):
 
 @triton.jit
 def hot_slot(groups, row, asked):
-    """The place in the cache of each row, -1 for those that are not in it.
+    """Return the place in the cache of each row, -1 for those that are not in it.
 
     groups: address of the groups of a ``manyhop.features.HotRows``. row: int64. asked: which to look for.
     """
@@ -39,7 +39,7 @@ def hot_slot(groups, row, asked):
 
 @triton.jit
 def _count_bits(x):
-    """How many bits of int64 are set."""
+    """Return how many bits of int64 are set."""
     x = x - ((x >> 1) & 0x5555555555555555)
     x = (x & 0x3333333333333333) + ((x >> 2) & 0x3333333333333333)
     x = (x + (x >> 4)) & 0x0F0F0F0F0F0F0F0F

@@ -155,7 +155,9 @@ def settle(
 
 @triton.jit
 def _rows_of_tile(start, count, words):
-    """The row, and the word in it, of each word of a tile that begins with word ``start``; and whether there is one."""
+    """Return the row, and the word in it, of each word of a tile that begins with word ``start``; and whether there is
+    one.
+    """
     first = start // words
     w = (start - first * words).to(tl.int32) + tl.arange(0, TILE)  # words from the beginning of the first row
     r = w // words.to(tl.int32)
@@ -182,7 +184,7 @@ def _copy(source, source_rows, target, target_rows, column, inside, words, WORD:
 
 @triton.jit
 def _numbers(rows, r, inside, KIND: tl.constexpr):
-    """The numbers of the rows ``r``."""
+    """Return the numbers of the rows ``r``."""
     if KIND == LINEAR:
         n = r
     elif KIND == NARROW:

@@ -42,7 +42,7 @@ def mark(
     index: address of ``[count]`` int64 (if ``wide``) or int32. table: of ``[1 << table_bits] int64``, all 0, more than
     ``count`` entries (DEDUPLICATE): a hash table in whose chains entries descend, each of them the largest number less
     the id and its position; where programs write the same chain at once they may overlook that an id came before, which
-    is no harm. hot: of the groups of a ``HotRows`` (HOT). first, buckets: of ``[count] int32``, written: where the id
+    is harmless. hot: of the groups of a ``HotRows`` (HOT). first, buckets: of ``[count] int32``, written: where the id
     came before, or lies in the cache; its bucket. totals: of ``[num_ranks + 2] int64``, 0 at first: ids of each bucket.
     begins: of ``[num_ranks + 2, blocks] int32``, written: where this program's begin in it. bad: of an int64: a
     position with a bad id, plus 1.
@@ -127,7 +127,7 @@ def place(
     bad,
     WIDE_ROWS: tl.constexpr,
 ):
-    """Write the entries of each bucket behind each other, and what the other ranks have to know.
+    """Write the entries of each bucket behind each other, and what the other ranks must know.
 
     totals, begins, bad: what ``mark`` has written. rows: of ``[count]`` int64 (WIDE_ROWS) or int32, written: row in the
     part of its rank, in the cache or (repeated ids) in the result. positions: of ``[count] int32``, written: which

@@ -64,7 +64,7 @@ def require_communicator(title: str, *, timeout: float) -> None:
 
 
 def require_contexts(ranks: Sequence[int], *, name: str, timeout: float) -> None:
-    """Have CUDA started, in this process, on the GPUs of other ranks of its node, too. All ranks of the run call it.
+    """Start CUDA, in this process, on the GPUs of other ranks of its node as well. All ranks of the run call it.
 
     It takes some hundred MB of each, for each process. All ranks raise if one cannot have them.
 
@@ -99,7 +99,7 @@ def require_contexts(ranks: Sequence[int], *, name: str, timeout: float) -> None
 def shortage(
     division: Division, world: World, need: Sequence[int], free: Sequence[int | None], name: str
 ) -> str | None:
-    """What is wrong, in words; ``None`` where there is room.
+    """Return what is wrong, in words; ``None`` if there is room.
 
     Args:
         division: of the tensor.
@@ -213,7 +213,7 @@ def binding() -> ModuleType:
 
 
 def communicator(scope: Scope, *, timeout: float) -> Communicator:
-    """The communicator of this rank's scope, made when first asked for. All ranks of the run call it.
+    """Return the communicator of this rank's scope, made when first requested. All ranks of the run call it.
 
     Raises:
         CapacityError: there is no room for it on a GPU.

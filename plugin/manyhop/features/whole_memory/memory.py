@@ -27,10 +27,10 @@ from manyhop.system.progress import copy_rows
 
 
 class WholeMemory:
-    """A tensor ``[num_rows, ...]`` in WholeGraph's memory: every rank holds a part of its rows. All ranks make it.
+    """A tensor ``[num_rows, ...]`` in WholeGraph's memory: every rank holds a part of its rows. All ranks create it.
 
     Its content is undefined at first. Views (``local``, ``chunks``, ``whole``) are torch tensors, which other libraries
-    take through DLPack. The memory is there until :meth:`close` or the end of the run, or until all ranks make another
+    take through DLPack. The memory is kept until :meth:`close` or the end of the run, or until all ranks create another
     one when nothing on any of them uses this one or its views any more.
 
     Args:
@@ -39,7 +39,7 @@ class WholeMemory:
         kind: ``continuous``: every rank reads all rows at one range of addresses. ``chunked``: every rank reads all
             rows, those of each rank at a range of their own. ``distributed``: every rank reads its own rows only, and
             gets others by :class:`manyhop.features.GPUExchange`.
-        location: ``cuda``: on the GPUs. ``cpu``: in pinned memory of the host, which GPUs read, too.
+        location: ``cuda``: on the GPUs. ``cpu``: in pinned memory of the host, which GPUs read as well.
         scope: ``node``: each node holds the whole tensor; ``all``: all ranks hold it together. ``None``: ``all`` for a
             distributed tensor, else ``node``.
         name: for errors.
@@ -51,7 +51,7 @@ class WholeMemory:
         InputError: a kind, location or scope that there is not, or that the GPUs cannot do; a rank without a GPU of its
             own.
         MissingExtraError: pylibwholegraph is not installed.
-        RankError: ranks ask for different tensors, or did not come in time.
+        RankError: ranks request different tensors, or did not come in time.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class WholeMemory:
         progress: bool | None = None,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> WholeMemory:
-        """A tensor from one file or several (see :func:`manyhop.files.open`): each rank reads its own rows only.
+        """Return a tensor from one file or several (see :func:`manyhop.files.open`): each rank reads its own rows only.
 
         Args:
             paths: the files, the same on all ranks, or what ``manyhop.files.open`` gave.
@@ -123,12 +123,14 @@ class WholeMemory:
 
     @property
     def local_rows(self) -> range:
-        """Which rows this rank holds."""
+        """Return which rows this rank holds."""
         return self.division.shards.rows_of(self._rank)
 
     @cached_property
     def local(self) -> Tensor:
-        """``[len(local_rows), ...]``: the rows that this rank holds; on its GPU, or on the CPU (``location="cpu"``)."""
+        """Return ``[len(local_rows), ...]``: the rows that this rank holds; on its GPU, or on the CPU
+        (``location="cpu"``).
+        """
         if self.division.kind == "continuous":
             return self.whole[self.local_rows.start : self.local_rows.stop]
         flat, _ = self._handle.get_local_flatten_tensor(self._import, *self._view())
@@ -136,7 +138,7 @@ class WholeMemory:
 
     @cached_property
     def chunks(self) -> list[Tensor]:
-        """``[num_ranks]`` tensors: the rows of each rank that holds it. Of a continuous or chunked tensor."""
+        """Return ``[num_ranks]`` tensors: the rows of each rank that holds it. Of a continuous or chunked tensor."""
         self._require_mapped("chunks")
         shards = self.division.shards
         rows = [shards.rows_of(rank) for rank in range(shards.num_nodes)]
@@ -147,7 +149,7 @@ class WholeMemory:
 
     @cached_property
     def whole(self) -> Tensor:
-        """``[num_rows, ...]``: all rows, which a GPU reads as if they were its own.
+        """Return ``[num_rows, ...]``: all rows, which a GPU reads as if they were its own.
 
         Raises:
             InputError: the tensor is not continuous.
@@ -225,7 +227,7 @@ class WholeMemory:
         self.finish("is put together")
 
     def finish(self, what: str) -> None:
-        """After writing to ``local`` or other views: wait until all ranks have done so, too. All ranks call it.
+        """After writing to ``local`` or other views: wait until all ranks have done so as well. All ranks call it.
 
         Args:
             what: has been done, for errors.
@@ -374,7 +376,7 @@ def tables_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
 
 
 def with_tables(graph: Graph, tables: dict[str, Tensor]) -> Graph:
-    """The graph with other tensors in place of its own, named as :func:`tables_of` does."""
+    """Return the graph with other tensors in place of its own, named as :func:`tables_of` does."""
     csc: dict[tuple[str, str, str], CSC] = {}
     for edge_type, edges in graph.csc.items():
         present: dict[str, Any] = {name: tables[f"{edge_type} {name}"] for name in edges.tables()}
@@ -384,7 +386,7 @@ def with_tables(graph: Graph, tables: dict[str, Tensor]) -> Graph:
 
 
 def lay_out(sizes: list[int]) -> tuple[list[int], int]:
-    """Where tables of so many bytes begin in one piece of memory, and how large that is."""
+    """Return where tables of this many bytes begin in one piece of memory, and how large that is."""
     begins, end = [], 0
     for size in sizes:
         begins.append(end)

@@ -23,7 +23,7 @@ Kind = Literal["continuous", "chunked", "distributed"]
 one, at addresses of its own. ``distributed``: every rank sees its own part only."""
 
 Location = Literal["cuda", "cpu"]
-"""``cuda``: memory of the ranks' GPUs. ``cpu``: pinned memory of the host, which GPUs read, too."""
+"""``cuda``: memory of the ranks' GPUs. ``cpu``: pinned memory of the host, which GPUs read as well."""
 
 KINDS: tuple[Kind, ...] = ("continuous", "chunked", "distributed")
 LOCATIONS: tuple[Location, ...] = ("cuda", "cpu")
@@ -71,12 +71,12 @@ class Division:
 
     @property
     def shards(self) -> Shards:
-        """Which rows each rank holds."""
+        """Return which rows each rank holds."""
         return Shards(self.shape[0], self.num_ranks)
 
     @property
     def partition(self) -> list[int]:
-        """``[num_ranks]``: rows that are allocated for each rank; WholeGraph demands one at least."""
+        """Return ``[num_ranks]``: rows that are allocated for each rank; WholeGraph demands one at least."""
         shards = self.shards
         if shards.num_rows < self.num_ranks:
             return [1] * self.num_ranks
@@ -84,11 +84,11 @@ class Division:
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes that WholeGraph is asked for, of all ranks together."""
+        """Bytes requested of WholeGraph, of all ranks together."""
         return sum(self.partition) * self.row_bytes
 
     def bytes_of_ranks(self) -> list[int]:
-        """``[num_ranks]``: what each rank allocates: whole pages."""
+        """Return ``[num_ranks]``: what each rank allocates: whole pages."""
         total, ranks = self.allocated_bytes, range(self.num_ranks)
         if self.location == "cpu" and self.kind != "distributed":  # the first rank allocates all
             return [total] + [0] * (self.num_ranks - 1)

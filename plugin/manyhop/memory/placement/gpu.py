@@ -35,7 +35,7 @@ class GPUChoice:
     item: Item
     place: Place
     cache_bytes: int
-    """Bytes of each GPU that hold this feature's hot rows, those asked for most often; 0 where none are kept."""
+    """Bytes of each GPU that hold this feature's hot rows, those requested most often; 0 where none are kept."""
     reason: str
     """A sentence or two."""
 
@@ -59,13 +59,13 @@ class GPUPlacement:
     """Bytes that each process page-locks; other processes of the node lock the same memory."""
 
     def place_of(self, feature: str) -> Place:
-        """The place of the feature of this name."""
+        """Return the place of the feature of this name."""
         return next(choice.place for choice in self.features if choice.item.name == feature)
 
     def summary(self) -> str:
         """Return where everything is in a line: items of a place together, with the reason of the largest.
 
-        A topology that is not a copy on the GPU has a reason of its own: GPUs read it otherwise than rows.
+        A topology that is not a copy on the GPU has its own reason: GPUs read it otherwise than rows.
         """
         found: dict[tuple[Place, bool], list[GPUChoice]] = {}
         for choice in (self.topology, *self.features):
@@ -90,7 +90,7 @@ def decide_gpu(topology: Item, features: Sequence[Item], hardware: Hardware, *, 
     """Decide where topology and features go for ranks that have one GPU each.
 
     ``auto``: what fits goes to each GPU. If not all fits, the largest features are sharded over the GPUs of a node,
-    then the topology is; what does not fit then is pinned. Where the memory of the node is too small, features are
+    then the topology is; what does not fit then is pinned. If the memory of the node is too small, features are
     distributed over all GPUs, and so is the topology where cuGraph is installed, which then samples it; what is left
     then is left to the CPU. Hot rows of features that are not on each GPU are kept there. As little as possible takes
     each step, the largest features first, the topology last.
@@ -151,7 +151,7 @@ class _Search:
         if mode in _FOR_ALL:
             self.fixed = dict.fromkeys(self.items, mode)
         elif mode == "sharded":
-            # Scripts that ask for parts run unchanged where there is one GPU, which then holds all of them.
+            # Scripts that request parts run unchanged where there is one GPU, which then holds all of them.
             part: Place = "device" if hardware.gpus_per_node == 1 else "sharded"
             self.fixed = {item.name: part for item in features if item.can_shard}
         elif mode == "distributed":
@@ -173,7 +173,7 @@ class _Search:
         self.can = _available(hardware, _OPEN.get(mode, ("device",)))
 
     def best(self) -> dict[str, Place] | None:
-        """Item -> place; ``None`` where nothing fits."""
+        """Item -> place; ``None`` if nothing fits."""
         for places in self._ways(self.order, self.can):
             if self._fit({**self.fixed, **places}):
                 return self._promoted({**self.fixed, **places})
@@ -194,7 +194,7 @@ class _Search:
                 yield {**way, **taken}
 
     def _promoted(self, places: dict[str, Place]) -> dict[str, Place]:
-        """Whole runs were moved; what is small enough for a better place beside the others comes back to it."""
+        """Whole runs were moved; what is small enough for a better place beside the others returns to it."""
         for item in reversed(list(chain(*self.order))):
             for place in self.can[: self.can.index(places[item.name])]:
                 if self._can_be(item, place) and self._fit({**places, item.name: place}):
@@ -212,7 +212,7 @@ class _Search:
 
 
 def _available(hardware: Hardware, places: Sequence[Place]) -> list[Place]:
-    """Those of ``places`` that this hardware has, best first."""
+    """Return those of ``places`` that this hardware has, best first."""
     several = hardware.together and hardware.world_size > 1
     peers = several and hardware.gpus_per_node > 1 and hardware.peer_access and hardware.wholegraph
     # Inside a node of peers, distributed rows would take as much memory as sharded ones.

@@ -35,7 +35,7 @@ class Placement:
     """Bytes that every node needs (mapped files need none)."""
 
     def place_of(self, feature: str) -> Place:
-        """The place of the feature of this name."""
+        """Return the place of the feature of this name."""
         return next(choice.place for choice in self.features if choice.item.name == feature)
 
     def __str__(self) -> str:

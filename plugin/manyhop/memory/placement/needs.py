@@ -64,7 +64,7 @@ GPU_RESERVE = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """What there is for the ranks of a run, which have one GPU each. Where ranks differ, the least counts.
+    """What there is for the ranks of a run, which have one GPU each. If ranks differ, the least counts.
 
     Raises:
         InputError: numbers that make no sense.
@@ -158,7 +158,7 @@ class Needs:
         return {kind: (needed, there) for kind, (needed, there) in needs.items() if needed > there}
 
     def fit(self) -> bool:
-        """Whether all suffices."""
+        """Return whether all suffices."""
         return not self.lacking()
 
 
@@ -220,8 +220,8 @@ _RESIDENT = {
 def too_much(
     items: Mapping[str, Item], places: Mapping[str, Place], hardware: Hardware, mode: Place, auto: bool
 ) -> str:
-    """What ``places``, the most modest of this mode, lack, and what would help: among it ``placement="auto"``, where
-    ``auto`` finds that it fits.
+    """Return what ``places``, the most modest of this mode, lack, and what would help: among it ``placement="auto"``,
+    where ``auto`` finds that it fits.
     """
     remedies, meant = [], ALIASES.get(mode, mode)
     if auto:

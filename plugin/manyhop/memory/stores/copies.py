@@ -97,7 +97,7 @@ def _digest(data: Tensor) -> bytes:
 
 
 def _products(blocks: Tensor) -> Tensor:
-    """``[num_blocks]`` products with odd numbers, modulo 2^64: one word that changes always changes its product."""
+    """Return ``[num_blocks]`` products with odd numbers, modulo 2^64: a word that changes changes its product."""
     factors = torch.from_numpy((mix(as_u64(np.arange(1, _BLOCK + 1))) | np.uint64(1)).view(np.int64)).to(blocks.device)
     if blocks.device.type == "cpu":
         return blocks @ factors
@@ -106,7 +106,7 @@ def _products(blocks: Tensor) -> Tensor:
 
 
 class Version:
-    """A tensor or an array as it is now."""
+    """A tensor or an array in its current state."""
 
     def __init__(self, value: Any) -> None:
         self._source = value
@@ -114,20 +114,20 @@ class Version:
 
     @property
     def of_tensor(self) -> tuple[Tensor, int] | None:
-        """The tensor and its version, as torch counts it; ``None`` for arrays."""
+        """Return the tensor and its version, as torch counts it; ``None`` for arrays."""
         return (self._source, self._version) if isinstance(self._source, Tensor) else None
 
     def is_of(self, value: Any) -> bool:
-        """Whether it is a version of this very tensor or array."""
+        """Return whether it is a version of this very tensor or array."""
         return self._source is value
 
     def is_current(self) -> bool:
-        """Whether it has not been changed in place (of arrays, nobody knows)."""
+        """Return whether it has not been changed in place (changes of arrays are not detected)."""
         return not isinstance(self._source, Tensor) or self._source._version == self._version
 
 
 class Kept(Version):
-    """A tensor or an array whose rows are kept elsewhere, too: once for all loaders of the process."""
+    """A tensor or an array whose rows are kept elsewhere as well: once for all loaders of the process."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
@@ -135,7 +135,7 @@ class Kept(Version):
 
     @classmethod
     def find(cls, value: Any, where: torch.device | Place, *, compare: bool = True) -> Self | None:
-        """Return what is kept of the values that a tensor has now; ``compare``: by their checksum, too."""
+        """Return what is kept of the values that a tensor has now; ``compare``: by their checksum as well."""
         record = known_if_any(value)
         found = None if record is None else record.copies.get(where)
         if not isinstance(found, cls) or not found.is_of(value) or not found.is_current():
@@ -157,13 +157,13 @@ class Copy(Kept):
 
     @staticmethod
     def of(value: Any, device: torch.device) -> Copy:
-        """The copy of a tensor on a device: an existing one, if there is one of the values that it has now."""
+        """Return the copy of a tensor on a device: an existing one, if there is one of the values that it has now."""
         with _lock:
             return Copy.find(value, device) or Copy(value, device).keep(device)
 
     @staticmethod
     def exists(value: Any, device: torch.device) -> bool:
-        """Whether a loader of this process holds a copy on a device that is current."""
+        """Return whether a loader of this process holds a copy on a device that is current."""
         return Copy.find(value, device, compare=False) is not None
 
 
@@ -179,9 +179,9 @@ def forget(places: Collection[Place]) -> None:
 
 
 def is_movable(value: Any, device: torch.device, *, also_there: bool = False) -> bool:
-    """Whether rows may be read from a copy elsewhere: dense tensors and arrays that the GPU does not hold yet.
+    """Return whether rows may be read from a copy elsewhere: dense tensors and arrays that the GPU does not hold yet.
 
-    ``also_there``: those that it holds, too.
+    ``also_there``: those that it holds as well.
     """
     if type(value) is Tensor or type(value) is torch.nn.Parameter:
         elsewhere = value.device.type == "cpu" or (also_there and value.device == device)

@@ -91,7 +91,7 @@ def _there(device: torch.device, place: str) -> torch.device:
 
 
 def rows_in(place: Place, device: torch.device | None, timeout: float | None) -> NodeRows | GPURows | None:
-    """Return what puts rows in a place; ``None`` where a store keeps what it is given.
+    """Return what puts rows in a place; ``None`` if a store keeps what it is given.
 
     Args:
         place: of the store.
@@ -109,7 +109,7 @@ def as_it_is(value: Any) -> Any:
     Takes ``WholeMemory``, ``ShardedRows``, ``DistributedRows``, and memory of other libraries through DLPack.
 
     Raises:
-        FeatureError: memory in chunks, which is no tensor.
+        FeatureError: memory in chunks, which is not a tensor.
     """
     if isinstance(value, ShardedRows | DistributedRows):
         return value
@@ -136,7 +136,7 @@ def rows_of_memory(memory: WholeMemory) -> Tensor | DistributedRows:
 
 
 class GPURows:
-    """Puts rows where GPUs read them, and gets those that ranks exchange. All ranks make and call it.
+    """Puts rows where GPUs read them, and gets those that ranks exchange. All ranks create and call it.
 
     Args:
         place: ``pinned``, ``device``, ``sharded`` or ``distributed``.
@@ -194,7 +194,8 @@ class GPURows:
         )
 
     def make(self, shape: Sequence[int], dtype: torch.dtype, name: str, fill: Fill) -> Tensor | DistributedRows:
-        """A tensor that exists once in its place, as :meth:`NodeRows.make`; ``fill`` writes to GPUs, unless pinned.
+        """Return a tensor that exists once in its place, as :meth:`NodeRows.make`; ``fill`` writes to GPUs, unless
+        pinned.
 
         Raises:
             CapacityError: there is not enough memory.
@@ -258,7 +259,7 @@ def page_locked(rows: Tensor) -> Tensor:
 
 
 class StoreExchange:
-    """Gathers rows of a store that ranks exchange, outside of a loader. All ranks make and call it.
+    """Gathers rows of a store that ranks exchange, outside of a loader. All ranks create and call it.
 
     Args:
         place: of the store; rows that were put there as they are may be in another.
@@ -328,7 +329,7 @@ def _part_of_rank(rows: ShardedRows) -> DistributedRows:
 
 
 def _is_even(world: World) -> bool:
-    """Whether the parts of a node's ranks together are the part of the node."""
+    """Return whether the parts of a node's ranks together are the part of the node."""
     return world.nodes == tuple(rank * world.num_nodes // world.world_size for rank in range(world.world_size)) and (
         world.world_size % world.num_nodes == 0
     )

@@ -29,7 +29,7 @@ Fill: TypeAlias = Callable[[range, Tensor], None]
 
 
 class NodeRows:
-    """Puts tensors where they belong, and gets rows of those that are spread over nodes. All ranks make and call it.
+    """Puts tensors where they belong, and gets rows of those that are spread over nodes. All ranks create and call it.
 
     Args:
         sharded: every node holds a part of the rows; else all of them.
@@ -45,7 +45,8 @@ class NodeRows:
         self._calls = itertools.count()
 
     def put(self, tensor: Any, index: Any, name: str) -> Tensor | ShardedRows:
-        """A tensor of all ranks: whole (``index`` is ``None`` or ``slice(None)``), or a part (``slice(begin, end)``).
+        """Return a tensor of all ranks: whole (``index`` is ``None`` or ``slice(None)``), or a part (``slice(begin,
+        end)``).
 
         Raises:
             FeatureError: something else was given; the parts do not fit together.
@@ -60,7 +61,7 @@ class NodeRows:
         return self._held(rows, num_rows, ours)
 
     def read(self, rows: Rows, name: str) -> Tensor | ShardedRows:
-        """A tensor in files that all nodes see: every rank reads a part of the rows that its node is to hold.
+        """Return a tensor in files that all nodes see: every rank reads a part of the rows that its node is to hold.
 
         Raises:
             InputError: a file that is truncated or damaged.
@@ -74,7 +75,7 @@ class NodeRows:
         return self.make(rows.shape, rows.dtype, name, fill)
 
     def make(self, shape: Sequence[int], dtype: torch.dtype, name: str, fill: Fill) -> Tensor | ShardedRows:
-        """A tensor that exists once: every rank writes a part of the rows that its node is to hold.
+        """Return a tensor that exists once: every rank writes a part of the rows that its node is to hold.
 
         Args:
             shape: ``[num_rows, ...]``, of the whole.
@@ -103,7 +104,7 @@ class NodeRows:
         return self._held(control.attempt(f"{what} is filled", filled, timeout=DEFAULT_TIMEOUT), shape[0], ours)
 
     def join(self, parts: Mapping[str, Tensor], name: str) -> list[Tensor]:
-        """The parts of all ranks one after the other, in the order of the ranks.
+        """Return the parts of all ranks one after the other, in the order of the ranks.
 
         Args:
             parts: by name; tensors of one length, such as sources and destinations of edges.
@@ -232,7 +233,7 @@ def part_of_rows(part: Tensor, begin: int, what: str, timeout: float) -> tuple[T
 
 
 def _problem(tensor: Any, index: Any, name: str, *, on_gpu: bool) -> tuple[str, int | None]:
-    """What is wrong with what a rank puts, and where its part begins (``None``: it is the whole)."""
+    """Return what is wrong with what a rank puts, and where its part begins (``None``: it is the whole)."""
     dense = isinstance(tensor, np.ndarray) or (
         isinstance(tensor, Tensor) and has_memory(tensor) and (on_gpu or tensor.device.type == "cpu")
     )

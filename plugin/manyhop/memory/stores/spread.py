@@ -30,7 +30,7 @@ TOPOLOGY = "topology"
 """The name of the tables that samplers read, among those of features."""
 
 _run = ""
-_numbers = itertools.count(1)  # all ranks make spread memory in the same order
+_numbers = itertools.count(1)  # all ranks create spread memory in the same order
 
 
 class Held:
@@ -54,7 +54,7 @@ class Held:
 
 
 class SpreadRows(Kept):
-    """A tensor, or an array, of the user's whose rows are spread over GPUs. All ranks make it.
+    """A tensor, or an array, of the user's whose rows are spread over GPUs. All ranks create it.
 
     Args:
         value: ``[num_rows, ...]``, the same on all ranks.
@@ -64,7 +64,7 @@ class SpreadRows(Kept):
 
     Raises:
         CapacityError: there is not enough memory on the GPUs.
-        InputError: GPUs that cannot read each other's memory; a rank without a GPU of its own.
+        InputError: GPUs that cannot read each other's memory; a rank without its own GPU.
         MissingExtraError: pylibwholegraph is not installed.
         RankError: ranks have different tensors, or did not come in time.
     """
@@ -81,7 +81,7 @@ class SpreadRows(Kept):
 
     @property
     def rows(self) -> Tensor | DistributedRows:
-        """What the rows are read from."""
+        """Return what the rows are read from."""
         return self._rows
 
     @staticmethod
@@ -182,7 +182,7 @@ def place_for_topology(placement: str) -> TopologyPlace | None:
 
 
 def topology_place(graph: Graph | None) -> TopologyPlace | None:
-    """Return the place that the store of a topology wants for it; ``None`` where there is no such store."""
+    """Return the place that the store of a topology wants for it; ``None`` if there is no such store."""
     record = None if graph is None else known_if_any(graph)
     found = None if record is None or record.store_place is None else record.store_place()
     assert found is None or isinstance(found, TopologyPlace)

@@ -16,7 +16,7 @@ class Collectives:
         self._since: dict[tuple[str, int], float] = {}
 
     def stuck(self) -> bool:
-        """Whether one that was under way when this was called before, half a second ago or more, still is."""
+        """Return whether one that was under way when this was called before, half a second ago or more, still is."""
         now, before = time.monotonic(), self._since
         self._since = {waiting: before.get(waiting, now) for waiting in _under_way().items()}
         return any(now - since >= _PATIENCE for since in self._since.values())

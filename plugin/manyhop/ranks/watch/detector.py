@@ -23,7 +23,7 @@ class Fault:
 
     @property
     def has_deeper_reason(self) -> bool:
-        """Whether this may follow from a fault that has not been reported yet."""
+        """Return whether this may follow from a fault that has not been reported yet."""
         return self.kind in ("left", "idle") or (self.kind == "followed" and not self.ranks)
 
 

@@ -50,7 +50,7 @@ class LoopStatus:
 
     @property
     def inside(self) -> bool:
-        """Whether an iteration is under way."""
+        """Return whether an iteration is under way."""
         return self.phase != "out"
 
     @property

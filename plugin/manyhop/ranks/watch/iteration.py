@@ -50,7 +50,7 @@ class Watch:
         leave: Callable[[], None] = _do_nothing,
         rows_under_way: Callable[[], bool] | None = None,
     ) -> Iteration:
-        """A new iteration over the loader begins; the one before, if it is not done, has been left.
+        """Begin an iteration over the loader; the previous one has been left if it is not done.
 
         Args:
             epoch: its number.
@@ -90,7 +90,7 @@ class Iteration:
         self._loop, self._monitor, self._number = loop, monitor, loop.at[0]
 
     def requested(self, leave: Callable[[], None] = _do_nothing) -> None:
-        """The caller asks for a batch, and there is one more in this epoch.
+        """The caller requests a batch, and there is one more in this epoch.
 
         Args:
             leave: as of :meth:`Watch.begin`.

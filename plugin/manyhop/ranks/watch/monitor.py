@@ -103,7 +103,7 @@ class Monitor:
 
     @property
     def over(self) -> bool:
-        """Whether the watch has ended, with its run."""
+        """Return whether the watch has ended, with its run."""
         return self._over.is_set()
 
     def add(self, name: str, timeout: float) -> Loop:
@@ -245,7 +245,7 @@ class Monitor:
         needs_batch = self._waits or phase == "making"
         if phase == "out" and not self._waits:
             return
-        # This rank may be about to leave after the same batch as one that has left, unless it waits or asks for more.
+        # This rank may be about to leave after the same batch as one that has left, unless it waits or requests more.
         received = float("inf") if phase == "out" else loop.at[2] - (not needs_batch)
         fault = self._fault(loop, received, suspicion)
         if fault is None:
@@ -328,7 +328,7 @@ def _last_error() -> BaseException | None:
 
 
 def _note_reason(loop: Loop, error: BaseException | None, inside: bool) -> None:
-    """Note in an iteration that the program's end has cut off why that was; one that was just dropped is such, too."""
+    """Record the reason in an iteration that the program's end has cut off, or that was just dropped."""
     kind, text, ranks = ("quit", "", ()) if error is None else reason(error, "quit")
     if inside:
         loop.leave(kind, text, ranks)

@@ -167,7 +167,7 @@ class Connections:
             )
 
     def _is_free(self, number: int, before: str) -> bool:
-        """Whether this rank is through with the exchange that had a communicator before, or never will be."""
+        """Return whether this rank is through with the exchange that had a communicator before, or never will be."""
         if world.current_rank() == 0:
             return True
         while len(self._users) <= number:

@@ -168,7 +168,7 @@ def enqueue_routes(
         flight: prepared: headers for the other ranks, and the report to the host.
         shares: where in it the ids go.
         tag: of the exchange.
-        signature: of what is asked for.
+        signature: of what is requested.
     """
     tables = sum(1 << group.table_bits for group in groups if group.deduplicate)
     device, ranks, sent = groups[0].index.device, flight.ranks, flight.sent_at
@@ -200,13 +200,13 @@ def enqueue_routes(
 
 @cache
 def marker(deduplicate: bool, hot: bool) -> Kernel:
-    """The kernel that finds the bucket of each id."""
+    """Return the kernel that finds the bucket of each id."""
     return Kernel(mark, (deduplicate, hot))
 
 
 @cache
 def placer(wide_rows: bool) -> Kernel:
-    """The kernel that sorts the ids by bucket."""
+    """Return the kernel that sorts the ids by bucket."""
     return Kernel(place, (wide_rows,))
 
 
