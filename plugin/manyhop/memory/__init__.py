@@ -1,1 +1,1 @@
-"""Memory that the ranks of a node share, page-locked memory, and what resides where."""
+"""Memory that the ranks of a node share, page-locked memory, and places of data."""

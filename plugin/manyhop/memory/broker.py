@@ -1,4 +1,4 @@
-""" "Get or build", by key, between the processes of a node.
+"""The broker: "get or build", by key, between the processes of a node.
 
 The first process that requests a key builds it; the others wait for its delivery: a short message and file descriptors.
 The first process that needs the service runs it, in a thread. A connection is a claim to one object: while a process
@@ -32,7 +32,7 @@ _LONGEST = 4000  # characters of an error
 
 
 class Ticket:
-    """What came of requesting a key. ``builds``: this process has to build it, and then ``deliver`` or ``fail``."""
+    """The answer to the request of a key. ``builds``: this process must build it, and then ``deliver`` or ``fail``."""
 
     def __init__(self, connection: socket.socket, name: str) -> None:
         self._connection, self._name = connection, name
@@ -42,12 +42,12 @@ class Ticket:
         self.fds: list[int] = []
 
     def take(self, message: Message, fds: list[int]) -> None:
-        """Use what another process has built."""
+        """Use an object that another process has built."""
         self._record = channel.record(self._name, message, fds)
         self.builds, self.message, self.fds = False, message, fds
 
     def take_if_found(self) -> None:
-        """Use what other processes have from a service that has ended, if they do. Hand it to all who ask."""
+        """Use an object that other processes have from a service that has ended, and deliver it; if there is one."""
         found = channel.find(self._name)
         if found is not None:
             self.take(*found)
@@ -69,11 +69,11 @@ class Ticket:
         self.give_up()
 
     def hold(self, used: object) -> None:
-        """Claim it for as long as ``used`` exists."""
+        """Hold the claim as long as ``used`` exists."""
         weakref.finalize(used, self.give_up).atexit = False
 
     def give_up(self) -> None:
-        """Claim it no longer."""
+        """Give up the claim."""
         self._connection.close()
         if self._record is not None:
             self._record.close()
@@ -83,7 +83,7 @@ class Broker:
     """This process's access to the service of its node.
 
     Args:
-        name: the same for all ranks of a node and run, and for no one else; at most 80 characters, fit for a file name.
+        name: name that all ranks of a node and run use, and no other process; at most 80 characters, fit for a file.
         rank: of this process.
     """
 
@@ -93,13 +93,13 @@ class Broker:
         self._service: _Service | None = None
 
     def request(self, key: str, *, what: str, expected: int, timeout: float) -> Ticket:
-        """Wait until ``key`` is there or must be built here.
+        """Wait until ``key`` has been built, or must be built by this process.
 
         Args:
             key: of one thing.
             what: in words, for errors; must be the same in all processes that request the key.
-            expected: how many processes will ask: it is kept at least until they have. Afterwards, it is kept until
-                no one uses it any more.
+            expected: how many processes will ask: it remains at least until they have. Afterwards, it
+                remains until no process uses it.
             timeout: seconds to wait for the process that builds.
 
         Raises:
@@ -156,16 +156,16 @@ class Broker:
         return ticket
 
     def close(self) -> None:
-        """End the service if it runs in this process, once as many have asked as are expected to.
+        """End the service if it runs in this process, once all expected processes have requested.
 
-        Wait some seconds for them. What was handed out stays usable, and who asks later finds it at those who use it.
+        Wait some seconds for them. Objects remain usable, and later processes find them in those that use them.
         """
         if self._service is not None:
             self._service.close()
             self._service = None
 
     def _connect(self, what: str, end: float) -> socket.socket:
-        """Return a connection to the service, which starts here if there is none."""
+        """Return a connection to the service, which this process starts if needed."""
         address = channel.address_of(self._name)
         while True:
             connection = channel.new_socket()
@@ -190,7 +190,7 @@ class Broker:
 
 @dataclass(eq=False)
 class _Peer:
-    """A connection, as the service sees it."""
+    """A connection of the service."""
 
     connection: socket.socket
     rank: int = -1
@@ -327,7 +327,7 @@ class _Service:
             self._settle(peer.key)
 
     def _settle(self, key: str) -> None:
-        """Answer those who wait for something that is decided; forget it if nobody will want it."""
+        """Answer the processes that wait for a decided object; drop it if no process can request it."""
         thing = self._things[key]
         while thing.waiting:
             peer = thing.waiting.pop()
@@ -346,7 +346,7 @@ class _Service:
         channel.close_all(thing.fds)
 
     def _drop_peer(self, peer: _Peer) -> None:
-        """Nobody is at the other end of a connection any more."""
+        """Drop a connection whose other end is closed."""
         if peer.connection.fileno() < 0:
             return
         self._selector.unregister(peer.connection)

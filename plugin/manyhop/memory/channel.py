@@ -35,7 +35,7 @@ _open: weakref.WeakSet[socket.socket | FileIO] = weakref.WeakSet()
 
 
 def send(connection: socket.socket, message: Message, fds: list[int] | None = None) -> None:
-    """One message. It is short, so that sends do not wait for the receiver."""
+    """Send one message. It is short, so that sends do not wait for the receiver."""
     body = json.dumps(message).encode()
     data = _LENGTH.pack(len(body)) + body
     sent = socket.send_fds(connection, [data], fds or [])
@@ -44,7 +44,7 @@ def send(connection: socket.socket, message: Message, fds: list[int] | None = No
 
 
 def receive(connection: socket.socket) -> tuple[Message, list[int]]:
-    """One message and its descriptors. Raises EOFError if the other end is closed."""
+    """Receive one message and its descriptors. Raises EOFError if the other end is closed."""
     head, fds, _, _ = socket.recv_fds(connection, _LENGTH.size, _MAX_FDS)
     try:
         head += _receive_exactly(connection, _LENGTH.size - len(head))
@@ -99,7 +99,7 @@ def remove(address: str) -> None:
 
 
 def new_socket() -> socket.socket:
-    """One end, which forked children do not get."""
+    """Close one end in forked children."""
     return not_inherited(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
 
 
@@ -119,7 +119,7 @@ def check_peer(connection: socket.socket) -> None:
 
 
 def close_all(fds: list[int]) -> None:
-    """Close descriptors, and forget their numbers."""
+    """Close descriptors, and clear the list."""
     for fd in fds:
         os.close(fd)
     fds.clear()
@@ -138,8 +138,8 @@ def record(name: str, message: Message, fds: Sequence[int]) -> FileIO | None:
 
     Args:
         name: the same in all processes; at most 200 characters.
-        message: what another process needs beside the descriptors.
-        fds: of its memory. This process has to keep them, or others of the same files, as long as the record.
+        message: facts that another process needs in addition to the descriptors.
+        fds: of its memory. This process must keep them, or others of the same files, as long as the record.
     """
     if not hasattr(os, "memfd_create"):
         return None

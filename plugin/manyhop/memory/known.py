@@ -1,4 +1,4 @@
-"""The one record of each tensor and topology: facts beside its values, for all loaders and stores of the process."""
+"""The one record of each tensor and topology, for all loaders and stores of the process."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Known:
         self.held: Any = None
         """The place of rows that belong to a store."""
         self.store_place: weakref.ref[Any] | None = None
-        """The place that the store of a topology wants for it."""
+        """The ``TopologyPlace`` of the store of a topology."""
 
 
 def known(value: Any) -> Known:
-    """Return the record of a value, which is made if there is none."""
+    """Return the record of a value; create it if needed."""
     record: Known = _records.setdefault(value, Known())  # type: ignore[no-untyped-call]
     return record
 

@@ -31,13 +31,13 @@ class FilePlace:
     offset: int
     nbytes: int
     writes_through: bool
-    """Whether changes go into the file. Otherwise they stay with the process that makes them."""
+    """Whether changes are written to the file. Otherwise only the process that makes them sees them."""
     identity: tuple[int, ...]
-    """Which file this is, in what state."""
+    """The identity of the file and of its state."""
 
 
 class MappedFiles:
-    """Find the file behind an address; on Linux only, elsewhere there is none."""
+    """Find the file behind an address; works on Linux only."""
 
     def __init__(self) -> None:
         self._ranges = _read_mappings()
@@ -64,8 +64,8 @@ class MappedFiles:
     def pages_of(self, table: Tensor) -> Tensor:
         """Return a contiguous tensor whose memory is a file as the pages that the system keeps for all processes.
 
-        Nobody may write to it, which torch does not know. To page-lock memory that this process may write to would copy
-        the file. Other tensors are returned as they are.
+        It must not be written to, although torch allows it. To page-lock memory that this process may write to would
+        copy the file. Other tensors are returned unchanged.
 
         Raises:
             InputError: the file has just changed.
@@ -83,7 +83,7 @@ def map_again(place: FilePlace, *, read_only: bool = False) -> Bytes:
     """Return ``[nbytes] uint8``: the bytes of a file, mapped as they were elsewhere on this node, or for reading only.
 
     Raises:
-        InputError: the file is not what it was.
+        InputError: the file has changed.
     """
     begin = place.offset - place.offset % mmap.ALLOCATIONGRANULARITY
     length = place.offset + place.nbytes - begin
@@ -116,9 +116,9 @@ def where(address: int) -> tuple[str, int] | None:
 
 
 def reside_in_files(addresses: Sequence[int]) -> list[bool]:
-    """Return whether the memory at each address is that of a file on disk. Only on Linux: elsewhere none is.
+    """Return whether the memory at each address is a mapped file on disk. Always false except on Linux.
 
-    Faster than :class:`MappedFiles`, and true as well where the process has changed some of the pages.
+    Faster than :class:`MappedFiles`, and also true if the process has changed some of the pages.
     """
     try:
         with open("/proc/self/maps") as file:

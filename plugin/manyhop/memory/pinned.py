@@ -1,4 +1,4 @@
-"""Host memory that GPUs read by themselves: memory of any kind is pinned in place, once per process."""
+"""Host memory that GPUs read directly: memory of any kind is pinned in place, once per process."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8  # of cudaHostRegister
 
 
 def pin(source: Tensor | np.ndarray[Any, Any]) -> None:
-    """Pin the memory of a CPU tensor or an array where it is, so that GPUs read it over the bus.
+    """Pin the memory of a CPU tensor or an array in place, so that GPUs read it over the bus.
 
-    It stays pinned until the memory is freed, or :func:`unpin`. Shared memory and files mapped into memory can be
-    pinned too, by each process for itself. Pinning what is pinned does nothing.
+    It remains pinned until the memory is freed, or :func:`unpin`. Shared memory and files mapped into memory can be
+    pinned too, by each process for itself. Pinning it again does nothing.
 
     Args:
-        source: a tensor or an array of any shape and strides. A file that is mapped into memory is read wholly now, and
-            stays there.
+        source: a tensor or an array of any shape and strides. A file that is mapped into memory is read completely,
+            and remains in memory.
 
     Raises:
         InputError: not CPU memory, or there is no GPU.
@@ -48,7 +48,7 @@ def pin(source: Tensor | np.ndarray[Any, Any]) -> None:
 
 
 def unpin(source: Tensor | np.ndarray[Any, Any]) -> None:
-    """Take back :func:`pin`: waits for the GPU. Memory that was not pinned so is left alone."""
+    """Undo :func:`pin`; wait for the GPU first. Other memory is left unchanged."""
     begin, end, _ = _extent(source)
     if _registry.overlaps(begin, end):
         torch.cuda.synchronize()
@@ -66,7 +66,7 @@ def is_pinned(source: Tensor | np.ndarray[Any, Any]) -> bool:
 def is_pinnable(source: Tensor | np.ndarray[Any, Any]) -> bool:
     """Return whether memory is large enough to be pinned in place.
 
-    The pages of smaller memory may be shared with other objects, which CUDA then refuses to copy, as only a part of
+    The pages of smaller memory may be shared with other objects, which CUDA then cannot copy, as only a part of
     them is pinned.
     """
     return int(source.nbytes) >= _PAGES_OF_ITS_OWN
@@ -92,7 +92,7 @@ class _Piece:
 
 
 class _Registry:
-    """What is pinned. Small tensors share pages, and a page can be pinned but once."""
+    """All pinned memory. Small tensors share pages, and a page can be pinned only once."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -102,15 +102,15 @@ class _Registry:
         self._lock = threading.RLock()  # garbage collection may call remove() in the middle of add()
 
     def has(self, begin: int, end: int) -> bool:
-        """Was just this pinned here?"""
+        """Return whether exactly this was pinned here."""
         return (begin, end) in self._users
 
     def overlaps(self, begin: int, end: int) -> bool:
-        """Was any of it pinned here?"""
+        """Return whether any of it was pinned here."""
         return bool(self._over(begin, end))
 
     def covers(self, begin: int, end: int) -> bool:
-        """Was all of it pinned here?"""
+        """Return whether all of it was pinned here."""
         for piece in self._over(begin, end):
             if piece.begin > begin:
                 return False
@@ -160,7 +160,7 @@ class _Registry:
             self.generation += 1
 
     def forget(self) -> None:
-        """In a forked child: CUDA, and with it all pinning, is the parent's. The child may pin memory of its own."""
+        """Drop the records in a forked child: CUDA and all pinning belong to the parent. The child may pin memory."""
         self.bytes, self._pieces, self._users, self._lock = 0, [], set(), threading.RLock()
         self.generation += 1
 
@@ -191,7 +191,7 @@ def _register(begin: int, nbytes: int) -> None:
 
 
 def _limit() -> str:
-    """How much memory the process may lock, in words."""
+    """Return the limit of locked memory, in words."""
     try:
         import resource
     except ImportError:  # not a POSIX system
@@ -209,7 +209,7 @@ def _pages(begin: int, end: int) -> tuple[int, int]:
 
 
 def _extent(source: Tensor | np.ndarray[Any, Any]) -> tuple[int, int, Any]:
-    """First byte, end, and whose memory it is."""
+    """Return the first byte, the end, and the owner of the memory."""
     if isinstance(source, Tensor):
         if source.device.type != "cpu" or source.layout is not torch.strided:
             raise InputError(f"Expected a dense tensor in CPU memory to pin, got {source.layout} on {source.device}.")

@@ -1,4 +1,4 @@
-"""Where data resides: the words of every ``placement=``, and which of them an argument takes."""
+"""Where data resides: the words of every ``placement=``, and those that each argument accepts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Place = Literal[
 - ``auto``: decided by sizes and free memory.
 - ``process``: memory of this process.
 - ``shared``: host memory, one copy per node, which its ranks read.
-- ``mapped``: its file, of which the operating system keeps in memory what is read often.
+- ``mapped``: its file: the operating system keeps frequently read pages in memory.
 - ``pinned``: page-locked host memory, one copy per node, which GPUs read; of a topology, all but the column pointers,
   of which each GPU has a copy.
 - ``device``: a copy on each GPU.
@@ -31,28 +31,28 @@ Place = Literal[
 ALIASES: Final[dict[Place, Place]] = {"cuda-cuda": "device", "pinned-cuda": "pinned", "cpu-cuda": "host"}
 
 FOLDER_PLACES: Final[tuple[Place, ...]] = ("auto", "process", "shared", "mapped", "sharded")
-"""Of what CPUs read of a graph on disk."""
+"""Places of a graph on disk that CPUs read."""
 
 STORE_PLACES: Final[tuple[Place, ...]] = (
     "process", "shared", "mapped", "pinned", "device", "sharded", "distributed", "auto",
 )  # fmt: skip
-"""Of the rows of a store. ``auto`` is ``shared``, and loaders decide what their GPUs read."""
+"""Places of the rows of a store. ``auto`` is ``shared``, and loaders place the rows that their GPUs read."""
 
 GRAPH_PLACES: Final[tuple[Place, ...]] = ("process", "shared", "pinned", "device", "sharded", "auto")
-"""Of edges. From ``pinned`` on: where GPUs read the topology made of them; ``auto`` has the first loader decide."""
+"""Places of edges. From ``pinned`` on: where GPUs read the topology of the edges; ``auto``: the first loader decides."""
 
 LOADER_PLACES: Final[tuple[Place, ...]] = ("auto", "device", "sharded", "pinned", "distributed", "host", *ALIASES)
-"""Of topology and features that a loader on a GPU reads."""
+"""Places of topology and features that a loader on a GPU reads."""
 
 SPREAD_PLACES: Final[tuple[Place, ...]] = ("sharded", "distributed")
-"""Of which each GPU holds a part."""
+"""Places that hold a part on each GPU."""
 
 
 def check_place(place: Any, allowed: Collection[Place], *, name: str = "placement", hint: str = "") -> Place:
-    """Return a place of those that an argument takes.
+    """Return a place that an argument accepts.
 
     Args:
-        place: the user's.
+        place: place that the user passed.
         allowed: all that make sense.
         name: of the argument.
         hint: what to do instead, for the error.

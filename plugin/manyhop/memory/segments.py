@@ -34,7 +34,7 @@ class Segment:
     """
 
     id: str
-    """Random; the same in all processes."""
+    """Random; equal in all processes."""
 
     fd: int
     """Descriptor to pass on to other processes; open as long as the memory is mapped."""
@@ -55,7 +55,7 @@ _mapped: dict[str, _Mapping] = {}
 
 
 def create(what: str, size: int, remedy: str = "Share less, or use a machine with more memory.") -> Segment:
-    """New memory of at least ``size`` bytes, all zero, in huge pages where the system has them.
+    """Create memory of at least ``size`` bytes, all zero, in huge pages if the system has them.
 
     Raises:
         CapacityError: there is not as much memory; it names ``what`` it was for, and the ``remedy``.
@@ -102,7 +102,7 @@ def where(address: int) -> tuple[str, int] | None:
 
 
 def return_freed_memory() -> None:
-    """Give back to the system what this process has freed: glibc keeps tens of megabytes for later."""
+    """Return freed memory of this process to the system: glibc keeps tens of megabytes for later."""
     if hasattr(_libc(), "malloc_trim"):
         _libc().malloc_trim(0)
 
@@ -150,7 +150,7 @@ def _map(fd: int, size: int) -> tuple[mmap.mmap, int]:
 
 
 def _gather_into_huge_pages(mapping: mmap.mmap, begin: int, size: int) -> None:
-    """Have the kernel put fresh memory into huge pages. Random reads of small rows are twice as fast there."""
+    """Request huge pages for fresh memory. Random reads of small rows are twice as fast there."""
     if size < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return
     np.frombuffer(mapping, np.uint8, size, begin)[::HUGE] = 0  # only what has one page already can become a huge one

@@ -56,7 +56,7 @@ class Packed:
 
     @property
     def message(self) -> dict[str, Any]:
-        """Return what another process needs beside the descriptors."""
+        """Return the facts that another process needs in addition to the descriptors."""
         return {"segments": [s.id for s in self.segments], "pickle_at": list(self.pickle_at)}
 
     @property
@@ -66,17 +66,17 @@ class Packed:
 
 
 def receive(message: dict[str, Any], fds: list[int]) -> Packed:
-    """Return what another process has packed. The descriptors belong to it from now on."""
+    """Return an object that another process has packed. It takes over the descriptors."""
     attached = tuple(segments.attach(id, fd) for id, fd in zip(message["segments"], fds, strict=True))
     begin, size = message["pickle_at"]
     return Packed(attached, (begin, size))
 
 
 def pack(what: str, value: Any) -> Packed:
-    """Copy an object into shared memory, except for what is in shared memory or in mapped files already.
+    """Copy an object into shared memory, except tensors that are in shared memory or in mapped files already.
 
     Args:
-        what: what this is for, in errors.
+        what: name of the object in errors.
         value: anything that can be pickled. Tensors bring all of the storage that they are views of.
 
     Raises:
@@ -129,12 +129,12 @@ def unpack(packed: Packed) -> Any:
 
 
 class _Parts:
-    """The memory of an object, piece by piece; the same piece once, whoever shows it."""
+    """The memory of an object, piece by piece; each piece once."""
 
     def __init__(self) -> None:
         self.sources: list[Bytes] = []
         self.read_only: list[tuple[int, bool]] = []
-        """For each array: its piece, and whether it refuses to be written to."""
+        """For each array: its piece, and whether it is read-only."""
         self._known: dict[tuple[int, int], int] = {}
 
     def add_storage(self, storage: torch.UntypedStorage) -> int:
@@ -147,7 +147,7 @@ class _Parts:
         return self._add(torch.empty(0, dtype=torch.uint8).set_(storage).numpy())
 
     def add_buffer(self, buffer: pickle.PickleBuffer) -> None:
-        """Take the memory of an array; called by the pickler."""
+        """Add the memory of an array; called by the pickler."""
         raw = buffer.raw()
         self.read_only.append((self._add(np.frombuffer(raw, np.uint8)), raw.readonly))
 
@@ -165,7 +165,7 @@ class _Pickler(pickle.Pickler):
         self._parts = parts
 
     def persistent_id(self, obj: Any) -> Any:
-        """Take out the memory of tensors, of whatever kind: torch describes them all by storages."""
+        """Replace the memory of tensors of any kind: torch describes them all by storages."""
         if isinstance(obj, torch.storage.TypedStorage):
             return self._parts.add_storage(obj._untyped_storage), obj.dtype
         if isinstance(obj, torch.UntypedStorage):
@@ -173,7 +173,7 @@ class _Pickler(pickle.Pickler):
         return None
 
     def reducer_override(self, obj: Any) -> Any:
-        """Arrays that numpy would put into the pickle: memory maps and strided views."""
+        """Reduce arrays that numpy would copy into the pickle: memory maps and strided views."""
         plain = type(obj) is np.memmap or (type(obj) is np.ndarray and not obj.flags.forc)
         if not plain or obj.dtype.hasobject:
             return NotImplemented
@@ -233,15 +233,16 @@ _loading = False
 
 
 def share(load: Callable[[], T], *, what: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> T:
-    """Return what ``load()`` returns, in memory that all ranks of the node share. Every rank of the run calls this.
+    """Return the result of ``load()`` in memory that all ranks of the node share. Every rank of the run calls this.
 
     ``load`` runs on one rank of each node. Every rank, also that one, gets its own object whose tensors and numpy
-    arrays are views of the same memory. While it is made, it exists twice. A process that is the only one on its node
-    gets what ``load()`` returns as it is. Nodes may load at different speed: all ranks return when all nodes are done.
+    arrays are views of the same memory. While it is copied, it exists twice. A process that is the only one on its node
+    gets the result unchanged. Nodes may load at different speed: all ranks return when all nodes are done.
 
     Args:
-        load: takes nothing, returns anything that can be pickled, with its tensors on the CPU. Must not communicate.
-        what: name of what is shared, for errors; the same on all ranks. Default: the name of ``load``.
+        load: function without arguments that returns anything that can be pickled, with its tensors on the CPU. Must
+            not communicate.
+        what: name of the result in errors, equal on all ranks. Default: the name of ``load``.
         timeout: seconds to wait for another rank's ``load()``: on this node, then on the others.
 
     Raises:
@@ -278,17 +279,17 @@ def share(load: Callable[[], T], *, what: str | None = None, timeout: float = DE
 
 
 def once_per_node(key: str, build: Callable[[], T], *, what: str) -> T:
-    """Return what ``build()`` returns: made by the rank of this node that requests ``key`` first, as long as one uses
+    """Return the result of ``build()``: made by the rank of this node that requests ``key`` first, as long as one uses
     it.
 
-    This is not a collective: any rank may ask, at any time, alone. The key has to name everything that ``build``
+    This is not a collective: any rank may ask, at any time, alone. The key must name everything that ``build``
     depends on. It is ``build()`` without a ``share()`` before, after the end of its run, and where the rank that
     builds it fails, is killed or takes too long.
 
     Args:
         key: any length.
-        build: takes nothing, returns anything that can be pickled. Must not communicate.
-        what: name of what is built, for errors of other ranks.
+        build: function without arguments that returns anything that can be pickled. Must not communicate.
+        what: name of the result in errors of other ranks.
     """
     if _node is None:
         return build()
@@ -299,7 +300,7 @@ def once_per_node(key: str, build: Callable[[], T], *, what: str) -> T:
 
 
 def node_segment(key: str, size: int, begin: Callable[[Bytes], None], *, what: str, remedy: str) -> Segment | None:
-    """Memory that the ranks of this node share, which all of them may write to, as long as one uses it.
+    """Return memory that the ranks of this node share and may write to, as long as one uses it.
 
     This is not a collective: any rank may ask, at any time, alone, also before ``init``.
 
@@ -308,7 +309,7 @@ def node_segment(key: str, size: int, begin: Callable[[Bytes], None], *, what: s
         size: bytes.
         begin: called with the memory, all zeros, by the rank that asks first, before others get it.
         what: name of it, for errors.
-        remedy: what to do where there is nos much memory.
+        remedy: advice for the error if there is too little memory.
 
     Returns:
         ``None`` if no other rank of the node is known of.

@@ -1,4 +1,4 @@
-"""Which memory for what: decided from sizes alone, with reasons. Nothing here loads, measures or communicates.
+"""Placement of data in memory: decided from sizes alone, with reasons. Nothing here loads, measures or communicates.
 
 :func:`decide` places what CPUs read, :func:`decide_gpu` what GPUs read.
 """

@@ -12,7 +12,7 @@ from manyhop.memory.places import ALIASES, LOADER_PLACES, Place, check_place
 from manyhop.system.units import in_units
 
 CACHE_SHARE = 0.2
-"""No more than this share of a feature is kept on each GPU as hot rows."""
+"""No more than this share of a feature is cached on each GPU as hot rows."""
 
 _MOST_NAMES = 4  # in a line
 
@@ -30,7 +30,7 @@ _OPEN: dict[str, tuple[Place, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class GPUChoice:
-    """Where one item goes, and why."""
+    """The place of one item, and the reason."""
 
     item: Item
     place: Place
@@ -48,13 +48,13 @@ class GPUPlacement:
     features: tuple[GPUChoice, ...]
     """In the given order."""
     gpu_usable: int
-    """Bytes of each GPU that were given out."""
+    """Bytes of each GPU that are used."""
     gpu_bytes: int
     """Bytes that each GPU needs, hot rows included."""
     host_usable: int
-    """Bytes of each node that were given out."""
+    """Bytes of each node that are used."""
     host_bytes: int
-    """Bytes that each node needs beside what is in its memory already (files that stay files need none)."""
+    """Bytes that each node needs in addition (files that remain files need none)."""
     pinned_bytes: int
     """Bytes that each process page-locks; other processes of the node lock the same memory."""
 
@@ -103,10 +103,10 @@ def decide_gpu(topology: Item, features: Sequence[Item], hardware: Hardware, *, 
         topology: the tables that samplers read, in the size they have there.
         features: all other tensors; those that are on a GPU already are left out.
         hardware: what there is.
-        mode: what is decided beforehand.
+        mode: places that are fixed.
 
     Raises:
-        CapacityError: it does not fit; the message names what does not, and what would help.
+        CapacityError: it does not fit; the message names the shortage and remedies.
         InputError: an unknown mode, or one that this hardware, or a loader made by each rank for itself, cannot have.
         MissingExtraError: ``sharded`` without pylibwholegraph.
     """
@@ -142,7 +142,7 @@ def _check_mode(mode: Place, hardware: Hardware) -> None:
 
 
 class _Search:
-    """Looks for the best places that a mode allows."""
+    """Search for the best places that a mode allows."""
 
     def __init__(self, topology: Item, features: Sequence[Item], hardware: Hardware, mode: Place) -> None:
         self.topology, self.hardware = topology, hardware
@@ -173,18 +173,18 @@ class _Search:
         self.can = _available(hardware, _OPEN.get(mode, ("device",)))
 
     def best(self) -> dict[str, Place] | None:
-        """Item -> place; ``None`` if nothing fits."""
+        """Return the places by item; ``None`` if nothing fits."""
         for places in self._ways(self.order, self.can):
             if self._fit({**self.fixed, **places}):
                 return self._promoted({**self.fixed, **places})
         return None
 
     def most_modest(self) -> dict[str, Place]:
-        """Item -> the worst place that it can have in this mode."""
+        """Return the worst place of each item in this mode."""
         return {**self.fixed, **{i.name: [p for p in self.can if self._can_be(i, p)][-1] for i in chain(*self.order)}}
 
     def _ways(self, order: Sequence[Sequence[Item]], places: Sequence[Place]) -> Iterator[dict[str, Place]]:
-        """All ways to cut ``order`` into a run for each of ``places``; as little as possible goes to the last."""
+        """Yield all ways to cut ``order`` into a run for each of ``places``; as little as possible goes to the last."""
         worst, better = places[-1], places[:-1]
         takes = [items for items in order if all(self._can_be(item, worst) for item in items)]
         for count in range(len(takes) + 1) if better else ([len(takes)] if takes == order else []):
@@ -194,7 +194,7 @@ class _Search:
                 yield {**way, **taken}
 
     def _promoted(self, places: dict[str, Place]) -> dict[str, Place]:
-        """Whole runs were moved; what is small enough for a better place beside the others returns to it."""
+        """Move items back to a better place if they fit there: runs were moved as a whole."""
         for item in reversed(list(chain(*self.order))):
             for place in self.can[: self.can.index(places[item.name])]:
                 if self._can_be(item, place) and self._fit({**places, item.name: place}):

@@ -14,7 +14,7 @@ from manyhop.system.units import in_units
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Where one item goes, and why."""
+    """The place of one item, and the reason."""
 
     item: Item
     place: Place
@@ -30,7 +30,7 @@ class Placement:
     features: tuple[Choice, ...]
     """In the given order."""
     usable: int
-    """Bytes of each node that were given out."""
+    """Bytes of each node that are used."""
     bytes_per_node: int
     """Bytes that every node needs (mapped files need none)."""
 
@@ -69,7 +69,7 @@ def decide(
         can_shard: whether the loaders run in lockstep (``distributed=True``), which sharded features need.
 
     Raises:
-        CapacityError: not all fits; the message names what would help.
+        CapacityError: not all fits; the message names remedies.
         InputError: numbers that make no sense.
     """
     at_least_one(memory=memory, ranks_per_node=ranks_per_node, num_nodes=num_nodes)
@@ -114,7 +114,7 @@ def decide(
 
 
 def _fewest_mapped(topology: Item, features: Sequence[Item], usable: int, shards: int) -> set[str] | None:
-    """Names of the items that stay in files so that the others fit: as few as possible, the topology last."""
+    """Return the names of the items that remain in files so that others fit: as few as possible, the topology last."""
     mappable = sorted((item for item in features if item.can_map), key=_size, reverse=True)
     mappable += [topology] if topology.can_map else []
     for count in range(len(mappable) + 1):

@@ -32,18 +32,18 @@ class Item:
     """Whether each rank of a node that page-locks it has a copy in memory: a file that ranks map for themselves. Only
     GPU runs ask."""
     pointer_bytes: int = 0
-    """How many of its bytes are column pointers of a topology. They are looked up
-    before each read of the rest, so they reside on each GPU even where the rest is pinned. Only GPU runs ask."""
+    """Bytes of the column pointers of a topology. Each read of the rest follows a read of them, so they reside on each
+    GPU even if the rest is pinned. Only GPU runs ask."""
     can_distribute: bool = True
     """Whether GPUs of all nodes may hold a part each. Only GPU runs ask."""
     distributed_bytes: int | None = None
-    """Its size in all GPUs together where it is distributed; ``None``: ``nbytes``. Only GPU runs ask."""
+    """Its size in all GPUs together if it is distributed; ``None``: ``nbytes``. Only GPU runs ask."""
     resident: frozenset[Place] = frozenset()
-    """Where it is already, for another loader: it takes no more memory there. Only GPU runs ask."""
+    """The places where it resides for another loader already, without further memory. Only GPU runs ask."""
     store_place: Place | None = None
-    """The place that the user's store keeps it in, whatever the mode. Only GPU runs ask."""
+    """The place of the user's store, regardless of the mode. Only GPU runs ask."""
     on_host: bool = False
-    """Whether what a store keeps ``distributed`` is page-locked in the memory of all nodes, not on GPUs."""
+    """Whether its ``distributed`` rows are page-locked in the memory of all nodes, not on GPUs."""
 
 
 def check_names(items: Sequence[Item]) -> None:
@@ -54,7 +54,7 @@ def check_names(items: Sequence[Item]) -> None:
 
 
 def share_of(nbytes: int, parts: int) -> int:
-    """Bytes of the largest of ``parts`` equal parts."""
+    """Return the bytes of the largest of ``parts`` equal parts."""
     return -(-nbytes // parts)
 
 
@@ -64,7 +64,7 @@ GPU_RESERVE = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """What there is for the ranks of a run, which have one GPU each. If ranks differ, the least counts.
+    """The hardware of the ranks of a run, which have one GPU each. If ranks differ, the minimum counts.
 
     Raises:
         InputError: numbers that make no sense.
@@ -75,12 +75,12 @@ class Hardware:
     host_memory: int
     """Free bytes of each node."""
     gpus_per_node: int = 1
-    """GPUs of a node that ranks use; as many as it has ranks."""
+    """GPUs of a node that ranks use: one per rank."""
     num_nodes: int = 1
     """Nodes (machines)."""
     pinnable: int | None = None
-    """Bytes that a process may page-lock; ``None``: no limit but the memory of the node (``ulimit -l`` is none for CUDA
-    on Linux)."""
+    """Bytes that a process may page-lock; ``None``: only the memory of the node limits it (``ulimit -l`` does not limit
+    CUDA on Linux)."""
     peer_access: bool = False
     """Whether each GPU of a node reads the memory of all others of that node."""
     wholegraph: bool = False
@@ -88,7 +88,7 @@ class Hardware:
     cugraph: bool = False
     """Whether pylibcugraph, and what joins its GPUs, is installed."""
     together: bool = False
-    """Whether all ranks make the loader together (``distributed=True``), which rows that are spread over them need."""
+    """Whether all ranks create the loader together (``distributed=True``), as spread rows require."""
 
     def __post_init__(self) -> None:
         at_least_one(gpu_memory=self.gpu_memory, host_memory=self.host_memory)
@@ -103,17 +103,17 @@ class Hardware:
 
     @property
     def gpu_usable(self) -> int:
-        """Bytes of each GPU that may be given out."""
+        """Bytes of each GPU that may be used."""
         return int(self.gpu_memory * (1 - GPU_RESERVE))
 
     @property
     def host_usable(self) -> int:
-        """Bytes of each node that may be given out."""
+        """Bytes of each node that may be used."""
         return int(self.host_memory * (1 - RESERVE))
 
 
 def on_gpu(item: Item, place: Place, hardware: Hardware) -> int:
-    """Bytes that an item takes of each GPU, hot rows apart, beside what is there already."""
+    """Return the additional bytes of each GPU that an item needs, without hot rows."""
     if place in item.resident:
         return 0
     if place == "device":
@@ -128,7 +128,7 @@ def on_gpu(item: Item, place: Place, hardware: Hardware) -> int:
 
 
 class Needs:
-    """Bytes that ``places`` (item -> place) take."""
+    """The bytes that ``places`` (item -> place) need."""
 
     def __init__(self, items: Mapping[str, Item], places: Mapping[str, Place], hardware: Hardware) -> None:
         self.hardware = hardware
@@ -149,7 +149,7 @@ class Needs:
                 self.mapped.add(item.name)
 
     def lacking(self) -> dict[str, tuple[int, int]]:
-        """Kind of memory -> bytes that are needed, bytes that there are; of those that do not suffice."""
+        """Return the needed and the available bytes of each kind of memory that does not suffice."""
         needs = {
             "gpu": (self.gpu, self.hardware.gpu_usable),
             "host": (self.host, self.hardware.host_usable),
@@ -163,7 +163,7 @@ class Needs:
 
 
 def reason(item: Item, place: Place, hardware: Hardware, *, asked: bool, mapped: bool, cache: int) -> str:
-    """Why ``item`` is in this place: because it was ``asked`` for, because it fits, or because nothing better does."""
+    """Return the reason for a place: it was ``asked`` for, it fits, or no better place does."""
     size, part = in_units(item.nbytes), in_units(on_gpu(item, place, hardware))
     gpus = "the GPU" if hardware.world_size == 1 else "each GPU"
     hot = f" {in_units(cache)} of hot rows are kept on {gpus}." if cache else ""
@@ -206,7 +206,7 @@ _DISTRIBUTED = {
     False: "holds {part}; ranks exchange rows, once per batch",
     True: "takes {part} while cuGraph builds it; all ranks then call cuGraph together",
 }
-"""How what is distributed is held and read, by whether it is a topology."""
+"""How distributed features (``False``) and topologies (``True``) are held and read."""
 
 _RESIDENT = {
     "device": "on {gpus}",

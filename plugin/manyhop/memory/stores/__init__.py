@@ -1,4 +1,4 @@
-"""Tensors and topology in their places: put there once, read by all loaders of the process."""
+"""Tensors and topology in their memory: placed once, read by all loaders of the process."""
 
 from manyhop.memory.stores.copies import WHOLE_ONCE, Copy, Version, checksum, is_movable
 from manyhop.memory.stores.places import (

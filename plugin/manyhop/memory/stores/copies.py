@@ -30,7 +30,7 @@ _CHUNK = 4 << 20  # words that a GPU multiplies at a time
 def checksum(values: Tensor | np.ndarray[Any, Any], *, whole: int = WHOLE) -> int:
     """Return a 32-bit checksum of dtype, shape and entries.
 
-    Every entry counts where the tensor has at most ``whole`` bytes. From larger ones, 4096 entries are read, at
+    Every entry counts if the tensor has at most ``whole`` bytes. From larger ones, 4096 entries are read, at
     positions that depend on the number of entries alone: the first four, the last four, and runs of four spread evenly
     between, so that memory-mapped files are read at 1024 places.
 
@@ -47,7 +47,7 @@ def checksum(values: Tensor | np.ndarray[Any, Any], *, whole: int = WHOLE) -> in
 
 
 def checksum_of_values(tensor: Tensor) -> int:
-    """Return a 32-bit checksum of shape and values, whatever the dtype that stores them.
+    """Return a 32-bit checksum of shape and values, regardless of the dtype that stores them.
 
     As :func:`checksum`; integers count as int64 and other numbers as float64. Computed once per tensor and version.
     """
@@ -61,7 +61,7 @@ def checksum_of_values(tensor: Tensor) -> int:
 
 
 def _checksum(tensor: Tensor, dtype: torch.dtype, most: int) -> int:
-    """Of entries as a dtype: of all of them, if there are at most so many."""
+    """Return the checksum of entries as a dtype: of all, or of samples if there are more than ``most``."""
     tensor = tensor.detach()
     if tensor.numel() <= most:
         return _of_entries(tensor, dtype, tensor.shape)
@@ -75,7 +75,7 @@ def _of_entries(entries: Tensor, dtype: torch.dtype, shape: Sequence[int]) -> in
 
 
 def _sampled(shape: Sequence[int]) -> tuple[npt.NDArray[np.int64], ...]:
-    """Indices of the entries that stand for a large tensor, one array per dimension."""
+    """Return the indices of the entries that stand for a large tensor, one array per dimension."""
     num_entries = math.prod(shape)
     length = num_entries // _PLACES
     place = np.arange(_PLACES)
@@ -85,7 +85,7 @@ def _sampled(shape: Sequence[int]) -> tuple[npt.NDArray[np.int64], ...]:
 
 
 def _digest(data: Tensor) -> bytes:
-    """Few bytes as they are; of many, the products of blocks, and the last ones."""
+    """Return few bytes unchanged; of many, the products of blocks, and the last ones."""
     if data.data_ptr() % 8:
         data = data.clone()
     num_blocks = data.numel() // (8 * _BLOCK)
@@ -127,7 +127,7 @@ class Version:
 
 
 class Kept(Version):
-    """A tensor or an array whose rows are kept elsewhere as well: once for all loaders of the process."""
+    """A tensor or an array whose rows reside elsewhere as well: once for all loaders of the process."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
@@ -135,7 +135,7 @@ class Kept(Version):
 
     @classmethod
     def find(cls, value: Any, where: torch.device | Place, *, compare: bool = True) -> Self | None:
-        """Return what is kept of the values that a tensor has now; ``compare``: by their checksum as well."""
+        """Return the copy of a tensor's current values; ``compare``: compare checksums as well."""
         record = known_if_any(value)
         found = None if record is None else record.copies.get(where)
         if not isinstance(found, cls) or not found.is_of(value) or not found.is_current():
@@ -143,13 +143,13 @@ class Kept(Version):
         return found if not compare or found._checksum == checksum(value, whole=WHOLE_ONCE) else None
 
     def keep(self, where: torch.device | Place) -> Self:
-        """Have :meth:`find` return it as long as somebody uses it."""
+        """Let :meth:`find` return it as long as it is used."""
         known(self._source).copies[where] = self
         return self
 
 
 class Copy(Kept):
-    """A tensor on a GPU, and what it is a copy of."""
+    """A copy of a tensor on a GPU, with its source."""
 
     def __init__(self, value: Any, device: torch.device) -> None:
         super().__init__(value)
@@ -171,7 +171,7 @@ _lock = threading.RLock()
 
 
 def forget(places: Collection[Place]) -> None:
-    """Find nothing any more that is kept in these places."""
+    """Drop all copies in these places."""
     for record in records():
         for key in list(record.copies):
             if (key[-1] if isinstance(key, tuple) else key) in places:  # of topologies: the GPU and the place
@@ -181,7 +181,7 @@ def forget(places: Collection[Place]) -> None:
 def is_movable(value: Any, device: torch.device, *, also_there: bool = False) -> bool:
     """Return whether rows may be read from a copy elsewhere: dense tensors and arrays that the GPU does not hold yet.
 
-    ``also_there``: those that it holds as well.
+    ``also_there``: include tensors that the GPU holds.
     """
     if type(value) is Tensor or type(value) is torch.nn.Parameter:
         elsewhere = value.device.type == "cpu" or (also_there and value.device == device)

@@ -1,4 +1,4 @@
-"""Rows of a store in the place that its user names: one mechanism for the stores of all adapters."""
+"""Rows of a store in the memory that its user names: one mechanism for the stores of all adapters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def check_graph_place(place: Any, *, spreads: bool = False) -> None:
-    """Raise InputError for a graph's ``placement`` that is none, or needs a GPU where there is none.
+    """Raise InputError for an unknown ``placement`` of a graph, or one that needs a missing GPU.
 
     ``spreads``: whether the edges may be spread over all ranks, ``"distributed"``.
     """
@@ -42,8 +42,8 @@ def store_device(place: Any, device: Any, timeout: float | None) -> torch.device
 
     Args:
         place: the user's ``placement``.
-        device: the user's; ``None``: the current GPU for places that only GPUs have, else host memory.
-        timeout: the user's ``rank_timeout``.
+        device: device that the user passed; ``None``: the current GPU for places that only GPUs have, else host memory.
+        timeout: ``rank_timeout`` that the user passed.
 
     Raises:
         InputError: arguments that do not make sense, or no such GPU.
@@ -69,7 +69,7 @@ def store_device(place: Any, device: Any, timeout: float | None) -> torch.device
 
 
 def leaves_host(place: Place, device: Any) -> bool:
-    """Return whether data that a node shares go on from there, to GPUs or over several nodes.
+    """Return whether data that a node shares moves on to GPUs or over nodes.
 
     Raises:
         InputError: as :func:`store_device`; a place that ranks do not share.
@@ -81,7 +81,7 @@ def leaves_host(place: Place, device: Any) -> bool:
 
 
 def _there(device: torch.device, place: str) -> torch.device:
-    """Return a GPU, if it is there."""
+    """Return a GPU, if it exists."""
     if not (device.index or 0) < torch.cuda.device_count():
         raise InputError(
             f"Expected a GPU for placement={place!r}, got {device}, and {torch.cuda.device_count()} CUDA devices are "
@@ -91,7 +91,7 @@ def _there(device: torch.device, place: str) -> torch.device:
 
 
 def rows_in(place: Place, device: torch.device | None, timeout: float | None) -> NodeRows | GPURows | None:
-    """Return what puts rows in a place; ``None`` if a store keeps what it is given.
+    """Return the object that places rows; ``None`` if a store holds its input unchanged.
 
     Args:
         place: of the store.
@@ -104,7 +104,7 @@ def rows_in(place: Place, device: torch.device | None, timeout: float | None) ->
 
 
 def as_it_is(value: Any) -> Any:
-    """Return rows that are in their place already, as a store holds them; ``None`` for others.
+    """Return rows that need no placement, as a store holds them; ``None`` for others.
 
     Takes ``WholeMemory``, ``ShardedRows``, ``DistributedRows``, and memory of other libraries through DLPack.
 
@@ -136,7 +136,7 @@ def rows_of_memory(memory: WholeMemory) -> Tensor | DistributedRows:
 
 
 class GPURows:
-    """Puts rows where GPUs read them, and gets those that ranks exchange. All ranks create and call it.
+    """Place rows where GPUs read them, and gather rows that ranks exchange. All ranks create and call it.
 
     Args:
         place: ``pinned``, ``device``, ``sharded`` or ``distributed``.
@@ -180,7 +180,7 @@ class GPURows:
         return rows_of_memory(memory)
 
     def read(self, rows: Rows, name: str) -> Tensor | DistributedRows:
-        """Read a tensor from files that all nodes see: each rank reads only the rows that it is to hold.
+        """Read a tensor from files that all nodes see: each rank reads only the rows that it will hold.
 
         Raises:
             CapacityError: there is not enough memory.
@@ -250,7 +250,7 @@ def page_locked(rows: Tensor) -> Tensor:
     """Return rows in page-locked memory: in place, unless this process alone has them and they are few.
 
     Raises:
-        CapacityError: the system refuses.
+        CapacityError: the system cannot page-lock it.
     """
     if not is_pinnable(rows) and world.current().local_world_size == 1:
         return rows.pin_memory()
@@ -262,7 +262,7 @@ class StoreExchange:
     """Gathers rows of a store that ranks exchange, outside of a loader. All ranks create and call it.
 
     Args:
-        place: of the store; rows that were put there as they are may be in another.
+        place: place of the store; rows that it holds unchanged may be in a different one.
     """
 
     def __init__(self, place: NodeRows | GPURows | None) -> None:
@@ -274,7 +274,7 @@ class StoreExchange:
         return self.place_of(requests[0].source).exchange(requests, pool)
 
     def place_of(self, rows: ShardedRows | DistributedRows) -> NodeRows | GPURows:
-        """Return what puts rows where these are, and gets them."""
+        """Return the object that places and gathers rows like these."""
         on_gpus = isinstance(rows, DistributedRows)
         if self._place is not None and on_gpus == isinstance(self._place, GPURows):
             return self._place
@@ -292,7 +292,7 @@ def _held(rows: Tensor, place: Place) -> Tensor:
 
 
 def exchanged_on_gpus(named: Sequence[tuple[str, Any]], timeout: float) -> dict[ShardedRows, DistributedRows]:
-    """Have GPUs exchange the rows that nodes hold in host memory, which is page-locked. All ranks call it.
+    """Let GPUs exchange the rows that nodes hold in host memory, which is page-locked. All ranks call it.
 
     Args:
         named: name and value of a loader's tensors.

@@ -1,4 +1,4 @@
-"""Tensors that the ranks put into a store together: once per node, whole or in parts."""
+"""Tensors that the ranks store together: once per node, whole or in parts."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Fill: TypeAlias = Callable[[range, Tensor], None]
 
 
 class NodeRows:
-    """Puts tensors where they belong, and gets rows of those that are spread over nodes. All ranks create and call it.
+    """Place tensors in the memory of nodes, and gather rows that are spread over nodes. All ranks create and call it.
 
     Args:
-        sharded: every node holds a part of the rows; else all of them.
+        sharded: whether every node holds a part of the rows instead of all.
         timeout: seconds to wait for other ranks.
     """
 
@@ -61,7 +61,7 @@ class NodeRows:
         return self._held(rows, num_rows, ours)
 
     def read(self, rows: Rows, name: str) -> Tensor | ShardedRows:
-        """Return a tensor in files that all nodes see: every rank reads a part of the rows that its node is to hold.
+        """Return a tensor in files that all nodes see: every rank reads a part of the rows that its node will hold.
 
         Raises:
             InputError: a file that is truncated or damaged.
@@ -75,7 +75,7 @@ class NodeRows:
         return self.make(rows.shape, rows.dtype, name, fill)
 
     def make(self, shape: Sequence[int], dtype: torch.dtype, name: str, fill: Fill) -> Tensor | ShardedRows:
-        """Return a tensor that exists once: every rank writes a part of the rows that its node is to hold.
+        """Return a tensor that exists once: every rank writes a part of the rows that its node will hold.
 
         Args:
             shape: ``[num_rows, ...]``, of the whole.
@@ -104,7 +104,7 @@ class NodeRows:
         return self._held(control.attempt(f"{what} is filled", filled, timeout=DEFAULT_TIMEOUT), shape[0], ours)
 
     def join(self, parts: Mapping[str, Tensor], name: str) -> list[Tensor]:
-        """Return the parts of all ranks one after the other, in the order of the ranks.
+        """Return the concatenated parts of all ranks, in the order of the ranks.
 
         Args:
             parts: by name; tensors of one length, such as sources and destinations of edges.
@@ -152,8 +152,8 @@ def counts_of_parts(part: Sequence[Tensor], name: str, what: str, timeout: float
     """Return how many entries the part of each rank has. All ranks call it.
 
     Args:
-        part: this rank's: tensors of one length.
-        name: of what they are parts of.
+        part: tensors of this rank, of one length.
+        name: name of the whole.
         what: is done; the same on all ranks, and nothing else's.
         timeout: seconds to wait for other ranks.
 
@@ -211,7 +211,7 @@ def begin_of(tensor: Any, index: Any, name: str, what: str, timeout: float, *, o
 def part_of_rows(part: Tensor, begin: int, what: str, timeout: float) -> tuple[Tensor, int]:
     """Return a rank's part of a tensor, and the number of all rows. All ranks call it.
 
-    A part without rows gets the shape and dtype of the others: its rank need not know them.
+    A part without rows gets the shape and dtype of the others: its rank may lack them.
 
     Args:
         part: ``[count, ...]``: the rows from ``begin`` on.
@@ -233,7 +233,7 @@ def part_of_rows(part: Tensor, begin: int, what: str, timeout: float) -> tuple[T
 
 
 def _problem(tensor: Any, index: Any, name: str, *, on_gpu: bool) -> tuple[str, int | None]:
-    """Return what is wrong with what a rank puts, and where its part begins (``None``: it is the whole)."""
+    """Return the problem with a rank's tensor, and the begin of its part (``None``: it is the whole)."""
     dense = isinstance(tensor, np.ndarray) or (
         isinstance(tensor, Tensor) and has_memory(tensor) and (on_gpu or tensor.device.type == "cpu")
     )

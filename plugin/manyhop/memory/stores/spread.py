@@ -34,16 +34,16 @@ _numbers = itertools.count(1)  # all ranks create spread memory in the same orde
 
 
 class Held:
-    """What is known of rows in their place, for all loaders that read them.
+    """The place of rows and their hot rows, for all loaders that read them.
 
     Args:
-        place: where they are.
+        place: place of the rows.
     """
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self.hot: tuple[HotRows, Tensor] | None = None
-        """Which rows this rank's GPU keeps beside its own, and these rows."""
+        """The set of hot rows that this rank's GPU caches, and these rows."""
 
     def reader(self, rows: Any) -> Any:
         """Return a source for ``gather`` of its own for each loader; hot rows are shared."""
@@ -66,13 +66,13 @@ class SpreadRows(Kept):
         CapacityError: there is not enough memory on the GPUs.
         InputError: GPUs that cannot read each other's memory; a rank without its own GPU.
         MissingExtraError: pylibwholegraph is not installed.
-        RankError: ranks have different tensors, or did not come in time.
+        RankError: ranks have different tensors, or are late.
     """
 
     def __init__(self, value: Any, place: Place, name: str, timeout: float) -> None:
         super().__init__(value)
         self.number = next(_numbers)
-        """The same on all ranks."""
+        """Equal on all ranks."""
         self.place = place
         self.held = Held(place)
         rows = as_tensor(name, value)
@@ -81,7 +81,7 @@ class SpreadRows(Kept):
 
     @property
     def rows(self) -> Tensor | DistributedRows:
-        """Return what the rows are read from."""
+        """Return the source of the rows."""
         return self._rows
 
     @staticmethod
@@ -93,12 +93,12 @@ class SpreadRows(Kept):
 
 
 def hold(rows: Tensor | DistributedRows, place: Place) -> None:
-    """Have loaders read rows where they are: they are in a place of a GPU's already, and belong to a store."""
+    """Let loaders read rows in place: they are placed for GPUs already, and belong to a store."""
     known(rows).held = Held(place)
 
 
 def held(value: Any) -> Held | None:
-    """Return what is known of rows that belong to a store; ``None`` for others, which loaders place."""
+    """Return the record of rows that belong to a store; ``None`` for other rows, which loaders place."""
     record = known_if_any(value) if isinstance(value, Tensor | DistributedRows) else None
     found: Held | None = None if record is None else record.held
     if found is None and isinstance(value, DistributedRows):
@@ -108,7 +108,7 @@ def held(value: Any) -> Held | None:
 
 
 def is_held(value: object) -> bool:
-    """Return whether rows are in a place of a GPU's already, and belong to a store."""
+    """Return whether rows are placed for GPUs already, and belong to a store."""
     return held(value) is not None
 
 
@@ -143,7 +143,7 @@ def spread_edges(graph: Graph, device: torch.device, timeout: float) -> PlacedGr
 
 
 class TopologyPlace:
-    """Where a store wants GPUs to read its topology, which it keeps there for all loaders.
+    """The place from which GPUs read the topology of a store, for all loaders.
 
     Args:
         place: of the topology; ``None``: where the first loader decides.
@@ -155,11 +155,11 @@ class TopologyPlace:
         self._kept: dict[int, tuple[PlacedGraph, Any]] = {}
 
     def claim(self, graph: Graph, owner: Any) -> None:
-        """Have loaders read tables that were made of the store's edges in this place.
+        """Let loaders read tables of the store's edges in this place.
 
         Args:
             graph: the tables.
-            owner: what later samplers over the same edges find them by.
+            owner: key by which later samplers over the same edges find them.
         """
         known(graph).store_place = weakref.ref(self)
         self._owners[id(graph)] = owner
@@ -176,13 +176,13 @@ class TopologyPlace:
 
 
 def place_for_topology(placement: str) -> TopologyPlace | None:
-    """Return where a store's ``placement`` wants its topology; ``None`` for those of the host."""
+    """Return the place of the topology for a store's ``placement``; ``None`` for host memory."""
     wanted: dict[str, Place | None] = {"pinned": "pinned", "device": "device", "sharded": "sharded", "auto": None}
     return TopologyPlace(wanted[placement]) if placement in wanted else None
 
 
 def topology_place(graph: Graph | None) -> TopologyPlace | None:
-    """Return the place that the store of a topology wants for it; ``None`` if there is no such store."""
+    """Return the place of a topology that a store has set; ``None``: no store has."""
     record = None if graph is None else known_if_any(graph)
     found = None if record is None or record.store_place is None else record.store_place()
     assert found is None or isinstance(found, TopologyPlace)
@@ -190,11 +190,11 @@ def topology_place(graph: Graph | None) -> TopologyPlace | None:
 
 
 class ResidentMemory:
-    """What GPUs hold already of what a loader reads, for other loaders. It is kept as long as this object.
+    """Copies and spread rows that GPUs hold already, for other loaders. They are kept as long as this object.
 
     Args:
         named: name and value of the user's tensors.
-        graph: the topology; ``None``: one that nobody spreads.
+        graph: the topology; ``None``: one that is never spread.
         device: this rank's GPU.
     """
 
@@ -212,12 +212,12 @@ class ResidentMemory:
             self._graphs = {one.number: one for one in placed if one is not None}
 
     def facts(self) -> dict[str, Any]:
-        """Return what other ranks need to know: names of copies, and the numbers of spread memories by name."""
+        """Return the facts for other ranks: names of copies, and the numbers of spread memories by name."""
         numbers = {name: sorted(found) for name, found in self._rows.items() if found}
         return {"copied": sorted(self._copied), "spread": numbers | {TOPOLOGY: sorted(self._graphs)}}
 
     def keep_common(self, every: Sequence[Mapping[str, Any]]) -> None:
-        """Forget what not all ranks have; ``every`` holds the facts of each."""
+        """Drop everything that some rank lacks; ``every`` holds the facts of each."""
         self._copied.intersection_update(*(facts["copied"] for facts in every))
         for name, found in self._rows.items():
             common = set(found).intersection(*(facts["spread"].get(name, ()) for facts in every))
@@ -226,7 +226,7 @@ class ResidentMemory:
         self._graphs = {number: self._graphs[number] for number in common}
 
     def places(self, name: str, *, together: bool) -> frozenset[Place]:
-        """Return where the rows of a name, or the topology, are; alone, a rank reads what needs no exchange."""
+        """Return where the rows of a name, or the topology, are; alone, a rank only reads rows without an exchange."""
         spread = {graph.where for graph in self._graphs.values()}
         if name != TOPOLOGY:
             spread = {rows.place for rows in self._rows[name].values()}
