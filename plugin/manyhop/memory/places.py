@@ -39,7 +39,7 @@ STORE_PLACES: Final[tuple[Place, ...]] = (
 """Places of the rows of a store. ``auto`` is ``shared``, and loaders place the rows that their GPUs read."""
 
 GRAPH_PLACES: Final[tuple[Place, ...]] = ("process", "shared", "pinned", "device", "sharded", "auto")
-"""Places of edges. From ``pinned`` on: where GPUs read the topology of the edges; ``auto``: the first loader decides."""
+"""Places of edges. From ``pinned`` on: where GPUs read the topology; ``auto``: the first loader decides."""
 
 LOADER_PLACES: Final[tuple[Place, ...]] = ("auto", "device", "sharded", "pinned", "distributed", "host", *ALIASES)
 """Places of topology and features that a loader on a GPU reads."""
