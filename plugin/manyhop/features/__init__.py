@@ -1,4 +1,4 @@
-"""Rows of features by global id: gathering, and the memory that it goes to.
+"""Rows of features by global id: gathering, and the memory of the results.
 
 ``GPUExchange``, ``WholeMemory`` and ``share_graph`` load triton when they are first requested.
 """

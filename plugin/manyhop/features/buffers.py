@@ -1,4 +1,4 @@
-"""Memory of batches that is used again, once nobody sees it any more.
+"""Memory of batches that is reused when no tensor refers to it any more.
 
 Fresh memory costs a page fault per 4 KiB, which is three quarters of the time of a feature gather.
 """
@@ -38,7 +38,7 @@ class BufferPool:
     with the same limit.
 
     Args:
-        max_idle_bytes: bytes kept for later at most; what came back longest ago is freed first.
+        max_idle_bytes: largest number of idle bytes; the memory that has been idle longest is freed first.
 
     Raises:
         InputError: for a negative limit.
@@ -81,11 +81,11 @@ class BufferPool:
 
     @property
     def idle_bytes(self) -> int:
-        """Bytes kept for later at this moment."""
+        """Idle bytes at this moment."""
         return sum(size * len(buffers) for size, buffers in list(self._idle.items()))
 
     def clear(self) -> None:
-        """Free what is kept for later. Tensors in use are not touched."""
+        """Free idle memory. Tensors in use are unchanged."""
         self._trim(0)
 
     def _take(self, size: int) -> Bytes | None:
@@ -132,7 +132,7 @@ class BufferPool:
 
 
 class _Lease(weakref.ref[npt.NDArray[Any]]):
-    """Notices when the memory handed out is not used any more."""
+    """Reference that detects the end of the use of memory."""
 
     __slots__ = ("base", "pool", "size")
 
@@ -148,7 +148,7 @@ class PinnedPool(BufferPool):
         super().__init__(0)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return a contiguous CPU tensor with undefined content, pinned where there is a GPU."""
+        """Return a contiguous CPU tensor with undefined content, pinned if a GPU exists."""
         return torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=torch.cuda.is_available())
 
     def __reduce__(self) -> Any:
@@ -163,7 +163,7 @@ def _release(lease: Any) -> None:
 
 @functools.cache
 def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any] | None:
-    """Return what numpy calls a dtype; ``None`` if it has none."""
+    """Return numpy's dtype of the same name; ``None`` if it has none."""
     try:
         return torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
     except TypeError:

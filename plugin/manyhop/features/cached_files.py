@@ -1,7 +1,7 @@
-"""Caches of rows of mapped files: those that batches request most often, once for all ranks of a node.
+"""Caches of the rows of mapped files that batches request most often, once for all ranks of a node.
 
-The rows follow the requests while batches are made. Other rows are read from the file, hundreds at the same time: page
-faults would read one after the other.
+The rows follow the requests. Other rows are read from the file, hundreds at the same time: page
+faults would read them one by one.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from manyhop.system.memory import available_memory, require_memory
 from manyhop.system.units import in_units
 
 CacheSize: TypeAlias = float | int | Literal["auto"]
-"""A share of the rows of each tensor; bytes for all tensors; what the memory of the node allows."""
+"""A share of the rows of each tensor, bytes for all tensors, or as much as the memory of the node allows."""
 
 VISITS_PER_ROW = 8
-"""Rows requested, of each that is kept: enough to separate frequent rows from others."""
+"""Requested rows per cached row: enough to separate frequent rows from others."""
 
 _SMALLEST_ROW = 64  # bytes; a page has too many shorter ones for a cache of rows to pay
 _AT_ONCE = 2048  # rows that the system is asked to read ahead of copying
@@ -51,10 +51,10 @@ class FileCache:
 
     Args:
         layout: where the rows of the tensor are, one after the other.
-        kept: the rows that are kept.
+        kept: the cached rows.
         version: of the tensor; a tensor that was written to differs from its file.
         why: where the capacity comes from; empty: from the user.
-        mapping: what has to be kept for the layout to be valid, beside the tensor.
+        mapping: object that keeps the layout valid, in addition to the tensor.
     """
 
     def __init__(self, layout: RowLayout, kept: KeptRows, version: int, why: str = "", mapping: Any = None) -> None:
@@ -107,19 +107,19 @@ class FileCache:
         """Select the rows to cache again, and read them, in a separate thread; unless that is under way or just done.
 
         Args:
-            source: the tensor, which has to stay mapped meanwhile.
+            source: the tensor, which must remain mapped meanwhile.
         """
         if self._renewing.acquire(blocking=False):
             threading.Thread(target=self._renew, args=(source,), name="manyhop-file-cache").start()
 
     def claim(self) -> bool:
-        """Return whether nobody has looked for the first rows yet; whoever asks does so."""
+        """Return true to the first caller, which selects the first rows."""
         claimed, self._is_new = self._is_new, False
         return claimed
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows that are kept."""
+        """Bytes of the cached rows."""
         return self.capacity * self._layout.row_bytes
 
     @property
@@ -153,9 +153,7 @@ class FileCache:
 
     @property
     def _wanted(self) -> int:
-        """Return how many rows are requested before rows are chosen. The first ones come soon: they take the place of
-        none.
-        """
+        """Return the number of requested rows before rows are selected; the first ones are selected soon."""
         return (VISITS_PER_ROW if self._kept.number > 0 else 1) * self.capacity
 
     def _renew(self, source: Any) -> None:
@@ -197,16 +195,16 @@ class FileCache:
 
 
 def cache_files(sources: Sequence[Any], size: CacheSize) -> None:
-    """Have memory keep rows of mapped tensors, for all gathers of the process, and of the other ranks of this node.
+    """Cache rows of mapped tensors in memory, for all gathers of the process, and of the other ranks of this node.
 
     Ranks share the rows of tensors whose memory is the same part of a file, if they were started with ``MASTER_ADDR``
-    and ``MASTER_PORT`` and request the same size; else each has its own. Any rank may call this, alone.
+    and ``MASTER_PORT`` and request the same size; otherwise each has its own. Any rank may call this, alone.
 
     Tensors with rows of less than 64 bytes, or whose rows do not follow each other, are left to the system. What is
     written into a tensor by torch later ends its cache; do not write into it otherwise.
 
     Args:
-        sources: tensors or arrays whose memory is that of files.
+        sources: tensors or arrays in mapped files.
         size: a float, share of the rows of each; an integer, bytes of rows of all together, in proportion to their
             size; ``"auto"``: half of the memory that is available now, divided by the ranks of this node where each of
             them has its own cache. Beside the rows, 1.5 bytes per row of the file and 16 per row that is kept are
@@ -214,7 +212,7 @@ def cache_files(sources: Sequence[Any], size: CacheSize) -> None:
 
     Raises:
         InputError: a size out of range.
-        CapacityError: so much memory is not free.
+        CapacityError: too little memory is free.
         RankError: another rank failed to make the cache.
     """
     check_cache(size)
@@ -257,7 +255,7 @@ def _make_cache(
 
 
 def _in_files(layouts: Sequence[RowLayout]) -> list[FilePlace | None]:
-    """Return where the rows are in files; ``None`` if no other rank may be shown what this process reads."""
+    """Return where the rows are in files; ``None`` if other ranks must not read the pages of this process."""
     if not layouts or world.launch() is None:
         return [None] * len(layouts)
     files = MappedFiles()
@@ -268,7 +266,7 @@ def _in_files(layouts: Sequence[RowLayout]) -> list[FilePlace | None]:
 def _fitting_memory(
     layouts: Sequence[RowLayout], places: Sequence[FilePlace | None]
 ) -> tuple[int, str, Segment | None]:
-    """Return the bytes for rows of files with ``"auto"``, what they come from, and what has to be kept meanwhile."""
+    """Return the bytes for rows of files with ``"auto"``, their origin, and an object to keep meanwhile."""
     free, agreed, of_ranks, ranks = available_memory() or 0, None, "", 1  # unknown: the system's own cache must do
     if places and None not in places:
 
@@ -288,7 +286,7 @@ def _fitting_memory(
 
 
 def in_words(found: Iterable[FileCache]) -> str:
-    """Return how much of files memory keeps, in a line; empty where there is no cache."""
+    """Return how much of files memory keeps, in a line; empty without a cache."""
     every = list(found)
     if not every:
         return ""
@@ -299,7 +297,7 @@ def in_words(found: Iterable[FileCache]) -> str:
 
 
 def check_cache(size: Any) -> None:
-    """Raise InputError for the size of a cache that is none: a share of the rows, bytes, or ``"auto"``."""
+    """Raise InputError for an invalid size of a cache; valid are a share of the rows, bytes, or ``"auto"``."""
     if isinstance(size, str) and size == "auto":
         return
     if isinstance(size, bool) or not isinstance(size, int | float):
@@ -317,7 +315,7 @@ def file_cache(source: Any) -> FileCache | None:
 
 @contextmanager
 def only_counting() -> Iterator[None]:
-    """In this thread, count rows of files that have a cache, and read none: their content is undefined."""
+    """Count rows of files that have a cache, in this thread, without reading them: results have undefined content."""
     before, _current.only_counts = _current.only_counts, True
     try:
         yield
@@ -327,7 +325,7 @@ def only_counting() -> Iterator[None]:
 
 @contextmanager
 def not_counting() -> Iterator[None]:
-    """In this thread, read rows of files that have a cache without counting them: no batch requests them."""
+    """Read rows of files that have a cache, in this thread, without counting them: no batch requests them."""
     before, _current.counts_nothing = _current.counts_nothing, True
     try:
         yield

@@ -32,7 +32,7 @@ class _Copy:
 
 
 def gather_on_cpu(requests: Sequence[RowRequest], pool: BufferPool, threads: int) -> list[Any]:
-    """Gather the rows of sources that this process can index by itself.
+    """Gather the rows of sources that this process can index.
 
     Args:
         requests: with checked indices.

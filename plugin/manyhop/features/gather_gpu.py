@@ -80,7 +80,7 @@ class _Launch:
             self._together += [numbers[i : i + some] for i in range(0, len(numbers), some)]
 
     def __call__(self, requests: Sequence[RowRequest], results: list[Any]) -> Suspect | None:
-        """Enqueue the copies. Returns what has still to be checked."""
+        """Enqueue the copies. Return the pending check of row numbers."""
         calls: list[int] = []
         device, programs, asked = self._device, 0, None
         count = ids_address = order_address = 0
@@ -114,7 +114,7 @@ class _Launch:
         return Suspect(flag, done, [(requests[rows.position], rows.num_rows) for rows in self._sources])
 
     def _outputs(self, counts: Sequence[int]) -> list[Tensor]:
-        """Memory for this many rows of each source. Those of the same source share it, since allocations take long."""
+        """Allocate this many rows of each source, in one piece per source: allocations take long."""
         if len(self._together) == len(counts):
             return [
                 torch.empty((n, *rows.tail), dtype=rows.dtype, device=self._device)
@@ -173,11 +173,11 @@ class Plan:
         self.launches += [_Launch(far[k : k + most], device, sort=True) for k in range(0, len(far), most)]
 
     def is_alive(self) -> bool:
-        """Are all sources still there?"""
+        """Return whether all sources exist."""
         return all(ref() is not None for _, ref, _ in self._distinct)
 
     def fits(self, requests: Sequence[RowRequest]) -> bool:
-        """Are these, of which the ids are right, the sources that it was made for, and are they where they were?"""
+        """Return whether these are the plan's sources, at their former addresses; their ids are compared before."""
         if self._generation != pinned.generation():
             return False
         for i, ref, seen in self._distinct:
@@ -195,7 +195,7 @@ class Plans:
         self._forgotten: dict[Any, Plan] = {}
 
     def of(self, requests: Sequence[RowRequest], device: torch.device) -> Plan:
-        """Return the plan for these sources: the one that was made before, as long as it fits."""
+        """Return the plan for these sources: a previous one, as long as it fits."""
         key = (device, *[(id(r.source), r.dim, r.index.dtype, r.bound) for r in requests])
         plan = self.held.get(key)
         if plan is None or not plan.fits(requests):
@@ -206,7 +206,7 @@ class Plans:
         return plan
 
     def _drop_dead(self) -> None:
-        """Free the plans whose sources are gone: nobody can be about to launch them."""
+        """Free the plans whose sources are gone: no thread can launch them."""
         dead = [key for key, plan in list(self.held.items()) if not plan.is_alive()]
         _wait_for(dead)
         for key in dead:
@@ -231,7 +231,7 @@ def _wait_for(keys: Iterable[Any]) -> None:
 
 
 def _is_near(layout: RowLayout, device: torch.device) -> bool:
-    """Are these rows the GPU's own, or those of a peer that it has mapped?"""
+    """Return whether these rows are in the GPU's memory."""
     return layout.device == device
 
 
@@ -273,7 +273,7 @@ def _kernel(size: int, mixed: bool, check: bool, hot: bool, sort: bool) -> Kerne
 
 @dataclass
 class _Lookup:
-    """Which rows of an index the CPU has to read."""
+    """The rows of an index that the CPU must read."""
 
     ids: Tensor
     """``[missing]``, on the host: their numbers."""
@@ -286,7 +286,7 @@ class _Lookup:
 def gather_staged(
     requests: Sequence[RowRequest], positions: Sequence[int], results: list[Any], device: torch.device, threads: int
 ) -> None:
-    """Gather rows on the CPU into pinned memory, which torch takes back when it has been sent.
+    """Gather rows on the CPU into pinned memory, which torch reuses after the copy to the GPU.
 
     Rows that the GPU keeps (:class:`CachedRows`) are copied there, while the CPU reads the others.
 
@@ -372,7 +372,7 @@ _staging = PinnedPool()
 def gather_on_gpu(
     requests: Sequence[RowRequest], device: torch.device, *, threads: int = 1, checks: Checks | None = None
 ) -> list[Any]:
-    """Return what :func:`manyhop.features.gather` does where all indices lie on one GPU.
+    """Gather rows as :func:`manyhop.features.gather`, for indices that reside on one GPU.
 
     Args:
         requests: with checked indices.

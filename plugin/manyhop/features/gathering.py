@@ -31,15 +31,15 @@ def gather(
 ) -> list[Any]:
     """Return ``source[index]`` for each request.
 
-    Rows of CPU tensors and numpy arrays that lie contiguously in memory are copied as bytes, without the GIL, into
+    Rows of CPU tensors and numpy arrays that are contiguous in memory are copied as bytes, without the GIL, into
     memory of ``pool``. Everything else (tensors on other devices, sparse or quantised ones, subclasses, tensors that
     require a gradient, other dimensions than 0, objects of other kinds) is indexed by its own means. Sources whose rows
-    are spread over several nodes (``ShardedRows``), or over all ranks' GPUs (``DistributedRows``), are gathered by
+    are spread over nodes (``ShardedRows``), or over all ranks' GPUs (``DistributedRows``), are gathered by
     ``exchange``, all at once: all ranks must call.
 
-    Where the index lies on a GPU, the result does as well. One kernel on the current stream copies the rows of all
+    If the index resides on a GPU, so does the result. One kernel on the current stream copies the rows of all
     tensors that the GPU can read: those in its own memory, in memory of its peers that is mapped, and in pinned memory
-    of the host (:func:`pin`), which has to be kept until the GPU has read it. Rows of other CPU tensors are gathered on
+    of the host (:func:`pin`), which must exist until the GPU has read it. Rows of other CPU tensors are gathered on
     the CPU into pinned memory, and sent.
 
     Args:
@@ -110,9 +110,7 @@ def _gpu() -> Any:
 
 
 def _common_gpu(requests: list[RowRequest]) -> torch.device | None:
-    """Return the GPU that all indices lie on, if it is one, and nothing is asked of other ranks: the usual case,
-    quickly.
-    """
+    """Return the GPU of all indices if there is only one, and no source is spread over ranks: the usual case."""
     index = device = None
     for request in requests:
         if request.index is not index:

@@ -1,4 +1,4 @@
-"""Rows of a table that memory keeps, for threads and processes: they read without locks, and one at a time writes."""
+"""Cached rows of a table, for threads and processes: readers need no locks, and there is one writer at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class KeptRows:
 
     Each index has a number, and index ``n`` is written in place ``n % 2``. It is complete when its number becomes the
     latest one, and refers to slots only whose rows are complete. A reader takes the latest number, copies rows by that
-    index and then asks whether the number is still valid: if not, what it has copied is of no use. A writer makes older
+    index and then asks whether the number is still valid: if not, it discards the copy. A writer makes older
     numbers invalid before it writes to anything that their indices refer to, or to the place of one of them. So no
     reader uses a row that was written to meanwhile, and readers neither wait nor delay others. A writer that
     is killed leaves a valid index behind; the system takes back its lock.
@@ -124,7 +124,7 @@ class KeptRows:
 
     @contextmanager
     def writing(self) -> Iterator[bool]:
-        """In the body, no one else writes; yields false where somebody else does, and nothing may be written."""
+        """Exclude other writers in the body; yields false if there is one: then do not write."""
         if self._segment is None:
             yield True
             return

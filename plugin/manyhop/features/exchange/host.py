@@ -176,7 +176,7 @@ class Exchange(RowExchange):
         self._last = self._send_headers(status, tag, 0, text, [0] * self.world.world_size, 0)[1]
 
     def _compare_headers(self, tag: Tag, signature: int, lengths: list[int], parts: int) -> list[tuple[int, int]]:
-        """Exchange headers with all ranks; return for each the words of its request and the parts that it wants."""
+        """Exchange headers with all ranks; return the words of each request, and the number of parts that it needs."""
         received, work = self._send_headers(Status.ASKS, tag, signature, "", lengths, parts)
         work.wait()
         return compare_headers(self._name, received.view(self.world.world_size, -1), self.world.rank, tag)
@@ -243,7 +243,7 @@ class Routes:
 
 
 def _number_of_parts(nbytes: int, world: World) -> int:
-    """Return the number of parts of rows of which a rank gets at most ``nbytes`` from another one."""
+    """Return the number of parts in which ranks send rows, at most ``nbytes`` from one to another."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     enough = cores >= _THREADS * world.local_world_size
     return max(1, math.ceil(nbytes / (_PART_BYTES if enough else _PART_BYTES_FEW_CORES)))

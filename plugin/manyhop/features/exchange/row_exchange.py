@@ -31,7 +31,7 @@ _BROKEN = ("closed", "reset", "broken pipe")  # in errors of connections whose o
 
 
 class Status(IntEnum):
-    """What a rank has come for."""
+    """The part of a rank in an exchange."""
 
     ASKS = 0x6D616E79  # a number that other data does not begin with
     LEFT = ASKS + 1
@@ -39,17 +39,17 @@ class Status(IntEnum):
 
 
 class ExchangeEndedError(RankError):
-    """Another rank has left its loop, or failed: there are no further exchanges in this epoch."""
+    """Another rank has left its loop, or failed: exchanges of this epoch have ended."""
 
     without_reason = False
     """Whether the other rank has left, and why is not known."""
 
 
 class ExchangeLostError(RankError):
-    """The connection to other ranks broke, or they did not come to an exchange in time."""
+    """The connection to other ranks broke, or they are late."""
 
     may_be_late = True
-    """Whether the ranks may still come; not where the connection to them has broken."""
+    """Whether the ranks may only be late: their connection has not broken."""
 
 
 def make_headers(status: Status, tag: Tag, signature: int, text: str, lengths: Sequence[int], parts: int = 0) -> Tensor:
@@ -117,7 +117,7 @@ def has_reason(header: Tensor) -> bool:
 
 
 def absent(key: str, world: World) -> tuple[int, ...]:
-    """Return the ranks that have not reported in the store that they lost the exchange ``key`` too."""
+    """Return the ranks that have not reported the loss of the exchange ``key`` in the store."""
     missing = [rank for rank in range(world.world_size) if rank != world.rank]
     store = control.side_store()
     if store is None:
@@ -243,7 +243,7 @@ class RowExchange:
         return False
 
     def release(self) -> None:
-        """After a failure, stop waiting for rows on this rank's GPU."""
+        """Stop waiting for rows on this rank's GPU, after a failure."""
 
     def rest(self) -> None:
         """Let other exchanges have the communicator until the next call. All ranks do so after the same exchange."""
@@ -254,7 +254,7 @@ class RowExchange:
         self._ended = self._ended or RankError(f"{self._name}: the exchange is closed.")
 
     def leave(self) -> None:
-        """Close at the end of the run, whatever the other ranks do."""
+        """Close at the end of the run, without the other ranks."""
         self.close()
 
     def _gather(
@@ -267,7 +267,7 @@ class RowExchange:
         raise NotImplementedError
 
     def _announce_owed(self) -> None:
-        """Begin to announce an end that had to wait."""
+        """Begin to announce an end that was postponed."""
 
     def _on_device(self) -> AbstractContextManager[Any]:
         """Make this rank's GPU current within the context."""

@@ -1,4 +1,4 @@
-"""Rows on their way from ranks that have them to those that are to hold them: in chunks, into memory of nodes."""
+"""Rows in transfer from ranks that have them to ranks that will hold them: in chunks, into memory of nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CHUNK_BYTES = 32 << 20  # from one rank to another
 
 
 def overlap(a: range, b: range) -> range:
-    """Return what two ranges have in common."""
+    """Return the intersection of two ranges."""
     begin = max(a.start, b.start)
     return range(begin, max(begin, min(a.stop, b.stop)))
 
@@ -38,7 +38,7 @@ def send_in_chunks(
     row_bytes: int,
     all_to_all: AllToAll,
 ) -> Iterator[tuple[range, Tensor]]:
-    """Send rows to other ranks, and yield those that come. All ranks go through all of it.
+    """Send rows to other ranks, and yield received rows. All ranks exhaust the iterator.
 
     Args:
         flows: (sender, receiver) -> the rows that go this way, by their numbers in the whole tensor.
@@ -80,12 +80,12 @@ def node_memory(shape: Sequence[int], dtype: torch.dtype, what: str) -> Tensor:
 
 
 def spread(part: Tensor, begin: int, wanted: Sequence[range], exchange: Exchange, what: str, timeout: float) -> Tensor:
-    """Return the rows that this node wants of a tensor of which every rank has a part. All ranks call it.
+    """Return the rows of a tensor that this node will hold; every rank has a part of the tensor. All ranks call it.
 
     Args:
         part: ``[count, ...]``: the rows from ``begin`` on; those of all ranks together are all rows, each once.
         begin: number of the first row of this part.
-        wanted: ``[num_nodes]``: the rows that each node is to hold.
+        wanted: ``[num_nodes]``: the rows that each node will hold.
         exchange: what to send by.
         what: for errors.
         timeout: seconds to wait for other ranks.
@@ -153,7 +153,7 @@ def _copy(source: Bytes, rows: range, begin: int, target: Bytes, first: int, wid
 
 
 def _bytes(tensor: Tensor) -> Bytes:
-    """Return the memory of a tensor. Torch does not count writing to it as a change, of which ranks have different
-    numbers.
+    """Return the memory of a tensor. Torch does not count writing to it as a change: counts would differ between
+    ranks.
     """
     return flat_bytes(tensor).numpy()

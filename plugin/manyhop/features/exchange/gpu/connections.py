@@ -39,20 +39,20 @@ class Connections:
         self._condition = threading.Condition()
         self._made: list[Peers] = []
         self._users: list[str] = []
-        """Whose each communicator is, those included that are still to be made; empty: nobody's."""
+        """The exchange that has each communicator, present or future; empty: none."""
         self._latest: list[str] = []
-        """Who has had each of them last."""
+        """The latest exchange of each."""
         self._debts: dict[str, Callable[[Peers], None]] = {}
-        """Of exchanges that did not wait for their turn."""
+        """Callbacks of exchanges that did not wait for their turn."""
 
     def take(self, key: str) -> Peers:
         """Return a communicator for an exchange, which gives it back. All ranks call it.
 
         Args:
-            key: the same on all ranks, another each time.
+            key: equal on all ranks, different each time.
 
         Raises:
-            RankError: rank 0 does not come; the exchange before does not end on this rank, or has broken.
+            RankError: rank 0 is late; the exchange before does not end on this rank, or has broken.
         """
         number, before = self._choose(key) if world.current_rank() == 0 else self._hear(key)
         with self._condition:
@@ -96,7 +96,7 @@ class Connections:
             return self._debts.pop(key, None) is not None
 
     def give_back(self, peers: Peers, *, broken: bool = False) -> None:
-        """Let other exchanges have a communicator; or none, where it is broken."""
+        """Let other exchanges have a communicator; or discard a broken one."""
         with self._condition:
             if peers in self._made:
                 self._users[self._made.index(peers)] = _BROKEN if broken else ""
@@ -120,7 +120,7 @@ class Connections:
                 peers.close()
 
     def _others_at_their_ends(self) -> Callable[[], bool]:
-        """Publish that this rank closes its communicators; return what tells whether all others do, or are gone."""
+        """Publish that this rank closes its communicators; return a test whether all others do, or have ended."""
         rank, key = world.current_rank(), f"connections {self._timeout:g}/closed"
         missing = [f"{key}/{other}" for other in range(world.current_size()) if other != rank]
 
@@ -136,7 +136,7 @@ class Connections:
         return all_closed
 
     def _choose(self, key: str) -> tuple[int, str]:
-        """On rank 0, choose a communicator, and publish it with its former user."""
+        """Choose a communicator, on rank 0, and publish it with its former user."""
         with self._condition:
             number = self._users.index("") if "" in self._users else len(self._users)
             before = self._latest[number] if number < len(self._users) else ""
@@ -147,7 +147,7 @@ class Connections:
         return number, before
 
     def _hear(self, key: str) -> tuple[int, str]:
-        """Return what rank 0 has published."""
+        """Return the choice that rank 0 has published."""
         if not control.appears(self._store, key, world.current_size(), self._timeout):
             raise ExchangeLostError(f"Rank 0 did not come to an exchange within {self._timeout:g} s.", ranks=(0,))
         number, _, before = self._store.get(key).decode().partition(" ")

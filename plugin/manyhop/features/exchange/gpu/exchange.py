@@ -135,7 +135,7 @@ class GPUExchange(RowExchange):
         return f"{self._store_key}/connections/{self._turns_taken}"
 
     def _connect(self) -> None:
-        """Take a communicator, unless there is one; connect the ranks where they have not used it yet."""
+        """Take a communicator, unless there is one; connect the ranks if they have not used it yet."""
         if self._peers is None and self._connections is not None:
             self._peers = self._connections.take(self._turn_key)
             if not self._peers.is_connected:
@@ -143,7 +143,7 @@ class GPUExchange(RowExchange):
                 self._peers.is_connected = True
 
     def _settle(self, peers: Peers) -> None:
-        """Announce what is owed to the other ranks, before another exchange takes this exchange's turn."""
+        """Make the announcement that is owed to the other ranks, before another exchange takes this exchange's turn."""
         with self._on_device():
             self._peers = peers
             self._pay()
@@ -253,7 +253,7 @@ class GPUExchange(RowExchange):
         compare_headers(self._name, torch.stack(headers), self.world.rank, tag)
 
     def _announce(self, status: Status, tag: Tag, text: str) -> _Announcement:
-        """Take part in an exchange without requests, with this status. Does not wait for it."""
+        """Join an exchange without requests, with this status. Does not wait for it."""
         ranks, stride = self.world.world_size, self._quota.ahead
         flight = Flight(self.world.rank, ranks, self._device, self._timeout)
         with self._on_side_stream():
