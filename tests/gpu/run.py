@@ -14,7 +14,7 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
-PYTEST = ["-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "no:benchmark", "--tb=short", "--durations=15"]
+PYTEST = ["-m", "pytest", "-vv", "-p", "no:cacheprovider", "-p", "no:benchmark", "--tb=short", "--durations=15"]
 PYTEST += ["-o", "junit_family=xunit1"]  # with files, which the report names
 TOGETHER, ALL = 470.0, 580.0  # seconds after which tests are interrupted
 
