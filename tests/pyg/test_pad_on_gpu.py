@@ -21,7 +21,7 @@ from manyhop_pyg.batch import padding
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a CPU stands for the GPU")
 
 
-Switch = Callable[..., None]
+Switch = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
@@ -30,9 +30,10 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch, kernels_everywhere: Callable[[bool],
     stand_for_gpu(monkeypatch.setattr)
     monkeypatch.setattr(manyhop.loading.pipeline.gpu, "GPUPositions", Positions)
 
-    def switch(on: bool = True) -> None:
+    def switch(on: bool = True) -> dict[str, Any]:
         pyg_works_on(monkeypatch.setattr, CPU if on else None)
         kernels_everywhere(on)
+        return {}
 
     return switch
 
