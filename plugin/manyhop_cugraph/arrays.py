@@ -36,7 +36,7 @@ class Mark:
             self._event.record(torch.cuda.current_stream(device))
 
     def wait(self, tensors: Iterable[Tensor]) -> None:
-        """Have the current stream wait for it, and use tensors that were made by then."""
+        """Let the current stream wait for it, and use tensors that were made by then."""
         if self._event is None:
             return
         for tensor in tensors:

@@ -114,7 +114,7 @@ class Scheduler:
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
 
     def add(self, caller: Caller) -> None:
-        """Have a caller take part where other ranks want it. All ranks add the same ones."""
+        """Let a caller join the calls of other ranks. All ranks add the same ones."""
         self._callers[caller.name] = caller
 
     def submit(self, caller: Caller, works: Sequence[Any]) -> Submission:

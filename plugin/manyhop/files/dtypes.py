@@ -27,12 +27,12 @@ _CODES = {dtype: code for code, dtype in _BY_CODE.items()}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """``torch.float32`` -> ``"float32"``."""
+    """Return the name of a dtype, such as ``"float32"``."""
     return str(dtype).removeprefix("torch.")
 
 
 def dtype_of_name(name: object, where: str) -> torch.dtype:
-    """``"float32"`` -> ``torch.float32``; InputError for another name, read in the file ``where``."""
+    """Return the dtype of a name such as ``"float32"``; InputError for another name, read in the file ``where``."""
     if not isinstance(name, str) or name not in _BY_NAME:
         raise InputError(f"{where}: expected a dtype of {', '.join(_BY_NAME)}, got {name!r}.")
     return _BY_NAME[name]
@@ -53,7 +53,7 @@ def code_of_dtype(dtype: torch.dtype) -> str:
 
 
 def dtype_of_numpy(dtype: np.dtype, where: str) -> torch.dtype:
-    """numpy's dtype -> torch's; InputError where torch has none, or the bytes are in the other order."""
+    """Return torch's dtype for numpy's; InputError if torch has none, or the bytes are in the other order."""
     if not dtype.isnative:
         raise InputError(
             f"{where}: expected numbers in this machine's byte order, got {dtype}: convert the array with "
@@ -68,7 +68,7 @@ def dtype_of_numpy(dtype: np.dtype, where: str) -> torch.dtype:
 
 
 def numpy_dtype(dtype: torch.dtype) -> npt.DTypeLike | None:
-    """numpy's dtype of the same kind; ``None`` if numpy has none (bfloat16, float8)."""
+    """Return numpy's dtype of the same kind; ``None`` if numpy has none (bfloat16, float8)."""
     try:
         return np.dtype(dtype_name(dtype))
     except TypeError:

@@ -74,7 +74,7 @@ def _npy_header(path: Path) -> tuple[tuple[int, ...], bool, torch.dtype, int]:
 
 
 def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
-    """Tensor name -> its entry, and where the data begin."""
+    """Return the entries by tensor name, and the offset of the data."""
     size = file_size(path)
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -88,7 +88,7 @@ def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def read_safetensors(path: Path, name: str) -> Found:
-    """One tensor of a safetensors file."""
+    """Return one tensor of a safetensors file."""
     header, begin = safetensors_header(path)
     where, entry = f"{path}, tensor '{name}'", header[name]
     dtype, shape = dtype_of_code(entry.get("dtype"), where), _shape(entry.get("shape"), where)

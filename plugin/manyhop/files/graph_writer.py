@@ -294,7 +294,8 @@ def save_graph(
 def edge_pieces(
     src: Tensor, dst: Tensor, columns: Mapping[str, Tensor | Rows]
 ) -> tuple[dict[str, Kind], Iterator[EdgePiece]]:
-    """Kinds of the columns, and the edges in pieces, of which only one at a time is in memory where tensors are mapped.
+    """Return the kinds of the columns, and the edges in pieces, of which only one at a time is in memory where tensors
+    are mapped.
 
     Raises:
         GraphError: ends or columns of unequal length.

@@ -59,7 +59,7 @@ class IdCollector:
             self._merge()
 
     def finish(self) -> IdMap:
-        """All ids, in ascending order."""
+        """Return the map of all ids, in ascending order."""
         self._merge()
         return IdMap(self._pieces[0] if self._pieces else np.empty(0, np.int64))
 

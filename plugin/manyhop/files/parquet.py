@@ -29,7 +29,7 @@ def arrow(purpose: str, module: str = "pyarrow") -> Any:
 
 
 def open_parquet(path: Path) -> Any:
-    """``pyarrow.parquet.ParquetFile``."""
+    """Return the open ``pyarrow.parquet.ParquetFile``."""
     file_size(path)
     parquet = arrow("Reading Parquet files", "pyarrow.parquet")
     try:
@@ -74,11 +74,11 @@ class ParquetPart:
             (out if len(self.columns) == 1 else out[:, k]).copy_(torch.from_numpy(values))
 
     def check(self, rows: Tensor | None) -> None:
-        """Parquet files have their own checksums, if any, which pyarrow looks after."""
+        """Check nothing: pyarrow verifies the checksums of Parquet files, if any."""
 
 
 def read_parquet(path: Path, columns: Sequence[str]) -> Found:
-    """One column of numbers or of lists of numbers, or several columns of numbers of the same dtype."""
+    """Return one column of numbers or of lists of numbers, or several columns of numbers of the same dtype."""
     types = arrow("Reading Parquet files").types
     with open_parquet(path) as file:
         schema, meta = file.schema_arrow, file.metadata

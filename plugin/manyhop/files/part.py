@@ -39,7 +39,7 @@ class Part(Protocol):
         """Number of rows."""
 
     def cuts(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """The rows ``[begin, end)`` in ranges that are read one at a time."""
+        """Return the rows ``[begin, end)`` in ranges that are read one at a time."""
 
     def read(self, begin: int, end: int, out: Tensor) -> None:
         """Read rows ``[begin, end)`` into ``out``, which is contiguous."""
@@ -170,7 +170,7 @@ class FilePart:
 
 
 def file_size(path: Path) -> int:
-    """Bytes of a file; InputError if there is none."""
+    """Return the bytes of a file; InputError if it does not exist."""
     try:
         if not path.exists():
             raise InputError(f"{path}: there is no such file or folder.")

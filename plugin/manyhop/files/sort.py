@@ -134,7 +134,7 @@ class EdgeSorter:
         self._degree.index_add_(0, dst, torch.ones_like(dst))
 
     def _sorted(self, colptr: Tensor, bar: Progress) -> Iterator[dict[str, Tensor]]:
-        """All edges in order of destination, in pieces."""
+        """Yield all edges in order of destination, in pieces."""
         if self._in_order:
             yield from self._all.pieces(self.piece)
         elif self.num_edges <= self.piece:

@@ -97,7 +97,7 @@ class StoredGraph:
     others: Others = field(default_factory=Others)
 
     def features(self) -> Iterator[tuple[str, Rows]]:
-        """Every tensor that is not topology, with a name such as ``paper.x``."""
+        """Yield every tensor that is not topology, with a name such as ``paper.x``."""
         found = [(node_type, nodes.tensors, nodes.others) for node_type, nodes in self.nodes.items()]
         found += [(".".join(edge_type), edges.tensors, edges.others) for edge_type, edges in self.edges.items()]
         for key, tensors, others in found:
@@ -121,7 +121,7 @@ class StoredGraph:
         )
 
     def topology(self) -> Iterator[tuple[str, Rows]]:
-        """The tables that samplers read, with a name such as ``author.writes.paper.row``."""
+        """Yield the tables that samplers read, with a name such as ``author.writes.paper.row``."""
         for edge_type, stored in self.edges.items():
             prefix = "" if self.is_homogeneous else f"{'.'.join(edge_type)}."
             for name in ("colptr", "row") if stored.colptr is not None else ("edge_index",):

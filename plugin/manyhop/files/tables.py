@@ -48,7 +48,7 @@ class Table:
             return list(reader.schema.names) if self.header else [str(k) for k in range(count)]
 
     def read(self, columns: Sequence[str], *, dtype: str | None = None) -> Iterator[list[Any]]:
-        """``pyarrow.Array`` of each of the columns, for some rows at a time.
+        """Yield a ``pyarrow.Array`` of each column, for some rows at a time.
 
         Args:
             columns: which.
@@ -71,7 +71,7 @@ class Table:
             raise InputError(f"{self.path}: cannot be read: {error}.") from error
 
     def matrix(self) -> Iterator[Tensor]:
-        """All columns as numbers, ``[n, num_columns]``: int64 if all are whole, else float32 (missing ones NaN)."""
+        """Yield all columns, ``[n, num_columns]``: int64 if all are whole, else float32 (missing ones NaN)."""
         columns = self.columns()
         whole = True
         try:

@@ -128,7 +128,7 @@ def write(path: str | PathLike[str], tensor: Tensor | Rows, *, progress: bool | 
 
 
 def write_manifest(path: Path, shape: tuple[int, ...], dtype: torch.dtype, crc32: int | None = None) -> None:
-    """The manifest beside a raw file."""
+    """Write the manifest of a raw file."""
     manifest = {"shape": list(shape), "dtype": dtype_name(dtype)}
     if crc32 is not None:
         manifest["crc32"] = f"{crc32:08x}"

@@ -1,4 +1,4 @@
-"""What ranks exchange beside tensors: small facts, through the key-value store of their process group.
+"""Exchanges of ranks without tensors: small facts, through the key-value store of their process group.
 
 The store works before, between and beside collectives, and a rank that waits in it learns who is missing.
 """
@@ -30,8 +30,8 @@ class FactExchange:
     """Passes facts between ranks through their store, in a number of its operations that grows with the ranks.
 
     Each rank sets its facts and counts itself. The last one puts all of them together, equal ones once, and sets the
-    result, which each rank gets. Nobody waits for a certain rank except those that have not come. Where one waits in
-    vain, that is the outcome for all ranks, those included that come later.
+    result, which each rank gets. No rank waits for a certain other one, only for those that are late. Where one waits
+    in vain, that is the outcome for all ranks, those included that come later.
 
     Args:
         rank: this rank.
@@ -113,7 +113,7 @@ def attach(rank: int, world_size: int, store: Any) -> None:
 
 
 def on_destroy(end: Callable[..., None], *args: Any) -> None:
-    """Have ``end(*args)`` called when the default group is destroyed: torch lets go of its store then."""
+    """Call ``end(*args)`` when the default group is destroyed and torch releases its store."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     weakref.finalize(_get_default_store(), end, *args).atexit = False
@@ -137,7 +137,8 @@ def store() -> Any:
 
 
 def side_store() -> Any:
-    """Another connection to the ranks' store, one for all threads that do not wait in it; ``None`` as of ``store``.
+    """Return another connection to the ranks' store, one for all threads that do not wait in it; ``None`` as of
+    ``store``.
 
     To be made while the store is there: to connect to one whose process has ended takes as long as its timeout.
     """
@@ -268,7 +269,7 @@ def _missing_ranks(title: str, ranks: tuple[int, ...], timeout: float, rank: int
 
 
 def _pack(texts: Sequence[bytes]) -> bytes:
-    """Facts of all ranks as one text, equal ones once: the ranks of a large run mostly have the same."""
+    """Return the facts of all ranks as one text, equal ones once: the ranks of a large run mostly have the same."""
     numbers: dict[bytes, int] = {}
     of = [numbers.setdefault(bytes(text), len(numbers)) for text in texts]
     return b'{"facts":[' + b",".join(numbers) + b'],"of":' + json.dumps(of).encode() + b"}"

@@ -38,7 +38,9 @@ def in_reach() -> bool:
 
 
 def free_memory(device: torch.device | int) -> int:
-    """Bytes that this process may still take on its GPU: what is free, and what torch's allocator keeps for later."""
+    """Return the bytes that this process may still allocate on its GPU: what is free, and what torch's allocator keeps
+    for later.
+    """
     import torch
 
     free, _ = torch.cuda.mem_get_info(device)

@@ -182,7 +182,7 @@ def shutdown() -> None:
 
 
 def _end_with_group(group: weakref.ref[Any], pid: int) -> None:
-    """The user has destroyed the group: end what used it, and let go of its store, whose port is free then."""
+    """End all users of a group that the user has destroyed, and release its store, whose port is free then."""
     global _held
     if pid != os.getpid():
         return
@@ -195,7 +195,7 @@ def _end_with_group(group: weakref.ref[Any], pid: int) -> None:
 
 @atexit.register
 def _let_go() -> None:
-    """Have gloo's threads end while the interpreter still works: one that drops its last tensor afterwards would abort
+    """End gloo's threads while the interpreter still works: one that drops its last tensor afterwards would abort
     the process. Python gives up the GIL while it waits for them. Comes after ``shutdown``, which is registered later.
     """
     global _held
@@ -218,14 +218,16 @@ def token() -> str:
 
 
 def at_shutdown(end: Callable[[], None]) -> None:
-    """Have ``end`` called when the run ends, before its process group does; later ones first."""
+    """Call ``end`` when the run ends, before its process group does; later ones first."""
     init()
     assert _run is not None
     _run.at_end.append(end)
 
 
 def current_rank() -> int:
-    """This process's rank without any communication: of the default group, else of torchrun's variables, else 0."""
+    """Return the rank of this process without communication: of the default group, else of torchrun's variables, else
+    0.
+    """
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():
@@ -320,7 +322,7 @@ def _meet(timeout: float) -> tuple[Any, int, int]:
 
 
 def _choose_gpu(local_rank: int) -> None:
-    """Have each rank of a node use its own GPU, once it uses one: CUDA is not started for that.
+    """Let each rank of a node use its own GPU, once it uses one: CUDA is not started for that.
 
     Whoever starts ranks may also have shown each of them one GPU only. Ranks that would share a GPU are refused where
     that matters.

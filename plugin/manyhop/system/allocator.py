@@ -30,7 +30,7 @@ MESSAGE = (
 
 
 def configure(environ: MutableMapping[str, str], *, started: bool) -> bool:
-    """Ask torch for segments that grow, unless the user has set anything. Returns whether it came too late for that.
+    """Request segments that grow, unless the user has set anything. Returns whether it came too late for that.
 
     Args:
         environ: variables of the process, which children inherit.
@@ -56,7 +56,7 @@ def cuda_started() -> bool:
 
 
 def configure_at_import() -> None:
-    """What importing manyhop does. A line of logging, not a warning: under ``-W error`` programs go on."""
+    """Run at the import of manyhop. Log a line, not a warning: under ``-W error`` programs go on."""
     if configure(os.environ, started=cuda_started()):
         logging.getLogger("manyhop").warning(MESSAGE)
 
@@ -65,7 +65,7 @@ _LEGACY, _PER_THREAD = 1, 2  # CUDA's names for its two default streams, beside 
 
 
 def use_torch_memory() -> None:
-    """Have RMM, and CuPy where it is installed, allocate on the current GPU with torch's allocator.
+    """Let RMM, and CuPy if it is installed, allocate on the current GPU with torch's allocator.
 
     For programs that use RAPIDS beside torch, cuGraph for one: with a pool each, memory that one has freed is lost to
     the other. Call it before RMM allocates anything; afterwards, do not call ``rmm.reinitialize()``.
@@ -117,7 +117,7 @@ class _TorchMemory:
         self._stream_of: dict[int, int] = {}  # block -> the stream that it was allocated on
 
     def allocate(self, nbytes: int, stream: Any) -> int:
-        """``nbytes`` for work on ``stream`` (of RMM): an address."""
+        """Return the address of ``nbytes`` for work on ``stream`` (of RMM)."""
         import torch
 
         used = stream.__cuda_stream__()[1]

@@ -44,6 +44,6 @@ def version_in(topic: str, version: str, supported: Versions, advice: str) -> Di
 
 
 def major_minor(version: str) -> tuple[int, int]:
-    """``"2.13.0+cpu"`` -> ``(2, 13)``."""
+    """Return ``(2, 13)`` for ``"2.13.0+cpu"``."""
     major, minor = [*re.findall(r"\d+", version), "0", "0"][:2]
     return int(major), int(minor)

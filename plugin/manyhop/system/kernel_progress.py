@@ -57,17 +57,17 @@ class KernelProgress:
         self._open = False
 
     def expect(self, count: int) -> None:
-        """``count`` kernels are about to be compiled."""
+        """Show that ``count`` kernels are about to be compiled."""
         self._total = self._done + count
 
     def begin(self, name: str) -> None:
-        """The next kernel is about to be compiled."""
+        """Count the next kernel, which is about to be compiled."""
         self._done += 1
         self._total = max(self._total, self._done)
         self._show(f"{self._done}/{self._total} ({name})")
 
     def compiled(self, name: str) -> None:
-        """One more kernel is compiled, of a number that is not known."""
+        """Count a compiled kernel, of an unknown number."""
         self._done += 1
         self._show(f"{self._done} ({name})")
 
@@ -84,7 +84,7 @@ class KernelProgress:
             print(f"{text}, once on this machine", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """Nothing is being compiled any more: clear the line."""
+        """Clear the line: all kernels are compiled."""
         if self._open:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
             self._open = False

@@ -12,7 +12,7 @@ _files: weakref.WeakKeyDictionary[mmap.mmap, tuple[str, int]] = weakref.WeakKeyD
 
 
 def watch(memory: mmap.mmap, path: str | PathLike[str], end: int) -> None:
-    """Have :func:`check_mapped_files` look at a mapped file, of which the first ``end`` bytes are needed."""
+    """Let :func:`check_mapped_files` check a mapped file, of which the first ``end`` bytes are needed."""
     _files[memory] = str(path), end
 
 

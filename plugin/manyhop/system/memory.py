@@ -8,7 +8,7 @@ from manyhop.errors import CapacityError
 
 
 def available_memory() -> int | None:
-    """Bytes that can be allocated before the machine, or the control group, runs out; ``None`` if unknown."""
+    """Return the bytes that can be allocated before the machine, or the control group, runs out; ``None``: unknown."""
     limits = [n for n in (_meminfo(), _cgroup_v2(), _cgroup_v1()) if n is not None]
     return min(limits) if limits else None
 

@@ -41,7 +41,7 @@ class Driver:
 
 
 def driver() -> Driver | None:
-    """All GPUs of the machine, also those that ``CUDA_VISIBLE_DEVICES`` hides; ``None`` without a driver."""
+    """Return all GPUs of the machine, including those that ``CUDA_VISIBLE_DEVICES`` hides; ``None``: no driver."""
     try:
         import pynvml  # a dependency on Linux
     except ImportError:

@@ -31,7 +31,7 @@ class Lock(Protocol):
 
 
 def in_forked_children(call: Callable[[], object]) -> None:
-    """Have ``call()`` run first in every process that is forked from this one; nothing where there is no fork."""
+    """Run ``call()`` first in every process that is forked from this one; do nothing on systems without fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=call)
 

@@ -10,7 +10,7 @@ _UNITS = ("", "K", "M", "G", "T")
 
 
 def in_units(nbytes: float) -> str:
-    """``1536`` -> ``"1.5 KiB"``."""
+    """Return ``"1.5 KiB"`` for ``1536``."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(nbytes) < 1024 or unit == "TiB":
             return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"

@@ -213,7 +213,7 @@ def _edge_lists(
 
 
 def _split_type(source: str) -> tuple[EdgeType | None, Path]:
-    """``author,writes,paper=edges.csv`` -> its edge type and path."""
+    """Return the edge type and path of ``author,writes,paper=edges.csv``."""
     types, equals, path = source.partition("=")
     names = types.split(",")
     if not equals or len(names) != 3 or not all(names):
@@ -230,7 +230,7 @@ def _open(text: str, raw: Mapping[Path, Rows]) -> Rows:
 
 
 def _raw(args: argparse.Namespace) -> dict[Path, Rows]:
-    """Raw files by the values of --raw."""
+    """Return raw files by the values of --raw."""
     found: dict[Path, Rows] = {}
     for text in args.raw or []:
         path, _, kind = text.rpartition("=")
@@ -288,7 +288,7 @@ def _adapter(kind: str, purpose: str) -> Callable[..., SavedGraph]:
 
 
 def summary(graph: StoredGraph) -> str:
-    """Sizes of a graph on disk, as text."""
+    """Return the sizes of a graph on disk, as text."""
     nodes = sum(stored.count for stored in graph.nodes.values())
     edges = sum(stored.count for stored in graph.edges.values())
     lines = [f"{graph.path}: {nodes} nodes, {edges} edges; topology {in_units(graph.topology_bytes)}"]

@@ -110,7 +110,7 @@ def _no_engine(topology: Item, hardware: Hardware, error: CapacityError) -> Capa
 
 
 def _gpu_memory(args: argparse.Namespace) -> int:
-    """Bytes that are free on each GPU: as given, or as it is here."""
+    """Return the free bytes of each GPU: as passed, or of this machine."""
     if args.gpu_memory is not None:
         return parse_bytes(args.gpu_memory)
     here = cuda.gpus()
@@ -124,7 +124,7 @@ def _items(args: argparse.Namespace) -> tuple[Item, list[Item], dict[str, str]]:
 
 
 def _items_of_numbers(args: argparse.Namespace) -> tuple[Item, list[Item], dict[str, str]]:
-    """Topology, features, and shapes to print, of the graph that options describe."""
+    """Return topology, features, and shapes to print, of the graph that options describe."""
     nodes, edges = args.num_nodes, args.num_edges
     pointers = 8 * (nodes + 1)
     ids = (4 if nodes <= 2**31 else 8) * edges
@@ -143,7 +143,7 @@ def _items_of_numbers(args: argparse.Namespace) -> tuple[Item, list[Item], dict[
 
 
 def read_items(paths: Sequence[str]) -> tuple[Item, list[Item], dict[str, str]]:
-    """Topology, features, and shapes to print, from folders of graphs and files of tensors. Reads headers only."""
+    """Return topology, features and shapes to print, from folders of graphs and files of tensors. Reads headers only."""
     tables: list[files.StoredGraph] = []
     features, shapes = [], {}
     for text in paths:

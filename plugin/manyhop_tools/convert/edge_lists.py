@@ -58,7 +58,7 @@ class EdgeIndexFile:
         self.num_edges = self._rows.num_rows // 2
 
     def pieces(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Sources and destinations, ``[n] int64``, of some edges at a time."""
+        """Yield sources and destinations, ``[n] int64``, of some edges at a time."""
         for begin in range(0, self.num_edges, _PIECE):
             end = min(begin + _PIECE, self.num_edges)
             if self._pairs is not None:
@@ -180,7 +180,7 @@ class _EdgeFile:
             report(f"{path}: columns that are left out: {', '.join(left)} (see --edge-columns).")
 
     def ends(self) -> Iterator[list[Any]]:
-        """Ids of sources and destinations of some edges, as ``pyarrow.Array``; nothing for an edge_index."""
+        """Yield ids of sources and destinations of some edges, as ``pyarrow.Array``; nothing for an edge_index."""
         if self._table is not None:
             yield from self._table.read(self._ends)
 
@@ -189,7 +189,7 @@ class _EdgeFile:
         return f"{self._path}, column '{self._ends[end]}'" if self._table is not None else str(self._path)
 
     def pieces(self, maps: Mapping[NodeType, IdMap]) -> Iterator[tuple[Tensor, Tensor, dict[str, Tensor]]]:
-        """Nodes and columns of some edges."""
+        """Yield nodes and columns of some edges."""
         if self._table is None:
             for src, dst in self._edge_index.pieces():
                 yield src, dst, {}
@@ -213,7 +213,7 @@ class _EdgeFile:
 def _map_ids(
     ids: Ids, node_types: Sequence[NodeType], files: Sequence[_EdgeFile | NodeTable], report: Callable[[str], None]
 ) -> dict[NodeType, IdMap]:
-    """Node type -> the map of its ids, for those that have one."""
+    """Return the map of ids of each node type that has one."""
     mapped = set(node_types) if ids == "map" else set() if ids == "keep" else _to_be_mapped(files, report)
     collectors = {name: IdCollector() for name in node_types if name in mapped}
     for file in files:

@@ -43,7 +43,7 @@ class NodeTable:
             report(f"{table.path}: columns that are left out, as they hold no numbers: {', '.join(left)}.")
 
     def ends(self) -> Iterator[list[Any]]:
-        """Ids of some nodes, as ``pyarrow.Array``."""
+        """Yield ids of some nodes, as ``pyarrow.Array``."""
         yield from self._table.read([self._id])
 
     def where(self, end: int) -> str:

@@ -156,7 +156,7 @@ class _Source:
         return Table(path=path if path.exists() else path.with_name(path.name + ".gz"), header=header)
 
     def tensors(self, folder: Path, kind: str) -> dict[str, Rows]:
-        """All tensors of nodes, or of edges: ``[count, ...]``."""
+        """Return all tensors of nodes, or of edges: ``[count, ...]``."""
         found = {}
         if self._members is not None:
             for name in self._members:
@@ -171,7 +171,7 @@ class _Source:
         return found
 
     def tensor(self, name: Path, key: str) -> Rows | None:
-        """One tensor, from ``name.csv.gz`` or ``name.npz``; ``None`` if there is none."""
+        """Return one tensor, from ``name.csv.gz`` or ``name.npz``; ``None`` if there is none."""
         archive = self._raw / name.parent / f"{name.name}.npz"
         if archive.exists():
             rows = self._extract(archive, key)
@@ -184,7 +184,7 @@ class _Source:
         return rows
 
     def edges(self, folder: Path) -> Iterator[Tensor]:
-        """Edges in pieces, ``[n, 2] int64``."""
+        """Yield edges in pieces, ``[n, 2] int64``."""
         if self._members is None:
             for piece in self.table(folder / "edge").matrix():
                 if piece.dtype != torch.int64 or piece.shape[1] != 2:

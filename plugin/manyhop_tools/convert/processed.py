@@ -74,7 +74,7 @@ class Processed:
         writer.add_others({name: value for name, value in meta.items() if name not in counts})
 
     def _edge_types(self) -> dict[EdgeType, Path]:
-        """Edge types, in alphabetical order, and their folders."""
+        """Return edge types, in alphabetical order, and their folders."""
         found: dict[EdgeType, Path] = {}
         for path in sorted((self.folder / "processed").glob("*__*")):
             names = path.name.split("___" if "___" in path.name else "__")

@@ -137,7 +137,7 @@ def _equal_parts(parts: Ints, degrees: Ints, num_parts: int) -> Ints:
 
 
 def _pieces(graph: StoredGraph) -> Iterator[tuple[Ints, Ints]]:
-    """Edges of all types, with nodes numbered across types."""
+    """Yield edges of all types, with nodes numbered across types."""
     first, offset = {}, 0
     for name, nodes in graph.nodes.items():
         first[name] = offset

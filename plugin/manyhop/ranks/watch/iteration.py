@@ -14,7 +14,7 @@ from manyhop.ranks.watch.monitor import Loop, Monitor
 
 
 def _do_nothing() -> None:
-    """Nobody waits for this rank."""
+    """Stand for an iteration that no rank waits for."""
 
 
 class Watch:
@@ -90,7 +90,7 @@ class Iteration:
         self._loop, self._monitor, self._number = loop, monitor, loop.at[0]
 
     def requested(self, leave: Callable[[], None] = _do_nothing) -> None:
-        """The caller requests a batch, and there is one more in this epoch.
+        """Note that the caller requests a batch, and that this epoch has one more.
 
         Args:
             leave: as of :meth:`Watch.begin`.
@@ -107,7 +107,7 @@ class Iteration:
                 self.check(leave)
 
     def received(self) -> None:
-        """The caller has its batch: its step begins."""
+        """Note that the caller has its batch: its step begins."""
         loop = self._loop
         number, epoch, received, phase = loop.at
         if number == self._number and phase == "making":
@@ -116,7 +116,7 @@ class Iteration:
             monitors.moved()
 
     def ended(self) -> None:
-        """The epoch has no more batches."""
+        """Note that the epoch has no more batches."""
         loop = self._loop
         number, epoch, received, phase = loop.at
         if number == self._number and phase != "out":
@@ -125,11 +125,11 @@ class Iteration:
             monitors.moved()
 
     def left(self) -> None:
-        """The iterator was dropped or closed. May be called by a finaliser, in any thread, and after an end."""
+        """Note that the iterator was dropped or closed. A finaliser may call it, in any thread, after an end."""
         self._end("left")
 
     def failed(self, error: BaseException) -> None:
-        """Making a batch failed on this rank."""
+        """Note that a batch failed on this rank."""
         kind, text, ranks = reason(error, "failed")
         self._end(kind, text.removeprefix(f"{self._loop.name}: "), ranks)
 

@@ -29,7 +29,7 @@ _moves = 0
 
 
 def silence_of(timeout: float) -> float:
-    """Seconds without a heartbeat after which a rank counts as gone, by the timeout of a loader.
+    """Return the seconds without a heartbeat after which a rank is lost, by the timeout of a loader.
 
     A minute, unless the user wants it shorter, or has hours for what keeps the interpreter from running other threads.
     """
@@ -148,7 +148,7 @@ class Monitor:
         return max(1.0, _MISSED * self._interval)
 
     def _silence(self, loop: Loop) -> float:
-        """Seconds without a heartbeat after which a rank counts as gone for a loop."""
+        """Return the seconds without a heartbeat after which a rank is lost for a loop."""
         return max(loop.silence, self._suspicion)
 
     def _fault(self, loop: Loop, received: float, suspicion: float | None = None) -> Fault | None:
@@ -337,7 +337,9 @@ def _note_reason(loop: Loop, error: BaseException | None, inside: bool) -> None:
 
 
 def _end_process(message: str) -> None:
-    """The last resort. Neither a lock of a stream that another thread holds nor an error may keep it from ending."""
+    """End the process, as the last resort. Neither a lock of a stream that another thread holds nor an error may keep
+    it from ending.
+    """
 
     def report() -> None:
         sys.stdout.flush()

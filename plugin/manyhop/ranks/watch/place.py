@@ -13,7 +13,7 @@ _NOT_THE_USERS = ("torch", "threading")
 
 
 def place_of(thread: int, gpu_waits: bool) -> tuple[str, bool]:
-    """``file:line in function`` of a thread's innermost frame that is the user's, and whether it waits for others.
+    """Return ``file:line in function`` of a thread's innermost frame of the user, and whether it waits for others.
 
     ``gpu_waits``: whether a collective on the GPU does.
     """
