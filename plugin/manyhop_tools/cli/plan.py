@@ -143,7 +143,7 @@ def _items_of_numbers(args: argparse.Namespace) -> tuple[Item, list[Item], dict[
 
 
 def read_items(paths: Sequence[str]) -> tuple[Item, list[Item], dict[str, str]]:
-    """Return topology, features and shapes to print, from folders of graphs and files of tensors. Reads headers only."""
+    """Return topology, features and shapes to print, from folders of graphs and files of tensors. It reads headers."""
     tables: list[files.StoredGraph] = []
     features, shapes = [], {}
     for text in paths:
