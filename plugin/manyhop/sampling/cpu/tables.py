@@ -38,7 +38,7 @@ class StoredEdges(Protocol):
     src: int  # index of the node type
     dst: int
     num_edges: int
-    code: int  # uint16 codes of the times, and int64 bounds: see graph._time_codes; 0 where times do not matter
+    code: int  # uint16 codes of the times, and int64 bounds: see graph.csc.TimeCodes; 0 without times
     bound: int
     pages: int  # whether colptr and row are in files that do not fit in memory
 
@@ -59,7 +59,7 @@ class BatchNodes(Protocol):
     stamp: int
     num_nodes: int  # of the graph
     capacity: int  # nodes of the batch that fit in memory
-    num_runs: int  # the following: see kernels.relabel_tree; 0 where there is no table of a tree
+    num_runs: int  # the following: see kernels.relabel; 0 without a table of a tree
     table_tree: int
     table_bits: int
     table_capacity: int  # the nodes of the batch may become as many
@@ -84,7 +84,7 @@ class FoundEdges(Protocol):
     kept_capacity: int
     num_done: int  # edges of the hops that are done
     frontier_capacity: int
-    exclude: int  # int64 ids of edges that the batch must not have; see kernels.exclude
+    exclude: int  # int64 ids of excluded edges; see kernels.picks
     num_excluded: int
     excluded: int  # the same as a hash set: int64, excluded_mask + 1 slots
     excluded_mask: int

@@ -3,7 +3,7 @@
 Slots hold ``stamp + local id``; whatever is below the stamp of this batch is empty, so that nothing is cleared between
 batches. A table of all nodes (``mask == -1``) has one int32 slot per node. A hash table, keyed by (tree, node), has
 64-bit slots: the upper half is a part of the hash, which settles most comparisons; it is probed linearly. Disjoint
-batches begin with a small table per tree instead: see `relabel_tree`.
+batches begin with a small table per tree instead: see :func:`relabel_by_tree`.
 """
 
 from __future__ import annotations
