@@ -9,7 +9,7 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop_train.aggregation import Edges, aggregate, is_sorted, mark_sorted
-from manyhop_train.aggregation.reference import aggregate_by_torch
+from manyhop_train.aggregation.dispatch import aggregate_by_torch
 
 pytestmark = pytest.mark.usefixtures("kernels_everywhere")
 

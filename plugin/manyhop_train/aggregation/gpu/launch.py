@@ -13,9 +13,8 @@ from torch import Tensor
 
 from manyhop.system.triton_launch import Kernel, as_current
 from manyhop_train.aggregation.edges import Order
-from manyhop_train.aggregation.gpu import attention as attention_kernels
+from manyhop_train.aggregation.gpu import attention as of_heads
 from manyhop_train.aggregation.gpu import kernels as k
-from manyhop_train.aggregation.gpu import softmax as softmax_kernels
 
 _MOST_CHANNELS: Final = 256
 _TILE: Final = 1024
@@ -182,7 +181,7 @@ def softmax(
     scores, own = scores.contiguous(), None if own is None else own.contiguous()
     out, own_out = torch.empty_like(scores), None if own is None else torch.empty_like(own)
     constants = _of_heads(scores, numbered=edge is not None)
-    kernel = _kernel(softmax_kernels.softmax_segments, **constants, OWN=own is not None)
+    kernel = _kernel(of_heads.softmax_segments, **constants, OWN=own is not None)
     kernel(ptr.numel() - 1, scores=scores, own=own, out=out, own_out=own_out, ptr=ptr, edge=edge)
     return out, own_out
 
@@ -201,7 +200,7 @@ def softmax_gradient(
     if own_out is not None and own_grad is not None:
         own_out, own_grad, own_result = own_out.contiguous(), own_grad.contiguous(), torch.empty_like(own_out)
     constants = _of_heads(out, numbered=edge is not None)
-    kernel = _kernel(softmax_kernels.softmax_gradients, **constants, OWN=own_out is not None)
+    kernel = _kernel(of_heads.softmax_gradients, **constants, OWN=own_out is not None)
     of_own = {"own_grad": own_grad, "result": result, "own_result": own_result}
     kernel(ptr.numel() - 1, out=out, own_out=own_out, grad=grad, **of_own, ptr=ptr, edge=edge)
     return result, own_result
@@ -222,7 +221,7 @@ def attention(left: Tensor, right: Tensor, order: Order, slope: float) -> Tensor
     left, right = left.contiguous(), right.contiguous()
     out = left.new_empty(order.other.numel(), left.size(1))
     constants = _of_heads(left, numbered=order.edge is not None)
-    kernel = _kernel(attention_kernels.attention_segments, **constants, INDEX=order.other.dtype, SLOPE=slope)
+    kernel = _kernel(of_heads.attention_segments, **constants, INDEX=order.other.dtype, SLOPE=slope)
     kernel(order.ptr.numel() - 1, left=left, right=right, out=out, **order._asdict())
     return out
 
@@ -234,7 +233,7 @@ def attention_gradient(
     out, grad, left, right = (t.contiguous() for t in (out, grad, left, right))
     result, of_right = torch.empty_like(out), torch.empty_like(right)
     constants = _of_heads(left, numbered=order.edge is not None)
-    kernel = _kernel(attention_kernels.attention_gradients, **constants, INDEX=order.other.dtype, SLOPE=slope)
+    kernel = _kernel(of_heads.attention_gradients, **constants, INDEX=order.other.dtype, SLOPE=slope)
     of_ends = {"left": left, "right": right, "out": out, "grad": grad}
     kernel(order.ptr.numel() - 1, **of_ends, result=result, of_right=of_right, **order._asdict())
     return result, of_right
