@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, HeteroData, TensorAttr
+from torch_geometric.data.storage import BaseStorage
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from manyhop.errors import FeatureError
 from manyhop.features import RowRequest
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop_pyg.batch.assemble import edge_ids, set_ids
+from manyhop_pyg.batch.assemble import edge_ids
 from manyhop_pyg.batch.columns import PlacedStore
 from manyhop_pyg.data.feature_store import StoreColumn
 from manyhop_pyg.data.topologies import is_of_edges, whole
 from manyhop_pyg.samplers.requests import joined
-from manyhop_pyg.typing import Attributes, Permutation
+from manyhop_pyg.typing import Attributes, Batch, Permutation, Sample
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
@@ -30,107 +31,90 @@ ColumnRequest: TypeAlias = tuple[StoreColumn, object, Tensor, NodeType | EdgeTyp
 """A column of a store, the source that a GPU reads, row ids, node or edge type, and the batch's mapping."""
 
 
-def join_store(joining: Joining, outs: Sequence[SamplerOutput], perm: Permutation) -> tuple[list[Data], int]:
-    """Return batches of a homogeneous store, whose edges are still to be put, and the bytes of their features.
+def join_stores(joining: Joining, outs: Sequence[Sample], perm: Permutation) -> tuple[list[Batch], int]:
+    """Return batches of a pair of stores without edges (``put_edges`` sets them), and the bytes of their features.
 
-    On a GPU, the rows of all batches come from one call.
+    A GPU gathers the rows of manyhop's store for all batches at once.
     """
-    assert perm is None or isinstance(perm, Tensor)
-    (feature_store, _), gpu, custom_cls = joining.data, joining.gpu, joining.custom_cls
-    num_nodes, _ = joining.store_size
-    batches: list[Data] = []
-    e_ids = [edge_ids(out.edge, perm) for out in outs]
-    for out in outs:
-        if custom_cls is None:
-            batch, into = blank_data()
-            into["edge_index"], into["num_nodes"] = None, out.node.numel()
-        else:
-            batch = custom_cls()
-            batch.edge_index, batch.num_nodes = joined(out.row, out.col), out.node.numel()
-        batches.append(batch)
-    placed = joining.placed
-    if isinstance(placed, PlacedStore):
-        requests: list[ColumnRequest] = []
-        columns = placed.without_types(joining.store_size)
-        for batch, out, e_id in zip(batches, outs, e_ids, strict=True):
-            into = batch._store._mapping
-            for column, source, on_edges in columns:
-                if not on_edges:
-                    requests.append((column, source, out.node, HOMOGENEOUS_NODE, into))
-                elif e_id is not None:
-                    requests.append((column, source, e_id, HOMOGENEOUS_EDGE, into))
-        nbytes = _gather(joining, requests)
+    homogeneous = isinstance(outs[0], SamplerOutput)
+    begin = _begin_data if homogeneous else _begin_hetero_data
+    batches = [begin(joining, out) for out in outs]
+    ids = [_ids_of(out, perm) for out in outs]
+    if isinstance(joining.placed, PlacedStore):
+        columns = joining.placed.by_kind(joining.store_size if homogeneous else None)
+        nbytes = _gather(
+            joining,
+            [
+                (column, source, index, kind, _store_of(batch, kind)._mapping)
+                for batch, of_batch in zip(batches, ids, strict=True)
+                for column, source, kind in columns
+                if (index := of_batch.get(kind)) is not None
+            ],
+        )
     else:
-        nbytes = 0
-        for batch, out, e_id in zip(batches, outs, e_ids, strict=True):
-            wanted: list[TensorAttr] = []
-            for attr in feature_store.get_all_tensor_attrs():
-                attr = whole(attr, homogeneous=True)
-                size = feature_store.get_tensor_size(attr) if num_nodes is not None else None
-                of_edges = is_of_edges(joining.store_size, attr.attr_name, size[0] if size else None)
-                attr.index = e_id if of_edges else out.node
-                if attr.index is not None:
-                    wanted.append(attr)
-            rows = _fetch(feature_store, wanted, gpu)
-            for attr, value in zip(wanted, rows, strict=True):
-                batch[attr.attr_name] = value
-            nbytes += _bytes_of(rows)
-    for batch, out, e_id in zip(batches, outs, e_ids, strict=True):
-        into = batch._store._mapping
-        into.setdefault("n_id", out.node)
-        if e_id is not None:
-            into.setdefault("e_id", e_id)
+        nbytes = sum([_read(joining, batch, of_batch) for batch, of_batch in zip(batches, ids, strict=True)])
+    for batch, of_batch in zip(batches, ids, strict=True):
+        for kind, index in of_batch.items():
+            if index is not None:
+                _store_of(batch, kind)._mapping.setdefault("n_id" if isinstance(kind, str) else "e_id", index)
     return batches, nbytes
 
 
-def join_hetero_store(
-    joining: Joining, outs: Sequence[HeteroSamplerOutput], perm: Permutation
-) -> tuple[list[HeteroData], int]:
-    """Return batches of stores with types, whose edges are still to be put, and the bytes of their features."""
+def _begin_data(joining: Joining, out: SamplerOutput) -> Data:
+    """Return a homogeneous batch without features."""
+    if joining.custom_cls is None:
+        batch, into = blank_data()
+        into["edge_index"], into["num_nodes"] = None, out.node.numel()
+    else:
+        batch = joining.custom_cls()
+        batch.edge_index, batch.num_nodes = joined(out.row, out.col), out.node.numel()
+    return batch
+
+
+def _begin_hetero_data(joining: Joining, out: HeteroSamplerOutput) -> HeteroData:
+    """Return a heterogeneous batch without features."""
+    batch = HeteroData() if joining.custom_cls is None else joining.custom_cls()
+    for node_type, node in out.node.items():
+        batch[node_type].num_nodes = node.numel()
+    for edge_attr in joining.data[1].get_all_edge_attrs():
+        edge_type = edge_attr.edge_type
+        if edge_type in out.row and edge_type in out.col:
+            batch[edge_type]._mapping["edge_index"] = None
+    return batch
+
+
+def _ids_of(out: Sample, perm: Permutation) -> dict[NodeType | EdgeType, Tensor | None]:
+    """Return the ids of sampled nodes and edges by type; ``None``: unknown."""
+    if isinstance(out, SamplerOutput):
+        assert perm is None or isinstance(perm, Tensor)
+        return {HOMOGENEOUS_NODE: out.node, HOMOGENEOUS_EDGE: edge_ids(out.edge, perm)}
     assert perm is None or isinstance(perm, Mapping)
-    (feature_store, graph_store), gpu, custom_cls = joining.data, joining.gpu, joining.custom_cls
-    pairs = joining.placed.pairs if isinstance(joining.placed, PlacedStore) else None
-    batches: list[HeteroData] = []
-    requests: list[ColumnRequest] = []
-    nbytes = 0
-    for out in outs:
-        batch = HeteroData() if custom_cls is None else custom_cls()
-        batches.append(batch)
-        for node_type, node in out.node.items():
-            batch[node_type].num_nodes = node.numel()
-        for edge_attr in graph_store.get_all_edge_attrs():
-            edge_type = edge_attr.edge_type
-            if edge_type in out.row and edge_type in out.col:
-                batch[edge_type]._mapping["edge_index"] = None
-        if pairs is not None:
-            requests += [
-                (column, source, index, column.group, batch[column.group]._mapping)
-                for column, source in pairs
-                if column.group is not None and (index := _ids_of(column.group, out, perm)) is not None
-            ]
-            continue
-        wanted = [copy.copy(attr) for attr in feature_store.get_all_tensor_attrs()]
-        for attr in wanted:
-            attr.index = _ids_of(attr.group_name, out, perm)
-        wanted = [attr for attr in wanted if attr.index is not None]
-        rows = _fetch(feature_store, wanted, gpu)
-        for attr, value in zip(wanted, rows, strict=True):
-            batch[attr.group_name][attr.attr_name] = value
-        nbytes += _bytes_of(rows)
-    if pairs is not None:
-        nbytes = _gather(joining, requests)
-    for batch, out in zip(batches, outs, strict=True):
-        set_ids(batch, out, perm)
-    return batches, nbytes
+    of_edges = {t: edge_ids(edge, None if perm is None else perm.get(t)) for t, edge in (out.edge or {}).items()}
+    return {**out.node, **of_edges}
 
 
-def _ids_of(
-    group: NodeType | EdgeType, out: HeteroSamplerOutput, perm: Mapping[EdgeType, Tensor | None] | None
-) -> Tensor | None:
-    """Return the ids of nodes or edges of a type; ``None``: none, or unknown."""
-    if isinstance(group, tuple):
-        return edge_ids((out.edge or {}).get(group), None if perm is None else perm.get(group))
-    return out.node.get(group)  # type: ignore[no-any-return]  # PyG is untyped
+def _store_of(batch: Batch, kind: NodeType | EdgeType) -> BaseStorage:
+    """Return the storage of a type; homogeneous batches have one."""
+    return batch[kind] if isinstance(batch, HeteroData) else batch._store
+
+
+def _read(joining: Joining, batch: Batch, ids: Mapping[NodeType | EdgeType, Tensor | None]) -> int:
+    """Set the rows that the user's store returns; return their bytes."""
+    store, homogeneous = joining.data[0], not isinstance(batch, HeteroData)
+    wanted: list[TensorAttr] = []
+    for attr in store.get_all_tensor_attrs():
+        attr, kind = whole(attr, homogeneous=homogeneous), attr.group_name
+        if homogeneous:
+            size = store.get_tensor_size(attr) if joining.store_size[0] is not None else None
+            of_edges = is_of_edges(joining.store_size, attr.attr_name, size[0] if size else None)
+            kind = HOMOGENEOUS_EDGE if of_edges else HOMOGENEOUS_NODE
+        attr.index = ids.get(kind)
+        if attr.index is not None:
+            wanted.append(attr)
+    rows = _fetch(store, wanted, joining.gpu)
+    for attr, value in zip(wanted, rows, strict=True):
+        (batch if homogeneous else batch[attr.group_name])[attr.attr_name] = value
+    return _bytes_of(rows)
 
 
 _DATA = Data()

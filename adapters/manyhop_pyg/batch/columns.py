@@ -15,7 +15,7 @@ from torch_geometric.data.storage import BaseStorage, EdgeStorage, NodeStorage
 from torch_geometric.typing import SparseTensor, TensorFrame
 
 from manyhop.errors import FeatureError
-from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, NodeType
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop_embedding import Embedding
 from manyhop_pyg.data.feature_store import FeatureStore as OwnStore
 from manyhop_pyg.data.feature_store import StoreColumn
@@ -246,19 +246,31 @@ class PlacedStore:
         self.columns, self.sources = columns, sources
         self.pairs = list(zip(columns, sources, strict=True))
         """Columns with the sources of their rows."""
-        self._by_size: dict[StoreSize, list[tuple[StoreColumn, object, bool]]] = {}
+        self._by_kind: dict[StoreSize | None, list[tuple[StoreColumn, object, NodeType | EdgeType]]] = {}
 
-    def without_types(self, size: StoreSize) -> list[tuple[StoreColumn, object, bool]]:
-        """Return columns of a homogeneous store, their sources, and whether they have one row per edge."""
-        found = self._by_size.get(size)
+    def by_kind(self, size: StoreSize | None) -> list[tuple[StoreColumn, object, NodeType | EdgeType]]:
+        """Return columns, their sources, and their node or edge type.
+
+        Args:
+            size: of a homogeneous store, whose columns belong to edges by their length; ``None``: heterogeneous.
+        """
+        found = self._by_kind.get(size)
         if found is None:
-            found = [(*pair, is_of_edges(size, pair[0].name, len(pair[0].tensor))) for pair in self.pairs]
-            self._by_size[size] = found
+            found = self._by_kind[size] = [
+                (column, source, kind)
+                for column, source in self.pairs
+                if (kind := column.group if size is None else _kind_of(column, size)) is not None
+            ]
         return found
 
     def shared_objects(self) -> frozenset[int]:
         """Return nothing: batches share no object with a store."""
         return frozenset()
+
+
+def _kind_of(column: StoreColumn, size: StoreSize) -> NodeType | EdgeType:
+    """Return whether a column of a homogeneous store belongs to nodes or edges."""
+    return HOMOGENEOUS_EDGE if is_of_edges(size, column.name, len(column.tensor)) else HOMOGENEOUS_NODE
 
 
 class StoreColumns:

@@ -18,7 +18,7 @@ from manyhop.errors import InputError
 from manyhop.features import gather
 from manyhop.loading.gpu.samples import upload
 from manyhop_pyg.batch.assemble import Joining, Rows, begin_data, begin_hetero_data, edge_ids
-from manyhop_pyg.batch.assemble_stores import join_hetero_store, join_store
+from manyhop_pyg.batch.assemble_stores import join_stores
 from manyhop_pyg.batch.columns import DataPlan
 from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
 from manyhop_pyg.samplers.requests import joined
@@ -106,7 +106,6 @@ def join(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[
     else:
         times.append(time.perf_counter())
         start = None if gpu is None else gpu.start_gather()
-        join_stores = join_store if homogeneous else join_hetero_store
         batches, nbytes = join_stores(joining, outs, perm)
         if gpu is not None:
             gpu.end_gather(start, len(outs))
