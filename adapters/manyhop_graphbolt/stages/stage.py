@@ -15,7 +15,7 @@ from torch.utils.data.datapipes.iter import Mapper
 from manyhop.arguments import as_tensor, callables, flag
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_NODE
-from manyhop.loading import BatchContext
+from manyhop.loading import BatchContext, current_batch
 from manyhop.sampling import BatchKey, SampledSubgraph
 from manyhop_graphbolt.items.minibatch import MiniBatch
 from manyhop_graphbolt.pipes import DataPipe, check_hints, functional_datapipe, move
@@ -135,7 +135,7 @@ def step(stage: Any, item: Any) -> object:
 
 def drawing(key: BatchKey | None, first: int = 0) -> AbstractContextManager[object]:
     """Let samplers draw for the batch ``key`` in the body; without a key, as outside."""
-    return nullcontext() if key is None else BatchContext(key, None, first)
+    return nullcontext() if key is None else BatchContext(key, current_batch(), first)
 
 
 @functional_datapipe("transform")
