@@ -34,7 +34,8 @@ class GradientExchange:
         self._world, self._device, self._name = world.init(timeout=timeout or DEFAULT_TIMEOUT), device, name
         self._peers: Peers | None = None
         if not self._world.is_alone:
-            self._peers = Peers(device, timeout or DEFAULT_TIMEOUT)
+            with self._on_device():
+                self._peers = Peers(device, timeout or DEFAULT_TIMEOUT)
             world.at_shutdown(self.close)
             size = self._world.world_size
             self._numbers, self._nothing = _OnHost(8 * size, device), torch.zeros(1, device=device)

@@ -58,10 +58,10 @@ def make_headers(status: Status, tag: Tag, signature: int, text: str, lengths: S
     Args:
         status: of this rank.
         tag: of the exchange.
-        signature: of what is requested (see :func:`signature_of`).
+        signature: signature of the requests, see ``Pattern``.
         text: why this rank failed.
-        lengths: ``[world_size]``: numbers that it asks each rank.
-        parts: in how many its answers come.
+        lengths: ``[world_size]``: words of the request to each rank.
+        parts: number of parts of the rows that it requests.
     """
     headers = torch.zeros(len(lengths), HEADER_WORDS, dtype=torch.int64)
     headers[:, :_HEAD] = torch.tensor([status, *tag, signature, 0, parts])

@@ -44,11 +44,10 @@ _OUT_OF_RANGE = "FeatureError: a row number is out of range"
 class GPUExchange(RowExchange):
     """Gather rows from the GPUs that own them, over NCCL. All ranks create it, and call it in lockstep.
 
-    The GPU sorts the ids by owner rank, and removes
-    repeated ids if that pays. Ranks exchange counts and ids, and send the number of rows that earlier exchanges predict
-    (see ``SpeculativeQuota``) while the host waits for the counts. The rest, if any, follows in parts: the next part is
-    gathered and own rows are copied while a part is in flight. Exchanges of a process share communicators: one has its
-    own from the first call to :meth:`rest`.
+    The GPU sorts the ids by owner rank, and removes repeated ids if that is faster. Ranks exchange counts and ids, and
+    send the number of rows that earlier exchanges predict (see ``SpeculativeQuota``) while the host waits for the
+    counts. The rest, if any, follows in parts: the next part is gathered and own rows are copied while a part is in
+    flight. Exchanges of a process share communicators: one has its own from the first call to :meth:`rest`.
 
     Args:
         name: name of the exchange in errors.
