@@ -19,6 +19,7 @@ from manyhop_pyg import (
     NeighborSampler,
     NodeLoader,
 )
+from manyhop_pyg.loaders.loader import ThreadedLoader
 
 
 def loader(cls=NeighborLoader, data=None, fanouts=(3, 2), **kwargs):
@@ -124,8 +125,7 @@ def differ():
 
     rank = manyhop.init().rank
     # Every loader is made with distributed=True, also those that functions above make.
-    for cls in (NodeLoader, NeighborLoader, LinkNeighborLoader, HGTLoader):
-        cls.__init__.__kwdefaults__["distributed"] = True
+    ThreadedLoader.__init__.__kwdefaults__["distributed"] = True
     out = {}
     for name, makers in DIFFERENCES.items():
         try:
