@@ -120,8 +120,8 @@ def test_one_rank_evaluates_over_what_is_sharded(launcher):
     assert first[0] == [True, "sharded"] * 2
     for _, errors, made, train in (first, second):
         assert (made, train) == (2, True)
-        assert "got 'x', which is not. Make a loader" in errors[0] or "got x, which is not. Make a loader" in errors[0]
-    assert "have to make the loader together" in first[1][1]
+        assert "got 'x', which is not spread" in errors[0] or "got x, which is not spread" in errors[0]
+    assert "for which all ranks exchange rows, got False" in first[1][1]
 
 
 def drop_on_one_rank():

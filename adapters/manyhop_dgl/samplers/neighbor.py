@@ -121,7 +121,8 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         blocks = to_blocks(tensors, g)
         input_nodes = tensors.input_nodes if blocks else output_nodes  # without layers the seeds as given, as in DGL
         if self.output_device is not None and (there := parse_device("output_device", self.output_device)) != CPU:
-            return _moved(input_nodes, there), _moved(output_nodes, there), move(blocks, there)
+            blocks = move(blocks, there)  # first, as it says which GPU is not there
+            return _moved(input_nodes, there), _moved(output_nodes, there), blocks
         return input_nodes, output_nodes, blocks
 
     def check_prefetching(self, node_types: Sequence[NodeType], edge_types: Sequence[EdgeType]) -> None:

@@ -130,7 +130,10 @@ def run(
             jobs, absent = _jobs(template, contenders, parts, number, folder)
             missing += absent
             for job in [_job(template, "hardware", ("limits",), number, folder), *jobs]:
-                failure = launch(job, timeout)
+                try:
+                    failure = launch(job, timeout)
+                except KeyboardInterrupt:  # what was measured is reported
+                    return rows, [*missing, Missing(job.contender, "interrupted", job.parts[0], gpus=number)]
                 results = Path(job.results)
                 more, lost = read_results(results.read_text() if results.exists() else "")
                 if failure is not None:
