@@ -3,9 +3,10 @@
 import pytest
 import torch
 from reference_worlds import TYPES, ask, fanouts, make_world
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from manyhop.errors import GraphError, InputError
-from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler
+from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
 from manyhop.sampling.reference import picks as picks
 
 
@@ -63,3 +64,30 @@ class TestErrors:
         sampler = ReferenceSampler(make_world(0).graph, NeighborSpec(fanouts=fanouts(1)))
         with pytest.raises(InputError, match="int64 tensor, got"):
             sampler.sample(NodeRequest(key=BatchKey(0, 0, 0), seeds={"a": torch.tensor([1], dtype=torch.int32)}))
+
+
+def of_no_memory(kind, count=1):
+    if kind == "meta":
+        return torch.zeros(count, dtype=torch.int64, device="meta")
+    if kind == "sparse":
+        return torch.zeros(count, dtype=torch.int64).to_sparse()
+    with FakeTensorMode():
+        return torch.zeros(count, dtype=torch.int64)
+
+
+@pytest.mark.parametrize("kind", ["fake", "meta", "sparse"])
+@pytest.mark.parametrize("backend", [ReferenceSampler, CPUSampler])
+class TestTensorsWithoutMemory:
+    @pytest.mark.parametrize("which", ["seeds", "time_max", "time_min", "tree", "exclude"])
+    def test_nodes(self, backend, kind, which):
+        times = which.startswith("time")
+        graph = make_world(0, times=times).graph
+        if which == "tree":
+            spec = NeighborSpec(fanouts={t: () for t in TYPES}, disjoint=True, subgraph="induced")
+        else:
+            spec = NeighborSpec(fanouts=fanouts(1), temporal="last" if times else None, disjoint=times)
+        one = {"a": torch.tensor([1])}
+        given = {"seeds": one} | ({"time_max": one, "time_min": one} if times else {})
+        given[which] = {TYPES[0] if which == "exclude" else "a": of_no_memory(kind)}
+        with pytest.raises(InputError, match="as a dense tensor in memory"):
+            backend(graph, spec).sample(NodeRequest(key=BatchKey(1, 0, 0), **given))

@@ -23,6 +23,7 @@ from manyhop.sampling.contract import (
     WalkRequest,
     WalkSpec,
 )
+from manyhop.system.arrays import describe, has_memory
 
 UNBIASED = "Leave p and q 1."
 """Remedy if biased walks are impossible."""
@@ -192,6 +193,8 @@ def check_request(
             if times is not None and (node_type not in times or times[node_type].shape != seeds.shape):
                 got = tuple(times[node_type].shape) if node_type in times else "nothing"
                 raise InputError(f"Expected {name} of shape {tuple(seeds.shape)} for '{node_type}', got {got}.")
+            if times is not None:
+                _check_memory(name, times[node_type])
 
 
 def check_seed_edges(
@@ -236,6 +239,8 @@ def check_edge_request(
                 f"Expected {name} as int64 of shape {list(request.src.shape)}, one per seed edge, got {times.dtype} "
                 f"of shape {list(times.shape)}."
             )
+        if times is not None:
+            _check_memory(name, times)
     if request.time_min is not None and request.time_max is None:
         raise InputError("Expected time_max wherever time_min is given.")
 
@@ -272,6 +277,7 @@ def _check_trees(
         if node_type not in trees or trees[node_type].shape != seeds.shape or trees[node_type].dtype != torch.int64:
             got = tuple(trees[node_type].shape) if node_type in trees else "nothing"
             raise InputError(f"Expected tree as int64 of shape {tuple(seeds.shape)} for '{node_type}', got {got}.")
+        _check_memory("tree", trees[node_type])
 
 
 def _check_exclude(graph: Graph, exclude: Mapping[EdgeType, Tensor]) -> None:
@@ -282,6 +288,7 @@ def _check_exclude(graph: Graph, exclude: Mapping[EdgeType, Tensor]) -> None:
                 f"Expected edges to exclude as a 1-dimensional int64 tensor of ids of {edge_type}, got {ids.dtype} of "
                 f"shape {list(ids.shape)}."
             )
+        _check_memory("edges to exclude", ids)
 
 
 def check_negatives(
@@ -322,9 +329,16 @@ def check_ids(what: str, ids: Tensor, num_nodes: int, node_type: NodeType, *, in
         raise InputError(
             f"Expected {what} as a 1-dimensional int64 tensor, got {ids.dtype} of shape {list(ids.shape)}."
         )
+    _check_memory(what, ids)
     if in_range or num_nodes == 0:
         advice = "Check the ids, or the number of nodes that the graph was built with."
         check_range(f"{what} of type '{node_type}'", ids, num_nodes, advice=advice)
+
+
+def _check_memory(what: str, tensor: Tensor) -> None:
+    """Raise InputError for a tensor without memory, such as a FakeTensor: kernels read it by its address."""
+    if not has_memory(tensor):
+        raise InputError(f"Expected {what} as a dense tensor in memory, got {describe(tensor)}. Convert it.")
 
 
 def _same_keys(
