@@ -57,7 +57,7 @@ _numbers = itertools.count(1)  # all ranks create graphs in the same order
 _CHUNK = 1 << 25  # edges that are sent at a time
 _NARROW = 1 << 31  # what 32-bit ids are below
 # Sizes of the edge list that GPUs need while cuGraph builds the graph. For 12 bytes per edge in the list, 40.5 were
-# measured on one H200, 48.5 on two, 53.5 on four (tests/benchmarks/records/topologies.py, 2026-11-26, 2^24 edges).
+# measured on one H200, 48.5 on two, 53.5 on four (2026-11-26, 2^24 edges).
 _BUILD_COPIES = 4.5
 
 

@@ -106,30 +106,6 @@ def test_exchange(forked, measure):
     assert re.search(r"^\| 16 bytes, host \| 0\.0 \| \d+\.\d\d \|", measure("exchange", *sizes), re.MULTILINE)
 
 
-def test_partition(measure):
-    pytest.importorskip("pymetis")
-    small = ["--nodes", "2000", "--ranks", "2", "--batches", "2", "--batch-size", "50", "--fanouts", "2"]
-    found = re.findall(r"\| 2 \| ([\w ]+) \| (\w+) \| [\d,]+ \| ([\d.]+)% \|", measure("partition", *small))
-    share = {(order, seeds): float(percent) for order, seeds, percent in found}
-    assert share["METIS", "own"] < 0.6 * share["random", "own"]
-
-
-def test_cluster(measure):
-    pytest.importorskip("pymetis")
-    sizes = ["--nodes", "2000", "--edges", "20000", "--batches", "8", "--batch-size", "20", "--fanout", "3"]
-    text = measure("cluster", *sizes, "--ranks", "1", "8", "--gpus", "4", "--steps", "16")
-    assert len(re.findall(r"^\| 8 \| \d+\.\d\d \|", text, re.MULTILINE)) >= 4
-
-
-def test_disk(forked, measure, monkeypatch, tmp_path):
-    from benchmarks import disk
-
-    for name in ("_VERSION_1", "_VERSION_2"):  # a control group would leave the processes too little
-        monkeypatch.setattr(disk, name, tmp_path / "none")
-    text = measure("disk", "--memory", "3MiB", "--seconds", "0.3", "--rounds", "1")
-    assert len(re.findall(r"\| [^|]+ \| [\d,]+ \(", text)) == 4
-
-
 def test_embeddings(measure):
     text = measure("embeddings", "--rows", "500", "--ids", "200", "--rounds", "2")
     assert "| forward, backward, update |" in text

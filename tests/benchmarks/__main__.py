@@ -8,16 +8,13 @@ from importlib import import_module
 from pathlib import Path
 
 TARGETS = {
-    "cpu": "sampling and loading on the CPU, beside PyG, DGL and GraphBolt",
+    "cpu": "sampling and loading on the CPU, beside PyG",
     "start": "from the import to the first batch",
     "dgl": "samplers and DataLoaders beside DGL's; --gpu: layers and loaders on a GPU",
     "gpu": "sampling, gathers, loaders and epochs on NVIDIA GPUs, beside RAPIDS, torch and PyG",
     "step": "training steps and layers on a GPU, eager and captured",
     "ranks": "epochs under DDP on this machine",
     "exchange": "rows from other nodes, beside an all-to-all",
-    "partition": "rows of other ranks, with nodes numbered by METIS's parts",
-    "cluster": "many ranks, simulated, beside a cost model",
-    "disk": "rows of a file that is larger than memory",
     "embeddings": "updates of trainable rows",
 }
 SEVERAL_THREADS = ("gpu", "step", "exchange")

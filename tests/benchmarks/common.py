@@ -19,7 +19,6 @@ from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
-import numba
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -178,28 +177,6 @@ def print_and_save(text: str, folder: Path | None, name: str) -> None:
         (folder / name).write_text(text)
 
 
-def plot(sections: Mapping[str, Sequence[Timing]], path: Path) -> None:
-    """Draw sampled edges per second on one thread, as bars."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    shown = {title: [t for t in timings if t.threads == 1] for title, timings in sections.items()}
-    shown = {title: timings for title, timings in shown.items() if timings}
-    sizes = [len(timings) for timings in shown.values()]
-    drawing, axes = plt.subplots(
-        len(shown), figsize=(9, 1 + 0.3 * sum(sizes)), height_ratios=sizes, squeeze=False, layout="constrained"
-    )
-    for axis, (title, timings) in zip(axes[:, 0], shown.items(), strict=True):
-        bars = axis.barh([f"{t.workload}, {t.name}" for t in timings], [t.edges_per_s / 1e6 for t in timings])
-        axis.bar_label(bars, fmt="%.1f", padding=3)
-        axis.invert_yaxis()
-        axis.set_title(f"{title}: million sampled edges/s, one thread", loc="left", fontsize=10)
-    drawing.savefig(path, metadata={"Date": None})
-    plt.close(drawing)
-
-
 def opening(title: str, argv: Sequence[str]) -> list[str]:
     """Return the first lines of a record in markdown: its title, and where it was taken."""
     return [f"# {title}", "", *(f"- {label}: {value}" for label, value in describe(argv))]
@@ -250,36 +227,6 @@ def import_quietly(module: str) -> ModuleType:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module(module)
-
-
-def import_peers(peers: Mapping[str, str]) -> tuple[dict[str, ModuleType], list[Absent]]:
-    """Import what is there: name -> module, and the others with the reason why they are not."""
-    modules, absent = {}, []
-    for name, module in peers.items():
-        try:
-            path, _, attribute = module.partition(":")
-            modules[name] = import_quietly(path)
-            if attribute:
-                getattr(modules[name], attribute)
-        except Exception as error:  # a package built for another torch fails in many ways
-            modules.pop(name, None)
-            absent.append(Absent(name=name, reason=f"{type(error).__name__}: {error}".splitlines()[0]))
-    return modules, absent
-
-
-def in_dgl_threads(dgl: ModuleType, threads: int, run: BatchRunner) -> BatchRunner:
-    """Return a runner during which DGL and torch have this many threads, and one afterwards."""
-
-    def limited(num_batches: int) -> int:
-        try:
-            torch.set_num_threads(threads)
-            dgl.utils.set_num_threads(threads)
-            return run(num_batches)
-        finally:
-            torch.set_num_threads(1)
-            dgl.utils.set_num_threads(1)
-
-    return limited
 
 
 @contextlib.contextmanager
@@ -355,8 +302,9 @@ def homogeneous(num_nodes: int, num_edges: int, *, attributes: bool) -> BenchGra
     if attributes:
         weight = torch.from_numpy(rng.uniform(0.1, 1.0, num_edges).astype(np.float32))
         times = rng.integers(0, TIME_RANGE, num_edges)
-        _sort_columns(colptr, times)  # the sources are independent of each other: they may stay where they are
-        time = torch.from_numpy(times)
+        columns = np.repeat(np.arange(num_nodes), np.diff(colptr))
+        # By time in each column. The sources are independent of each other: they may stay where they are.
+        time = torch.from_numpy(times[np.lexsort((times, columns))])
     return BenchGraph(
         num_nodes={HOMOGENEOUS_NODE: num_nodes},
         colptr={HOMOGENEOUS_EDGE: torch.from_numpy(colptr)},
@@ -399,13 +347,7 @@ class _PowerLaw:
         """``[count] int32`` independent nodes."""
         below = np.cumsum(self.share)
         below[-1] = 1.0
-        # Where to begin to look: the rank at which each of num_nodes equal parts of [0, 1) begins.
-        start = np.searchsorted(below, np.arange(self.num_nodes) / self.num_nodes, side="right").astype(np.int32)
-        node = np.empty(count, np.int32)
-        for begin in range(0, count, 1 << 22):
-            part = node[begin : begin + (1 << 22)]
-            _invert(below, start, self.by_rank, rng.random(part.size), part)
-        return node
+        return self.by_rank[np.searchsorted(below, rng.random(count), side="right")]
 
 
 def _columns(
@@ -417,19 +359,3 @@ def _columns(
     colptr = np.zeros(dst.num_nodes + 1, np.int64)
     np.cumsum(degree, out=colptr[1:])
     return colptr, src.draw(rng, num_edges)
-
-
-@numba.njit(nogil=True, cache=True)
-def _invert(below, start, by_rank, unit, node):  # type: ignore[no-untyped-def]
-    """The node at each number in [0, 1) of the cumulative distribution ``below``."""
-    for i in range(unit.size):
-        rank = start[np.int64(unit[i] * start.size)]
-        while below[rank] <= unit[i]:
-            rank += 1
-        node[i] = by_rank[rank]
-
-
-@numba.njit(nogil=True, cache=True)
-def _sort_columns(colptr, values):  # type: ignore[no-untyped-def]
-    for v in range(colptr.size - 1):
-        values[colptr[v] : colptr[v + 1]].sort()

@@ -1,8 +1,4 @@
-"""Sampling alone, whole loaders and building on the CPU, beside PyG (pyg-lib or torch-sparse), DGL and GraphBolt.
-
-DGL and GraphBolt expand all nodes of a batch again at each hop and so sample more edges per batch than the others; the
-tables compare times per edge. Their threads are OpenMP threads inside one batch: with worker processes both are slower.
-"""
+"""Sampling alone, whole loaders and building on the CPU, beside PyG."""
 
 from __future__ import annotations
 
@@ -12,14 +8,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
-from types import ModuleType
 
 import numpy as np
 import torch
-import torch_geometric.loader
 import torch_geometric.typing
 
-import manyhop_dgl  # noqa: F401  # lets DGL be imported on this torch
 from benchmarks.common import (
     EXPLANATION,
     MANYHOP,
@@ -30,15 +23,14 @@ from benchmarks.common import (
     edge_list,
     heterogeneous,
     homogeneous,
-    import_peers,
     measure,
     not_measured,
     opening,
-    plot,
     print_and_save,
     section,
 )
-from benchmarks.cpu_contenders import FEATURES, PEERS, SEED_BATCHES, Mode, Task, builders, loaders, samplers
+from benchmarks.cpu_contenders import FEATURES, PYG_LIB, SEED_BATCHES, Mode, Task, builders, loaders, samplers
+from manyhop.graph import HOMOGENEOUS_EDGE
 from manyhop.system.memory import require_memory
 
 CONTENTS = {  # of the data of a whole loader
@@ -87,16 +79,10 @@ QUICK = Size(
     name="cpu-quick", num_nodes=200_000, num_edges=3_000_000, sampling_rounds=3, min_turn_s=0.03, loader_rounds=3,
     loader_batches=2, build_edges=3_000_000, build_rounds=3, memory=2 << 30, batch_size=512,
 )  # fmt: skip
-LARGE = Size(
-    name="cpu-large", num_nodes=10_000_000, num_edges=150_000_000, sampling_rounds=9, min_turn_s=0.1, loader_rounds=5,
-    loader_batches=4, build_edges=50_000_000, build_rounds=3, memory=13 << 30, workloads=("15-10-5", "10-10"),
-)  # fmt: skip
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="a minute: 200 000 nodes, 3 million edges, fewer rounds")
-    size.add_argument("--large", action="store_true", help="10 million nodes, 150 million edges; needs 13 GiB")
+    parser.add_argument("--quick", action="store_true", help="a minute: 200 000 nodes, 3 million edges, fewer rounds")
     parser.add_argument("--threads", type=int, nargs="+", default=[2], help="measure with 1 and with so many threads")
     parser.add_argument("--only", choices=(*WORKLOADS, BUILD), nargs="+", help="measure these workloads alone")
     parser.add_argument("--contents", choices=CONTENTS, nargs="+", help="measure whole loaders alone, of such data")
@@ -104,7 +90,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> None:
-    size = QUICK if options.quick else LARGE if options.large else STANDARD
+    size = QUICK if options.quick else STANDARD
     if options.only:
         size = replace(size, workloads=tuple(name for name in options.only if name != BUILD))
     if options.contents:
@@ -118,10 +104,6 @@ def main(options: argparse.Namespace, argv: list[str]) -> None:
     )
     lines = opening(f"manyhop on the CPU: {size.num_nodes:,} nodes, {size.num_edges:,} edges", argv)
     lines += ["", EXPLANATION, "", f"Batches of {size.batch_size:,}."]
-    if options.output is not None:
-        options.output.mkdir(parents=True, exist_ok=True)
-        plot(sections, options.output / f"{size.name}.svg")
-        lines += ["", f"![Sampled edges per second]({size.name}.svg)"]
     lines += [line for title, timings in sections.items() for line in section(title, timings)]
     lines += _costs(sections.get("Sampling alone", [])) + not_measured(absent)
     print_and_save("\n".join(lines) + "\n", options.output, f"{size.name}.md")
@@ -139,22 +121,23 @@ def run(
     """Measure a size: title -> timings, and who is missing."""
     require_memory("This benchmark", size.memory, "Run it with --quick.")
     torch.set_num_threads(1)
-    modules, absent = import_peers({} if alone else PEERS)
-    if not alone:
-        choose_for_pyg(modules, absent)
+    absent: list[Absent] = []
+    with_pyg_lib = torch_geometric.typing.WITH_PYG_LIB and not alone
+    if not (with_pyg_lib or alone):
+        url = f"https://data.pyg.org/whl/torch-{metadata.version('torch').partition('+')[0]}+cpu.html"
+        absent.append(Absent(name=PYG_LIB, reason=f"get it by: pip install pyg-lib -f {url}"))
+    pyg = None if alone else f"PyG, {PYG_LIB if with_pyg_lib else 'torch-sparse'}"
     tasks = _tasks(size)
     sections: dict[str, list[Timing]] = {}
     if size.sampling_rounds:
-        found = []
-        for task in tasks:
-            found += samplers(task, threads, modules, absent)
+        found = [contender for task in tasks for contender in samplers(task, threads, with_pyg_lib)]
         sections["Sampling alone"] = measure(found, size.sampling_rounds, size.min_turn_s, progress=_show)
     for content in contents:
         timings = sections[f"Whole loader, {CONTENTS[content]}"] = []
         for task in tasks:
-            if content in ("sorted", "unsorted") and not task.is_plain:
+            if content in ("sorted", "unsorted") and (task.mode != "uniform" or HOMOGENEOUS_EDGE not in task.graph.row):
                 continue
-            found = loaders(task, size.loader_batches, content, threads, modules, absent)
+            found = loaders(task, size.loader_batches, content, threads, pyg, absent)
             timings += measure(found, size.loader_rounds, 0.0, progress=_show)
             gc.collect()  # PyG's loaders lie in reference cycles, and hold copies of the graph
     if build:
@@ -162,18 +145,6 @@ def run(
         found = builders(size.num_nodes, edge_list(size.num_nodes, size.build_edges), threads)
         sections[title] = measure(found, size.build_rounds, 0.0, progress=_show)
     return sections, absent
-
-
-def choose_for_pyg(modules: dict[str, ModuleType], absent: list[Absent]) -> None:
-    """Leave PyG one library to sample with: pyg-lib where PyG finds it, otherwise torch-sparse."""
-    if not torch_geometric.typing.WITH_PYG_LIB and modules.pop("pyg-lib", None) is not None:
-        absent.append(Absent(name="pyg-lib", reason="PyG does not use this build"))
-    if "pyg-lib" in modules:
-        if modules.pop("torch-sparse", None) is not None:
-            absent.append(Absent(name="torch-sparse", reason="PyG prefers pyg-lib"))
-        return
-    url = f"https://data.pyg.org/whl/torch-{metadata.version('torch').partition('+')[0]}+cpu.html"
-    absent.append(Absent(name="pyg-lib", reason=f"get it by: pip install pyg-lib -f {url}"))
 
 
 def _show(message: str) -> None:

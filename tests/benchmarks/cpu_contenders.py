@@ -1,4 +1,4 @@
-"""Samplers, loaders and builders of the CPU benchmark: manyhop's, PyG's, DGL's and GraphBolt's."""
+"""Samplers, loaders and builders of the CPU benchmark: manyhop's and PyG's."""
 
 from __future__ import annotations
 
@@ -8,41 +8,25 @@ import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 import torch_geometric.loader
-import torch_geometric.typing
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler.utils import to_csc
 
-import manyhop_dgl  # noqa: F401  # lets DGL be imported on this torch
-from benchmarks.common import (
-    MANYHOP,
-    Absent,
-    BatchRunner,
-    BenchGraph,
-    Contender,
-    in_dgl_threads,
-)
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, EdgeType, NodeType, build_graph
+from benchmarks.common import MANYHOP, Absent, BatchRunner, BenchGraph, Contender
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, NodeType, build_graph
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
 from manyhop_pyg import NeighborLoader
 
-T = TypeVar("T")
 Mode = Literal["uniform", "weighted", "disjoint", "temporal"]
 SampleBatch = Callable[[int], int]
 """Samples the batch of a number and returns how many edges it has."""
 FEATURES = 128
 SEED_BATCHES = 32
-PEERS = {  # what has to be in a module: manyhop_dgl lets DGL do without GraphBolt
-    "pyg-lib": "pyg_lib",
-    "torch-sparse": "torch_sparse",
-    "DGL": "dgl",
-    "GraphBolt": "dgl.graphbolt:ItemSampler",
-}
+PYG_LIB = "pyg-lib"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,36 +47,19 @@ class Task:
         return self.mode in ("disjoint", "temporal")
 
     @property
-    def is_plain(self) -> bool:
-        """Whether DGL and GraphBolt are measured at it."""
-        return self.mode == "uniform" and HOMOGENEOUS_EDGE in self.graph.row
-
-    @property
     def csc(self) -> tuple[Tensor, Tensor]:
-        """Columns and sources, in the dtype that the peers know."""
+        """Columns and sources, in the dtype that pyg-lib takes."""
         return self.graph.colptr[HOMOGENEOUS_EDGE], self.graph.edge_index[HOMOGENEOUS_EDGE][0]
 
 
-def samplers(
-    task: Task, threads: list[int], modules: Mapping[str, ModuleType], absent: list[Absent]
-) -> list[Contender]:
-    """Return manyhop, the sampler under PyG's loaders, and DGL's, at a task; each thread samples batches of its own."""
-    makers = {MANYHOP: _manyhop, "pyg-lib": _pyg_lib, "torch-sparse": _torch_sparse}
-    found = []
-    for name, make in makers.items():
-        if name not in (MANYHOP, *modules):
-            continue
-        try:
-            for n in threads:
-                run = _on_threads([make(task) for _ in range(n)])
-                found.append(Contender(workload=task.name, name=name, threads=n, run=run))
-        except NotImplementedError as error:
-            absent.append(Absent(name=name, workload=task.name, reason=str(error)))
-    if "DGL" in modules and task.is_plain:
-        for n in threads:
-            run = in_dgl_threads(modules["DGL"], n, _on_threads([_dgl(modules["DGL"], task)]))
-            found.append(Contender(workload=task.name, name="DGL", threads=n, run=run))
-    return found
+def samplers(task: Task, threads: list[int], with_pyg: bool) -> list[Contender]:
+    """Return manyhop, and pyg-lib where PyG samples with it; each thread samples batches of its own."""
+    makers = {MANYHOP: _manyhop} | ({PYG_LIB: _pyg_lib} if with_pyg else {})
+    return [
+        Contender(workload=task.name, name=name, threads=n, run=_on_threads([make(task) for _ in range(n)]))
+        for name, make in makers.items()
+        for n in threads
+    ]
 
 
 def _on_threads(samplers: list[SampleBatch]) -> BatchRunner:
@@ -131,25 +98,6 @@ def _manyhop(task: Task) -> SampleBatch:
     return sample
 
 
-def _torch_sparse(task: Task) -> SampleBatch:
-    if task.mode != "uniform":
-        raise NotImplementedError(f"torch-sparse has no {task.mode} sampling for PyG's NeighborLoader")
-    graph, fanout, ops = task.graph, list(task.fanout), torch.ops.torch_sparse
-    if HOMOGENEOUS_EDGE in graph.row:
-        tables = task.csc
-        return lambda b: int(ops.neighbor_sample(*tables, task.seeds[b % SEED_BATCHES], fanout, False, True)[1].numel())
-    row = {t: edge_index[0] for t, edge_index in graph.edge_index.items()}
-    colptrs, rows, fanouts = (_by_relation(d) for d in (graph.colptr, row, dict.fromkeys(row, fanout)))
-    types = (list(graph.num_nodes), list(graph.row))
-
-    def sample(batch: int) -> int:
-        seeds = {graph.seed_type: task.seeds[batch % SEED_BATCHES]}
-        out = ops.hetero_neighbor_sample(*types, colptrs, rows, seeds, fanouts, len(fanout), False, True)
-        return sum(r.numel() for r in out[1].values())
-
-    return sample
-
-
 def _pyg_lib(task: Task) -> SampleBatch:
     sampling = importlib.import_module("pyg_lib.sampler")
     graph, fanout = task.graph, list(task.fanout)
@@ -171,30 +119,13 @@ def _pyg_lib(task: Task) -> SampleBatch:
     return sample if HOMOGENEOUS_EDGE in graph.row else sample_hetero
 
 
-def _by_relation(by_type: Mapping[EdgeType, T]) -> dict[str, T]:
-    return {"__".join(t): value for t, value in by_type.items()}
-
-
-def _dgl(dgl: ModuleType, task: Task) -> SampleBatch:
-    graph = dgl.graph(("csc", (*task.csc, torch.empty(0, dtype=torch.int64))))
-    sampler = dgl.dataloading.NeighborSampler(list(task.fanout)[::-1])  # outermost hop first
-
-    def sample(batch: int) -> int:
-        blocks = sampler.sample_blocks(graph, task.seeds[batch % SEED_BATCHES])[2]
-        return sum(block.num_edges() for block in blocks)
-
-    return sample
-
-
 def loaders(
-    task: Task,
-    batches: int,
-    content: str,
-    threads: list[int],
-    modules: Mapping[str, ModuleType],
-    absent: list[Absent],
+    task: Task, batches: int, content: str, threads: list[int], pyg: str | None, absent: list[Absent]
 ) -> list[Contender]:
-    """Return whole loaders over short epochs: one thread is ``num_workers=0``, N are threads or processes."""
+    """Return whole loaders over short epochs: one thread is ``num_workers=0``, N are threads or processes.
+
+    ``pyg``: the name of PyG's loader; ``None``: manyhop's alone.
+    """
     of_nodes = task.graph.num_nodes.items()
     features = {t: torch.rand(n, FEATURES) for t, n in of_nodes} if content == "features" else None
     data, inputs = _data(task, features), task.seeds[:batches].flatten()
@@ -204,10 +135,11 @@ def loaders(
         data.edge_index = data.edge_index[:, torch.randperm(data.num_edges)]
     found = []
     classes: dict[str, Callable[..., Any]] = {MANYHOP: NeighborLoader}
-    classes |= {f"PyG, {n}": torch_geometric.loader.NeighborLoader for n in PEERS if n in modules and "-" in n}
+    if pyg is not None:
+        classes[pyg] = torch_geometric.loader.NeighborLoader
     for name, make in classes.items():
         try:
-            made = [_pyg_loader(make, data, task, inputs, n, is_sorted=content != "unsorted") for n in threads]
+            made = [_loader(make, data, task, inputs, n, is_sorted=content != "unsorted") for n in threads]
             next(iter(made[0]))  # PyG with torch-sparse knows only now what it cannot sample
             for thread in threading.enumerate():
                 if thread.name == "manyhop-huge-pages":  # done before anything is measured
@@ -218,23 +150,14 @@ def loaders(
             absent.append(Absent(name=name, workload=task.name, reason=str(error)))
             continue
         for n, loader in zip(threads, made, strict=True):
-            run = _epoch(loader, lambda batch: sum(int(s.edge_index.shape[1]) for s in batch.edge_stores))
-            closing = _closer(loader)
+            run, closing = _epoch(loader), _closer(loader)
             found.append(Contender(workload=task.name, name=name, threads=n, run=run, turn=batches, close=closing))
-    for name, make in (("DGL", _dgl_loader), ("GraphBolt", _graphbolt_loader)):
-        if name in modules and task.is_plain and content in ("plain", "features"):
-            loader, count = make(modules[name], task, inputs, features)
-            for n in threads:
-                run = in_dgl_threads(modules["DGL"], n, _epoch(loader, count))
-                found.append(Contender(workload=task.name, name=name, threads=n, run=run, turn=batches))
     return found
 
 
-def _epoch(loader: Any, count: Callable[[Any], int]) -> BatchRunner:
+def _epoch(loader: Any) -> BatchRunner:
     def run(num_batches: int) -> int:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # DGL's advice about cores
-            return sum(count(batch) for batch in loader)
+        return sum(int(store.edge_index.shape[1]) for batch in loader for store in batch.edge_stores)
 
     return run
 
@@ -261,7 +184,7 @@ def _data(task: Task, features: Mapping[NodeType, Tensor] | None) -> Data | Hete
     return hetero
 
 
-def _pyg_loader(
+def _loader(
     make: Callable[..., Any], data: Data | HeteroData, task: Task, inputs: Tensor, threads: int, *, is_sorted: bool
 ) -> Any:
     options: dict[str, object] = {"disjoint": True} if task.is_disjoint else {}
@@ -282,34 +205,6 @@ def _pyg_loader(
             is_sorted=is_sorted,
             **options,
         )
-
-
-def _dgl_loader(dgl: ModuleType, task: Task, inputs: Tensor, features: Mapping[NodeType, Tensor] | None) -> Any:
-    graph = dgl.graph(("csc", (*task.csc, torch.empty(0, dtype=torch.int64))))
-    names = [] if features is None else ["x"]
-    if features is not None:
-        graph.ndata["x"] = features[HOMOGENEOUS_NODE]
-    sampler = dgl.dataloading.NeighborSampler(list(task.fanout)[::-1], prefetch_node_feats=names)
-    options = {"batch_size": task.seeds.shape[1], "shuffle": True, "num_workers": 0}
-
-    def count(batch: Any) -> int:
-        for name in names:
-            batch[2][0].srcdata[name]
-        return sum(block.num_edges() for block in batch[2])
-
-    return dgl.dataloading.DataLoader(graph, inputs, sampler, **options), count
-
-
-def _graphbolt_loader(gb: ModuleType, task: Task, inputs: Tensor, features: Mapping[NodeType, Tensor] | None) -> Any:
-    graph = gb.fused_csc_sampling_graph(*task.csc)
-    pipe = gb.ItemSampler(gb.ItemSet(inputs, names="seed_nodes"), batch_size=task.seeds.shape[1], shuffle=True)
-    pipe = pipe.sample_neighbor(graph, list(task.fanout)[::-1])
-    if features is not None:
-        store = gb.BasicFeatureStore({("node", None, "x"): gb.TorchBasedFeature(features[HOMOGENEOUS_NODE])})
-        pipe = pipe.fetch_feature(store, node_feature_keys=["x"])
-    return gb.DataLoader(pipe, num_workers=0), lambda batch: sum(
-        int(s.sampled_csc.indices.numel()) for s in batch.sampled_subgraphs
-    )
 
 
 def builders(num_nodes: int, edges: Tensor, threads: list[int]) -> list[Contender]:

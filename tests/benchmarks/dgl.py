@@ -1,33 +1,22 @@
-"""Samplers and DataLoaders beside those of DGL; ``--gpu``: loaders that feed a GPU, DGL's layers beside PyG's, DDP.
-
-``python -m benchmarks.dgl --scale ...`` is one rank of the epochs under DDP, which torchrun starts.
-"""
+"""Samplers and DataLoaders beside those of DGL; ``--gpu``: loaders that feed a GPU, DGL's layers beside PyG's."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
-import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any
 
 import dgl
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from dgl.nn.pytorch import GATConv, SAGEConv
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Data
 from torch_geometric.nn import GAT, GraphSAGE
 
-import manyhop
 import manyhop_dgl
 import manyhop_pyg
 from benchmarks.common import (
@@ -37,15 +26,14 @@ from benchmarks.common import (
     Contender,
     by_workload,
     find,
-    in_dgl_threads,
     measure,
     opening,
-    plot,
     print_and_save,
     ratio,
     section,
     table,
 )
+from benchmarks.gpu import graphs
 from manyhop.errors import InputError
 
 CLASSES, FEATURES, HIDDEN, HEADS = 47, 128, 256, 4
@@ -95,25 +83,17 @@ def main(options: argparse.Namespace, argv: list[str]) -> None:
         else:
             sections = on_cpu(size, sorted({1, options.threads}))
             lines += [line for title, timings in sections.items() for line in section(title, timings)]
-            if options.output is not None:
-                options.output.mkdir(parents=True, exist_ok=True)
-                plot(sections, options.output / f"{size.name}.svg")
     print_and_save("\n".join(lines) + "\n", options.output, f"{size.name}.md")
 
 
 def rmat(size: Size, device: torch.device | str = "cpu") -> dgl.DGLGraph:
-    """Draw a ``DGLGraph`` by R-MAT (Chakrabarti, Zhan and Faloutsos, 2004; 0.57, 0.19, 0.19, 0.05) on a device.
+    """Draw a ``DGLGraph`` by R-MAT on a device, edges in random order.
 
     It is on the CPU. Nodes have features ``feat [128] float32`` and a label.
     """
-    ends = torch.zeros(2, size.num_edges, dtype=torch.int64, device=device)
-    for _ in range(size.scale):
-        quarter = torch.rand(size.num_edges, device=device)
-        ends <<= 1
-        ends[0] += quarter >= 0.76
-        ends[1] += ((quarter >= 0.57) & (quarter < 0.76)) | (quarter >= 0.95)
-    src, dst = ends.cpu()
-    g = dgl.graph((src, dst), num_nodes=1 << size.scale)
+    graph = graphs.rmat(1 << size.scale, size.num_edges, torch.device(device))
+    src, dst = graph.edge_index().cpu()[:, torch.randperm(size.num_edges)]
+    g = dgl.graph((src, dst), num_nodes=graph.num_nodes)
     g.ndata["feat"] = torch.rand(g.num_nodes(), FEATURES)
     g.ndata["label"] = torch.arange(g.num_nodes()) % CLASSES
     return g
@@ -139,7 +119,7 @@ def on_cpu(size: Size, threads: list[int]) -> dict[str, list[Any]]:
     ):
         for n in threads:
             mine = _on_threads([_in_turn(size, g, items, pair[0](FANOUTS)) for _ in range(n)])
-            other = in_dgl_threads(dgl, n, _in_turn(size, g, items, pair[1](FANOUTS)))
+            other = in_dgl_threads(n, _in_turn(size, g, items, pair[1](FANOUTS)))
             for name, run in ((MANYHOP, mine), ("DGL", other)):
                 samplers.append(Contender(workload=workload, name=name, threads=n, run=run))
     sections = {"Samplers alone: blocks": measure(samplers, size.rounds, size.min_turn_s)}
@@ -188,9 +168,24 @@ def _dataloaders(size: Size, g: dgl.DGLGraph, seeds: Tensor, threads: list[int],
         }
         for name, loader in loaders.items():
             run = _epoch(loader, lambda batch: [batch[-1][0].srcdata[name] for name in names])
-            run = in_dgl_threads(dgl, n, run) if name == "DGL" else run
+            run = in_dgl_threads(n, run) if name == "DGL" else run
             found.append(Contender(workload=MAIN, name=name, threads=n, run=run, turn=size.batches))
     return found
+
+
+def in_dgl_threads(threads: int, run: BatchRunner) -> BatchRunner:
+    """Return a runner during which DGL and torch have this many threads, and one afterwards."""
+
+    def limited(num_batches: int) -> int:
+        try:
+            torch.set_num_threads(threads)
+            dgl.utils.set_num_threads(threads)
+            return run(num_batches)
+        finally:
+            torch.set_num_threads(1)
+            dgl.utils.set_num_threads(1)
+
+    return limited
 
 
 def _epoch(loader: Iterable[Any], use: Callable[[Any], object]) -> BatchRunner:
@@ -211,7 +206,7 @@ def _num_edges(batch: Any) -> int:
 
 
 def on_gpu(size: Size, device: str = "cuda", workers: int = 8) -> list[str]:
-    """Measure loaders that feed a GPU, training steps there, and epochs under DDP where there are two GPUs."""
+    """Measure loaders that feed a GPU, and training steps there."""
     torch.manual_seed(0)
     g = rmat(size, device)
     seeds = torch.randperm(g.num_nodes())[: size.batch_size * size.batches]
@@ -257,10 +252,7 @@ def on_gpu(size: Size, device: str = "cuda", workers: int = 8) -> list[str]:
         for name, loader in loaders.items()
     ]
     title = f"Whole DataLoader, {FEATURES} float32 features per node, up to blocks on the GPU"
-    lines += section(title, measure(epochs, size.rounds, 0.0))
-    found = [_under_ddp(size, ranks) for ranks in (1, 2, 4, 8) if 2 <= torch.cuda.device_count() >= ranks]
-    columns = "GPUs", "features", "ms per step", "M edges/s of all GPUs", "loss at the end"
-    return [*lines, "", f"## An epoch of SAGE, 3 x {HIDDEN}, under DDP", "", *table(columns, found)]
+    return lines + section(title, measure(epochs, size.rounds, 0.0))
 
 
 class Layers(nn.Module):
@@ -314,62 +306,3 @@ def _train(
         return loss.detach()
 
     return step
-
-
-def _under_ddp(size: Size, ranks: int) -> Sequence[object]:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    names = ("scale", "num_edges", "rounds", "batches", "batch_size")
-    arguments = [f"--{name.replace('_', '-')}={getattr(size, name)}" for name in names]
-    done = subprocess.run([*torchrun, "-m", "benchmarks.dgl", *arguments], capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{ranks} ranks failed:\n{done.stdout}{done.stderr}")
-    row: Sequence[object] = json.loads(done.stdout.splitlines()[-1])
-    return row
-
-
-def epochs_of_rank(size: Size, device: torch.device) -> tuple[int, str, str, str, str]:
-    """Train on all ranks, features sharded over the GPUs by WholeGraph; returns a line of the table."""
-    world, on_gpu = manyhop.init(timeout=600), device.type == "cuda"
-    torch.manual_seed(0)  # all ranks make the same graph
-    g = rmat(size, device)
-    seeds = torch.randperm(g.num_nodes())[: size.batch_size * size.batches * world.world_size]
-    options: dict[str, Any] = {"placement": "sharded"} if on_gpu else {}
-    options |= {"device": device, "use_ddp": True, "batch_size": size.batch_size, "shuffle": True}
-    loader = manyhop_dgl.DataLoader(g, seeds, manyhop_dgl.NeighborSampler(FANOUTS, **DATA), **options)
-    model = DistributedDataParallel(Layers(_sage(len(FANOUTS))).to(device))
-    step = _train(model, device, _of_blocks)
-    times, edges, loss = [], 0, torch.zeros(())
-    for epoch in range(size.rounds + 1):  # the first does not count
-        dist.barrier()
-        begin = time.perf_counter()
-        for batch in loader:
-            loss = step(batch)
-            edges += _num_edges(batch) if epoch else 0
-        if on_gpu:
-            torch.cuda.synchronize()
-        dist.barrier()
-        times.append(time.perf_counter() - begin)
-    total = torch.tensor(edges, device=device)
-    dist.all_reduce(total)
-    seconds = median(times[1:])
-    place = "host" if loader.placement is None else loader.placement.features[0].place
-    speed = int(total) / size.rounds / seconds / 1e6
-    return world.world_size, place, f"{1e3 * seconds / size.batches:.2f}", f"{speed:.2f}", f"{float(loss):.2f}"
-
-
-def _be_rank() -> None:
-    parser = argparse.ArgumentParser()
-    for name in ("scale", "num-edges", "rounds", "batches", "batch-size"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    torch.set_num_threads(1)
-    manyhop.init(timeout=600)
-    size = Size(name="", **vars(parser.parse_args()))
-    row = epochs_of_rank(size, torch.device("cuda", torch.cuda.current_device()))
-    if dist.get_rank() == 0:
-        print(json.dumps(row), flush=True)
-    dist.barrier()
-    manyhop.shutdown()
-
-
-if __name__ == "__main__":
-    _be_rank()

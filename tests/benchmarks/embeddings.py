@@ -1,4 +1,4 @@
-"""Updates of trainable rows by Adam: manyhop, torch, WholeGraph and cuGraph-PyG. Under torchrun, over all ranks."""
+"""Updates of trainable rows by Adam: manyhop, torch and WholeGraph. Under torchrun, over all ranks."""
 
 from __future__ import annotations
 
@@ -54,10 +54,9 @@ def contenders(ranks: Ranks) -> Iterator[tuple[str, Make]]:
     if ranks.size == 1:
         yield "torch.nn.Embedding(sparse=True), SparseAdam", _torch
     if ranks.on_gpu:
-        yield "WholeGraph, continuous", partial(_wholegraph, partial(_whole_embedding, "continuous"))
+        yield "WholeGraph, continuous", partial(_wholegraph, "continuous")
         if ranks.size > 1:
-            yield "WholeGraph, distributed", partial(_wholegraph, partial(_whole_embedding, "distributed"))
-        yield "cuGraph-PyG's DistEmbedding, nccl", partial(_wholegraph, _dist_embedding)
+            yield "WholeGraph, distributed", partial(_wholegraph, "distributed")
 
 
 def _manyhop(placement: Place, num_rows: int, width: int, ids: Tensor) -> Contender:
@@ -77,10 +76,12 @@ def _torch(num_rows: int, width: int, ids: Tensor) -> Contender:
     return Contender(lambda: table(ids), step)
 
 
-def _wholegraph(make: Callable[[int, int], Any], num_rows: int, width: int, ids: Tensor) -> Contender:
+def _wholegraph(memory: str, num_rows: int, width: int, ids: Tensor) -> Contender:
     embeddings = import_quietly("pylibwholegraph.torch.embedding")
     _share_communicator()
-    table = make(num_rows, width)
+    comm = import_quietly("pylibwholegraph.torch.comm").get_global_communicator()
+    shape = [num_rows, width]
+    table = embeddings.create_embedding(comm, memory, "cuda", torch.float32, shape, random_init=True)
     adam = embeddings.create_wholememory_optimizer(table, "adam", {})
     module = embeddings.WholeMemoryEmbeddingModule(table)
 
@@ -93,18 +94,6 @@ def _wholegraph(make: Callable[[int, int], Any], num_rows: int, width: int, ids:
         embeddings.destroy_wholememory_optimizer(adam)
 
     return Contender(lambda: module(ids), step, close)
-
-
-def _whole_embedding(memory: str, num_rows: int, width: int) -> Any:
-    embeddings = import_quietly("pylibwholegraph.torch.embedding")
-    comm = import_quietly("pylibwholegraph.torch.comm").get_global_communicator()
-    return embeddings.create_embedding(comm, memory, "cuda", torch.float32, [num_rows, width], random_init=True)
-
-
-def _dist_embedding(num_rows: int, width: int) -> Any:
-    """Return the table of a ``DistEmbedding``, which has no optimizer of its own: WholeGraph's trains it."""
-    tensors = import_quietly("cugraph_pyg.tensor")
-    return tensors.DistEmbedding(shape=[num_rows, width], dtype=torch.float32, device="cuda")._embedding
 
 
 def _share_communicator() -> None:

@@ -7,18 +7,14 @@ started on this machine, with ``--device cuda`` on a GPU each, which reach each 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import numpy as np
 
 from benchmarks.common import opening, print_and_save, reserved_port, table
-from manyhop.errors import InputError
 from manyhop.system.memory import require_memory
 
 _COLUMNS = ("rows, in memory of", "sent to each rank, MB", "manyhop, GB/s", "all-to-all, GB/s", "manyhop / all-to-all")
@@ -32,26 +28,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--features", type=int, nargs="+", default=[128, 32, 512], help="float32 per row")
     add("--rounds", type=int, default=9)
     add("--batches", type=int, default=4, help="per turn")
-    add("--namespaces", action="store_true", help="give each rank a network of its own (Linux, as root; needs 'ip')")
 
 
 def main(options: argparse.Namespace, argv: list[str]) -> None:
-    if options.namespaces and shutil.which("ip") is None:
-        raise InputError("--namespaces needs the command 'ip' (package iproute2), which is not here: leave it out.")
     require_memory("This benchmark", 8 * options.rows * max(options.features), "Use fewer --rows or --features.")
     if "RANK" in os.environ:
         _be_rank(options, argv)
         return
-    with _networks(options.namespaces) as prefixes, reserved_port() as port:
-        address = "10.83.8.1" if options.namespaces else "127.0.0.1"
+    with reserved_port() as port:
         ranks = []
-        for rank, prefix in enumerate(prefixes):
-            env = {"RANK": rank, "WORLD_SIZE": 2, "GROUP_RANK": rank, "MASTER_ADDR": address, "MASTER_PORT": port}
+        for rank in range(2):
+            env = {"RANK": rank, "WORLD_SIZE": 2, "GROUP_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             if options.device == "cuda":  # nodes of their own for NCCL, too, which has sockets only
                 env |= {"CUDA_VISIBLE_DEVICES": rank, "NCCL_HOSTID": rank, "NCCL_P2P_DISABLE": 1, "NCCL_SHM_DISABLE": 1}
-            if options.namespaces:
-                env["GLOO_SOCKET_IFNAME"] = f"mhb{rank}"
-            command = [*prefix, sys.executable, "-m", "benchmarks", *argv]
+            command = [sys.executable, "-m", "benchmarks", *argv]
             ranks.append(subprocess.Popen(command, env=os.environ | {k: str(v) for k, v in env.items()}))
         if any([rank.wait() for rank in ranks]):
             raise SystemExit(1)
@@ -155,27 +145,3 @@ def _measure(width: int, place: str, options: argparse.Namespace) -> str:
     exchange.close()
     cells = [f"{4 * width} bytes, {place}", f"{sum(splits) / 1e6:.1f}", f"{speed[0]:.2f}", f"{speed[1]:.2f}"]
     return f"| {' | '.join([*cells, f'{median:.2f} ({low:.2f}-{high:.2f})'])} |"
-
-
-@contextlib.contextmanager
-def _networks(separate: bool) -> Iterator[list[list[str]]]:
-    """What to put before the commands of two ranks, so that each has a network of its own, joined by a cable."""
-    if not separate:
-        yield [[], []]
-        return
-    names = [f"manyhop-bench-{os.getpid()}-{i}" for i in range(2)]
-    commands = [f"netns add {name}" for name in names]
-    commands.append(f"link add mhb0 netns {names[0]} type veth peer name mhb1 netns {names[1]}")
-    for i, name in enumerate(names):
-        commands.append(f"-n {name} addr add 10.83.8.{i + 1}/24 dev mhb{i}")
-        commands += [f"-n {name} link set {device} up" for device in (f"mhb{i}", "lo")]
-    try:
-        for command in commands:
-            done = subprocess.run(["ip", *command.split()], check=False, capture_output=True, text=True)
-            if done.returncode != 0:
-                why = done.stderr.strip()
-                raise SystemExit(f"benchmarks exchange: --namespaces: 'ip {command}' failed: {why} (it needs root)")
-        yield [["ip", "netns", "exec", name] for name in names]
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)

@@ -27,7 +27,7 @@ from torch_geometric.nn import GraphSAGE
 
 import manyhop
 import manyhop_pyg
-from benchmarks.common import homogeneous, import_peers, opening, print_and_save, table
+from benchmarks.common import homogeneous, opening, print_and_save, table
 from manyhop.graph import HOMOGENEOUS_EDGE
 from manyhop.system.memory import require_memory
 
@@ -126,7 +126,6 @@ def _own_share_of_memory() -> int:
     return total
 
 
-_PEERS = {"torch-sparse": "torch_sparse"}
 _COLUMNS = ("loader", "ranks", "loading an epoch, s", "training an epoch, s", "memory of all ranks, GiB")
 
 
@@ -151,8 +150,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace, argv: list[str]) -> None:
     rows = options.nodes * 4 * options.features + options.edges * 16
     require_memory("This benchmark", 4 * max(options.ranks) * rows, "Use smaller --nodes, --edges or --ranks.")
-    modules, absent = import_peers(_PEERS)
-    measured = [_Measured(name, w, [], [], []) for w in options.ranks for name in ("manyhop", *modules)]
+    names = ["manyhop", *(["torch-sparse"] if pyg_typing.WITH_TORCH_SPARSE else [])]
+    measured = [_Measured(name, w, [], [], []) for w in options.ranks for name in names]
     for _ in range(options.rounds):
         for one in measured:
             result = _run(one, options)
@@ -160,7 +159,7 @@ def main(options: argparse.Namespace, argv: list[str]) -> None:
             one.training += result["training"]
             one.memory.append(result["memory"])
     lines = _lines(measured, argv)
-    lines += [f"Not measured: {peer.name}: {peer.reason}" for peer in absent]
+    lines += [] if len(names) == 2 else ["Not measured: torch-sparse, which is not installed"]
     print_and_save("\n".join(lines) + "\n", options.output, "ranks.md")
 
 

@@ -26,17 +26,14 @@ from manyhop.system.allocator import SETTING, VARIABLES
 
 CONTENDERS: Mapping[str, tuple[str, ...]] = {
     "manyhop": ("sampling", "gather", "loader", "epoch", "build"),
-    "WholeGraph": ("sampling", "gather"),
-    "pylibcugraph": ("sampling",),
+    "WholeGraph": ("gather",),
     "torch": ("gather",),
     "cuGraph-PyG": ("loader", "epoch"),
-    "PyG": ("loader", "epoch"),
 }
 """Who is measured, at which parts."""
 
 NEEDS: Mapping[str, tuple[str, ...]] = {
     "WholeGraph": ("pylibwholegraph",),
-    "pylibcugraph": ("pylibcugraph", "cupy", "rmm"),
     "cuGraph-PyG": ("cugraph_pyg", "pylibwholegraph", "cupy", "rmm", "torch_geometric"),
 }
 
@@ -163,7 +160,6 @@ def _jobs(
                 missing += [Missing(name=contender, reason=reason, part=part, gpus=gpus) for part in mine]
             else:
                 jobs.append(_job(template, contender, mine, gpus, folder))
-    jobs.sort(key=lambda job: job.contender == "PyG")  # which takes longest comes last
     return jobs, missing
 
 
@@ -173,21 +169,18 @@ def _job(template: Job, contender: str, parts: tuple[str, ...], gpus: int, folde
     if ours and gpus == 1:
         placements += ("replica, padded", "replica, captured", "replica, DDP")
     if gpus > 1:
-        placements = {"cuGraph-PyG": ("sharded",), "PyG": ("replica",)}.get(contender, ("sharded", "replica"))
-        placements += ("distributed", "sharded, captured") if ours else ()
+        placements = ("sharded", "replica", "distributed", "sharded, captured") if ours else ("sharded",)
         template = dataclasses.replace(template, merged=template.merged[::2], row_bytes=template.row_bytes[2::2])
     if ours and template.device == "cuda" and cuda.has_cugraph():
         placements += (f"{'sharded' if gpus > 1 else 'replica'}, cuGraph",)
     if contender == "cuGraph-PyG":
         template = dataclasses.replace(template, epochs=min(template.epochs, 3))
-    if contender == "PyG":  # which takes long
-        template = dataclasses.replace(template, epochs=1, hidden=template.hidden[:1], scalings=template.scalings[:1])
     return dataclasses.replace(
         template,
         contender=contender,
         parts=parts,
         gpus=gpus,
-        memories=("device", "pinned") if gpus == 1 else ("sharded",),
+        memories=("device",) if contender == "torch" else ("device", "pinned") if gpus == 1 else ("sharded",),
         placements=placements,
         results=f"{folder}/{contender}-{gpus}-{'-'.join(parts)}",
     )

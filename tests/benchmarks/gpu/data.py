@@ -1,17 +1,13 @@
-"""How manyhop, PyG and cuGraph-PyG load the same data."""
+"""How manyhop and cuGraph-PyG load the same data."""
 
 from __future__ import annotations
 
-import os
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import torch
-import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.sampler import NeighborSampler
 
 import manyhop
 import manyhop_pyg
@@ -25,13 +21,11 @@ CLASSES = 172
 MakeLoader: TypeAlias = Callable[[tuple[int, ...], Tensor], Iterable[Data]]
 """``make(fanout, seeds)``: a loader over this rank's share of the seeds of all ranks ``[num_batches, batch_size]``. Its
 batches come on the GPU, with ``x`` and ``y``."""
-DataMaker: TypeAlias = Callable[[Job, Ranks, GPUGraph, str], tuple[MakeLoader, int]]
-"""``(job, ranks, graph, placement)``: how loaders are made over the data, and how many batches an epoch may have."""
-UNLIMITED = 1 << 30
-_BATCHES_OF_PYG = 16  # each takes hundreds of times as long as the others'
+DataMaker: TypeAlias = Callable[[Job, Ranks, GPUGraph, str], MakeLoader]
+"""``(job, ranks, graph, placement)``: how loaders are made over the data."""
 
 
-def manyhops_data(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tuple[MakeLoader, int]:
+def manyhops_data(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> MakeLoader:
     """Graph, features and labels in stores of ours; on several GPUs, or under DDP, ranks share the batches."""
     features, edges = manyhop_pyg.FeatureStore(), manyhop_pyg.GraphStore()
     size = (graph.num_nodes, graph.num_nodes)
@@ -62,56 +56,7 @@ def manyhops_data(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tu
             **where,
         )
 
-    return make, UNLIMITED
-
-
-def pygs_data(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tuple[MakeLoader, int]:
-    """Sampled and gathered by worker processes, copied from pinned memory: as PyG's examples do it.
-
-    The graph is converted once, for all loaders.
-    """
-    if placement != "replica":
-        raise NotImplementedError("PyG's loader has each process read the features from its own memory")
-    host = torch.device("cpu")
-    data = Data(
-        edge_index=graph.edge_index().cpu(),
-        x=_features(job, graph.num_nodes, host),
-        y=draw_labels(graph.num_nodes, CLASSES, host),
-        num_nodes=graph.num_nodes,
-    )
-    workers = max(1, min(8, (os.cpu_count() or 1) // ranks.size - 1)) if ranks.on_gpu else 0
-    share: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0, "pin_memory": ranks.on_gpu}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyG deprecates torch-sparse
-        sampler = NeighborSampler(data, list(job.fanouts[0]), is_sorted=True)
-
-    def make(fanout: tuple[int, ...], seeds: Tensor) -> Iterable[Data]:
-        sampler.num_neighbors = list(fanout)  # of workers that start from now on
-        loader = torch_geometric.loader.NeighborLoader(
-            data,
-            num_neighbors=list(fanout),
-            input_nodes=seeds[ranks.rank :: ranks.size].flatten().cpu(),
-            batch_size=job.batch_size,
-            shuffle=True,
-            filter_per_worker=True,
-            neighbor_sampler=sampler,
-            **share,
-        )
-        return OnDevice(loader, ranks.device)
-
-    return make, _BATCHES_OF_PYG
-
-
-class OnDevice:
-    """A loader whose batches are copied to the GPU."""
-
-    def __init__(self, loader: Iterable[Data], device: torch.device) -> None:
-        self._loader = loader
-        self._device = device
-
-    def __iter__(self) -> Iterator[Data]:
-        for batch in self._loader:
-            yield batch.to(self._device, non_blocking=True)
+    return make
 
 
 def is_ddp(ranks: Ranks, placement: str) -> bool:
@@ -123,7 +68,7 @@ def _features(job: Job, num_nodes: int, device: torch.device) -> Tensor:
     return draw_features(num_nodes, job.num_features, torch.float16 if job.half else torch.float32, device)
 
 
-def cugraph_pyg(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tuple[MakeLoader, int]:
+def cugraph_pyg(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> MakeLoader:
     """Stores of which each rank puts its part: features in device memory, over all GPUs where there are several.
 
     Seeds per call of the sampler: cuGraph-PyG's own choice, which is the whole epoch unless that is very long.
@@ -159,4 +104,4 @@ def cugraph_pyg(job: Job, ranks: Ranks, graph: GPUGraph, placement: str) -> tupl
         )
         return loader
 
-    return make, 1 << 30
+    return make

@@ -129,20 +129,8 @@ def check_rows(call: Gather, ids: Tensor, row_bytes: int) -> None:
 
 
 def _torch(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:
-    if where not in ("device", "pinned"):
-        raise NotImplementedError("torch's index_select reads the memory of one device")
     table = draw_features(num_rows(job, ranks, where, row_bytes), row_bytes // 4, torch.float32, ranks.device)
-    if where == "device":
-        return Made({"": lambda ids: torch.index_select(table, 0, ids)})
-    host = table.cpu()
-    staging = torch.empty(job.gather_bytes // row_bytes, row_bytes // 4, pin_memory=ranks.on_gpu)
-
-    def through_the_host(ids: Tensor) -> Tensor:
-        part = staging[: ids.numel()]
-        torch.index_select(host, 0, ids.cpu(), out=part)
-        return part.to(ranks.device, non_blocking=True)
-
-    return Made({"gathered on the CPU": through_the_host})
+    return Made({"": lambda ids: torch.index_select(table, 0, ids)})
 
 
 def _wholegraph(job: Job, ranks: Ranks, where: str, row_bytes: int) -> Made:

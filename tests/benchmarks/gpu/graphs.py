@@ -12,7 +12,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from benchmarks.common import HETERO_EDGES, HETERO_NODES
 from manyhop.graph import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, Graph
 
 _CHUNK = 1 << 26
@@ -60,29 +59,18 @@ class GPUGraph:
 
 def rmat(num_nodes: int, num_edges: int, device: torch.device) -> GPUGraph:
     """A graph of so many nodes and edges, a function of these and of the kind of device."""
-    colptr, row = _columns(num_nodes, num_nodes, num_edges, device, seed=0)
+    colptr, row = _columns(num_nodes, num_edges, device)
     return GPUGraph(num_nodes=num_nodes, colptr=colptr, row=row)
 
 
-def heterogeneous(num_nodes: int, num_edges: int, device: torch.device) -> Graph:
-    """Three node types and five edge types, with about so many nodes and edges in all; seeds are of the first type."""
-    nodes = {t: max(1, int(num_nodes * share)) for t, share in HETERO_NODES.items()}
-    csc = {}
-    for seed, (edge_type, share) in enumerate(HETERO_EDGES.items(), start=1):
-        num_src, num_dst = nodes[edge_type[0]], nodes[edge_type[2]]
-        colptr, row = _columns(num_src, num_dst, int(num_edges * share), device, seed=seed)
-        csc[edge_type] = CSC(num_src=num_src, colptr=colptr, row=row)
-    return Graph(num_nodes=nodes, csc=csc)
-
-
-def _columns(num_src: int, num_dst: int, num_edges: int, device: torch.device, seed: int) -> tuple[Tensor, Tensor]:
-    """``colptr [num_dst + 1] int64`` and ``row [num_edges] int32``."""
-    scale = max(1, (max(num_src, num_dst) - 1).bit_length())
-    draw = torch.Generator(device).manual_seed(seed)
+def _columns(num_nodes: int, num_edges: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """``colptr [num_nodes + 1] int64`` and ``row [num_edges] int32``."""
+    scale = max(1, (num_nodes - 1).bit_length())
+    draw = torch.Generator(device).manual_seed(0)
     src = torch.empty(num_edges, dtype=torch.int32, device=device)
     dst = torch.empty(num_edges, dtype=torch.int32, device=device)
     spread = torch.randperm(1 << scale, device=device, generator=draw)
-    src_of, dst_of = ((spread * n >> scale).to(torch.int32) for n in (num_src, num_dst))  # some ids may fall together
+    id_of = (spread * num_nodes >> scale).to(torch.int32)  # some ids may fall together
     for begin in range(0, num_edges, _CHUNK):
         row = torch.zeros(min(_CHUNK, num_edges - begin), dtype=torch.int32, device=device)
         col = torch.zeros_like(row)
@@ -90,10 +78,10 @@ def _columns(num_src: int, num_dst: int, num_edges: int, device: torch.device, s
             unit = torch.rand(row.numel(), device=device, generator=draw)
             row.mul_(2).add_(unit >= 0.76)
             col.mul_(2).add_(((unit >= 0.57) & (unit < 0.76)) | (unit >= 0.95))
-        src[begin : begin + row.numel()] = src_of[row]
-        dst[begin : begin + row.numel()] = dst_of[col]
-    colptr = torch.zeros(num_dst + 1, dtype=torch.int64, device=device)
-    torch.cumsum(torch.bincount(dst, minlength=num_dst), 0, out=colptr[1:])
+        src[begin : begin + row.numel()] = id_of[row]
+        dst[begin : begin + row.numel()] = id_of[col]
+    colptr = torch.zeros(num_nodes + 1, dtype=torch.int64, device=device)
+    torch.cumsum(torch.bincount(dst, minlength=num_nodes), 0, out=colptr[1:])
     order = torch.sort(dst, stable=True).indices
     row = src[order]
     del order, src, dst

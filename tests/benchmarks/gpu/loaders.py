@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from statistics import median
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -22,7 +19,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
 import manyhop_pyg
-from benchmarks.gpu.data import CLASSES, DataMaker, MakeLoader, cugraph_pyg, is_ddp, manyhops_data, pygs_data
+from benchmarks.gpu.data import CLASSES, DataMaker, MakeLoader, cugraph_pyg, is_ddp, manyhops_data
 from benchmarks.gpu.graphs import GPUGraph, draw_seeds
 from benchmarks.gpu.hardware import COPY, PEER, READS, PeakMemory, Ranks, tidy
 from benchmarks.gpu.job import Job, Row, Sink, fanout_name, reason_of
@@ -105,10 +102,10 @@ _QUEUED = 4  # steps that wait in the GPU's queue
 
 
 def train(
-    job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, make: MakeLoader, placement: str, most: int
+    job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, make: MakeLoader, placement: str
 ) -> Iterator[Row]:
     """Rows of the first width of the model at all scalings, and of further ones at the first scaling."""
-    sizes = {"weak": min(job.epoch_batches, most), "strong": min(max(1, job.strong_batches // ranks.size), most)}
+    sizes = {"weak": job.epoch_batches, "strong": max(1, job.strong_batches // ranks.size)}
     for hidden in job.hidden:
         measured: dict[int, Row] = {}  # by number of batches: with one GPU, both scalings are the same work
         for scaling in job.scalings if hidden == job.hidden[0] else job.scalings[:1]:
@@ -224,19 +221,19 @@ def loaders(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: S
 def _measure_place(
     job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Sink, placement: str, parts: Sequence[str]
 ) -> None:
-    prepare: DataMaker = {"manyhop": manyhops_data, "PyG": pygs_data, "cuGraph-PyG": cugraph_pyg}[job.contender]
+    prepare: DataMaker = {"manyhop": manyhops_data, "cuGraph-PyG": cugraph_pyg}[job.contender]
     try:
-        make, most = prepare(job, ranks, graph, placement)
+        make = prepare(job, ranks, graph, placement)
     except Exception as error:  # a line in the table
         for part in parts:
             sink.missing(part, reason_of(error), placement)
         return
     if "loader" in parts:
         for fanout in job.fanouts:
-            load = partial(_load, job, ranks, graph, memory, make, fanout, placement, most)
+            load = partial(_load, job, ranks, graph, memory, make, fanout, placement)
             _keep(sink, "loader", fanout_name(fanout), load)
     if "epoch" in parts:
-        epochs = partial(train, job, ranks, graph, memory, make, placement, most)
+        epochs = partial(train, job, ranks, graph, memory, make, placement)
         _keep(sink, "epoch", fanout_name(job.fanouts[0]), epochs)
 
 
@@ -257,9 +254,8 @@ def _load(
     make: MakeLoader,
     fanout: tuple[int, ...],
     placement: str,
-    most: int,
 ) -> Iterator[Row]:
-    batches = min(job.epoch_batches, most)
+    batches = job.epoch_batches
     seeds = draw_seeds(graph.num_nodes, batches * ranks.size, job.batch_size, ranks.device)
     for _ in zip(range(_WARM_UP), make(fanout, seeds), strict=False):  # compiles, starts and allocates
         pass
@@ -315,18 +311,11 @@ def build(job: Job, ranks: Ranks, graph: GPUGraph, memory: PeakMemory, sink: Sin
     """Measure loaders without features. The first one of all, which compiles kernels, does not count."""
     edges = _shuffled(graph, ranks)
     graph.move_to_host()
-    on_cpu = patch("manyhop.graph.deferred.has_room", lambda *sizes: False)
-    ways: list[tuple[str, torch.device, AbstractContextManager[object]]] = [
-        ("on the host, grouped by the GPU", edges.device, contextlib.nullcontext()),
-        (f"on the host, grouped by the CPU, {torch.get_num_threads()} threads", edges.device, on_cpu),
-        ("on the GPU, grouped by it", ranks.device, contextlib.nullcontext()),
-    ]
     _first_batch(job, ranks, edges, graph.num_nodes)
-    for setting, device, way in ways:
-        given = edges.to(device)
-        with way:
-            peak = memory.peak(lambda given=given: _first_batch(job, ranks, given, graph.num_nodes))  # type: ignore[misc]
-            times = [_first_batch(job, ranks, given, graph.num_nodes) for _ in range(job.rounds)]
+    for setting, device in (("on the host", edges.device), ("on the GPU", ranks.device)):
+        first_batch = partial(_first_batch, job, ranks, edges.to(device), graph.num_nodes)
+        peak = memory.peak(first_batch)
+        times = [first_batch() for _ in range(job.rounds)]
         sink.add(
             Row(
                 part="build",
