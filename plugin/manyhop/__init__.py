@@ -26,6 +26,8 @@ def __getattr__(name: str) -> _Any:
         return _import_module(f"manyhop.{name}")
     if name == "Embedding":
         return _import_module("manyhop.optim").Embedding
+    if name.endswith(("Loader", "Sampler")):
+        raise ImportError(f"manyhop has no {name}. Import it from manyhop_pyg, or for DGL from manyhop_dgl.")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -12,10 +12,12 @@ from typing import Any
 
 from torch import Tensor
 
+from manyhop.arguments import flag
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.loading import EpochLoader
 
 _LOG = logging.getLogger("manyhop")
+_METRICS = ("seeds_per_s", "edges_per_s", "waited_s", "step_s")
 
 
 def _callback() -> Any:
@@ -39,12 +41,21 @@ class LoaderStatsMonitor(_callback()):  # type: ignore[misc]  # the class is fou
 
     Names are ``manyhop/waited_s`` and so on; ``manyhop/NAME/waited_s`` for a dictionary of loaders. With multiple
     ranks, the values are those of rank 0.
+
+    Args:
+        all_metrics: log all metrics, not only ``seeds_per_s``, ``edges_per_s``, ``waited_s`` and ``step_s``.
     """
+
+    def __init__(self, *, all_metrics: bool = False) -> None:
+        super().__init__()
+        self._all = flag("all_metrics", all_metrics)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Log the metrics of the epoch."""
         for prefix, loader in _loaders(trainer.train_dataloader):
             metrics = loader.stats(since="epoch").metrics(prefix)
+            if not self._all:
+                metrics = {prefix + name: metrics[prefix + name] for name in _METRICS}
             # The figures of a rank stay its own: rank_zero_only has no effect but that ranks exchange nothing, and with
             # sync_dist Lightning does not advise them to.
             pl_module.log_dict(metrics, on_step=False, on_epoch=True, sync_dist=True, rank_zero_only=True)

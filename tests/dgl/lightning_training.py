@@ -23,7 +23,7 @@ def fit(net: lightning.LightningModule, loaders: Any) -> list[dict[str, float]]:
         devices=1,
         max_epochs=2,
         logger=(logger := _Logger()),
-        callbacks=[LoaderStatsMonitor()],
+        callbacks=[LoaderStatsMonitor(all_metrics=True)],
         enable_checkpointing=False,
         enable_progress_bar=False,
     )

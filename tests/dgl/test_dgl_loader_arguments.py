@@ -29,6 +29,16 @@ def loader(*, g=None, indices=None, sampler=None, **kwargs):
     )
 
 
+def test_unknown_arguments():
+    for wrong, right in (("num_wokers", "num_workers"), ("shuffel", "shuffle")):
+        with pytest.raises(TypeError, match=f"^DataLoader got an unknown argument '{wrong}'. Did you mean '{right}'"):
+            loader(**{wrong: 2})
+
+
+def test_print():
+    assert repr(loader(batch_size=8)) == "DataLoader(20 seeds, fanouts [2], batch size 8, 3 batches, cpu: 0 threads)"
+
+
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [

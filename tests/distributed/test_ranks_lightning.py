@@ -36,7 +36,7 @@ def train():
 
     seen = []
     trainer = lightning.Trainer(
-        callbacks=[LoaderStatsMonitor()],
+        callbacks=[LoaderStatsMonitor(all_metrics=True)],
         accelerator="cpu",
         devices=2,
         strategy="ddp",

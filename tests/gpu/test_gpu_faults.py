@@ -72,7 +72,8 @@ def is_ended_in_its_step(result, fault, placement):
     other waits that could raise, but its GPU does.
     """
     ended = re.search(
-        r"manyhop: rank \d cannot go on \(it is at test_gpu_faults\.py:\d+ in train\) and ends its process, as waiting "
+        r"manyhop ERROR: rank \d cannot go on "
+        r"\(it is at test_gpu_faults\.py:\d+ in train\) and ends its process, as waiting "
         r"in a collective cannot be interrupted\. NeighborLoader \d+: rank 1 gave no sign of life for \d+\.\d s",
         result.output,
     )

@@ -20,6 +20,7 @@ INNER = (
 
 # Public names of satellites that users import from the core.
 ALIASES = {
+    "manyhop": {"manyhop_dgl", "manyhop_pyg"},  # an error that says where loaders are
     "manyhop.lightning": {"manyhop_train"},
     "manyhop.masks": {"manyhop_train"},
     "manyhop.optim": {"manyhop_embedding"},

@@ -6,6 +6,8 @@ from importlib.util import find_spec
 
 import pytest
 
+import manyhop
+
 BLOCK = """
 import importlib, pkgutil, sys
 sys.modules.update(dict.fromkeys({blocked!r}))  # importing one of these raises ImportError
@@ -61,6 +63,12 @@ def run(tmp_path_factory):
 
         yield run
         process.stdin.close()
+
+
+def test_the_engine_says_where_loaders_are():
+    with pytest.raises(ImportError, match=r"no NeighborLoader\. Import it from manyhop_pyg, or"):
+        from manyhop import NeighborLoader  # noqa: F401
+    assert not hasattr(manyhop, "nothing")
 
 
 def test_the_engine_imports_no_framework_and_no_compiler(run):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pickle
+import re
 import sys
 import threading
 import time
@@ -147,7 +148,9 @@ def test_compilation_is_no_part_of_a_stage(monkeypatch: pytest.MonkeyPatch) -> N
     report = stats.report(before)
     assert (report.sample_s, report.gather_s, report.assemble_s, report.compile_s) == (6.0, 6.0, 2.0, 4.0)
     assert "compiling        4.000" in str(report)
-    assert [interval.end - interval.start for interval in stats.intervals()] == [2.0, 6.0, 5.0, 6.0]
+    stages, compiled = stats.intervals()[:4], stats.intervals()[4:]
+    assert [interval.end - interval.start for interval in stages] == [2.0, 6.0, 5.0, 6.0]
+    assert compiled == [(0, "compile", "manyhop-0", 12.0, 16.0)]
     stats.reset()
     assert stats.report().compile_s == 0
 
@@ -240,7 +243,10 @@ def test_svg(tmp_path: Path) -> None:
     assert len(titles) == 40
     assert "batch 3, sample: 2.000 ms" in titles
     texts = [t.text for t in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"user", "manyhop-0", "sample", "wait", "step"} <= set(texts)
+    assert {"user", "manyhop-0", "sample", "compile", "wait", "step"} <= set(texts)
+    assert re.match(
+        r"manyhop, rank 0 on .+, batches 0 to 9\. user: the training loop; other lanes: threads", texts[0] or ""
+    )
 
 
 def check_trace(path: Path) -> list[dict[str, Any]]:

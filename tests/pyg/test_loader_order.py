@@ -259,6 +259,23 @@ def test_an_error_is_the_users_and_names_its_batch(data, workers, where):
     assert number_of_threads(0) == 0
 
 
+@pytest.mark.parametrize("seed", [7, None])
+def test_replay_makes_a_batch_again(data, seed):
+    loader = loader_of(data, seed=seed, num_workers=1)
+    epochs, before = [list(loader), list(loader)], loader.state_dict()
+    assert all_same([loader.replay(1, 2), loader.replay(1, 0)], [epochs[1][2], epochs[1][0]])
+    assert (loader.state_dict(), loader.stats().batches) == (before, 2 * len(loader))
+    if seed is None:
+        with pytest.raises(InputError, match=r"latest epoch of a loader without a seed, got 0\. Pass seed="):
+            loader.replay(0, 2)
+    else:
+        assert all_same([loader.replay(0, 2)], [epochs[0][2]])
+    with pytest.raises(InputError, match=str(len(loader))):
+        loader.replay(1, len(loader))
+    with pytest.raises(InputError, match="cuts its own batches, got one over a sampler"):
+        NeighborLoader(data, [2], sampler=[5, 7]).replay(0, 0)
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 def test_leaving_early_leaves_nothing_behind(data, persistent):
     loader = loader_of(data, num_workers=2, persistent_workers=persistent)

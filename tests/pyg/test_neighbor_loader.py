@@ -26,7 +26,9 @@ def test_is_one_of_pygs_loaders(data):
     assert loader.dataset == range(60)
     assert len(loader) == len(list(loader)) == 9
     assert len(loader.node_sampler.num_neighbors) == 1
-    assert repr(loader) == "NeighborLoader()"
+    text = "NeighborLoader(60 seeds, fanouts [2], batch size 7, 9 batches, cpu: 0 threads)"
+    assert repr(loader) == str(loader) == text
+    assert loader.placement == "cpu: topology and features are read in place"
 
 
 @pytest.mark.parametrize("replace", [False, True])

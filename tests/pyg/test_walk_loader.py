@@ -132,7 +132,8 @@ def test_figures():
     report = loader.stats()
     assert (report.batches, report.seeds, report.nodes, report.edges) == (6, N, windows, N * 2 * 5)
     assert report.sample_s > 0
-    assert loader.placement is None
+    assert loader.placement == "cpu: topology and features are read in place"
+    assert repr(loader) == f"WalkLoader({N} seeds, batch size 4, 6 batches, cpu: 2 threads)"
 
 
 def test_what_torch_takes():

@@ -14,7 +14,7 @@ from dgl.dataloading import BlockSampler
 
 import manyhop
 from manyhop.errors import InputError
-from manyhop.loading import EngineName, EpochLoader, check_engine, next_key
+from manyhop.loading import EngineName, EpochLoader, check_engine, check_names, next_key
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import Pad, probe
@@ -153,6 +153,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         seed_parts: int | None = None,
         **kwargs: Any,
     ) -> None:
+        check_names(type(self), kwargs)
         check_sampler(graph_sampler)
         check_torch_arguments(kwargs, Collate)
         options = LoaderOptions(
@@ -241,6 +242,9 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         """Return whether a GPU samples: with manyhop's samplers, and if the loader cuts the seeds into batches."""
         sampler = self.graph_sampler
         return self.device.type == "cuda" and samples_tensors(sampler) and isinstance(self.dataset, Seeds)
+
+    def _fanouts(self) -> object:
+        return getattr(self.graph_sampler, "fanouts", None)
 
     def _find_gpu(self) -> None:
         if self.engine is not None and not self.samples_on_gpu():

@@ -19,7 +19,7 @@ from manyhop.errors import InputError
 from manyhop.features import PinnedPool, ShardedRows
 from manyhop.loading import EpochLoader, Item, Progress
 from manyhop.loading.adapter import Adapter
-from manyhop.loading.iterator import EpochIterator
+from manyhop.loading.iterator import REPLAY_NEXT, EpochIterator
 from manyhop.loading.padding import Pad, probe
 from manyhop.loading.pipeline import BatchPlan, RankSchedule, Stats, Streams
 from manyhop.memory.places import Place
@@ -137,7 +137,6 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         self.uneven, self.rank_timeout = None, DEFAULT_TIMEOUT if self.distributed else None
         check_exchanged(chain, distributed=self.distributed, runs_ahead=self._ahead > 0)
         self._columns = FeatureColumns(chain.fetchers if chain.grouped is not None else [])
-        self._replay = "" if sampler is None else type(self)._replay
         if sampler is None:
             self._get_ready(0, None, shuffle=False, own_order=False)
         else:
@@ -147,6 +146,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
     def _get_ready(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
         self.padding, self._gpu = None, None
         self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=own_order)
+        self._replay = REPLAY_NEXT if own_order else ""  # the item sampler counts epochs, not the loader
         self._find_gpu()
         self._find_padding()
         if self.distributed:

@@ -204,6 +204,10 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
                     self._prepare_for_cpu()
             self._knows_device = True
 
+    def _fanouts(self) -> object:
+        sampler = self.seed_sampler
+        return getattr(sampler, "num_samples", getattr(getattr(sampler, "num_neighbors", None), "values", None))
+
     def _nodes_of_seeds(self) -> list[tuple[Tensor, int]]:
         return nodes_of_seeds(self.input_data, self.seed_sampler)
 

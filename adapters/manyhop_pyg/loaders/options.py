@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import os
@@ -20,7 +19,7 @@ from torch_geometric.sampler import BaseSampler
 from manyhop.arguments import cpu_cores
 from manyhop.errors import InputError
 from manyhop.features import DistributedRows
-from manyhop.loading import EngineName, check_placement, own_gpu
+from manyhop.loading import EngineName, check_names, check_placement, own_gpu
 from manyhop.loading.padding import Pad
 from manyhop.loading.pipeline import Uneven
 from manyhop.loading.trainers import SeedPositions
@@ -156,7 +155,7 @@ def load_positions(loader: DataLoader[Any], num_items: int, kwargs: dict[str, An
     Returns:
         Whether items are shuffled, and whether the loader determines their order, not the user's sampler.
     """
-    _check_names(type(loader), kwargs)
+    check_names(type(loader), kwargs)
     shuffle = bool(kwargs.get("shuffle"))
     own_order = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
     if num_items == 0:
@@ -165,16 +164,6 @@ def load_positions(loader: DataLoader[Any], num_items: int, kwargs: dict[str, An
     DataLoader.__init__(loader, SeedPositions(num_items), collate_fn=loader.collate_fn, **kwargs)  # type: ignore[arg-type]
     del loader.__dict__["collate_fn"]  # it is a method; the attribute would be a reference cycle
     return shuffle, own_order
-
-
-def _check_names(loader: type, kwargs: Collection[str]) -> None:
-    """Raise TypeError, as Python does, if torch's ``DataLoader`` does not have one of these arguments."""
-    torchs = inspect.signature(DataLoader.__init__).parameters
-    unknown = next((name for name in kwargs if name not in torchs), None)
-    if unknown is not None:
-        close = difflib.get_close_matches(unknown, [*inspect.signature(loader).parameters, *torchs], n=1)
-        advice = f"Did you mean {close[0]!r}?" if close else "Leave it out."
-        raise TypeError(f"{loader.__name__} got an unknown argument {unknown!r}. {advice}")
 
 
 def sampler_of_arguments(loader: object, data: PyGData, given: BaseSampler | None, **arguments: Any) -> BaseSampler:

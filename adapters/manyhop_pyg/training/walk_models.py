@@ -96,8 +96,11 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
         self._pins_batches = not self._stats.on_gpu and find_pinning(wanted=self.pin_memory)
         return self._begin_epoch(self._index_sampler)
 
+    def _device(self) -> torch.device:
+        return self.source.device()
+
     def _is_on_gpu(self) -> bool:
-        return self.source.device().type == "cuda"
+        return self._device().type == "cuda"
 
     def _num_threads(self) -> int:
         return 0 if self._is_on_gpu() else self.num_workers

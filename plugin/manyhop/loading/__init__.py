@@ -5,7 +5,14 @@ from manyhop.loading.facts import graph_facts, plain, rows_fact
 from manyhop.loading.iterator import EpochIterator, Item, Progress, Threads
 from manyhop.loading.keys import BatchContext, batch_key, current_batch, current_key, draw_seed, next_key
 from manyhop.loading.loader import EpochLoader
-from manyhop.loading.options import EngineName, check_engine, check_options, check_placement, check_rank_options
+from manyhop.loading.options import (
+    EngineName,
+    check_engine,
+    check_names,
+    check_options,
+    check_placement,
+    check_rank_options,
+)
 from manyhop.loading.ranks import Ranks, count_traffic
 from manyhop.loading.resume import Resumable
 from manyhop.loading.steps import Epoch
@@ -26,6 +33,7 @@ __all__ = [
     "Threads",
     "batch_key",
     "check_engine",
+    "check_names",
     "check_options",
     "check_placement",
     "check_rank_options",

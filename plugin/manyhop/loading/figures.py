@@ -42,10 +42,16 @@ class Figures:
         every = [(value, file_cache(value)) for value in self._sources()]
         return [(value, cache) for value, cache in every if cache is not None]
 
+    def _device(self) -> torch.device:
+        """Return the device that makes the batches."""
+        return torch.device("cpu") if self._gpu is None else self._gpu.device
+
     @property
-    def placement(self) -> GPUPlacement | None:
-        """Placement of topology and features, with reasons; ``None`` until a GPU makes the batches."""
-        return None if self._gpu is None else self._gpu.memory.placement
+    def placement(self) -> GPUPlacement | str:
+        """Placement of topology and features on a GPU, with reasons; otherwise a text that names the device."""
+        in_place = f"{self._device()}: topology and features are read in place"
+        placement: GPUPlacement | str = in_place if self._gpu is None else self._gpu.memory.placement
+        return placement
 
     def stats(self, since: StatsReport | Literal["epoch"] | None = None) -> StatsReport:
         """Return speed, times of stages, and advice; ``print`` shows a table.
@@ -68,7 +74,7 @@ class Figures:
                 requested = 0  # misses of the GPU's cache, counted there
             self._stats.count(other_rows=requested, cached_rows=hits)
         kept = hot_files.in_words(cache for _, cache in of_files)
-        parts = ["" if self.placement is None else self.placement.summary(), kept]
+        parts = ["" if self._gpu is None else self._gpu.memory.placement.summary(), kept]
         report = self._stats.report(since)
         reads_rows = self._gpu is None and bool(self._sources())  # loaders of walks do not
         advice = _with_advice_on_edges(report, self._adapter()) if reads_rows else report.advice

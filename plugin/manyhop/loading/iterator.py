@@ -32,8 +32,10 @@ Item: TypeAlias = tuple[RankBatch, Any]
 
 _BLOCK = 1 << 15  # positions looked up at once
 _ENDLESS = 1 << 60
-REPLAY = "loader.load_state_dict(loader.state_dict()); next(iter(loader))"
-"""Code that repeats a failed batch of a loader."""
+REPLAY = "loader.replay({epoch}, {batch})"
+"""Code that makes a failed batch again."""
+REPLAY_NEXT = "loader.load_state_dict(loader.state_dict()); next(iter(loader))"
+"""The same, for loaders whose batches a user's sampler cuts."""
 
 
 @dataclass

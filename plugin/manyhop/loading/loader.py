@@ -15,7 +15,7 @@ from manyhop.errors import InputError
 from manyhop.features import BufferPool, Exchange
 from manyhop.features.huge_pages import collapse
 from manyhop.loading.figures import Figures, warm_up_caches
-from manyhop.loading.iterator import GPU, REPLAY, EpochIterator, Item, Progress, Threads, given, planned
+from manyhop.loading.iterator import GPU, REPLAY, REPLAY_NEXT, EpochIterator, Item, Progress, Threads, given, planned
 from manyhop.loading.keys import BatchContext, batch_key, draw_seed
 from manyhop.loading.options import EngineName
 from manyhop.loading.pipeline import (
@@ -23,6 +23,7 @@ from manyhop.loading.pipeline import (
     Groups,
     ItemParts,
     Lockstep,
+    RankBatch,
     RankSchedule,
     Stats,
     WorkerPool,
@@ -47,6 +48,7 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
     """
 
     num_workers: int
+    batch_size: int | None
     timeout: float
     prefetch_factor: int | None
     persistent_workers: bool
@@ -62,8 +64,6 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
     """The user's choice of what samples on a GPU."""
 
     _gpu: Any = None
-    _replay = REPLAY
-    """Code that repeats a failed batch."""
 
     def _set_up_epochs(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
         """Prepare the first epoch, except for a GPU. Ranks that share batches call it together.
@@ -82,6 +82,7 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
             raise InputError(f"Expected timeout=0 with num_workers=0, got {self.timeout}: only threads can be late.")
         seed = None if seed is None else integer("seed", seed)
         self._num_items, self._shuffle, self._own_order = num_items, shuffle, own_order
+        self._replay = REPLAY if own_order else REPLAY_NEXT  # code that makes a failed batch again, for its error
         self._parts = None if self.seed_parts is None else self._find_parts(self.seed_parts)
         self.seed = seed  # named like the argument: Lightning creates loaders from such attributes
         self._stats = Stats(self._num_threads())
@@ -104,7 +105,27 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         self._pool: WorkerPool | None = None
         self._pool_init: Any = None
 
+    def __repr__(self) -> str:
+        """Return seeds, fanouts, batches, threads and placement in a line."""
+        if "_next_epoch" not in vars(self):  # its constructor has raised an error
+            return object.__repr__(self)
+        length, fanouts = self._length(), self._fanouts()
+        parts = [f"{self._num_items:,} seeds"] if self._num_items else []
+        parts += [f"fanouts {fanouts}"] if fanouts is not None else []
+        parts += [f"batch size {self.batch_size}"] if self.batch_size is not None else []
+        parts += [f"{length:,} batches"] if length is not None else []
+        gpu = self._gpu
+        where = f"{self._num_threads()} threads" if gpu is None else gpu.memory.placement.summary()
+        return f"{type(self).__name__}({', '.join([*parts, f'{self._device()}: {where}'])})"
+
     # Defined by each kind of loader.
+
+    def _fanouts(self) -> Any:
+        """Return the numbers of sampled neighbours; ``None``: the sampler has none."""
+        return None
+
+    def _settle_device(self) -> None:
+        """Select the device that makes batches, if this was not possible before."""
 
     def _nodes_of_seeds(self) -> Iterable[tuple[torch.Tensor, int]]:
         """Return for each type of seeds the node of each seed, ``[n]``, and the number of nodes of that type."""
@@ -309,6 +330,33 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
             )
         with BatchContext(BatchKey(self.seed or 0, 0, 0) if key is None else batch_key(key), None):
             return make()
+
+    def replay(self, epoch: int, batch: int) -> Any:
+        """Make a batch of an epoch again, outside of iterations. The note of an error names both numbers.
+
+        Raises:
+            InputError: no such batch, the epoch's seed is not known any more, a user's sampler cuts the batches, or the
+                batch needs other ranks.
+        """
+        if self._replay != REPLAY:
+            raise InputError(f"Expected a loader that cuts its own batches, got one over a sampler. Use {REPLAY_NEXT}.")
+        latest, epoch, batch = self._progress, integer("epoch", epoch, 0), integer("batch", batch, 0)
+        progress = Progress(epoch=epoch, seed=latest.seed if latest.epoch == epoch else None)
+        if self.seed is None and progress.seed is None:
+            raise InputError(f"Expected the latest epoch of a loader without a seed, got {epoch}. Pass seed= to it.")
+        self._settle_device()
+        seed, number = self._key_of_epoch(progress, replays=False)
+        plan = self._plan(seed)
+        item = RankBatch(batch, batch), torch.from_numpy(plan.indices(number, batch))
+        again = Epoch(seed, number, plan, lambda index: index, None)
+        stages: Any = self._stages(again) if self._gpu is None else steps_on_cpu(self._adapter(), again)
+        make, finish = stages[:2]
+
+        def whole() -> Any:
+            made = make(batch, item)
+            return made if finish is None else finish(batch, made)
+
+        return self._make_alone((seed, number, batch), whole)
 
     def _key_of_epoch(self, progress: Progress, *, replays: bool) -> tuple[int, int]:
         """Return the seed and the epoch in the keys of this rank's batches.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
+from collections.abc import Collection
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
+from torch.utils.data import DataLoader
 
 from manyhop.arguments import flags, seconds, torch_options
 from manyhop.errors import InputError
@@ -13,6 +17,16 @@ from manyhop.memory.places import LOADER_PLACES, check_place
 
 EngineName: TypeAlias = Literal["cugraph"]
 """Values of a loader's ``engine``, except ``None``."""
+
+
+def check_names(loader: type, kwargs: Collection[str]) -> None:
+    """Raise TypeError, as Python does, if torch's ``DataLoader`` does not have one of these arguments."""
+    torchs = inspect.signature(DataLoader.__init__).parameters
+    for name in kwargs:
+        if name not in torchs:
+            close = difflib.get_close_matches(name, [*inspect.signature(loader).parameters, *torchs], n=1)
+            advice = f"Did you mean {close[0]!r}?" if close else "Leave it out."
+            raise TypeError(f"{loader.__name__} got an unknown argument {name!r}. {advice}")
 
 
 def check_options(

@@ -14,9 +14,10 @@ def note_batch(error: BaseException, *, epoch: int, batch: int, replay: str = ""
         error: the user's exception, of whatever class.
         epoch: the epoch of the batch.
         batch: the index of the batch within its epoch.
-        replay: code that makes the batch again.
+        replay: code that makes the batch again, with ``{epoch}`` and ``{batch}``.
     """
-    note = f"{_NOTE}{batch} of epoch {epoch}" + (f"; to make it again: {replay}" if replay else "")
+    again = f"; to make it again: {replay.format(epoch=epoch, batch=batch)}" if replay else ""
+    note = f"{_NOTE}{batch} of epoch {epoch}{again}"
     attributes = vars(error)  # add_note() would fail for a class that forbids assignment, such as a frozen dataclass
     before = attributes.get("__notes__")
     notes = [n for n in before if not str(n).startswith(_NOTE)] if isinstance(before, list) else []

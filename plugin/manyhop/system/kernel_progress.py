@@ -55,6 +55,8 @@ class KernelProgress:
         self._done = 0
         self._total = 0
         self._open = False
+        self._begin: float | None = None
+        """When the kernels that are announced on a pipe began to compile."""
 
     def expect(self, count: int) -> None:
         """Show that ``count`` kernels are about to be compiled."""
@@ -81,10 +83,14 @@ class KernelProgress:
             print(f"\r\033[K{text} ...", end="", file=sys.stderr, flush=True)
             self._open = True
         elif self._done == 1:
+            self._begin = perf_counter()
             print(f"{text}, once on this machine", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """Clear the line: all kernels are compiled."""
+        """Clear the line, or report on a pipe how long it took, once all kernels are compiled."""
+        if self._begin is not None and self._done >= self._total:
+            seconds, self._begin = max(1, round(perf_counter() - self._begin)), None
+            print(f"manyhop: compiling {self._kind} kernels: done in {seconds} s", file=sys.stderr, flush=True)
         if self._open:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
             self._open = False

@@ -66,7 +66,7 @@ def advise(
     return f"{share} although num_workers={num_workers} should do: other programs may use the cores; else {remedy}"
 
 
-Stage = Literal["sample", "gather", "assemble", "wait", "step"]
+Stage = Literal["sample", "gather", "assemble", "compile", "wait", "step"]
 ON_GPU = "GPU of "
 """Precedes the name of a thread, for the GPU's work."""
 
@@ -93,7 +93,8 @@ class Interval(NamedTuple):
     """Index of the batch in its epoch."""
 
     stage: Stage
-    """The stage: ``wait`` and ``step`` are the user's, the others are stages of making the batch."""
+    """The stage: ``wait`` and ``step`` are the user's, the others are stages of making the batch. In ``compile``,
+    these waited for kernels."""
 
     thread: str
     """Name of the thread; ``user`` for ``wait`` and ``step``."""
@@ -318,10 +319,16 @@ class Stats:
             self._intervals.append(interval)
 
     def intervals(self) -> list[Interval]:
-        """Return the intervals of the latest batches (about 64), oldest first."""
+        """Return the intervals of the latest batches (about 64), oldest first, and then those of compilations."""
         self.take_handed()
         with self._lock:
-            return [Interval(*interval) for interval in self._intervals]
+            found = [Interval(*interval) for interval in self._intervals]
+            return found + [
+                Interval(i.batch, "compile", i.thread, max(i.start, c.start), min(i.end, c.end))
+                for c in self._compilations
+                for i in found
+                if c.thread == i.thread and c.start < i.end and i.start < c.end
+            ]
 
     def begin_epoch(self) -> None:
         """Record the beginning of an epoch, for reports since then."""

@@ -123,11 +123,12 @@ _COLORS: dict[Stage, str] = {
     "sample": "#2b6cb0",
     "gather": "#2f855a",
     "assemble": "#b7791f",
+    "compile": "#6b46c1",
     "wait": "#e53e3e",
     "step": "#a0aec0",
 }
 _IN_PNG = 16  # batches: more would be too thin to read
-_WIDTH, _LEFT, _LANE, _TOP = 1800, 110, 34, 64
+_WIDTH, _LEFT, _LANE, _TOP = 1800, 110, 34, 84
 
 
 def save_timeline(stats: Stats, path: str | PathLike[str]) -> None:
@@ -152,6 +153,14 @@ def save_timeline(stats: Stats, path: str | PathLike[str]) -> None:
     writers[path.suffix](intervals, path)
 
 
+def _title(intervals: Sequence[Interval]) -> str:
+    first, last = min(i.batch for i in intervals), max(i.batch for i in intervals)
+    return (
+        f"manyhop, rank {world.current_rank()} on {socket.gethostname()}, batches {first} to {last}. user: the "
+        "training loop; other lanes: threads that make batches, and their work on the GPU"
+    )
+
+
 def _lanes(intervals: Sequence[Interval]) -> list[str]:
     """Return the names of the lanes from top to bottom: the user, then the threads in the order of their names."""
     return sorted({i.thread for i in intervals}, key=lambda name: (name != "user", len(name), name))
@@ -166,11 +175,12 @@ def _svg(intervals: Sequence[Interval], path: Path) -> None:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
         f'viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" font-size="12">',
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
+        f'<text x="{_LEFT}" y="22" font-size="14">{escape(_title(intervals))}</text>',
     ]
     for k, (stage, color) in enumerate(_COLORS.items()):
         x = _LEFT + 100.0 * k
-        out.append(f'<rect x="{x}" y="16" width="14" height="14" fill="{color}"/>')
-        out.append(f'<text x="{x + 20}" y="28">{stage}</text>')
+        out.append(f'<rect x="{x}" y="36" width="14" height="14" fill="{color}"/>')
+        out.append(f'<text x="{x + 20}" y="48">{stage}</text>')
     for lane, name in enumerate(lanes):
         y = _TOP + lane * _LANE
         out.append(f'<text x="{_LEFT - 8}" y="{y + 18}" text-anchor="end">{escape(name)}</text>')
@@ -238,5 +248,6 @@ def _png(intervals: Sequence[Interval], path: Path) -> None:
     axes.set_yticks(range(len(lanes)), lanes)
     axes.invert_yaxis()
     axes.set_xlabel("ms")
+    axes.set_title(_title(intervals), fontsize=9)
     figure.legend(loc="outside upper center", ncols=len(_COLORS), frameon=False)
     figure.savefig(path, dpi=120)

@@ -258,8 +258,8 @@ class Monitor:
         with self._lock:
             table = self._detector.table(loop.number)
         message = (
-            f"manyhop: rank {self.rank} cannot go on{doing} and ends its process, as waiting in a collective cannot be "
-            f"interrupted. {loop.name}: {fault.text}\nLast known of all ranks:\n{table}\n"
+            f"Last known of all ranks:\n{table}\nmanyhop ERROR: rank {self.rank} cannot go on{doing} and ends its "
+            f"process, as waiting in a collective cannot be interrupted. {loop.name}: {fault.text}\n"
         )
         time.sleep(2.5 * self._interval)  # others read it meanwhile, also where this process serves the store
         _end_process(message)
@@ -303,7 +303,7 @@ class Monitor:
             fault = self._detector.failed(loop.number, loop.at[0])
             last = [end.kind for end in loop.ends[-1:] if end.iteration == loop.at[0]]
             if fault is not None and last in (["left"], ["quit"]):
-                text = f"manyhop: rank {self.rank} did not finish its loop. {loop.name}: {fault.text}"
+                text = f"manyhop ERROR: rank {self.rank} did not finish its loop. {loop.name}: {fault.text}"
                 print(text, file=sys.stderr, flush=True)
 
     def _explain(self, error: BaseException) -> None:
@@ -312,8 +312,8 @@ class Monitor:
             if loop.ends and loop.ends[-1].iteration == loop.at[0] and loop.ends[-1].text == described(error):
                 fault = self.deeper_fault(loop, float("inf"))
                 if fault is not None and fault.ranks not in ((), (self.rank,)):
-                    text = f"manyhop: on rank {self.rank} a collective failed. The cause is probably this: {fault.text}"
-                    print(text, file=sys.stderr, flush=True)
+                    text = f"a collective failed on rank {self.rank}. The cause is probably this: {fault.text}"
+                    print("manyhop ERROR:", text, file=sys.stderr, flush=True)
 
     def _await_others(self) -> None:
         """Keep the store, which may be in this process, until the others have read how the run ended."""
