@@ -1,17 +1,12 @@
-"""What the engine is given: statistics to fill, arguments that make no sense."""
+"""Statistics of a pipeline, and pools."""
 
 import pickle
 import time
-from typing import Any
 
 import pytest
 
 from manyhop.errors import InputError
 from manyhop.loading.pipeline import Pipeline, Stats, WorkerPool
-
-
-def square(batch: int, item: int) -> int:
-    return item * item
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -42,24 +37,6 @@ def test_stats_are_recorded(num_workers: int) -> None:
         sample, wait, step = (at[stage, batch] for stage in ("sample", "wait", "step"))
         assert sample.end <= wait.end <= step.start <= step.end - 0.004
         assert batch == 9 or step.end <= at["wait", batch + 1].start
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"num_workers": -1}, "num_workers of at least 0"),
-        ({"num_workers": 1, "prefetch": 0}, "prefetch at least 1 batch"),
-        ({"num_workers": 1, "timeout": -1.0}, "timeout"),
-        ({"num_workers": 0, "timeout": 1.0}, "timeout"),
-        ({"num_workers": 0, "worker_init": print}, "worker_init"),
-        ({"num_workers": 0, "pool": WorkerPool(1)}, "pool"),
-        ({"num_workers": 2, "pool": WorkerPool(1)}, "pool of 2"),
-        ({"num_workers": 1, "pool": WorkerPool(1), "worker_init": print}, "worker_init"),
-    ],
-)
-def test_arguments_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Pipeline([], square, **arguments)
 
 
 def test_a_pool_needs_threads() -> None:

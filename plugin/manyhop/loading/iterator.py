@@ -6,12 +6,11 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from manyhop.errors import InputError, RankError
-from manyhop.features import Checks
 from manyhop.features.exchange.row_exchange import ExchangeEndedError, ExchangeLostError
 from manyhop.loading.pipeline import (
     BatchPlan,
@@ -21,11 +20,13 @@ from manyhop.loading.pipeline import (
     RankBatch,
     RankSchedule,
     Stats,
-    Streams,
     WorkerPool,
-    WorkerThreads,
 )
+from manyhop.loading.pipeline.workers import Task
 from manyhop.ranks.watch import Iteration, moved
+
+if TYPE_CHECKING:
+    from manyhop.loading.gpu.runtime import GPURuntime
 
 Item: TypeAlias = tuple[RankBatch, Any]
 """Input of a batch: its ``RankBatch``, and the positions of its seeds or the key to look them up."""
@@ -91,16 +92,7 @@ class Threads:
     pool: WorkerPool | None
 
 
-class GPU(Protocol):
-    """The part of a loader that makes its batches on a GPU."""
-
-    streams: Streams
-    checks: Checks
-
-    def drain(self) -> None: ...
-
-
-class EpochIterator(Iterator[Any]):
+class EpochIterator(Pipeline[Item, Any]):
     """Yields the batches of one epoch, in order.
 
     Args:
@@ -134,20 +126,16 @@ class EpochIterator(Iterator[Any]):
         rounds: int | None,
         exchanges: EpochExchanges | None,
         watched: Iteration | None,
-        gpu: GPU | None,
+        gpu: GPURuntime | None,
         replay: str,
     ) -> None:
         progress.schedule, progress.rounds = schedule, rounds
-        self._progress = progress
-        self._length = length
-        self._samples = snapshot is not None
-        self._watched = watched
-        self._gpu = gpu
-        self._exchanges = exchanges
+        self._progress, self._length = progress, length
+        self._watched, self._gpu, self._exchanges = watched, gpu, exchanges
         self._run_ended = self._failed = False
         if watched is not None:
             weakref.finalize(self, watched.left).atexit = False
-        self._pipeline: Pipeline[Any, Any] = Pipeline(
+        super().__init__(
             items,
             make,
             num_workers=threads.num_workers,
@@ -166,19 +154,12 @@ class EpochIterator(Iterator[Any]):
             closing=None if exchanges is None else exchanges.close,
         )
 
-    def __iter__(self) -> EpochIterator:
-        return self
-
     def __len__(self) -> int:
         if self._length is None:
             raise TypeError("the number of batches is not known: the batch sampler has no length")
         return self._length
 
-    def __next__(self) -> Any:
-        with self._pipeline.lock:
-            return self._hand_out()
-
-    def _hand_out(self) -> Any:
+    def _receive(self) -> Task[Item, Any]:
         # Runs between two training steps, which empty the processor's caches: it must be short.
         progress, watched = self._progress, self._watched
         if self._run_ended:
@@ -192,8 +173,8 @@ class EpochIterator(Iterator[Any]):
             self._count()
         try:
             if watched is not None and progress.received != progress.rounds:
-                watched.requested(self._pipeline.close)
-            value = next(self._pipeline)
+                watched.requested(self._close)
+            task = super()._receive()
         except StopIteration:
             if self._gpu is not None:
                 self._gpu.checks.ask(wait=True)
@@ -205,42 +186,48 @@ class EpochIterator(Iterator[Any]):
             raise
         except BaseException as error:
             if watched is None:
-                self._failed = not self._pipeline.closed
                 raise
-            self._pipeline.close(error)  # a rank must not continue alone
-            reason = _reason(watched, error)
-            if self._exchanges is not None and self._exchanges.lacks_rows:
-                reason = _with_warning(reason or error)
-            watched.failed(reason or error)
-            if reason is not None:
-                raise reason from error
-            raise
-        self._count()
+            task = Task(0, None, None)
+            task.error = error
+        if task.error is None:
+            self._count()
+            if watched is not None:
+                watched.received()
+            return task
         if watched is not None:
-            watched.received()
-        return value
+            task.error = self._leave(watched, task.error)
+        else:
+            self._failed = not self.closed
+        del self  # frames of the error refer to this one
+        return task
 
     def _count(self) -> None:
         """Record that one more batch of the epoch is done."""
         self._progress.received += 1
-        if self._samples:
-            self._progress.sampler = self._pipeline.snapshot
+        if self.snapshot is not None:
+            self._progress.sampler = self.snapshot
+
+    def _leave(self, watched: Iteration, error: BaseException) -> BaseException:
+        """End the iteration, as a rank must not continue alone. Return the error for the caller."""
+        self._close(error)
+        reason = _reason(watched, error)
+        if self._exchanges is not None and self._exchanges.lacks_rows:
+            reason = _with_warning(reason or error)
+        if reason is not None:
+            reason.__cause__ = error
+        watched.failed(reason or error)
+        return reason or error
 
     def close(self) -> None:
         """End the threads of this epoch."""
-        self._pipeline.close()
+        self._close()
         if self._watched is not None:
             self._watched.left()
-
-    @property
-    def workers(self) -> WorkerThreads | None:
-        """The threads that make the batches; ``None``: the caller makes them."""
-        return self._pipeline.workers
 
     def end(self) -> None:
         """End the iteration with the run. The watch reports the reason of other ranks."""
         self._run_ended = not self._progress.done
-        self._pipeline.close()
+        self._close()
 
 
 def _contents(item: Item) -> dict[str, int]:

@@ -15,7 +15,7 @@ from manyhop.errors import InputError
 from manyhop.features import BufferPool, Exchange
 from manyhop.features.huge_pages import collapse
 from manyhop.loading.figures import Figures, warm_up_caches
-from manyhop.loading.iterator import GPU, REPLAY, REPLAY_NEXT, EpochIterator, Item, Progress, Threads, given, planned
+from manyhop.loading.iterator import REPLAY, REPLAY_NEXT, EpochIterator, Item, Progress, Threads, given, planned
 from manyhop.loading.keys import BatchContext, batch_key, draw_seed
 from manyhop.loading.options import EngineName
 from manyhop.loading.pipeline import (
@@ -282,9 +282,8 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
         if self._ranks is not None:
             make_lockstep = self._make_lockstep if self._exchanges() else None
             exchanges, watched = self._ranks.begin(make_lockstep, progress.epoch, len(schedule))
-        gpu: GPU | None = self._gpu
-        if gpu is not None:
-            gpu.streams.begin()
+        if self._gpu is not None:
+            self._gpu.streams.begin()
         self._stats.begin_epoch()
         make, finish, threads = self._stages(Epoch(seed, number, plan, to_index, exchanges))
         iterator = EpochIterator(
@@ -300,7 +299,7 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
             rounds,
             exchanges,
             watched,
-            gpu,
+            self._gpu,
             self._replay,
         )
         if self._ranks is not None:

@@ -225,7 +225,7 @@ class GPUStages:
             except Exception as error:
                 if not self._gpu.collective:
                     raise
-                return [partial(_fail, error)] * len(batches)  # no batch begins again, without the other ranks
+                return [partial(_fail, [error]) for _ in batches]  # no batch begins again, without the other ranks
         assemble = self._assemble_together if self._together else self._assemble_alone
         return [partial(assemble, group, i, *one) for i, one in enumerate(batches)]
 
@@ -268,8 +268,8 @@ class GPUStages:
     def hand_out(self, batch: int, made: OnStream[Any]) -> Any:
         """Return a batch to the caller, in its thread."""
         exchanges, streams = self._exchanges, self._streams
-        if exchanges is not None and (failure := exchanges.failure) is not None and not streams.is_complete(made):
-            raise failure  # the rows of this batch may never arrive
+        if exchanges is not None and exchanges.failure is not None and not streams.is_complete(made):
+            raise exchanges.failure  # the rows of this batch may never arrive
         if made.source is not None and not made.source[0].are_current():  # made in advance, and outdated by now
             made = made.source[1].assemble_again(batch)
         if not self._in_thread:
@@ -285,5 +285,6 @@ class GPUStages:
         return self._gpu.tensors_of(self._adapter, [batch])
 
 
-def _fail(error: Exception) -> Any:
-    raise error
+def _fail(error: list[Exception]) -> Any:
+    """Raise the only error in a list, and remove it: its traceback refers to this frame."""
+    raise error.pop()

@@ -61,9 +61,6 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         contents: returns the arguments of ``Stats.count`` for the batch of an item; ``None``: nothing is counted.
         closing: called when the pipeline closes, before it waits for its threads: wakes those that wait in ``make``.
             May be called repeatedly, and by a finaliser.
-
-    Raises:
-        InputError: numbers out of range, or arguments that need threads without threads.
     """
 
     def __init__(
@@ -87,7 +84,6 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         closing: Callable[[], None] | None = None,
         name: str = "manyhop",
     ) -> None:
-        _check(make, num_workers, prefetch, timeout, worker_init, pool)
         self.epoch = epoch
         self.lock = threading.RLock()
         self._replay = replay
@@ -97,7 +93,8 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         self._last_batch = 0
         self._timeout = timeout or None
         self._snapshot_of = snapshot
-        self._snapshot: Any = None
+        self.snapshot: Any = None
+        """Result of ``snapshot()`` for the last batch, which may have failed; ``None``: none yet."""
         self._before = before
         self._stats, self._contents = stats, contents
         self._step_start: float | None = None
@@ -123,11 +120,6 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         self._fill()
 
     @property
-    def snapshot(self) -> Any:
-        """Result of ``snapshot()`` for the last batch, which may have failed; ``None``: none yet."""
-        return self._snapshot
-
-    @property
     def workers(self) -> WorkerThreads | None:
         """The threads that make the batches; ``None``: the caller makes them."""
         return None if self._pool is None else self._pool.workers
@@ -137,14 +129,14 @@ class Pipeline(Iterator[T], Generic[Item, T]):
         """Whether there are no more batches."""
         return self._closed
 
-    def __iter__(self) -> Pipeline[Item, T]:
-        return self
-
     def __next__(self) -> T:
         with self.lock:
-            return self._hand_out()
+            task = self._receive()
+        del self  # the traceback of an error, which the caller may keep, refers to this frame: no threads may live on
+        return task.result()
 
-    def _hand_out(self) -> T:
+    def _receive(self) -> Task[Item, T]:
+        """Return the task of the next batch, complete or failed."""
         if self._before is not None:
             self._before()
         start = time.perf_counter()
@@ -164,24 +156,26 @@ class Pipeline(Iterator[T], Generic[Item, T]):
             if task is not None and self._finish is not None:
                 task.finish(self._finish)
         except BaseException as error:  # an interrupt while waiting: the threads must not outlive it
-            self.close(error)
+            self._close(error)
             raise
         if task is None:
             self._stepped(step_start, start)
-            self.close()
+            self._close()
             raise StopIteration
-        self._snapshot = task.snapshot
+        self.snapshot = task.snapshot
         if task.error is not None:
             self._stepped(step_start, start)
             if task.last or not isinstance(task.error, Exception) or isinstance(task.error, RankError):
-                self.close(task.error)
-            raise _as_seen_by_caller(task, self.epoch, self._replay)
+                self._close(task.error)
+            task.error = _as_seen_by_caller(task, self.epoch, self._replay)
+            del self  # frames of the error refer to this one
+            return task
         self._last_batch = task.batch
         if self._stats is not None:
             self._step_start = time.perf_counter()
             contents = {} if self._contents is None else self._contents(task.item)  # type: ignore[arg-type]
             self._stats.handed((last_batch, step_start, task.batch, start, self._step_start, contents))
-        return task.value  # type: ignore[return-value]
+        return task
 
     def _stepped(self, start: float | None, end: float) -> None:
         """Record the caller's last step."""
@@ -308,12 +302,12 @@ class Pipeline(Iterator[T], Generic[Item, T]):
                 self._pool.submit(Group([task], self._groups, self._flag))
             self._tasks.append(task)
 
-    def close(self, error: BaseException | None = None) -> None:
-        """End the threads of this pipeline and drop prefetched batches. More calls do nothing.
+    def close(self) -> None:
+        """End the threads of this pipeline and drop prefetched batches. More calls do nothing."""
+        self._close()
 
-        Args:
-            error: the reason, named in errors of later requests.
-        """
+    def _close(self, error: BaseException | None = None) -> None:
+        """Close; ``error`` is the reason, named in errors of later requests."""
         if error is not None:
             self._ended_by = text_of(error)
         if self._closed:
@@ -357,7 +351,7 @@ def _one_by_one(make: Callable[[int, Item], T]) -> Callable[[Sequence[tuple[int,
 
 def _as_seen_by_caller(task: Task[Item, T], epoch: int, replay: str) -> BaseException:
     """Return the error of a task with a note, unless it is an interrupt or the fault of other ranks."""
-    error, task.error = task.error, None
+    error = task.error
     assert error is not None
     if not isinstance(error, Exception) or isinstance(error, RankError):
         return error
@@ -368,32 +362,3 @@ def _as_seen_by_caller(task: Task[Item, T], epoch: int, replay: str) -> BaseExce
         return error
     note_batch(error, epoch=epoch, batch=task.batch, replay=replay)
     return error
-
-
-def _check(
-    make: object,
-    num_workers: int,
-    prefetch: int,
-    timeout: float | None,
-    worker_init: Callable[[int], None] | None,
-    pool: WorkerPool | None,
-) -> None:
-    if num_workers < 0:
-        raise InputError(f"Expected num_workers of at least 0, got {num_workers}. Pass 0 to sample in the caller.")
-    if prefetch < 1:
-        raise InputError(f"Expected to prefetch at least 1 batch per thread, got {prefetch}. Pass 1 or more.")
-    if timeout is not None and timeout < 0:
-        raise InputError(f"Expected a timeout in seconds, at least 0, got {timeout}. Pass 0 to wait for ever.")
-    if num_workers == 0 and timeout:
-        raise InputError(f"Expected timeout=0 with num_workers=0, got {timeout}. Pass num_workers=1.")
-    if num_workers == 0 and (worker_init is not None or pool is not None):
-        raise InputError("Expected neither worker_init nor pool with num_workers=0, which has no threads. Drop them.")
-    if isinstance(make, Groups) and make.size < 1:
-        raise InputError(f"Expected groups of at least 1 batch, got {make.size}. Pass 1 or more.")
-    if pool is not None and pool.start_ahead != isinstance(make, Groups):
-        raise InputError("Expected a pool with start_ahead for groups, without it for others. Pass such a pool.")
-    if pool is not None and (worker_init is not None or pool.num_workers != num_workers):
-        raise InputError(
-            f"Expected a pool of {num_workers} threads that has its own worker_init, got one of {pool.num_workers}. "
-            "Pass worker_init and num_workers to the pool."
-        )

@@ -301,7 +301,17 @@ class Task(Generic[Item, T]):
             try:
                 self.value = finish(self.batch, self.value)  # type: ignore[arg-type]
             except Exception as error:
-                self.error = error
+                self.value, self.error = None, error
+
+    def result(self) -> T:
+        """Return the batch, or raise its error."""
+        error, self.error = self.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # as above
+        return self.value  # type: ignore[return-value]
 
     def skip(self, error: BaseException | None) -> None:
         """Mark the batch, and all later ones, as not made."""
