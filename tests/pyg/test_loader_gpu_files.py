@@ -81,6 +81,16 @@ def test_batches_and_hit_rates(folder: Path, small_gpu: Callable[..., None]) -> 
     assert loader.stats().cache_hit_rate == pytest.approx(hits.double().mean().item())
 
 
+def test_hits_of_one_epoch_do_not_count_in_the_next(folder: Path, small_gpu: Callable[..., None]) -> None:
+    small_gpu()
+    loader = make_loader(folder)
+    assert len(list(loader)) == len(loader)
+    iterator = iter(loader)
+    assert loader.stats(since="epoch").cache_hit_rate == 0
+    next(iterator)
+    assert 0.5 < loader.stats(since="epoch").cache_hit_rate < 1
+
+
 def test_what_the_gpu_lacks_is_found_in_the_cache_of_files(folder: Path, small_gpu: Callable[..., None]) -> None:
     small_gpu()
     loader = make_loader(folder, cache=0.05)

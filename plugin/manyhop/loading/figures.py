@@ -65,20 +65,25 @@ class Figures:
         """
         if self._gpu is not None:
             self._gpu.streams.take_times()
-            requested, hits = self._gpu.memory.take_cache_counts()
-            self._stats.count(other_rows=requested, cached_rows=hits)
-        of_files = self._file_caches()
-        for value, cache in of_files if self._gpu is not None else ():  # CPUs count with each batch
-            requested, hits = cache.take_counts()
-            if self._gpu.memory.caches(value):
-                requested = 0  # misses of the GPU's cache, counted there
-            self._stats.count(other_rows=requested, cached_rows=hits)
-        kept = hot_files.in_words(cache for _, cache in of_files)
+        self._count_cached_rows()
+        kept = hot_files.in_words(cache for _, cache in self._file_caches())
         parts = ["" if self._gpu is None else self._gpu.memory.placement.summary(), kept]
         report = self._stats.report(since)
         reads_rows = self._gpu is None and bool(self._sources())  # loaders of walks do not
         advice = _with_advice_on_edges(report, self._adapter()) if reads_rows else report.advice
         return replace(report, advice=advice, placement="; ".join(filter(None, parts)))
+
+    def _count_cached_rows(self) -> None:
+        """Add the rows that caches of a GPU were asked for since the last call; CPUs count them with each batch."""
+        if self._gpu is None:
+            return
+        requested, hits = self._gpu.memory.take_cache_counts()
+        for value, cache in self._file_caches():
+            asked, found = cache.take_counts()
+            hits += found
+            if not self._gpu.memory.caches(value):  # else its requests are misses of the GPU's cache
+                requested += asked
+        self._stats.count(other_rows=requested, cached_rows=hits)
 
     def timeline(self, path: str | PathLike[str]) -> None:
         """Save a picture of the latest batches of this rank: ``.svg``, ``.png`` or ``.json`` (for ui.perfetto.dev).

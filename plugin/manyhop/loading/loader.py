@@ -284,6 +284,7 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
             exchanges, watched = self._ranks.begin(make_lockstep, progress.epoch, len(schedule))
         if self._gpu is not None:
             self._gpu.streams.begin()
+        self._count_cached_rows()
         self._stats.begin_epoch()
         make, finish, threads = self._stages(Epoch(seed, number, plan, to_index, exchanges))
         iterator = EpochIterator(

@@ -129,8 +129,8 @@ class StatsReport:
     """Bytes of feature rows received from other ranks for these batches."""
 
     cache_hit_rate: float
-    """Share of the rows found in a cache, among the rows from other nodes and, for a GPU, from other GPUs and the host;
-    0 if there were none. Caches of GPUs also count prefetched batches that were dropped."""
+    """Hits per row requested from a cache: rows of other nodes and, for a GPU, of other GPUs and the host; 0 if there
+    were none. Caches of a GPU count the rows that it has read, also for prefetched batches that were not received."""
 
     pad_fit_rate: float | None
     """Share of the padded batches that fit into the first sizes; ``None``: no batch was padded."""
