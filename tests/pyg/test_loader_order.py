@@ -329,8 +329,8 @@ def test_stats_and_timeline(data, tmp_path):
     assert report.gather_s > 0
     assert report.gathered_bytes > 0
     assert report.advice
-    loader.timeline(tmp_path / "batches.svg")
-    assert (tmp_path / "batches.svg").stat().st_size > 0
+    loader.timeline(tmp_path / "batches.json")
+    assert (tmp_path / "batches.json").stat().st_size > 0
     before = loader.stats().seeds
     loader([1, 2])
     assert loader.stats().seeds == before

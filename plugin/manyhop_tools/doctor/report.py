@@ -66,7 +66,7 @@ _PACKAGES = (
     _Package(topic="DGL", module=None, distributions=("dgl",), versions=((2, 1), (2, 4)),
              advice=f"for DGL: {pip_install('dgl')}"),
     _Package(topic="matplotlib", module="matplotlib", distributions=("matplotlib",),
-             advice=f"for timelines as .png: {pip_install('bench')}"),
+             advice=f"for timelines as pictures: {pip_install('bench')}"),
     _Package(topic="pyarrow", module="pyarrow", distributions=("pyarrow",),
              advice=f"for Parquet and CSV files: {pip_install('files')}"),
 )  # fmt: skip

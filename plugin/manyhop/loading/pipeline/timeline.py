@@ -9,16 +9,13 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeAlias
-from xml.sax.saxutils import escape
 
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.loading.pipeline.stats import Interval, Stage, Stats
 from manyhop.ranks import world
 
-# Timelines of ranks in the trace event format of Chrome and Perfetto, and one file of several.
-#
-# The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. A process is a rank, a
-# thread is a lane. Times are microseconds since the first event; ``otherData`` has the wall clock at that event.
+# Trace event format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. A process is a
+# rank, a thread is a lane. Times are microseconds since the first event; ``otherData`` has its wall clock time.
 
 FilePath: TypeAlias = str | PathLike[str]
 _START = "start_unix_ns"
@@ -115,10 +112,6 @@ def _write(events: list[dict[str, Any]], start: int, path: FilePath) -> None:
     Path(path).write_text(json.dumps(trace), encoding="utf-8")
 
 
-# A picture of the last batches: who did what, when.
-#
-# The SVG is written without matplotlib: it needs no extra, and pointing at a bar shows its batch, stage and time.
-
 _COLORS: dict[Stage, str] = {
     "sample": "#2b6cb0",
     "gather": "#2f855a",
@@ -127,30 +120,31 @@ _COLORS: dict[Stage, str] = {
     "wait": "#e53e3e",
     "step": "#a0aec0",
 }
-_IN_PNG = 16  # batches: more would be too thin to read
-_WIDTH, _LEFT, _LANE, _TOP = 1800, 110, 34, 84
+_DRAWN = 16  # batches: more would be too thin to read
 
 
-def save_timeline(stats: Stats, path: str | PathLike[str]) -> None:
-    """Draw the stages of the latest batches (of the last 16 as ``.png``), one lane per thread and one for the user.
+def save_timeline(stats: Stats, path: FilePath) -> None:
+    """Save the stages of the latest batches (the last 16 as a picture), one lane per thread and one for the user.
 
     Args:
         stats: the statistics of a loader.
-        path: ``.svg``, ``.png`` (needs matplotlib) or ``.json`` (for chrome://tracing or ui.perfetto.dev; ``manyhop
-            timeline`` merges files of ranks).
+        path: ``.json`` (for chrome://tracing or ui.perfetto.dev; ``manyhop timeline`` merges files of ranks), or
+            ``.svg`` or ``.png`` (need matplotlib).
 
     Raises:
         InputError: a different suffix, or no batch so far.
-        MissingExtraError: ``.png`` without matplotlib.
+        MissingExtraError: a picture without matplotlib.
     """
     path = Path(path)
-    writers = {".svg": _svg, ".json": lambda found, to: save_trace(found, _lanes(found), to), ".png": _png}
-    if path.suffix not in writers:
-        raise InputError(f"Expected a file ending in {', '.join(writers)}, got '{path.name}'. Choose one of them.")
+    if path.suffix not in (".json", ".svg", ".png"):
+        raise InputError(f"Expected a file ending in .json, .svg or .png, got '{path.name}'. Choose one of them.")
     intervals = stats.intervals()
     if not intervals:
         raise InputError("Expected some batches to draw, got none. Draw the timeline after the first batches.")
-    writers[path.suffix](intervals, path)
+    if path.suffix == ".json":
+        save_trace(intervals, _lanes(intervals), path)
+    else:
+        _draw(_latest(intervals, _DRAWN), path)
 
 
 def _title(intervals: Sequence[Interval]) -> str:
@@ -166,55 +160,6 @@ def _lanes(intervals: Sequence[Interval]) -> list[str]:
     return sorted({i.thread for i in intervals}, key=lambda name: (name != "user", len(name), name))
 
 
-def _svg(intervals: Sequence[Interval], path: Path) -> None:
-    lanes = _lanes(intervals)
-    begin, end = min(i.start for i in intervals), max(i.end for i in intervals)
-    scale = (_WIDTH - _LEFT - 20) / max(end - begin, 1e-9)
-    height = _TOP + len(lanes) * _LANE + 40
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
-        f'viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
-        f'<text x="{_LEFT}" y="22" font-size="14">{escape(_title(intervals))}</text>',
-    ]
-    for k, (stage, color) in enumerate(_COLORS.items()):
-        x = _LEFT + 100.0 * k
-        out.append(f'<rect x="{x}" y="36" width="14" height="14" fill="{color}"/>')
-        out.append(f'<text x="{x + 20}" y="48">{stage}</text>')
-    for lane, name in enumerate(lanes):
-        y = _TOP + lane * _LANE
-        out.append(f'<text x="{_LEFT - 8}" y="{y + 18}" text-anchor="end">{escape(name)}</text>')
-        out.append(f'<line x1="{_LEFT}" y1="{y + 28}" x2="{_WIDTH - 20}" y2="{y + 28}" stroke="#e2e8f0"/>')
-    bottom = _TOP + len(lanes) * _LANE
-    for t in _ticks(end - begin):
-        x = _LEFT + t * scale
-        out.append(f'<line x1="{x:.1f}" y1="{_TOP - 6}" x2="{x:.1f}" y2="{bottom}" stroke="#e2e8f0"/>')
-        out.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{t * 1e3:.6g} ms</text>')
-    for i in intervals:
-        x, y = _LEFT + (i.start - begin) * scale, _TOP + lanes.index(i.thread) * _LANE
-        width = max((i.end - i.start) * scale, 0.5)
-        label = f"batch {i.batch}, {i.stage}: {(i.end - i.start) * 1e3:.3f} ms"
-        out.append(
-            f'<rect x="{x:.2f}" y="{y + 2}" width="{width:.2f}" height="24" fill="{_COLORS[i.stage]}" '
-            f'stroke="white" stroke-width="0.4"><title>{label}</title></rect>'
-        )
-        if width > 8 * len(str(i.batch)) + 6:
-            out.append(f'<text x="{x + width / 2:.1f}" y="{y + 18}" text-anchor="middle" fill="white">{i.batch}</text>')
-    out.append("</svg>")
-    path.write_text("\n".join(out) + "\n", encoding="utf-8")
-
-
-def _ticks(span: float) -> list[float]:
-    """Return about eight round times between 0 and ``span`` seconds."""
-    step = 1e-6
-    while span / step > 10:
-        for factor in (2, 2.5, 2):
-            step *= factor
-            if span / step <= 10:
-                break
-    return [k * step for k in range(int(span / step) + 1)]
-
-
 def _latest(intervals: Sequence[Interval], batches: int) -> list[Interval]:
     """Return the intervals since the user began to wait for the last ``batches`` batches."""
     waits = sorted(i.start for i in intervals if i.stage == "wait")
@@ -222,12 +167,11 @@ def _latest(intervals: Sequence[Interval], batches: int) -> list[Interval]:
     return [i for i in intervals if i.start >= begin]
 
 
-def _png(intervals: Sequence[Interval], path: Path) -> None:
+def _draw(intervals: Sequence[Interval], path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingExtraError("matplotlib", "bench", "A timeline as .png") from None
-    intervals = _latest(intervals, _IN_PNG)
+        raise MissingExtraError("matplotlib", "bench", "A timeline as a picture") from None
     lanes = _lanes(intervals)
     begin = min(i.start for i in intervals)
     figure = Figure(figsize=(12, 1.2 + 0.6 * len(lanes)), layout="constrained")
