@@ -56,8 +56,7 @@ class LoaderStatsMonitor(_callback()):  # type: ignore[misc]  # the class is fou
             metrics = loader.stats(since="epoch").metrics(prefix)
             if not self._all:
                 metrics = {prefix + name: metrics[prefix + name] for name in _METRICS}
-            # The figures of a rank stay its own: rank_zero_only has no effect but that ranks exchange nothing, and with
-            # sync_dist Lightning does not advise them to.
+            # With rank_zero_only, each rank logs its own values, without communication; sync_dist prevents a warning.
             pl_module.log_dict(metrics, on_step=False, on_epoch=True, sync_dist=True, rank_zero_only=True)
 
 
@@ -109,10 +108,10 @@ class CaptureSteps(_callback()):  # type: ignore[misc]  # the class is found at 
             )
         if trainer.accumulate_grad_batches != 1:
             raise InputError(
-                f"Expected accumulate_grad_batches=1 for CaptureSteps, got {trainer.accumulate_grad_batches}. Take "
+                f"Expected accumulate_grad_batches=1 for CaptureSteps, got {trainer.accumulate_grad_batches}. Use "
                 "larger batches, or capture the gradients in a module with automatic_optimization=False."
             )
-        self._give_back(pl_module)  # after a search for a learning rate, which trains, too
+        self._give_back(pl_module)  # after a search for a learning rate, which also trains
         self._trainer, self._accumulates = trainer, False
         self._captured = self._capture(self._run)
         for method in (self._training_step, self._optimizer_step, self._log):

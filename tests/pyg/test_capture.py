@@ -211,7 +211,7 @@ def eager(run: Run, caplog: Any, epochs: int = 1) -> str:
     """Assert that all steps ran eagerly. Return the line of the log."""
     (message,) = caplog.messages
     assert (run.step.eager, run.step.graphs) == (8 * epochs, 0)
-    begin = "The step runs eagerly from now on, since "
+    begin = "The step runs eagerly, since "
     assert message.startswith(begin)
     return str(message.removeprefix(begin))
 

@@ -53,7 +53,7 @@ class Arguments:
 
     def write(self, numbers: Sequence[int]) -> None:
         """Set the arguments of the next replay; wait for the GPU if it is too far behind."""
-        if self._is_open:  # after an interrupt, who knows whether the graph has been launched
+        if self._is_open:  # an interrupt came before or after the launch
             self._settle()
             self.rewind()
         self._is_open = True

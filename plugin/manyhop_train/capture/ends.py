@@ -62,7 +62,7 @@ class Ends(Generic[R]):
         self._buffers = buffers
         self._arguments: Arguments | None = None
         self._small: list[Tensor] = []
-        self._addresses: list[tuple[int, ...]] = []  # of small results of replays to come
+        self._addresses: list[tuple[int, ...]] = []  # of small results of the next replays
         self._parts: list[tuple[Tensor, ...]] = []
         self._stream: object = None
         self._latest: tuple[Tensor, ...] = ()
@@ -195,8 +195,7 @@ class Gradients:
         self._before = [p.grad for p in parameters]
         self._versions = [_version(grad) for grad in self._before]
         self._after: list[tuple[torch.nn.Parameter, Tensor | None, int]] = []
-        self._memory: list[Tensor | None] = []
-        self._needed: list[tuple[torch.nn.Parameter, Tensor | None, int]] = []
+        self._needed: list[tuple[torch.nn.Parameter, Tensor | None]] = []
 
     def recorded(self, *, updates: bool) -> None:
         """Store the gradients after recording.
@@ -210,13 +209,11 @@ class Gradients:
         if not updates and same and [_version(grad) for grad in after] == self._versions:
             self._parameters, self._before = [], []
             return
-        places = [0 if grad is None else grad.data_ptr() for grad in after]
-        self._after = [*zip(self._parameters, after, places, strict=True)]
-        self._memory = [None if grad is None else grad.detach() for grad in after]
+        self._after = [(p, p.grad, 0 if p.grad is None else p.grad.data_ptr()) for p in self._parameters]
         self._needed = [
-            (p, before, place)
-            for (p, grad, place), before in zip(self._after, self._before, strict=True)
-            if before is None or before is grad  # others were replaced, whatever they were
+            (p, before)
+            for p, before in zip(self._parameters, self._before, strict=True)
+            if before is None or before is p.grad  # others were replaced, regardless of their values
         ]
         self.forget()  # until a replay has written them
         self._before = []
@@ -227,33 +224,14 @@ class Gradients:
             p.grad = grad
 
     def fit(self) -> bool:
-        """Return whether the graph adds to the current gradients."""
-        return all([p.grad is grad and (grad is None or grad.data_ptr() == place) for p, grad, place in self._needed])
-
-    def adopt(self) -> bool:
-        """Copy the current gradients to the graph's memory; return False if some are missing or superfluous.
-
-        Steps that add to each other's gradients would otherwise be recorded again forever.
-        """
-        for p, grad, place in self._needed:
-            if (p.grad is None) != (grad is None) or (grad is not None and grad.data_ptr() != place):
-                return False
-        pairs = [(p, grad, p.grad) for p, grad, _ in self._needed if grad is not None and p.grad is not grad]
-        with torch.no_grad():
-            if pairs:
-                torch._foreach_copy_([grad for _, grad, _ in pairs], [now for _, _, now in pairs if now is not None])
-        for p, grad, _ in pairs:
-            p.grad = grad
-        return True
+        """Return whether the graph adds to the current gradients, in the memory of its recording."""
+        return all([p.grad is grad for p, grad in self._needed]) and all(
+            [grad is None or grad.data_ptr() == place for _, grad, place in self._after]
+        )
 
     def put(self) -> None:
-        """Set the gradients of parameters to those that the graph has written."""
-        for number, (p, grad, place) in enumerate(self._after):
-            if grad is not None and grad.data_ptr() != place:  # the user has given it other memory
-                memory = self._memory[number]
-                assert memory is not None
-                grad = memory.detach()
-                self._after[number] = p, grad, place
+        """Set the gradients of parameters to the gradients that the graph has written."""
+        for p, grad, _ in self._after:
             if p.grad is not grad:
                 p.grad = grad
 

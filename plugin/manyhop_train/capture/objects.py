@@ -31,7 +31,7 @@ class Snapshot:
         self, numbers: Iterable[dict[str, Any]], parts: Iterable[dict[Any, Any]], hooks: Iterable[dict[int, Any]]
     ) -> None:
         named = [(where, [name for name, value in where.items() if type(value) in _PLAIN]) for where in numbers]
-        # One call for all names of a place; with two names at least, it returns a tuple.
+        # One call for all names of a dictionary; with at least two names, it returns a tuple.
         self._getters = [(itemgetter(*names, names[0]), where) for where, names in named if names]
         self._names = [name for _, names in named if names for name in (*names, names[0])]
         self._parts = list(parts)
@@ -113,10 +113,10 @@ def _collect(value: Any, plain: list[Hashable], known: list[object], *, whole: b
         plain.append(len(value))
         for entry in value:
             _collect(entry, plain, known)
-    elif whole and isinstance(value, torch.nn.Module):  # whose parts are noticed where they take part
+    elif whole and isinstance(value, torch.nn.Module):  # changes of its parts are noticed when it runs
         plain += [pair for pair in vars(value).items() if type(pair[1]) in _PLAIN]
     elif isinstance(value, Tensor):
-        known.append(value)  # graphs read memory of a GPU as it is
+        known.append(value)  # graphs read the current memory of a GPU
         host = value.device.type == "cpu" and not value.is_inference()
         plain += (value.data_ptr(), value._version if host else 0)
     elif type(value).__module__ == "numpy":  # an array, or a number
@@ -154,7 +154,7 @@ def whole(tensor: Tensor) -> Tensor | None:
         storage = tensor.untyped_storage()
         if not storage.data_ptr() or storage.nbytes() % tensor.element_size():
             return None
-    except (NotImplementedError, RuntimeError):  # sparse, or a class of its own
+    except (NotImplementedError, RuntimeError):  # sparse, or a custom class
         return None
     with torch.inference_mode(False):  # others write to it outside
         return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)

@@ -7,7 +7,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import torch
 
@@ -17,26 +17,6 @@ R = TypeVar("R")
 
 _MODE: Final = "thread_local"
 """Other threads may use the GPU while a graph is recorded."""
-
-
-class Recorder(Protocol):
-    """Runs functions, or records their launches."""
-
-    def run(self, function: Callable[[], R]) -> R:
-        """Run a function now."""
-        ...
-
-    def record(self, function: Callable[[], R]) -> tuple[Callable[[], None], R]:
-        """Record the launches of a function without running them.
-
-        Returns:
-            A function that replays them, and the function's result, whose tensors each replay writes.
-        """
-        ...
-
-    def between(self, function: Callable[[], None]) -> None:
-        """Call a host function at this point of each replay; :meth:`record` continues with another graph."""
-        ...
 
 
 class CUDARecorder:
@@ -49,7 +29,7 @@ class CUDARecorder:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # of torch
-        self._pool = torch.cuda.graph_pool_handle()  # graphs run one after the other: they share memory
+        self._pool = torch.cuda.graph_pool_handle()  # graphs run in turn, so they share memory
         self._graphs = weakref.WeakSet[torch.cuda.CUDAGraph]()
         self._recording: torch.cuda.graph | None = None
         self._parts: list[Callable[[], None]] = []
@@ -65,9 +45,13 @@ class CUDARecorder:
             current.wait_stream(self._stream)
 
     def record(self, function: Callable[[], R]) -> tuple[Callable[[], None], R]:
-        """Record one CUDA graph, and another one after each call of :meth:`between`."""
+        """Record the launches of a function in one CUDA graph, and another one after each call of :meth:`between`.
+
+        Returns:
+            A function that replays them, and the function's result, whose tensors each replay writes.
+        """
         current = torch.cuda.current_stream(self._device)
-        if not self._graphs:  # torch cannot record into memory all of whose graphs are gone
+        if not self._graphs:  # torch cannot record into a pool without graphs
             self._pool = torch.cuda.graph_pool_handle()
         recording = torch.cuda.graph(self._graph(), pool=self._pool, stream=self._stream, capture_error_mode=_MODE)
         self._recording = recording
@@ -92,7 +76,7 @@ class CUDARecorder:
         return replay, result
 
     def between(self, function: Callable[[], None]) -> None:
-        """End the graph that is recorded, and begin the next one."""
+        """Call a host function at this point of each replay: end the graph that is recorded, and begin the next one."""
         recording = self._recording
         assert recording is not None
         recording.cuda_graph.capture_end()
@@ -111,7 +95,7 @@ class CUDARecorder:
             torch.zeros(1, device=self._device)
 
 
-def recorder_of(device: torch.device) -> Recorder | None:
+def recorder_of(device: torch.device) -> CUDARecorder | None:
     """Return the recorder of a device; ``None`` on a CPU."""
     return CUDARecorder(device) if device.type == "cuda" else None
 
@@ -127,7 +111,7 @@ def none_on_host(device: torch.device) -> Iterator[None]:
     yield
     for name, state in _states(device).items():
         if state != before[name]:
-            raise InputError(f"it draws random numbers from {name} on the host. Draw them outside, into the batch")
+            raise InputError(f"it draws random numbers from {name} on the host. Draw them before the step")
 
 
 def _states(device: torch.device) -> dict[str, object]:

@@ -137,7 +137,7 @@ class StepState:
                 stack.callback(register_module_forward_pre_hook(lambda module, *_: self._add_module(module)).remove)
                 stack.enter_context(warnings.catch_warnings())
                 warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
-                # DDP's first step, which is not recorded, runs on another stream than the one where DDP was made.
+                # DDP's first step, which is not recorded, runs on a different stream from DDP's constructor.
                 warnings.filterwarnings("ignore", ".*AccumulateGrad.*stream")
                 stack.callback(self._keep, stack.enter_context(Reads()), batch)
             if batch is not None and "torch._dynamo" in sys.modules:
@@ -312,7 +312,7 @@ class _Rate:
     def enter(self) -> None:
         """Replace the number by the tensor."""
         self.write()
-        self._given = self.group["lr"]  # a number; a tensor, since the user has put it there
+        self._given = self.group["lr"]  # a number, or the user's own tensor
         self.group["lr"] = self._tensor
 
     def leave(self) -> None:
@@ -344,7 +344,7 @@ def _make_capturable(optimizer: Optimizer) -> None:
             and all(type(p) is torch.nn.Parameter and p.is_floating_point() for p in parameters)
         ):
             group["fused"] = True
-        # RAdam on the GPU takes differences of large float32 numbers, and is 1 % off in its first steps.
+        # RAdam on the GPU subtracts large float32 numbers, and is 1 % off in its first steps.
         if group.get("capturable") is False and not isinstance(optimizer, torch.optim.RAdam):
             group["capturable"] = True
             for parameter in parameters:

@@ -22,7 +22,7 @@ from manyhop.errors import InputError, StaleStepError
 from manyhop_train.capture.check import Comparison, Schedule, stale
 from manyhop_train.capture.ends import Buffers, Ends, Gradients, copied
 from manyhop_train.capture.objects import Watched, modes
-from manyhop_train.capture.recorder import Recorder, none_on_host, recorder_of
+from manyhop_train.capture.recorder import CUDARecorder, none_on_host, recorder_of
 from manyhop_train.capture.replicas import now
 from manyhop_train.capture.state import StepState
 
@@ -32,6 +32,8 @@ R = TypeVar("R")
 _WARM_UP: Final = 3
 """Eager steps before the first recording, in which libraries and optimizers allocate their state."""
 _MOST_GRAPHS: Final = 32
+_MOST_OF_SIZE: Final = 4
+"""Graphs of a size, at most: for gradients that are missing, or in memory of an eager step or of a graph."""
 _MOST_SIZES: Final = 128
 _MOST_OBJECTS: Final = 4
 _FORM: Final = attrgetter("shape", "dtype", "device", "requires_grad")
@@ -106,7 +108,7 @@ class CapturedStep(Generic[B, R]):
         self._moves = 0
         """Number of such changes since the last replay."""
         self._sizes: dict[Hashable, _Size[R]] = {}
-        self._recorders: dict[torch.device, Recorder | None] = {}
+        self._recorders: dict[torch.device, CUDARecorder | None] = {}
         self._stopped = False
         self.eager = 0
         """Steps that ran eagerly."""
@@ -145,8 +147,6 @@ class CapturedStep(Generic[B, R]):
             self._sizes.setdefault(key, _Size())
             return self._run(batch, tensors, recorder)
         graph = next((known for known in size.graphs if known.gradients.fit()), None)
-        if graph is None and len(size.graphs) > 1:
-            graph = next((known for known in reversed(size.graphs) if known.gradients.adopt()), None)
         if graph is None:
             made = self._record(batch, tensors, size, recorder)
             if isinstance(made, str):
@@ -182,15 +182,15 @@ class CapturedStep(Generic[B, R]):
     def _stop(self, reason: str) -> None:
         """Run all further steps eagerly, and log the reason."""
         if not self._stopped:
-            logging.getLogger("manyhop").warning("The step runs eagerly from now on, since %s", reason)
+            logging.getLogger("manyhop").warning("The step runs eagerly, since %s", reason)
         self._stopped = True
 
-    def _recorder(self, device: torch.device) -> Recorder | None:
+    def _recorder(self, device: torch.device) -> CUDARecorder | None:
         if device not in self._recorders:
             self._recorders[device] = recorder_of(device)
         return self._recorders[device]
 
-    def _run(self, batch: B, tensors: Sequence[Tensor], recorder: Recorder | None) -> R:
+    def _run(self, batch: B, tensors: Sequence[Tensor], recorder: CUDARecorder | None) -> R:
         """Run the step eagerly."""
         self.eager += 1
         self._warm += 1
@@ -210,10 +210,10 @@ class CapturedStep(Generic[B, R]):
         graph.replays += 1
         return graph.ends.results()
 
-    def _verify(self, graph: _Graph[R], batch: B, tensors: Sequence[Tensor], recorder: Recorder) -> R:
+    def _verify(self, graph: _Graph[R], batch: B, tensors: Sequence[Tensor], recorder: CUDARecorder) -> R:
         """Replay a graph, and compare it with an eager step from the same state."""
         if tensors[0].is_cuda:
-            torch.cuda.current_stream(tensors[0].device).synchronize()  # else the check counts what is enqueued, too
+            torch.cuda.current_stream(tensors[0].device).synchronize()  # otherwise the check includes enqueued work
         begin, number, replays = time.perf_counter(), self.eager + self.replayed, graph.replays
         own = self._layout.with_tensors(batch, tensors)  # which the step may change
 
@@ -240,10 +240,10 @@ class CapturedStep(Generic[B, R]):
                 since = graph.verified + 1 if replays else number
                 steps = f"step {number}" if since == number else f"step {number}, and perhaps in those since {since}"
                 raise StaleStepError(
-                    f"Expected a replayed step to compute what an eager one does, got another value of {difference} in "
-                    f"{steps}. Replays repeat the numbers they were recorded with, also Lightning's batch_idx and "
-                    "global_step: put such a value into the batch, as a tensor, name objects that change in watch=, or "
-                    "run the step without capture. The results of the eager step are in place."
+                    f"Expected equal results of a replayed and an eager step, got another value of {difference} in "
+                    f"{steps}. Replays repeat the numbers of their recording, including Lightning's batch_idx and "
+                    "global_step. Add such a value to the batch, as a tensor, name changing objects in watch=, or run "
+                    "the step without capture. The results of the eager step are in place."
                 )
             comparison.restart()
             result = comparison.again(lambda: self._replay(graph, tensors))
@@ -262,10 +262,12 @@ class CapturedStep(Generic[B, R]):
                 "a tensor of its batches requires gradients, which would end at the copy. Calculate it in the step"
             )
 
-    def _record(self, batch: B, tensors: Sequence[Tensor], size: _Size[R], recorder: Recorder) -> _Graph[R] | str:
+    def _record(self, batch: B, tensors: Sequence[Tensor], size: _Size[R], recorder: CUDARecorder) -> _Graph[R] | str:
         """Record the step for batches of a size, or return why that is impossible."""
         if (obstacle := self._state.obstacle()) is not None:
             return obstacle
+        if len(size.graphs) >= _MOST_OF_SIZE:
+            return "gradients are other tensors in each step, such as those of another step"
         if self.graphs >= _MOST_GRAPHS:
             return f"there are {_MOST_GRAPHS} graphs already: sizes or settings of optimizers change all the time"
         if size.buffers is None:
@@ -288,7 +290,7 @@ class CapturedStep(Generic[B, R]):
         size.graphs.append(graph)
         return graph
 
-    def _run_static(self, batch: B, buffers: Sequence[Tensor], recorder: Recorder) -> R:
+    def _run_static(self, batch: B, buffers: Sequence[Tensor], recorder: CUDARecorder) -> R:
         """Run the step on the tensors that its graphs read.
 
         Results are detached, since a remaining autograd graph would accumulate on the stream of the recording. Values
@@ -315,7 +317,7 @@ def _check(step: object) -> None:
     except TypeError:
         name = getattr(step, "__qualname__", type(step).__name__)
         raise InputError(
-            f"Expected a function of a batch, got {name}{signature}. Put other values into the batch, as tensors; "
+            f"Expected a function of a batch, got {name}{signature}. Add other values to the batch, as tensors; "
             "capture the method of an object, as capture(self.step), not that of its class."
         ) from None
 
@@ -341,7 +343,7 @@ def _detached(result: R) -> R:
 def _reason(error: BaseException) -> str:
     """Describe the user's line that cannot be recorded, and the reason."""
     first = error
-    while first.__context__ is not None:  # the end of a broken recording fails, too
+    while first.__context__ is not None:  # ending a broken recording also fails
         first = first.__context__
     message = str(first).strip().partition("\n")[0] or type(first).__name__
     frames = [*zip(traceback.walk_tb(first.__traceback__), traceback.extract_tb(first.__traceback__), strict=True)]

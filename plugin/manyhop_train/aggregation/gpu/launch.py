@@ -70,7 +70,7 @@ def add(
     channels, exact = x.size(1), _sums(x)
     out = x.new_empty(size, channels)
     factors = x.new_empty(size, dtype=exact) if mode == "mean" else None
-    # Of means of edges that were sorted here, no more is known of a window than of a segment: which edges count.
+    # Means of edges that were sorted here need no more of a window than of a segment: the edges that count.
     num_windows = order.other.numel() // _WINDOW if size and (mode == "sum" or order.edge is None) else 0
     sums = x.new_empty(num_windows, channels, dtype=exact) if num_windows else None
     constants = _constants(order.other, x, out, *pair) | {
