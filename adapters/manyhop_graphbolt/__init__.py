@@ -7,7 +7,7 @@ needed for ``MiniBatch.blocks`` and ``from_dglgraph`` only.
 from manyhop_dgl.samplers.keys import seed
 from manyhop_graphbolt.datasets.dataset import Dataset, OnDiskDataset, OnDiskTask, Task
 from manyhop_graphbolt.datasets.preprocess import preprocess_ondisk_dataset
-from manyhop_graphbolt.datasets.ready_made import BuiltinDataset, LegacyDataset
+from manyhop_graphbolt.datasets.ready_made import BuiltinDataset
 from manyhop_graphbolt.features.cached import (
     CPUCachedFeature,
     GPUCachedFeature,
@@ -39,8 +39,6 @@ from manyhop_graphbolt.stages.functional import (
     add_reverse_edges,
     compact_csc_format,
     exclude_seed_edges,
-    expand_indptr,
-    index_select,
     unique_and_compact,
     unique_and_compact_csc_formats,
 )
@@ -49,7 +47,6 @@ from manyhop_graphbolt.stages.sampling import (
     LayerNeighborSampler,
     NeighborSampler,
     SubgraphSampler,
-    TemporalLayerNeighborSampler,
     TemporalNeighborSampler,
 )
 from manyhop_graphbolt.stages.stage import (
@@ -93,7 +90,6 @@ __all__ = [
     "ItemSet",
     "ItemSetDict",
     "LayerNeighborSampler",
-    "LegacyDataset",
     "MiniBatch",
     "MiniBatchTransformer",
     "NegativeSampler",
@@ -107,7 +103,6 @@ __all__ = [
     "SeedEdgesExcluder",
     "SubgraphSampler",
     "Task",
-    "TemporalLayerNeighborSampler",
     "TemporalNeighborSampler",
     "TorchBasedFeature",
     "TorchBasedFeatureStore",
@@ -118,12 +113,10 @@ __all__ = [
     "etype_str_to_tuple",
     "etype_tuple_to_str",
     "exclude_seed_edges",
-    "expand_indptr",
     "from_dglgraph",
     "functional_datapipe",
     "fused_csc_sampling_graph",
     "gpu_cached_feature",
-    "index_select",
     "minibatcher_default",
     "preprocess_ondisk_dataset",
     "read_many",

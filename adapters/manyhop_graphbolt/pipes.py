@@ -12,6 +12,7 @@ from torch.utils.data import IterDataPipe
 
 from manyhop.errors import InputError
 from manyhop_dgl.nested import Composite, apply_nested
+from manyhop_graphbolt.types import GONE, missing
 
 Pipe = TypeVar("Pipe", bound=type[Any])
 M = TypeVar("M", bound="Movable")
@@ -34,6 +35,8 @@ class DataPipe(IterDataPipe[Any]):
             )
         if name in _functions:
             return functools.update_wrapper(functools.partial(_functions[name], self), _functions[name], ("__doc__",))
+        if name in GONE:
+            raise missing("a pipe", name)
         return super().__getattr__(name)
 
 

@@ -40,6 +40,12 @@ GONE = {
     "load_from_shared_memory": "placement='shared', or pass the graph to the processes that you start",
     "isin": "torch.isin",
     "FusedSampledSubgraphImpl": "SampledSubgraphImpl",
+    "LegacyDataset": "from_dglgraph(g), a BasicFeatureStore and item sets",
+    "TemporalLayerNeighborSampler": "TemporalNeighborSampler",
+    "temporal_sample_layer_neighbor": "temporal_sample_neighbor",
+    "temporal_sample_layer_neighbors": "temporal_sample_neighbors",
+    "expand_indptr": "torch.repeat_interleave",
+    "index_select": "tensor[index]",
 }
 """Names of GraphBolt that are not supported, and their replacements."""
 

@@ -88,7 +88,6 @@ GRAPH = gb.fused_csc_sampling_graph(torch.tensor([0, 1, 2, 2]), torch.tensor([0,
     [
         (lambda: gb.ItemSampler(ITEMS, 2, shuffle="no"), "shuffle to be True or False"),
         (lambda: gb.ItemSampler(ITEMS, 2, drop_last="no"), "drop_last to be True or False"),
-        (lambda: gb.ItemSampler(ITEMS, 2, use_indexing="no"), "use_indexing to be True or False"),
         (lambda: gb.ItemSampler(ITEMS, 2, minibatcher=3), "minibatcher to be a function, got 3"),
         (lambda: gb.ItemSampler(ITEMS, 2, seed="x"), "seed to be an integer, got 'x'"),
         (lambda: gb.ItemSampler(ITEMS, 2).sample_neighbor(GRAPH, [2], replace="no"), "replace to be True or False"),

@@ -335,54 +335,6 @@ def test_a_batch_of_a_dataset(tmp_path):
         assert torch.equal(batch.labels, batch.seeds % 3)
 
 
-class _Legacy:
-    """A dataset as those of ``dgl.data`` are."""
-
-    name, num_classes = "legacy", 3
-
-    def __init__(self, graph, split=None, labels=None):
-        self._graph, self._labels = graph, labels
-        if split is not None:
-            self.get_idx_split = lambda: split
-
-    def __len__(self):
-        return 1
-
-    def __getitem__(self, i):
-        return self._graph if self._labels is None else (self._graph, self._labels)
-
-
-def test_legacy_datasets():
-    import manyhop_dgl  # noqa: F401  # makes dgl importable
-
-    dgl = pytest.importorskip("dgl", "2.1")
-    g = dgl.rand_graph(20, 80)
-    g.ndata["label"] = torch.arange(20) % 3
-    g.ndata["feat"] = torch.randn(20, 4)
-    with pytest.raises(InputError, match="train_mask"):
-        gb.LegacyDataset(_Legacy(g))
-    for k, name in enumerate(("train_mask", "val_mask", "test_mask")):
-        g.ndata[name] = torch.arange(20) // 7 == k
-    dataset = gb.LegacyDataset(_Legacy(g))
-    (task,) = dataset.tasks
-    assert task.metadata == {"num_classes": 3, "name": "node_classification"}
-    assert task.train_set[:][0].tolist() == list(range(7))
-    assert torch.equal(task.test_set[:][1], torch.arange(14, 20) % 3)
-    assert dataset.feature.read("node", None, "label").shape == (20, 1)
-    assert torch.equal(dataset.feature.read("node", None, "feat"), g.ndata["feat"])
-    assert dataset.graph.num_edges == 80
-    assert (dataset.dataset_name, len(dataset.all_nodes_set)) == ("legacy", 20)
-
-    typed = dgl.heterograph({("u", "likes", "i"): ([0, 1], [0, 0]), ("i", "liked", "u"): ([0], [1])})
-    typed.nodes["u"].data["x"] = torch.ones(2, 2)
-    split = {"train": {"u": torch.tensor([0])}, "valid": {"u": torch.tensor([1])}, "test": {"u": torch.tensor([1])}}
-    dataset = gb.LegacyDataset(_Legacy(typed, split, {"u": torch.tensor([5, 6])}))
-    assert dataset.tasks[0].validation_set[:]["u"][1].tolist() == [6]
-    assert dataset.feature.keys() == [("node", "u", "x")]
-    assert dataset.graph.num_edges == {"i:liked:u": 1, "u:likes:i": 2}
-    assert len(dataset.all_nodes_set) == 3
-
-
 def test_yaml_is_an_extra(tmp_path, monkeypatch):
     write_homogeneous(tmp_path)
     monkeypatch.setitem(sys.modules, "yaml", None)

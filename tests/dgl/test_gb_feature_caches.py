@@ -19,55 +19,6 @@ def test_a_cache_needs_a_gpu():
         gb.gpu_cached_feature({("node", None, "x"): gb.TorchBasedFeature(ROWS)}, 1 << 20)
 
 
-class _Counted:
-    """A feature that counts how many rows it is asked for, and can be changed."""
-
-    def __init__(self):
-        self.rows, self.asked = ROWS.repeat(5, 1), 0
-
-    def read(self, ids=None):
-        if ids is None:
-            return self.rows
-        self.asked += ids.numel()
-        return self.rows[ids]
-
-    def size(self):
-        return torch.Size([3])
-
-    def update(self, value, ids=None):
-        self.rows = self.rows.clone() if ids is not None else value
-        if ids is not None:
-            self.rows[ids] = value
-
-
-def test_rows_that_are_asked_for_often_are_kept():
-    feature = _Counted()
-    hot = cached.CachedFeature(feature, torch.device("cpu"), 3)
-    often, ids = torch.tensor([5, 11, 30]), torch.tensor([30, 2, 5, 11, 39])
-    assert hot.miss_rate == 1
-    for k in range(7):
-        assert torch.equal(hot.read(torch.cat([often, torch.tensor([k])])), feature.rows[[5, 11, 30, k]])
-    before = feature.asked
-    assert torch.equal(hot.read(ids), feature.rows[ids])
-    assert feature.asked - before == 2
-    assert hot.miss_rate == pytest.approx(3 / 9)  # the last of the seven reads found three of its four rows
-    hot.update(torch.full((1, 3), -1.0), torch.tensor([11]))
-    assert torch.equal(hot.read(ids), feature.rows[ids])
-    hot.update(feature.rows + 7)
-    assert torch.equal(hot.read(ids), feature.rows[ids])
-
-
-def test_a_cache_keeps_its_bytes_when_the_feature_is_replaced():
-    feature = gb.TorchBasedFeature(ROWS.repeat(5, 1))
-    hot = gb.CPUCachedFeature(feature, 48)
-    assert hot.cache_size == 4
-    value = torch.arange(1_000).view(100, 10)  # 80 bytes per row
-    hot.update(value)
-    assert (hot.cache_size, hot.count()) == (1, 100)
-    for _ in range(12):
-        assert torch.equal(hot.read(torch.tensor([99, 7])), value[[99, 7]])
-
-
 def test_sizes_of_caches():
     feature = gb.TorchBasedFeature(ROWS)
     assert cached.number_of_rows(feature, 4, None) == 4
@@ -77,26 +28,28 @@ def test_sizes_of_caches():
     for arguments in ((None, None), (1, 1), (0, None), (None, 0), (True, None)):
         with pytest.raises(InputError, match="Expected"):
             cached.number_of_rows(feature, *arguments)
-    with pytest.raises(InputError, match="instance of Feature"):
-        cached.number_of_rows(ROWS, 4, None)
-    for features in (feature, {("node", None, "a"): feature}):
-        with pytest.raises(InputError, match="max_cache_size_in_bytes to be an integer, got '1G'"):
-            gb.cpu_cached_feature(features, "1G")
+    for other in (ROWS, gb.Feature()):
+        with pytest.raises(InputError, match="a TorchBasedFeature or a DiskBasedFeature to cache rows of, got a"):
+            cached.number_of_rows(other, 4, None)
+    with pytest.raises(InputError, match="a DiskBasedFeature to cache rows of in memory, got a TorchBasedFeature"):
+        gb.cpu_cached_feature(feature, 48)
+    with pytest.raises(InputError, match="max_cache_size_in_bytes to be an integer, got '1G'"):
+        gb.cpu_cached_feature({("node", None, "a"): feature}, "1G")
 
 
 def test_rows_on_disk_that_are_kept_in_memory(tmp_path):
-    rows = torch.rand(200, 5)
+    rows = torch.rand(200, 20)
     np.save(tmp_path / "x.npy", rows.numpy())
     on_disk = gb.DiskBasedFeature(tmp_path / "x.npy", {"a": 1})
-    assert (on_disk.count(), on_disk.size(), on_disk.metadata()) == (200, torch.Size([5]), {"a": 1})
+    assert (on_disk.count(), on_disk.size(), on_disk.metadata()) == (200, torch.Size([20]), {"a": 1})
     assert torch.equal(on_disk.read_into_memory().read(), rows)
     with pytest.warns(gb.GBWarning, match=r"in memory to pin, .*read_into_memory\(\)"):
         assert on_disk.pin_memory_() is on_disk
     with pytest.warns(gb.GBWarning, match="in memory to move to pinned, "):
         assert on_disk.to("pinned") is on_disk
     with pytest.raises(InputError, match="policy to be one of"):
-        gb.cpu_cached_feature(on_disk, 400, policy="random")
-    caches = gb.cpu_cached_feature({("node", None, k): on_disk for k in "ab"}, 400)
+        gb.cpu_cached_feature(on_disk, 1600, policy="random")
+    caches = gb.cpu_cached_feature({("node", None, k): on_disk for k in "ab"}, 1600)
     assert [one.cache_size for one in caches.values()] == [10, 10]
     store = gb.BasicFeatureStore(caches)
     for _ in range(40):
@@ -104,6 +57,21 @@ def test_rows_on_disk_that_are_kept_in_memory(tmp_path):
         for name in "ab":
             assert torch.equal(gb.read_many(store, [("node", None, name, ids)])[0], rows[ids])
     assert 0 < caches["node", None, "a"].miss_rate < 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_rows_on_disk_that_a_gpu_caches(tmp_path, in_memory):
+    rows = torch.rand(1000, 20)
+    np.save(tmp_path / "x.npy", rows.numpy())
+    on_disk = gb.DiskBasedFeature(tmp_path / "x.npy")
+    feature = gb.GPUCachedFeature(gb.cpu_cached_feature(on_disk, 8000) if in_memory else on_disk, 100)
+    store = gb.BasicFeatureStore({("node", None, "x"): feature})
+    ids = torch.randint(0, 1000, (300,), device="cuda") ** 2 // 1000
+    for _ in range(6):
+        assert torch.equal(feature.read(ids).cpu(), rows[ids.cpu()])
+        assert torch.equal(gb.read_many(store, [("node", None, "x", ids)])[0].cpu(), rows[ids.cpu()])
+    assert 0 < feature.miss_rate < 1
 
 
 @pytest.mark.gpu

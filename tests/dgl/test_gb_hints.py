@@ -45,7 +45,7 @@ def test_hints_change_nothing(sampler):
         ("sample_layer_neighbor", {"asynchronous": 1}, "asynchronous as True or False, got 1"),
         ("sample_layer_neighbor", {"layer_dependency": 2}, "layer_dependency as True or False, got 2"),
         ("sample_layer_neighbor", {"batch_dependency": -1}, "batch_dependency as an integer of at least 0, got -1"),
-        ("sample_layer_neighbor", {"layer_dependency": True, "deduplicate": False}, "with deduplicate=True"),
+        ("sample_layer_neighbor", {"deduplicate": False}, "deduplicate=True, got False. Leave it out"),
     ],
 )
 def test_wrong_hints(stage, arguments, message):

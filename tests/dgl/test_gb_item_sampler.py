@@ -25,15 +25,12 @@ def as_they_are(batch, names):
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("buffer_size", [-1, 7, 8, 100])
-def test_every_item_once_per_epoch(drop_last, shuffle, buffer_size):
+def test_every_item_once_per_epoch(drop_last, shuffle):
     numbers = torch.arange(100, 123)
-    sampler = gb.ItemSampler(
-        gb.ItemSet(numbers), 4, as_they_are, drop_last=drop_last, shuffle=shuffle, buffer_size=buffer_size, seed=3
-    )
+    sampler = gb.ItemSampler(gb.ItemSet(numbers), 4, as_they_are, drop_last=drop_last, shuffle=shuffle, seed=3)
     epochs = [items_of(sampler) for _ in range(3)]
     for epoch in epochs:
-        assert len(epoch) == len(sampler) == sampler.num_batches == (5 if drop_last else 6)
+        assert len(epoch) == len(sampler) == (5 if drop_last else 6)
         assert [len(batch) for batch in epoch] == [4] * 5 + [3] * (not drop_last)
         found = list(itertools.chain(*epoch))
         assert len(set(found)) == len(found)
@@ -41,20 +38,9 @@ def test_every_item_once_per_epoch(drop_last, shuffle, buffer_size):
         if not shuffle:
             assert found == numbers.tolist()[: len(found)]
     assert (epochs[0] != epochs[1]) == (epochs[1] != epochs[2]) == shuffle
-    again = gb.ItemSampler(
-        gb.ItemSet(numbers), 4, as_they_are, drop_last=drop_last, shuffle=shuffle, buffer_size=buffer_size, seed=3
-    )
+    again = gb.ItemSampler(gb.ItemSet(numbers), 4, as_they_are, drop_last=drop_last, shuffle=shuffle, seed=3)
     assert [sampler.make_batch(2, b).tolist() for b in reversed(range(len(sampler)))] == epochs[2][::-1]
     assert [items_of(again) for _ in range(3)] == epochs
-
-
-def test_a_buffer_shuffles_inside_of_pieces():
-    sampler = gb.ItemSampler(gb.ItemSet(40), 4, as_they_are, shuffle=True, buffer_size=6, seed=1)
-    found = list(itertools.chain(*items_of(sampler)))
-    pieces = [found[i : i + 8] for i in range(0, 40, 8)]  # 6, rounded up to whole batches
-    assert [sorted(piece) for piece in pieces] == [list(range(i, i + 8)) for i in range(0, 40, 8)]
-    orders = {tuple(x - min(piece) for x in piece) for piece in pieces}
-    assert len(orders) > 1  # each piece has an order of its own
 
 
 def test_the_shuffle_is_that_of_all_loaders():
@@ -100,31 +86,6 @@ def test_names_that_nobody_knows():
     assert batch.weather.tolist() == [0, 1]
 
 
-def test_items_that_can_only_be_iterated_are_shuffled_in_a_buffer():
-    class Stream:
-        def __iter__(self):
-            return iter(range(50))
-
-    for options in ({}, {"use_indexing": False}):
-        items = gb.ItemSet(50 if options else Stream())
-        sampler = gb.ItemSampler(items, 4, as_they_are, shuffle=True, buffer_size=20, seed=1, **options)
-        assert not sampler.is_indexable
-        epochs = [items_of(sampler) for _ in range(2)]
-        assert epochs[0] != epochs[1]
-        found = list(itertools.chain(*epochs[0]))
-        assert sorted(found[:20]) == list(range(20))
-        assert sorted(found) == list(range(50))
-        with pytest.raises(TypeError, match="valid length"):
-            len(sampler)
-        with pytest.raises(TypeError, match="can be indexed"):
-            sampler.make_batch(0, 0)
-    drops = gb.ItemSampler(gb.ItemSet((Stream(), Stream()), names=("seeds", "labels")), 8, drop_last=True)
-    assert [len(batch.labels) for batch in drops] == [8] * 6
-    typed = gb.HeteroItemSet({"a": gb.ItemSet(Stream(), names=("seeds",)), "b": gb.ItemSet(3, names=("seeds",))})
-    last = list(gb.ItemSampler(typed, 10))[-1]
-    assert last.seeds["b"].tolist() == [0, 1, 2]
-
-
 def test_lists_are_collated():
     sampler = gb.ItemSampler(gb.ItemSet([5, 6, 7], names="seeds"), 2)
     assert [batch.seeds.tolist() for batch in sampler] == [[5, 6], [7]]
@@ -140,15 +101,12 @@ def _plus_one(batch):
 
 
 def test_arguments():
-    for wrong in (0, -2, 1.5, True):
-        with pytest.raises(InputError, match="buffer_size"):
-            gb.ItemSampler(gb.ItemSet(9), 3, buffer_size=wrong)
     with pytest.raises(InputError, match="batch_size"):
         gb.ItemSampler(gb.ItemSet(9), 0)
     with pytest.raises(InputError, match="Expected an ItemSet"):
         gb.ItemSampler(torch.arange(3), 2)
     with pytest.raises(InputError, match="a batch from 0 to 2"):
-        gb.ItemSampler(gb.ItemSet(9), 3, shuffle=True, buffer_size=3).make_batch(0, 3)
+        gb.ItemSampler(gb.ItemSet(9), 3, shuffle=True).make_batch(0, 3)
     with pytest.raises(InputError, match="process group"):
         gb.DistributedItemSampler(gb.ItemSet(9), 3)
     loader = TorchDataLoader(gb.ItemSampler(gb.ItemSet(9), 3, as_they_are), batch_size=None, num_workers=1)
@@ -218,20 +176,18 @@ def test_copies_make_the_same_batches():
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("buffer_size", [-1, 7])
 @pytest.mark.parametrize(
     "item_set",
     [
         gb.ItemSet(23, names="seeds"),
         gb.ItemSet((torch.arange(23), torch.arange(46).view(23, 2)), names=("labels", "seeds")),
-        gb.ItemSet(([str(i) for i in range(23)], torch.arange(23)), names=("labels", "seeds")),
         gb.HeteroItemSet({"a": gb.ItemSet(torch.arange(12), names="seeds"), "b": gb.ItemSet(11, names="seeds")}),
     ],
-    ids=["numbers", "tensors", "list", "types"],
+    ids=["numbers", "tensors", "types"],
 )
-def test_several_batches_at_once(item_set, shuffle, buffer_size):
-    sampler = gb.ItemSampler(item_set, 4, shuffle=shuffle, buffer_size=buffer_size, seed=3)
-    positions = [torch.from_numpy(sampler.positions(sampler.plan, 1, number)) for number in (0, 5, 2)]
+def test_several_batches_at_once(item_set, shuffle):
+    sampler = gb.ItemSampler(item_set, 4, shuffle=shuffle, seed=3)
+    positions = [torch.from_numpy(sampler.plan.indices(1, number)) for number in (0, 5, 2)]
     items = sampler.items_of_several(positions, torch.device("cpu"))
     several = [sampler.dressed(some, sampler.key(1, number)) for some, number in zip(items, (0, 5, 2), strict=True)]
     assert [repr(batch) for batch in several] == [repr(sampler.make_batch(1, number)) for number in (0, 5, 2)]

@@ -6,7 +6,6 @@ import torch
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
-from manyhop_graphbolt.items.sets import own_item_set
 
 
 def equal(a, b):
@@ -67,16 +66,10 @@ def test_numbers_have_the_dtype_of_the_scalar():
     assert [int(x) for x in gb.ItemSet(5)[::-2]] == [4, 2, 0]
 
 
-@pytest.mark.parametrize("made", [lambda: map(int, range(6)), lambda: (i for i in range(6))])
-def test_items_of_an_iterator_are_read_once(made):
-    sampler = gb.ItemSampler(gb.ItemSet(made(), names="seeds"), batch_size=4)
-    assert len(list(sampler)) == 2
-    with pytest.raises(InputError, match="iterator that was read before"):
-        list(sampler)
-    by_type = gb.HeteroItemSet({"a": gb.ItemSet(made()), "b": gb.ItemSet(6)})
-    assert len(list(by_type)) == 12
-    with pytest.raises(InputError, match="iterator that was read before"):
-        list(by_type)
+@pytest.mark.parametrize("items", [iter(range(6)), ["a", "b"], {1, 2}], ids=["iterator", "text", "set"])
+def test_items_that_are_not_numbers_in_memory(items):
+    with pytest.raises(InputError, match="Expected items as a tensor or an array of numbers"):
+        gb.ItemSet(items)
 
 
 def test_names():
@@ -94,35 +87,6 @@ def test_names():
         gb.ItemSet(())
     with pytest.raises(InputError, match="at least 0"):
         gb.ItemSet(-1)
-
-
-def test_item_sets_of_item_sets_that_can_only_be_iterated():
-    class Stream:
-        def __iter__(self):
-            return iter(torch.arange(7))
-
-    nested = gb.ItemSet(gb.ItemSet(Stream()), names="seeds")
-    with pytest.raises(TypeError, match="valid length"):
-        len(nested)
-    for _ in range(2):
-        assert [m.seeds.tolist() for m in gb.ItemSampler(nested, batch_size=4)] == [[0, 1, 2, 3], [4, 5, 6]]
-
-
-def test_items_that_can_only_be_iterated():
-    class Stream:
-        def __iter__(self):
-            return iter(range(4))
-
-    item_set = gb.ItemSet((Stream(), Stream()), names=("seeds", "labels"))
-    assert list(item_set) == [(i, i) for i in range(4)]
-    with pytest.raises(TypeError, match="valid length"):
-        len(item_set)
-    with pytest.raises(TypeError, match="support indexing"):
-        item_set[0]
-    mixed = gb.HeteroItemSet({"a": gb.ItemSet(2, names=("x",)), "b": gb.ItemSet(Stream(), names=("x",))})
-    assert list(mixed) == [{"a": 0}, {"a": 1}, {"b": 0}, {"b": 1}, {"b": 2}, {"b": 3}]
-    with pytest.raises(TypeError, match="support indexing"):
-        mixed[0]
 
 
 def test_several_types():
@@ -149,39 +113,3 @@ def test_several_types():
         gb.HeteroItemSet({"a": user, "b": gb.ItemSet(3, names="seeds")})
     with pytest.raises(InputError, match="at least one"):
         gb.HeteroItemSet({})
-
-
-class _OthersItemSet:
-    """An item set as other libraries have them: names and slices, nothing else."""
-
-    def __init__(self, items, names):
-        self._all, self.names = items, names
-
-    def __getitem__(self, index):
-        if not isinstance(index, slice):
-            raise TypeError("indices must be slices")
-        return self._all
-
-
-def test_item_sets_of_others():
-    assert own_item_set(_OthersItemSet(torch.arange(4), ("seeds",)))[torch.tensor([3])].item() == 3
-    both = own_item_set(_OthersItemSet({"a": torch.arange(4), "b": torch.arange(2)}, ("seeds",)))
-    assert isinstance(both, gb.HeteroItemSet)
-    assert len(both) == 6
-
-    class OnlyIterable:
-        names = ("seeds",)
-
-        def __iter__(self):
-            return iter([torch.tensor(2), torch.tensor(5)])
-
-        def __getitem__(self, index):
-            raise TypeError("no indexing")
-
-    item_set = own_item_set(OnlyIterable())
-    assert [int(x) for x in item_set] == [2, 5]
-    assert item_set.names == ("seeds",)
-    with pytest.raises(TypeError):
-        len(item_set)
-    with pytest.raises(InputError, match="Expected an ItemSet"):
-        own_item_set(torch.arange(3))

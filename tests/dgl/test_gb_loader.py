@@ -161,44 +161,10 @@ def test_two_iterations_at_once():
     assert both[0][0] != both[0][1]
 
 
-class Slow(IterDataPipe):
-    """A pipe that a user has written: drops every other minibatch."""
-
-    def __init__(self, datapipe):
-        self.before = datapipe
-        self.rounds = 0
-
-    def __iter__(self):
-        self.rounds += 1
-        for i, minibatch in enumerate(self.before):
-            if i % 2 == 0:
-                minibatch.round = self.rounds
-                yield minibatch
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_pipes_of_the_user(num_workers):
-    def chain():
-        return Slow(nodes().sample_neighbor(GRAPH, [3])).sample_neighbor(GRAPH, [3, 2])
-
-    pipe = chain()
-    expected = [[(as_plain(minibatch), minibatch.round) for minibatch in pipe] for _ in range(2)]
-    assert [len(epoch) for epoch in expected] == [8, 8]
-    pipe = chain()
-    loader = gb.DataLoader(pipe, num_workers=num_workers)
-    assert [[(as_plain(minibatch), minibatch.round) for minibatch in loader] for _ in range(2)] == expected
-    assert [minibatch.round for minibatch in pipe] == [3] * 8  # still a pipe
-    with pytest.raises(TypeError):
-        len(loader)
-
-
 @pytest.mark.filterwarnings("ignore:Local function is not supported by pickle:UserWarning")  # torch's
 def test_pipes_of_torch():
     pipe = nodes(shuffle=False).map(lambda minibatch: minibatch.seeds + 1)
     assert torch.equal(torch.cat(list(gb.DataLoader(pipe, num_workers=2))), torch.arange(1, 61))
-    pipe = nodes(shuffle=False).sample_neighbor(GRAPH, [2]).filter(lambda minibatch: minibatch.key.batch > 12)
-    pipe = pipe.fetch_feature(FEATURES, node_feature_keys=["feat"])
-    assert [minibatch.key.batch for minibatch in gb.DataLoader(pipe, num_workers=2)] == [13, 14]
 
 
 class Mapped(Mapper):
@@ -222,27 +188,9 @@ def test_classes_derived_from_torchs_map_run_in_threads():
 class Source(IterDataPipe):
     """Minibatches that are made by hand."""
 
-    def __init__(self, fails=False):
-        self.fails = fails
-
     def __iter__(self):
         for i in range(4):
-            if self.fails and i == 2:
-                raise ValueError("no more")
             yield gb.MiniBatch(seeds=torch.arange(i * 10, i * 10 + 10))
-
-
-def test_minibatches_made_by_hand_are_keyed_by_the_loader():
-    pipe, runs = Source().sample_neighbor(GRAPH, [2]), []
-    for num_workers in (0, 2):
-        torch.manual_seed(7)
-        loader = gb.DataLoader(pipe, num_workers=num_workers)
-        runs.append([[minibatch.input_nodes.tolist() for minibatch in loader] for _ in range(2)])
-        assert len({minibatch.key for minibatch in loader}) == 4
-    assert runs[0] == runs[1]
-    assert runs[0][0] != runs[0][1]
-    with pytest.raises(ValueError, match="no more"):
-        list(gb.DataLoader(Source(fails=True).sample_neighbor(GRAPH, [2]), num_workers=1))
 
 
 def test_outside_of_a_loader_torch_draws():
@@ -296,7 +244,7 @@ class Share(gb.ItemSampler):
     rank, world_size = 0, 1
 
     def deal(self, first=0):
-        return RankSchedule(num_batches=self.num_batches, world_size=self.world_size, rank=self.rank, first=first)
+        return RankSchedule(num_batches=len(self.plan), world_size=self.world_size, rank=self.rank, first=first)
 
 
 def test_ranks_share_the_minibatches_of_one_process():
@@ -342,19 +290,6 @@ assert not {"dgl", "torch_geometric", "triton", "numba"} & sys.modules.keys()
 def test_functional_names_that_are_taken_and_what_is_imported():
     done = subprocess.run([sys.executable, "-W", "error", "-c", NAMES_TAKEN], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-class Backwards(gb.ItemSampler):
-    """An item sampler that a user has given an order of its own."""
-
-    def __iter__(self):
-        yield from reversed(list(self.stream(self.begin_epoch())))
-
-
-def test_an_item_sampler_with_its_own_iteration():
-    items = Backwards(gb.ItemSet(torch.arange(60), names="seeds"), batch_size=4)
-    loader = gb.DataLoader(items.sample_neighbor(GRAPH, [2]), num_workers=2)
-    assert [minibatch.key.batch for minibatch in loader] == list(range(15))[::-1]
 
 
 def test_a_feature_file_that_is_truncated_between_epochs(tmp_path):

@@ -97,9 +97,8 @@ def own(items, names):
         (nodes, torch.tensor([60]), {}, r"Expected nodes in \[0, 60\)"),
         (nodes, torch.tensor([1]), {"key": (1, 2)}, r"Expected key as \(seed, epoch, batch\), got \(1, 2\)"),
         (lambda: nodes(minibatcher=own), torch.tensor([1]), {}, "a minibatcher of its own"),
-        (lambda: nodes(use_indexing=False), torch.tensor([1]), {}, "over indexable items, .* got ItemSampler"),
     ],
-    ids=["list", "range", "key", "minibatcher", "iterated"],
+    ids=["list", "range", "key", "minibatcher"],
 )
 def test_wrong_seeds(chain, seeds, options, message):
     with pytest.raises(InputError, match=message):

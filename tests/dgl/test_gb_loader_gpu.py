@@ -92,17 +92,13 @@ def test_minibatches_are_those_of_the_cpu(graph, on_gpu, num_workers, where, opt
             check_equal(ours, theirs)
 
 
-def test_one_by_one_and_without_deduplication(graph, on_gpu):
-    for options in ({"deduplicate": False}, {"stage": "sample_in_subgraph"}):
-        if "stage" in options:
-            pipes = [
-                batches("seeds", torch.arange(64), seed=3).copy_to(d).sample_in_subgraph(g)
-                for g, d in ((graph, "cpu"), (on_gpu, "cuda"))
-            ]
-        else:
-            pipes = [chain(graph, features("cpu"), **options), chain(on_gpu, features("cuda"), "cuda", **options)]
-        for theirs, ours in zip(pipes[0], gb.DataLoader(pipes[1], num_workers=2), strict=True):
-            check_equal(ours, theirs)
+def test_all_in_edges(graph, on_gpu):
+    pipes = [
+        batches("seeds", torch.arange(64), seed=3).copy_to(device).sample_in_subgraph(g)
+        for g, device in ((graph, "cpu"), (on_gpu, "cuda"))
+    ]
+    for theirs, ours in zip(pipes[0], gb.DataLoader(pipes[1], num_workers=2), strict=True):
+        check_equal(ours, theirs)
 
 
 def test_layer_neighbours(graph, on_gpu):

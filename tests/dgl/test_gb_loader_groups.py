@@ -1,7 +1,6 @@
 """Minibatches that are sampled in groups, as on a GPU; here, a stand-in samples on the CPU."""
 
 import gc
-import itertools
 import threading
 import weakref
 from types import SimpleNamespace
@@ -10,7 +9,6 @@ import pytest
 import torch
 from gb_graphs import batches, random_graph
 from gpu_stand_ins import CPU, stand_for_gpu
-from torch.utils.data import IterDataPipe
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
@@ -203,32 +201,6 @@ def test_a_wrong_placement():
         gb.DataLoader(pipe, placement="cuda-cuda")
     with pytest.raises(InputError, match="put copy_to\\('cuda'\\) at the end"):
         gb.DataLoader(fetched(store(torch.ones(60, 5))), placement="cpu-cuda")
-
-
-class Halves(IterDataPipe):
-    """Hands out every other minibatch."""
-
-    def __init__(self, datapipe):
-        self.before = datapipe
-
-    def __iter__(self):
-        yield from itertools.islice(self.before, 0, None, 2)
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_groups_after_a_pipe_of_the_user(sizes, num_workers):
-    def chain():
-        pipe = batches("seeds", torch.arange(60), batch_size=4, shuffle=True, seed=3).copy_to("cuda")
-        pipe = Halves(pipe.transform(noted)).copy_to("cuda").sample_neighbor(GRAPH, [3, 2])
-        return pipe.fetch_feature(store(torch.ones(60, 5)), node_feature_keys=["feat"])
-
-    expected = list(chain())
-    loader = gb.DataLoader(chain(), num_workers=num_workers)
-    for ours, same in zip(loader, expected, strict=True):
-        assert ours.noted
-        assert torch.equal(ours.input_nodes, same.input_nodes)
-        assert ours.node_features["feat"].shape == (len(ours.input_nodes), 5)
-    assert sizes == [4, 4]
 
 
 @pytest.mark.parametrize("of_links", [False, True])

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from gb_graphs import batches, random_graph
-from torch.utils.data.datapipes.iter import IterableWrapper
 
 import manyhop_dgl.graphbolt as gb
 
@@ -66,9 +65,3 @@ def test_statistics_of_links():
     figures = loader.stats()
     assert (figures.batches, figures.seeds, figures.nodes) == (8, 40, nodes)
     assert min(figures.edges, figures.gathered_bytes, figures.sample_s) > 0
-
-
-def test_statistics_of_other_items():
-    loader = gb.DataLoader(IterableWrapper([gb.MiniBatch(seeds=torch.arange(10)) for _ in range(4)]).map(same))
-    assert len(list(loader)) == loader.stats().batches == 4
-    assert (loader.stats().seeds, loader.stats().nodes) == (40, 0)

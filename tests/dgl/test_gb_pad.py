@@ -8,12 +8,10 @@ from test_gb_loader_groups import sizes as on_gpu  # noqa: F401
 import manyhop_dgl
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
-from manyhop.loading.pipeline import Padder, tensors_in
+from manyhop.loading.pipeline import tensors_in
 from manyhop_graphbolt.graph.subgraph import columns_of_edges
 
 GRAPH, TYPED = random_graph(), random_hetero_graph()
-TIMED, TIMED_TYPES = random_graph(time=torch.arange(400) * 3 % 1000), random_hetero_graph()
-TIMED_TYPES.add_edge_attribute("time", torch.arange(360) * 7 % 300)
 X = {None: torch.rand(60, 3) + 1, "user": torch.rand(30, 3) + 1, "item": torch.rand(20, 3) + 1}
 W = {None: torch.rand(400, 1) + 1, "user:likes:item": torch.rand(120, 1) + 1}
 STORE = gb.BasicFeatureStore(
@@ -23,10 +21,10 @@ STORE = gb.BasicFeatureStore(
 TYPED_KEYS = {"user": ["x"], "item": ["x"]}, {"user:likes:item": ["w"]}
 
 
-def nodes(fanouts=(3, 2), deduplicate=True, **options):
+def nodes(fanouts=(3, 2), **options):
     items = (torch.arange(50), torch.arange(50) + 1)
     pipe = batches(("seeds", "labels"), items, batch_size=16, shuffle=True, seed=5, **options).copy_to("cpu")
-    return pipe.sample_neighbor(GRAPH, list(fanouts), deduplicate=deduplicate).fetch_feature(STORE, ["x"], ["w"])
+    return pipe.sample_neighbor(GRAPH, list(fanouts)).fetch_feature(STORE, ["x"], ["w"])
 
 
 def shared_neighbours():
@@ -126,11 +124,11 @@ def check_seeds(plain, padded):
             assert not masks[one[~mask]].any()
 
 
-def links_left_out(leave_out=True, deduplicate=True):
+def links_left_out(leave_out=True):
     dst = torch.arange(60).repeat_interleave(GRAPH.csc_indptr.diff())
     ends = torch.stack([GRAPH.indices[:40].long(), dst[:40]], dim=1)  # edges of the graph
     pipe = batches("seeds", ends, batch_size=15, shuffle=True, seed=5).copy_to("cpu").sample_uniform_negative(GRAPH, 2)
-    pipe = pipe.sample_neighbor(GRAPH, [-1, -1], deduplicate=deduplicate)
+    pipe = pipe.sample_neighbor(GRAPH, [-1, -1])
     pipe = pipe.exclude_seed_edges(include_reverse_edges=True) if leave_out else pipe
     return pipe.fetch_feature(STORE, ["x"], ["w"])
 
@@ -143,73 +141,12 @@ def typed_links_left_out(leave_out=True):
     return pipe.fetch_feature(STORE, *TYPED_KEYS)
 
 
-def timed_nodes(stage="temporal_sample_neighbor", fanouts=(3, 2), width=()):
-    """Layers of these chains are sampled one after the other."""
-    seeds = torch.arange(50)
-    times = (seeds.view(-1, *[1] * len(width)) * 20 + torch.tensor([0, 600])[: width[0] if width else 1]).view(
-        50, *width
-    )
-    pipe = batches(("seeds", "timestamp", "labels"), (seeds, times, seeds), batch_size=16, shuffle=True, seed=5)
-    pipe = getattr(pipe.copy_to("cpu"), stage)(TIMED, list(fanouts), edge_timestamp_attr_name="time")
-    return pipe.fetch_feature(STORE, ["x"], ["w"])
-
-
-def timed_layers():
-    return timed_nodes("temporal_sample_layer_neighbor")
-
-
-def time_windows():
-    return timed_nodes(width=(2,))
-
-
-def timed_links():
-    ends, times = torch.arange(80).view(40, 2) % 60, torch.arange(40) * 20
-    pipe = batches(("seeds", "timestamp"), (ends, times), batch_size=15, seed=5).copy_to("cpu")
-    pipe = pipe.sample_uniform_negative(GRAPH, 2).temporal_sample_neighbor(
-        TIMED, [3, 2], edge_timestamp_attr_name="time"
-    )
-    return pipe.fetch_feature(STORE, ["x"], ["w"])
-
-
-def timed_types():
-    by_type = {
-        t: gb.ItemSet((torch.arange(n), torch.arange(n) * 9), ("seeds", "timestamp"))
-        for t, n in (("user", 30), ("item", 20))
-    }
-    pipe = gb.ItemSampler(gb.HeteroItemSet(by_type), batch_size=12, shuffle=True, seed=5).copy_to("cpu")
-    pipe = pipe.temporal_sample_neighbor(TIMED_TYPES, [3, torch.tensor([2, 1, 2])], edge_timestamp_attr_name="time")
-    return pipe.fetch_feature(STORE, *TYPED_KEYS)
-
-
-def each_layer_apart():
-    return nodes(deduplicate=False)
-
-
-def fanouts_of_two_forms():
-    return typed([torch.tensor([2]), torch.tensor([1, 2, 3])])
-
-
 def all_edges():
     pipe = batches(("seeds", "labels"), (torch.arange(50), torch.arange(50)), batch_size=16, seed=5).copy_to("cpu")
     return pipe.sample_in_subgraph(GRAPH).fetch_feature(STORE, ["x"], ["w"])
 
 
-def links_left_out_by_layers(leave_out=True):
-    return links_left_out(leave_out, deduplicate=False)
-
-
-BY_LAYERS = [
-    timed_nodes,
-    timed_layers,
-    time_windows,
-    timed_links,
-    timed_types,
-    each_layer_apart,
-    fanouts_of_two_forms,
-    all_edges,
-    links_left_out_by_layers,
-]
-LEFT_OUT = [links_left_out, typed_links_left_out, links_left_out_by_layers]
+LEFT_OUT = [links_left_out, typed_links_left_out]
 CHAINS = [
     nodes,
     shared_neighbours,
@@ -217,8 +154,8 @@ CHAINS = [
     typed_by_type,
     links,
     typed_links,
-    *LEFT_OUT[:2],
-    *BY_LAYERS,
+    all_edges,
+    *LEFT_OUT,
 ]
 
 
@@ -252,30 +189,6 @@ def test_only_padding_is_added(request, chain, groups):
 
 def all_tensors(minibatches):
     return [tensor for one in minibatches for tensor in tensors_in(one)]
-
-
-@pytest.mark.parametrize("chain", [timed_links, timed_types, links_left_out_by_layers])
-def test_kernels_pad_layers_that_were_sampled_one_by_one(chain, kernels_everywhere, monkeypatch):
-    """As the CPU does, of what the CPU has sampled."""
-    pytest.importorskip("triton", minversion="3.5", reason="GPU kernels need triton 3.5 or later")
-    from manyhop.loading.pipeline import gpu
-
-    kernels_everywhere(False)
-    expected, own, filled = all_tensors(gb.DataLoader(chain(), pad="auto")), Padder.__call__, []
-
-    def by_kernels(padder, samples):
-        kernels_everywhere(True)
-        try:
-            return own(padder, samples)
-        finally:
-            kernels_everywhere(False)
-
-    monkeypatch.setattr(Padder, "__call__", by_kernels)
-    monkeypatch.setattr(gpu, "fill", lambda *args, fill=gpu.fill: filled.append(1) or fill(*args))
-    found = all_tensors(gb.DataLoader(chain(), pad="auto"))
-    assert filled
-    assert len(found) == len(expected)
-    assert all(torch.equal(*both) for both in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("chain", LEFT_OUT)
@@ -324,55 +237,25 @@ def test_one_minibatch_of_given_seeds():
     assert many.seeds[many.seed_mask].tolist() == list(range(60))
 
 
-def test_one_minibatch_of_given_seeds_and_times():
-    loader = gb.DataLoader(timed_nodes(), pad="auto")
-    for one in loader:
-        given = gb.MiniBatch(seeds=one.seeds[one.seed_mask], labels=one.labels[one.seed_mask])
-        given.timestamp = one.timestamp[one.seed_mask]
-        again = loader.batch(given, key=one.key)
-        assert shape_of(again) == shape_of(one)
-        assert torch.equal(again.input_nodes, one.input_nodes)
-        assert torch.equal(again.node_features["x"], one.node_features["x"])
-
-
 def test_sizes_do_not_depend_on_the_seed():
     first = [shape_of(one) for one in gb.DataLoader(nodes(), pad="auto")]
     pipe = nodes()
-    pipe.datapipe.datapipe.datapipe.datapipe.datapipe.set_seed(77)
+    pipe.datapipe.datapipe.datapipe.set_seed(77)
     assert [shape_of(one) for one in gb.DataLoader(pipe, pad="auto")] == first
 
 
-class Reversed(gb.SubgraphSampler):
-    """A sampler of a user's, with layers of its own kind."""
-
-    def __init__(self, datapipe, without=False):
-        super().__init__(datapipe)
-        self.without = without
-
-    def sample_subgraphs(self, seeds, seeds_timestamp):
-        layer = GRAPH.in_subgraph(seeds)
-        layer.original_row_node_ids = torch.arange(60)
-        if not self.without:
-            layer.original_column_node_ids = seeds
-        return layer.original_row_node_ids, [layer]
-
-
-@pytest.mark.parametrize("chain", [timed_nodes, time_windows, timed_links])
-def test_times_are_filled_up_too(chain):
-    shapes = {one.timestamp.shape for one in gb.DataLoader(chain(), pad="auto")}
-    assert len(shapes) == 1
+class Own(gb.SubgraphSampler):
+    """A user's sampler."""
 
 
 @pytest.mark.parametrize(
     ("chain", "message"),
     [
         (lambda: links().exclude_seed_edges(), "exclude_seed_edges before these, got a SeedEdgesExcluder"),
-        (lambda: nodes(use_indexing=False), "an ItemSampler over indexable items"),
-        (lambda: batches("seeds", torch.arange(9)), "of a stage that samples"),
-        (lambda: Reversed(batches("seeds", torch.arange(9))), "rows begin with their columns.* got others from a Rev"),
-        (lambda: Reversed(batches("seeds", torch.arange(9)), without=True), "original_column_node_ids and the same"),
+        (lambda: batches("seeds", torch.arange(9)), "sample_layer_neighbor in a chain"),
+        (lambda: Own(batches("seeds", torch.arange(9))), "sample_layer_neighbor in a chain"),
     ],
-    ids=["excluder", "iterated", "no sampler", "other rows", "no columns"],
+    ids=["excluder", "no sampler", "own sampler"],
 )
 def test_what_cannot_be_padded(chain, message):
     with pytest.raises(InputError, match=message):

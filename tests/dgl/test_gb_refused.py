@@ -1,8 +1,11 @@
 """What new users pass by mistake: refused at once, with what was expected and what to do."""
 
+import itertools
+
 import pytest
 import torch
 from gb_graphs import batches, random_graph
+from torch.utils.data import IterDataPipe
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
@@ -46,17 +49,17 @@ def test_transforms_are_functions():
 
 
 @pytest.mark.parametrize(
-    ("stage", "args", "method"),
+    ("stage", "args"),
     [
-        ("sample_neighbor", ([2],), "sample_neighbors"),
-        ("sample_layer_neighbor", ([2],), "sample_layer_neighbors"),
-        ("temporal_sample_neighbor", ([2],), "temporal_sample_neighbors"),
-        ("sample_in_subgraph", (), "in_subgraph"),
-        ("sample_uniform_negative", (2,), "sample_negative_edges_uniform"),
+        ("sample_neighbor", ([2],)),
+        ("sample_layer_neighbor", ([2],)),
+        ("temporal_sample_neighbor", ([2],)),
+        ("sample_in_subgraph", ()),
+        ("sample_uniform_negative", (2,)),
     ],
 )
-def test_what_is_no_graph(stage, args, method):
-    with pytest.raises(InputError, match=f"an object with its {method}, got a NoneType"):
+def test_what_is_no_graph(stage, args):
+    with pytest.raises(InputError, match=r"Expected a FusedCSCSamplingGraph.* got a NoneType"):
         getattr(nodes(), stage)(None, *args)
 
 
@@ -119,6 +122,44 @@ def test_stages_that_overlap_others_in_graphbolt(name):
     assert not hasattr(nodes(), name)
     with pytest.raises(AttributeError, match=f"no stage '{name}'.*Leave it out"):
         getattr(nodes(), name)
+
+
+@pytest.mark.parametrize("name", ["LegacyDataset", "index_select", "TemporalLayerNeighborSampler"])
+def test_names_without_users(name):
+    with pytest.raises(AttributeError, match=f"{name} is not part of manyhop's GraphBolt. Use "):
+        getattr(gb, name)
+    with pytest.raises(AttributeError, match=r"temporal_sample_layer_neighbor is not part of .* Use temporal_sample_n"):
+        nodes().temporal_sample_layer_neighbor  # noqa: B018
+
+
+class Halves(IterDataPipe):
+    """A pipe that drops every other minibatch."""
+
+    def __init__(self, datapipe):
+        self.before = datapipe
+
+    def __iter__(self):
+        yield from itertools.islice(self.before, 0, None, 2)
+
+
+class Backwards(gb.ItemSampler):
+    def __iter__(self):
+        return reversed(list(super().__iter__()))
+
+
+@pytest.mark.parametrize(
+    ("pipe", "name"),
+    [
+        (Halves(nodes()).sample_neighbor(random_graph(), [2]), "Halves"),
+        (nodes().sample_neighbor(random_graph(), [2]).filter(bool), "FilterIterDataPipe"),
+        (Backwards(gb.ItemSet(8, names="seeds"), 2), "Backwards"),
+    ],
+    ids=["pipe", "filter", "sampler"],
+)
+def test_chains_of_pipes_that_change_minibatches(pipe, name):
+    with pytest.raises(InputError, match=f"stages that handle minibatches one by one, got a {name}. Use transform"):
+        gb.DataLoader(pipe)
+    assert len(list(pipe)) > 0  # without a loader
 
 
 LINKS = torch.arange(8).view(2, 4)

@@ -149,10 +149,9 @@ def test_layer_sampling_shares_neighbours():
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
 @pytest.mark.parametrize("fanouts", [[-1], [5, 5, 5], [6]])
-@pytest.mark.parametrize("method", ["temporal_sample_neighbors", "temporal_sample_layer_neighbors"])
-def test_only_earlier_edges_and_nodes(dtype, fanouts, method):
+def test_only_earlier_edges_and_nodes(dtype, fanouts):
     graph = small()
-    sample = getattr(graph, method)
+    sample = graph.temporal_sample_neighbors
     graph.add_node_attribute("born", torch.tensor([10, 20, 30, 5, 40]).to(dtype))
     graph.add_edge_attribute("made", torch.tensor([7, 21, 3, 9, 22, 31, 8, 6]).to(dtype))
     born, made = graph.node_attributes["born"], graph.edge_attributes["made"]
@@ -182,44 +181,8 @@ def test_only_earlier_edges_and_nodes(dtype, fanouts, method):
         assert sorted(picked(sub, edge_type)) == expected
     plain = sample(nodes, times, torch.tensor(fanouts))
     assert sum(len(picked(plain, t)) for t in EDGE_TYPES) == 7
-    if "layer" in method:
-        with pytest.raises(InputError, match="no probabilities with times"):
-            sample(nodes, times, torch.tensor([1]), probs_name="made", edge_timestamp_attr_name="made")
     with pytest.raises(InputError, match="a time for each"):
         sample(nodes, {"a": times["a"]}, torch.tensor([1]), node_timestamp_attr_name="born")
-
-
-@pytest.mark.parametrize("fanouts", [[2], [2, 1, 1], [0], [-1]])
-@pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("early", [1, 2])
-def test_layers_with_times_pick_as_layers_of_the_edges_that_are_early_enough(fanouts, replace, early):
-    times = torch.arange(8) % early  # of every second edge, or of all
-    graph = small(made=times, early=times == 0)
-    nodes = {"a": torch.tensor([1, 0, 0]), "b": torch.tensor([1, 0])}
-    now = {name: torch.ones_like(ids) for name, ids in nodes.items()}
-    torch.manual_seed(3)
-    expected = graph.sample_layer_neighbors(nodes, torch.tensor(fanouts), replace, "early")
-    torch.manual_seed(3)
-    sub = graph.temporal_sample_layer_neighbors(
-        nodes, now, torch.tensor(fanouts), replace, edge_timestamp_attr_name="made"
-    )
-    for edge_type in EDGE_TYPES:
-        assert picked(sub, edge_type) == picked(expected, edge_type)
-        assert torch.equal(sub.sampled_csc[edge_type].indptr, expected.sampled_csc[edge_type].indptr)
-
-
-def test_layers_with_times_share_neighbours():
-    graph = gb.fused_csc_sampling_graph(torch.arange(0, 5000, 40)[:101], torch.arange(40).repeat(100))
-    graph.add_node_attribute("born", torch.arange(100))
-    nodes, now = torch.arange(100), torch.full((100,), 30)
-    arguments = nodes, now, torch.tensor([5]), False, None, "born"
-    near = graph.temporal_sample_layer_neighbors(*arguments).sampled_csc
-    assert near.indptr.tolist() == list(range(0, 505, 5))
-    assert near.indices.unique().numel() == 5
-    assert int(near.indices.max()) < 30
-    assert graph.temporal_sample_neighbors(*arguments).sampled_csc.indices.unique().numel() == 30
-    plain = graph.temporal_sample_layer_neighbors(nodes, now, torch.tensor([5])).sampled_csc
-    assert plain.indptr.tolist() == near.indptr.tolist()
 
 
 def test_negative_destinations():

@@ -217,14 +217,3 @@ def test_compacting_with_times_keeps_repetitions():
     assert compacted["n2:e2:n1"].indices.tolist() == [0, 1, 2]
     assert compacted["n1:e1:n1"].indices.tolist() == [2, 3, 4]
     assert (row_times["n1"].tolist(), row_times["n2"].tolist()) == ([10, 20, 10, 20, 20], [10, 20, 20])
-
-
-def test_small_functions():
-    indptr = torch.tensor([0, 2, 2, 3])
-    assert gb.expand_indptr(indptr, dtype=torch.int32).tolist() == [0, 0, 2]
-    assert gb.expand_indptr(indptr, node_ids=torch.tensor([7, 8, 9]), output_size=3).tolist() == [7, 7, 9]
-    with pytest.raises(InputError, match="got neither"):
-        gb.expand_indptr(indptr)
-    for dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
-        ids = torch.tensor([1, 1], dtype=dtype)
-        assert gb.index_select(torch.tensor([[1.0], [2.0]]), ids).tolist() == [[2.0], [2.0]]

@@ -179,9 +179,6 @@ def updated(ids: Tensor | None) -> Any:
 program("feature", updated, None)
 program("feature rows", updated, torch.tensor([2, 4]))
 for function, arguments in {
-    "isin": (torch.tensor([1, 5, 3]), torch.tensor([3, 1])),
-    "index_select": (torch.arange(8).view(4, 2), torch.tensor([3, 0])),
-    "expand_indptr": (torch.tensor([0, 2, 2, 5]), torch.int64),
     "etype_str_to_tuple": ("a:r:b",),
     "unique_and_compact": ([torch.tensor([4, 2, 4]), torch.tensor([9, 2])],),
 }.items():

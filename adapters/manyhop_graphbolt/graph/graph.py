@@ -23,12 +23,10 @@ from manyhop.system.progress import to_device
 from manyhop_dgl.samplers.keys import next_key
 from manyhop_graphbolt.features.tensors import pinned
 from manyhop_graphbolt.graph.fused_csc import ATTRIBUTES, FusedCSC
-from manyhop_graphbolt.graph.split import thinned
 from manyhop_graphbolt.graph.subgraph import CSCFormatBase, SampledSubgraphImpl, split_pairs
 from manyhop_graphbolt.graph.topology import (
     Nodes,
     Topology,
-    edge_attribute,
     fanout_list,
     make_tables,
     make_topology,
@@ -171,58 +169,12 @@ class Sampling(FusedCSC):
             InputError: arguments that do not fit the graph.
             GraphError: an attribute is missing, or of a wrong dtype or length.
         """
-        names = (node_timestamp_attr_name, edge_timestamp_attr_name)
-        return self._temporal(names, nodes, input_nodes_timestamp, fanouts, replace, probs_name, shared=False)
-
-    def temporal_sample_layer_neighbors(
-        self,
-        nodes: Nodes,
-        input_nodes_timestamp: Tensor | Mapping[str, Tensor],
-        fanouts: Fanout,
-        replace: bool = False,
-        probs_name: str | None = None,
-        node_timestamp_attr_name: str | None = None,
-        edge_timestamp_attr_name: str | None = None,
-    ) -> SampledSubgraphImpl:
-        """Sample edges as :meth:`temporal_sample_neighbors` so that nodes share their neighbours (arXiv 2210.13339).
-
-        The edges that are early enough are found where the nodes are; which of them are taken is decided on the CPU.
-        For the arguments, see :meth:`temporal_sample_neighbors`; with the names of times, ``probs_name`` is a mask.
-
-        Raises:
-            InputError: arguments that do not fit the graph, or probabilities together with times.
-            GraphError: an attribute is missing, or of a wrong dtype or length.
-        """
-        names = (node_timestamp_attr_name, edge_timestamp_attr_name)
-        return self._temporal(names, nodes, input_nodes_timestamp, fanouts, replace, probs_name, shared=True)
-
-    def _temporal(
-        self,
-        names: tuple[str | None, str | None],
-        nodes: Nodes,
-        times: Nodes,
-        fanouts: Fanout,
-        replace: bool,
-        probs_name: str | None,
-        *,
-        shared: bool,
-    ) -> SampledSubgraphImpl:
-        """Sample one layer with the times of nodes and edges of these names; ``shared``: nodes share neighbours."""
-        node_time, edge_time = names
-        if node_time is None and edge_time is None:
-            sample = self.sample_layer_neighbors if shared else self.sample_neighbors
-            return sample(nodes, fanouts, replace, probs_name)
-        if shared and probs_name is not None and edge_attribute(self, probs_name, "a mask").dtype != torch.bool:
-            raise InputError(
-                f"Expected no probabilities with times to sample layers, got '{probs_name}'. Leave one out, pass a "
-                "mask (bool), or call temporal_sample_neighbors."
-            )
-        topology = self.topology_for([fanouts], probs_name, node_time=node_time, edge_time=edge_time)
-        seeds, window = topology.seeds(nodes), _window(topology, nodes, times)
-        if not shared:
-            return _sampled(self, topology, topology.spec([fanouts], replace=replace, temporal=True), seeds, window)
-        labor = topology.layer_spec([fanouts], replace=replace)
-        return _sampled(self, topology, topology.spec([-1], temporal=True), seeds, window, labor)
+        times = {"node_time": node_timestamp_attr_name, "edge_time": edge_timestamp_attr_name}
+        if not any(times.values()):
+            return self.sample_neighbors(nodes, fanouts, replace, probs_name)
+        topology = self.topology_for([fanouts], probs_name, **times)
+        seeds, window = topology.seeds(nodes), _window(topology, nodes, input_nodes_timestamp)
+        return _sampled(self, topology, topology.spec([fanouts], replace=replace, temporal=True), seeds, window)
 
     def sample_negative_edges_uniform(self, edge_type: str | None, node_pairs: Tensor, negative_ratio: int) -> Tensor:
         """Draw destinations for each edge, uniformly among all nodes of their type. Some pairs may be true edges.
@@ -262,20 +214,16 @@ def _sampled(
     spec: NeighborSpec | LaborSpec,
     seeds: dict[str, Tensor],
     window: _Window = (None, None),
-    labor: LaborSpec | None = None,
     *,
     with_ids: bool = False,
 ) -> SampledSubgraphImpl:
     """Sample one hop around seeds, on their device; rows are nodes of the graph.
 
-    With ``labor``, ``spec`` samples all edges, and layer-neighbour sampling picks among these.
     ``with_ids``: edges have ids even if the graph does not keep their original ones.
     """
     gpu = next((ids.device for ids in seeds.values() if ids.is_cuda), None)
     request = NodeRequest(key=next_key(), seeds=seeds, time_min=window[0], time_max=window[1])
     sample = topology.sampler(spec, gpu).sample(request)
-    if labor is not None:
-        sample = thinned(topology.graph, labor, request.key, sample)
     by_type = topology.by_type(sample)
     counts = {name: hops[0] for name, hops in (by_type.num_sampled_nodes or {}).items()}
     csc: dict[EdgeType, CSCFormatBase] = {}

@@ -142,17 +142,6 @@ def from_dglgraph(
     """
     if not hasattr(g, "canonical_etypes"):
         raise InputError(f"Expected a dgl.DGLGraph, got a {type(g).__name__}.")
-    graph, order = structure_of(g, is_homogeneous, include_original_edge_id)
-    for name, values in _joined({t: g.nodes[t].data for t in g.ntypes}, "node").items():
-        graph.add_node_attribute(name, values)
-    for name, values in _joined({t: g.edges[t].data for t in g.canonical_etypes}, "edge").items():
-        graph.add_edge_attribute(name, values[order])
-    return graph
-
-
-def structure_of(g: Any, is_homogeneous: bool, include_original_edge_id: bool) -> tuple[FusedCSCSamplingGraph, Tensor]:
-    """The graph that :func:`from_dglgraph` makes, without data; and, for each of its edges, which edge of ``g`` it is,
-    counted through all types."""
     ntypes, etypes = list(g.ntypes), list(g.canonical_etypes)
     offset = torch.tensor([0, *(int(g.num_nodes(name)) for name in ntypes)]).cumsum(0)
     start = dict(zip(ntypes, offset.tolist(), strict=False))
@@ -175,7 +164,11 @@ def structure_of(g: Any, is_homogeneous: bool, include_original_edge_id: bool) -
         {},
         attributes,
     )
-    return graph, csc.order
+    for name, values in _joined({t: g.nodes[t].data for t in ntypes}, "node").items():
+        graph.add_node_attribute(name, values)
+    for name, values in _joined({t: g.edges[t].data for t in etypes}, "edge").items():
+        graph.add_edge_attribute(name, values[csc.order])
+    return graph
 
 
 class SortedEdges:

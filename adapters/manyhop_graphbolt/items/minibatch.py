@@ -132,8 +132,6 @@ class MiniBatch(Movable):
     (``"src:rel:dst"``); features of those are by ``(type, feature name)``. Further attributes may be set.
     """
 
-    _seed_nodes: Nodes
-    _seeds_timestamp: Nodes | None
     key: BatchKey | None = None
     """Names the minibatch: its sample is a function of the key. ``None``: it was created by hand."""
 

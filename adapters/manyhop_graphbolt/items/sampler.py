@@ -14,13 +14,12 @@ from torch.utils.data import get_worker_info
 from manyhop import init
 from manyhop.arguments import callables, flag, flags, integer
 from manyhop.errors import InputError
-from manyhop.loading.pipeline import BatchPlan, ItemParts, RankSchedule, check_num_parts, parts_of, permute
+from manyhop.loading.pipeline import BatchPlan, ItemParts, RankSchedule, check_num_parts, parts_of
 from manyhop.ranks import control
 from manyhop.sampling import BatchKey
-from manyhop.sampling.random import Use, fold, make_key
 from manyhop_dgl.samplers.keys import draw
 from manyhop_graphbolt.items.minibatch import MiniBatch, Minibatcher, minibatcher_default
-from manyhop_graphbolt.items.sets import HeteroItemSet, ItemSet, batched, collated, own_item_set
+from manyhop_graphbolt.items.sets import HeteroItemSet, ItemSet
 from manyhop_graphbolt.pipes import DataPipe
 from manyhop_graphbolt.types import etype_str_to_tuple
 
@@ -31,7 +30,7 @@ def nodes_of(items: ItemSet | HeteroItemSet, num_nodes: int | Mapping[str, int])
     """Return for each type of items the node of each item, of an edge its source, and the number of such nodes.
 
     Args:
-        items: the items; indexable.
+        items: the items.
         num_nodes: number of nodes; by node type if items have types.
 
     Raises:
@@ -52,9 +51,9 @@ def _nodes(items: ItemSet) -> Tensor:
     place = next((i for i, name in enumerate(items.names or ()) if name in _NAMES), None)
     if place is None:
         raise InputError(f"Expected items with one of the names {_NAMES} for seed_parts, got {items.names}.")
-    whole = batched(items[:])
-    seeds = whole[place] if isinstance(whole, tuple) else whole
-    if not isinstance(seeds, Tensor) or seeds.dim() not in (1, 2) or seeds.is_floating_point():
+    whole = items[:]
+    seeds: Tensor = whole[place] if isinstance(whole, tuple) else whole
+    if seeds.dim() not in (1, 2) or seeds.is_floating_point():
         raise InputError(f"Expected integers of shape [n] or [n, 2] for seed_parts, got items {items.names} of others.")
     return seeds if seeds.dim() == 1 else seeds[:, 0]
 
@@ -63,21 +62,18 @@ _EPOCHS = 64  # whose seeds are remembered, where each has its own: those that i
 
 
 class ItemSampler(DataPipe):
-    """Cuts the items of an item set into minibatches. Iterating gives an epoch; each further iteration the next one.
+    """Cuts the items of an item set into minibatches. Each iteration is the next epoch.
 
     The items of batch ``b`` of epoch ``e`` are a function of ``(seed, e, b)``: any batch can be made at any time, in
     any thread (:meth:`make_batch`). Without a seed, each epoch draws one when it begins, and is epoch 0 of that seed.
 
     Args:
-        item_set: the items; those of another library, or anything with ``names`` and ``[...]``, will do.
+        item_set: an :class:`ItemSet` or a :class:`HeteroItemSet`.
         batch_size: items per batch.
         minibatcher: ``minibatcher(items, names)`` makes a minibatch.
         drop_last: leave out a last batch that is not full.
         shuffle: permute the items in each epoch.
-        use_indexing: ``False``: items are iterated, not indexed, even if they could be.
-        buffer_size: shuffle inside of pieces of this many items, rounded up to whole batches, which reads files more in
-            order; -1: of all items (of ten batches, if items can only be iterated).
-        seed: any integer; ``None``: each epoch draws its own, as :func:`seed` has it, else from torch's generator.
+        seed: any integer; ``None``: each epoch draws its own, see :func:`seed`.
 
     Raises:
         InputError: an argument does not make sense.
@@ -90,56 +86,32 @@ class ItemSampler(DataPipe):
         minibatcher: Minibatcher = minibatcher_default,
         drop_last: bool = False,
         shuffle: bool = False,
-        use_indexing: bool = True,
-        buffer_size: int = -1,
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(buffer_size, bool) or not isinstance(buffer_size, int) or buffer_size == 0 or buffer_size < -1:
-            raise InputError(f"Expected buffer_size to be a number of items, or -1 for all, got {buffer_size!r}.")
-        self.item_set: ItemSet | HeteroItemSet = own_item_set(item_set)
+        if not isinstance(item_set, ItemSet | HeteroItemSet):
+            kind = type(item_set).__name__
+            raise InputError(
+                f"Expected an ItemSet or a HeteroItemSet, got a {kind}. Wrap it: ItemSet(items, names=...)"
+            )
+        self.item_set = item_set
         self.batch_size = batch_size
         self.seed = None if seed is None else integer("seed", seed)
-        self._names = self.item_set.names
         self.minibatcher = minibatcher
-        self._shuffle = flag("shuffle", shuffle)
-        self._drop_last = flag("drop_last", drop_last)
-        flags(use_indexing=use_indexing)
+        flags(shuffle=shuffle, drop_last=drop_last)
         callables(minibatcher=minibatcher)
-        try:
-            num_items = len(self.item_set) if use_indexing else None
-        except TypeError:
-            num_items = None
-        self.is_indexable = num_items is not None
-        """Whether any batch can be made at any time."""
         self._plan = BatchPlan(
-            num_items or 0, batch_size, shuffle=self._shuffle, drop_last=self._drop_last, seed=self.seed or 0
+            len(item_set), batch_size, shuffle=bool(shuffle), drop_last=bool(drop_last), seed=self.seed or 0
         )
         self._drawn: dict[int, BatchPlan] = {}
-        if buffer_size == -1:
-            buffer_size = num_items if num_items is not None else 10 * batch_size
-        self.buffer_size = max(1, -(-buffer_size // batch_size)) * batch_size
         self._epoch = 0
 
-    @property
-    def num_batches(self) -> int:
-        """Return the number of batches of an epoch, over all ranks.
-
-        Raises:
-            TypeError: the items can only be iterated.
-        """
-        if not self.is_indexable:
-            raise TypeError(
-                f"{type(self).__name__} instance doesn't have valid length: its items can only be iterated."
-            )
-        return len(self._plan)
-
     def deal(self, first: int = 0) -> RankSchedule:
-        """Return which batches of an epoch are this rank's, after the ``first`` ones of all ranks."""
-        return RankSchedule(num_batches=self.num_batches, first=first)
+        """Return the batches of this rank in an epoch, after the ``first`` ones of all ranks."""
+        return RankSchedule(num_batches=len(self._plan), first=first)
 
     def __len__(self) -> int:
-        """How many batches this rank has in an epoch."""
+        """Return the number of batches of this rank in an epoch."""
         return len(self.deal())
 
     def key(self, epoch: int, batch: int) -> BatchKey:
@@ -164,23 +136,23 @@ class ItemSampler(DataPipe):
         return self._plan
 
     def set_seed(self, seed: int | None) -> None:
-        """Set the seed of all epochs to come; ``None``: each draws its own."""
+        """Set the seed of the epochs that follow; ``None``: each draws its own."""
         self.seed = seed
         self._plan = replace(self._plan, seed=seed or 0)
 
     def resume_at(self, epoch: int, drawn: int | None) -> None:
-        """Let the next iteration be an epoch, with the seed that was ``drawn`` for it; ``None``: none was."""
+        """Set the epoch of the next iteration, and the seed ``drawn`` for it; ``None``: none was."""
         self._epoch = epoch
         self._drawn.pop(epoch, None)
         if drawn is not None:
             self._drawn[epoch] = replace(self._plan, seed=drawn)
 
     def drawn_seed(self, epoch: int) -> int | None:
-        """Return the seed that was drawn for an epoch; ``None``: none was."""
+        """Return the seed drawn for an epoch; ``None``: none was."""
         return self._drawn[epoch].seed if epoch in self._drawn else None
 
     def plan_of(self, epoch: int) -> tuple[BatchPlan, int]:
-        """Return the plan of an epoch, and the number that the epoch has there: 0, if its seed was drawn for it."""
+        """Return the plan of an epoch, and the number of the epoch in it: 0 if its seed was drawn for it."""
         if epoch not in self._drawn:
             if self.seed is not None:
                 return self._plan, epoch
@@ -200,85 +172,37 @@ class ItemSampler(DataPipe):
             The result of the minibatcher; a :class:`MiniBatch` has its ``key``.
 
         Raises:
-            InputError: there is no such batch.
-            TypeError: the items can only be iterated.
+            InputError: a batch that does not exist.
         """
-        if not self.is_indexable:
-            raise TypeError("Expected items that can be indexed, to make a batch, got an iterable. Use stream().")
         plan, number = self.plan_of(epoch)
-        positions = torch.from_numpy(self.positions(plan, number, batch))
+        positions = torch.from_numpy(plan.indices(number, batch))
         return self.dressed(self.items_at(positions), self.key(epoch, batch))
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether :attr:`plan` has the positions of items: they are not shuffled inside of pieces."""
-        return not self._shuffle or self.buffer_size >= self._plan.num_items
-
-    def positions(self, plan: BatchPlan, number: int, batch: int) -> np.ndarray[Any, Any]:
-        """Return the positions of the items of a batch, ``[n] int64``; in a row where none is shuffled or repeated.
-
-        Args:
-            plan: that of the epoch.
-            number: of the epoch in the plan.
-            batch: its global number in the epoch.
-        """
-        if self.is_whole:
-            return plan.indices(number, batch)
-        size, places = self.buffer_size, plan.in_order(batch)
-        pieces = places // size
-        for piece in np.unique(pieces).tolist():  # one, unless items come once more
-            mine, begin = pieces == piece, piece * size
-            length = min(size, plan.num_items - begin)
-            places[mine] = begin + permute(places[mine] - begin, length, _piece_key(plan, number, piece))
-        return places
-
     def items_at(self, positions: Tensor) -> object:
-        """Return the items of one batch at positions ``[n] int64``, as the minibatcher takes them."""
-        if not self._shuffle:
+        """Return the items of one batch at positions ``[n] int64``, as the minibatcher receives them."""
+        if not self._plan.shuffle:
             first, end = int(positions[0]), int(positions[-1]) + 1
-            if end - first == len(positions):  # else items come once more
-                return batched(self.item_set[first:end])
+            if end - first == len(positions):  # else items are repeated
+                return self.item_set[first:end]
         return self.item_set[positions]
 
     def items_of_several(self, positions: Sequence[Tensor], device: torch.device) -> list[object]:
-        """Return the items of multiple batches: by one lookup, where they are tensors of one type.
+        """Return the items of multiple batches, by one lookup if they have one type.
 
         Args:
             positions: of each batch.
-            device: where the items are moved by one copy; a CPU: they remain where they are.
+            device: a GPU, where the items are moved by one copy; a CPU: they are not moved.
         """
-        items = self.item_set[torch.cat(list(positions))] if isinstance(self.item_set, ItemSet) else None
-        parts = items if isinstance(items, tuple) else (items,)
-        if not all(isinstance(part, torch.Tensor) for part in parts):
+        if isinstance(self.item_set, HeteroItemSet):
             return [self.items_at(some) for some in positions]
+        items = self.item_set[torch.cat(list(positions))]
+        parts: tuple[Tensor, ...] = items if isinstance(items, tuple) else (items,)
         if device.type == "cuda":
             # From pinned memory: larger copies from other memory wait for what the GPU does.
             parts = tuple(part if part.is_cuda else part.pin_memory().to(device, non_blocking=True) for part in parts)
         sizes = [len(some) for some in positions]
         split = zip(*[part.split_with_sizes(sizes) for part in parts], strict=True)
         return [some if isinstance(items, tuple) else some[0] for some in split]
-
-    def stream(self, epoch: int) -> Iterator[Any]:
-        """Yield the batches of this rank, in order.
-
-        Args:
-            epoch: from 0.
-        """
-        if self.is_indexable:
-            for rank_batch in self.deal():
-                yield self.make_batch(epoch, rank_batch.batch)
-            return
-        plan, epoch_number = self.plan_of(epoch)
-        number = 0
-        for piece, buffer in enumerate(_pieces(iter(self.item_set), self.buffer_size)):
-            order = np.arange(len(buffer))
-            if self._shuffle:
-                order = permute(order, len(buffer), _piece_key(plan, epoch_number, piece))
-            for begin in range(0, len(buffer), self.batch_size):
-                items = [buffer[i] for i in order[begin : begin + self.batch_size]]
-                if len(items) == self.batch_size or not self._drop_last:
-                    yield self.dressed(collated(items), self.key(epoch, number))
-                number += 1
 
     def __iter__(self) -> Iterator[Any]:
         epoch = self.begin_epoch()
@@ -287,11 +211,11 @@ class ItemSampler(DataPipe):
                 "Expected iteration in the process that made the pipeline, got a worker process of torch's "
                 "DataLoader. Use the DataLoader of this package, whose workers are threads."
             )
-        return self.stream(epoch)
+        return (self.make_batch(epoch, rank_batch.batch) for rank_batch in self.deal())
 
     def dressed(self, items: object, key: BatchKey | None) -> object:
         """Apply the minibatcher to items; a :class:`MiniBatch` gets its key."""
-        made = self.minibatcher(items, self._names)
+        made = self.minibatcher(items, self.item_set.names)
         if isinstance(made, MiniBatch):
             made.key = key
         return made
@@ -305,20 +229,19 @@ class DistributedItemSampler(ItemSampler):
     ranks have one batch more than the others; use ``drop_uneven_inputs``, or torch's ``Join``, so that none waits.
 
     Args:
-        item_set: as for :class:`ItemSampler`; it must be indexable.
+        item_set: see :class:`ItemSampler`.
         batch_size: items per batch of a rank.
         minibatcher: see :class:`ItemSampler`.
         drop_last: see :class:`ItemSampler`; the one batch of the epoch that is not full is left out.
         shuffle: see :class:`ItemSampler`; among all items, whoever gets them.
         drop_uneven_inputs: leave out the last batches, so that all ranks have the same number.
-        buffer_size: see :class:`ItemSampler`.
         seed: the same on all ranks; ``None``: one that rank 0 draws, for which all ranks must make their sampler.
         seed_parts: number of equal slices of the nodes. Each batch has seeds of one slice (edges: by their sources),
             and goes to a rank that holds this slice of the features, as far as possible; ``None``: seeds of all slices.
         num_nodes: only with ``seed_parts``, which needs it: the graph's ``num_nodes``, a number or one per node type.
 
     Raises:
-        InputError: no process group, items that cannot be indexed, or without nodes where ``seed_parts`` needs them.
+        InputError: no process group, or items without nodes, which ``seed_parts`` needs.
         RankError: without a seed: ranks came with other arguments, or not in time.
     """
 
@@ -330,7 +253,6 @@ class DistributedItemSampler(ItemSampler):
         drop_last: bool = False,
         shuffle: bool = False,
         drop_uneven_inputs: bool = False,
-        buffer_size: int = -1,
         seed: int | None = None,
         *,
         seed_parts: int | None = None,
@@ -343,11 +265,7 @@ class DistributedItemSampler(ItemSampler):
                 "first, or use ItemSampler."
             )
         self.world_size, self.rank = dist.get_world_size(), dist.get_rank()
-        super().__init__(item_set, batch_size, minibatcher, drop_last, shuffle, buffer_size=buffer_size, seed=seed)
-        if not self.is_indexable:
-            raise InputError(
-                "Expected items that can be indexed, to share them among ranks, got an iterable. Make an ItemSet of it."
-            )
+        super().__init__(item_set, batch_size, minibatcher, drop_last, shuffle, seed)
         self._drop_uneven_inputs = flag("drop_uneven_inputs", drop_uneven_inputs)
         self.seed_parts = seed_parts
         if (seed_parts is None) != (num_nodes is None):
@@ -361,11 +279,6 @@ class DistributedItemSampler(ItemSampler):
             self._agree()
 
     def _find_parts(self, num_parts: int, num_nodes: int | Mapping[str, int]) -> ItemParts:
-        if not self.is_whole:
-            raise InputError(
-                f"Expected seed_parts, or buffer_size to shuffle within blocks, got both ({num_parts} and "
-                f"{self.buffer_size}). Leave one of them out."
-            )
         found = [parts_of(nodes, count, num_parts) for nodes, count in nodes_of(self.item_set, num_nodes)]
         return ItemParts(np.concatenate(found), num_parts, self.batch_size)
 
@@ -375,10 +288,9 @@ class DistributedItemSampler(ItemSampler):
         facts = {
             "number of items": self._plan.num_items,
             "batch_size": self.batch_size,
-            "shuffle": self._shuffle,
-            "drop_last": self._drop_last,
+            "shuffle": self._plan.shuffle,
+            "drop_last": self._plan.drop_last,
             "drop_uneven_inputs": self._drop_uneven_inputs,
-            "buffer_size": self.buffer_size,
             "seed_parts": self.seed_parts,
         }
         control.agree("a DistributedItemSampler", facts, timeout=control.DEFAULT_TIMEOUT)
@@ -389,26 +301,10 @@ class DistributedItemSampler(ItemSampler):
     def deal(self, first: int = 0) -> RankSchedule:
         """Return which batches of an epoch are this rank's, after the ``first`` ones of all ranks."""
         return RankSchedule(
-            num_batches=self.num_batches,
+            num_batches=len(self._plan),
             world_size=self.world_size,
             rank=self.rank,
             first=first,
             uneven="drop" if self._drop_uneven_inputs else "keep",
             parts=self._plan.parts,
         )
-
-
-def _piece_key(plan: BatchPlan, epoch: int, piece: int) -> np.uint64:
-    return np.uint64(fold(make_key(Use.SHUFFLE, plan.seed, epoch), piece))
-
-
-def _pieces(items: Iterator[object], size: int) -> Iterator[list[object]]:
-    """Yield items in lists of ``size``; the last may be shorter."""
-    piece: list[object] = []
-    for item in items:
-        piece.append(item)
-        if len(piece) == size:
-            yield piece
-            piece = []
-    if piece:
-        yield piece

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import textwrap
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import default_collate
 
 from manyhop.arguments import as_tensor
 from manyhop.errors import InputError
-from manyhop.system.arrays import describe, from_array
+from manyhop.system.arrays import describe
 
 Index = int | slice | Iterable[int]
 
@@ -23,49 +22,41 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class ItemSet:
-    """Items of one type: the rows of one or multiple tensors, arrays, lists or iterables that run in parallel.
+    """Items of one type: the rows of a tensor, or of multiple parallel tensors.
 
-    ``items[i]`` is the item ``i`` of each of them (not in a tuple if there is but one), ``items[a:b]`` and
-    ``items[ids]`` those of multiple.
+    ``items[i]`` is row ``i`` of each tensor (a tuple only for multiple tensors), ``items[a:b]`` and ``items[ids]``
+    select multiple rows.
 
     Args:
-        items: an integer ``n`` or a scalar tensor (the items ``0 .. n - 1``, of its dtype); a tensor, an array, a
-            sequence or an iterable, whose first dimension counts the items; or a tuple of such.
-        names: the attributes of a :class:`MiniBatch` that the items become, one per element of the tuple (``None``:
-            only a minibatcher of your own reads this element):
-            ``"seeds"`` (or, as in DGL 2.1, ``"seed_nodes"`` or ``"node_pairs"``), ``"labels"``, ``"indexes"``.
+        items: a number ``n`` or a scalar tensor (the items ``0 .. n - 1``, of its dtype); a tensor, an array or a list
+            of numbers, whose first dimension counts the items; or a tuple of these.
+        names: the attributes of a :class:`MiniBatch` that the items become, one per tensor (``None``: only your own
+            minibatcher reads this tensor): ``"seeds"`` (``"seed_nodes"`` or ``"node_pairs"`` in DGL 2.1),
+            ``"labels"``, ``"indexes"``.
 
     Raises:
-        InputError: as many names as items are not given, or the items have different lengths.
+        InputError: items that are not numbers in memory, other numbers of names than of items, or different lengths.
     """
 
     def __init__(self, items: Any, names: str | tuple[str | None, ...] | None = None) -> None:
-        self._items: Any = items if _is_scalar(items) else tuple(map(_readable, _as_tuple(items)))
-        self._num_items = len(self._items) if isinstance(self._items, tuple) else 1
+        if not _is_scalar(items):
+            self._items: Any = tuple(map(_rows, _as_tuple(items)))
+        else:
+            self._items = items if isinstance(items, Tensor) else int(items)
+        self._names = None if names is None else (names,) if isinstance(names, str) else tuple(names)
         if _is_scalar(items) and int(items) < 0:
             raise InputError(f"Expected a number of items, at least 0, got {int(items)}.")
-        if self._num_items == 0:
+        if self._items == ():
             raise InputError("Expected at least one tensor of items, got an empty tuple.")
-        self._names = None if names is None else (names,) if isinstance(names, str) else tuple(names)
-        if self._names is not None and len(self._names) != self._num_items:
+        if self._names is not None and len(self._names) != self.num_items:
             raise InputError(
-                f"Number of items ({self._num_items}) and names ({len(self._names)}) must match, got {self._names}. "
+                f"Number of items ({self.num_items}) and names ({len(self._names)}) must match, got {self._names}. "
                 "Name each of them."
             )
-        self._length = self._find_length()
-        self._begun = False
-
-    def _find_length(self) -> int | None:
-        """Return the number of items; ``None`` if it is unknown."""
-        if _is_scalar(self._items):
-            return int(self._items)
-        try:
-            lengths = [len(item) for item in self._items]
-        except TypeError:  # of iterables, and of item sets of those
-            return None
+        lengths = [len(item) for item in self._items] if isinstance(self._items, tuple) else [int(self._items)]
         if len(set(lengths)) > 1:
             raise InputError(f"Expected items of the same length, got {lengths} for the names {self._names}.")
-        return lengths[0]
+        self._length = lengths[0]
 
     @property
     def names(self) -> tuple[str | None, ...] | None:
@@ -74,59 +65,35 @@ class ItemSet:
 
     @property
     def items(self) -> Any:
-        """A number of items, or a tuple of parallel sources."""
+        """The number of items, or a tuple of parallel tensors."""
         return self._items
 
     @property
     def num_items(self) -> int:
         """The number of elements of an item."""
-        return self._num_items
+        return len(self._items) if isinstance(self._items, tuple) else 1
 
     def __len__(self) -> int:
-        """How many items.
-
-        Raises:
-            TypeError: the items come from an iterable without a length.
-        """
-        if self._length is None:
-            raise TypeError(f"{type(self).__name__} instance doesn't have valid length.")
+        """Return the number of items."""
         return self._length
 
     def __iter__(self) -> Iterator[Any]:
-        self._begin()
-        if _is_scalar(self._items):
-            yield from self[:]
-        elif len(self._items) == 1:
-            yield from self._items[0]
-        elif self._length is None:
-            yield from zip(*self._items, strict=True)
-        else:
-            for i in range(self._length):
-                yield tuple(item[i] for item in self._items)
-
-    def _begin(self) -> None:
-        """Raise InputError where an iterator, which can be read once, has been read before."""
-        used = [item for item in self._items if isinstance(item, Iterator)] if isinstance(self._items, tuple) else []
-        if used and self._begun:
-            raise InputError(
-                f"Expected items that can be iterated again, got a {type(used[0]).__name__}, an iterator that was "
-                "read before. Pass a list, or an object whose __iter__ begins anew."
-            )
-        self._begun = True
+        return (self[i] for i in range(self._length))
 
     def __getitem__(self, index: Index) -> Any:
-        """Items by number, by slice or by ``[count]`` numbers.
+        """Return items by number, by slice or by ``[count]`` numbers.
 
         Raises:
-            TypeError: the items come from an iterable without a length, or the index is of another kind.
-            IndexError: there is no such item.
+            TypeError: another kind of index.
+            IndexError: an item that does not exist.
         """
-        if self._length is None:
-            raise TypeError(f"{type(self).__name__} instance doesn't support indexing.")
         index = _checked(index, self._length, type(self).__name__)
-        if _is_scalar(self._items):
+        if not isinstance(self._items, tuple):
             return _numbers(index, self._items)
-        found = tuple(_take(item, index) for item in self._items)
+        found = tuple(
+            item.index_select(0, index.to(item.device)) if isinstance(index, Tensor) else item[index]
+            for item in self._items
+        )
         return found[0] if len(found) == 1 else found
 
     def __repr__(self) -> str:
@@ -149,7 +116,7 @@ class HeteroItemSet:
         if not isinstance(itemsets, Mapping) or not itemsets:
             raise InputError(f"Expected at least one item set, as {{type: ItemSet}}, got {itemsets!r}.")
         for key, itemset in itemsets.items():
-            if not hasattr(itemset, "names"):
+            if not isinstance(itemset, ItemSet):
                 kind = type(itemset).__name__
                 raise InputError(f"Expected an ItemSet for '{key}', got a {kind}. Wrap it: ItemSet(items, names=...)")
         self._itemsets = dict(itemsets)
@@ -158,13 +125,7 @@ class HeteroItemSet:
             got = {key: itemset.names for key, itemset in self._itemsets.items()}
             raise InputError(f"All itemsets must have the same names: got {got}.")
         self._keys = list(self._itemsets)
-        self._offsets: list[int] | None = None
-        try:
-            self._offsets = [0]
-            for itemset in self._itemsets.values():
-                self._offsets.append(self._offsets[-1] + len(itemset))
-        except TypeError:
-            self._offsets = None
+        self._offsets = np.cumsum([0, *map(len, self._itemsets.values())]).tolist()
 
     @property
     def names(self) -> tuple[str | None, ...] | None:
@@ -177,28 +138,20 @@ class HeteroItemSet:
         return self._itemsets
 
     def __len__(self) -> int:
-        """How many items there are of all types.
-
-        Raises:
-            TypeError: some come from an iterable without a length.
-        """
-        return sum(len(itemset) for itemset in self._itemsets.values())
+        """Return the number of items of all types."""
+        return int(self._offsets[-1])
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for key, itemset in self._itemsets.items():
-            for item in itemset:
-                yield {key: item}
+        return (self[i] for i in range(len(self)))
 
     def __getitem__(self, index: Index) -> dict[str, Any]:
-        """Items by number, by slice or by ``[count]`` numbers; inside each type, in the given order.
+        """Return items by number, by slice or by ``[count]`` numbers; in the given order within each type.
 
         Raises:
-            TypeError: some items come from an iterable without a length, or the index is of another kind.
-            IndexError: there is no such item.
+            TypeError: another kind of index.
+            IndexError: an item that does not exist.
         """
-        if self._offsets is None:
-            raise TypeError(f"{type(self).__name__} instance doesn't support indexing.")
-        at: Any = _checked(index, self._offsets[-1], type(self).__name__)
+        at: Any = _checked(index, len(self), type(self).__name__)
         if isinstance(at, int):
             k = bisect_right(self._offsets, at) - 1
             return {self._keys[k]: self._itemsets[self._keys[k]][at - self._offsets[k]]}
@@ -226,54 +179,6 @@ ItemSetDict = HeteroItemSet
 """The name of :class:`HeteroItemSet` in DGL 2.1."""
 
 
-def own_item_set(items: Any) -> ItemSet | HeteroItemSet:
-    """Return an item set of this package; convert others, which have ``names`` and ``[...]``, by reading ``[:]``.
-
-    Raises:
-        InputError: no item set.
-    """
-    if isinstance(items, ItemSet | HeteroItemSet):
-        return items
-    if not hasattr(items, "names") or not (hasattr(items, "__getitem__") or hasattr(items, "__iter__")):
-        raise InputError(
-            f"Expected an ItemSet or a HeteroItemSet, got a {type(items).__name__}. Wrap it: ItemSet(items, names=...)"
-        )
-    try:
-        whole = items[:]
-    except TypeError:  # it can only be iterated
-        return _Streamed(items)
-    if isinstance(whole, Mapping):
-        return HeteroItemSet({key: ItemSet(value, items.names) for key, value in whole.items()})
-    return ItemSet(whole, items.names)
-
-
-class _Streamed(ItemSet):
-    """Items of an item set that can only be iterated."""
-
-    def __init__(self, items: Any) -> None:
-        super().__init__((_Endless(items.__iter__),))
-        self._names = items.names
-
-
-class _Endless:
-    """An iterable without a length."""
-
-    def __init__(self, begin: Callable[[], Iterator[object]]) -> None:
-        self._begin = begin
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._begin()
-
-
-def collate(items: Sequence[object]) -> Any:
-    """Collate single items, which can be DGL graphs, to a batch."""
-    if type(items[0]).__name__ == "DGLGraph":
-        import dgl
-
-        return dgl.batch(list(items))
-    return default_collate(list(items))
-
-
 def _as_tuple(items: object) -> tuple[object, ...]:
     return items if isinstance(items, tuple) else (items,)
 
@@ -282,7 +187,7 @@ def _is_scalar(x: object) -> bool:
     """Return whether ``x`` is a number of items.
 
     Raises:
-        InputError: a number of another kind.
+        InputError: a number that is not an integer.
     """
     if not isinstance(x, Tensor | np.ndarray) or (isinstance(x, Tensor) and x.is_nested) or x.ndim > 0:
         return isinstance(x, int | np.integer)
@@ -291,22 +196,18 @@ def _is_scalar(x: object) -> bool:
     return True
 
 
-def _readable(item: object) -> object:
-    """Return a source of items that torch can index: the source itself, or a copy.
+def _rows(item: object) -> Tensor:
+    """Return items as a tensor that torch can index.
 
     Raises:
         InputError: no numbers in memory, or no rows.
     """
-    if not isinstance(item, Tensor | np.ndarray):
-        return item
-    dense = as_tensor("items", item if isinstance(item, Tensor) else item.reshape(-1)[:0])  # of a file: not all of it
-    if dense.dtype in UNSIGNED:
-        raise InputError(f"Expected items of a dtype that torch can index, got {item.dtype}. Convert them to int64.")
-    if item.ndim == 0:
+    rows = as_tensor("items", item)
+    if rows.dtype in UNSIGNED:
+        raise InputError(f"Expected items of a dtype that torch can index, got {rows.dtype}. Convert them to int64.")
+    if rows.dim() == 0:
         raise InputError(f"Expected items with a first dimension that counts them, got {describe(item)}.")
-    if isinstance(item, np.ndarray):
-        return item if item.dtype.isnative else as_tensor("items", item)
-    return dense if item.is_conj() or item.is_neg() else item
+    return rows
 
 
 def _checked(index: object, length: int, name: str) -> Any:
@@ -343,36 +244,3 @@ def _numbers(index: Any, total: int | Tensor) -> Any:
     if isinstance(index, int):
         return torch.tensor(index, dtype=dtype) if isinstance(total, Tensor) else index
     return index.to(dtype)
-
-
-def _take(item: Any, index: Any) -> object:
-    """Return rows of one of the parallel sources."""
-    if isinstance(item, np.ndarray):
-        found = item[index.numpy() if isinstance(index, Tensor) else index]
-        return found if isinstance(index, int) else from_array(found)
-    if isinstance(item, Tensor):
-        return item.index_select(0, index.to(item.device)) if isinstance(index, Tensor) else item[index]
-    if isinstance(index, Tensor):
-        return collate([item[i] for i in index.tolist()])
-    return item[index]
-
-
-def batched(items: object) -> object:
-    """Collate the lists in a slice of an item set, as if the items had been picked one by one."""
-    if isinstance(items, Mapping):
-        return {key: batched(value) for key, value in items.items()}
-    if isinstance(items, tuple):
-        return tuple(batched(item) for item in items)
-    return collate(items) if isinstance(items, list | range) else items
-
-
-def collated(items: list[Any]) -> Any:
-    """Collate single items to a batch; items of multiple types by type."""
-    if not isinstance(items[0], Mapping):
-        batch = collate(items)
-        return tuple(batch) if isinstance(items[0], tuple) else batch
-    by_type: dict[str, list[object]] = {}
-    for item in items:
-        for key, value in item.items():
-            by_type.setdefault(key, []).append(value)
-    return {key: collated(values) for key, values in by_type.items()}

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 from itertools import groupby
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from manyhop_graphbolt.items.minibatch import MiniBatch, num_seeds
 from manyhop_graphbolt.loader.chain import Chain, to_gpu
 from manyhop_graphbolt.loader.facts import FeatureColumns
 from manyhop_graphbolt.loader.padding import Padding
-from manyhop_graphbolt.loader.source import Keyed, Sampled, Source
+from manyhop_graphbolt.loader.source import Sampled, Source
 from manyhop_graphbolt.stages.features import FeatureFetcher
 from manyhop_graphbolt.stages.sampling import SubgraphSampler
 from manyhop_graphbolt.stages.stage import (
@@ -54,7 +54,6 @@ class TimedStages:
 
     Args:
         stages: in order.
-        first: first number of their draws.
         gather: gathers features.
         stats: of the loader.
         streams: of the loader; ``None``: it has no GPU.
@@ -65,7 +64,6 @@ class TimedStages:
     def __init__(
         self,
         stages: Sequence[Pipe],
-        first: int,
         gather: Gather,
         stats: Stats,
         streams: Streams | None = None,
@@ -73,7 +71,7 @@ class TimedStages:
         on_gpu: bool = False,
         replaced: tuple[Pipe, Step] | None = None,
     ) -> None:
-        self._stats, self._first = stats, first
+        self._stats = stats
         self._parts: list[_Part] = []
         for name, some in groupby(stages, _stage_name):
             part = list(some)
@@ -89,12 +87,12 @@ class TimedStages:
 
         Args:
             item: the item.
-            key: names the item, see :func:`~manyhop_graphbolt.stages.stage.run`; ``None``: this thread makes it.
+            key: names the item, see :func:`~manyhop_graphbolt.stages.stage.run`; ``None``: that of this thread's batch.
             batch: its number in the epoch.
             calls: draws that were made before.
             times: how many batches the GPU's times stand for; 0: they are not measured.
         """
-        with nullcontext() if key is None else drawing(key, calls or self._first):
+        with nullcontext() if key is None else drawing(key, calls):
             for name, steps, streams in self._parts:
                 if streams is None:
                     start = perf_counter()
@@ -173,6 +171,13 @@ def feature_bytes(item: object) -> int:
     return nbytes
 
 
+class Keyed(NamedTuple):
+    """A minibatch that functions of the user complete when it is handed out."""
+
+    key: BatchKey
+    item: object
+
+
 class Batches:
     """The ``Assembler`` of a loader.
 
@@ -209,18 +214,16 @@ class Batches:
         self._chain, self._source, self._columns, self._stats = chain, source, columns, stats
         self._gpu, self._pool, self._padding, self._threads = gpu, pool, padding, threads
         self._in_groups = gpu is not None and gpu.sampling is not None
-        first, stages = chain.first_draw, chain.stages
+        stages = chain.stages
         if self._in_groups:
             assert chain.grouped is not None
             stages = list(chain.grouped.after)
-        self._is_current = chain.sampler is not None  # the engine has named what is drawn
         streams = None if gpu is None else gpu.streams
         self._replaced = None if padding is None else padding.replaced
-        timed = TimedStages(
-            stages, first, self._gather, stats, streams, on_gpu=self._in_groups, replaced=self._replaced
+        self._run_stages = TimedStages(
+            stages, self._gather, stats, streams, on_gpu=self._in_groups, replaced=self._replaced
         )
-        self._run_stages = timed
-        self._run_functions = TimedStages(chain.functions, first + FUNCTIONS, self._gather, stats)
+        self._functions = TimedStages(chain.functions, self._gather, stats)
         self.hands_out = bool(chain.functions) and num_workers == 0
         self._functions_in_threads = bool(chain.functions) and not self.hands_out
 
@@ -244,19 +247,24 @@ class Batches:
         """Applies the functions of the user to a joined minibatch."""
         return self._after_all if self._functions_in_threads else None
 
+    def _run_functions(self, item: object, key: BatchKey | None, batch: int) -> object:
+        return self._functions(item, key, batch, calls=FUNCTIONS)
+
     def _after_all(self, item: object) -> object:
         key = item.key if isinstance(item, MiniBatch) else current_key()
         return self._run_functions(item, key, _batch())
 
-    def collate(self, positions: Tensor | Keyed) -> object:
+    def collate(self, positions: Tensor) -> object:
         """Make one minibatch, stage by stage."""
         rank_batch, batch, start = current_batch(), _batch(), perf_counter()
-        key, item = self._source.item(positions)
+        item = self._source.item(positions)
         self._stats.record(batch, "assemble", start, perf_counter())
         seeds = num_seeds(item)
-        item = self._run_stages(item, None if self._is_current else key, batch)
+        item = self._run_stages(item, None, batch)
         if rank_batch is not None:
             rank_batch.contents.update(contents_of(item), seeds=seeds)
+        key = current_key()
+        assert key is not None
         return self._done(key, item, batch)
 
     def assemble(self, sample: Sampled) -> object:
@@ -279,11 +287,10 @@ class Batches:
         item.key = key
         if self._in_groups:
             assert gpu is not None
-            made = self.assemble(self._source.begin(gpu.sampling, [Keyed(key, item)], [key])()[0])
+            made = self.assemble(self._source.begin(gpu.sampling, [item], [key])()[0])
             return self.hand_out(made) if isinstance(made, Keyed) else made
         chain = self._chain
-        stages = TimedStages(chain.stages, chain.first_draw, self._gather, self._stats, replaced=self._replaced)
-        made = stages(item, key, 0)
+        made = TimedStages(chain.stages, self._gather, self._stats, replaced=self._replaced)(item, key, 0)
         _settle(made)
         return self._run_functions(made, key, 0)
 
@@ -324,7 +331,6 @@ class Batches:
         assert self._chain.grouped is not None
         items = [copy.copy(sample.item) for sample in samples]
         topology = samples[0].topology  # a launch is of one
-        assert topology is not None
         sampled = items, topology, [one.sample for one in samples]
         if self._padding is None:
             return self._chain.grouped.layers.answer(*sampled)
@@ -368,7 +374,6 @@ class Batches:
         topology, _ = self._chain.grouped.layers.current()
         sample, none = empty_sample(topology.graph, device), torch.empty(0, 2, dtype=torch.int64, device=device)
         item = MiniBatch(seeds={} if len(topology.offsets) > 1 else none)
-        vars(item).update(_seed_nodes=None, _seeds_timestamp=None)
         return Sampled(BatchKey(0, 0, 0), item, topology, sample, 1, 0)
 
     def hand_out(self, batch: Keyed) -> object:

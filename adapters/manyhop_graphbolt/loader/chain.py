@@ -1,64 +1,39 @@
-"""A chain of pipes, cut into a source of items and stages that handle items one by one."""
+"""A chain of pipes: an item sampler, and stages that handle minibatches one by one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 
 from manyhop.errors import InputError
 from manyhop.loading import own_gpu
-from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_graphbolt.items.sampler import ItemSampler
 from manyhop_graphbolt.stages.features import FeatureFetcher
 from manyhop_graphbolt.stages.layers import AllLayers
-from manyhop_graphbolt.stages.sampling import SubgraphSampler
-from manyhop_graphbolt.stages.stage import (
-    CopyTo,
-    SeedEdgesExcluder,
-    chain_of,
-    first_draw,
-    is_of_this_package,
-    is_ours,
-    pipe_before,
-)
+from manyhop_graphbolt.stages.sampling import NeighborSampler, SubgraphSampler
+from manyhop_graphbolt.stages.stage import CopyTo, SeedEdgesExcluder, chain_of, is_of_this_package, is_ours
 from manyhop_graphbolt.types import Pipe
 
-_WITHOUT_DRAWS = (FeatureFetcher, CopyTo, SeedEdgesExcluder, SubgraphSampler)  # of which a pipe is the end
+_WITHOUT_DRAWS = (FeatureFetcher, CopyTo, SeedEdgesExcluder)
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """The stages of a chain that samples."""
+    """The stage that samples all layers by one call, and the stages around it."""
 
-    stage: Pipe
-    """After which a minibatch has its layers."""
-
+    stage: NeighborSampler
     before: Sequence[Pipe]
-    """The stages before that one."""
 
     after: Sequence[Pipe]
-    """The stages after it, up to the last one of this package."""
+    """Up to the last stage of this package."""
 
     @property
-    def graph(self) -> object:
-        """The sampled graph; ``None``: unknown, for a sampler of the user."""
-        begun = getattr(getattr(self.stage, "datapipe", None), "transformer", None)
-        return begun.args[0] if isinstance(begun, partial) else getattr(self.stage, "graph", None)
-
-
-@dataclass(frozen=True)
-class AllAtOnce(Sampling):
-    """The same where one call samples all layers: on a GPU, for groups of minibatches."""
-
-    layers: AllLayers
-
-    @property
-    def graph(self) -> FusedCSCSamplingGraph:
-        """The sampled graph."""
-        return self.layers.graph
+    def layers(self) -> AllLayers:
+        """What the stage samples."""
+        return self.stage.layers
 
     @property
     def moves_first(self) -> bool:
@@ -77,56 +52,45 @@ class AllAtOnce(Sampling):
 
 
 class Chain:
-    """A chain of pipes. The engine cuts the batches if it begins with an item sampler, and samples them in groups if
-    they are moved to a GPU before all layers are sampled by one stage; all else is run stage by stage.
-
-    Pipes that change the number or the order of items, such as torch's ``filter``, are sources: they are iterated, with
-    all that comes before them.
+    """A chain of pipes. Batches are sampled in groups if they are moved to a GPU before one stage samples all layers;
+    everything else runs stage by stage.
 
     Args:
         pipe: the last one.
+
+    Raises:
+        InputError: the chain does not begin with an item sampler, or contains a pipe that is not a stage.
     """
 
     def __init__(self, pipe: Pipe) -> None:
-        self.source, self.stages, self.functions = chain_of(pipe)
-        self.first_draw = first_draw(self.source)
-        before = pipe_before(self.source)
-        self.before = None if before is None else Chain(before)
-
-    @cached_property
-    def sampler(self) -> ItemSampler | None:
-        """The item sampler whose order is that of the batches; ``None``: the items are iterated."""
-        source = self.source
-        if not isinstance(source, ItemSampler) or not source.is_indexable:
-            return None
-        return source if type(source).__iter__ is ItemSampler.__iter__ else None
+        source, self.stages, self.functions = chain_of(pipe)
+        if not isinstance(source, ItemSampler) or type(source).__iter__ is not ItemSampler.__iter__:
+            raise InputError(
+                "Expected a chain of an ItemSampler and of stages that handle minibatches one by one, got a "
+                f"{type(source).__name__}. Use transform() or map(), or iterate over the pipe without a DataLoader."
+            )
+        self.sampler = source
 
     @cached_property
     def sampling(self) -> Sampling | None:
-        """The stage that samples, and those around it; ``None``: there is none."""
-        stages = self.stages
-        for i, stage in enumerate(stages):
-            layers = getattr(stage, "transformer", None)
-            if isinstance(layers, AllLayers):
-                return AllAtOnce(stage, stages[:i], stages[i + 1 :], layers)
+        """The stage that samples all layers by one call; ``None``: there is none."""
+        for i, stage in enumerate(self.stages):
             if isinstance(stage, SubgraphSampler):
-                return Sampling(stage, stages[:i], stages[i + 1 :])
+                own = isinstance(stage, NeighborSampler)
+                own = own and type(stage).sample_subgraphs is NeighborSampler.sample_subgraphs
+                return Sampling(stage, self.stages[:i], self.stages[i + 1 :]) if own else None  # type: ignore[arg-type]
         return None
 
     @property
-    def grouped(self) -> AllAtOnce | None:
+    def grouped(self) -> Sampling | None:
         """How minibatches are sampled in groups, on a GPU; ``None``: they are not."""
         sampling = self.sampling
-        return sampling if isinstance(sampling, AllAtOnce) and any(map(to_gpu, sampling.before)) else None
+        return sampling if sampling is not None and any(map(to_gpu, sampling.before)) else None
 
     @cached_property
     def fetchers(self) -> list[FeatureFetcher]:
         """The stages that fetch features."""
         return [stage for stage in self.stages if isinstance(stage, FeatureFetcher)]
-
-    def all_fetchers(self) -> list[FeatureFetcher]:
-        """Return the stages that fetch features, those before the source included."""
-        return [*([] if self.before is None else self.before.all_fetchers()), *self.fetchers]
 
     @property
     def moves(self) -> bool:

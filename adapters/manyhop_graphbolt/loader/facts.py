@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
-import numpy as np
 import torch
 from torch.utils.data import IterDataPipe
 
@@ -19,11 +18,10 @@ from manyhop.sampling import CONTRACT_VERSION
 from manyhop_graphbolt.features.feature import Feature, own_feature, title_of
 from manyhop_graphbolt.features.tensors import TorchBasedFeature
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
-from manyhop_graphbolt.items.sampler import ItemSampler
 from manyhop_graphbolt.items.sets import HeteroItemSet, ItemSet
 from manyhop_graphbolt.loader.chain import Chain, to_gpu
 from manyhop_graphbolt.stages.features import FeatureFetcher
-from manyhop_graphbolt.stages.layers import AllLayers
+from manyhop_graphbolt.stages.sampling import NeighborSampler
 from manyhop_graphbolt.stages.stage import MiniBatchTransformer, is_ours
 
 
@@ -115,7 +113,7 @@ class FeatureColumns:
 
 def exchanged(chain: Chain) -> dict[str, ShardedRows | DistributedRows]:
     """Return the features that a chain fetches and whose rows ranks exchange, by title."""
-    return FeatureColumns(chain.all_fetchers()).exchanged()
+    return FeatureColumns(chain.fetchers).exchanged()
 
 
 def check_exchanged(chain: Chain, *, distributed: bool, runs_ahead: bool) -> None:
@@ -132,9 +130,8 @@ def check_exchanged(chain: Chain, *, distributed: bool, runs_ahead: bool) -> Non
     why = f"as ranks exchange rows of {next(iter(found))} for every minibatch"
     if not distributed:
         raise InputError(
-            f"Expected a DistributedItemSampler, and only stages that handle minibatches one by one, {why}, got "
-            f"a chain that begins with {type(chain.source).__name__}. Make it such a chain on all ranks, or keep the "
-            "rows where each rank reads alone: placement='shared', or 'sharded' with device='cuda'."
+            f"Expected a DistributedItemSampler, {why}, got a {type(chain.sampler).__name__}. Use one on all ranks, or "
+            "keep the rows where each rank reads alone: placement='shared', or 'sharded' with device='cuda'."
         )
     fetchers = [one for one in chain.fetchers if FeatureColumns([one]).exchanged()]
     if len(fetchers) > 1:
@@ -194,9 +191,7 @@ class ChainFacts:
 
     def of_ranks(self, seed: int | None) -> dict[str, object]:
         """Return the facts that must be equal on all ranks, in the order in which differences are reported."""
-        sampler = self._chain.sampler
-        assert sampler is not None
-        plan = sampler.plan
+        plan = self._chain.sampler.plan
         facts: dict[str, object] = {"version of the sampling contract": CONTRACT_VERSION, "seed": seed}
         facts |= {name: getattr(plan, name) for name in ("num_items", "batch_size", "shuffle", "drop_last")}
         facts |= plain(self.of_state())
@@ -205,9 +200,7 @@ class ChainFacts:
     def of_state(self) -> dict[str, object]:
         """Return the facts that identify a state."""
         source = self._chain.sampler
-        assert source is not None
-        facts: dict[str, object] = {"buffer_size": source.buffer_size, "minibatcher": _described(source.minibatcher)}
-        facts["pad"] = self._pad
+        facts: dict[str, object] = {"minibatcher": _described(source.minibatcher), "pad": self._pad}
         facts["seed_parts"] = None if source.plan.parts is None else source.plan.parts.num_parts
         graphs: list[object] = []
         for i, stage in enumerate(self._chain.stages):
@@ -219,21 +212,6 @@ class ChainFacts:
         return facts | {"items": _items(source.item_set)}
 
 
-def cannot_resume(source: object) -> InputError:
-    """Return the error of a chain that cannot be resumed, since the order of its items is no function of a seed."""
-    name = type(source).__name__
-    if not isinstance(source, ItemSampler):
-        why = f"{name} decides which minibatches there are, and cannot begin in the middle of an epoch"
-    elif not source.is_indexable:
-        why = "the items of its ItemSampler can only be iterated. Make an ItemSet of tensors or lists"
-    else:
-        why = f"{name} has an __iter__ of its own. Define deal() instead"
-    return InputError(
-        "Expected a chain of an ItemSampler and of stages that keep the order of minibatches, to save and load where "
-        f"it stands; here, {why}, or save at the end of an epoch."
-    )
-
-
 def _arguments(stage: MiniBatchTransformer, graphs: list[object]) -> dict[str, object]:
     """Return the arguments that a stage draws by; graphs are replaced by their numbers in a list."""
     found = {
@@ -242,8 +220,8 @@ def _arguments(stage: MiniBatchTransformer, graphs: list[object]) -> dict[str, o
         if name not in ("datapipe", "transformer") and not hasattr(IterDataPipe, name)
     }
     function = stage.transformer
-    if isinstance(function, AllLayers):
-        found |= function.arguments()
+    if isinstance(stage, NeighborSampler):
+        found = {"layers": stage.layers.arguments()}
     elif isinstance(function, partial):
         found |= dict(enumerate(function.args)) | function.keywords | {"function": function.func}
     return {str(name): _described(value, graphs) for name, value in found.items()}
@@ -257,6 +235,8 @@ def _described(value: object, graphs: list[object] | None = None) -> object:
         return f"graph {next(i for i, graph in enumerate(graphs) if graph is value)}"
     if isinstance(value, list | tuple):
         return [_described(part, graphs) for part in value]
+    if isinstance(value, dict):
+        return {str(name): _described(part, graphs) for name, part in value.items()}
     if callable(value):
         return getattr(value, "__qualname__", f"a {type(value).__name__}")
     return value
@@ -270,8 +250,4 @@ def _items(item_set: object) -> object:
         return [item_set.names, _items(item_set.items)]
     if isinstance(item_set, tuple):
         return [_items(part) for part in item_set]
-    if isinstance(item_set, np.ndarray) and item_set.dtype.kind in "biufc":
-        return torch.from_numpy(np.array(item_set))
-    if isinstance(item_set, range):
-        return str(item_set)
-    return item_set if isinstance(item_set, torch.Tensor | Mapping) else plain(item_set)
+    return item_set if isinstance(item_set, torch.Tensor) else plain(item_set)

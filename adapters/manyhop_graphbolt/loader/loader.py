@@ -3,45 +3,38 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterDataPipe
 
 from manyhop.arguments import flags, integer
 from manyhop.errors import InputError
 from manyhop.features import PinnedPool, ShardedRows
-from manyhop.loading import EpochLoader, Item, Progress
+from manyhop.loading import EpochLoader, Progress
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import REPLAY_NEXT, EpochIterator
 from manyhop.loading.padding import Pad, probe
-from manyhop.loading.pipeline import BatchPlan, RankSchedule, Stats, Streams
+from manyhop.loading.pipeline import BatchPlan, RankSchedule, Stats
 from manyhop.memory.places import Place
 from manyhop.ranks.control import DEFAULT_TIMEOUT
-from manyhop.ranks.world import current_rank
-from manyhop.sampling import BatchKey
-from manyhop.sampling.random import Use, make_key
-from manyhop_dgl.samplers.keys import draw
 from manyhop_graphbolt.items.minibatch import MiniBatch, minibatcher_default
-from manyhop_graphbolt.items.sampler import DistributedItemSampler, ItemSampler
+from manyhop_graphbolt.items.sampler import DistributedItemSampler
 from manyhop_graphbolt.loader.batches import Batches
 from manyhop_graphbolt.loader.chain import Chain, gpu_of
 from manyhop_graphbolt.loader.facts import (
     ChainFacts,
     FeatureColumns,
-    cannot_resume,
     check_exchanged,
     check_placed,
     exchanged,
 )
 from manyhop_graphbolt.loader.padding import Padding, check_pad
-from manyhop_graphbolt.loader.source import Keyed, Source, given_minibatch
+from manyhop_graphbolt.loader.source import Source, given_minibatch
 from manyhop_graphbolt.pipes import check_hints
 from manyhop_graphbolt.types import Nodes, Pipe
 
@@ -120,13 +113,13 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         self._chain = chain = Chain(datapipe)
         check_pad(pad, chain)
         check_placed(chain, placement)
-        sampler = chain.sampler
+        sampler, plan = chain.sampler, chain.sampler.plan
         self._ahead = int(num_workers) or int(overlap_feature_fetch and bool(chain.stages))
         """How many threads run the stages ahead of the caller; 0: the caller runs them."""
         super().__init__(
             datapipe,
-            batch_size=int(chain.source.batch_size) if isinstance(chain.source, ItemSampler) else None,
-            drop_last=sampler is not None and sampler.plan.drop_last,
+            batch_size=sampler.batch_size,
+            drop_last=plan.drop_last,
             num_workers=self._ahead,
             persistent_workers=persistent_workers and self._ahead > 0,
         )
@@ -137,16 +130,9 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         self.uneven, self.rank_timeout = None, DEFAULT_TIMEOUT if self.distributed else None
         check_exchanged(chain, distributed=self.distributed, runs_ahead=self._ahead > 0)
         self._columns = FeatureColumns(chain.fetchers if chain.grouped is not None else [])
-        if sampler is None:
-            self._get_ready(0, None, shuffle=False, own_order=False)
-        else:
-            plan = sampler.plan
-            self._get_ready(plan.num_items, sampler.seed, shuffle=plan.shuffle, own_order=True)
-
-    def _get_ready(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
         self.padding, self._gpu = None, None
-        self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=own_order)
-        self._replay = REPLAY_NEXT if own_order else ""  # the item sampler counts epochs, not the loader
+        self._set_up_epochs(plan.num_items, sampler.seed, shuffle=plan.shuffle, own_order=True)
+        self._replay = REPLAY_NEXT  # the item sampler counts epochs, not the loader
         self._find_gpu()
         self._find_padding()
         if self.distributed:
@@ -161,26 +147,25 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
     @property
     def seed(self) -> int | None:
         """The seed of the item sampler; ``None``: each epoch draws its own."""
-        return None if self._chain.sampler is None else self._chain.sampler.seed
+        return self._chain.sampler.seed
 
     @seed.setter
     def seed(self, value: int | None) -> None:
-        if self._chain.sampler is not None:
-            self._chain.sampler.set_seed(value)
+        self._chain.sampler.set_seed(value)
 
     def __len__(self) -> int:
-        """Number of minibatches of an epoch, where the chain knows it."""
-        return len(self.datapipe)
+        """Return the number of minibatches of an epoch."""
+        return len(self._chain.sampler)
 
-    def _length(self) -> int | None:
-        return None if self._chain.sampler is None else len(self._schedule(0))
+    def _length(self) -> int:
+        return len(self._schedule(0))
 
     def _plan(self, seed: int = 0) -> BatchPlan:
         assert self.batch_size is not None
-        return replace(self._sampler.plan, seed=seed, batch_size=self.batch_size)
+        return replace(self._chain.sampler.plan, seed=seed, batch_size=self.batch_size)
 
     def _schedule(self, first: int) -> RankSchedule:
-        schedule = self._sampler.deal(first)
+        schedule = self._chain.sampler.deal(first)
         left = schedule.num_batches - first
         if schedule.uneven == "keep" and left % schedule.world_size and self._exchanges():
             raise InputError(
@@ -192,44 +177,19 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
     def _over_nodes(self) -> bool:
         return any(isinstance(rows, ShardedRows) for rows in exchanged(self._chain).values())
 
-    def _planned(
-        self, plan: BatchPlan, epoch: int, schedule: RankSchedule
-    ) -> tuple[Iterable[Item], Callable[[object], Tensor]]:
-        sampler = self._sampler
-        if sampler.is_whole:
-            return super()._planned(plan, epoch, schedule)
-        batches = ((rank_batch, rank_batch.batch) for rank_batch in schedule)
-        return batches, lambda batch: torch.from_numpy(sampler.positions(plan, epoch, batch))
-
     def _key_of_epoch(self, progress: Progress, *, replays: bool) -> tuple[int, int]:
         sampler = self._chain.sampler
-        if sampler is None:  # items have keys of their own
-            return 0, 0
         epoch = sampler.begin_epoch()
         progress.seed = sampler.drawn_seed(epoch)
         plan, number = sampler.plan_of(epoch)
         return plan.seed, number
-
-    @property
-    def _sampler(self) -> ItemSampler:
-        """The item sampler whose order is that of the minibatches.
-
-        Raises:
-            InputError: there is none.
-        """
-        if self._chain.sampler is None:
-            raise cannot_resume(self._chain.source)
-        return self._chain.sampler
 
     # Iteration
 
     def __iter__(self) -> EpochIterator:  # type: ignore[override]
         check_exchanged(self._chain, distributed=self.distributed, runs_ahead=self._ahead > 0)  # as features are now
         self._find_gpu()
-        sampler = self._chain.sampler
-        if sampler is None:
-            return self._begin_epoch(_keyed(iter(self._chain.source), None if self._gpu is None else self._gpu.streams))
-        self._next_epoch = sampler.next_epoch
+        self._next_epoch = self._chain.sampler.next_epoch
         if not self._progress.begun:
             self._progress.epoch = self._next_epoch
         return self._begin_epoch(None)
@@ -273,7 +233,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         self._gpu = None
         self._start_gpu(device, placement)
         self._stats.on_gpu = self._stats.on_gpu or self._gpu.sampling is not None
-        if chain.sampler is None or chain.grouped is None or self._gpu.sampling is None:
+        if chain.grouped is None or self._gpu.sampling is None:
             return
         plain = chain.sampler.minibatcher is minibatcher_default and chain.grouped.is_of_this_package
         if plain and self._columns.complete:  # else code of the user would run for minibatches that nobody requested
@@ -317,8 +277,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             The result of the last stage or function.
 
         Raises:
-            InputError: seeds or a key that do not make sense, a chain that does not begin with an item sampler, or rows
-                that ranks exchange in step.
+            InputError: seeds or a key that do not make sense, or rows that ranks exchange in step.
         """
         item = given_minibatch(self._chain, seeds)
         with _finding_gpu:
@@ -332,11 +291,9 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
 
         With a :class:`DistributedItemSampler`, those of all ranks: all of them must have received the same number.
 
-        Raises:
-            InputError: the chain cannot be resumed.
         """
         if not self._progress.begun:
-            self._progress.epoch = self._sampler.next_epoch
+            self._progress.epoch = self._chain.sampler.next_epoch
         return super().state_dict()
 
     def load_state_dict(self, state: dict[str, object]) -> None:
@@ -344,23 +301,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
 
         Raises:
             StateError: the state is damaged, or of a chain with another graph, other stages, items, batches or order.
-            InputError: the chain cannot be resumed.
             RankError: other ranks, which must load the state as well, load another one, or not in time.
         """
-        sampler = self._sampler
         super().load_state_dict(state)
-        sampler.resume_at(self._progress.epoch, self._progress.seed)
-
-
-def _keyed(items: Iterator[object], streams: Streams | None) -> Iterator[Keyed]:
-    """Yield items that were made elsewhere, with their keys; those without get one by their position."""
-    seed: int | None = None
-    for i, item in enumerate(items):
-        key = getattr(item, "key", None)
-        if key is None:
-            if seed is None:
-                seed = int(make_key(Use.RANK, draw(), current_rank()))
-            key = BatchKey(seed, 0, i)
-            if isinstance(item, MiniBatch):
-                item.key = key
-        yield Keyed(key, item if streams is None else streams.lend(item))
+        self._chain.sampler.resume_at(self._progress.epoch, self._progress.seed)

@@ -13,37 +13,36 @@ from manyhop.graph import HOMOGENEOUS_NODE, EdgeType, NodeType
 from manyhop.loading.padding import Pad, check_pad_option, lengthened, mask_of
 from manyhop.loading.pipeline import Counts, Padded, Padder, pad_sizes
 from manyhop.sampling import SampledSubgraph
+from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_graphbolt.graph.topology import Topology
 from manyhop_graphbolt.items.minibatch import MiniBatch
-from manyhop_graphbolt.loader.chain import AllAtOnce, Chain, Sampling
+from manyhop_graphbolt.loader.chain import Chain, Sampling
 from manyhop_graphbolt.loader.source import Sampled
 from manyhop_graphbolt.stages.features import FeatureFetcher
-from manyhop_graphbolt.stages.layers import layers_of, mark_padding, put_layers, sample_of
-from manyhop_graphbolt.stages.sampling import SubgraphSampler
-from manyhop_graphbolt.stages.stage import CopyTo, SeedEdgesExcluder, is_ours, step
+from manyhop_graphbolt.stages.layers import layers_of, mark_padding, put_layers
+from manyhop_graphbolt.stages.sampling import begin_nodes
+from manyhop_graphbolt.stages.stage import CopyTo, SeedEdgesExcluder, is_ours
 from manyhop_graphbolt.types import Pipe, etype_str_to_tuple
 
 _IDS = ("seeds", "labels", "indexes", "timestamp")
 _MARGIN = 0.1
-_KEEP_SIZES = (FeatureFetcher, CopyTo, SubgraphSampler)  # of which a pipe is the end
 
 Sizes = dict[str | None, int]
 """Type of seeds -> rows; of untyped ones, ``None``."""
 
 
 def check_pad(pad: Pad | None, chain: Chain) -> None:
-    """Raise InputError where the minibatches of a chain cannot be padded."""
+    """Raise InputError if the minibatches of a chain cannot be padded."""
     check_pad_option(pad)
     if pad is None:
         return
-    if chain.sampler is None or chain.sampling is None:
+    if chain.sampling is None:
         raise InputError(
-            "Expected a chain of an ItemSampler over indexable items and of a stage that samples, with pad='auto'. "
-            "Leave pad out."
+            "Expected sample_neighbor or sample_layer_neighbor in a chain with pad='auto', got neither. Leave pad out."
         )
     excluder = excluder_of(chain.sampling)
     for stage in chain.sampling.after:
-        if is_ours(stage) and not isinstance(stage, _KEEP_SIZES) and stage is not excluder:
+        if is_ours(stage) and not isinstance(stage, FeatureFetcher | CopyTo) and stage is not excluder:
             raise InputError(
                 "Expected only fetch_feature and copy_to after sampling with pad='auto', and exclude_seed_edges before "
                 f"these, got a {type(stage).__name__}, which changes sizes. Leave one of them out."
@@ -52,7 +51,7 @@ def check_pad(pad: Pad | None, chain: Chain) -> None:
 
 def excluder_of(sampling: Sampling) -> SeedEdgesExcluder | None:
     """Return the stage right after sampling that excludes seed edges, before minibatches are padded."""
-    first = next((stage for stage in sampling.after if not isinstance(stage, SubgraphSampler)), None)
+    first = next(iter(sampling.after), None)
     return first if isinstance(first, SeedEdgesExcluder) else None
 
 
@@ -69,18 +68,17 @@ class Padding:
     def __init__(
         self, sampling: Sampling, samples: Sequence[Sampled], batch_size: int, device: torch.device | None
     ) -> None:
-        self._layers = sampling.layers if isinstance(sampling, AllAtOnce) else None
-        self._stage = sampling.stage
+        self._sampling = sampling
         self._excluder = excluder_of(sampling)
         seeds_of = [_seeds(one.item) for one in samples]
         kind, first = next(iter(seeds_of[0].items()))
         alone = len(seeds_of[0]) == 1  # all full minibatches have as many seeds then
-        by_type = [one.sample if one.topology is None else one.topology.by_type(one.sample) for one in samples]
+        by_type = [one.topology.by_type(one.sample) for one in samples]
         counts = [Counts.of(one) for one in by_type]
         seeds: dict[NodeType, int] | None = None
         if alone and first.are_nodes:
             seeds = {t: batch_size if t == (kind or HOMOGENEOUS_NODE) else 0 for t in counts[0].nodes}
-        self.sizes = pad_sizes(counts, seeds=seeds, empty=_empty_types(sampling.graph))
+        self.sizes = pad_sizes(counts, seeds=seeds, empty=_empty_types(sampling.layers.graph))
         self._pad = Padder(self.sizes, num_trees=batch_size, device=device)
         most = Sizes()
         for one in seeds_of:
@@ -92,15 +90,10 @@ class Padding:
     ) -> list[MiniBatch]:
         """Add padded samples to minibatches; on a GPU, all of them by one kernel."""
         by_type = [topology.by_type(sample) for sample in samples]
-        return self._answer(minibatches, by_type, with_ids=topology.has_original_edge_ids)
-
-    def _answer(
-        self, minibatches: Sequence[MiniBatch], by_type: Sequence[SampledSubgraph], *, with_ids: bool
-    ) -> list[MiniBatch]:
         if self._excluder is not None:
             by_type = [self._excluder.before_padding(*both) for both in zip(minibatches, by_type, strict=True)]
         padded = self._pad(by_type)
-        layers = layers_of([one.sample for one in padded], with_ids=with_ids)
+        layers = layers_of([one.sample for one in padded], with_ids=topology.has_original_edge_ids)
         put_layers(minibatches, layers)
         for minibatch, own, one in zip(minibatches, layers, padded, strict=True):
             mark_padding(minibatch, own, one)
@@ -109,15 +102,12 @@ class Padding:
 
     @property
     def replaced(self) -> tuple[Pipe, Callable[[Any], object]]:
-        """The stage that samples, and a function that samples and pads in its place."""
-        return self._stage, self._sample
+        """The stage that samples, and the function that samples and pads instead."""
+        return self._sampling.stage, self._sample
 
     def _sample(self, minibatch: MiniBatch) -> MiniBatch:
-        if self._layers is not None:
-            return self._layers(minibatch, self.answer)
-        sampled: Any = step(self._stage, minibatch)
-        sample = sample_of(sampled.sampled_subgraphs)
-        return self._answer([sampled], [sample], with_ids=None not in sample.edge_id.values())[0]
+        topology, sample = self._sampling.layers.drawn(begin_nodes(minibatch)[0])
+        return self.answer([minibatch], topology, [sample])[0]
 
     def _pad_seeds(self, minibatch: MiniBatch, padded: Padded) -> None:
         """Fill up what a minibatch has per seed: to as many as the last layer has columns, links to fixed numbers."""
@@ -190,8 +180,8 @@ def _filled(values: Tensor, size: int, fills: Sequence[int]) -> Tensor:
     return torch.stack(columns, dim=1)
 
 
-def _empty_types(graph: object) -> list[NodeType | EdgeType]:
-    """Return the types that a graph has no nodes, or edges, of; of a graph of the user, as far as it has counts."""
-    nodes, edges = getattr(graph, "num_nodes", None), getattr(graph, "num_edges", None)
+def _empty_types(graph: FusedCSCSamplingGraph) -> list[NodeType | EdgeType]:
+    """Return the types that a graph has no nodes, or edges, of."""
+    nodes, edges = graph.num_nodes, graph.num_edges
     found: list[NodeType | EdgeType] = [t for t, n in nodes.items() if n == 0] if isinstance(nodes, dict) else []
     return found + ([etype_str_to_tuple(t) for t, n in edges.items() if n == 0] if isinstance(edges, dict) else [])

@@ -10,49 +10,12 @@ from torch import Tensor
 
 from manyhop.arguments import as_ids
 from manyhop.errors import InputError
-from manyhop_graphbolt.features.feature import row_numbers
 from manyhop_graphbolt.graph.subgraph import CSC, CSCFormatBase, Excluded, split_pairs
 from manyhop_graphbolt.items.minibatch import MiniBatch
 from manyhop_graphbolt.types import Nodes, etype_str_to_tuple
 
 Number: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """``number(nodes of columns, others)`` gives nodes of rows, and the position of each of both among them."""
-
-
-def expand_indptr(
-    indptr: Tensor, dtype: torch.dtype | None = None, node_ids: Tensor | None = None, output_size: int | None = None
-) -> Tensor:
-    """Return the column of each edge.
-
-    That is entry ``c`` of ``node_ids`` (without them ``c`` itself), as often as column ``c`` has edges.
-
-    Args:
-        indptr: ``[num_columns + 1]`` integer.
-        dtype: of the result; that of ``node_ids`` by default.
-        node_ids: ``[num_columns]``: names of columns.
-        output_size: number of edges, which saves a GPU from being waited for.
-
-    Returns:
-        ``[num_edges]``.
-
-    Raises:
-        InputError: neither ``dtype`` nor ``node_ids``.
-    """
-    if node_ids is None:
-        if dtype is None:
-            raise InputError("Expected dtype or node_ids, got neither. Pass the dtype that columns are to have.")
-        node_ids = torch.arange(indptr.numel() - 1, dtype=dtype, device=indptr.device)
-    elif dtype is not None:
-        node_ids = node_ids.to(dtype)
-    return node_ids.repeat_interleave(indptr.diff(), dim=0, output_size=output_size)
-
-
-def index_select(tensor: Tensor, index: Tensor) -> Tensor:
-    """Return ``tensor[index]``, along dimension 0. A pinned tensor is read by the GPU that ``index`` is on."""
-    from manyhop.features import gather
-
-    (rows,) = gather([(tensor, row_numbers(index))])
-    return rows  # type: ignore[no-any-return]  # one tensor for each request; gather says Any
 
 
 def unique(nodes: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,16 +82,21 @@ def compact_csc_format(csc_formats: CSC, dst_nodes: Nodes, dst_timestamps: Nodes
         return rows, compacted
     if not isinstance(csc_formats, dict):
         assert isinstance(dst_timestamps, Tensor)
-        times = expand_indptr(csc_formats.indptr, node_ids=dst_timestamps, output_size=csc_formats.indices.numel())
+        times = _of_edges(csc_formats, dst_timestamps)
         return rows, compacted, torch.cat((dst_timestamps, times))
     assert isinstance(dst_timestamps, dict)
     of_rows = {ntype: [times] for ntype, times in dst_timestamps.items()}
     for name, csc in csc_formats.items():
         src, _, dst = etype_str_to_tuple(name)
         if csc.indices.numel() or src not in of_rows:
-            times = expand_indptr(csc.indptr, node_ids=dst_timestamps[dst], output_size=csc.indices.numel())
+            times = _of_edges(csc, dst_timestamps[dst])
             of_rows.setdefault(src, []).append(times)
     return rows, compacted, {ntype: torch.cat(times) for ntype, times in of_rows.items()}
+
+
+def _of_edges(csc: CSCFormatBase, of_columns: Tensor) -> Tensor:
+    """Return the value of the column of each edge."""
+    return of_columns.repeat_interleave(csc.indptr.diff(), dim=0, output_size=csc.indices.numel())
 
 
 def _compact(csc_formats: CSC, columns: Nodes, number: Number) -> tuple[Nodes, CSC]:

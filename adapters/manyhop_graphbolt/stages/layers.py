@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise, repeat
-from typing import Any
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,14 +19,10 @@ from manyhop.sampling.engines import Engine
 from manyhop_dgl.samplers.keys import next_key
 from manyhop_dgl.samplers.plan import columns_of, nodes_by_hop
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
-from manyhop_graphbolt.graph.subgraph import CSCFormatBase, Excluded, SampledSubgraphImpl, columns_of_edges
-from manyhop_graphbolt.graph.subgraph import SampledSubgraph as OneLayer
+from manyhop_graphbolt.graph.subgraph import CSCFormatBase, Excluded, SampledSubgraphImpl
 from manyhop_graphbolt.graph.topology import Topology, fanout_list
 from manyhop_graphbolt.items.minibatch import MiniBatch
-from manyhop_graphbolt.stages.functional import compact_csc_format, unique_and_compact_csc_formats
 from manyhop_graphbolt.types import Nodes, etype_str_to_tuple, etype_tuple_to_str
-
-Answer = Callable[[Sequence[MiniBatch], Topology, Sequence[SampledSubgraph]], list[MiniBatch]]
 
 
 def fanout_tensors(fanouts: object) -> list[Tensor]:
@@ -40,19 +36,24 @@ def fanout_tensors(fanouts: object) -> list[Tensor]:
     return [f if isinstance(f, Tensor) else torch.tensor(fanout_list(f)) for f in fanouts]
 
 
-def check_graph(graph: object, method: str, prob_name: object) -> None:
-    """Raise InputError unless a graph has this method, and ``prob_name`` is the name of an attribute."""
-    if hasattr(graph, "canonical_etypes"):
-        raise InputError(f"Expected a FusedCSCSamplingGraph, got a {type(graph).__name__}. Pass gb.from_dglgraph(g).")
-    if not callable(getattr(graph, method, None)):
-        raise InputError(
-            f"Expected a FusedCSCSamplingGraph, or an object with its {method}, got a {type(graph).__name__}."
-        )
+def checked_graph(graph: object, prob_name: object) -> FusedCSCSamplingGraph:
+    """Return the graph; raise InputError unless it can be sampled, and ``prob_name`` can name an attribute."""
+    if not isinstance(graph, FusedCSCSamplingGraph):
+        advice = " Pass gb.from_dglgraph(g)." if hasattr(graph, "canonical_etypes") else ""
+        raise InputError(f"Expected a FusedCSCSamplingGraph, got a {type(graph).__name__}.{advice}")
     if prob_name is not None and not isinstance(prob_name, str):
         raise InputError(
             f"Expected prob_name as the name of an edge attribute, got a {type(prob_name).__name__}. Add it to the "
             "graph by add_edge_attribute(name, values), and pass its name."
         )
+    return graph
+
+
+class Dependency(NamedTuple):
+    """How the random numbers of layer-neighbour sampling depend on each other."""
+
+    layer_dependency: bool
+    batch_dependency: int
 
 
 class AllLayers:
@@ -63,8 +64,7 @@ class AllLayers:
         fanouts: per layer ``[1]`` or ``[num_edge_types]``, the input layer first.
         replace: sample with replacement.
         prob_name: edge attribute with weights or a mask.
-        method: of the graph's topology, which samples.
-        options: further arguments of that method.
+        dependency: of layer-neighbour sampling; ``None``: neighbour sampling.
     """
 
     def __init__(
@@ -73,11 +73,10 @@ class AllLayers:
         fanouts: Sequence[Tensor],
         replace: bool,
         prob_name: str | None,
-        method: str,
-        **options: object,
+        dependency: Dependency | None,
     ) -> None:
         self.graph, self._fanouts, self._prob_name = graph, fanouts, prob_name
-        self._replace, self._method, self._options = replace, method, options
+        self._replace, self._dependency = replace, dependency
         self._known: tuple[Topology, NeighborSpec | LaborSpec] | None = None
         self._engine: tuple[Topology, torch.device, Engine] | None = None
 
@@ -99,13 +98,17 @@ class AllLayers:
         if known is not None and known[0] is self.graph.topology(fused=known[0].fused, probs_name=self._prob_name):
             return known
         topology = self.graph.topology_for(self._fanouts, self._prob_name)
-        spec = getattr(topology, self._method)(self._fanouts, replace=self._replace, **self._options)
+        spec: NeighborSpec | LaborSpec
+        if self._dependency is None:
+            spec = topology.spec(self._fanouts, replace=self._replace)
+        else:
+            spec = topology.layer_spec(self._fanouts, replace=self._replace, **self._dependency._asdict())
         self._known = topology, spec
         return self._known
 
-    def request(self, minibatch: MiniBatch, topology: Topology) -> NodeRequest:
-        """Return what to sample for a minibatch."""
-        return NodeRequest(key=next_key(), seeds=topology.seeds(minibatch._seed_nodes))
+    def request(self, seeds: Nodes, topology: Topology) -> NodeRequest:
+        """Return the request for seed nodes."""
+        return NodeRequest(key=next_key(), seeds=topology.seeds(seeds))
 
     def answer(
         self, minibatches: Sequence[MiniBatch], topology: Topology, samples: Sequence[SampledSubgraph]
@@ -115,16 +118,22 @@ class AllLayers:
         put_layers(minibatches, layers_of(by_type, with_ids=topology.has_original_edge_ids))
         return list(minibatches)
 
-    def __call__(self, minibatch: MiniBatch, answer: Answer | None = None) -> MiniBatch:
-        """Sample for a minibatch, which ``answer`` puts the sample into; default: :meth:`answer`."""
+    def drawn(self, seeds: Nodes) -> tuple[Topology, SampledSubgraph]:
+        """Return a sample around seed nodes, and the sampled topology."""
         topology, spec = self.current()
-        seeds = minibatch._seed_nodes
         some = next(iter(seeds.values())) if isinstance(seeds, dict) else seeds
         known = self._engine
         if known is None or known[0] is not topology or known[1] != some.device:
             known = self._engine = topology, some.device, topology.sampler(spec, some.device)
-        sample = known[2].sample(self.request(minibatch, topology))
-        return (answer or self.answer)([minibatch], topology, [sample])[0]
+        return topology, known[2].sample(self.request(seeds, topology))
+
+    def sample(self, seeds: Nodes) -> tuple[Nodes, list[SampledSubgraphImpl]]:
+        """Return the input nodes and the layers of a sample around seed nodes."""
+        topology, sample = self.drawn(seeds)
+        (layers,) = layers_of([topology.by_type(sample)], with_ids=topology.has_original_edge_ids)
+        rows = layers[0].original_row_node_ids
+        assert rows is not None
+        return rows, layers
 
 
 def put_layers(minibatches: Sequence[MiniBatch], layers: Sequence[list[SampledSubgraphImpl]]) -> None:
@@ -166,71 +175,6 @@ def _layers(
         layers.insert(0, _layer(csc, columns, nodes, ids_of if with_ids else None, hetero))
         columns = nodes
     return layers
-
-
-def sample_of(layers: Sequence[OneLayer]) -> SampledSubgraph:
-    """Return the sample that :func:`layers_of` cuts into these layers, by type.
-
-    Args:
-        layers: the input layer first. Rows of a layer begin with its columns, and are the columns of the one before.
-
-    Raises:
-        InputError: layers without nodes of rows and columns, or of other types than the seeds' layer.
-    """
-    nodes = [_by_type(one.original_column_node_ids) for one in reversed(layers)]
-    nodes.append(_by_type(layers[0].original_row_node_ids if layers else None))
-    hops = [_edges_by_type(one) for one in reversed(layers)]
-    edge_types, node_types = list(hops[0]), list(nodes[0])
-    if not all(list(hop) == edge_types for hop in hops) or not all(list(some) == node_types for some in nodes):
-        raise InputError(
-            "Expected layers with original_row_node_ids, original_column_node_ids and the same types in the same order,"
-            " got others. Leave pad out."
-        )
-    ends = [{t: ids.numel() for t, ids in some.items()} for some in nodes]
-    added = [ends[0], *({t: n - before[t] for t, n in own.items()} for before, own in pairwise(ends))]
-    row, col, edge_id = dict[EdgeType, Tensor](), dict[EdgeType, Tensor](), dict[EdgeType, Tensor | None]()
-    for t in edge_types:
-        csc, ids = zip(*[hop[t] for hop in hops], strict=True)
-        row[t] = torch.cat([one.indices for one in csc]).long()
-        col[t] = torch.cat([columns_of_edges(one) for one in csc]).long()
-        edge_id[t] = None if any(some is None for some in ids) else torch.cat(ids).long()
-    return SampledSubgraph(
-        node={t: ids.long() for t, ids in nodes[-1].items()},
-        row=row,
-        col=col,
-        edge_id=edge_id,
-        tree=None,
-        num_sampled_nodes={t: [some[t] for some in added] for t in node_types},
-        num_sampled_edges={t: [hop[t][0].indices.numel() for hop in hops] for t in edge_types},
-    )
-
-
-def are_nested(layers: Sequence[OneLayer]) -> bool:
-    """Return whether the rows of each layer begin with its columns, and are the columns of the layer before."""
-    nodes = [_by_type(layers[-1].original_column_node_ids)]
-    for layer in reversed(layers):
-        columns, rows = _by_type(layer.original_column_node_ids), _by_type(layer.original_row_node_ids)
-        if not all(
-            torch.equal(columns[t], ids) and torch.equal(rows[t][: ids.numel()], ids) for t, ids in nodes[-1].items()
-        ):
-            return False
-        nodes.append(rows)
-    return True
-
-
-def _by_type(nodes: Nodes | None) -> Mapping[NodeType, Tensor]:
-    return nodes if isinstance(nodes, Mapping) else {} if nodes is None else {HOMOGENEOUS_NODE: nodes}
-
-
-def _edges_by_type(layer: OneLayer) -> dict[EdgeType, tuple[CSCFormatBase, Tensor | None]]:
-    """Return the edges of a layer, and their ids."""
-    csc, ids = layer.sampled_csc, layer.original_edge_ids
-    if isinstance(csc, Mapping):
-        return {
-            etype_str_to_tuple(name): (one, ids[name] if isinstance(ids, Mapping) else None)
-            for name, one in csc.items()
-        }
-    return {HOMOGENEOUS_EDGE: (csc, ids if isinstance(ids, Tensor) else None)}
 
 
 def without_edges(sample: SampledSubgraph, edges: Excluded) -> SampledSubgraph:
@@ -293,34 +237,6 @@ def _layer(
 
 
 _name = cache(etype_tuple_to_str)
-
-
-def layer_by_layer(
-    graph: object,
-    fanouts: Sequence[Tensor],
-    replace: bool,
-    prob_name: str | None,
-    deduplicate: bool,
-    method: str,
-    minibatch: MiniBatch,
-) -> MiniBatch:
-    """Sample each layer by a method of the graph, and number its nodes."""
-    seeds = with_all_types(graph, minibatch._seed_nodes)
-    layers: list[SampledSubgraphImpl] = []
-    for fanout in reversed(fanouts):
-        layers.insert(0, compacted(getattr(graph, method)(seeds, fanout, replace, prob_name), seeds, deduplicate))
-        rows = layers[0].original_row_node_ids
-        assert rows is not None
-        seeds = rows
-    minibatch.input_nodes, minibatch.sampled_subgraphs = seeds, layers
-    return minibatch
-
-
-def compacted(sampled: OneLayer, columns: Nodes, deduplicate: bool) -> SampledSubgraphImpl:
-    """Number the rows of a layer, which are nodes of the graph."""
-    number = unique_and_compact_csc_formats if deduplicate else compact_csc_format
-    rows, csc = number(sampled.sampled_csc, columns)
-    return SampledSubgraphImpl(csc, columns, rows, sampled.original_edge_ids)
 
 
 def with_all_types(graph: Any, values: Nodes) -> Nodes:

@@ -2,144 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from manyhop.arguments import as_tensor, check_no_mask, flags
 from manyhop.errors import InputError
-from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
 from manyhop_graphbolt.graph.subgraph import SampledSubgraph, SampledSubgraphImpl
 from manyhop_graphbolt.items.minibatch import MiniBatch
 from manyhop_graphbolt.items.sets import UNSIGNED
 from manyhop_graphbolt.pipes import check_hints, functional_datapipe
 from manyhop_graphbolt.stages.functional import compact_csc_format, unique_and_compact
-from manyhop_graphbolt.stages.layers import (
-    AllLayers,
-    check_graph,
-    compacted,
-    fanout_tensors,
-    layer_by_layer,
-    with_all_types,
-)
+from manyhop_graphbolt.stages.layers import AllLayers, Dependency, checked_graph, fanout_tensors, with_all_types
 from manyhop_graphbolt.stages.stage import MiniBatchTransformer
 from manyhop_graphbolt.types import Nodes, Pipe, etype_str_to_tuple
 
-Added: TypeAlias = tuple[str, int, torch.Size]
-"""Where nodes are among the collected ones: their type, their part, the shape that they had."""
+_ONLY = "_N"
+
+
+class _Ends(NamedTuple):
+    """Seed nodes, or one or both ends of seed edges."""
+
+    seeds: str
+    """The type of the seeds."""
+
+    nodes: Tensor
+    times: Tensor | None
+    shape: torch.Size
+    are_seeds: bool
 
 
 def begin_nodes(minibatch: MiniBatch) -> tuple[Nodes, Nodes | None]:
     """Return the nodes that sampling begins with, and their times (``None`` without a ``timestamp``).
 
-    The minibatch gets the positions of its ``seeds`` among those nodes. Seeds that are nodes are taken unchanged,
-    repetitions included, so that the last layer has a column for each of them; nodes of pairs are taken once each.
-    If there are times, all repetitions are nodes of their own.
-
-    Args:
-        minibatch: one with ``seeds``.
+    Sets ``compacted_seeds``, the positions of the seeds among these nodes. Seed nodes are used unchanged, repetitions
+    included, so that the last layer has a column for each; the ends of seed edges are used once each. With times, all
+    repetitions are separate nodes.
 
     Returns:
         ``[num_nodes]`` each; by node type or not.
 
     Raises:
-        InputError: there is nothing to begin with, or seeds that are neither ``[n]`` nor ``[n, 2]``.
+        InputError: no seeds, or seeds that are neither ``[n]`` nor ``[n, 2]``.
     """
     if not isinstance(minibatch, MiniBatch):
         raise InputError(
             f"Expected a MiniBatch to sample for, got a {type(minibatch).__name__}. Name the items of the ItemSet: "
             "ItemSet(nodes, names='seeds')."
         )
-    if minibatch.seeds is None:
+    seeds, timestamp = minibatch.seeds, getattr(minibatch, "timestamp", None)
+    if seeds is None:
         raise InputError("Expected a minibatch with seeds, got one without. Name the items of the ItemSet so.")
-    return _of_seeds(minibatch, minibatch.seeds, getattr(minibatch, "timestamp", None))
-
-
-class _Nodes:
-    """Nodes that are collected from multiple tensors, by type."""
-
-    def __init__(self, timed: bool) -> None:
-        self._timed = timed
-        self._nodes: dict[str, list[Tensor]] = {}
-        self._times: dict[str, list[Tensor]] = {}
-        self._places: dict[str, Sequence[Tensor]] = {}
-        self._mixed: set[str] = set()
-
-    def add(self, ntype: str, nodes: Tensor, times: Tensor | None, *, as_they_are: bool = False) -> Added:
-        """Collect ``nodes``, of any shape, with a time for each of their rows. Returns what :meth:`place` requests.
-
-        Those that are wanted ``as_they_are``, and are all of their type, are not looked through for repetitions.
-        """
-        if not as_they_are or ntype in self._nodes:
-            self._mixed.add(ntype)
-        parts = self._nodes.setdefault(ntype, [])
-        parts.append(nodes.reshape(-1))
-        if times is not None:
-            copies = nodes.numel() // max(1, times.size(0))
-            self._times.setdefault(ntype, []).append(times.repeat_interleave(copies, dim=0))
-        return ntype, len(parts) - 1, nodes.shape
-
-    def finish(self) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
-        """Return all nodes, each once unless they have times, and their times."""
-        if not self._timed:
-            found, self._places = unique_and_compact({ntype: self._nodes[ntype] for ntype in self._mixed})
-            for ntype in self._nodes.keys() - self._mixed:
-                (found[ntype],) = (only,) = self._nodes[ntype]
-                self._places[ntype] = [torch.arange(only.numel(), dtype=only.dtype, device=only.device)]
-            return {ntype: found[ntype] for ntype in self._nodes}, None
-        nodes = {ntype: torch.cat(parts) for ntype, parts in self._nodes.items()}
-        for ntype, parts in self._nodes.items():
-            each = torch.arange(nodes[ntype].numel(), dtype=parts[0].dtype, device=parts[0].device)
-            self._places[ntype] = torch.split(each, [part.numel() for part in parts])
-        return nodes, {ntype: torch.cat(parts) for ntype, parts in self._times.items()}
-
-    def place(self, added: Added) -> Tensor:
-        """Return the positions of added nodes, in their original shape."""
-        ntype, i, shape = added
-        return self._places[ntype][i].view(shape)
-
-
-_ONLY = "_N"
-
-
-def _of_seeds(minibatch: MiniBatch, seeds: Nodes, times: Nodes | None) -> tuple[Nodes, Nodes | None]:
-    hetero = isinstance(seeds, dict)
-    nodes = _Nodes(times is not None)
-    added: dict[Any, Any] = {}
+    ends: dict[str, list[_Ends]] = {}
     for name, given in seeds.items() if isinstance(seeds, dict) else [(_ONLY, seeds)]:
-        what = f"seeds of type '{name}'" if hetero else "seeds"
-        some = as_tensor(what, given)
-        if some.dim() != 1 and (some.dim() != 2 or some.shape[1] != 2):
-            raise InputError(
-                f"Expected seeds of shape [n] (nodes) or [n, 2] (edges), got {list(some.shape)}"
-                + (f" of type '{name}'." if hetero else ".")
-                + " Cut hyperlinks into pairs of nodes."
-            )
-        check_no_mask(what, some)
-        if some.is_floating_point() or some.is_complex():
-            raise InputError(f"Expected {what} as ids, got {some.dtype}.")
-        if some.dtype in UNSIGNED:
-            some = some.long()
-        when = None if times is None else _of_all(times[name] if isinstance(times, dict) else times, some.shape[0])
-        if not hetero:
-            added[name] = nodes.add(_ONLY, some, when, as_they_are=some.dim() == 1)
-        elif some.dim() == 1:
-            added[name] = nodes.add(name, some, when, as_they_are=True)
+        ids = _checked_seeds(given, f"seeds of type '{name}'" if isinstance(seeds, dict) else "seeds")
+        times = timestamp[name] if isinstance(timestamp, dict) else timestamp
+        times = None if times is None else _of_all(times, len(ids))
+        if ids.dim() == 1 or not isinstance(seeds, dict):
+            each = None if times is None else times.repeat_interleave(ids.dim(), dim=0)
+            ends.setdefault(name, []).append(_Ends(name, ids.reshape(-1), each, ids.shape, ids.dim() == 1))
         else:
-            src, _, dst = etype_str_to_tuple(name)
-            added[name] = nodes.add(src, some[:, 0], when), nodes.add(dst, some[:, 1], when)
-    found, found_times = nodes.finish()
-    compacted = {
-        name: torch.stack([nodes.place(end) for end in slot], dim=1)
-        if isinstance(slot[0], tuple)
-        else nodes.place(slot)
-        for name, slot in added.items()
-    }
-    minibatch.compacted_seeds = compacted if hetero else compacted[_ONLY]
-    return _unwrapped(hetero, found, found_times)
+            for i, ntype in enumerate(etype_str_to_tuple(name)[::2]):
+                ends.setdefault(ntype, []).append(_Ends(name, ids[:, i], times, ids.shape[:1], False))
+    nodes, of_nodes = dict[str, Tensor](), dict[str, Tensor]()
+    places: dict[tuple[str, str], list[Tensor]] = {}
+    for ntype, parts in ends.items():
+        if timestamp is None and not (len(parts) == 1 and parts[0].are_seeds):
+            nodes[ntype], positions = unique_and_compact([part.nodes for part in parts])
+        else:
+            ids = nodes[ntype] = parts[0].nodes if len(parts) == 1 else torch.cat([part.nodes for part in parts])
+            every = torch.arange(ids.numel(), dtype=parts[0].nodes.dtype, device=ids.device)
+            positions = torch.split(every, [part.nodes.numel() for part in parts])
+            of_nodes[ntype] = torch.cat([part.times for part in parts if part.times is not None] or [ids[:0]])
+        for part, position in zip(parts, positions, strict=True):
+            places.setdefault((part.seeds, ntype), []).append(position.view(part.shape))
+    if not isinstance(seeds, dict):
+        ((minibatch.compacted_seeds,),) = places.values()
+        return nodes[_ONLY], None if timestamp is None else of_nodes[_ONLY]
+    minibatch.compacted_seeds = {name: _compacted(name, ids.dim(), places) for name, ids in seeds.items()}
+    return nodes, None if timestamp is None else of_nodes
+
+
+def _compacted(name: str, dim: int, places: dict[tuple[str, str], list[Tensor]]) -> Tensor:
+    """Return the positions of the seeds of a type: of nodes, or of both ends of edges."""
+    if dim == 1:
+        return places[name, name][0]
+    src, _, dst = etype_str_to_tuple(name)
+    return torch.stack([places[name, src][0], places[name, dst][-1]], dim=1)
+
+
+def _checked_seeds(given: object, what: str) -> Tensor:
+    ids = as_tensor(what, given)
+    if ids.dim() != 1 and (ids.dim() != 2 or ids.shape[1] != 2):
+        raise InputError(
+            f"Expected {what} of shape [n] (nodes) or [n, 2] (edges), got {list(ids.shape)}. Cut hyperlinks into pairs "
+            "of nodes."
+        )
+    check_no_mask(what, ids)
+    if ids.is_floating_point() or ids.is_complex():
+        raise InputError(f"Expected {what} as ids, got {ids.dtype}.")
+    return ids.long() if ids.dtype in UNSIGNED else ids
 
 
 def _of_all(given: object, num_seeds: int) -> Tensor:
@@ -156,32 +120,21 @@ def _of_all(given: object, num_seeds: int) -> Tensor:
     return torch.cat((times, times.repeat_interleave(num_seeds // number - 1, dim=0)))
 
 
-def _unwrapped(hetero: bool, nodes: dict[str, Tensor], times: dict[str, Tensor] | None) -> tuple[Nodes, Nodes | None]:
-    return (nodes, times) if hetero else (nodes[_ONLY], times and times[_ONLY])
-
-
 @functional_datapipe("sample_subgraph")
 class SubgraphSampler(MiniBatchTransformer):
-    """The base of samplers. A subclass defines :meth:`sample_subgraphs`, or :meth:`sampling_stages`.
-
-    Functional name: ``sample_subgraph``.
+    """The base of samplers. A subclass defines :meth:`sample_subgraphs`. Functional name: ``sample_subgraph``.
 
     Args:
         datapipe: minibatches with ``seeds``.
-        args: go to :meth:`sampling_stages`, as do ``kwargs``.
     """
 
-    def __init__(self, datapipe: Pipe, *args: object, **kwargs: object) -> None:
-        begun = MiniBatchTransformer(datapipe, _begin)
-        super().__init__(self.sampling_stages(begun, *args, **kwargs), _end)
-
-    def sampling_stages(self, datapipe: Pipe) -> Pipe:
-        """Add the stages that sample to a pipe, and return the last one.
-
-        A minibatch has the nodes to begin with as ``_seed_nodes``, their times (or ``None``) as ``_seeds_timestamp``;
-        it must get ``input_nodes`` and ``sampled_subgraphs``.
-        """
-        return MiniBatchTransformer(datapipe, self._sample)
+    def __init__(self, datapipe: Pipe) -> None:
+        if hasattr(self, "sampling_stages"):
+            raise InputError(
+                f"Expected {type(self).__name__} to define sample_subgraphs, got sampling_stages. Sample all layers in "
+                "sample_subgraphs."
+            )
+        super().__init__(datapipe, self._sample)
 
     def sample_subgraphs(self, seeds: Nodes, seeds_timestamp: Nodes | None) -> tuple[Nodes, Sequence[SampledSubgraph]]:
         """Sample around nodes.
@@ -196,19 +149,8 @@ class SubgraphSampler(MiniBatchTransformer):
         raise NotImplementedError
 
     def _sample(self, minibatch: MiniBatch) -> MiniBatch:
-        seeds, times = minibatch._seed_nodes, minibatch._seeds_timestamp
-        minibatch.input_nodes, minibatch.sampled_subgraphs = self.sample_subgraphs(seeds, times)
+        minibatch.input_nodes, minibatch.sampled_subgraphs = self.sample_subgraphs(*begin_nodes(minibatch))
         return minibatch
-
-
-def _begin(minibatch: MiniBatch) -> MiniBatch:
-    minibatch._seed_nodes, minibatch._seeds_timestamp = begin_nodes(minibatch)
-    return minibatch
-
-
-def _end(minibatch: MiniBatch) -> MiniBatch:
-    del minibatch._seed_nodes, minibatch._seeds_timestamp
-    return minibatch
 
 
 @functional_datapipe("sample_neighbor")
@@ -217,12 +159,12 @@ class NeighborSampler(SubgraphSampler):
 
     Args:
         datapipe: minibatches with ``seeds``.
-        graph: a :class:`FusedCSCSamplingGraph`, or an object with its methods.
+        graph: a :class:`FusedCSCSamplingGraph`.
         fanouts: edges per node and layer, the input layer first: an integer, ``[1]`` (counts for all edge types
             together) or ``[num_edge_types]`` integers; -1: all.
         replace: sample with replacement.
         prob_name: edge attribute with weights (floating-point) or a mask (bool) of the edges.
-        deduplicate: number each node of a layer once; ``False``: once for each edge that leads to it.
+        deduplicate: only ``True``: each node of a layer has one row.
         overlap_fetch: a hint; reads of the graph overlap without it.
         num_gpu_cached_edges: a hint for GraphBolt's cache of edges on the GPU; manyhop has none.
         gpu_cache_threshold: see ``num_gpu_cached_edges``.
@@ -233,9 +175,7 @@ class NeighborSampler(SubgraphSampler):
         InputError: (also at a batch) an argument does not make sense.
     """
 
-    _one_layer = "sample_neighbors"
-    _all_layers = "spec"
-    _options: Mapping[str, Any] = {}
+    _dependency: Dependency | None = None
 
     def __init__(
         self,
@@ -258,31 +198,16 @@ class NeighborSampler(SubgraphSampler):
             cooperative=cooperative,
             asynchronous=asynchronous,
         )
-        super().__init__(datapipe, graph, fanout_tensors(fanouts), replace, prob_name, deduplicate)
-
-    def sampling_stages(  # type: ignore[override]  # as in DGL
-        self,
-        datapipe: Pipe,
-        graph: Any,
-        fanouts: Sequence[int | Tensor],
-        replace: bool,
-        prob_name: str | None,
-        deduplicate: bool,
-    ) -> object:
-        """Add one stage for all layers."""
         flags(replace=replace, deduplicate=deduplicate)
-        check_graph(graph, self._one_layer, prob_name)
-        tensors = fanout_tensors(fanouts)
-        if isinstance(graph, FusedCSCSamplingGraph) and deduplicate and len({f.numel() for f in tensors}) == 1:
-            step: Any = AllLayers(graph, tensors, replace, prob_name, self._all_layers, **self._options)
-        else:
-            if self._options:
-                raise InputError(
-                    f"Expected {sorted(self._options)} only with deduplicate=True, fanouts of the same length in all "
-                    "layers and a FusedCSCSamplingGraph, got something else. Leave them out."
-                )
-            step = partial(layer_by_layer, graph, tensors, replace, prob_name, deduplicate, self._one_layer)
-        return MiniBatchTransformer(datapipe, step)
+        if not deduplicate:
+            raise InputError("Expected deduplicate=True, got False. Leave it out: each node of a layer has one row.")
+        super().__init__(datapipe)
+        checked = checked_graph(graph, prob_name)
+        self.layers = AllLayers(checked, fanout_tensors(fanouts), replace, prob_name, self._dependency)
+
+    def sample_subgraphs(self, seeds: Nodes, seeds_timestamp: Nodes | None) -> tuple[Nodes, Sequence[SampledSubgraph]]:
+        """Sample all layers around ``seeds``; their times are ignored."""
+        return self.layers.sample(seeds)
 
 
 @functional_datapipe("sample_layer_neighbor")
@@ -311,9 +236,6 @@ class LayerNeighborSampler(NeighborSampler):
         InputError: (also at a batch) an argument does not make sense.
     """
 
-    _one_layer = "sample_layer_neighbors"
-    _all_layers = "layer_spec"
-
     def __init__(
         self,
         datapipe: Pipe,
@@ -333,8 +255,7 @@ class LayerNeighborSampler(NeighborSampler):
         if isinstance(batch_dependency, bool) or not isinstance(batch_dependency, int) or batch_dependency < 0:
             raise InputError(f"Expected batch_dependency as an integer of at least 0, got {batch_dependency!r}.")
         check_hints(layer_dependency=layer_dependency, overlap_fetch=overlap_fetch)
-        dependency: dict[str, Any] = {"layer_dependency": True} if layer_dependency else {}
-        self._options = dependency | ({"batch_dependency": batch_dependency} if batch_dependency != 1 else {})
+        self._dependency = Dependency(bool(layer_dependency), batch_dependency)
         super().__init__(
             datapipe,
             graph,
@@ -351,25 +272,16 @@ class LayerNeighborSampler(NeighborSampler):
 
 
 @functional_datapipe("sample_in_subgraph")
-class InSubgraphSampler(SubgraphSampler):
-    """Takes all edges that lead to the nodes, as one layer. Functional name: ``sample_in_subgraph``.
+class InSubgraphSampler(NeighborSampler):
+    """Samples all edges that lead to the seeds, as one layer. Functional name: ``sample_in_subgraph``.
 
     Args:
         datapipe: minibatches with ``seeds``.
-        graph: a :class:`FusedCSCSamplingGraph`, or an object with its methods.
+        graph: a :class:`FusedCSCSamplingGraph`.
     """
 
-    def __init__(self, datapipe: Pipe, graph: Any) -> None:
-        check_graph(graph, "in_subgraph", None)
-        super().__init__(datapipe)
-        self.graph = graph
-
-    def sample_subgraphs(self, seeds: Nodes, seeds_timestamp: Nodes | None) -> tuple[Nodes, Sequence[SampledSubgraph]]:
-        """Return all in-edges of ``seeds``; their times do not matter."""
-        seeds = with_all_types(self.graph, seeds)
-        layer = compacted(self.graph.in_subgraph(seeds), seeds, deduplicate=True)
-        assert layer.original_row_node_ids is not None
-        return layer.original_row_node_ids, [layer]
+    def __init__(self, datapipe: Pipe, graph: object) -> None:
+        super().__init__(datapipe, graph, [-1])
 
 
 @functional_datapipe("temporal_sample_neighbor")
@@ -381,19 +293,16 @@ class TemporalNeighborSampler(SubgraphSampler):
 
     Args:
         datapipe: minibatches with ``timestamp``.
-        graph: a :class:`FusedCSCSamplingGraph`, or an object with its methods.
+        graph: a :class:`FusedCSCSamplingGraph`.
         fanouts: as for :class:`NeighborSampler`.
         replace: sample with replacement.
-        prob_name: edge attribute with weights (floating-point; not for layers with the names of times) or a mask (bool)
-            of the edges.
+        prob_name: edge attribute with weights (floating-point) or a mask (bool) of the edges.
         node_timestamp_attr_name: node attribute with the times of nodes.
         edge_timestamp_attr_name: edge attribute with the times of edges.
 
     Raises:
         InputError: (at a batch) the minibatch has no ``timestamp``.
     """
-
-    _one_layer = "temporal_sample_neighbors"
 
     def __init__(
         self,
@@ -405,9 +314,8 @@ class TemporalNeighborSampler(SubgraphSampler):
         node_timestamp_attr_name: str | None = None,
         edge_timestamp_attr_name: str | None = None,
     ) -> None:
-        check_graph(graph, self._one_layer, prob_name)
         super().__init__(datapipe)
-        self.graph = graph
+        self.graph = checked_graph(graph, prob_name)
         self.fanouts = fanout_tensors(fanouts)
         self._arguments = (replace, prob_name, node_timestamp_attr_name, edge_timestamp_attr_name)
 
@@ -421,19 +329,8 @@ class TemporalNeighborSampler(SubgraphSampler):
         seeds, times = with_all_types(self.graph, seeds), with_all_types(self.graph, seeds_timestamp)
         layers: list[SampledSubgraph] = []
         for fanout in reversed(self.fanouts):
-            sampled = getattr(self.graph, self._one_layer)(seeds, times, fanout, *self._arguments)
+            sampled = self.graph.temporal_sample_neighbors(seeds, times, fanout, *self._arguments)
             rows, csc, times = compact_csc_format(sampled.sampled_csc, seeds, times)
             layers.insert(0, SampledSubgraphImpl(csc, seeds, rows, sampled.original_edge_ids))
             seeds = rows
         return seeds, layers
-
-
-@functional_datapipe("temporal_sample_layer_neighbor")
-class TemporalLayerNeighborSampler(TemporalNeighborSampler):
-    """Samples earlier neighbours that the nodes share. Functional name: ``temporal_sample_layer_neighbor``.
-
-    Neighbours are chosen as by :class:`LayerNeighborSampler`. The arguments are those of
-    :class:`TemporalNeighborSampler`.
-    """
-
-    _one_layer = "temporal_sample_layer_neighbors"

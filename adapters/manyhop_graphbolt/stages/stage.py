@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
-from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import Mapper
 
 from manyhop.arguments import as_tensor, callables, flag
@@ -48,10 +47,9 @@ class Stage(DataPipe):
 
     def __iter__(self) -> Iterator[Any]:
         chain = chain_of(self)
-        first = first_draw(chain.source)
         for item in chain.source:
             key = getattr(item, "key", None)
-            yield run(chain.functions, run(chain.stages, item, key, first), key, first + FUNCTIONS)
+            yield run(chain.functions, run(chain.stages, item, key), key, FUNCTIONS)
 
     def __len__(self) -> int:
         """Number of items, where the source knows it."""
@@ -62,7 +60,7 @@ class StageChain(NamedTuple):
     """A chain of pipes, cut into a source and the stages that handle its items one by one."""
 
     source: Pipe
-    """An item sampler, or another pipe that decides which items there are."""
+    """An item sampler, or another pipe that is not a stage."""
 
     stages: list[Pipe]
     """Up to the last stage that samples, fetches, moves, ..., and functions of the user between those."""
@@ -79,18 +77,6 @@ def chain_of(pipe: Pipe) -> StageChain:
         pipe = pipe.datapipe
     cut = max((i + 1 for i, stage in enumerate(stages) if is_ours(stage)), default=0)
     return StageChain(pipe, stages[:cut], stages[cut:])
-
-
-def pipe_before(source: Pipe) -> Pipe | None:
-    """Return the pipe that a source reads; ``None``: there is none, or more than one."""
-    found = [value for value in getattr(source, "__dict__", {}).values() if isinstance(value, IterDataPipe)]
-    return found[0] if len(found) == 1 else None
-
-
-def first_draw(source: Pipe) -> int:
-    """Return the first number of the draws of stages after a source, which follow the draws before it."""
-    before = pipe_before(source)
-    return 0 if before is None else 2 * FUNCTIONS + first_draw(chain_of(before).source)
 
 
 def _is_map(pipe: Pipe) -> TypeGuard[Mapper[object]]:
