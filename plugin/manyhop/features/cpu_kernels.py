@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from manyhop.system.numba_kernels import (
-    ROWS_AHEAD,
-    SMALL_AHEAD,
-    SMALL_NEAR,
+    AHEAD,
     fence,
     helper,
     i32,
@@ -26,10 +25,10 @@ from manyhop.system.numba_kernels import (
 
 _LINE = 64  # bytes of a cache line
 _BLOCK = 512  # bytes that are copied, and prefetched, at once
-_ROWS_NEAR = 4  # rows longer than 16 bytes: how many ahead they are prefetched from the L2 cache
+_NEAR = 16  # how many rows of up to 8 bytes ahead they are prefetched from the L2 cache
+_ROWS_AHEAD, _ROWS_NEAR = 48, 8  # the same for longer rows: from memory, and from the L2 cache
 _MOST = 4096  # bytes of a row that are prefetched; the hardware has noticed by then
 _MOVED_AHEAD = 8
-_SMALL = 16
 _STREAM_BYTES = 4 << 20  # results from this size on go past the caches, which the sampler needs more
 
 
@@ -60,7 +59,7 @@ def _copy_of(num_bytes: int, *, stream: bool = False) -> Any:
     return copy
 
 
-copy512, copy64, copy16, copy8, copy4, copy1 = (_copy_of(n) for n in (_BLOCK, 64, 16, 8, 4, 1))
+copy512, copy64, copy8, copy4, copy1 = (_copy_of(n) for n in (_BLOCK, 64, 8, 4, 1))
 _stream512, _stream64 = (_copy_of(n, stream=True) for n in (_BLOCK, _LINE))
 
 
@@ -100,64 +99,42 @@ def _prefetch_near(row: Any, num_bytes: int) -> None:
         row += _BLOCK
 
 
-@kernel("int64(int64, int64, int64, int64, boolean, int64, int64, int64)")
-def gather_rows(
-    source: int, stride: int, num_rows: int, index: int, wide: bool, count: int, target: int, row_bytes: int
-) -> int:
-    """Copy rows to consecutive places.
+def _small_rows(num_bytes: int, copy: Any) -> Callable[[Any, int, int, np.uint64, int], int]:
+    """Return a helper that gathers rows of a fixed number of bytes."""
 
-    Args:
-        source: address of row 0.
-        stride: bytes from one row to the next, of any sign.
-        num_rows: rows of the source; an index outside is not read.
-        index: address of ``[count]`` int64 (if ``wide``) or int32 row numbers.
-        count: how many.
-        target: address of the first place.
-        row_bytes: bytes of a row.
-
-    Returns:
-        Position of the first index that is out of range, -1 if there is none.
-    """
-    rows64, rows32 = i64(index, count), i32(index, count)
-    limit = np.uint64(num_rows)
-    if row_bytes <= _SMALL:
+    @helper
+    def gather(rows: Any, source: int, stride: int, limit: np.uint64, target: int) -> int:
+        count = rows.size
         for i in range(count):
-            if i + SMALL_AHEAD < count:
-                most = rows64[i + SMALL_AHEAD] if wide else np.int64(rows32[i + SMALL_AHEAD])
-                prefetch(np.uint64(source + most * stride))
-                if SMALL_NEAR > 0:
-                    near = rows64[i + SMALL_NEAR] if wide else np.int64(rows32[i + SMALL_NEAR])
-                    prefetch_near(np.uint64(source + near * stride))
-            row = rows64[i] if wide else np.int64(rows32[i])
-            if np.uint64(row) >= limit:
+            if i + AHEAD < count:
+                prefetch(np.uint64(source + rows[i + AHEAD] * stride))
+                prefetch_near(np.uint64(source + rows[i + _NEAR] * stride))
+            if np.uint64(rows[i]) >= limit:
                 return i
-            a, b = target + i * row_bytes, source + row * stride
-            if row_bytes == 4:
-                copy4(a, b)
-            elif row_bytes == 8:
-                copy8(a, b)
-            elif row_bytes == 16:
-                copy16(a, b)
-            else:
-                for j in range(row_bytes):
-                    copy1(a + j, b + j)
+            copy(target + i * num_bytes, source + rows[i] * stride)
         return -1
+
+    return gather
+
+
+_gather4, _gather8 = _small_rows(4, copy4), _small_rows(8, copy8)
+
+
+@helper
+def _gather(rows: Any, source: int, stride: int, limit: np.uint64, target: int, row_bytes: int) -> int:
+    if row_bytes == 4:
+        return _gather4(rows, source, stride, limit, target)
+    if row_bytes == 8:
+        return _gather8(rows, source, stride, limit, target)
+    count, most, ahead = rows.size, min(row_bytes, _MOST), AHEAD if row_bytes <= _LINE else _ROWS_AHEAD
     stream = (row_bytes | target) % _LINE == 0 and count * row_bytes >= _STREAM_BYTES
-    most = min(row_bytes, _MOST)
     for i in range(count):
-        if i + ROWS_AHEAD < count:
-            _prefetch_far(
-                source + (rows64[i + ROWS_AHEAD] if wide else np.int64(rows32[i + ROWS_AHEAD])) * stride, most
-            )
-        if i + _ROWS_NEAR < count:
-            _prefetch_near(
-                source + (rows64[i + _ROWS_NEAR] if wide else np.int64(rows32[i + _ROWS_NEAR])) * stride, most
-            )
-        row = rows64[i] if wide else np.int64(rows32[i])
-        if np.uint64(row) >= limit:
+        if i + ahead < count:
+            _prefetch_far(source + rows[i + ahead] * stride, most)
+            _prefetch_near(source + rows[i + _ROWS_NEAR] * stride, most)
+        if np.uint64(rows[i]) >= limit:
             return i
-        a, b = target + i * row_bytes, source + row * stride
-        done = 0
+        a, b, done = target + i * row_bytes, source + rows[i] * stride, 0
         if stream:
             while done + _BLOCK <= row_bytes:
                 _stream512(a + done, b + done)
@@ -172,6 +149,29 @@ def gather_rows(
     if stream:
         fence()  # stores past the caches are seen by other threads from here on
     return -1
+
+
+@kernel("int64(int64, int64, int64, int64, boolean, int64, int64, int64)")
+def gather_rows(
+    source: int, stride: int, num_rows: int, index: int, wide: bool, count: int, target: int, row_bytes: int
+) -> int:
+    """Copy rows to consecutive memory.
+
+    Args:
+        source: address of row 0.
+        stride: bytes from one row to the next, of any sign.
+        num_rows: rows of the source; an index outside is not read.
+        index: address of ``[count]`` int64 (if ``wide``) or int32 row numbers.
+        count: how many.
+        target: address of the first copy.
+        row_bytes: bytes of a row.
+
+    Returns:
+        Position of the first index that is out of range, -1 if there is none.
+    """
+    if wide:
+        return _gather(i64(index, count), source, stride, np.uint64(num_rows), target, row_bytes)
+    return _gather(i32(index, count), source, stride, np.uint64(num_rows), target, row_bytes)
 
 
 @kernel("void(int64, int64, int64, int64, int64, int64)")

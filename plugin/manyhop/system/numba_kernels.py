@@ -17,7 +17,6 @@ import numba
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
-from llvmlite.binding import get_host_cpu_name
 from numba.core import cgutils, sigutils, types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
@@ -166,16 +165,10 @@ def _prefetch_into(level: int, lines: int = 1) -> Any:
     return prefetch
 
 
-# A core has more requests under way for its L2 cache than for its L1 cache: random rows of 512 bytes came in 55 % of
-# the time on Zen 4, and sampling took 11 % less. A Xeon (Granite Rapids) has to ask earlier, since its answers are
-# slower and 48 requests are under way: 32 entries ahead it was no faster than without any prefetch.
-_ZEN = get_host_cpu_name().startswith("znver")
-AHEAD = 32 if _ZEN else 128
+# A core has more requests under way for its L2 than for its L1 cache. At 128 entries ahead, sampling on Zen 4 took
+# 90 % of the time at 32; a Xeon (Granite Rapids) at 32 was no faster than without prefetches.
+AHEAD = 128
 """How many entries ahead a pass of a sampler prefetches; at most `manyhop.sampling.cpu.tables.SPARE`."""
-SMALL_AHEAD, SMALL_NEAR = (24, 0) if _ZEN else (128, 16)
-"""How many small rows ahead a gather prefetches them from memory, and from the L2 cache; 0: not from there."""
-ROWS_AHEAD = 16 if _ZEN else 48
-"""How many longer rows ahead a gather prefetches them from memory."""
 
 prefetch = _prefetch_into(2)
 prefetch_near = _prefetch_into(3)

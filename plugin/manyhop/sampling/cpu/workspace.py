@@ -103,8 +103,8 @@ class Workspace:
         if n > self._node_capacity[t]:
             self._node_capacity[t] = n + n // 4 + 64
             keep = int(self.nodes["count"][t])
-            for column in ("node", "tree"):
-                self._new("nodes", self.nodes, t, column, self._node_capacity[t], np.uint64, keep)
+            for column in ("node", "tree"):  # kernels write one entry beyond the last node
+                self._new("nodes", self.nodes, t, column, self._node_capacity[t] + 1, np.uint64, keep)
         if n > self._slot_capacity[t]:
             size = 1 << max(8, (n + n // 3 + 1).bit_length())  # a small table of one tree fits in
             self._fill_zero(t, size, np.uint64)

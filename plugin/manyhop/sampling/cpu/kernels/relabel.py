@@ -219,18 +219,18 @@ def relabel(nodes: Nodes, src: int, dst: int, mode: Mode, n: int, out: Ints) -> 
 def _by_table(nodes: Nodes, src: int, neighbor: npt.NDArray[np.uint64], n: int, out: Ints) -> None:
     node = u64(nodes[src].node, 1 << 62)
     table, base = i32(nodes[src].slots, 1 << 62), np.uint64(nodes[src].slots)
-    stamp, end = nodes[src].stamp, nodes[src].count
+    stamp, end = nodes[src].stamp, np.uint64(nodes[src].count)
     for x in range(n):
         prefetch(base + _FOUR * neighbor[x + AHEAD])
         u = neighbor[x]
         value = np.int64(table[u])
-        if value < stamp:
-            value = stamp + end
-            table[u] = value
-            node[end] = u
-            end += 1
+        is_new = value < stamp  # without a branch, which would often be predicted wrongly
+        value = stamp + np.int64(end) if is_new else value
+        table[u] = value
+        node[end] = u
+        end += np.uint64(is_new)
         out[x] = value - stamp
-    nodes[src].count = end
+    nodes[src].count = np.int64(end)
 
 
 @helper
