@@ -1,96 +1,306 @@
-"""Copies that are found at the processes that use them, by name."""
+"""One copy per key: who builds, who gets it, and what remains when processes end."""
 
+import gc
 import os
+import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from manyhop.memory import channel
-
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the system has no anonymous files")
-
-
-@pytest.fixture
-def name() -> str:
-    return f"manyhop test {uuid.uuid4().hex}"
+from manyhop.errors import RankError
+from manyhop.memory import copies, segments
+from manyhop.memory.copies import Copy, find_or_build
 
 
 @pytest.fixture
-def memory() -> Iterator[list[int]]:
-    """Two descriptors of files with contents."""
-    fds = [os.memfd_create("manyhop") for _ in range(2)]
-    for number, fd in enumerate(fds):
-        os.write(fd, b"%d" % number)
-    yield fds
-    for fd in fds:
-        os.close(fd)
+def key() -> str:
+    return f"test {uuid.uuid4().hex}"
 
 
-def contents(found: Any) -> list[bytes]:
-    contents = [os.pread(fd, 10, 0) for fd in found[1]]
-    for fd in found[1]:
-        os.close(fd)
-    return contents
+class Asking(threading.Thread):
+    """A rank that asks. To the others, a rank is a connection or a record, so the ranks of a test are threads."""
+
+    def __init__(self, key: str, rank: int = 0, **options: Any) -> None:
+        super().__init__(daemon=True)
+        self.may_end, self.builds, self.fails = threading.Event(), threading.Event(), ""
+        options = {"what": "a test", "rank": rank, "timeout": 100} | options
+        self._ask: Callable[[], Copy] = lambda: find_or_build(key, self._build, **options)
+        self.answer: Any = None
+        self.start()
+
+    def _build(self) -> Copy:
+        self.builds.set()
+        assert self.may_end.wait(100)
+        if self.fails:
+            raise ValueError(self.fails)
+        return Copy((segments.create("a test", 10),), (1, 2))
+
+    def run(self) -> None:
+        try:
+            self.answer = self._ask()
+        except Exception as error:
+            self.answer = error
+
+    def get(self) -> Any:
+        self.join(100)
+        assert not self.is_alive()
+        return self.answer
+
+    def end_build(self, fails: str = "") -> Any:
+        self.fails = fails
+        self.may_end.set()
+        return self.get()
 
 
-IN_ANOTHER = """
-import os, sys
-from manyhop.memory import channel
-message, fds = channel.find(sys.argv[1])
-os.pwrite(fds[1], b"written", 0)
-print(message, os.pread(fds[0], 10, 0).decode(), channel.find(sys.argv[1] + "0"))
+def builder(key: str, rank: int = 0, **options: Any) -> Asking:
+    first = Asking(key, rank, **options)
+    assert first.builds.wait(100)
+    return first
+
+
+def waiting(key: str, rank: int = 1, **options: Any) -> Asking:
+    """A rank that waits for another one."""
+    before = connections(key)
+    other = Asking(key, rank, **options)
+    end = time.monotonic() + 100
+    while connections(key) == before and time.monotonic() < end:
+        time.sleep(0.002)
+    assert not other.builds.is_set()
+    return other
+
+
+def connections(key: str) -> int:
+    return Path("/proc/net/unix").read_text().count(f"@manyhop {key}")
+
+
+def build_now() -> Copy:
+    return Copy((segments.create("a test", 10),))
+
+
+def ask(key: str, build: Callable[[], Copy] = build_now, **options: Any) -> Copy:
+    return find_or_build(key, build, **{"what": "a test", "rank": 9, "timeout": 100} | options)
+
+
+def never() -> Copy:
+    raise AssertionError("built twice")
+
+
+def test_the_first_builds_and_the_others_wait_for_it(key: str) -> None:
+    first = builder(key)
+    others = [waiting(key) for _ in range(3)]
+    copy = first.end_build()
+    copy.segments[0].memory[3] = 7
+    for found in [*(other.get() for other in others), ask(key, never)]:
+        assert found.pickle_at == (1, 2)
+        assert found.segments[0].memory[3] == 7
+
+
+def test_many_at_once_build_once(key: str) -> None:
+    asking = [Asking(key, rank) for rank in range(20)]
+    for each in asking:
+        each.may_end.set()
+    assert len({each.get().segments[0].id for each in asking}) == 1
+    assert sum(each.builds.is_set() for each in asking) == 1
+
+
+def test_keys_do_not_wait_for_each_other(key: str) -> None:
+    first = builder(key)
+    assert ask(f"{key} another").pickle_at == (0, 0)
+    first.end_build()
+
+
+def test_it_is_forgotten_when_nobody_uses_it_any_more(key: str) -> None:
+    first, second = ask(key), ask(key, never)
+    id = first.segments[0].id
+    del first
+    assert ask(key, never).segments[0].id == id
+    del second
+    gc.collect()
+    assert ask(key).segments[0].id != id
+
+
+def test_a_failure_reaches_all_with_its_rank(key: str) -> None:
+    first, other = builder(key, 5, others=2), waiting(key)
+    first.fails = "no such file"
+    first.may_end.set()
+    for error in (other.get(), Asking(key).get()):
+        assert isinstance(error, RankError)
+        assert str(error) == "a test failed on rank 5: ValueError: no such file"
+        assert error.ranks == (5,)
+    assert isinstance(first.get(), ValueError)
+    assert ask(key)  # it may be tried again
+
+
+def test_the_builder_waits_for_the_others(key: str) -> None:
+    first = builder(key, others=2)
+    other = waiting(key)
+    first.may_end.set()
+    copy = other.get()
+    first.join(0.1)
+    assert first.is_alive()
+    assert ask(key, never).segments[0].id == first.get().segments[0].id == copy.segments[0].id
+
+
+def test_who_does_not_ask_is_an_error(key: str) -> None:
+    with pytest.raises(RankError, match="2 of the 3 ranks of this node did not ask for it in time"):
+        ask(key, others=2, timeout=0.1)
+
+
+def test_a_slow_builder_is_named(key: str) -> None:
+    first = builder(key)
+    hasty, patient = waiting(key, timeout=0.5), waiting(key)
+    assert f"process {os.getpid()}, which does it for this node, was not ready within 0.5 s" in str(hasty.get())
+    copy = first.end_build()
+    assert patient.get().segments[0].id == copy.segments[0].id
+
+
+def test_different_things_under_one_key_are_an_error(key: str) -> None:
+    first, other = builder(key, what="share() number 1, of a"), waiting(key, what="share() number 1, of b")
+    copy = first.end_build()
+    for error in (other.get(), Asking(key, 1, what="share() number 1, of b").get()):
+        assert "share() number 1, of b on this rank, but share() number 1, of a on rank 0" in str(error)
+    assert copy.segments[0].memory[0] == 0
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"no", b"\0\0\0\x05{[[["])
+def test_a_stranger_who_connects_disturbs_nobody(key: str, text: bytes) -> None:
+    first, other = builder(key), waiting(key)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger, copies._new_socket() as silent:
+        for each in (stranger, silent):
+            each.connect(copies._address(key))
+        stranger.send(text)
+        stranger.close()
+        assert first.end_build().pickle_at == (1, 2)
+        assert other.get().pickle_at == (1, 2)
+
+
+def test_a_name_that_somebody_holds_without_listening_ends_in_an_error(key: str) -> None:
+    with copies._new_socket() as silent:
+        silent.bind(copies._address(key))
+        with pytest.raises(RankError, match="no process of this node builds it, but one holds its name"):
+            ask(key, timeout=0.1)
+
+
+def test_other_users_are_refused(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = builder(key)
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(PermissionError, match="another user has the socket"):
+        ask(key)
+    other = copies._new_socket()
+    other.connect(copies._address(key))
+    first.end_build()
+    with other:
+        assert other.recv(1) == b""
+    assert copies._find(key, "a test") is None
+
+
+def test_a_system_that_hides_processes_builds_again(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, other = builder(key), waiting(key)
+    monkeypatch.setattr(os, "listdir", lambda path: [])
+    copy = first.end_build()
+    assert other.get().segments[0].id == copy.segments[0].id  # handed over
+    assert ask(key).segments[0].id != copy.segments[0].id
+
+
+def test_a_number_that_another_file_has_by_now_is_not_used() -> None:
+    one, other = segments.create("one", 10), segments.create("other", 10)
+    names = [copies._memfd(segments.file_name(each.id)) for each in (one, other)]
+    files = dict(zip(names, (f"/proc/self/fd/{one.fd}", f"/proc/self/fd/{one.fd}"), strict=True))
+    with pytest.raises(FileNotFoundError):
+        copies._open_all(files, names)
+
+
+# Other processes
+
+ASK = """
+import sys, time
+from manyhop.memory import segments
+from manyhop.memory.copies import Copy, find_or_build
+
+def build():
+    print("builds", flush=True)
+    if sys.argv[2] == "slowly":
+        time.sleep(1000)
+    return Copy((segments.create("a test", 10),))
+
+copy = find_or_build(sys.argv[1], build, what="a test", rank=3, timeout=100)
+copy.segments[0].memory[1] += 1
+print(copy.segments[0].id, copy.segments[0].memory[1], flush=True)
+time.sleep(1000)
 """
 
 
-def test_another_process_gets_message_and_memory(name: str, memory: list[int]) -> None:
-    with channel.record(name, {"n": [1]}, memory):  # type: ignore[union-attr]
-        command = [sys.executable, "-c", IN_ANOTHER, name]
-        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert output == "{'n': [1]} 0 None\n"
-    assert os.pread(memory[1], 10, 0) == b"written"
+@pytest.fixture
+def processes() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    started = []
+
+    def start(*args: str) -> subprocess.Popen[str]:
+        started.append(subprocess.Popen([sys.executable, "-c", ASK, *args], stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
-def test_it_is_found_as_long_as_it_is_kept(name: str, memory: list[int]) -> None:
-    assert channel.find(name) is None
-    record = channel.record(name, {}, memory)
-    assert record is not None
-    assert contents(channel.find(name)) == [b"0", b"1"]
-    other = os.dup(memory[1])
-    os.dup2(memory[0], memory[1])  # the number of another file now
-    assert contents(channel.find(name)) == [b"0", b"1"]
-    os.close(other)
-    assert channel.find(name) is None
-    record.close()
+def line(process: subprocess.Popen[str]) -> list[str]:
+    assert process.stdout is not None
+    return process.stdout.readline().split()
+
+
+def test_a_copy_outlives_the_process_that_built_it(key: str, processes: Callable[..., subprocess.Popen[str]]) -> None:
+    first = processes(key, "now")
+    assert line(first) == ["builds"]
+    id, number = line(first)
+    assert number == "1"
+    second = processes(key, "now")
+    assert line(second) == [id, "2"]
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    copy = ask(key, never)
+    assert copy.segments[0].id == id
+    assert copy.segments[0].memory[1] == 2
+    second.kill()
+    second.wait()
+    del copy
+    gc.collect()
+    assert ask(key).segments[0].id != id
+
+
+def test_the_death_of_the_builder_reaches_all(key: str, processes: Callable[..., subprocess.Popen[str]]) -> None:
+    first = processes(key, "slowly")
+    assert line(first) == ["builds"]
+    others = [waiting(key) for _ in range(2)]
+    first.kill()
+    for other in others:
+        assert f"process {first.pid}, which did it for this node, has ended in the middle of it" in str(other.get())
+    assert ask(key)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # from Python 3.12 on
-def test_forked_children_do_not_keep_it(name: str, memory: list[int]) -> None:
-    record = channel.record(name, {}, memory)
-    assert record is not None
-    read, write = os.pipe()
+def test_a_forked_child_does_not_hold_the_name(key: str) -> None:
+    first = builder(key)
     child = os.fork()
     if child == 0:
-        os.write(write, b"x")
         time.sleep(1000)
         os._exit(0)
     try:
-        assert os.read(read, 1) == b"x"
-        assert contents(channel.find(name)) == [b"0", b"1"]
-        record.close()
-        assert channel.find(name) is None
+        first.end_build("no such file")
+        assert ask(key)
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
-        os.close(read)
-        os.close(write)
 
 
-def test_a_system_without_such_files_has_no_records(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "memfd_create")
-    assert channel.record(name, {}, []) is None
-    assert channel.find(name) is None
+def test_importing_loads_nothing_heavy() -> None:
+    code = "import sys, manyhop.memory; print([m for m in ('numba', 'torch_geometric') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -13,17 +13,18 @@ import torch
 
 from manyhop.errors import CapacityError, InputError
 from manyhop.memory import mapped_files, segments, sharing
+from manyhop.memory.copies import Copy
 from manyhop.memory.mapped_files import MappedFiles, identity
-from manyhop.memory.sharing import pack, receive, unpack
+from manyhop.memory.sharing import pack, unpack
 
 
 def through(value: Any) -> Any:
     """What a process gets that is handed the descriptors alone: mapped anew, at another address."""
     packed = pack("a test", value)
-    message, fds = packed.message, [os.dup(fd) for fd in packed.fds]
+    message, fds = packed.message(), [os.dup(segment.fd) for segment in packed.segments]
     del packed
     assert not [id for id in message["segments"] if segments.find(id)]
-    return unpack(receive(message, fds))
+    return unpack(Copy.of(message, fds))
 
 
 def in_segment(tensor: torch.Tensor) -> bool:
@@ -69,15 +70,6 @@ def test_a_segment_is_mapped_once_in_a_process() -> None:
 def test_too_large_a_segment_is_refused_before_it_is_made() -> None:
     with pytest.raises(CapacityError, match=r"the graph needs about 1048576\.00 GiB"):
         segments.create("the graph", 1 << 50)
-
-
-def test_without_memfd_a_file_without_a_name_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delattr(os, "memfd_create")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    segment = segments.create("a test", 3 << 20)
-    segment.memory[-1] = 3
-    assert list(tmp_path.iterdir()) == []
-    assert segments.attach("other", os.dup(segment.fd)).memory[-1] == 3
 
 
 TENSORS = {

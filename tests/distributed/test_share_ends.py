@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 
@@ -14,67 +13,40 @@ from torch_geometric.data import Data
 
 import manyhop
 import manyhop_pyg
-from manyhop.memory import broker, segments, sharing
+from manyhop.memory import segments
 from manyhop.memory.mapped_files import identity
-from manyhop.ranks import world
 
 
-def end_before_the_others_ask(folder):
+def ask_when_the_builder_is_gone(folder, end):
+    """Rank 0 builds the tables and ends; rank 1 keeps its copy; rank 2 asks then."""
     rank = manyhop.init().rank
-    if rank > 0:
-        wait_for(folder / "asked.0")
-        time.sleep(0.5)  # rank 0 is in shutdown() now
 
     def load():
         (folder / f"loaded.{rank}").touch()
         return make_data()
 
+    if rank > 0:
+        wait_for(folder / "loaded.0")
     data = manyhop_pyg.share(load)
-    (folder / f"asked.{rank}").touch()
-    manyhop.shutdown()
-    for other in range(3):  # the memory lives as long as one uses it
-        wait_for(folder / f"asked.{other}")
-    return identity(data.x), same_values(data, make_data())
-
-
-def test_a_rank_that_ends_early_leaves_the_others_its_copy(launcher, tmp_path):
-    first, *others = launcher.run(end_before_the_others_ask, tmp_path, world_size=3)
-    assert [path.name for path in tmp_path.glob("loaded.*")] == ["loaded.0"]
-    assert first[0] is not None
-    assert first[1]
-    assert others == [first] * 2
-
-
-def ask_when_the_service_is_gone(folder, end):
-    """Rank 0 serves the memory and ends; rank 1 keeps its copy; rank 2 asks then."""
-    rank = manyhop.init().rank
     if rank > 0:
         wait_for(folder / f"asked.{rank - 1}")
     if rank == 2:
         wait_for(folder / "ended")
-
-    def load():
-        (folder / f"loaded.{rank}").touch()
-        return make_data()
-
-    data = manyhop_pyg.share(load)
     tables = manyhop_pyg.NeighborSampler(data, [2]).topology.graph.tables()
     same = identity(data.x), [identity(table) for table in tables], same_values(data, make_data())
     (folder / f"asked.{rank}").touch()
     if rank == 0:
-        assert sharing._node.broker._service is not None
         wait_for(folder / "asked.1")
         if end == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
-        broker._LINGER_S = 0.1  # as one that came many seconds later
     if rank == 1:
         wait_for(folder / "asked.2")
     return same
 
 
 @pytest.mark.parametrize("end", ["killed", "orderly"])
-def test_a_copy_outlives_the_process_that_serves_it(launcher, tmp_path, end):
-    ranks = launcher.start(ask_when_the_service_is_gone, tmp_path, end, world_size=3)
+def test_a_copy_outlives_the_process_that_built_it(launcher, tmp_path, end):
+    ranks = launcher.start(ask_when_the_builder_is_gone, tmp_path, end, world_size=3)
     ranks.wait_for_exit(0)
     (tmp_path / "ended").touch()
     _, second, third = ranks.wait()
@@ -88,62 +60,37 @@ def test_a_copy_outlives_the_process_that_serves_it(launcher, tmp_path, end):
 def first_to_share(folder):
     """Loads forever on the rank that loads; tells who that is, and how it went on the others."""
     rank = manyhop.init(timeout=60).rank
-    manyhop_pyg.share(make_data)  # from here on, one of the ranks runs the service
     torch.distributed.barrier()
 
     def load():
         (Path(folder) / f"builder.{rank}").touch()
         time.sleep(1000)
 
-    (Path(folder) / f"token.{world.token()}").touch()
-    service = sharing._node.broker._service
-    if service is not None:
-        (Path(folder) / f"service.{rank}").touch()
-
-        def note():
-            while (thing := service._things.get("share 2")) is None or thing.came < 3:
-                time.sleep(0.01)
-            (Path(folder) / f"waiting.{rank}").touch()
-
-        threading.Thread(target=note, daemon=True).start()
+    (Path(folder) / f"asks.{rank}").touch()
     began = time.monotonic()
     error = refused(manyhop_pyg.share, load)
     print(f"{error} after {time.monotonic() - began:.1f} s", flush=True)
     os._exit(0)  # without the end of a group whose ranks were killed
 
 
-def rank_of(folder, what, kind=int):
-    end = time.monotonic() + 200
-    while not (found := list(folder.glob(f"{what}.*"))):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    return kind(found[0].suffix[1:])
-
-
-def left_behind(token):
-    """Names that shared memory of a run may have left."""
+def left_behind():
+    """Names that shared memory may have left."""
     names = [*os.listdir("/dev/shm"), *Path("/proc/net/unix").read_text().splitlines()]
-    return [name for name in names if token in name or "manyhop" in name.split("/")[-1].split("@")[0]]
+    return [name for name in names if "manyhop" in name]
 
 
-@pytest.mark.parametrize("victim", ["builder", "service"])
-def test_the_death_of_a_rank_reaches_the_others_at_once(launcher, tmp_path, victim):
+def test_the_death_of_the_builder_reaches_the_others_at_once(launcher, tmp_path):
     ranks = launcher.start(first_to_share, str(tmp_path), world_size=3)
-    rank, other = rank_of(tmp_path, victim), rank_of(tmp_path, "builder")
-    rank_of(tmp_path, "waiting")  # the service knows all three
+    assert wait_until(lambda: list(tmp_path.glob("builder.*")) and len(list(tmp_path.glob("asks.*"))) == 3)
+    (builder,) = (int(path.suffix[1:]) for path in tmp_path.glob("builder.*"))
     began = time.monotonic()
-    ranks.kill(rank)
-    waiting = {0, 1, 2} - {rank, other}
-    for waits in waiting:
-        ranks.wait_for_output(waits, "RankError")
-        text = ranks.output(waits)
-        assert ("passes on shared memory has ended" in text) or f"rank {rank}, which did it" in text
+    ranks.kill(builder)
+    for other in {0, 1, 2} - {builder}:
+        ranks.wait_for_output(other, "RankError")
+        assert "which did it for this node, has ended in the middle of it" in ranks.output(other)
     assert time.monotonic() - began < 200  # ranks wait ten minutes for a load
-    if other != rank:
-        ranks.kill(other)
     ranks.wait()
-    token = rank_of(tmp_path, "token", str)
-    assert wait_until(lambda: not left_behind(token)), left_behind(token)
+    assert wait_until(lambda: not left_behind()), left_behind()
 
 
 def hold_memory(num_bytes):
@@ -151,7 +98,7 @@ def hold_memory(num_bytes):
     sampler = manyhop_pyg.NeighborSampler(data, [2])
     assert identity(sampler.topology.graph.tables()[0]) is not None
     segment = segments.find(segments.where(data.x.data_ptr())[0])
-    print("token", world.token(), "inode", os.fstat(segment.fd).st_ino, "ready", flush=True)
+    print("inode", os.fstat(segment.fd).st_ino, "ready", flush=True)
     time.sleep(1000)
 
 
@@ -175,12 +122,11 @@ def test_kill_9_of_all_leaves_nothing_behind(launcher):
     for rank in range(2):
         ranks.wait_for_output(rank, "ready")
     last, other = (ranks.output(rank).splitlines()[-1] for rank in range(2))  # kernels may have been compiled before
-    _, token, _, inode, _ = last.split()
+    _, inode, _ = last.split()
     assert other == last
-    assert len(left_behind(token)) > 0  # the socket
     assert len(holders(int(inode))) == 2
     for rank in range(2):
         ranks.kill(rank)
     assert [r.exit_code for r in ranks.wait()] == [-signal.SIGKILL] * 2
-    assert wait_until(lambda: not left_behind(token)), left_behind(token)
+    assert wait_until(lambda: not left_behind()), left_behind()
     assert wait_until(lambda: not holders(int(inode))), holders(int(inode))

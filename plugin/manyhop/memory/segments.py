@@ -7,7 +7,6 @@ import ctypes
 import functools
 import mmap
 import os
-import tempfile
 import uuid
 import weakref
 from dataclasses import dataclass
@@ -62,11 +61,13 @@ def create(what: str, size: int, remedy: str = "Share less, or use a machine wit
     """
     size = round_up(max(size, 1), HUGE if size >= HUGE else mmap.PAGESIZE)
     require_memory(what, size, remedy)
-    fd = _anonymous_file(size)
+    id = uuid.uuid4().hex
+    fd = os.memfd_create(file_name(id))
     try:
+        os.truncate(fd, size)
         mapping, begin = _map(fd, size)
         _gather_into_huge_pages(mapping, begin, size)
-        return _register(uuid.uuid4().hex, fd, mapping, begin, size)
+        return _register(id, fd, mapping, begin, size)
     except BaseException:
         os.close(fd)
         raise
@@ -101,6 +102,11 @@ def where(address: int) -> tuple[str, int] | None:
     return None
 
 
+def file_name(id: str) -> str:
+    """Return the name of a segment's anonymous file, which /proc shows."""
+    return f"manyhop-{id}"
+
+
 def return_freed_memory() -> None:
     """Return freed memory of this process to the system: glibc keeps tens of megabytes for later."""
     if hasattr(_libc(), "malloc_trim"):
@@ -117,20 +123,6 @@ def _register(id: str, fd: int, mapping: Any, begin: int, size: int) -> Segment:
 
 def _forget(id: str) -> None:
     os.close(_mapped.pop(id).fd)
-
-
-def _anonymous_file(size: int) -> int:
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("manyhop")
-    else:
-        with tempfile.TemporaryFile(prefix="manyhop") as file:  # has no name from the beginning
-            fd = os.dup(file.fileno())
-    try:
-        os.truncate(fd, size)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
 
 
 def _map(fd: int, size: int) -> tuple[mmap.mmap, int]:

@@ -21,8 +21,8 @@ import torch
 
 from manyhop.arguments import seconds
 from manyhop.errors import InputError, RankError
-from manyhop.memory import segments
-from manyhop.memory.broker import Broker
+from manyhop.memory import copies, segments
+from manyhop.memory.copies import Copy, find_or_build
 from manyhop.memory.mapped_files import FilePlace, MappedFiles, map_again
 from manyhop.memory.segments import Bytes, Segment, return_freed_memory, round_up
 from manyhop.ranks import control, world
@@ -44,35 +44,7 @@ class SegmentPlace:
     nbytes: int
 
 
-@dataclass(frozen=True)
-class Packed:
-    """An object in shared memory."""
-
-    segments: tuple[Segment, ...]
-    """The one with the pickle first, then those with tensors that were in shared memory before."""
-
-    pickle_at: tuple[int, int]
-    """Offset and bytes of the pickle."""
-
-    @property
-    def message(self) -> dict[str, Any]:
-        """Return the facts that another process needs in addition to the descriptors."""
-        return {"segments": [s.id for s in self.segments], "pickle_at": list(self.pickle_at)}
-
-    @property
-    def fds(self) -> list[int]:
-        """Descriptors of the segments."""
-        return [s.fd for s in self.segments]
-
-
-def receive(message: dict[str, Any], fds: list[int]) -> Packed:
-    """Return an object that another process has packed. It takes over the descriptors."""
-    attached = tuple(segments.attach(id, fd) for id, fd in zip(message["segments"], fds, strict=True))
-    begin, size = message["pickle_at"]
-    return Packed(attached, (begin, size))
-
-
-def pack(what: str, value: Any) -> Packed:
+def pack(what: str, value: Any) -> Copy:
     """Copy an object into shared memory, except tensors that are in shared memory or in mapped files already.
 
     Args:
@@ -111,10 +83,10 @@ def pack(what: str, value: Any) -> Packed:
                 segment.memory[begin + done : begin + done + part.nbytes] = part
                 bar.add(part.nbytes)
     segment.memory[pickle_at[0] : sum(pickle_at)] = np.frombuffer(content, np.uint8)
-    return Packed((segment, *_older_segments(places)), pickle_at)
+    return Copy((segment, *_older_segments(places)), pickle_at)
 
 
-def unpack(packed: Packed) -> Any:
+def unpack(packed: Copy) -> Any:
     """Return the object, whose tensors and arrays are views of the shared memory."""
     by_id = {s.id: s.memory for s in packed.segments} | {"": packed.segments[0].memory}
     begin, size = packed.pickle_at
@@ -218,17 +190,9 @@ def _older_segments(places: Sequence[SegmentPlace | FilePlace]) -> list[Segment]
 T = TypeVar("T")
 
 
-class _Node:
-    """This process among the ranks of its node, in one run."""
-
-    def __init__(self, rank: int, node: int, token: str) -> None:
-        self.token = token
-        self.broker = Broker(f"manyhop-{token}-{node}", rank)
-        self.calls = 0
-
-
-_node: _Node | None = None
-_brokers: dict[str, Broker] = {}
+_run = ""
+"""Name of this node in the run; empty before the first ``share()``."""
+_calls = 0
 _loading = False
 
 
@@ -266,12 +230,14 @@ def share(load: Callable[[], T], *, what: str | None = None, timeout: float = DE
     found, name = world.init(), _name(load) if what is None else what
 
     def get() -> T:
-        if found.local_world_size == 1:
+        global _calls
+        others = found.local_world_size - 1
+        if others == 0 or not copies.AVAILABLE:
             return guarded()
-        node = _join(found)
-        node.calls += 1
-        numbered = f"share() number {node.calls}, of {name}"[:1000]
-        return _once(node.broker, f"share {node.calls}", guarded, numbered, found.local_world_size, timeout)
+        _join(found)
+        _calls += 1
+        numbered = f"share() number {_calls}, of {name}"[:1000]
+        return _once(f"{_run} share {_calls}", guarded, numbered, timeout, others)
 
     return (
         get() if found.num_nodes == 1 else control.attempt("share()", get, timeout=timeout, what=f"share() of {name}")
@@ -291,10 +257,10 @@ def once_per_node(key: str, build: Callable[[], T], *, what: str) -> T:
         build: function without arguments that returns anything that can be pickled. Must not communicate.
         what: name of the result in errors of other ranks.
     """
-    if _node is None:
+    if not _run:
         return build()
     try:
-        return _once(_node.broker, _digest(key), build, what, 1, DEFAULT_TIMEOUT)
+        return _once(f"{_run} {key}", build, what, DEFAULT_TIMEOUT)
     except RankError:  # of another rank that builds: its own error, if there is one, comes here as well
         return build()
 
@@ -319,65 +285,46 @@ def node_segment(key: str, size: int, begin: Callable[[Bytes], None], *, what: s
         RankError: the rank that makes it failed.
     """
     name = world.launch()
-    if name is None:
+    if name is None or not copies.AVAILABLE:
         return None
-    if name not in _brokers:
-        _brokers[name] = Broker(f"manyhop-{_digest(f'{os.getuid()} {name}')}", world.current_rank())
-    ticket = _brokers[name].request(_digest(key), what=what, expected=1, timeout=DEFAULT_TIMEOUT)
-    try:
-        if ticket.builds:
-            segment = segments.create(what, size, remedy)
-            begin(segment.memory)
-            ticket.deliver({"segment": segment.id}, [segment.fd])
-        else:
-            segment = segments.attach(ticket.message["segment"], *ticket.fds)
-    except BaseException as error:
-        if ticket.builds:
-            ticket.fail(f"{type(error).__name__}: {error}")
-        ticket.give_up()
-        raise
-    ticket.hold(segment.memory)
-    return segment
+
+    def build() -> Copy:
+        segment = segments.create(what, size, remedy)
+        begin(segment.memory)
+        return Copy((segment,))
+
+    copy = find_or_build(
+        _digest(f"{os.getuid()} {name} {key}"), build, what=what, rank=world.current_rank(), timeout=DEFAULT_TIMEOUT
+    )
+    return copy.segments[0]
 
 
-def _digest(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()
+def _once(key: str, build: Callable[[], T], what: str, timeout: float, others: int = 0) -> T:
+    def packed() -> Copy:
+        copy = pack(what, build())
+        return_freed_memory()
+        return copy
+
+    copy = find_or_build(_digest(key), packed, what=what, rank=world.current_rank(), timeout=timeout, others=others)
+    value: T = unpack(copy)
+    return value
 
 
-def _once(broker: Broker, key: str, build: Callable[[], T], what: str, expected: int, timeout: float) -> T:
-    ticket = broker.request(key, what=what, expected=expected, timeout=timeout)
-    try:
-        if ticket.builds:
-            packed = pack(what, build())
-            return_freed_memory()
-            value = unpack(packed)
-            ticket.deliver(packed.message, packed.fds)
-        else:
-            packed = receive(ticket.message, ticket.fds)
-            value = unpack(packed)
-    except BaseException as error:
-        if ticket.builds:
-            ticket.fail(f"{type(error).__name__}: {error}")
-        ticket.give_up()
-        raise
-    ticket.hold(packed.segments[0].memory)
-    return value  # type: ignore[no-any-return]  # a pickle has no type
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
-def _join(found: world.World) -> _Node:
-    global _node
-    token = world.token()
-    if _node is None or _node.token != token:
-        _node = _Node(found.rank, found.node, token)
+def _join(found: world.World) -> None:
+    global _run, _calls
+    run = f"{world.token()} {found.node}"
+    if _run != run:
+        _run, _calls = run, 0
         world.at_shutdown(_leave)
-    return _node
 
 
 def _leave() -> None:
-    global _node
-    node, _node = _node, None
-    if node is not None:
-        node.broker.close()
+    global _run
+    _run = ""
 
 
 def _name(load: Callable[[], Any]) -> str:
