@@ -67,9 +67,9 @@ def test_gpu():
     from benchmarks.gpu.report import as_markdown
 
     tiny = dataclasses.replace(
-        QUICK, device="cpu", num_nodes=1000, num_edges=8000, fanouts=((3, 2),), batch_size=16, rounds=2, merged=(1, 2),
-        sampling_batches=2, gather_bytes=1 << 12, gather_table=1 << 15, row_bytes=(32, 64), epoch_batches=3, epochs=2,
-        num_features=4, hidden=(4, 6), strong_batches=2,
+        QUICK, device="cpu", num_nodes=1000, num_edges=8000, fanouts=((3, 2),), batch_size=16, rounds=1, merged=(1,),
+        sampling_batches=2, gather_bytes=1 << 12, gather_table=1 << 15, row_bytes=(32, 64), epoch_batches=3, epochs=1,
+        num_features=4, hidden=(4,), strong_batches=2,
     )  # fmt: skip
     parts = CONTENDERS["manyhop"]
     rows, missing = run(tiny, parts, ("manyhop", "torch", "WholeGraph", "cuGraph-PyG"), [1], 900)
