@@ -1,32 +1,25 @@
 """Seed edges on a GPU: larger graphs and batches, seeds that lie on the device already."""
 
-from dataclasses import replace
-
 import pytest
 import torch
-from gpu_graphs import to_cuda
+from cpu_cases import OnHost, assert_equal_on_gpu
 
 from manyhop.errors import InputError
-from manyhop.graph import EdgeInput, build_graph
-from manyhop.sampling import BatchKey, CPUSampler, EdgeRequest, EdgeSampler, NegativeSpec, NeighborSpec
+from manyhop.graph import EdgeInput, build_graph, place
+from manyhop.sampling import (
+    BatchKey,
+    CPUSampler,
+    EdgeRequest,
+    EdgeSampler,
+    GPUEdgeSampler,
+    GPUSampler,
+    NegativeSpec,
+    NeighborSpec,
+)
 
 pytestmark = pytest.mark.gpu
 RATES, RATED = ("user", "rates", "item"), ("item", "rated_by", "user")
 USERS, ITEMS = 50_000, 300
-
-
-class Here:
-    """A sampler on the CPU for requests that lie on the device."""
-
-    def __init__(self, sampler):
-        self.sampler = sampler
-
-    def sample(self, request):
-        move = lambda tensors: None if tensors is None else {t: x.cpu() for t, x in tensors.items()}  # noqa: E731
-        request = replace(
-            request, seeds=move(request.seeds), time_max=move(request.time_max), time_min=move(request.time_min)
-        )
-        return self.sampler.sample(request)
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +49,20 @@ def batches(graph, num_batches, size, *, timed, device):
         )
 
 
+def check_indices(got, expected):
+    for name in ("src_index", "dst_index", "dst_neg_index", "time_max"):
+        a, b = getattr(got, name), getattr(expected, name)
+        assert (a is None) == (b is None)
+        if b is not None:
+            assert a.is_cuda
+            assert torch.equal(a.cpu(), b), name
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("mode", ["binary", "triplet"])
 def test_equals_the_cpu(graph, device, timed, weighted, mode):
-    from manyhop.sampling import GPUEdgeSampler
-
     temporal = "uniform" if timed else None
     spec = NeighborSpec(fanouts={t: (3,) for t in graph.edge_types}, temporal=temporal, disjoint=timed)
     nodes = CPUSampler(graph, spec)
@@ -72,30 +72,23 @@ def test_equals_the_cpu(graph, device, timed, weighted, mode):
         options["dst_weight"] = torch.rand(ITEMS, generator=generator) ** 20
         if mode == "binary":
             options["src_weight"] = torch.rand(USERS, generator=generator)
-    gpu = GPUEdgeSampler(Here(nodes), graph, RATES, device="cuda", **options)
+    gpu = GPUEdgeSampler(OnHost(nodes), graph, RATES, device="cuda", **options)
     cpu = EdgeSampler(nodes, graph, RATES, **options)
     requests = list(batches(graph, 4, 3000, timed=timed, device=device))
     for got, request in zip(gpu.begin(requests).finish(), requests, strict=True):
         on_host = {n: getattr(request, n) for n in ("src", "dst", "time_max")}
         on_host = {n: None if x is None else x.cpu() for n, x in on_host.items()}
         expected = cpu.sample(EdgeRequest(key=request.key, edge_type=RATES, **on_host))
-        for name in ("src_index", "dst_index", "dst_neg_index", "time_max"):
-            a, b = getattr(got, name), getattr(expected, name)
-            assert (a is None) == (b is None)
-            if b is not None:
-                assert a.is_cuda
-                assert torch.equal(a.cpu(), b), name
+        check_indices(got, expected)
         for t, b in expected.subgraph.node.items():
             assert torch.equal(got.subgraph.node[t], b)
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
 def test_wrong_ids_on_the_device(graph, disjoint):
-    from manyhop.sampling import GPUEdgeSampler
-
     nodes = CPUSampler(graph, NeighborSpec(fanouts={t: (3,) for t in graph.edge_types}, disjoint=disjoint))
     gpu = GPUEdgeSampler(
-        Here(nodes),
+        OnHost(nodes),
         graph,
         RATES,
         negatives=NegativeSpec(mode="triplet", exclude_true=True),
@@ -110,25 +103,16 @@ def test_wrong_ids_on_the_device(graph, disjoint):
 @pytest.mark.parametrize("mode", [None, "binary", "triplet"])
 @pytest.mark.parametrize("timed", [False, True])
 def test_with_the_gpu_sampler_inside(graph, mode, timed):
-    from manyhop.sampling import GPUEdgeSampler, GPUSampler
-
     spec = NeighborSpec(
         fanouts={t: (5, 3) for t in graph.edge_types}, disjoint=timed, temporal="last" if timed else None
     )
     negatives = None if mode is None else NegativeSpec(mode=mode, amount=2, exclude_true=True)
     options = {"negatives": negatives, "disjoint": timed}
-    placed = to_cuda(graph)
+    placed = place(graph, "cuda")
     gpu = GPUEdgeSampler(GPUSampler(placed, spec, device="cuda"), placed, RATES, device="cuda", **options)
     cpu = EdgeSampler(CPUSampler(graph, spec), graph, RATES, **options)
     requests = list(batches(graph, 3, 500, timed=timed, device="cpu"))
     for got, request in zip(gpu.begin(requests).finish(), requests, strict=True):
         expected = cpu.sample(request)
-        for name in ("src_index", "dst_index", "dst_neg_index", "time_max"):
-            a, b = getattr(got, name), getattr(expected, name)
-            assert (a is None) == (b is None)
-            assert a is None or torch.equal(a.cpu(), b), name
-        for name in ("node", "row", "col", "edge_id", "tree"):
-            a, b = getattr(got.subgraph, name), getattr(expected.subgraph, name)
-            assert (a is None) == (b is None)
-            for t in b or {}:
-                assert torch.equal(a[t].cpu(), b[t]), (name, t)
+        check_indices(got, expected)
+        assert_equal_on_gpu(got.subgraph, expected.subgraph)

@@ -5,9 +5,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from gpu_graphs import to_cuda
+from cpu_cases import assert_equal_on_gpu
 
-from manyhop.graph import EdgeInput, build_graph
+from manyhop.graph import EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, CPUSampler, GPUSampler, NeighborSpec, NodeRequest
 
 pytestmark = pytest.mark.gpu
@@ -46,7 +46,7 @@ def graph(kind: str):
     """The graph and its copy on the device; made once."""
     if kind not in GRAPHS:
         here = make_graph(kind)
-        GRAPHS[kind] = here, to_cuda(here)
+        GRAPHS[kind] = here, place(here, "cuda")
     return GRAPHS[kind]
 
 
@@ -67,17 +67,6 @@ def requests(num_batches: int, size: int, *, timed=False, window=False):
         )
 
 
-def assert_same(got, expected):
-    for name in ("node", "row", "col", "edge_id", "tree"):
-        a, b = getattr(got, name), getattr(expected, name)
-        assert (a is None) == (b is None), name
-        for t in b or {}:
-            assert a[t].is_cuda
-            assert torch.equal(a[t].cpu(), b[t]), (name, t)
-    assert got.num_sampled_nodes == expected.num_sampled_nodes
-    assert got.num_sampled_edges == expected.num_sampled_edges
-
-
 def check(kind, fanout, *, size=200, window=False, **options):
     here, there = graph(kind)
     spec = NeighborSpec(fanouts=dict.fromkeys(EDGES, tuple(fanout)), weighted="weight" in kind, **options)
@@ -85,8 +74,8 @@ def check(kind, fanout, *, size=200, window=False, **options):
     batches = list(requests(3, size, timed="time" in kind, window=window))
     for _ in range(2):  # the second launch meets what the first left, and has learned how much room is needed
         for request, got in zip(batches, gpu.begin(batches).finish(), strict=True):
-            assert_same(got, cpu.sample(request))
-    assert_same(gpu.sample(batches[1]), cpu.sample(batches[1]))
+            assert_equal_on_gpu(got, cpu.sample(request))
+    assert_equal_on_gpu(gpu.sample(batches[1]), cpu.sample(batches[1]))
 
 
 @pytest.mark.parametrize(
@@ -146,6 +135,6 @@ def test_a_fan_out_for_each_type(expand):
     cpu, gpu = CPUSampler(here, spec), GPUSampler(there, spec, device="cuda")
     batches = list(requests(2, 40))
     for request, got in zip(batches, gpu.begin(batches).finish(), strict=True):
-        assert_same(got, cpu.sample(request))
+        assert_equal_on_gpu(got, cpu.sample(request))
     sizes = [[r.numel() for r in got.row.values()] for got in gpu.begin(batches).finish()]
     assert all(a != b for a, b in pairwise(sizes))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from cpu_cases import assert_equal, graphs, requests, specs
+from cpu_cases import assert_equal, graphs, moved, requests, specs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,15 +15,12 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def move(sample):
-    def moved(tensors):
-        return None if tensors is None else {t: x.to(DEVICE) for t, x in tensors.items()}
-
     ends = {t: sample.edge_index(t).to(DEVICE) for t in sample.row}
     return replace(
         sample,
         row={t: pair[0] for t, pair in ends.items()},
         col={t: pair[1] for t, pair in ends.items()},
-        **{name: moved(getattr(sample, name)) for name in ("node", "edge_id", "tree")},
+        **{name: moved(getattr(sample, name), DEVICE) for name in ("node", "edge_id", "tree")},
     )
 
 

@@ -1,15 +1,14 @@
 """Seed edges of the GPU backend equal those of the CPU, bit for bit; in triton's interpreter where there is no GPU."""
 
-from dataclasses import replace
-
 import pytest
 import torch
+from cpu_cases import OnHost
 from gpu_edge_cases import assert_equal_edges, edge_cases, edge_requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhop.errors import InputError
-from manyhop.graph import EdgeInput, build_graph
+from manyhop.graph import EdgeInput, build_graph, place
 from manyhop.sampling import (
     BatchKey,
     CPUSampler,
@@ -28,28 +27,11 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 RATES, RATED = ("user", "rates", "item"), ("item", "rated_by", "user")
 
 
-class Here:
-    """A sampler on the CPU for requests that lie on the device."""
-
-    def __init__(self, sampler):
-        self.sampler = sampler
-
-    def sample(self, request):
-        def here(tensors):
-            return None if tensors is None else {t: x.cpu() for t, x in tensors.items()}
-
-        return self.sampler.sample(
-            replace(
-                request, seeds=here(request.seeds), time_max=here(request.time_max), time_min=here(request.time_min)
-            )
-        )
-
-
 def both(graph, edge_type, *, temporal=None, disjoint=False, **options):
     spec = NeighborSpec(fanouts={t: (3, 2) for t in graph.edge_types}, temporal=temporal, disjoint=disjoint)
     nodes = CPUSampler(graph, spec)
     return (
-        GPUEdgeSampler(Here(nodes), graph, edge_type, disjoint=disjoint, device=DEVICE, **options),
+        GPUEdgeSampler(OnHost(nodes), graph, edge_type, disjoint=disjoint, device=DEVICE, **options),
         EdgeSampler(nodes, graph, edge_type, disjoint=disjoint, **options),
     )
 
@@ -96,18 +78,11 @@ def test_with_the_gpu_sampler_inside(disjoint):
     graph = bipartite()
     spec = NeighborSpec(fanouts={RATES: (2, 1), RATED: (3, 0)}, disjoint=disjoint)
     options = {"negatives": NegativeSpec(mode="triplet", amount=2), "disjoint": disjoint}
-    gpu = GPUEdgeSampler(GPUSampler(to_device(graph), spec, device=DEVICE), graph, RATES, device=DEVICE, **options)
+    gpu = GPUEdgeSampler(GPUSampler(place(graph, DEVICE), spec, device=DEVICE), graph, RATES, device=DEVICE, **options)
     cpu = EdgeSampler(CPUSampler(graph, spec), graph, RATES, **options)
     requests = [request([1, 2, 5], [3, 4, 3], batch=b) for b in range(2)]
     for got, one in zip(gpu.begin(requests).finish(), requests, strict=True):
         assert_equal_edges(got, cpu.sample(one))
-
-
-def to_device(graph):
-    def moved(csc):
-        return replace(csc, **{n: x.to(DEVICE) for n, x in vars(csc).items() if isinstance(x, torch.Tensor)})
-
-    return replace(graph, csc={t: moved(c) for t, c in graph.csc.items()})
 
 
 def bipartite(num_items=40):
@@ -201,7 +176,7 @@ class TestErrors:
         graph = bipartite()
         nodes = ReferenceSampler(graph, NeighborSpec(fanouts={t: (2,) for t in graph.edge_types}, disjoint=True))
         with pytest.raises(InputError, match="disjoint=False"):
-            GPUEdgeSampler(Here(nodes), graph, RATES, device=DEVICE).sample(request([1], [2]))
+            GPUEdgeSampler(OnHost(nodes), graph, RATES, device=DEVICE).sample(request([1], [2]))
 
     def test_no_requests(self):
         gpu, _ = both(bipartite(), RATES, negatives=NegativeSpec(mode="binary"))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from cpu_cases import assert_equal
+from test_gpu_sampler import DEVICE, few_programs  # noqa: F401  # a fixture
 
 from manyhop.graph import EdgeInput, build_graph, place
 from manyhop.sampling import (
@@ -17,21 +18,17 @@ from manyhop.sampling import (
     ReferenceSampler,
 )
 from manyhop.sampling.gpu import labor
-from manyhop.sampling.gpu.launch import plan, sequence
+from manyhop.sampling.gpu.launch import plan
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LARGE, SMALL = ("a", "x", "a"), ("a", "y", "a")
 
 
 @pytest.fixture(autouse=True)
-def few_programs(monkeypatch):
-    """The interpreter takes its time for every program."""
+def windows(monkeypatch):
+    """Tables are on the host, and larger than a window."""
     monkeypatch.setattr(plan, "WINDOW_BITS", 6)
     if DEVICE == "cpu":
         monkeypatch.setattr(plan, "is_on_host", lambda table, device: True)
-        for tile in ("COUNT_TILE", "EMIT_TILE", "ENTER_TILE", "FINISH_TILE"):
-            monkeypatch.setattr(sequence, tile, 1024)
-        monkeypatch.setattr(sequence, "PROGRAMS", 8)
 
 
 def graph_of(num_nodes=50):

@@ -1,7 +1,5 @@
 """The GPU backend of HGT sampling equals the reference, bit for bit; in triton's interpreter where there is no GPU."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhop.errors import InputError
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, HGTSpec, NodeRequest, ReferenceHGTSampler
 from manyhop.sampling.gpu.hgt import GPUHGTSampler
 from manyhop.sampling.gpu.kernels import hgt as kernels
@@ -18,15 +16,8 @@ from manyhop.sampling.gpu.kernels import hgt as kernels
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def place(graph):
-    def moved(csc):
-        return replace(csc, **{n: x.to(DEVICE) for n, x in vars(csc).items() if isinstance(x, torch.Tensor)})
-
-    return replace(graph, csc={t: moved(c) for t, c in graph.csc.items()})
-
-
 def check(graph, spec, batches):
-    sampler, reference = GPUHGTSampler(place(graph), spec, device=DEVICE), ReferenceHGTSampler(graph, spec)
+    sampler, reference = GPUHGTSampler(place(graph, DEVICE), spec, device=DEVICE), ReferenceHGTSampler(graph, spec)
     got = sampler.begin(batches).finish()
     assert len(got) == len(batches)
     for a, request in zip(got, batches, strict=True):
@@ -74,11 +65,11 @@ class TestRequests:
     def test_none(self):
         graph, _ = hubs()
         with pytest.raises(InputError, match="at least one request"):
-            GPUHGTSampler(place(graph), HGTSpec(num_samples={"_N": (3,)}), device=DEVICE).begin([])
+            GPUHGTSampler(place(graph, DEVICE), HGTSpec(num_samples={"_N": (3,)}), device=DEVICE).begin([])
 
     def test_wrong_ids(self):
         graph, _ = hubs()
-        sampler = GPUHGTSampler(place(graph), HGTSpec(num_samples={"_N": (3,)}), device=DEVICE)
+        sampler = GPUHGTSampler(place(graph, DEVICE), HGTSpec(num_samples={"_N": (3,)}), device=DEVICE)
         request = NodeRequest(key=BatchKey(0, 0, 0), seeds={"_N": torch.tensor([400], device=DEVICE)})
         with pytest.raises(InputError, match="got 400"):
             sampler.sample(request)

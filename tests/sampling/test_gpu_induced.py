@@ -4,38 +4,24 @@ where there is no GPU."""
 from dataclasses import replace
 
 import torch
-from cpu_cases import assert_equal, graphs, requests, specs
+from cpu_cases import assert_equal, graphs, moved, requests, specs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
+from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, CPUSampler, NeighborSpec, NodeRequest
 from manyhop.sampling.gpu.induced import Inducer
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def place(graph):
-    def moved(csc):
-        return replace(csc, **{n: x.to(DEVICE) for n, x in vars(csc).items() if isinstance(x, torch.Tensor)})
-
-    return replace(graph, csc={t: moved(c) for t, c in graph.csc.items()})
-
-
 def check(graph, spec, batches, inducer=None):
     """The nodes of the CPU sampler, with the edges that the GPU finds among them."""
     nodes = CPUSampler(graph, replace(spec, subgraph="directional"))
     both = CPUSampler(graph, replace(spec, subgraph="induced"))
-    inducer = inducer or Inducer(place(graph), DEVICE)
+    inducer = inducer or Inducer(place(graph, DEVICE), DEVICE)
     samples = [nodes.sample(request) for request in batches]
-    on_device = [
-        replace(
-            s,
-            node={t: x.to(DEVICE) for t, x in s.node.items()},
-            tree=None if s.tree is None else {t: x.to(DEVICE) for t, x in s.tree.items()},
-        )
-        for s in samples
-    ]
+    on_device = [replace(s, node=moved(s.node, DEVICE), tree=moved(s.tree, DEVICE)) for s in samples]
     got = inducer.replace_edges(on_device)
     assert len(got) == len(batches)
     for a, request in zip(got, batches, strict=True):
@@ -59,7 +45,7 @@ def test_more_than_there_was_room_for():
     col = torch.where(torch.arange(2500) < 1200, 7, torch.randint(0, n, (2500,), generator=generator))
     graph = build_graph({HOMOGENEOUS_NODE: n}, {HOMOGENEOUS_EDGE: EdgeInput(row=row, col=col)})
     spec = NeighborSpec(fanouts={HOMOGENEOUS_EDGE: (-1,)})
-    inducer = Inducer(place(graph), DEVICE)
+    inducer = Inducer(place(graph, DEVICE), DEVICE)
     inducer.tile_capacity, inducer.edge_capacity = 2, 100
     batches = [
         NodeRequest(key=BatchKey(1, 0, b), seeds={HOMOGENEOUS_NODE: torch.tensor([7, 3 + b, 7, 11])}) for b in range(3)
@@ -76,4 +62,4 @@ def test_no_batches():
     graph = build_graph(
         {HOMOGENEOUS_NODE: 3}, {HOMOGENEOUS_EDGE: EdgeInput(row=torch.zeros(1).long(), col=torch.zeros(1).long())}
     )
-    assert Inducer(place(graph), DEVICE).replace_edges([]) == []
+    assert Inducer(place(graph, DEVICE), DEVICE).replace_edges([]) == []

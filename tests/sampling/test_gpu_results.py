@@ -4,23 +4,14 @@ import numpy as np
 import pytest
 import torch
 from cpu_cases import assert_equal
+from test_gpu_sampler import DEVICE, few_programs  # noqa: F401  # a fixture
 
 from manyhop.graph import EdgeInput, build_graph, place
 from manyhop.sampling import BatchKey, GPUSampler, NeighborSpec, NodeRequest, ReferenceSampler
-from manyhop.sampling.gpu.launch import plan, sequence
+from manyhop.sampling.gpu.launch import plan
 from manyhop.sampling.gpu.launch import pool as launches
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TYPES = [("a", "x", "b"), ("b", "x", "a"), ("a", "y", "b")]
-
-
-@pytest.fixture(autouse=True)
-def few_programs(monkeypatch):
-    """The interpreter takes its time for every program."""
-    if DEVICE == "cpu":
-        for tile in ("COUNT_TILE", "EMIT_TILE", "ENTER_TILE", "FINISH_TILE"):
-            monkeypatch.setattr(sequence, tile, 1024)
-        monkeypatch.setattr(sequence, "PROGRAMS", 8)
 
 
 def graph_of(num_nodes=60, num_edges=500):

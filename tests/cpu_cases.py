@@ -1,4 +1,4 @@
-"""Generated graphs, specs and requests, and the comparison of two samples, for the tests of the CPU backend."""
+"""Generated graphs, specs and requests, samplers on another device, and the comparison of two samples."""
 
 from dataclasses import replace
 
@@ -102,6 +102,29 @@ def some_edges(draw, graph: Graph):
     return exclude
 
 
+def moved(tensors, device):
+    """Tensors by type, on a device."""
+    return None if tensors is None else {t: x.to(device) for t, x in tensors.items()}
+
+
+class OnHost:
+    """A sampler on the CPU for requests on a device."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def sample(self, request):
+        names = ("seeds", "time_max", "time_min")
+        return self.sampler.sample(replace(request, **{name: moved(getattr(request, name), "cpu") for name in names}))
+
+
+def assert_equal_on_gpu(got: SampledSubgraph, expected: SampledSubgraph) -> None:
+    """Equal in every field, on a GPU."""
+    tensors = [x for name in ("node", "row", "col", "edge_id", "tree") for x in (getattr(got, name) or {}).values()]
+    assert all(x.is_cuda for x in tensors if x is not None)
+    assert_equal(got, expected)
+
+
 def assert_equal(got: SampledSubgraph, expected: SampledSubgraph) -> None:
     """Equal in every field, order of keys included."""
     for name in ("node", "row", "col", "edge_id", "tree"):
@@ -115,7 +138,7 @@ def assert_equal(got: SampledSubgraph, expected: SampledSubgraph) -> None:
                 assert a[key] is None
                 continue
             assert a[key].dtype == torch.int64, (name, key)
-            assert a[key].tolist() == b[key].tolist(), (name, key)
+            assert torch.equal(a[key].cpu(), b[key].cpu()), (name, key, a[key], b[key])
     assert got.num_sampled_nodes == expected.num_sampled_nodes
     assert got.num_sampled_edges == expected.num_sampled_edges
     for edge_type in got.row:
