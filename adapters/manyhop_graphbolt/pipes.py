@@ -66,14 +66,7 @@ def functional_datapipe(name: str) -> Callable[[Pipe], Pipe]:
 def move(
     value: object, device: torch.device | str, *, non_blocking: bool = False, known: dict[int, object] | None = None
 ) -> object:
-    """Move everything in ``value`` that can be moved to a device.
-
-    Args:
-        value: anything.
-        device: where to.
-        non_blocking: go on while tensors are copied.
-        known: what was moved before, by ``id``: of a tensor that occurs twice there is one copy.
-    """
+    """Move everything in ``value`` that can be moved to a device."""
 
     def move_one(part: object) -> object:
         if isinstance(part, Tensor):
@@ -103,12 +96,7 @@ class Movable(Composite):
         return self
 
     def to(self: M, device: torch.device | str, non_blocking: bool = False) -> M:
-        """Move the attributes to a device, in place; return ``self``.
-
-        Args:
-            device: where to.
-            non_blocking: go on while tensors are copied.
-        """
+        """Move the attributes to a device, in place; return ``self``."""
         return self.moved(device, non_blocking=non_blocking, known={})
 
     def pin_memory(self: M) -> M:
@@ -142,11 +130,7 @@ _COUNTS = {"num_gpu_cached_edges": 0, "gpu_cache_threshold": 0, "max_uva_threads
 
 
 def check_hints(**hints: object) -> None:
-    """Check the values of hints by their names.
-
-    Raises:
-        InputError: a value of another kind, or ``cooperative``, which is no hint: it changes who samples what.
-    """
+    """Check the values of hints by their names."""
     for name, value in hints.items():
         if name in _COUNTS:
             if isinstance(value, bool) or not isinstance(value, int) or value < _COUNTS[name]:

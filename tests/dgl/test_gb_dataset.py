@@ -17,7 +17,6 @@ from gb_graphs import random_graph
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError, MissingExtraError
 from manyhop.hints import pip_install
-from manyhop_graphbolt.datasets import preprocess
 from manyhop_graphbolt.features import on_disk
 
 yaml = pytest.importorskip("yaml")
@@ -232,7 +231,9 @@ def test_paths_out_of_the_folder_need_a_word(tmp_path):
         os.renames(folder / name, tmp_path / "b" / name)
     config["graph"]["edges"][0]["path"] = str(tmp_path / "b" / "edges" / "all.csv")
     config["feature_data"][0]["path"] = "../b/data/x.npy"
-    config["tasks"][1]["train_set"][0]["data"][0]["path"] = "../b/set/test_ids.npy"
+    sets = config["tasks"][0]["test_set"], config["tasks"][1]["train_set"]
+    for one in sets:
+        one[0]["data"][0]["path"] = "../b/set/test_ids.npy"
     (folder / "metadata.yaml").write_text(yaml.safe_dump(config))
     with pytest.raises(InputError, match=r"lead into its folder, got '.*all.csv'\. .* allow_outside_paths=True"):
         gb.OnDiskDataset(folder, include_original_edge_id=True)
@@ -243,32 +244,10 @@ def test_paths_out_of_the_folder_need_a_word(tmp_path):
     os.symlink(
         tmp_path / "b" / "set" / "test_ids.npy", folder / "set" / "test_ids.npy"
     )  # a choice of the folder's owner
-    config["tasks"][1]["train_set"][0]["data"][0]["path"] = "set/test_ids.npy"
+    for one in sets:
+        one[0]["data"][0]["path"] = "set/test_ids.npy"
     (folder / "metadata.yaml").write_text(yaml.safe_dump(config))
     assert len(gb.OnDiskDataset(folder, **arguments).load().tasks[1].train_set) == 10
-
-
-def test_long_preprocessing_names_its_steps(tmp_path, monkeypatch, capsys):
-    write_hetero(tmp_path)
-    gb.OnDiskDataset(tmp_path)
-    assert capsys.readouterr().err == ""  # too small to be worth a line
-    monkeypatch.setattr(preprocess, "_WORTH_SHOWING", 0)
-    gb.OnDiskDataset(tmp_path)
-    assert capsys.readouterr().err == ""  # nothing is done again
-    gb.OnDiskDataset(tmp_path, force_preprocess=True)
-    out, err = capsys.readouterr()
-    assert out == ""
-    lines = [line.removeprefix(f"Preprocessing {tmp_path}: ") for line in err.splitlines()]
-    assert [line.split(",")[0] for line in lines[:3]] == [
-        "reading e/item-liked-user.csv",
-        "reading e/user-knows-user.csv",
-        "reading e/user-likes-item.csv",
-    ]
-    assert lines[3:5] == [
-        "sorting 90 edges by destination ...",
-        "writing preprocessed/manyhop/fused_csc_sampling_graph.pt ...",
-    ]
-    assert lines[5].startswith("done in ")
 
 
 def test_tasks_by_name(tmp_path):

@@ -35,30 +35,30 @@ from manyhop_graphbolt.types import GBWarning
 Items = ItemSet | HeteroItemSet
 _OF_NODES = ("seeds", "seed_nodes", "node_pairs")
 _SETS = ("train_set", "validation_set", "test_set")
-
-
-def _undefined(owner: object) -> object:
-    raise NotImplementedError
+_PARTS = ("tasks", "graph", "feature", "dataset_name", "all_nodes_set")
 
 
 class Task:
-    """The base of tasks. Subclasses define all of its properties."""
+    """The base of tasks. Subclasses have ``metadata``, ``train_set``, ``validation_set`` and ``test_set``."""
 
-    metadata = train_set = validation_set = test_set = property(_undefined)
+    def __getattr__(self, name: str) -> Any:
+        raise (NotImplementedError if name in ("metadata", *_SETS) else AttributeError)(name)
 
 
 class Dataset:
-    """The base of datasets. Subclasses define all of its properties."""
+    """The base of datasets. Subclasses have the attributes ``tasks``, ``graph``, ``feature``, ``dataset_name`` and
+    ``all_nodes_set``."""
 
-    tasks = graph = feature = dataset_name = all_nodes_set = property(_undefined)
+    def __getattr__(self, name: str) -> Any:
+        raise (NotImplementedError if name in _PARTS else AttributeError)(name)
 
 
 class OnDiskTask(Task):
     """A task of given parts.
 
     Args:
-        metadata: its description.
-        train_set: items to train with. In place of a set, an error that is raised whenever the set is requested.
+        metadata: its description: its name, the number of classes, ...
+        train_set: items to train with.
         validation_set: items to validate with.
         test_set: items to test with.
     """
@@ -66,46 +66,17 @@ class OnDiskTask(Task):
     def __init__(
         self,
         metadata: dict[str, Any],
-        train_set: Items | InputError | None,
-        validation_set: Items | InputError | None,
-        test_set: Items | InputError | None,
+        train_set: Items | None,
+        validation_set: Items | None,
+        test_set: Items | None,
     ) -> None:
-        self._metadata = metadata
-        self._train_set, self._validation_set, self._test_set = train_set, validation_set, test_set
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The metadata of the task: its name, the number of classes, ..."""
-        return self._metadata
-
-    @property
-    def train_set(self) -> Items | None:
-        """Items to train with."""
-        return _given(self._train_set)
-
-    @property
-    def validation_set(self) -> Items | None:
-        """Items to validate with."""
-        return _given(self._validation_set)
-
-    @property
-    def test_set(self) -> Items | None:
-        """Items to test with."""
-        return _given(self._test_set)
+        self.metadata = metadata
+        self.train_set, self.validation_set, self.test_set = train_set, validation_set, test_set
 
     def __repr__(self) -> str:
-        parts = "".join(
-            f"{name}={getattr(self, f'_{name}')},\n" for name in ("validation_set", "train_set", "test_set")
-        )
         title = type(self).__name__
+        parts = "".join(f"{name}={getattr(self, name)},\n" for name in ("validation_set", "train_set", "test_set"))
         return f"{title}({textwrap.indent(f'{parts}metadata={self.metadata},', ' ' * (len(title) + 1)).strip()})"
-
-
-def _given(items: Items | InputError | None) -> Items | None:
-    """Return a set, or raise its error."""
-    if isinstance(items, InputError):
-        raise type(items)(*items.args) from items
-    return items
 
 
 class OnDiskDataset(Dataset):
@@ -136,6 +107,14 @@ class OnDiskDataset(Dataset):
         MissingExtraError: PyYAML is not installed.
     """
 
+    tasks: list[OnDiskTask]
+    graph: FusedCSCSamplingGraph | None
+    feature: TorchBasedFeatureStore
+    dataset_name: str | None
+
+    all_nodes_set: Items | None
+    """All nodes, by the name ``"seeds"``."""
+
     def __init__(
         self,
         path: str | Path,
@@ -158,7 +137,6 @@ class OnDiskDataset(Dataset):
         )
         self._yaml_data = read_yaml(Path(made))
         self._auto_cast = auto_cast_to_optimal_dtype
-        self._loaded = False
 
     @property
     def yaml_data(self) -> dict[str, Any]:
@@ -166,15 +144,13 @@ class OnDiskDataset(Dataset):
         return self._yaml_data
 
     def load(self, tasks: str | list[str] | None = None) -> Self:
-        """Read the graph, features and sets. Returns the dataset.
-
-        A set that cannot be read is no obstacle to the rest: the error is raised when that set is requested.
+        """Read the graph, features and sets; return the dataset.
 
         Args:
-            tasks: names of the tasks that are wanted; ``None``: all.
+            tasks: names of the tasks to read; ``None``: all.
 
         Raises:
-            InputError: a file of the graph or of a feature is missing or damaged, or has something unknown.
+            InputError: a file is missing or damaged, or has unknown content.
             TypeError: names in another form.
         """
         if isinstance(tasks, str):
@@ -195,51 +171,21 @@ class OnDiskDataset(Dataset):
         features = [feature_of(entry) for entry in described.get("feature_data") or []]
         for spec in features:
             spec.path = str(self._files.file(spec.path))
-        self._dataset_name = described.get("dataset_name")
+        self.dataset_name = described.get("dataset_name")
         with on_one_core_if_forked():
-            self._graph = self._load_graph(described.get("graph_topology"))
-            self._feature = TorchBasedFeatureStore(features, placement=self._placement, device=self._device)
+            self.graph = self._load_graph(described.get("graph_topology"))
+            self.feature = TorchBasedFeatureStore(features, placement=self._placement, device=self._device)
             self._check_features()
-            self._tasks = self._make_tasks(described_tasks, tasks)
-        self._all_nodes_set = all_nodes_of(self._graph)
-        self._loaded = True
+            self.tasks = self._make_tasks(described_tasks, tasks)
+        self.all_nodes_set = all_nodes_of(self.graph)
         return self
 
-    @property
-    def tasks(self) -> list[OnDiskTask]:
-        """The tasks."""
-        self._check_loaded()
-        return self._tasks
-
-    @property
-    def graph(self) -> FusedCSCSamplingGraph | None:
-        """The graph."""
-        self._check_loaded()
-        return self._graph
-
-    @property
-    def feature(self) -> TorchBasedFeatureStore:
-        """The features."""
-        self._check_loaded()
-        return self._feature
-
-    @property
-    def dataset_name(self) -> str | None:
-        """The name of the dataset."""
-        self._check_loaded()
-        return self._dataset_name
-
-    @property
-    def all_nodes_set(self) -> Items | None:
-        """All nodes, by the name ``"seeds"``."""
-        self._check_loaded()
-        return self._all_nodes_set
-
-    def _check_loaded(self) -> None:
-        if not self._loaded:
+    def __getattr__(self, name: str) -> Any:
+        if name in _PARTS:
             raise InputError(
                 "Please ensure that you have called the OnDiskDataset.load() method to properly load the data."
             )
+        raise AttributeError(name)
 
     def _load_graph(self, topology: object) -> FusedCSCSamplingGraph | None:
         if topology is None:
@@ -254,10 +200,10 @@ class OnDiskDataset(Dataset):
 
     def _check_features(self) -> None:
         """Raise InputError unless every node and edge has a row."""
-        if self._graph is None:
+        if self.graph is None:
             return
-        counts = {"node": self._graph.num_nodes, "edge": self._graph.num_edges}
-        for (domain, kind, name), feature in self._feature.items():
+        counts = {"node": self.graph.num_nodes, "edge": self.graph.num_edges}
+        for (domain, kind, name), feature in self.feature.items():
             if domain not in counts:
                 continue
             of = counts[domain]
@@ -287,14 +233,11 @@ class OnDiskDataset(Dataset):
             warnings.warn(f"Below tasks are not found in YAML: {missing}. Skipped.", GBWarning, stacklevel=3)
         return made
 
-    def _make_set(self, title: str, described: object) -> Items | InputError | None:
-        """Return the items of a set; where they cannot be read, the error to raise when they are requested."""
+    def _make_set(self, title: str, described: object) -> Items | None:
         try:
             return self._read_set(sets_of(described))
         except InputError as error:
-            failure = type(error)(f"{title}: {error}")
-            failure.__cause__ = error
-            return failure
+            raise type(error)(f"{title}: {error}") from error
 
     def _read_set(self, entries: list[OnDiskTVTSet]) -> Items | None:
         if not entries:
@@ -324,8 +267,8 @@ class OnDiskDataset(Dataset):
         tensor = read_tensor(path, data.format.value, in_memory=data.in_memory)
         if tensor.dim() == 0:
             raise InputError(f"{path}: Expected a row per item, got a single number.")
-        cast = self._auto_cast and data.in_memory and self._graph is not None
-        cast = cast and self._graph.indices.dtype == torch.int32  # type: ignore[union-attr]  # is not None, as just seen
+        cast = self._auto_cast and data.in_memory and self.graph is not None
+        cast = cast and self.graph.indices.dtype == torch.int32  # type: ignore[union-attr]  # is not None, as just seen
         return tensor.to(torch.int32) if cast and data.name in _OF_NODES and not tensor.is_floating_point() else tensor
 
 

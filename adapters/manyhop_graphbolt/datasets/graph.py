@@ -21,11 +21,7 @@ _VERSION = 6199  # which GraphBolt writes into its graphs
 
 
 def read_sampling_graph(path: Path) -> FusedCSCSamplingGraph:
-    """Load a sampling graph that ``torch.save`` has written, here or in DGL. Only tensors are unpickled.
-
-    Raises:
-        InputError: the file is damaged, or holds something else.
-    """
+    """Load a sampling graph that ``torch.save`` has written, here or in DGL. Only tensors are unpickled."""
     known: list[Any] = [
         *((FusedCSCSamplingGraph, f"{module}.graph.graph.FusedCSCSamplingGraph") for module in _PACKAGES),
         (_OfDGL, "dgl.graphbolt.impl.fused_csc_sampling_graph.FusedCSCSamplingGraph"),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import sys
-import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +19,6 @@ from manyhop.arguments import check_range, path_of
 from manyhop.errors import GraphError, InputError, MissingExtraError
 from manyhop.files.disk_room import replacing
 from manyhop.system.threads import in_forked_children
-from manyhop.system.units import in_units
 from manyhop_graphbolt.features.on_disk import (
     DatasetFolder,
     OnDiskFeatureData,
@@ -64,35 +61,6 @@ def on_one_core_if_forked() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-_WORTH_SHOWING = 64 << 20
-"""Bytes of input from which on steps are named: less is done before a line could be read."""
-
-
-class Steps:
-    """Reports the steps of a long operation as they begin.
-
-    Args:
-        title: of all of it.
-        nbytes: size of the input.
-    """
-
-    def __init__(self, title: str, nbytes: int) -> None:
-        self._title, self._show = title, nbytes >= _WORTH_SHOWING
-        self._begin = time.perf_counter()
-
-    def begin(self, step: str) -> None:
-        """Report the beginning of a step."""
-        self._write(f"{step} ...")
-
-    def end(self) -> None:
-        """Report the duration of all steps."""
-        self._write(f"done in {time.perf_counter() - self._begin:.1f} s")
-
-    def _write(self, text: str) -> None:
-        if self._show:
-            print(f"{self._title}: {text}", file=sys.stderr, flush=True)
-
-
 _FOLDER = Path("preprocessed") / "manyhop"
 _GRAPH = _FOLDER / "fused_csc_sampling_graph.pt"
 _LARGEST = torch.iinfo(torch.int32).max
@@ -108,9 +76,8 @@ def preprocess_ondisk_dataset(
 ) -> str:
     """Make the sampling graph of a dataset, unless that was done before.
 
-    It goes to ``preprocessed/manyhop/`` in the dataset's folder; of large datasets stderr names the steps. What DGL
-    itself may have put into ``preprocessed/`` is left alone, and used only where the original files of edges are not
-    there. Features and sets are read from the files that they are in.
+    It is saved to ``preprocessed/manyhop/`` in the dataset's folder. DGL's own files in ``preprocessed/`` are not
+    changed, and are used only if the original files of edges are missing.
 
     Args:
         dataset_dir: the folder with ``metadata.yaml``.
@@ -160,26 +127,18 @@ def preprocess_ondisk_dataset(
     output["manyhop"] = facts
     if force_preprocess or before.get("manyhop") != facts or not (folder / _GRAPH).exists():
         _warn_of_edge_features(config, include_original_edge_id)
-        steps = Steps(f"Preprocessing {folder}", sum(what[0] for what in inputs.values() if isinstance(what, list)))
         with on_one_core_if_forked():
-            graph = _sampling_graph(files, described, include_original_edge_id, auto_cast_to_optimal_dtype, steps)
-        steps.begin(f"writing {_GRAPH}")
+            graph = _sampling_graph(files, described, include_original_edge_id, auto_cast_to_optimal_dtype)
         (folder / _FOLDER).mkdir(parents=True, exist_ok=True)
         with replacing(folder / _GRAPH) as new:
             torch.save(graph, new)
-        steps.end()
     if before != output:
         write_yaml(done, output)  # last: it marks the rest as complete
     return str(done)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that contains a mapping.
-
-    Raises:
-        InputError: there is no such file, or something else in it.
-        MissingExtraError: PyYAML is not installed.
-    """
+    """Read a YAML file that contains a mapping."""
     yaml = _yaml()
     if not path.is_file():
         raise InputError(f"{path}: Expected the description of a dataset, found no {path.name}.")
@@ -252,7 +211,7 @@ def _inputs(folder: DatasetFolder, graph: Mapping[str, Any]) -> dict[str, object
 
 
 def _sampling_graph(
-    files: DatasetFolder, data: dict[str, Any], include_original_edge_id: bool, auto_cast: bool, steps: Steps
+    files: DatasetFolder, data: dict[str, Any], include_original_edge_id: bool, auto_cast: bool
 ) -> FusedCSCSamplingGraph:
     """Return the graph that the ``graph`` part of metadata.yaml describes."""
     folder = files.path
@@ -282,7 +241,6 @@ def _sampling_graph(
     src, dst, begins = [], [], [0]
     for edge_type, entry in zip(edge_types, edges, strict=True):
         path = files.file(_entry(entry, "path", "edges"))
-        steps.begin(f"reading {entry['path']}, {in_units(path.stat().st_size)}")
         ends = read_edges(path, str(_entry(entry, "format", "edges")))
         kinds = (0, 0)
         if any(typed):
@@ -296,7 +254,6 @@ def _sampling_graph(
         src.append(ends[0] + offset[kinds[0]])
         dst.append(ends[1] + offset[kinds[1]])
         begins.append(begins[-1] + ends.size(1))
-    steps.begin(f"sorting {begins[-1]:,} edges by destination")
     csc = sort_by_destination(torch.cat(src), torch.cat(dst), total)
     id_dtype = torch.int32 if auto_cast and total <= _LARGEST else torch.int64
     edge_dtype = torch.int32 if auto_cast and begins[-1] <= _LARGEST else torch.int64

@@ -260,11 +260,7 @@ def _each(make: Callable[[Any, int], F], features: object, nbytes: int) -> F | d
 
 
 def number_of_rows(feature: Any, rows: int | None, nbytes: int | None) -> int:
-    """Return the number of rows of a feature that a cache of this many rows, or bytes, holds.
-
-    Raises:
-        InputError: a feature without a tensor that this rank reads alone, or no size.
-    """
+    """Return the number of rows of a feature that a cache of this many rows, or bytes, holds."""
     table = feature.table() if isinstance(feature, Feature) else None
     if isinstance(table, ShardedRows | DistributedRows):
         raise InputError(

@@ -79,11 +79,7 @@ class BasicFeatureStore(FeatureStore):
             self[key] = feature
 
     def __getitem__(self, key: FeatureKey) -> Any:
-        """One feature.
-
-        Raises:
-            FeatureError: there is no such feature.
-        """
+        """One feature."""
         try:
             return self._features[key]
         except KeyError:
@@ -164,13 +160,7 @@ def read_many(store: object, requests: Sequence[ReadRequest]) -> list[Tensor]:
 
 
 def read_by(store: Any, requests: Sequence[ReadRequest], gather_rows: Gather) -> list[Tensor]:
-    """Return rows of multiple features: ``gather_rows`` gathers the features of this package at once.
-
-    Args:
-        store: a :class:`FeatureStore`, or another object with its ``read``.
-        requests: (domain, type, name, ids) of each.
-        gather_rows: what :func:`manyhop.features.gather` does.
-    """
+    """Return rows of multiple features: ``gather_rows`` gathers the features of this package at once."""
     results: list[Any] = [None] * len(requests)
     gathered: dict[int, RowRequest] = {}
     indices: dict[int, Tensor] = {}
@@ -188,11 +178,7 @@ def read_by(store: Any, requests: Sequence[ReadRequest], gather_rows: Gather) ->
 
 
 def own_feature(store: Any, key: FeatureKey) -> Feature | None:
-    """Return a feature of a store, if reading it from the store is nothing but its own ``read``.
-
-    Raises:
-        FeatureError: there is no such feature.
-    """
+    """Return a feature of a store, if reading it from the store is nothing but its own ``read``."""
     plain = isinstance(store, BasicFeatureStore) and type(store).read is BasicFeatureStore.read
     feature = store[key] if plain else None
     return feature if isinstance(feature, Feature) else None
@@ -205,11 +191,7 @@ def title_of(domain: str, type_name: str | None, name: str) -> str:
 
 
 def row_numbers(ids: object) -> Tensor:
-    """Return row numbers as gathering takes them: integers of other widths become int64.
-
-    Raises:
-        FeatureError: a mask, or anything else.
-    """
+    """Return row numbers as gathering takes them: integers of other widths become int64."""
     if isinstance(ids, Tensor) and ids.dtype == torch.uint8:  # GraphBolt's masks are bool
         ids = ids.long()
     return as_ids("ids", ids, error=FeatureError)

@@ -28,11 +28,7 @@ class DatasetFolder:
     """Whether those may lie outside of the folder."""
 
     def file(self, name: object) -> Path:
-        """Return the path of a file that metadata.yaml names, relative to the folder or absolute.
-
-        Raises:
-            InputError: it leads out of the folder, and must not.
-        """
+        """Return the path of a file that metadata.yaml names, relative to the folder or absolute."""
         given = Path(str(name))
         path = self.path / given
         plain = not given.is_absolute() and ".." not in given.parts
@@ -56,16 +52,7 @@ def existing(path: Path) -> Path:
 
 
 def read_tensor(path: str | Path, fmt: str, *, in_memory: bool = True) -> Tensor:
-    """Read a tensor from a file.
-
-    Args:
-        path: the file.
-        fmt: ``"numpy"`` (``numpy.save``) or ``"torch"`` (``torch.save`` of one tensor; nothing else is unpickled).
-        in_memory: ``False``: map the file; writes to the tensor remain in this process.
-
-    Raises:
-        InputError: the file is missing, damaged, truncated, or of another kind.
-    """
+    """Read a tensor from a file of ``"numpy"`` or ``"torch"``, unpickling nothing else; ``in_memory=False`` maps it."""
     path = existing(Path(path))
     if fmt == "torch":
         return _read_torch(path, in_memory)
@@ -80,11 +67,7 @@ def read_tensor(path: str | Path, fmt: str, *, in_memory: bool = True) -> Tensor
 
 def read_feature(path: str | Path, fmt: str) -> files.Rows | Tensor:
     """Return the rows of a feature, ``[num_rows, ...]`` of at least two dimensions. Of files of ``numpy.save`` whose
-    rows follow each other, nothing is read yet; others are read as a whole.
-
-    Raises:
-        InputError: the file is missing, damaged, truncated, or of another kind.
-    """
+    rows follow each other, nothing is read yet; others are read as a whole."""
     path = Path(path)
     if fmt == "numpy" and path.is_file() and not read_fortran_npy(path):
         found = read_npy(path)
@@ -107,18 +90,7 @@ def _read_torch(path: Path, in_memory: bool) -> Tensor:
 
 
 def read_edges(path: str | Path, fmt: str) -> Tensor:
-    """Read edges from a file.
-
-    Args:
-        path: the file.
-        fmt: ``"csv"`` (two columns, source and destination, without a header) or ``"numpy"`` (``[2, num_edges]``).
-
-    Returns:
-        ``[2, num_edges] int64``: sources and destinations.
-
-    Raises:
-        InputError: the file is missing, damaged, or of another kind.
-    """
+    """Read edges ``[2, num_edges] int64`` from a file of ``numpy.save``, or from a CSV file without a header."""
     path = Path(path)
     if fmt not in ("numpy", "csv"):
         raise InputError(f"{path}: `numpy` or `csv` is expected when reading edges but got `{fmt}`.")
@@ -215,22 +187,14 @@ class OnDiskTVTSet:
 
 
 def sets_of(entries: object) -> list[OnDiskTVTSet]:
-    """Return the entries of a training, validation or test set; none for ``None``.
-
-    Raises:
-        InputError: one lacks something, or has something unknown.
-    """
+    """Return the entries of a training, validation or test set; none for ``None``."""
     if not isinstance(entries, list | None):
         raise InputError(f"Expected a list of the entries of a set in metadata.yaml, got {entries!r}.")
     return [_made(OnDiskTVTSet, entry, "a set") for entry in entries or []]
 
 
 def feature_of(entry: object) -> OnDiskFeatureData:
-    """Return an entry of ``feature_data``.
-
-    Raises:
-        InputError: it lacks something, or has something unknown.
-    """
+    """Return an entry of ``feature_data``."""
     return _made(OnDiskFeatureData, entry, "feature_data")
 
 

@@ -35,10 +35,6 @@ def pinned(tensor: Tensor) -> Tensor:
     """Pin a tensor of the CPU in place, or copy it to pinned memory if it is small.
 
     Whole pages are pinned in place. A small tensor shares its pages with others, which CUDA would then refuse to copy.
-
-    Raises:
-        InputError: there is no GPU.
-        CapacityError: the system does not let this process pin as much memory.
     """
     if tensor.device.type != "cpu":
         return tensor

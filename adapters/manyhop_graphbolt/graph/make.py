@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -85,16 +85,7 @@ def fused_csc_sampling_graph(
 
 
 def in_place(load: Callable[[], FusedCSCSamplingGraph], placement: Place) -> FusedCSCSamplingGraph:
-    """Return a graph whose tensors, and topology for GPUs, are in a place. All ranks call it, but for ``"process"``.
-
-    Args:
-        load: returns the graph; runs on one rank of each node where these share it.
-        placement: see :func:`fused_csc_sampling_graph`.
-
-    Raises:
-        InputError: an unknown placement; a place of GPUs, if there are none.
-        RankError: ``load`` failed on another rank.
-    """
+    """Return a graph whose tensors, and topology for GPUs, are in a place. All ranks call it, but for ``"process"``."""
     check_graph_place(placement)
     graph = load() if placement == "process" else share(load, what="a sampling graph")
     graph.topology_place = place_for_topology(placement)
@@ -171,31 +162,18 @@ def from_dglgraph(
     return graph
 
 
-class SortedEdges:
-    """Edges in the order of their destinations.
+class SortedEdges(NamedTuple):
+    """Edges in the order of their destinations."""
 
-    Attributes:
-        indptr: ``[num_nodes + 1] int64``.
-        indices: ``[num_edges] int64`` sources.
-        order: ``[num_edges] int64``: where each edge was before.
-    """
+    indptr: Tensor
+    indices: Tensor
 
-    def __init__(self, indptr: Tensor, indices: Tensor, order: Tensor) -> None:
-        self.indptr, self.indices, self.order = indptr, indices, order
+    order: Tensor
+    """``[num_edges] int64``: the previous position of each edge."""
 
 
 def sort_by_destination(src: Tensor, dst: Tensor, num_nodes: int) -> SortedEdges:
-    """Group edges by destination, in the given order within each group.
-
-    Args:
-        src: ``[num_edges] int64``.
-        dst: ``[num_edges] int64``.
-        num_nodes: ids are below it.
-
-    Raises:
-        GraphError: ids out of range.
-        CapacityError: there is not enough memory.
-    """
+    """Group edges by destination, in the given order within each group."""
     for what, ids in (("source", src), ("destination", dst)):
         check_range(f"{what} nodes", ids, num_nodes, GraphError)
     require_memory(

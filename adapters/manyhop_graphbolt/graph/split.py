@@ -15,14 +15,7 @@ from manyhop.sampling import SampledSubgraph
 
 
 class Splitter:
-    """Splits samples of one graph by type.
-
-    Args:
-        offsets: node type -> its ids.
-        edge_types: by edge type id.
-        type_per_edge: ``[num_edges]`` integer: edge type id at each position, anywhere.
-        edge_id: ``[num_edges]`` integer: id at each position, anywhere; ``None``: the position.
-    """
+    """Splits samples of one graph by type; type and id (``None``: the position) of each edge are in any memory."""
 
     def __init__(
         self,
@@ -173,13 +166,7 @@ def _ends(counts: Sequence[int]) -> Tensor:
 
 
 class _Kinds:
-    """Nodes or edges of multiple types, on a GPU.
-
-    Args:
-        kind: ``[n] int64`` types.
-        hops: how many there are in each hop, in a row.
-        num_kinds: how many types there are.
-    """
+    """Nodes or edges of multiple types, on a GPU."""
 
     def __init__(self, kind: Tensor, hops: Sequence[int], num_kinds: int) -> None:
         self.kind, self._num_kinds = kind, num_kinds

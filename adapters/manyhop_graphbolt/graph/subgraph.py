@@ -28,14 +28,7 @@ def split_pairs(pairs: object) -> tuple[Tensor, Tensor]:
 
 
 def edges_to_drop(csc: Any, rows: Tensor | None, columns: Tensor | None, pairs: Tensor) -> Tensor:
-    """Return positions of the edges that connect one of the pairs, ascending.
-
-    Args:
-        csc: the edges.
-        rows: the node that each row stands for; ``None``: rows are nodes.
-        columns: the node that each column stands for; ``None``: columns are nodes.
-        pairs: ``[n, 2]`` nodes that are connected.
-    """
+    """Return the positions of edges that connect pairs ``[n, 2]``, ascending; ``None``: rows, or columns, are nodes."""
     src, dst = split_pairs(pairs)
     indptr: Tensor = csc.indptr.long()
     indices: Tensor = csc.indices.long()

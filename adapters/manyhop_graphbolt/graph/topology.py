@@ -75,18 +75,7 @@ class Topology:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def spec(self, fanouts: Sequence[Fanout], *, replace: bool = False, temporal: bool = False) -> NeighborSpec:
-        """Return the spec of neighbour sampling; each layer samples for all nodes so far (trees: for the latest).
-
-        Args:
-            fanouts: as GraphBolt's samplers take them: per layer an integer, or ``[1]`` or ``[num_edge_types]``
-                integers. The last is that of the layer of the seeds, which is sampled first.
-            replace: sample with replacement.
-            temporal: keep to the times of the seeds.
-
-        Raises:
-            InputError: fanouts of another number, or below -1; some count for all edge types together, and this
-                topology has tables by type.
-        """
+        """Return the spec of neighbour sampling; each layer samples for all nodes so far (trees: for the latest)."""
         return NeighborSpec(
             fanouts=self._fanouts(fanouts),
             replace=replace,
@@ -97,16 +86,7 @@ class Topology:
         )
 
     def layer_spec(self, fanouts: Sequence[Fanout], *, replace: bool = False, **options: Any) -> LaborSpec:
-        """Return the spec of layer-neighbour sampling, where nodes of a layer share their neighbours as in GraphBolt.
-
-        Args:
-            fanouts: see :meth:`spec`.
-            replace: sample with replacement.
-            options: others of :class:`manyhop.sampling.LaborSpec`.
-
-        Raises:
-            InputError: see :meth:`spec`.
-        """
+        """Return the spec of layer-neighbour sampling, whose nodes share neighbours as in GraphBolt."""
         fans = self._fanouts(fanouts)
         return LaborSpec(fanouts=fans, method="exact", replace=replace, weighted=self.weighted, **options)
 
@@ -135,17 +115,7 @@ class Topology:
         return {t: tuple(hops) for t, hops in by_type.items()}
 
     def sampler(self, spec: NeighborSpec | LaborSpec, device: torch.device | str | None = None) -> Engine:
-        """Return an engine for this topology, made once.
-
-        Args:
-            spec: how to sample.
-            device: a GPU: sample there, from the place that the sampling graph names, else from its memory where the
-                sampling graph is in it, else from pinned memory. ``None``: sample on the CPU.
-
-        Raises:
-            InputError: layer-neighbour sampling with replacement on a GPU; a topology that is to be sharded over GPUs,
-                which no loader has done.
-        """
+        """Return an engine for this topology, made once. A GPU reads the graph's place, or pinned memory."""
         where = None if device is None or torch.device(device).type == "cpu" else torch.device(device)
         if where is not None:
             check_on_gpu(spec, where)
@@ -167,14 +137,7 @@ class Topology:
         return self._placed[device]
 
     def seeds(self, nodes: Nodes) -> dict[NodeType, Tensor]:
-        """Seed nodes for the engine: ``[num_seeds] int64`` by node type, or as ids of the fused CSC.
-
-        Args:
-            nodes: node type -> ids of that type; or, as one tensor, ids of the fused CSC.
-
-        Raises:
-            InputError: an unknown node type, ids out of range or of a wrong dtype or shape.
-        """
+        """Seed nodes for the engine: ``[num_seeds] int64`` by node type, or as ids of the fused CSC."""
         if not isinstance(nodes, Mapping):
             ids = _checked(nodes, sum(map(len, self.offsets.values())), "nodes")
             if HOMOGENEOUS_NODE in self.graph.num_nodes:
@@ -211,11 +174,7 @@ def check_on_gpu(spec: NeighborSpec | LaborSpec, device: torch.device) -> None:
 
 
 def fanout_list(fanout: Any) -> list[int]:
-    """Return the fanouts of one layer, passed as an integer, a sequence or a tensor.
-
-    Raises:
-        InputError: something else.
-    """
+    """Return the fanouts of one layer, passed as an integer, a sequence or a tensor."""
     if isinstance(fanout, Tensor):
         if fanout.dim() > 1 or fanout.dtype.is_floating_point or fanout.dtype == torch.bool or fanout.numel() == 0:
             raise InputError(
@@ -248,33 +207,14 @@ class Tables:
 
 
 def make_tables(g: FusedCSC, fused: bool, node_time: str | None, edge_time: str | None) -> Tables:
-    """Build the tables of a sampling graph, without probabilities.
-
-    Args:
-        g: the sampling graph.
-        fused: one table for all edge types.
-        node_time: node attribute with times; edges have that of their source.
-        edge_time: edge attribute with times.
-
-    Raises:
-        GraphError: arrays that contradict each other; an attribute that is missing or of a wrong dtype or length.
-    """
+    """Build the tables of a sampling graph, without probabilities."""
     times, floating = _times(g, node_time, edge_time)
     graph, positions = _tables(g, fused, times)
     return Tables(graph, positions, fused, None if times is None else floating)
 
 
 def make_topology(g: FusedCSC, tables: Tables, probs_name: str | None) -> Topology:
-    """The tables with probabilities and with the ids that edges have for the user, for GPUs in the graph's place.
-
-    Args:
-        g: the sampling graph.
-        tables: those of its edges.
-        probs_name: edge attribute: floating-point probabilities, or a mask.
-
-    Raises:
-        GraphError: an attribute that is missing, or of a wrong dtype or length.
-    """
+    """The tables with probabilities and with the ids that edges have for the user, for GPUs in the graph's place."""
     graph, fused = tables.graph, tables.fused
     weighted = False
     if probs_name is not None:

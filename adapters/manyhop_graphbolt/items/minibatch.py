@@ -28,12 +28,7 @@ _LARGEST = torch.iinfo(torch.int32).max
 
 def make_blocks(subgraphs: Sequence[SampledSubgraph]) -> list[DGLBlock]:
     """Make a block per layer; the first has the ids of its source nodes as ``dgl.NID``, all those of their edges as
-    ``dgl.EID`` where they are known.
-
-    Raises:
-        MissingExtraError: DGL is not installed.
-        InputError: rows and columns that are not compacted.
-    """
+    ``dgl.EID`` where they are known."""
     try:
         import dgl  # noqa: F401
     except ModuleNotFoundError as error:

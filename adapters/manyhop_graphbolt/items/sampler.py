@@ -27,15 +27,7 @@ _NAMES: Final = ("seeds", "seed_nodes", "node_pairs")
 
 
 def nodes_of(items: ItemSet | HeteroItemSet, num_nodes: int | Mapping[str, int]) -> list[tuple[Tensor, int]]:
-    """Return for each type of items the node of each item, of an edge its source, and the number of such nodes.
-
-    Args:
-        items: the items.
-        num_nodes: number of nodes; by node type if items have types.
-
-    Raises:
-        InputError: items that are no nodes or edges, or numbers that do not fit them.
-    """
+    """Return for each type of items the node of each item, of an edge its source, and the number of such nodes."""
     if isinstance(items, ItemSet):
         return [(_nodes(items), integer("num_nodes", num_nodes, 0))]
     found = []

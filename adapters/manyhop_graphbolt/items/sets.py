@@ -81,12 +81,7 @@ class ItemSet:
         return (self[i] for i in range(self._length))
 
     def __getitem__(self, index: Index) -> Any:
-        """Return items by number, by slice or by ``[count]`` numbers.
-
-        Raises:
-            TypeError: another kind of index.
-            IndexError: an item that does not exist.
-        """
+        """Return items by number, by slice or by ``[count]`` numbers."""
         index = _checked(index, self._length, type(self).__name__)
         if not isinstance(self._items, tuple):
             return _numbers(index, self._items)
@@ -145,12 +140,7 @@ class HeteroItemSet:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, index: Index) -> dict[str, Any]:
-        """Return items by number, by slice or by ``[count]`` numbers; in the given order within each type.
-
-        Raises:
-            TypeError: another kind of index.
-            IndexError: an item that does not exist.
-        """
+        """Return items by number, by slice or by ``[count]`` numbers; in the given order within each type."""
         at: Any = _checked(index, len(self), type(self).__name__)
         if isinstance(at, int):
             k = bisect_right(self._offsets, at) - 1
@@ -184,11 +174,7 @@ def _as_tuple(items: object) -> tuple[object, ...]:
 
 
 def _is_scalar(x: object) -> bool:
-    """Return whether ``x`` is a number of items.
-
-    Raises:
-        InputError: a number that is not an integer.
-    """
+    """Return whether ``x`` is a number of items."""
     if not isinstance(x, Tensor | np.ndarray) or (isinstance(x, Tensor) and x.is_nested) or x.ndim > 0:
         return isinstance(x, int | np.integer)
     if as_tensor("a number of items", x).dtype not in _INTEGERS:
@@ -197,11 +183,7 @@ def _is_scalar(x: object) -> bool:
 
 
 def _rows(item: object) -> Tensor:
-    """Return items as a tensor that torch can index.
-
-    Raises:
-        InputError: no numbers in memory, or no rows.
-    """
+    """Return items as a tensor that torch can index."""
     rows = as_tensor("items", item)
     if rows.dtype in UNSIGNED:
         raise InputError(f"Expected items of a dtype that torch can index, got {rows.dtype}. Convert them to int64.")

@@ -51,14 +51,6 @@ class TimedStages:
 
     Copies to a device and functions of the user count as assembling. On a GPU, sampling and gathering are timed by the
     GPU, everything else by the host.
-
-    Args:
-        stages: in order.
-        gather: gathers features.
-        stats: of the loader.
-        streams: of the loader; ``None``: it has no GPU.
-        on_gpu: whether minibatches are on the GPU already.
-        replaced: a stage, and the function in its place; ``None``: none.
     """
 
     def __init__(
@@ -83,15 +75,7 @@ class TimedStages:
             on_gpu = on_gpu or any(map(to_gpu, part))
 
     def __call__(self, item: object, key: BatchKey | None, batch: int, *, calls: int = 0, times: int = 1) -> object:
-        """Apply all stages to an item.
-
-        Args:
-            item: the item.
-            key: names the item, see :func:`~manyhop_graphbolt.stages.stage.run`; ``None``: that of this thread's batch.
-            batch: its number in the epoch.
-            calls: draws that were made before.
-            times: how many batches the GPU's times stand for; 0: they are not measured.
-        """
+        """Apply all stages to an item."""
         with nullcontext() if key is None else drawing(key, calls):
             for name, steps, streams in self._parts:
                 if streams is None:
@@ -183,17 +167,6 @@ class Batches:
 
     Functions of the user after the last stage of this package run in its threads; without any, when a batch is handed
     out, which is with its key until then.
-
-    Args:
-        chain: of the loader.
-        source: of the loader.
-        columns: of the loader.
-        stats: of the loader.
-        gpu: of the loader; ``None``: it has none.
-        pool: where memory of rows comes from.
-        padding: of the loader; ``None``: minibatches are not padded.
-        threads: how many threads copy the rows of a batch.
-        num_workers: the user's.
     """
 
     in_thread = True

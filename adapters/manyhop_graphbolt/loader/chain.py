@@ -53,14 +53,7 @@ class Sampling:
 
 class Chain:
     """A chain of pipes. Batches are sampled in groups if they are moved to a GPU before one stage samples all layers;
-    everything else runs stage by stage.
-
-    Args:
-        pipe: the last one.
-
-    Raises:
-        InputError: the chain does not begin with an item sampler, or contains a pipe that is not a stage.
-    """
+    everything else runs stage by stage."""
 
     def __init__(self, pipe: Pipe) -> None:
         source, self.stages, self.functions = chain_of(pipe)
@@ -100,11 +93,7 @@ class Chain:
 
 def gpu_of(chain: Chain) -> torch.device | None:
     """Return the GPU that minibatches are made on, or moved to: that of ``copy_to``, else the process's, if it uses
-    one.
-
-    Raises:
-        InputError: a GPU that is not there.
-    """
+    one."""
     for stage in chain.stages:
         if to_gpu(stage):
             index, count = stage.device.index, torch.cuda.device_count()

@@ -26,12 +26,7 @@ from manyhop_graphbolt.stages.stage import MiniBatchTransformer, is_ours
 
 
 class PlacedFeatures:
-    """Features, each where a GPU reads it.
-
-    Args:
-        given: title -> tensor of the feature, or the object that exchanges its rows.
-        placed: title -> the source that a GPU reads instead, of features that the loader places.
-    """
+    """Features, each where a GPU reads it."""
 
     def __init__(self, given: dict[str, object], placed: dict[str, object]) -> None:
         self.given, self._placed = given, placed
@@ -49,11 +44,7 @@ class PlacedFeatures:
 
 
 class FeatureColumns:
-    """The ``Columns`` of a loader.
-
-    Args:
-        fetchers: the stages that fetch features.
-    """
+    """The ``Columns`` of a loader."""
 
     kept_rows = None
 
@@ -117,13 +108,7 @@ def exchanged(chain: Chain) -> dict[str, ShardedRows | DistributedRows]:
 
 
 def check_exchanged(chain: Chain, *, distributed: bool, runs_ahead: bool) -> None:
-    """Raise InputError if ranks exchange rows, but do not run in step, or cannot exchange.
-
-    Args:
-        chain: of the loader.
-        distributed: whether ranks share the minibatches.
-        runs_ahead: whether a thread, not the caller, runs the stages.
-    """
+    """Raise InputError if ranks exchange rows, but do not run in step, or cannot exchange."""
     found = exchanged(chain)
     if not found:
         return
@@ -178,13 +163,7 @@ _OF_GRAPH = ("csc_indptr", "indices", "node_type_offset", "type_per_edge", "node
 
 
 class ChainFacts:
-    """The ``Facts`` of a loader.
-
-    Args:
-        chain: of the loader.
-        columns: of the loader.
-        pad: of the loader.
-    """
+    """The ``Facts`` of a loader."""
 
     def __init__(self, chain: Chain, columns: FeatureColumns, pad: Pad | None) -> None:
         self._chain, self._columns, self._pad = chain, columns, pad

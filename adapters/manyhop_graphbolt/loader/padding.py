@@ -56,14 +56,7 @@ def excluder_of(sampling: Sampling) -> SeedEdgesExcluder | None:
 
 
 class Padding:
-    """How the minibatches of one loader are padded. Safe to call from multiple threads.
-
-    Args:
-        sampling: the stage that samples, and those around it.
-        samples: some minibatches of the loader.
-        batch_size: items of a minibatch.
-        device: the GPU that samples; ``None``: the CPU.
-    """
+    """How the minibatches of one loader are padded. Safe to call from multiple threads."""
 
     def __init__(
         self, sampling: Sampling, samples: Sequence[Sampled], batch_size: int, device: torch.device | None

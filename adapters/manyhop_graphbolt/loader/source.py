@@ -46,13 +46,7 @@ class _Asked(NamedTuple):
 
 
 class GPUSampling:
-    """Samples the layers of minibatches on one GPU.
-
-    Args:
-        layers: the stage.
-        device: the GPU.
-        where: the memory that the GPU reads edges from.
-    """
+    """Samples the layers of minibatches on one GPU."""
 
     def __init__(self, layers: AllLayers, device: torch.device, where: Place) -> None:
         self.device = device
@@ -69,11 +63,7 @@ class GPUSampling:
         return topology, engine, placed
 
     def current(self) -> tuple[Topology, Engine]:
-        """Return the current topology of the graph, and its engine.
-
-        Raises:
-            GraphError: the graph has changed, but is spread over multiple GPUs.
-        """
+        """Return the current topology of the graph, and its engine."""
         placed = self._placed
         if self._layers.current()[0] is not placed[0]:
             if self._where == "sharded":
@@ -86,12 +76,7 @@ class GPUSampling:
 
 
 class Source:
-    """The ``SeedSource`` of a loader.
-
-    Args:
-        chain: of the loader.
-        gpu: of the loader; ``None``: it has none.
-    """
+    """The ``SeedSource`` of a loader."""
 
     has_times = True  # stages that need times sample one minibatch at a time
 
@@ -174,11 +159,7 @@ class Source:
 
 
 def given_minibatch(chain: Chain, seeds: object) -> MiniBatch:
-    """Return the minibatch of seeds that a user passes: with labels only if it is one already.
-
-    Raises:
-        InputError: no seeds; or a minibatcher of the user, which may need more of an item than its seeds.
-    """
+    """Return the minibatch of seeds that a user passes: with labels only if it is one already."""
     if isinstance(seeds, MiniBatch):
         return copy.copy(seeds)
     parts = list(seeds.values()) if isinstance(seeds, Mapping) else [seeds]

@@ -200,11 +200,7 @@ def edges_to_exclude(
     reverse_etypes_mapping: dict[str, str] | None,
     sampled: Collection[str],
 ) -> Excluded:
-    """Return the edges that :func:`exclude_seed_edges` removes; ``sampled`` are the names of the sampled edge types.
-
-    Raises:
-        InputError: see there.
-    """
+    """Return the edges that :func:`exclude_seed_edges` removes; ``sampled`` are the names of the sampled edge types."""
     edges = minibatch.seeds
     if edges is None:
         raise InputError("Expected a minibatch with seed edges to exclude, got none.")

@@ -26,11 +26,7 @@ from manyhop_graphbolt.types import Nodes, etype_str_to_tuple, etype_tuple_to_st
 
 
 def fanout_tensors(fanouts: object) -> list[Tensor]:
-    """Return ``[1]`` or ``[num_edge_types]`` integers per layer.
-
-    Raises:
-        InputError: no layer, or a fanout that is not a whole number.
-    """
+    """Return ``[1]`` or ``[num_edge_types]`` integers per layer."""
     if not isinstance(fanouts, Sequence | Tensor) or isinstance(fanouts, str) or len(fanouts) == 0:
         raise InputError(f"Expected at least one fanout, one per layer, got {fanouts!r}. Pass a list of integers.")
     return [f if isinstance(f, Tensor) else torch.tensor(fanout_list(f)) for f in fanouts]
@@ -57,15 +53,7 @@ class Dependency(NamedTuple):
 
 
 class AllLayers:
-    """Samples all layers by one call of the engine, and cuts them apart.
-
-    Args:
-        graph: the graph.
-        fanouts: per layer ``[1]`` or ``[num_edge_types]``, the input layer first.
-        replace: sample with replacement.
-        prob_name: edge attribute with weights or a mask.
-        dependency: of layer-neighbour sampling; ``None``: neighbour sampling.
-    """
+    """Samples all layers by one call of the engine, and cuts them apart."""
 
     def __init__(
         self,
@@ -143,12 +131,7 @@ def put_layers(minibatches: Sequence[MiniBatch], layers: Sequence[list[SampledSu
 
 
 def layers_of(samples: Sequence[SampledSubgraph], *, with_ids: bool) -> list[list[SampledSubgraphImpl]]:
-    """Return the layers of samples whose hops ask for all nodes so far, the input layer first.
-
-    Args:
-        samples: from seeds to inputs, on one device; their tensors are not copied.
-        with_ids: whether edges have ids.
-    """
+    """Return the layers of samples whose hops ask for all nodes so far, the input layer first."""
     num_nodes = [nodes_by_hop(sample) for sample in samples]
     indptrs = iter(columns_of(samples, num_nodes))
     return [_layers(*one, indptrs, with_ids) for one in zip(samples, num_nodes, strict=True)]
@@ -178,12 +161,7 @@ def _layers(
 
 
 def without_edges(sample: SampledSubgraph, edges: Excluded) -> SampledSubgraph:
-    """Return a sample as :func:`layers_of` takes it without some edges in any layer; nodes remain.
-
-    Args:
-        sample: from seeds to inputs.
-        edges: see :meth:`OneLayer.exclude_edges`.
-    """
+    """Return a sample as :func:`layers_of` takes it without some edges in any layer; nodes remain."""
     assert sample.num_sampled_edges is not None
     keep = {t: torch.ones_like(row, dtype=torch.bool) for t, row in sample.row.items()}
     counts = {t: list(hops) for t, hops in sample.num_sampled_edges.items()}

@@ -40,12 +40,6 @@ def begin_nodes(minibatch: MiniBatch) -> tuple[Nodes, Nodes | None]:
     Sets ``compacted_seeds``, the positions of the seeds among these nodes. Seed nodes are used unchanged, repetitions
     included, so that the last layer has a column for each; the ends of seed edges are used once each. With times, all
     repetitions are separate nodes.
-
-    Returns:
-        ``[num_nodes]`` each; by node type or not.
-
-    Raises:
-        InputError: no seeds, or seeds that are neither ``[n]`` nor ``[n, 2]``.
     """
     if not isinstance(minibatch, MiniBatch):
         raise InputError(

@@ -31,11 +31,7 @@ _OURS = __name__.rpartition(".")[0]
 
 
 class Stage(DataPipe):
-    """A pipe that does something to each item of another pipe.
-
-    Args:
-        datapipe: where the items come from.
-    """
+    """A pipe that does something to each item of another pipe."""
 
     def __init__(self, datapipe: Pipe) -> None:
         super().__init__()
@@ -100,14 +96,7 @@ def is_of_this_package(stage: Pipe) -> bool:
 
 
 def run(stages: Sequence[Pipe], item: object, key: BatchKey | None, first: int = 0) -> object:
-    """Apply all stages to an item.
-
-    Args:
-        stages: in order.
-        item: the item.
-        key: names the item: draws are a function of it; ``None``: draws come from torch's default generator.
-        first: first number of the draws.
-    """
+    """Apply all stages to an item."""
     with drawing(key, first):
         for stage in stages:
             item = step(stage, item)
@@ -282,16 +271,7 @@ class NegativeSampler(MiniBatchTransformer):
         return seeds, labels, indexes
 
     def _sample_with_etype(self, seeds: Tensor, etype: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw negative edges of one type.
-
-        Args:
-            seeds: ``[num_pairs, 2]`` positive edges.
-            etype: their type, ``"src:rel:dst"``; ``None`` for a graph with one type.
-
-        Returns:
-            Pairs ``[num_pairs * (1 + negative_ratio), 2]``, positive ones first, their labels, and the positive pair
-            that each belongs to.
-        """
+        """Draw negative edges of one type."""
         raise NotImplementedError
 
 
