@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 import torch
@@ -129,9 +129,11 @@ _COUNTS = {"num_gpu_cached_edges": 0, "gpu_cache_threshold": 0, "max_uva_threads
 """Those that are numbers, and the least that they can be."""
 
 
-def check_hints(**hints: object) -> None:
+def check_hints(known: Collection[str] = (), **hints: object) -> None:
     """Check the values of hints by their names."""
     for name, value in hints.items():
+        if known and name not in known:
+            raise InputError(f"Expected further arguments among {list(known)}, got {name!r}. Leave it out.")
         if name in _COUNTS:
             if isinstance(value, bool) or not isinstance(value, int) or value < _COUNTS[name]:
                 raise InputError(f"Expected {name} as an integer of at least {_COUNTS[name]}, got {value!r}.")

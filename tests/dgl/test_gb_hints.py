@@ -42,8 +42,9 @@ def test_hints_change_nothing(sampler):
         ("sample_neighbor", {"num_gpu_cached_edges": -1}, "num_gpu_cached_edges as an integer of at least 0, got -1"),
         ("sample_neighbor", {"gpu_cache_threshold": 1.5}, "gpu_cache_threshold as an integer of at least 0, got 1.5"),
         ("sample_neighbor", {"cooperative": True}, "cooperative=False, got True"),
+        ("sample_neighbor", {"sampler": None}, r"further arguments among \['overlap_fetch',.* got 'sampler'"),
         ("sample_layer_neighbor", {"asynchronous": 1}, "asynchronous as True or False, got 1"),
-        ("sample_layer_neighbor", {"layer_dependency": 2}, "layer_dependency as True or False, got 2"),
+        ("sample_layer_neighbor", {"layer_dependency": 2}, "layer_dependency to be True or False, got 2"),
         ("sample_layer_neighbor", {"batch_dependency": -1}, "batch_dependency as an integer of at least 0, got -1"),
         ("sample_layer_neighbor", {"deduplicate": False}, "deduplicate=True, got False. Leave it out"),
     ],
@@ -64,12 +65,6 @@ def test_wrong_hints_of_other_stages():
     with pytest.raises(InputError, match="non_blocking as True or False, got 'x'"):
         batches("seeds", torch.arange(4)).copy_to("cpu", non_blocking="x")
     assert batches("seeds", torch.arange(4)).copy_to("cpu", True).extra_attrs == ()
-
-
-def test_a_sampler_in_the_place_that_it_has_in_dgl_2_1():
-    graph = random_graph()
-    with pytest.raises(InputError, match="Expected overlap_fetch as True or False"):
-        gb.NeighborSampler(batches("seeds", torch.arange(4)), graph, [2], False, None, True, graph.sample_neighbors)
 
 
 def layers(seeds, batch_size, **dependency):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from manyhop.arguments import as_tensor, check_no_mask, flags
+from manyhop.arguments import as_tensor, check_no_mask, flag, flags
 from manyhop.errors import InputError
 from manyhop_graphbolt.graph.subgraph import SampledSubgraph, SampledSubgraphImpl
 from manyhop_graphbolt.items.minibatch import MiniBatch
@@ -20,6 +20,7 @@ from manyhop_graphbolt.stages.stage import MiniBatchTransformer
 from manyhop_graphbolt.types import Nodes, Pipe, etype_str_to_tuple
 
 _ONLY = "_N"
+_HINTS = ("overlap_fetch", "num_gpu_cached_edges", "gpu_cache_threshold", "cooperative", "asynchronous")
 
 
 class _Ends(NamedTuple):
@@ -159,11 +160,8 @@ class NeighborSampler(SubgraphSampler):
         replace: sample with replacement.
         prob_name: edge attribute with weights (floating-point) or a mask (bool) of the edges.
         deduplicate: only ``True``: each node of a layer has one row.
-        overlap_fetch: a hint; reads of the graph overlap without it.
-        num_gpu_cached_edges: a hint for GraphBolt's cache of edges on the GPU; manyhop has none.
-        gpu_cache_threshold: see ``num_gpu_cached_edges``.
-        cooperative: only ``False``.
-        asynchronous: a hint; sampling overlaps without it.
+        hints: ``overlap_fetch``, ``asynchronous``, ``num_gpu_cached_edges``, ``gpu_cache_threshold``, ``cooperative``
+            of GraphBolt are validated and have no effect; ``cooperative=True`` raises an error.
 
     Raises:
         InputError: (also at a batch) an argument does not make sense.
@@ -179,19 +177,9 @@ class NeighborSampler(SubgraphSampler):
         replace: bool = False,
         prob_name: str | None = None,
         deduplicate: bool = True,
-        overlap_fetch: bool = False,
-        num_gpu_cached_edges: int = 0,
-        gpu_cache_threshold: int = 1,
-        cooperative: bool = False,
-        asynchronous: bool = False,
+        **hints: bool | int,
     ) -> None:
-        check_hints(
-            overlap_fetch=overlap_fetch,
-            num_gpu_cached_edges=num_gpu_cached_edges,
-            gpu_cache_threshold=gpu_cache_threshold,
-            cooperative=cooperative,
-            asynchronous=asynchronous,
-        )
+        check_hints(_HINTS, **hints)
         flags(replace=replace, deduplicate=deduplicate)
         if not deduplicate:
             raise InputError("Expected deduplicate=True, got False. Leave it out: each node of a layer has one row.")
@@ -211,20 +199,12 @@ class LayerNeighborSampler(NeighborSampler):
     By appendix A.3 of arXiv 2210.13339: exactly as many per node as :class:`NeighborSampler`.
 
     Args:
-        datapipe: as for :class:`NeighborSampler`, like all others.
-        graph: see there.
-        fanouts: see there.
-        replace: see there; on a CPU only.
-        prob_name: see there.
-        deduplicate: see there.
-        layer_dependency: all layers have the same random numbers, so that they share more nodes.
-        batch_dependency: over how many minibatches the random numbers change: minibatches in a row share more nodes. 1:
-            new ones for each minibatch; 0: the same for all.
-        overlap_fetch: see there, like the following ones.
-        num_gpu_cached_edges: see there.
-        gpu_cache_threshold: see there.
-        cooperative: see there.
-        asynchronous: see there.
+        datapipe: see :class:`NeighborSampler`, also for ``graph``, ``fanouts``, ``prob_name``, ``deduplicate`` and
+            ``hints``.
+        replace: sample with replacement; only on a CPU.
+        layer_dependency: use the same random numbers in all layers, which then share more nodes.
+        batch_dependency: number of minibatches over which the random numbers change, so that consecutive minibatches
+            share more nodes. 1: new numbers for each minibatch; 0: the same for all.
 
     Raises:
         InputError: (also at a batch) an argument does not make sense.
@@ -240,29 +220,12 @@ class LayerNeighborSampler(NeighborSampler):
         deduplicate: bool = True,
         layer_dependency: bool = False,
         batch_dependency: int = 1,
-        overlap_fetch: bool = False,
-        num_gpu_cached_edges: int = 0,
-        gpu_cache_threshold: int = 1,
-        cooperative: bool = False,
-        asynchronous: bool = False,
+        **hints: bool | int,
     ) -> None:
         if isinstance(batch_dependency, bool) or not isinstance(batch_dependency, int) or batch_dependency < 0:
             raise InputError(f"Expected batch_dependency as an integer of at least 0, got {batch_dependency!r}.")
-        check_hints(layer_dependency=layer_dependency, overlap_fetch=overlap_fetch)
-        self._dependency = Dependency(bool(layer_dependency), batch_dependency)
-        super().__init__(
-            datapipe,
-            graph,
-            fanouts,
-            replace,
-            prob_name,
-            deduplicate,
-            overlap_fetch,
-            num_gpu_cached_edges,
-            gpu_cache_threshold,
-            cooperative,
-            asynchronous,
-        )
+        self._dependency = Dependency(flag("layer_dependency", layer_dependency), batch_dependency)
+        super().__init__(datapipe, graph, fanouts, replace, prob_name, deduplicate, **hints)
 
 
 @functional_datapipe("sample_in_subgraph")
