@@ -91,13 +91,13 @@ def train(
     return losses, {name: value.cpu() for name, value in model.state_dict().items()}, counts
 
 
-def compare(device: str, options: dict[str, Any]) -> Any:
-    """What the ranks compute eagerly and captured."""
+def compare(device: str, cases: list[dict[str, Any]]) -> list[Any]:
+    """What the ranks compute eagerly and captured, by case."""
     backend = "gloo" if device == "cpu" else "nccl"
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(backend)
-    found = [train(captured=captured, device=device, **options) for captured in (False, True)]
+    found = [[train(captured=captured, device=device, **options) for captured in (False, True)] for options in cases]
     dist.barrier()
     dist.destroy_process_group()
     return found

@@ -3,21 +3,24 @@
 import pytest
 from rank_steps import check, compare
 
+CASES = [
+    ({"clip": True}, [(9, 1), (8, 2)]),
+    ({"accumulate": 2, "gradient_as_bucket_view": True}, [(3, 1), (2, 1)]),
+    ({"static_graph": True}, [(9, 1), (8, 2)]),
+    ({"breaks": True}, [(9, 1), (0, 0)]),  # a rank that cannot record runs beside one that does
+]
 
-def run(options):
-    return compare("cpu", options)
+
+def run():
+    return compare("cpu", [options for options, _ in CASES])
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"clip": True}, {"accumulate": 2, "gradient_as_bucket_view": True}, {"static_graph": True}],
-    ids=str,
-)
-def test_ranks_compute_what_ddp_does(launcher, options):
+@pytest.fixture(scope="module")
+def ranks(launcher):
+    return launcher.run(run)
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_ranks_compute_what_ddp_does(ranks, case):
     """Also while one replays and another one runs a new size eagerly."""
-    counts = check(launcher.run(run, options), 1e-4)
-    assert counts == ([(3, 1), (2, 1)] if "accumulate" in options else [(9, 1), (8, 2)])
-
-
-def test_a_rank_that_cannot_record_runs_beside_others_that_do(launcher):
-    assert check(launcher.run(run, {"breaks": True}), 1e-4) == [(9, 1), (0, 0)]
+    assert check([found[case] for found in ranks], 1e-4) == CASES[case][1]

@@ -66,8 +66,7 @@ def train(fault, kind, culprit=CULPRIT):
 FAULTS = ("raise", "batch", "kill", "stop", "break")
 
 
-@pytest.mark.parametrize("kind", ["alone", "own group", "users group"])
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize(("kind", "world_size"), [("alone", 3), ("own group", 2), ("users group", 3)])
 @pytest.mark.slow
 def test_a_fault_ends_in_an_error_that_names_the_culprit(launcher, kind, world_size):
     jobs = {fault: launcher.start(train, fault, kind, world_size=world_size) for fault in FAULTS}
@@ -99,23 +98,10 @@ def catch_errors(fault):
         print("caught", type(error).__name__, flush=True)
 
 
-@pytest.mark.parametrize("fault", ["raise", "batch"])
-def test_a_rank_that_fails_is_named_where_others_catch_what_follows(launcher, fault):
-    results = launcher.start(catch_errors, fault, world_size=2).wait(LATEST)
-    assert "caught" in results[0].output
-    assert "rank 1 " in results[0].output
-    assert ("KeyError: 'my step is broken'" if fault == "raise" else "row 7 is broken") in results[0].output
-
-
 def leave_early():
     for batch in Loader(BATCHES, TIMEOUT):
         if batch == AT:
             break
-
-
-def test_an_early_break_is_no_fault(launcher):
-    for result in launcher.start(leave_early, world_size=2).wait(LATEST):
-        assert (result.exit_code, result.output) == (0, "")
 
 
 def wait_for_rows(under_way, seconds):
@@ -126,13 +112,37 @@ def wait_for_rows(under_way, seconds):
         time.sleep(0.0 if rank == CULPRIT else seconds)
 
 
-def test_a_step_that_waits_for_rows_of_a_rank_that_is_stuck_is_ended(launcher):
-    result = launcher.start(wait_for_rows, True, 1000.0, world_size=2).wait(LATEST)[0]
+@pytest.fixture(scope="module")
+def ended(launcher):
+    """How the ranks of some jobs ended, which ran at the same time."""
+    jobs = {
+        "raise": launcher.start(catch_errors, "raise"),
+        "batch": launcher.start(catch_errors, "batch"),
+        "early": launcher.start(leave_early),
+        "stuck": launcher.start(wait_for_rows, True, 1000.0),
+        "long": launcher.start(wait_for_rows, False, 2.5 * TIMEOUT),
+    }
+    return {name: job.wait(LATEST) for name, job in jobs.items()}
+
+
+@pytest.mark.parametrize(("fault", "text"), [("raise", "KeyError: 'my step is broken'"), ("batch", "row 7 is broken")])
+def test_a_rank_that_fails_is_named_where_others_catch_what_follows(ended, fault, text):
+    output = ended[fault][0].output
+    assert "caught" in output
+    assert "rank 1 " in output
+    assert text in output
+
+
+def test_an_early_break_is_no_fault(ended):
+    assert [(result.exit_code, result.output) for result in ended["early"]] == [(0, "")] * 2
+
+
+def test_a_step_that_waits_for_rows_of_a_rank_that_is_stuck_is_ended(ended):
+    result = ended["stuck"][0]
     assert result.exit_code == 1
     assert "rank 0 cannot go on" in result.output
     assert "rank 1 did not come to the next batch for 8 s, while others need it" in result.output
 
 
-def test_a_step_without_rows_under_way_may_last(launcher):
-    results = launcher.start(wait_for_rows, False, 2.5 * TIMEOUT, world_size=2).wait(LATEST)
-    assert [result.exit_code for result in results] == [0, 0], results
+def test_a_step_without_rows_under_way_may_last(ended):
+    assert [result.exit_code for result in ended["long"]] == [0, 0], ended["long"]

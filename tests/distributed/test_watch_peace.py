@@ -126,14 +126,6 @@ def end_program(how):
         loader._batches = 100_000
 
 
-def test_ranks_that_end_their_program(launcher):
-    jobs = {how: launcher.start(end_program, how) for how in ("exit", "after an epoch")}
-    results = {how: ranks.wait() for how, ranks in jobs.items()}
-    assert results["exit"][0].error.startswith("RankError: Loader: rank 1 left its loop after 11 batches")
-    assert results["after an epoch"][0].error.startswith("RankError: Loader: rank 1 ended its program after 1 epoch")
-    assert [result[1].exit_code for result in results.values()] == [0, 0]
-
-
 def lose_rank_0(sig, together):
     dist.init_process_group("gloo")
     for batch in Loader(100_000):
@@ -144,30 +136,45 @@ def lose_rank_0(sig, together):
             os.kill(os.getpid(), sig)
 
 
-def test_rank_0_takes_the_store_with_it(launcher):
-    jobs = [
-        launcher.start(lose_rank_0, signal.SIGKILL, False),
-        launcher.start(lose_rank_0, signal.SIGSTOP, False),
-        launcher.start(lose_rank_0, signal.SIGSTOP, True),
-    ]
-    for ranks in jobs:
-        ranks.wait_for_exit(1)
-    jobs[1].kill(0)
-    jobs[2].kill(0)
-    killed, stopped, waiting = (ranks.wait()[1] for ranks in jobs)
-    assert "the process of rank 0, which holds it, was killed or stopped" in killed.error
-    assert "the process of rank 0, which holds it, was killed or stopped" in stopped.error
-    assert waiting.exit_code == 1
-    assert "rank 1 cannot go on (it is at test_watch_peace.py" in waiting.output
-    assert "the process of rank 0, which holds it, was killed or stopped" in waiting.output
-
-
-def test_the_store_of_an_agent_outlives_rank_0(launcher):
+@pytest.fixture(scope="module")
+def ended(launcher):
+    """How the ranks of some jobs ended, which ran at the same time."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     env = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_PORT": str(store.port)}
-    killed = launcher.start(lose_rank_0, signal.SIGKILL, False, env=env).wait()[1]
-    assert killed.error.startswith("RankError: Loader: rank 0 gave no sign of life for ")
-    del store
+    jobs = {
+        "exit": launcher.start(end_program, "exit"),
+        "after an epoch": launcher.start(end_program, "after an epoch"),
+        "killed": launcher.start(lose_rank_0, signal.SIGKILL, False),
+        "stopped": launcher.start(lose_rank_0, signal.SIGSTOP, False),
+        "stopped in a collective": launcher.start(lose_rank_0, signal.SIGSTOP, True),
+        "killed, agent": launcher.start(lose_rank_0, signal.SIGKILL, False, env=env),
+    }
+    for name, ranks in jobs.items():
+        if name.startswith("stopped"):
+            ranks.wait_for_exit(1)
+            ranks.kill(0)
+    return {name: ranks.wait() for name, ranks in jobs.items()}
+
+
+def test_ranks_that_end_their_program(ended):
+    for how, text in ("exit", "left its loop after 11 batches"), ("after an epoch", "ended its program after 1 epoch"):
+        other, culprit = ended[how]
+        assert other.error.startswith(f"RankError: Loader: rank 1 {text}")
+        assert culprit.exit_code == 0
+
+
+def test_rank_0_takes_the_store_with_it(ended):
+    text = "the process of rank 0, which holds it, was killed or stopped"
+    assert text in ended["killed"][1].error
+    assert text in ended["stopped"][1].error
+    waiting = ended["stopped in a collective"][1]
+    assert waiting.exit_code == 1
+    assert "rank 1 cannot go on (it is at test_watch_peace.py" in waiting.output
+    assert text in waiting.output
+
+
+def test_the_store_of_an_agent_outlives_rank_0(ended):
+    assert ended["killed, agent"][1].error.startswith("RankError: Loader: rank 0 gave no sign of life for ")
 
 
 SCRIPT = """
