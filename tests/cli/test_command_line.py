@@ -82,3 +82,9 @@ def test_the_module_runs():
         [sys.executable, "-m", "manyhop_tools.cli", "--version"], capture_output=True, text=True, check=True
     )
     assert run.stdout.strip() == f"manyhop {__version__}"
+
+
+def test_output_that_nobody_reads():
+    run = f"{sys.executable} -c 'from manyhop_tools.cli import main; main()' doctor"
+    shell = subprocess.run(["bash", "-c", f"{run} | true"], capture_output=True, text=True)
+    assert shell.stderr == ""

@@ -50,6 +50,7 @@ def test_csv_with_texts(tmp_path, capsys):
     assert "columns that are left out: note" in printed.err
     assert "Ids are mapped to 0 ... 2" in printed.err
     assert "3 nodes, 3 edges" in printed.out
+    assert printed.out.splitlines()[-1].startswith(f"Open it with manyhop_pyg.open('{tmp_path / 'g'}')")
     assert edges_of(tmp_path / "g") == [("ann", "bob", 2.5), ("bob", "ann", 0.5), ("zoë", "ann", 1.5)]
     files.open_graph(tmp_path / "g").verify()
     data = manyhop_pyg.open(tmp_path / "g")
@@ -268,7 +269,7 @@ def test_arguments_that_are_refused(tmp_path, capsys):
         ([tmp_path / "d.pt", "--both-ways"], "--both-ways has no meaning"),
         ([tmp_path / "e.npy"], "integers of shape [2, num_edges] in one file, got torch.int64 of shape [3, 2]"),
         ([tmp_path / "e.npy", "--src", "a"], "no columns with names"),
-        ([tmp_path / "folder"], "expected the folder of an OGB data set"),
+        ([tmp_path / "folder"], "Name its files: manyhop convert "),
         ([tmp_path / "nope.csv"], "no such file"),
         ([tmp_path / "e.what"], "expected one of .npy"),
         ([tmp_path / "e.csv", f"a,b,c={tmp_path / 'e.csv'}"], "for all files or for none"),

@@ -86,7 +86,7 @@ def test_kernels(monkeypatch, tmp_path):
     assert str(tmp_path) in finding("kernels").text
     (folder,) = tmp_path.glob("graph_*")
     (folder / "a.py311.nbi").touch()
-    assert finding("kernels").text.startswith("1 compiled functions, below ")
+    assert finding("kernels").text.startswith("1 compiled functions; cache: ")
 
 
 def test_no_distribution_of_that_name():

@@ -8,7 +8,7 @@ from importlib import import_module
 
 from manyhop.memory.places import LOADER_PLACES
 from manyhop_tools.cli import bench
-from manyhop_tools.cli.verbs import Verbs, add_verb
+from manyhop_tools.cli.verbs import Verbs, add_verb, at_least_one
 
 MODULES = (
     "manyhop_embedding.cpu_kernels",
@@ -62,14 +62,14 @@ def _add_plan(verbs: Verbs) -> None:
         "Machines, their GPUs and the graph may be described by options: they need not be there.",
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="folders of graphs, or files of tensors")
-    parser.add_argument("--ranks", type=int, metavar="N", help="processes in all (1, or one per GPU)")
-    parser.add_argument("--nodes", type=int, default=1, metavar="M", help="nodes (machines) they run on (1)")
+    parser.add_argument("--ranks", type=at_least_one, metavar="N", help="processes in all (1, or one per GPU)")
+    parser.add_argument("--nodes", type=at_least_one, default=1, metavar="M", help="nodes (machines) they run on (1)")
     parser.add_argument("--memory", metavar="BYTES", help="free memory of each node, such as 12GiB (what is free)")
     parser.add_argument(
         "--no-shards", action="store_true", help="loaders will not be distributed=True, which sharded features need"
     )
     gpus = parser.add_argument_group("for loaders on GPUs")
-    gpus.add_argument("--gpus", type=int, metavar="K", help="GPUs of each node, with a rank each")
+    gpus.add_argument("--gpus", type=at_least_one, metavar="K", help="GPUs of each node, with a rank each")
     gpus.add_argument("--gpu-memory", metavar="BYTES", help="free memory of each, such as 141GB (what is free here)")
     gpus.add_argument("--no-peers", action="store_true", help="the GPUs of a node cannot read each other's memory")
     gpus.add_argument("--placement", choices=LOADER_PLACES, metavar="HOW", help="as the loaders' argument (auto)")
@@ -193,8 +193,7 @@ def _compile(args: argparse.Namespace) -> int:
     prepare(*KERNELS)
     seconds = time.perf_counter() - begin
     print(
-        f"{len(KERNELS)} CPU kernels are ready ({seconds:.1f} s); cache: {compiled_kernels().text}. "
-        "GPU kernels: at first use."
+        f"{len(KERNELS)} CPU kernels are ready ({seconds:.1f} s); {compiled_kernels().text}. GPU kernels: at first use."
     )
     return 0
 

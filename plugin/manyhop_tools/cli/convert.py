@@ -126,8 +126,9 @@ def _source(args: argparse.Namespace, raw: Mapping[Path, Rows]) -> Source | Stor
         return Source(found.is_homogeneous, found.write)
     if len(paths) == 1 and paths[0].is_dir():
         raise InputError(
-            f"{paths[0]}: expected the folder of an OGB data set, with raw/ in it, one of MAG240M or IGB, with "
-            "processed/ in it, or files."
+            f"Expected a folder of OGB (with raw/ in it), of MAG240M or IGB (with processed/ in it), or files, got the "
+            f"folder {paths[0]}. Name its files: manyhop convert {paths[0]}/edges.csv {args.target} --nodes "
+            f"{paths[0]}/nodes.csv, or SRC,REL,DST=FILE for each edge type."
         )
     if any(edge_type is None for edge_type, _ in typed) and any(edge_type is not None for edge_type, _ in typed):
         raise InputError("Expected SRC,REL,DST=FILE for all files or for none.")
@@ -294,4 +295,5 @@ def summary(graph: StoredGraph) -> str:
     lines = [f"{graph.path}: {nodes} nodes, {edges} edges; topology {in_units(graph.topology_bytes)}"]
     for name, rows in graph.features():
         lines.append(f"  {name}  {list(rows.shape)} {str(rows.dtype).removeprefix('torch.')}  {in_units(rows.nbytes)}")
-    return "\n".join(lines)
+    path = str(graph.path)
+    return "\n".join([*lines, f"Open it with manyhop_pyg.open({path!r}) or manyhop_dgl.Graph.open({path!r})."])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,19 +29,20 @@ def report(args: argparse.Namespace) -> str:
     _check_graph(args)
     memory = available_memory() if args.memory is None else parse_bytes(args.memory)
     if memory is None:
-        raise InputError("How much memory is free cannot be found out here: pass --memory.")
-    if args.nodes < 1:
-        raise InputError(f"Expected at least one node, got {args.nodes}.")
-    return _cpu_report(args, memory) if args.gpus is None else _gpu_report(args, memory)
+        raise InputError("Expected --memory, as this system does not report its free memory.")
+    try:
+        return _cpu_report(args, memory) if args.gpus is None else _gpu_report(args, memory)
+    except CapacityError as error:
+        raise CapacityError(f"Does not fit. {error}") from None
 
 
 def _cpu_report(args: argparse.Namespace, memory: int) -> str:
     for option in ("gpu_memory", "no_peers", "placement"):
         if getattr(args, option):
-            raise InputError(f"Expected --gpus with --{option.replace('_', '-')}: how many has each node?")
+            raise InputError(f"Expected --gpus with --{option.replace('_', '-')}. Pass the GPUs of each node.")
     ranks = 1 if args.ranks is None else args.ranks
     if ranks < args.nodes:
-        raise InputError(f"Expected at least one node, and a rank for each, got {args.nodes} nodes, {ranks} ranks.")
+        raise InputError(f"Expected at least one rank per node, got {args.nodes} nodes, {ranks} ranks.")
     ranks_per_node = -(-ranks // args.nodes)
     topology, features, shapes = _items(args)
     placement = decide(
@@ -47,17 +50,15 @@ def _cpu_report(args: argparse.Namespace, memory: int) -> str:
         can_shard=not args.no_shards,
     )  # fmt: skip
     head = (
-        f"{_count(args.nodes, 'node')}, {_count(ranks_per_node, 'rank')} each; {in_units(memory)} free per node, "
-        f"{in_units(placement.usable)} usable"
+        f"Fits: {in_units(placement.bytes_per_node)} of {in_units(placement.usable)} usable per node "
+        f"({_count(args.nodes, 'node')}, {_count(ranks_per_node, 'rank')} each, {in_units(memory)} free)."
     )
     here = cuda.gpus()
     hint = ["", f"For loaders on the {_count(len(here), 'GPU')} of this machine: --gpus {len(here)}"] if here else []
-    return "\n".join([head, "", *_table(placement, shapes), "", str(placement), *hint])
+    return "\n".join([head, "", *_table(placement, shapes), *hint])
 
 
 def _gpu_report(args: argparse.Namespace, memory: int) -> str:
-    if args.gpus < 1:
-        raise InputError(f"Expected at least one GPU, got --gpus {args.gpus}. Leave it out for loaders on CPUs.")
     if args.ranks not in (None, args.gpus * args.nodes):
         raise InputError(
             f"Expected a rank for each of {args.gpus * args.nodes} GPUs, got --ranks {args.ranks}. Leave it out."
@@ -80,11 +81,11 @@ def _gpu_report(args: argparse.Namespace, memory: int) -> str:
     except CapacityError as error:
         raise _no_engine(topology, hardware, error) from None
     head = (
-        f"{_count(args.nodes, 'node')}, {_count(args.gpus, 'GPU')} each; {in_units(free)} free per GPU, "
-        f"{in_units(placement.gpu_usable)} usable; {in_units(memory)} free per node, "
-        f"{in_units(placement.host_usable)} usable"
+        f"Fits: {in_units(placement.gpu_bytes)} of {in_units(placement.gpu_usable)} usable per GPU, "
+        f"{in_units(placement.host_bytes)} of {in_units(placement.host_usable)} per node "
+        f"({_count(args.nodes, 'node')}, {_count(args.gpus, 'GPU')} each, {in_units(free)} free per GPU)."
     )
-    return "\n".join([head, "", *_table(placement, shapes), "", str(placement)])
+    return "\n".join([head, "", *_table(placement, shapes)])
 
 
 def _check_graph(args: argparse.Namespace) -> None:
@@ -92,9 +93,12 @@ def _check_graph(args: argparse.Namespace) -> None:
     if args.files and numbers:
         raise InputError(f"Expected files, or --{numbers[0].replace('_', '-')}, got both. Leave one out.")
     if not args.files and not (args.num_nodes and args.num_edges):
-        raise InputError("Expected files to plan for, or --num-nodes and --num-edges of at least 1, got neither.")
+        raise InputError(
+            "Expected files to plan for, or --num-nodes and --num-edges of at least 1, got neither. "
+            "For example: manyhop plan --num-nodes 1e6 --num-edges 2e7 --features 128"
+        )
     if args.dtype is not None and not args.features:
-        raise InputError("Expected --features with --dtype: how many numbers has each node?")
+        raise InputError("Expected --features with --dtype. Pass the number of features per node.")
 
 
 def _no_engine(topology: Item, hardware: Hardware, error: CapacityError) -> CapacityError:
@@ -115,7 +119,7 @@ def _gpu_memory(args: argparse.Namespace) -> int:
         return parse_bytes(args.gpu_memory)
     here = cuda.gpus()
     if len(here) < args.gpus:
-        raise InputError(f"Expected --gpu-memory, got {len(here)} GPUs here, of the {args.gpus} that are asked for.")
+        raise InputError(f"Expected --gpu-memory for {args.gpus} GPUs, as this machine has {len(here)}.")
     return min(gpu.free for gpu in here[: args.gpus])
 
 
@@ -181,12 +185,18 @@ def _labels(path: Path, prefix: str) -> list[tuple[str, str | None]]:
     return [(str(path), None)] if names is None else [(prefix + name, name) for name in names]
 
 
-def _table(placement: Placement | GPUPlacement, shapes: dict[str, str]) -> list[str]:
-    rows = [("", "shape", "size", "placement")]
+def _table(placement: Placement | GPUPlacement, shapes: dict[str, str]) -> Iterator[str]:
+    """Yield the lines of a table of places. Reasons fill the last column, in lines that fit the terminal."""
+    rows = [("", "shape", "size", "placement", "reason")]
     for choice in (placement.topology, *placement.features):
-        rows.append((choice.item.name, shapes.get(choice.item.name, ""), in_units(choice.item.nbytes), choice.place))
-    widths = [max(len(row[k]) for row in rows) for k in range(4)]
-    return [f"{a:{widths[0]}}  {b:{widths[1]}}  {c:>{widths[2]}}  {d}".rstrip() for a, b, c, d in rows]
+        name, size = choice.item.name, in_units(choice.item.nbytes)
+        rows.append((name, shapes.get(name, ""), size, choice.place, choice.reason))
+    a, b, c, d = (max(len(row[k]) for row in rows) for k in range(4))
+    width = shutil.get_terminal_size((120, 24)).columns - (a + b + c + d + 8)
+    for name, shape, size, place, reason in rows:
+        first, *rest = textwrap.wrap(reason, max(width, 40))
+        yield f"{name:{a}}  {shape:{b}}  {size:>{c}}  {place:{d}}  {first}"
+        yield from (" " * (a + b + c + d + 8) + line for line in rest)
 
 
 def _count(n: int, what: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -48,6 +49,9 @@ def run_verb(parser: Parser, argv: Sequence[str] | None) -> int:
     args.argv = arguments
     try:
         status: int = args.run(args)
+    except BrokenPipeError:  # of a pager or head that ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except FileNotFoundError as error:
         path = error.filename or error
         print(f"{args.prog}: {path}: there is no such file or folder. Check the path.", file=sys.stderr)

@@ -227,9 +227,7 @@ def _map_ids(
     maps = {name: collector.finish() for name, collector in collectors.items()}
     for name, found in maps.items():
         which = "Ids" if name == HOMOGENEOUS_NODE else f"Ids of '{name}'"
-        report(
-            f"{which} are mapped to 0 ... {len(found) - 1}, in ascending order; the folder has the ids that they had."
-        )
+        report(f"{which} are mapped to 0 ... {len(found) - 1} in ascending order. The folder also has the originals.")
     return maps
 
 

@@ -148,7 +148,7 @@ def compiled_kernels() -> Diagnosis:
             function = eval(compile("lambda: None", source, "eval"))
             folders.append(Path(CompileResultCacheImpl(function).locator.get_cache_path()))
         except RuntimeError as error:  # no folder can be written to
-            return Diagnosis(topic="kernels", state="ok", text=f"compiled anew by every process: {error}")
+            return Diagnosis(topic="kernels", state="ok", text=f"compiled again by every process: {error}")
     count = sum(1 for folder in folders for _ in folder.glob("*.nbi"))
-    compiled = f"{count} compiled functions" if count else "not compiled yet; the first use takes some seconds"
-    return Diagnosis(topic="kernels", state="ok", text=f"{compiled}, below {os.path.commonpath(folders)}")
+    compiled = f"{count} compiled functions" if count else "not compiled yet, which the first use does in some seconds"
+    return Diagnosis(topic="kernels", state="ok", text=f"{compiled}; cache: {os.path.commonpath(folders)}")
