@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import manyhop_dgl
-from manyhop.errors import FeatureError, InputError, StateError
+from manyhop.errors import FeatureError, InputError
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 DataLoader = manyhop_dgl.DataLoader
@@ -128,15 +128,6 @@ class Failing(dgl.dataloading.Sampler):
         return g.subgraph(indices)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_errors_name_the_batch(num_workers):
-    batches = iter(loader(sampler=Failing(), batch_size=4, num_workers=num_workers))
-    assert [next(batches).num_nodes() for _ in range(2)] == [4, 4]
-    with pytest.raises(ZeroDivisionError, match=r"(?s)nine.*batch 2 of epoch 0"):
-        next(batches)
-    assert [batch.num_nodes() for batch in batches] == [4, 4]  # the next batches follow, as with torch's loaders
-
-
 class NoIds(dgl.dataloading.Sampler):
     def sample(self, g, indices):
         sub = dgl.rand_graph(5, 5)
@@ -147,12 +138,6 @@ class NoIds(dgl.dataloading.Sampler):
 def test_a_lazy_feature_without_ids():
     with pytest.raises(FeatureError, match="no data '_ID'"):
         next(iter(loader(sampler=NoIds())))
-
-
-def test_a_state_of_another_loader():
-    state = loader(batch_size=4).state_dict()
-    with pytest.raises(StateError, match="batch_size=5"):
-        loader(batch_size=5).load_state_dict(state)
 
 
 def test_cores_that_are_not_there():

@@ -7,14 +7,13 @@ import torch
 from test_dgl_loader import flat, graph, sampler, typed_graph
 
 import manyhop_dgl
-from manyhop.errors import InputError
 from manyhop_dgl import DataLoader
 
 dgl = pytest.importorskip("dgl", "2.1", reason="DGL is not installed: pip install 'manyhop[dgl]'")
 
 
 @pytest.mark.parametrize("make", [graph, typed_graph])
-@pytest.mark.parametrize("options", [{}, {"output": "tensors"}, {"use_prefetch_thread": False}])
+@pytest.mark.parametrize("options", [{"output": "tensors"}, {"use_prefetch_thread": False}])
 def test_a_batch_of_given_seeds(make, options):
     """It is that of an epoch of the same key, from any thread."""
     g = make()
@@ -66,17 +65,3 @@ def test_a_batch_of_given_edges():
     assert torch.equal(got[0], expected[0])
     for ours, theirs in zip(got[1:3], expected[1:3], strict=True):
         assert all(torch.equal(a, b) for a, b in zip(ours.edges(), theirs.edges(), strict=True))
-
-
-@pytest.mark.parametrize(
-    ("indices", "options", "message"),
-    [
-        ([[1, 2], [3]], {}, "Expected indices as a tensor, or tensors by type, got a list"),
-        ([900], {}, "900"),
-        ([1], {"key": (1, 2)}, r"Expected key as \(seed, epoch, batch\), got \(1, 2\)"),
-    ],
-    ids=["lists", "range", "key"],
-)
-def test_wrong_seeds_of_a_batch(indices, options, message):
-    with pytest.raises(InputError, match=message):
-        DataLoader(graph(), torch.arange(50), sampler()).batch(indices, **options)

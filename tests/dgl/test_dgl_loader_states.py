@@ -30,8 +30,6 @@ def weighted(factor):
 
 # What saves the state, what loads it, and what the error calls the difference.
 DIFFERENCES = {
-    "indices": (loader, lambda: loader(indices=torch.arange(10, 60))),
-    "arguments of the sampler, fanouts": (loader, lambda: loader(NeighborSampler([3, 3]))),
     "arguments of the sampler, replace: True": (loader, lambda: loader(NeighborSampler([3, 2], replace=True))),
     "arguments of the sampler, edge_dir: out": (loader, lambda: loader(NeighborSampler([3, 2], edge_dir="out"))),
     "graph_sampler: LaborSampler": (loader, lambda: loader(LaborSampler([3, 2]))),
@@ -39,8 +37,6 @@ DIFFERENCES = {
         lambda: loader(LaborSampler([3, 2])),
         lambda: loader(LaborSampler([3, 2], layer_dependency=True)),
     ),
-    "edges": (loader, lambda: loader(g=graph(seed=1))),
-    "number of edges": (loader, lambda: loader(g=graph(num_edges=401))),
     "number of nodes": (loader, lambda: loader(g=graph(num_nodes=61))),
     "weights": (lambda: weighted(1), lambda: weighted(2)),
     "sampler, fanouts": (edges, lambda: edges([3])),
@@ -68,10 +64,3 @@ def test_what_may_differ():
     loader(sampler, g, torch.arange(50, dtype=torch.int32), num_workers=2).load_state_dict(state)
     src, dst = g.edges()
     loader(g=manyhop_dgl.Graph((src.long(), dst.long()), 60)).load_state_dict(state)
-
-
-@pytest.mark.parametrize("seed", ["x", None, 1.5, True])
-def test_damaged_seeds(seed):
-    state = loader(seed=1).state_dict()
-    with pytest.raises(StateError, match="seed to be of type int"):
-        loader().load_state_dict(state | {"seed": seed})

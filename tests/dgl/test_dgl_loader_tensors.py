@@ -5,13 +5,12 @@ import threading
 
 import pytest
 import torch
-from gpu_stand_ins import stand_for_gpu
+from group_stand_ins import dgl_on_stand_in
 
 import manyhop_dgl
 from manyhop.errors import GraphError, InputError
 from manyhop.features import RowRequest
 from manyhop.memory.placement import Hardware
-from manyhop.sampling import engines
 from manyhop_dgl.loader.batches import FrameColumns
 from manyhop_dgl.loader.tensors import sampler_of_nodes
 
@@ -159,16 +158,6 @@ def test_layer_neighbour_sampling(device, importance):
                 assert torch.equal(mine.edge_weights.cpu(), block.edata["edge_weights"])
 
 
-def test_data_replaced_between_batches_are_seen():
-    g = graph("plain")
-    for i, batch in enumerate(loader("plain", g, output="tensors", num_workers=1)):
-        assert torch.equal(batch.node_features["x"], g.ndata["x"][batch.input_nodes])
-        if i == 0:
-            g.ndata["x"] = torch.randn(100, 5)
-        if i == 1:
-            g.ndata["x"].zero_()
-
-
 @pytest.mark.parametrize("kind", ["plain", "ours"])
 @pytest.mark.parametrize("output", ["blocks", "tensors"])
 def test_loaders_can_be_pickled(kind, output):
@@ -199,20 +188,7 @@ def test_what_tensors_cannot_be_made_of():
 @pytest.fixture
 def on_gpu(monkeypatch):
     """``on_gpu(True)``: loaders take the way of GPUs; ``on_gpu.groups`` are the numbers of batches begun at once."""
-    groups = []
-
-    def begin(self, requests, begin=engines.HostEngine.begin):
-        groups.append(len(requests))
-        return begin(self, requests)
-
-    def switch(on):
-        monkeypatch.setattr(DataLoader, "samples_on_gpu", lambda self: on)
-        return {}
-
-    switch.groups = groups
-    stand_for_gpu(monkeypatch.setattr)
-    monkeypatch.setattr(engines.HostEngine, "begin", begin)
-    return switch
+    return dgl_on_stand_in(monkeypatch)
 
 
 @pytest.fixture(params=["stand-in", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -297,19 +273,6 @@ def test_data_replaced_while_batches_are_made_ahead(gpu, num_workers):
             g.ndata["x"] = torch.randn(100, 5)
         if i == 5:
             g.ndata["x"].zero_()
-
-
-def test_a_state_goes_on_on_a_gpu(on_gpu):
-    on_gpu(True)
-    g = graph("ours")
-    whole = [batch.input_nodes.tolist() for batch in loader("ours", g, batch_size=7, output="tensors")]
-    first = loader("ours", g, batch_size=7, output="tensors")
-    batches = iter(first)
-    for _ in range(3):
-        next(batches)
-    second = loader("ours", g, batch_size=7, output="tensors")
-    second.load_state_dict(first.state_dict())
-    assert [batch.input_nodes.tolist() for batch in second] == whole[3:]
 
 
 @pytest.mark.parametrize("kind", ["plain", "typed", "ours"])

@@ -1,6 +1,5 @@
 """``dgl.seed`` and ``torch.manual_seed`` fix what has no seed of its own, each time they are called."""
 
-import json
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,7 +9,6 @@ import torch
 from sampler_graphs import edges_of, graph
 
 import manyhop_dgl
-from manyhop.errors import StateError
 from manyhop_dgl import LaborSampler, NeighborSampler, PerSourceUniform, as_edge_prediction_sampler
 from manyhop_dgl.compat import finder
 from manyhop_dgl.samplers import keys
@@ -42,17 +40,6 @@ def epoch(source, seed=None, value=3):
     if seed is not None:
         seed(value)
     return [flat(batch) for batch in source]
-
-
-@seeding
-@pytest.mark.parametrize("options", [{}, {"shuffle": True, "num_workers": 2}], ids=str)
-def test_seeding_before_each_run_fixes_its_batches(seed, options):
-    one = loader(**options)
-    first, following = epoch(one, seed), epoch(one)
-    assert first != following
-    assert epoch(one, seed, 4) not in (first, following)
-    assert [epoch(one, seed), epoch(one)] == [first, following]
-    assert epoch(loader(**options), seed) == first
 
 
 @seeding
@@ -149,20 +136,3 @@ def test_dgl_that_was_imported_before(monkeypatch):
     torch.manual_seed(3)
     assert first == int(torch.empty((), dtype=torch.int64).random_())
     assert calls == [3]
-
-
-def test_a_restart_in_an_epoch_with_a_drawn_seed():
-    g = graph()
-    dgl.seed(3)
-    one = loader(g, shuffle=True)
-    batches = iter(one)
-    next(batches)
-    state = json.loads(json.dumps(one.state_dict()))
-    assert state["drawn"]
-    expected = epoch(batches), epoch(one)
-    other = loader(g, shuffle=True)
-    other.load_state_dict(state)
-    assert epoch(other) == expected[0]
-    assert epoch(other) != expected[1]
-    with pytest.raises(StateError, match="seed to be of type int, got None"):
-        other.load_state_dict(state | {"seed": None})

@@ -45,18 +45,11 @@ def as_plain(minibatch):
     return minibatch.seeds.tolist(), minibatch.labels.tolist(), minibatch.input_nodes.tolist(), layers
 
 
-OPTIONS = [{"num_workers": 0}, {"num_workers": 0, "overlap_feature_fetch": False}, {"num_workers": 3}]
-OPTIONS.append({"num_workers": 2, "persistent_workers": False})
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_threads_change_nothing(options):
+def test_minibatches_are_those_of_the_chain():
     expected = [[as_plain(minibatch) for minibatch in pipe] for pipe in [sampled()] for _ in range(2)]
-    loader = gb.DataLoader(sampled(), **options)
-    assert len(loader) == 15
-    assert [[as_plain(minibatch) for minibatch in loader] for _ in range(2)] == expected
-    assert expected[0] != expected[1]  # epochs differ
-    assert isinstance(loader, torch.utils.data.DataLoader)
+    for loader in (gb.DataLoader(sampled(), num_workers=3), gb.DataLoader(sampled(), overlap_feature_fetch=False)):
+        assert [[as_plain(minibatch) for minibatch in loader] for _ in range(2)] == expected
+        assert isinstance(loader, torch.utils.data.DataLoader)
 
 
 class Where:
@@ -103,62 +96,19 @@ def test_order_is_kept_whatever_takes_long():
     assert torch.equal(torch.cat([minibatch.seeds for minibatch in loader]), torch.arange(60))
 
 
-def alive():
-    return {thread for thread in threading.enumerate() if thread.name.startswith("manyhop")}
-
-
-def ended(threads):
-    deadline = time.monotonic() + 60
-    while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return not any(thread.is_alive() for thread in threads)
-
-
-@pytest.mark.parametrize("persistent", [True, False])
-def test_leaving_early_and_coming_back(persistent):
-    before = alive()
-    loader = gb.DataLoader(sampled(), num_workers=2, persistent_workers=persistent)
-    for minibatch in loader:
-        first = as_plain(minibatch)
-        break
-    threads = alive() - before
-    assert persistent or ended(threads)
-    pipe = sampled()
-    assert first == as_plain(next(iter(pipe)))
-    assert [as_plain(minibatch) for minibatch in loader] == [as_plain(minibatch) for minibatch in pipe]
-    if persistent:
-        assert alive() - before == threads
-    del loader, minibatch
-    gc.collect()
-    assert ended(alive() - before)
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("last", [False, True])
-def test_an_error_is_named_and_takes_the_place_of_its_batch(num_workers, last):
+def test_an_error_before_the_sampler_takes_the_place_of_its_batch(num_workers):
     def fail(minibatch):
         if minibatch.key.batch == 2:
             raise KeyError("nothing")
         return minibatch
 
-    pipe = nodes(shuffle=False)
-    pipe = (
-        pipe.sample_neighbor(GRAPH, [2]).transform(fail) if last else pipe.transform(fail).sample_neighbor(GRAPH, [2])
-    )
+    pipe = nodes(shuffle=False).transform(fail).sample_neighbor(GRAPH, [2])
     iterator = iter(gb.DataLoader(pipe, num_workers=num_workers))
     next(iterator), next(iterator)
     with pytest.raises(KeyError, match=r"(?s)nothing.*batch 2 of epoch 0;"):
         next(iterator)
     assert len(list(iterator)) == 12
-    assert len(list(iter(gb.DataLoader(nodes(), num_workers=2)))) == 15
-
-
-def test_two_iterations_at_once():
-    loader = gb.DataLoader(sampled(), num_workers=1)
-    both = [(as_plain(a)[0], as_plain(b)[0]) for a, b in zip(loader, loader, strict=True)]
-    for i in (0, 1):
-        assert sorted(node for pair in both for node in pair[i]) == list(range(60))
-    assert both[0][0] != both[0][1]
 
 
 @pytest.mark.filterwarnings("ignore:Local function is not supported by pickle:UserWarning")  # torch's
@@ -304,23 +254,3 @@ def test_a_feature_file_that_is_truncated_between_epochs(tmp_path):
         iter(loader)
     del loader, features, rows
     gc.collect()  # while it is mapped, the file stops every loader of the process
-
-
-class BadSeedError(Exception):
-    pass
-
-
-def refuse_one(minibatch):
-    if 21 in minibatch.seeds.tolist():
-        raise BadSeedError
-    return minibatch
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_error_takes_the_place_of_its_batch(num_workers):
-    iterator = iter(gb.DataLoader(sampled(shuffle=False).transform(refuse_one), num_workers=num_workers))
-    seeds = [next(iterator).seeds.tolist() for _ in range(5)]
-    with pytest.raises(BadSeedError):
-        next(iterator)
-    seeds += [minibatch.seeds.tolist() for minibatch in iterator]
-    assert seeds == [list(range(4 * i, 4 * i + 4)) for i in range(15) if i != 5]

@@ -3,43 +3,24 @@
 import gc
 import threading
 import weakref
-from types import SimpleNamespace
 
 import pytest
 import torch
 from gb_graphs import batches, random_graph
-from gpu_stand_ins import CPU, stand_for_gpu
+from gpu_stand_ins import CPU
+from group_stand_ins import gb_on_stand_in
 
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
 from manyhop.loading.gpu.runtime import GPURuntime
-from manyhop.sampling.engines import engine_for
-from manyhop_graphbolt.loader import loader as loader_
-from manyhop_graphbolt.loader import source
 
 GRAPH = random_graph()
-
-
-class StandIn:
-    """Begins by noting how many requests there are, and samples when they are finished."""
-
-    def __init__(self, graph, spec, sizes):
-        self.sampler, self.sizes = engine_for(graph, spec, backend="cpu"), sizes
-
-    def begin(self, requests):
-        self.sizes.append(len(requests))
-        return SimpleNamespace(finish=lambda: [self.sampler.sample(request) for request in requests])
 
 
 @pytest.fixture
 def sizes(monkeypatch):
     """Loaders take the way of GPUs: how many minibatches each launch is for."""
-    sizes = []
-    stand_for_gpu(monkeypatch.setattr)
-    monkeypatch.setattr(loader_, "gpu_of", lambda pipe: CPU)
-    monkeypatch.setattr(source, "placed_engine", lambda placed, spec: StandIn(placed.graph, spec, sizes))
-    monkeypatch.setattr(gb.CopyTo, "step", lambda self, item: item)
-    return sizes
+    return gb_on_stand_in(monkeypatch)
 
 
 def noted(minibatch):

@@ -15,24 +15,6 @@ def items(**kwargs):
     return batches(("seeds",), (torch.arange(60),), batch_size=8, **kwargs)
 
 
-def epoch(source, seed=None, value=3):
-    """An epoch, after seeding."""
-    if seed is not None:
-        seed(value)
-    return [(minibatch.seeds.tolist(), minibatch.input_nodes.tolist()) for minibatch in source]
-
-
-@seeding
-@pytest.mark.parametrize("options", [{}, {"shuffle": True}], ids=str)
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_seeding_before_each_run_fixes_its_batches(seed, options, num_workers):
-    loader = gb.DataLoader(items(**options).sample_neighbor(GRAPH, [3, 2]), num_workers=num_workers)
-    first, following = epoch(loader, seed), epoch(loader)
-    assert first != following
-    assert epoch(loader, seed, 4) not in (first, following)
-    assert [epoch(loader, seed), epoch(loader)] == [first, following]
-
-
 @seeding
 def test_calls_by_hand(seed):
     def draw():

@@ -1,7 +1,5 @@
 """``loader.batch``: the batch of given seeds, outside of any epoch."""
 
-import threading
-
 import pytest
 import torch
 from helpers_pyg import all_same, check_batch, same
@@ -54,20 +52,6 @@ def test_what_a_batch_has(data):
     assert loader.batch(torch.empty(0, dtype=torch.long)).num_nodes == 0
 
 
-def test_the_key(data):
-    loader = NeighborLoader(data, [3, 2], seed=7)
-    default = loader.batch([4, 5, 6])
-    assert same(default, loader.batch([4, 5, 6]))
-    assert same(default, loader.batch([4, 5, 6], key=(7, 0, 0)))
-    assert not same(default, loader.batch([4, 5, 6], key=(7, 0, 1)))
-    torch.manual_seed(1)
-    drawn = NeighborLoader(data, [3, 2])
-    before = torch.get_rng_state()
-    assert same(drawn.batch([4, 5, 6]), loader.batch([4, 5, 6], key=(0, 0, 0)))
-    assert torch.equal(torch.get_rng_state(), before)
-    assert drawn.epoch == 0
-
-
 def test_times(data):
     loader = NeighborLoader(data, [3, 2], time_attr="time", input_time=data.time)
     batch = loader.batch([4, 5], input_time=torch.tensor([3, 9]))
@@ -108,24 +92,6 @@ def test_types(hetero):
     assert same(links.batch(hetero[WRITES].edge_index), next(iter(links)))
 
 
-def test_threads(data):
-    loader = NeighborLoader(data, [3, 2], seed=7, neighbor_sampler=NeighborSampler(data, [3, 2]))
-    expected = [loader.batch([i, i + 1], key=(7, 0, i)) for i in range(40)]
-    found = [None] * 40
-
-    def serve(first):
-        for i in range(first, 40, 4):
-            found[i] = loader.batch([i, i + 1], key=(7, 0, i))
-
-    threads = [threading.Thread(target=serve, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    assert len(list(loader)) == 60  # while an epoch is under way
-    for thread in threads:
-        thread.join()
-    assert all_same(expected, found)
-
-
 @pytest.mark.parametrize("kind", [NeighborLoader, PPRLoader, ShaDowKHopSampler])
 def test_where_a_gpu_samples(data, on_gpu, kind):
     arguments = {PPRLoader: [5, torch.tensor([40, 2, 5]), 0.2, 0.06], NeighborLoader: [[3, 2]]}.get(kind, [2, 3])
@@ -162,19 +128,17 @@ class Own(NodeLoader):
 
 
 @pytest.mark.parametrize(
-    ("seeds", "key", "message"),
+    ("seeds", "message"),
     [
-        ([60], None, r"in \[0, 60\), got 60"),
-        ([-1], None, "Expected seeds of at least 0, got -1"),
-        ([0.5], None, "Expected seeds as a 1-dimensional tensor of integers"),
-        (3, None, "Expected seeds as a 1-dimensional"),
-        ([3], 5, r"Expected key as \(seed, epoch, batch\), got 5"),
-        ([3], (1, 2, "x"), "each part of key to be an integer, got 'x'"),
+        ([60], r"in \[0, 60\), got 60"),
+        ([-1], "Expected seeds of at least 0, got -1"),
+        ([0.5], "Expected seeds as a 1-dimensional tensor of integers"),
+        (3, "Expected seeds as a 1-dimensional"),
     ],
 )
-def test_wrong_arguments(data, seeds, key, message):
+def test_wrong_arguments(data, seeds, message):
     with pytest.raises(InputError, match=message):
-        NeighborLoader(data, [3]).batch(seeds, key=key)
+        NeighborLoader(data, [3]).batch(seeds)
 
 
 def test_what_cannot_be_done(data):

@@ -229,24 +229,6 @@ def test_calling_the_loader(data, on_gpu):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_states_count_batches(data, on_gpu, workers):
-    def make() -> NeighborLoader:
-        return NeighborLoader(data, [2], batch_size=4, shuffle=True, seed=3, num_workers=workers)
-
-    on_gpu(False)
-    expected = list(make())
-    on_gpu()
-    first = make()
-    batches = iter(first)
-    got = [next(batches) for _ in range(5)]
-    state = first.state_dict()
-    assert state["batch"] == 5
-    second = make()
-    second.load_state_dict(state)
-    assert all_same(expected, got + list(second))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
 def test_a_batch_that_fails_does_so_at_its_turn(data, gpu, workers):
     bad = [[1, 2], [3, 4], [5, 99], [6]]
     loader = NeighborLoader(data, [2], batch_sampler=bad, seed=3, num_workers=workers, **gpu())
@@ -280,56 +262,6 @@ def test_edges_as_edge_index(data, gpu, workers, transform):
     for batch, on_cpu in zip(NeighborLoader(data, [3, 2], **options, **gpu()), expected, strict=True):
         assert batch.edge_index.validate().is_sorted_by_col
         assert torch.equal(batch.edge_index.as_tensor().cpu(), on_cpu)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_transform_that_stops_does_not_end_the_epoch(data, on_gpu, workers):
-    on_gpu()
-    loader = NeighborLoader(data, [2], batch_size=8, num_workers=workers, transform=lambda batch: next(iter(())))
-    with pytest.raises(RuntimeError, match=r"(?s)got StopIteration.*batch 0 of epoch 0"):
-        list(loader)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("gpu", [False, True])
-def test_an_error_of_a_transform_takes_the_place_of_its_batch(data, on_gpu, workers, gpu):
-    if gpu:
-        on_gpu()
-
-    def transform(batch):
-        if 17 in batch.input_id.tolist():
-            raise KeyError("bad")
-        return batch
-
-    def loader():
-        return NeighborLoader(data, [2], batch_size=8, seed=3, num_workers=workers, transform=transform)
-
-    one, seeds = loader(), []
-    batches = iter(one)
-    with pytest.raises(KeyError):
-        seeds.extend(batch.input_id.tolist() for batch in batches)
-    assert one.state_dict()["batch"] == 2  # the one that failed is not done
-    seeds.append(next(batches).input_id.tolist())
-    state = one.state_dict()
-    assert state["batch"] == 4
-    seeds.extend(batch.input_id.tolist() for batch in batches)
-    assert seeds == [list(range(i, min(i + 8, 60))) for i in range(0, 60, 8) if i != 16]
-    again = loader()
-    again.load_state_dict(state)
-    assert [batch.input_id.tolist() for batch in again] == seeds[3:]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_rank_that_shares_batches_does_not_go_on_alone(data, workers):
-    def transform(batch):
-        raise KeyError("bad")
-
-    batches = iter(NeighborLoader(data, [2], num_workers=workers, transform=transform, seed=3, distributed=True))
-    with pytest.raises(KeyError):
-        next(batches)
-    for _ in range(2):
-        with pytest.raises(InputError, match="after KeyError: 'bad'"):
-            next(batches)
 
 
 def test_changes_of_the_data_are_noticed(data, gpu):
