@@ -13,12 +13,10 @@ from manyhop_pyg.loaders.subgraphs import (
     GraphSAINTRandomWalkSampler,
     PPRLoader,
     ShaDowKHopSampler,
-    ShaDowPPRSampler,
 )
 from manyhop_pyg.samplers.bidirectional import BidirectionalNeighborSampler
 from manyhop_pyg.samplers.hgt import HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
-from manyhop_pyg.samplers.seeds import OneEdgePerNode
 from manyhop_pyg.samplers.spec import GivenNegatives
 from manyhop_pyg.samplers.subgraphs import get_ppr
 from manyhop_pyg.swap import install, uninstall
@@ -45,11 +43,9 @@ __all__ = [
     "NeighborSampler",
     "Node2Vec",
     "NodeLoader",
-    "OneEdgePerNode",
     "PPRLoader",
     "RandomNodeLoader",
     "ShaDowKHopSampler",
-    "ShaDowPPRSampler",
     "accelerate",
     "capture",
     "get_ppr",

@@ -17,15 +17,14 @@ from manyhop_pyg import (
     NeighborLoader,
     PPRLoader,
     ShaDowKHopSampler,
-    ShaDowPPRSampler,
 )
 
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("kind", [NeighborLoader, PPRLoader, ShaDowPPRSampler, ShaDowKHopSampler])
+@pytest.mark.parametrize("kind", [NeighborLoader, PPRLoader, ShaDowKHopSampler])
 def test_batches_of_given_seeds(data, kind):
-    sizes = {PPRLoader: [5], ShaDowPPRSampler: [5], NeighborLoader: [[3, 2]]}.get(kind, [2, 3])
+    sizes = {PPRLoader: [5], NeighborLoader: [[3, 2]]}.get(kind, [2, 3])
     cpu, gpu = (kind(data, *sizes, seed=7, device=device) for device in ("cpu", "cuda"))
     for seeds in (torch.tensor([40, 40, 2]), torch.arange(9), torch.arange(60), torch.tensor([1]), torch.arange(9)):
         expected = cpu.batch(seeds)

@@ -30,7 +30,6 @@ from manyhop_pyg import (
     PPRLoader,
     RandomNodeLoader,
     ShaDowKHopSampler,
-    ShaDowPPRSampler,
 )
 
 EDGE_TYPE = ("author", "writes", "paper")
@@ -94,7 +93,6 @@ def test_a_loader_logs_where_it_reads(data, gpu, caplog):
 
 def test_graphs_of_seeds(data, gpu):
     compare(gpu, partial(ShaDowKHopSampler, data, 2, 3, batch_size=8, seed=1))
-    compare(gpu, partial(ShaDowPPRSampler, data, 5, torch.arange(20), eps=0.06, batch_size=8, seed=1))
     assert max(StandIn.groups, default=2) > 1
 
 

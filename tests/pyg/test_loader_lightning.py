@@ -95,7 +95,6 @@ def mark(batch):
         ("NeighborLoader", ([2],), dict(batch_size=7)),
         ("LinkNeighborLoader", ([2],), dict(batch_size=7, neg_sampling="binary")),
         ("ShaDowKHopSampler", (2, 3), dict(batch_size=7, replace=True)),
-        ("ShaDowPPRSampler", (3,), dict(batch_size=7, alpha=0.3)),
         ("PPRLoader", (4,), dict(batch_size=7, eps=1e-4)),
         ("RandomNodeLoader", (6,), dict()),
         ("ClusterLoader", (), dict(batch_size=2)),

@@ -25,7 +25,6 @@ from manyhop_pyg import (
     NeighborLoader,
     NeighborSampler,
     Node2Vec,
-    OneEdgePerNode,
     get_ppr,
 )
 
@@ -162,7 +161,6 @@ def saint(edges):
 USES = {
     "given negatives": (lambda x: links(neg_sampling=GivenNegatives(x)), NEGATIVES),
     "function of negatives": (lambda x: links(neg_sampling=GivenNegatives(lambda src, dst: x, 2)), NEGATIVES[:3]),
-    "one edge per node": (lambda x: links(sampler=OneEdgePerNode(x)), EDGES[0]),
     "weights of negatives": (
         lambda x: links(neg_sampling=NegativeSampling("binary", dst_weight=x)),
         1 + torch.arange(N),

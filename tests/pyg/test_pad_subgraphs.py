@@ -17,7 +17,6 @@ from manyhop_pyg import (
     PPRLoader,
     RandomNodeLoader,
     ShaDowKHopSampler,
-    ShaDowPPRSampler,
 )
 
 
@@ -49,11 +48,7 @@ def hops(data, **options):
     return ShaDowKHopSampler(data, 2, 3, batch_size=8, **options)
 
 
-def ranked_graphs(data, **options):
-    return ShaDowPPRSampler(data, 5, torch.arange(30), eps=0.06, batch_size=8, **options)
-
-
-SETS, GRAPHS = [clusters, edges, nodes, walks, parts, ranked], [hops, ranked_graphs]
+SETS, GRAPHS = [clusters, edges, nodes, walks, parts, ranked], [hops]
 
 
 @pytest.mark.parametrize("make", SETS)

@@ -12,7 +12,7 @@ from torch_geometric.utils import subgraph, to_undirected
 
 import manyhop_pyg
 from manyhop.errors import GraphError, InputError, StateError
-from manyhop_pyg import FeatureStore, GraphStore, PPRLoader, ShaDowPPRSampler, get_ppr
+from manyhop_pyg import FeatureStore, GraphStore, PPRLoader, get_ppr
 
 SEEDS = torch.tensor([3, 55, 3, 12, 40, 0, 7])
 
@@ -100,36 +100,14 @@ def test_batches_have_the_nodes_of_the_highest_rank(data):
         assert batch.num_edges >= inside.size(1)
     other = torch.tensor([44, 3])  # 44 is no input node
     assert torch.equal(loader.batch(other).n_id[:2], other)
-    for loader_of in (PPRLoader, ShaDowPPRSampler):
-        with pytest.raises(InputError, match=r"Expected seeds in \[0, 60\), got 60"):
-            loader_of(data, 5, SEEDS).batch([60])
+    with pytest.raises(InputError, match=r"Expected seeds in \[0, 60\), got 60"):
+        PPRLoader(data, 5, SEEDS).batch([60])
     stores = FeatureStore(), GraphStore()
     stores[1].put_edge_index(data.edge_index, edge_type=None, layout="coo", size=(60, 60))
     stores[0].put_tensor(data.x, group_name=None, attr_name="x", index=None)
     for batch, expected in zip(PPRLoader(stores, 5, SEEDS, batch_size=3, eps=1e-4), loader, strict=True):
         assert torch.equal(batch.n_id, expected.n_id)
         assert torch.equal(batch.x, expected.x)
-
-
-def test_a_graph_per_seed(data):
-    loader = ShaDowPPRSampler(data, 5, SEEDS, batch_size=4, eps=1e-4)
-    reach, _ = get_ppr(data.edge_index.flip(0), eps=1e-4, top_k=5, num_nodes=60)
-    seeds = iter(SEEDS.tolist())
-    for batch in loader:
-        assert torch.equal(batch.y, data.y[batch.n_id[batch.root_n_id]])
-        assert torch.equal(batch.x, data.x[batch.n_id])
-        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
-        tree = batch.batch[batch.edge_index]
-        assert torch.equal(*tree)
-        for i in range(batch.num_graphs):
-            seed, nodes = next(seeds), batch.n_id[batch.ptr[i] : batch.ptr[i + 1]]
-            others = [v for v in reach[1, reach[0] == seed].tolist() if v != seed]
-            assert nodes.tolist() == [seed, *others]
-            _, inside = subgraph(nodes, data.edge_index, torch.arange(300), num_nodes=60)
-            assert batch.e_id[tree[0] == i].sort().values.tolist() == inside.tolist()
-    assert torch.equal(loader.batch([44]).n_id[:1], torch.tensor([44]))  # no input node
-    with pytest.raises(InputError, match="got HeteroData"):
-        ShaDowPPRSampler(torch_geometric.data.HeteroData(), 3)
 
 
 def test_threads_and_restart(data):

@@ -78,14 +78,11 @@ def of_no_memory(kind, count=1):
 @pytest.mark.parametrize("kind", ["fake", "meta", "sparse"])
 @pytest.mark.parametrize("backend", [ReferenceSampler, CPUSampler])
 class TestTensorsWithoutMemory:
-    @pytest.mark.parametrize("which", ["seeds", "time_max", "time_min", "tree", "exclude"])
+    @pytest.mark.parametrize("which", ["seeds", "time_max", "time_min", "exclude"])
     def test_nodes(self, backend, kind, which):
         times = which.startswith("time")
         graph = make_world(0, times=times).graph
-        if which == "tree":
-            spec = NeighborSpec(fanouts={t: () for t in TYPES}, disjoint=True, subgraph="induced")
-        else:
-            spec = NeighborSpec(fanouts=fanouts(1), temporal="last" if times else None, disjoint=times)
+        spec = NeighborSpec(fanouts=fanouts(1), temporal="last" if times else None, disjoint=times)
         one = {"a": torch.tensor([1])}
         given = {"seeds": one} | ({"time_max": one, "time_min": one} if times else {})
         given[which] = {TYPES[0] if which == "exclude" else "a": of_no_memory(kind)}

@@ -30,7 +30,6 @@ from manyhop_pyg.loaders.check import check_features
 from manyhop_pyg.loaders.node import NodeLoader
 from manyhop_pyg.loaders.node_sets import NodeSetLoader, check_data
 from manyhop_pyg.loaders.options import keeps_arguments
-from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.subgraphs import EgoSampler, PageRankSampler, SaintSampler
 from manyhop_pyg.typing import Attributes, Batch, PyGData, Sample
 
@@ -209,46 +208,7 @@ class GraphSAINTRandomWalkSampler(_SaintLoader, torch_geometric.loader.GraphSAIN
         super().__init__(data, batch_size, num_steps, sample_coverage, save_dir, log, **kwargs)
 
 
-class _EgoLoader(NodeLoader):
-    """The base class of loaders whose batches have one graph per seed.
-
-    Args:
-        data: ``Data``.
-        sampler: samples the nodes of each seed, the seed first.
-        node_idx: the seeds.
-        kwargs: the user's arguments for :class:`NodeLoader`.
-
-    Raises:
-        InputError: other arguments that define the nodes of a batch.
-    """
-
-    def __init__(self, data: Data, sampler: NeighborSampler, node_idx: Tensor | None, kwargs: dict[str, Any]) -> None:
-        for name in ("input_nodes", "input_time", "node_sampler"):
-            if name in kwargs:
-                raise InputError(f"Expected no {name}: node_idx defines the batches. Leave it out.")
-        self.node_idx = node_idx
-        check_features(data, None)
-        y = data.get("y")
-        self._labels_nodes = isinstance(y, Tensor) and y.dim() > 0 and y.size(0) == data.num_nodes
-        super().__init__(
-            data=data if isinstance(data, GraphBatch) else GraphBatch(_base_cls=type(data), **data.to_dict()),
-            node_sampler=sampler,
-            input_nodes=node_idx,
-            **kwargs,
-        )
-
-    def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
-        (into,) = super()._label(batch, out)
-        del into["batch_size"]  # a property of these batches
-        graphs = torch.arange(out.metadata[0].numel() + 1, device=out.batch.device)
-        into["ptr"] = ptr = torch.searchsorted(out.batch, graphs)
-        into["root_n_id"] = ptr[:-1]
-        if self._labels_nodes:
-            into["y"] = batch.y[ptr[:-1].to(batch.y.device)]
-        return [into]
-
-
-class ShaDowKHopSampler(_EgoLoader, torch_geometric.loader.ShaDowKHopSampler):  # type: ignore[misc]  # PyG is untyped
+class ShaDowKHopSampler(NodeLoader, torch_geometric.loader.ShaDowKHopSampler):  # type: ignore[misc]  # PyG is untyped
     """Load the neighbourhood of each seed as a separate graph: PyG's ``ShaDowKHopSampler``, without torch-sparse.
 
     Each graph (arXiv 2201.07858) has the nodes within ``depth`` sampled hops and all edges between them. A batch is a
@@ -284,50 +244,34 @@ class ShaDowKHopSampler(_EgoLoader, torch_geometric.loader.ShaDowKHopSampler):  
         self.depth = integer("depth", depth, 1)
         self.num_neighbors = integer("num_neighbors", num_neighbors, -1)
         self.replace = replace
-        sampler = EgoSampler(_check(data), self.depth, self.num_neighbors, replace=replace)
-        super().__init__(data, sampler, node_idx, kwargs)
+        self.node_idx = node_idx
+        for name in ("input_nodes", "input_time", "node_sampler"):
+            if name in kwargs:
+                raise InputError(f"Expected no {name}: node_idx defines the batches. Leave it out.")
+        if not isinstance(data, Data):
+            raise InputError(
+                f"Expected data to be Data, got {type(data).__name__}. Use NeighborLoader with disjoint=True."
+            )
+        sampler = EgoSampler(data, self.depth, self.num_neighbors, replace=replace)
+        check_features(data, None)
+        y = data.get("y")
+        self._labels_nodes = isinstance(y, Tensor) and y.dim() > 0 and y.size(0) == data.num_nodes
+        super().__init__(
+            data=data if isinstance(data, GraphBatch) else GraphBatch(_base_cls=type(data), **data.to_dict()),
+            node_sampler=sampler,
+            input_nodes=node_idx,
+            **kwargs,
+        )
 
-
-class ShaDowPPRSampler(_EgoLoader):
-    """Load each seed with its neighbours by personalised PageRank as a separate graph, with all edges inside.
-
-    The other sampler of ShaDow-GNN (arXiv 2201.07858). Batches are like those of :class:`ShaDowKHopSampler`; neighbours
-    are found as in :class:`PPRLoader` and sorted by falling rank.
-
-    Args:
-        data: ``Data``.
-        num_neighbors: neighbours per seed, including the seed if its rank is high enough.
-        node_idx: ``[num_seeds]`` ids of the seeds, or a mask ``[num_nodes]``; ``None``: all nodes.
-        alpha, eps: see :class:`PPRLoader`.
-        **kwargs: as in :class:`ShaDowKHopSampler`.
-
-    Raises:
-        InputError: arguments that do not make sense or do not fit the graph.
-    """
-
-    _reads_inputs_on_host = True  # which finds the neighbours
-
-    @keeps_arguments
-    def __init__(
-        self,
-        data: Data,
-        num_neighbors: int,
-        node_idx: Tensor | None = None,
-        alpha: float = 0.2,
-        eps: float = 1e-5,
-        **kwargs: Any,
-    ) -> None:
-        self.num_neighbors = integer("num_neighbors", num_neighbors, 1)
-        self.alpha, self.eps = alpha, eps
-        sampler = PageRankSampler(_check(data), self.num_neighbors, alpha, eps, disjoint=True)
-        super().__init__(data, sampler, node_idx, kwargs)
-        sampler.find(self.input_data.node, torch.get_num_threads())
-
-
-def _check(data: object) -> Data:
-    if not isinstance(data, Data):
-        raise InputError(f"Expected data to be Data, got {type(data).__name__}. Use NeighborLoader with disjoint=True.")
-    return data
+    def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
+        (into,) = super()._label(batch, out)
+        del into["batch_size"]  # a property of these batches
+        graphs = torch.arange(out.metadata[0].numel() + 1, device=out.batch.device)
+        into["ptr"] = ptr = torch.searchsorted(out.batch, graphs)
+        into["root_n_id"] = ptr[:-1]
+        if self._labels_nodes:
+            into["y"] = batch.y[ptr[:-1].to(batch.y.device)]
+        return [into]
 
 
 class PPRLoader(NodeLoader):

@@ -1,24 +1,21 @@
-"""Seed nodes and edges in PyG's classes: multiple types per batch, metadata, one edge per node."""
+"""Seed nodes and edges in PyG's classes: multiple types per batch, and metadata."""
 
 from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Sampler
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
-from manyhop.arguments import as_ids, as_tensor, integer
+from manyhop.arguments import as_tensor
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType, Graph, NodeType, without_edges
 from manyhop.sampling import EdgeSampler, SampledEdges, SampledSubgraph
-from manyhop.sampling.random import Use, below, draw, make_key
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.samplers.spec import GivenNegatives, negative_spec, negatives_of
 from manyhop_pyg.typing import Metadata
@@ -260,56 +257,3 @@ def node_metadata(index: NodeSamplerInput, input_id: Tensor | None, time: Tensor
     if isinstance(index, TypedNodeInput):
         return input_id, time, dict(zip(index.input_type, index.sizes, strict=True))
     return input_id, time
-
-
-class OneEdgePerNode(Sampler[int]):
-    """Draw one seed edge per node and epoch, in random order.
-
-    Pass it as ``sampler`` of a link loader. An epoch then has as many seed edges as there are nodes with edges, each
-    with negatives of its own: what BPR asks for, and others that learn from a positive and a negative per node.
-
-    Args:
-        nodes: ``[num_seeds]`` the node of each of the loader's seed edges: ``edge_label_index[0]``, or its other end.
-        seed: what the choices are a function of, with the number of the epoch.
-
-    Raises:
-        InputError: arguments that do not make sense.
-    """
-
-    def __init__(self, nodes: Tensor, seed: int = 0) -> None:
-        ids, order = torch.sort(as_ids("nodes", nodes).cpu(), stable=True)
-        _, counts = torch.unique_consecutive(ids, return_counts=True)
-        self._order, self._counts = order.numpy(), counts.numpy()
-        self._seed = integer("seed", seed)
-        self._epoch, self._position, self._is_loaded = 0, 0, False
-
-    def __len__(self) -> int:
-        """Return the number of nodes that have edges."""
-        return int(self._counts.size)
-
-    def __iter__(self) -> Iterator[int]:
-        """Go through the next epoch, or through the rest of the one whose state has been loaded."""
-        if self._position and not self._is_loaded:
-            self._epoch, self._position = self._epoch + 1, 0
-        self._is_loaded = False
-        chosen = self._choose(self._epoch)
-        while self._position < len(chosen):
-            self._position += 1
-            yield chosen[self._position - 1]
-        self._epoch, self._position = self._epoch + 1, 0
-
-    def state_dict(self) -> dict[str, int]:
-        """Return the number of the epoch, and of the edges that it has yielded."""
-        return {"epoch": self._epoch, "position": self._position}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue from a state in the next iteration."""
-        self._epoch, self._position, self._is_loaded = state["epoch"], state["position"], True
-
-    def _choose(self, epoch: int) -> list[int]:
-        """Return the positions of an epoch's edges, one per node with edges."""
-        key, n = make_key(Use.ONE_EDGE, self._seed, epoch), self._counts.size
-        first = np.cumsum(self._counts) - self._counts
-        chosen = self._order[first + below(draw(key, np.arange(n)), self._counts)]
-        found: list[int] = chosen[np.argsort(draw(key, n + np.arange(n)), kind="stable")].tolist()
-        return found

@@ -61,13 +61,10 @@ class NodeSetSampler(NeighborSampler):
     Args:
         data: homogeneous data.
         sample_direction: order of edges: ``"forward"`` by destination, ``"backward"`` by source.
-        disjoint: whether a batch has multiple sets without edges between them.
     """
 
-    def __init__(
-        self, data: PyGData, sample_direction: Literal["forward", "backward"], *, disjoint: bool = False
-    ) -> None:
-        super().__init__(data, [], subgraph_type="induced", sample_direction=sample_direction, disjoint=disjoint)
+    def __init__(self, data: PyGData, sample_direction: Literal["forward", "backward"]) -> None:
+        super().__init__(data, [], subgraph_type="induced", sample_direction=sample_direction)
 
     def nodes_of(self, index: Tensor, key: BatchKey) -> Tensor:
         """Return the nodes of a batch.
@@ -152,14 +149,13 @@ class PageRankSampler(NodeSetSampler):
         num_neighbors: neighbours per seed, including the seed.
         alpha: probability that a walk ends before each step.
         eps: see :class:`manyhop.sampling.PageRankSpec`.
-        disjoint: whether each seed has its own subgraph instead of one per batch.
 
     Raises:
         InputError: heterogeneous data, or wrong numbers.
     """
 
-    def __init__(self, data: PyGData, num_neighbors: int, alpha: float, eps: float, *, disjoint: bool = False) -> None:
-        super().__init__(data, "forward", disjoint=disjoint)
+    def __init__(self, data: PyGData, num_neighbors: int, alpha: float, eps: float) -> None:
+        super().__init__(data, "forward")
         if self.is_hetero:
             raise InputError("Expected data without types, got some with. Convert it: data.to_homogeneous().")
         self._page_rank = PageRankSpec(edge_type=HOMOGENEOUS_EDGE, alpha=alpha, eps=eps, top_k=num_neighbors)
@@ -197,15 +193,7 @@ class PageRankSampler(NodeSetSampler):
         """Return the request for the engine."""
         seeds = index.node.to(self._row.device)  # where the neighbours are looked up
         check_range("seeds", seeds, self.topology.graph.num_nodes[HOMOGENEOUS_NODE])
-        if not self.disjoint:
-            return NodeRequest(key=key, seeds={HOMOGENEOUS_NODE: self.nodes_of(seeds, key)})
-        neighbors, size = self._of(seeds)
-        tree = torch.arange(seeds.numel(), device=seeds.device)
-        of_neighbors = tree.repeat_interleave(size, output_size=neighbors.numel())
-        others = neighbors != seeds[of_neighbors]
-        nodes, trees = torch.cat([seeds, neighbors[others]]), torch.cat([tree, of_neighbors[others]])
-        trees, order = torch.sort(trees, stable=True)  # the seed of each tree first
-        return NodeRequest(key=key, seeds={HOMOGENEOUS_NODE: nodes[order]}, tree={HOMOGENEOUS_NODE: trees})
+        return NodeRequest(key=key, seeds={HOMOGENEOUS_NODE: self.nodes_of(seeds, key)})
 
     def facts(self) -> dict[str, object]:
         """Return how neighbours are found."""

@@ -181,8 +181,6 @@ def check_request(
         if isinstance(spec, HGTSpec):
             raise InputError("HGT sampling cannot exclude edges: leave exclude out of the request.")
         _check_exclude(graph, request.exclude)
-    if request.tree is not None:
-        _check_trees(spec, request, request.tree)
     for node_type, seeds in request.seeds.items():
         if node_type not in graph.num_nodes:
             _known("seeds", "node type", (node_type,), graph.node_types)
@@ -258,26 +256,6 @@ def check_given(request: EdgeRequest, negatives: NegativeSpec | None) -> None:
             f"Expected negatives of shape {list(expected)}, a row of destinations per seed edge, got "
             f"{list(request.neg_dst.shape)}."
         )
-
-
-def _check_trees(
-    spec: NeighborSpec | HGTSpec | LaborSpec, request: NodeRequest, trees: Mapping[NodeType, Tensor]
-) -> None:
-    if not (
-        isinstance(spec, NeighborSpec)
-        and spec.disjoint
-        and spec.subgraph == "induced"
-        and all(len(fanout) == 0 for fanout in spec.fanouts.values())
-    ):
-        raise InputError(
-            "Expected trees of seeds only with disjoint=True, subgraph='induced' and no hops, got a spec of another "
-            "kind. Leave tree out of the request."
-        )
-    for node_type, seeds in request.seeds.items():
-        if node_type not in trees or trees[node_type].shape != seeds.shape or trees[node_type].dtype != torch.int64:
-            got = tuple(trees[node_type].shape) if node_type in trees else "nothing"
-            raise InputError(f"Expected tree as int64 of shape {tuple(seeds.shape)} for '{node_type}', got {got}.")
-        _check_memory("tree", trees[node_type])
 
 
 def _check_exclude(graph: Graph, exclude: Mapping[EdgeType, Tensor]) -> None:

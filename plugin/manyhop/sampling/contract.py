@@ -140,10 +140,6 @@ class NodeRequest:
     out of what nodes have picked, in every hop, before new nodes enter: nobody picks another in their place. Ids that
     no edge has change nothing."""
 
-    tree: Mapping[NodeType, Tensor] | None = None
-    """Node type -> ``[num_seeds] int64`` the tree of each seed, from 0, no node twice in a tree; ``None``: each seed
-    has its own. Only for induced subgraphs of given nodes: ``disjoint``, without hops."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class NegativeSpec:

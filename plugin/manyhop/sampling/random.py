@@ -38,7 +38,6 @@ class Use(IntEnum):
     EMBEDDING = 10
     WALK = 11
     SAINT = 12
-    ONE_EDGE = 13
 
 
 def as_u64(x: int | npt.ArrayLike) -> U64:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from manyhop.graph import EdgeType, Graph, NodeType
+from manyhop.graph import EdgeType, Graph
 from manyhop.sampling.bidirectional import to_bidirectional
 from manyhop.sampling.check import check_request, check_spec
 from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph
@@ -140,8 +138,6 @@ class CPUSampler:
             else:
                 outputs = self._allocate(ws)
         del keep
-        if request.tree is not None:
-            self._set_trees(ws, request.tree)
         return self._result(ws, outputs, counts.tolist())
 
     def _seeds(self, ws: Workspace, request: NodeRequest) -> tuple[Table, list[Tensor]]:
@@ -159,12 +155,6 @@ class CPUSampler:
                 keep.append(each[0].contiguous() if len(each) == 1 else torch.cat(each))
                 ws.mode[column] = keep[-1].data_ptr()
         return np.array(rows, np.int64).reshape(-1, 3), keep
-
-    def _set_trees(self, ws: Workspace, trees: Mapping[NodeType, Tensor]) -> None:
-        """Store the given trees of seeds."""
-        for node_type, tree in trees.items():
-            tree = tree.contiguous()
-            ctypes.memmove(int(ws.nodes["tree"][self._type_index[node_type]]), tree.data_ptr(), tree.nbytes)
 
     def _exclude(self, ws: Workspace, request: NodeRequest) -> list[Tensor]:
         """Pass the excluded edges to the kernels. The number of edges is known at the end of the batch only."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -181,7 +180,6 @@ class Pending:
     def _complete(self) -> list[SampledSubgraph]:
         samples, sampler = self._directional(), self._sampler
         if sampler._inducer is not None:
-            samples = _in_given_trees(samples, self._requests)
             return drop_excluded(sampler._inducer.replace_edges(samples), self._requests)
         if sampler.spec.reverse is not None:
             return add_reverses(samples, sampler.spec.reverse)
@@ -199,19 +197,3 @@ class Pending:
                 raise
         # Batches one by one: their sizes are known by now.
         return [sample for request in self._requests for sample in Pending(self._sampler, [request])._directional()]
-
-
-def _in_given_trees(samples: list[SampledSubgraph], requests: Sequence[NodeRequest]) -> list[SampledSubgraph]:
-    """Store the trees of seeds that requests name."""
-    if type(requests) is SeedGroup:
-        return samples
-    found = []
-    for sample, request in zip(samples, requests, strict=True):
-        if request.tree is not None:
-            trees = {
-                node_type: request.tree[node_type].to(nodes.device) if node_type in request.tree else nodes[:0]
-                for node_type, nodes in sample.node.items()
-            }
-            sample = replace(sample, tree=trees)
-        found.append(sample)
-    return found

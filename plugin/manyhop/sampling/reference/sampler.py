@@ -178,8 +178,7 @@ class ReferenceSampler:
         tree = 0
         for node_type, seeds in request.seeds.items():
             for i, seed in enumerate(seeds.tolist()):
-                given = tree if request.tree is None else int(request.tree[node_type][i])
-                nodes[node_type].add_seed(seed, given if self.spec.disjoint else 0)
+                nodes[node_type].add_seed(seed, tree if self.spec.disjoint else 0)
                 tree += 1
                 if request.time_max is not None:
                     t_min = None if request.time_min is None else int(request.time_min[node_type][i])
