@@ -12,6 +12,7 @@ from torch import Tensor
 
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType, Graph, with_mask, with_weights
+from manyhop.memory.known import known
 from manyhop.memory.stores import WHOLE_ONCE, checksum
 from manyhop.sampling.walks import Walker
 from manyhop.system.arrays import describe, has_memory, version_of
@@ -64,7 +65,6 @@ class _Tables:
 
 
 _lock = threading.RLock()
-_cache: weakref.WeakKeyDictionary[object, _Tables] = weakref.WeakKeyDictionary()
 
 
 def _renew_lock() -> None:
@@ -112,10 +112,10 @@ def topology_of(
     found = [*weights.values(), *masks.values()]
     read = tuple((tensor, version_of(tensor)) for tensor in found)
     with _lock:
-        tables = _cache.get(reader.owner)
-        if tables is None or tables.edges() is not reader.edges:
-            tables = _cache[reader.owner] = _Tables(weakref.ref(reader.edges))
-        entries = tables.entries
+        record = known(reader.owner)
+        if record.tables is None or record.tables.edges() is not reader.edges:
+            record.tables = _Tables(weakref.ref(reader.edges))
+        entries: dict[_Key, _Entry] = record.tables.entries
         entry = entries.get((edge_dir, prob, mask))
         if entry is None or entry.names != reader.names or not _same(entry.read, read):
             topology = _topology(reader, edge_dir, weights, masks, entries, prob or mask or "")
@@ -130,11 +130,11 @@ def forget_changed(g: GraphLike) -> None:
     Reads all data, up to 256 MiB of each tensor, so it is for loaders that are made, not for batches.
     """
     with _lock:
-        tables = _cache.get(reader_of(g).owner)
+        tables = known(reader_of(g).owner).tables
         for key, entry in list(tables.entries.items()) if tables is not None else []:
             sums = tuple(checksum(tensor, whole=WHOLE_ONCE) for tensor, _ in entry.read)
             if sums != entry.checksums:
-                del tables.entries[key]  # type: ignore[union-attr]
+                del tables.entries[key]
 
 
 def reader_of(g: GraphLike) -> GraphReader:

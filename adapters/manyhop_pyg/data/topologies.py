@@ -11,13 +11,13 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils.weak import WeakTensorKeyDictionary
 from torch_geometric.data import FeatureStore, GraphStore, TensorAttr
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
 from manyhop.arguments import as_tensor
 from manyhop.errors import GraphError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
+from manyhop.memory.known import known, known_if_any
 from manyhop_pyg.typing import StoreSize
 
 T = TypeVar("T")
@@ -73,17 +73,15 @@ def _view(tensor: Tensor) -> tuple[Hashable, ...]:
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor._version
 
 
-_compressed: Any = WeakTensorKeyDictionary()  # of torch, without types
-
-
 def remember(edge_index: Tensor, row: Tensor, colptr: Tensor) -> None:
     """Note that ``edge_index [2, num_edges]`` is in order of destination, with these compressed columns."""
-    _compressed[edge_index] = (edge_index._version, row, colptr)
+    known(edge_index).compressed = edge_index._version, row, colptr
 
 
 def recall(edge_index: Tensor) -> dict[str, Tensor] | None:
     """Return the remembered ``row`` and ``colptr`` of an unchanged edge list."""
-    found = _compressed.get(edge_index)
+    record = known_if_any(edge_index)
+    found = None if record is None else record.compressed
     if found is None or found[0] != edge_index._version:
         return None
     return {"row": found[1], "colptr": found[2]}

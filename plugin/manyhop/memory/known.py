@@ -10,26 +10,32 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 
 class Known:
-    """Facts about a tensor, an array, rows in parts or a topology, as long as that exists."""
+    """Facts about a tensor, an array, rows in parts, a topology or a graph, as long as that exists."""
 
-    __slots__ = ("checksum", "copies", "file_cache", "held", "store_place")
+    __slots__ = ("checksum", "compressed", "copies", "engines", "file_cache", "held", "store_place", "tables")
 
     def __init__(self) -> None:
         self.checksum: tuple[int, int] | None = None
         """A version of the tensor, and the checksum of its values."""
+        self.compressed: tuple[int, Any, Any] | None = None
+        """A version of an edge list, and its columns in CSC."""
         self.copies: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
         """The same elsewhere, by place, as long as it is used."""
+        self.engines: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        """The engines that sample a placed graph, by spec."""
         self.file_cache: Any = None
         """The rows of a mapped file that memory keeps."""
         self.held: Any = None
         """The place of rows that belong to a store."""
         self.store_place: weakref.ref[Any] | None = None
         """The ``TopologyPlace`` of the store of a topology."""
+        self.tables: Any = None
+        """The topologies of a graph of DGL."""
 
 
 def known(value: Any) -> Known:
     """Return the record of a value; create it if needed."""
-    record: Known = _records.setdefault(value, Known())  # type: ignore[no-untyped-call]
+    record: Known = known_if_any(value) or _records.setdefault(value, Known())  # type: ignore[no-untyped-call]
     return record
 
 

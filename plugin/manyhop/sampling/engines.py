@@ -6,7 +6,6 @@ A new engine is an entry of ``_FACTORIES``, under its own backend.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
@@ -18,6 +17,7 @@ from torch import Tensor
 from manyhop import sampling
 from manyhop.errors import InputError
 from manyhop.graph import Graph, PlacedGraph
+from manyhop.memory.known import known
 from manyhop.sampling.check import check_hgt_spec, check_labor_spec, check_spec
 from manyhop.sampling.contract import (
     Engine,
@@ -97,7 +97,7 @@ def placed_engine(placed: PlacedGraph, spec: Spec) -> Engine:
     """
     key = repr(spec)
     with _lock:
-        engines = _shared.setdefault(placed, weakref.WeakValueDictionary())
+        engines = known(placed).engines
         engine = engines.get(key)
         if engine is None:
             if placed.where == "pinned":
@@ -289,7 +289,6 @@ _FACTORIES: dict[tuple[type[Spec], str], Factory] = {
     (LaborSpec, "gpu"): _on_gpu("GPULaborSampler"),
 }
 
-_shared: weakref.WeakKeyDictionary[PlacedGraph, weakref.WeakValueDictionary[str, Engine]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 _making = threading.Lock()
 
