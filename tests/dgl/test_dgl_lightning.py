@@ -48,3 +48,16 @@ def test_ranks_options_of_loaders_made_anew():
     again = _update_dataloader(loader, loader.sampler)
     assert (again.use_ddp, again.ddp_seed, again.seed, again.rank_timeout) == (True, 3, 3, 50.0)
     assert [flat(batch) for batch in again] == [flat(batch) for batch in loader]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("placement", [None, "auto", "pinned", "device"])
+def test_the_placement_of_loaders_made_anew(placement):
+    from pytorch_lightning.utilities.data import _update_dataloader
+
+    options = {"batch_size": 16, "device": "cuda", "placement": placement, "seed": 4}
+    loader = DataLoader(graph(), torch.arange(90), sampler(seed=1), **options)
+    again = _update_dataloader(loader, loader.sampler)
+    assert vars(again)["placement"] == placement
+    assert again.placement == loader.placement
+    assert [flat(batch) for batch in again] == [flat(batch) for batch in loader]

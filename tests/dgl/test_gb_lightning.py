@@ -5,6 +5,7 @@ import torch
 from gb_graphs import batches, random_graph
 
 import manyhop_dgl.graphbolt as gb
+from manyhop.errors import InputError
 
 lightning = pytest.importorskip("pytorch_lightning")
 from lightning_training import fit  # noqa: E402  # needs Lightning
@@ -33,6 +34,8 @@ class Net(lightning.LightningModule):
         scores = self.layer(nodes.node_features["x"][: len(nodes.seeds)])
         return torch.nn.functional.cross_entropy(scores, nodes.labels)
 
+    forward = training_step
+
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters())
 
@@ -45,3 +48,14 @@ def test_training(options):
     assert [ids.tolist() for ids in net.seen] == [batch.seeds.tolist() for _ in range(2) for batch in again]
     assert [epoch["manyhop/nodes/batches"] for epoch in metrics] == [7, 7]
     assert all(epoch["manyhop/nodes/edges_per_s"] > 0 for epoch in metrics)
+
+
+def test_trainers_that_make_loaders_again():
+    """GraphBolt's own loader cannot be made again, either: Lightning asks for its arguments as attributes."""
+    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
+    with pytest.raises(InputError, match=r"in predict\(\) and for overfit_batches. Use validate\(\)"):
+        lightning.Trainer(**options).predict(Net(), loader())
+    with pytest.raises(InputError, match=r"or limit_train_batches"):
+        lightning.Trainer(max_epochs=1, overfit_batches=2, **options).fit(Net(), loader())
+    with pytest.raises(InputError, match=r"got \['workers'\] too"):
+        loader(workers=2)

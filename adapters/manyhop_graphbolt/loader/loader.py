@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -97,7 +98,10 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         *,
         placement: Place | None = None,
         pad: Pad | None = None,
+        **others: object,
     ) -> None:
+        if others:
+            raise _cannot_be_made_again(others)
         if not isinstance(datapipe, IterDataPipe):
             raise InputError(
                 f"Expected a pipe, such as ItemSampler(...).sample_neighbor(...), got a {type(datapipe).__name__}."
@@ -305,3 +309,14 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         """
         super().load_state_dict(state)
         self._chain.sampler.resume_at(self._progress.epoch, self._progress.seed)
+
+
+def _cannot_be_made_again(others: Mapping[str, object]) -> InputError:
+    """Return the error of arguments that this loader does not have, such as those that Lightning passes to a copy."""
+    if {"dataset", "sampler"} <= others.keys():
+        return InputError(
+            "Expected a Trainer that uses GraphBolt's loader unchanged, got one that makes it again with another "
+            "sampler, as Lightning does in predict() and for overfit_batches. Use validate() or test() and collect "
+            "results in the step, or limit_train_batches."
+        )
+    return InputError(f"Expected the arguments of DataLoader, got {sorted(others)} too. Leave them out.")
