@@ -181,7 +181,7 @@ class DGL(Harness):
 
 
 class GraphBolt(Harness):
-    name = "GraphBolt"
+    name, device = "GraphBolt", "cpu"
     sharing, shares_by = {"distributed": True}, "DistributedItemSampler"
 
     def source(self, ends: Tensor = EDGES, x: Tensor = X) -> Any:
@@ -206,7 +206,7 @@ class GraphBolt(Harness):
         (graph, store), items = source, gb.ItemSet(seeds, names="seeds")
         of_items = {k: options.pop(k) for k in ("batch_size", "shuffle", "seed", "drop_last") if k in options}
         make = gb.DistributedItemSampler if options.pop("distributed", False) else gb.ItemSampler
-        pipe = make(items, **of_items).copy_to("cpu").sample_neighbor(graph, fanouts).fetch_feature(store, ["x"])
+        pipe = make(items, **of_items).copy_to(self.device).sample_neighbor(graph, fanouts).fetch_feature(store, ["x"])
         options = {"persistent_workers": False} | options
         return gb.DataLoader(pipe if each is None else pipe.transform(function), **options)
 
@@ -222,6 +222,7 @@ class GraphBolt(Harness):
     def on_gpu(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         from group_stand_ins import gb_on_stand_in
 
+        monkeypatch.setattr(self, "device", "cuda")
         return gb_on_stand_in(monkeypatch)
 
 

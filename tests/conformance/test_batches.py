@@ -219,3 +219,7 @@ def test_functions_and_cores_of_workers(harness, num_workers):
             list(one)
         assert all(found == {min(mine)} for _, _, found in calls)
         assert os.sched_getaffinity(0) == mine
+        calls.clear()
+        with one.enable_cpu_affinity():
+            list(one)
+        assert [len(found) for _, _, found in calls] == [1] * len(cores)

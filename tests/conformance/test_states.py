@@ -50,13 +50,14 @@ def test_the_loader_counts_the_epochs_of_a_run(harness, received):
 @pytest.mark.without("toy")
 def test_on_a_gpu(harness, monkeypatch, num_workers):
     expected = harness.epoch(harness.loader(batch_size=4))
-    harness.on_gpu(monkeypatch)
+    groups = harness.on_gpu(monkeypatch)
     first, second = (harness.loader(batch_size=4, num_workers=num_workers) for _ in range(2))
     batches = iter(first)
     got = [harness.take(next(batches)).ids() for _ in range(5)]
     assert first.state_dict()["batch"] == 5
     second.load_state_dict(first.state_dict())
     assert got + harness.epoch(second) == expected
+    assert max(groups) > 1
 
 
 # What the error of a loader with other samples names.

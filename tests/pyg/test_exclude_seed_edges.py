@@ -1,13 +1,11 @@
 """LinkNeighborLoader without the edges that it asks a model to predict."""
 
-import pickle
-
 import pytest
 import torch
 from helpers_pyg import all_same, check_batch, check_hetero_batch
 from torch_geometric.sampler import NegativeSampling
 
-from manyhop.errors import InputError, StateError
+from manyhop.errors import InputError
 from manyhop_pyg import LinkLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler
 from manyhop_pyg.samplers import neighbor
 
@@ -155,23 +153,6 @@ def test_bidirectional_subgraphs(data):
     )
     for batch in loader:
         assert seen(global_edges(batch), data.edge_index[:, batch.input_id]) == 0
-
-
-@pytest.mark.parametrize("pad", [None, "auto"])
-def test_threads_and_restart(data, pad):
-    def make(**kwargs):
-        how = {"batch_size": 20, "shuffle": True, "seed": 1, "neg_sampling": "binary", "exclude_seed_edges": "self"}
-        return LinkNeighborLoader(data, [3, 2], pad=pad, **(how | kwargs))
-
-    expected, loader = list(make()), make(num_workers=2)
-    iterator = iter(loader)
-    first = [next(iterator) for _ in range(4)]
-    state = loader.state_dict()
-    rest = pickle.loads(pickle.dumps(make()))
-    rest.load_state_dict(state)
-    assert all_same(first + list(rest), expected)
-    with pytest.raises(StateError, match="exclude_seed_edges"):
-        make(exclude_seed_edges=None).load_state_dict(state)
 
 
 class Own(NeighborSampler):

@@ -1,12 +1,10 @@
 """LinkNeighborLoader with negatives that are given, not drawn."""
 
-import pickle
-
 import pytest
 import torch
 from helpers_pyg import all_same, check_batch, check_hetero_batch
 
-from manyhop.errors import InputError, StateError
+from manyhop.errors import InputError
 from manyhop_pyg import BidirectionalNeighborSampler, GivenNegatives, LinkLoader, LinkNeighborLoader, NeighborSampler
 
 WRITES = ("author", "writes", "paper")
@@ -98,18 +96,6 @@ def test_in_the_padded_batch(data, amount):
         assert torch.equal(other.node_mask[negatives], real)
         assert torch.equal(other.n_id[negatives[:n, :few]], one.n_id[one.dst_neg_index])
     assert [few for _, few in [one.dst_neg_index.shape for one in (plain[0], plain[-1])]] == [width, min(width, 9)]
-
-
-@pytest.mark.parametrize("negatives", [GivenNegatives(table()), GivenNegatives(hard, 2), GivenNegatives("in_batch")])
-def test_threads_and_restart(data, negatives):
-    expected, loader = list(make(data, negatives)), make(data, negatives, num_workers=2)
-    iterator = iter(loader)
-    first = [next(iterator) for _ in range(3)]
-    rest = pickle.loads(pickle.dumps(make(data, negatives)))
-    rest.load_state_dict(loader.state_dict())
-    assert all_same(first + list(rest), expected)
-    with pytest.raises(StateError, match="neg_sampling"):
-        make(data, GivenNegatives(table(5))).load_state_dict(loader.state_dict())
 
 
 def test_a_batch_of_given_seeds(data):

@@ -5,7 +5,6 @@ import torch
 import torch_geometric.loader
 from helpers_pyg import all_same, check_hetero_batch
 from torch_geometric.data import HeteroData
-from torch_geometric.nn import SAGEConv, to_hetero
 from torch_geometric.sampler.base import NumNeighbors
 
 from manyhop_pyg import HGTLoader, HGTSampler, LinkLoader, NeighborLoader, NeighborSampler, NodeLoader
@@ -119,42 +118,12 @@ def test_backward(hetero):
     assert (batch[WRITES].edge_index[0, : batch[WRITES].num_sampled_edges[0]] < 5).all()
 
 
-def test_full_fanout_equals_the_whole_graph(hetero):
-    del hetero["venue"]  # no message reaches it
-    hetero["field"].x = torch.randn(6, 2)
-    torch.manual_seed(0)
-
-    class Net(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.one, self.two = SAGEConv((-1, -1), 4), SAGEConv((-1, -1), 4)
-
-        def forward(self, x, edge_index):
-            return self.two(self.one(x, edge_index).relu(), edge_index)
-
-    net = to_hetero(Net(), hetero.metadata())
-    with torch.no_grad():
-        whole = net(hetero.x_dict, hetero.edge_index_dict)["paper"]
-        for batch in NeighborLoader(hetero, [-1, -1], "paper", batch_size=11, shuffle=True):
-            out = net(batch.x_dict, batch.edge_index_dict)["paper"][: batch["paper"].batch_size]
-            torch.testing.assert_close(out, whole[batch["paper"].input_id])
-
-
 def test_int32_edges(hetero):
     for t in hetero.edge_types:
         hetero[t].edge_index = hetero[t].edge_index.int()
     batch = next(iter(NeighborLoader(hetero, [3, 2], "paper", batch_size=7)))
     assert batch["paper"].n_id.dtype == batch[WRITES].edge_index.dtype == torch.int32
     check_hetero_batch(batch, hetero)
-
-
-def test_threads_give_the_same(hetero):
-    epochs = [
-        list(NeighborLoader(hetero, [3, 2], "paper", batch_size=7, shuffle=True, seed=4, num_workers=n))
-        for n in (0, 1, 3)
-    ]
-    assert all_same(epochs[0], epochs[1])
-    assert all_same(epochs[0], epochs[2])
 
 
 def test_hgt(hetero):

@@ -211,24 +211,3 @@ def test_edge_type_that_has_no_edges_in_the_graph(hetero):
     found = batch[likes].edge_label_index
     assert torch.equal(batch["author"].n_id[found[0, :2]], index[0])
     assert torch.equal(batch["field"].n_id[found[1, :2]], index[1])
-
-
-def test_threads_give_the_same_negatives_included(data):
-    epochs = []
-    for workers in (0, 1, 2):
-        loader = LinkNeighborLoader(
-            data, [3], neg_sampling="binary", batch_size=9, shuffle=True, seed=3, num_workers=workers
-        )
-        epochs.append(list(loader) + list(loader))
-    assert all_same(epochs[0], epochs[1])
-    assert all_same(epochs[0], epochs[2])
-    assert not all_same(epochs[0][:34], epochs[0][34:])
-
-
-def test_call(data):
-    loader = LinkNeighborLoader(data, [3], neg_sampling="binary", batch_size=9)
-    torch.manual_seed(0)
-    batch = loader([5, 1])
-    assert torch.equal(pairs(batch)[:, :2], data.edge_index[:, [5, 1]])
-    torch.manual_seed(0)
-    assert torch.equal(loader(torch.tensor([5, 1])).n_id, batch.n_id)

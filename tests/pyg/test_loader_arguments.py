@@ -12,7 +12,6 @@ import torch_geometric.loader
 from helpers_pyg import all_same, check_batch
 from torch.utils.data import DataLoader
 from torch_geometric.data import Data
-from torch_geometric.loader import CachedLoader, PrefetchLoader, ZipLoader
 
 import manyhop_pyg
 from manyhop.loading.pipeline import WorkerThreads
@@ -86,17 +85,14 @@ def test_pin_memory_without_an_accelerator(data):
     ("extra", "message"),
     [
         (dict(timeout=3), "timeout=0"),
-        (dict(num_workers=2, prefetch_factor=0), "prefetch_factor to be an integer of at least 1, got 0"),
         (dict(batch_size=None, shuffle=False), "batch_size"),
         (dict(collate_fn=list), "collate_fn"),
         (dict(dataset=[1, 2]), "no dataset"),
         (dict(custom_cls=Data), "custom_cls"),
         (dict(sampler=[1]), "mutually exclusive"),
-        (dict(num_workers=-1), "num_workers to be an integer of at least 0, got -1"),
         (dict(prefetch_factor=2), "prefetch_factor"),
         (dict(persistent_workers=True), "num_workers > 0"),
         (dict(num_workers=1, multiprocessing_context="nothing"), "multiprocessing_context"),
-        (dict(batch_size=0), "batch_size"),
     ],
 )
 def test_refused(data, extra, message):
@@ -143,30 +139,6 @@ def test_several_threads_gather(data):
     loader._copy_threads = 3
     for batch in loader:
         check_batch(batch, data)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_zip_loader(data, workers):
-    loaders = [NeighborLoader(data, [2], torch.arange(30)), NeighborLoader(data, [2], torch.arange(30, 55))]
-    zipped = ZipLoader(loaders, batch_size=10, num_workers=workers)
-    assert len(zipped) == 3
-    assert zipped.dataset == range(25)
-    for k, (a, b) in enumerate(zipped):
-        assert torch.equal(a.n_id[: a.batch_size], torch.arange(10 * k, min(10 * k + 10, 25)))
-        assert torch.equal(b.n_id[: b.batch_size], a.n_id[: a.batch_size] + 30)
-        check_batch(a, data)
-    zipped = ZipLoader(loaders, filter_per_worker=False, batch_size=10)
-    for a, b in zipped:
-        check_batch(a, data)
-        check_batch(b, data)
-
-
-def test_prefetch_and_cached_loaders(data):
-    expected = list(loader_of(data))
-    assert all_same(expected, list(PrefetchLoader(loader_of(data, num_workers=2), device=torch.device("cpu"))))
-    cached = CachedLoader(loader_of(data, num_workers=2))
-    assert all_same(expected, list(cached))
-    assert all_same(expected, list(cached))
 
 
 @pytest.mark.parametrize(
@@ -273,25 +245,6 @@ def test_ours_in_a_forked_worker(data):
     data.x = torch.randn(60, 3000)
     for i, batch in enumerate(DataLoader(Batches(), batch_size=None, num_workers=2)):
         assert batch.n_id[:2].tolist() == [i, i + 1]
-        check_batch(batch, data)
-
-
-def test_other_peoples_samplers(data):
-    """A sampler with an edge permutation, as PyG's own has."""
-    order = torch.randperm(300)
-    shuffled = Data(edge_index=data.edge_index[:, order], num_nodes=60)
-
-    class Permuted(torch_geometric.sampler.BaseSampler):
-        inner = NeighborSampler(shuffled, [3, 2])
-        edge_permutation = order
-
-        def sample_from_nodes(self, index, **kwargs):
-            return self.inner.sample_from_nodes(index)
-
-        def sample_from_edges(self, index, neg_sampling=None):
-            return self.inner.sample_from_edges(index, neg_sampling)
-
-    for batch in NodeLoader(data, Permuted(), batch_size=8, num_workers=2):
         check_batch(batch, data)
 
 

@@ -7,49 +7,19 @@ import pytest
 import torch
 import torch_geometric.typing
 from helpers_pyg import all_same, check_batch, check_edges
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data
 from torch_geometric.edge_index import EdgeIndex
 from torch_geometric.nn import GraphSAGE
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 from torch_geometric.transforms import ToSparseTensor
 
-from manyhop.errors import FeatureError, GraphError
+from manyhop.errors import GraphError
 from manyhop.loading.pipeline.streams import tensors_in
 from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
 
 WRITES = ("author", "writes", "paper")
 
 sparse = pytest.mark.skipif(not torch_geometric.typing.WITH_TORCH_SPARSE, reason="needs torch-sparse")
-
-
-def stores_of(data, layout="coo"):
-    """The same graph in PyG's store interfaces."""
-    features, graph = MyFeatureStore(), MyGraphStore()
-    if isinstance(data, HeteroData):
-        for store in data.node_stores:
-            for name, value in store.items():
-                if name != "num_nodes":
-                    features.put_tensor(value, group_name=store._key, attr_name=name, index=None)
-        items = [(t, data[t], (data[t[0]].num_nodes, data[t[2]].num_nodes)) for t in data.edge_types]
-    else:
-        for name in ("x", "y", "train_mask", "time"):
-            features.put_tensor(data[name], group_name=None, attr_name=name, index=None)
-        items = [(None, data, (data.num_nodes, data.num_nodes))]
-    for edge_type, store, size in items:
-        row, col = store.edge_index
-        for name in ("edge_attr", "edge_weight", "edge_time"):
-            if name in store:
-                features.put_tensor(store[name], group_name=edge_type, attr_name=name, index=None)
-        if layout == "csc":
-            colptr = torch.zeros(size[1] + 1, dtype=torch.long)
-            colptr[1:] = torch.bincount(col, minlength=size[1]).cumsum(0)
-            row, col = row, colptr
-        elif layout == "csr":
-            rowptr = torch.zeros(size[0] + 1, dtype=torch.long)
-            rowptr[1:] = torch.bincount(row, minlength=size[0]).cumsum(0)
-            row = rowptr
-        graph.put_edge_index((row, col), edge_type=edge_type, layout=layout, size=size)
-    return features, graph
 
 
 @pytest.mark.parametrize("layouts", [("csr",), ("csr", "coo"), ("coo", "csr", "csc")])
@@ -83,87 +53,6 @@ def test_fractions_of_integer_times():
         sampler = NeighborSampler(graph, [-1], time_attr="time", time_window=window)
         loader = NodeLoader(graph, sampler, torch.zeros(3).long(), input_time=torch.tensor(limits), batch_size=1)
         assert [batch.e_id.tolist() for batch in loader] == expected
-
-
-@pytest.mark.parametrize("layout", ["coo", "csc", "csr"])
-def test_stores(data, layout):
-    data = data.sort(sort_by_row=layout == "csr")
-    loader = NeighborLoader(stores_of(data, layout), [3, 2], torch.arange(60), batch_size=8, seed=1, num_workers=2)
-    del data.name
-    plain = list(NeighborLoader(data, [3, 2], batch_size=8, seed=1))
-    for batch, expected in zip(loader, plain, strict=True):
-        for name in ("n_id", "e_id", "x", "y", "edge_attr", "edge_weight", "edge_index", "input_id"):
-            assert torch.equal(batch[name], expected[name]), name
-        assert batch.num_sampled_nodes == expected.num_sampled_nodes
-        assert batch.batch_size == 8 or batch.batch_size == 4
-        assert batch.num_nodes == expected.num_nodes
-
-
-def test_stores_with_weights_and_times(data):
-    data.edge_weight[::2] = 0
-    stores = stores_of(data)
-    for batch in NeighborLoader(stores, [3], data.train_mask, weight_attr="edge_weight", batch_size=8):
-        assert (batch.edge_weight > 0).all()
-    for name in ("time", "edge_time"):
-        times = torch.full((60,), 9)
-        batch = next(iter(NeighborLoader(stores, [-1], torch.arange(60), times, time_attr=name, batch_size=60)))
-        whole = data.time[data.edge_index[0]] if name == "time" else data.edge_time
-        assert torch.equal(batch.e_id.sort().values, (whole <= 9).nonzero().view(-1))
-
-
-def test_typed_stores(hetero):
-    stores = stores_of(hetero)
-
-    class Mine(HeteroData):
-        pass
-
-    loader = NeighborLoader(stores, [3, 2], "paper", batch_size=7, seed=1, num_workers=2, custom_cls=Mine)
-    assert len(loader) == 6
-    for batch in loader:
-        assert type(batch) is Mine
-        assert batch["field"].num_nodes == batch["field"].n_id.numel()
-        assert torch.equal(batch["author"].x, hetero["author"].x[batch["author"].n_id])
-        for src, rel, dst in hetero.edge_types:
-            store = batch[src, rel, dst]
-            whole = hetero[src, rel, dst].edge_index
-            check_edges(store.edge_index, store.e_id, batch[src].n_id, batch[dst].n_id, whole)
-        assert torch.equal(batch[WRITES].edge_attr, batch[WRITES].e_id)
-        paper = batch["paper"]
-        assert torch.equal(paper.n_id[: paper.batch_size], paper.input_id)
-    assert sum(b["paper"].batch_size for b in HGTLoader(stores, [3], ("paper", None), batch_size=9)) == 40
-
-
-def test_links_of_stores(data, hetero):
-    for index, edges in ((WRITES, hetero[WRITES].edge_index), ((WRITES, torch.tensor([[1], [2]])), None)):
-        loader = LinkNeighborLoader(stores_of(hetero), [3], index, neg_sampling="binary", batch_size=200)
-        (batch,) = loader
-        found = batch[WRITES].edge_label_index[:, : batch[WRITES].input_id.numel()]
-        ends = torch.stack([batch["author"].n_id[found[0]], batch["paper"].n_id[found[1]]])
-        assert torch.equal(ends, torch.tensor([[1], [2]]) if edges is None else edges)
-    loader = LinkNeighborLoader(stores_of(data), [3], data.edge_index, neg_sampling="triplet", batch_size=9)
-    assert all(torch.equal(b.x, data.x[b.n_id]) for b in loader)
-
-
-def test_data_as_its_own_store(data):
-    data = Data(x=data.x, edge_index=data.edge_index)
-    batches = list(NeighborLoader((data, data), [3, 2], torch.arange(60), batch_size=8, seed=1))
-    expected = list(NeighborLoader(data, [3, 2], torch.arange(60), batch_size=8, seed=1))
-    assert all(torch.equal(a.x, b.x) for a, b in zip(batches, expected, strict=True))
-
-
-@pytest.mark.parametrize("typed", [False, True])
-def test_stores_that_give_other_rows_than_those_asked_for(data, hetero, typed):
-    class Short(MyFeatureStore):
-        def _get_tensor(self, attr):
-            rows = super()._get_tensor(attr)
-            return rows if attr.index is None else rows[:-1]
-
-    features, graph = stores_of(hetero if typed else data)
-    short = Short()
-    short.__dict__.update(features.__dict__)
-    loader = NeighborLoader((short, graph), [3], ("paper", torch.arange(9)) if typed else torch.arange(9), batch_size=9)
-    with pytest.raises(FeatureError, match=r"Expected the Short to give a row of '\w+' of .* for each of \d+ ids, got"):
-        list(loader)
 
 
 def test_stores_without_edges():
@@ -330,12 +219,6 @@ def test_features_elsewhere(data):
     assert batch.x.device.type == "meta"
     assert batch.x.shape == (batch.num_nodes, 4)
     assert batch.y.device.type == "cpu"
-
-
-def test_sampler_made_from_data_for_stores(data):
-    sampler = NeighborSampler(data, [3, 2])
-    for batch in NodeLoader(stores_of(data), sampler, torch.arange(60), batch_size=8):
-        assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
 
 
 def test_bfloat16_and_views(data):

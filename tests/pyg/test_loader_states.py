@@ -1,15 +1,31 @@
 """A state is taken by a loader with the same samples only, and a difference is named."""
 
 import json
+import pickle
+from typing import Any
 
 import pytest
 import torch
+from helpers_pyg import all_same
+from test_pad_subgraphs import clusters
+from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
 from manyhop.errors import StateError
 from manyhop.memory.stores import copies
-from manyhop_pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, NodeLoader
+from manyhop_pyg import (
+    GivenNegatives,
+    GraphSAINTRandomWalkSampler,
+    HGTLoader,
+    LinkNeighborLoader,
+    NeighborLoader,
+    NeighborSampler,
+    NodeLoader,
+    PPRLoader,
+    RandomNodeLoader,
+    ShaDowKHopSampler,
+)
 
 
 def changed(data, **attributes):
@@ -33,6 +49,11 @@ def weighted(factor):
 
 
 LABELS = torch.arange(50)
+TABLE = torch.arange(1500).view(300, 5) % 60
+WINDOWS = torch.arange(120).view(60, 2) // 6
+WRITES = ("author", "writes", "paper")
+SEVERAL = {"paper": torch.arange(5, 35), "venue": None, "author": torch.arange(30) % 7 == 0}
+SEVERAL_EDGES = {WRITES: None, ("paper", "has", "field"): torch.tensor([[0, 1, 39], [5, 5, 0]])}
 # What saves the state, what loads it, and what the error calls the difference.
 DIFFERENCES = {
     "input_nodes: (order)": (nodes, lambda d: nodes(d, input_nodes=torch.arange(50).flip(0))),
@@ -71,6 +92,15 @@ DIFFERENCES = {
     ),
     "exclude_true_negatives": (links, lambda d: links(d, exclude_true_negatives=True)),
     "edge_label_index": (links, lambda d: links(d, edge_label_index=d.edge_index.flip(1))),
+    "exclude_seed_edges": (links, lambda d: links(d, exclude_seed_edges="self")),
+    "neg_sampling": (
+        lambda d: links(d, neg_sampling=GivenNegatives(TABLE[:, :3])),
+        lambda d: links(d, neg_sampling=GivenNegatives(TABLE)),
+    ),
+    "page_rank": (
+        lambda d: PPRLoader(d, 4, torch.arange(9), eps=0.06),
+        lambda d: PPRLoader(d, 3, torch.arange(9), eps=0.06),
+    ),
     "edge_label": (
         lambda d: links(d, edge_label_index=d.edge_index, edge_label=torch.ones(300)),
         lambda d: links(d, edge_label_index=d.edge_index, edge_label=torch.ones(300) * 2),
@@ -83,6 +113,55 @@ def test_the_difference_is_named(data: Data, name: str) -> None:
     saves, loads = (make(data) for make in DIFFERENCES[name])
     with pytest.raises(StateError, match=f"Expected a state of a loader with .*{name.split(' (')[0]}"):
         loads.load_state_dict(saves.state_dict())
+
+
+# Loaders of all kinds, made of a graph without types, or with them.
+RESTARTS = {
+    "links": lambda d, _, **o: links(d, **o),
+    "without seed edges": lambda d, _, **o: links(d, exclude_seed_edges="self", **o),
+    "without seed edges, padded": lambda d, _, **o: links(d, exclude_seed_edges="self", pad="auto", **o),
+    "given negatives": lambda d, _, **o: links(d, neg_sampling=GivenNegatives(TABLE), **o),
+    "function of negatives": lambda d, _, **o: links(d, neg_sampling=GivenNegatives(hard, 2), **o),
+    "negatives in the batch": lambda d, _, **o: links(d, neg_sampling=GivenNegatives("in_batch"), **o),
+    "windows of time": lambda d, _, **o: nodes(d, input_time=WINDOWS[:50], time_attr="time", **o),
+    "typed seed edges": lambda _, h, **o: LinkNeighborLoader(h, [3, 2], SEVERAL_EDGES, neg_sampling="binary", **o),
+    "typed seeds": lambda _, h, **o: NeighborLoader(h, [3, 2], SEVERAL, filter_per_worker=False, **o),
+    "typed seeds of HGT": lambda _, h, **o: HGTLoader(h, [4, 3], SEVERAL, **o),
+    "clusters": lambda d, _, **o: clusters(d, **without(o, "shuffle")),
+    "random walks": lambda d, _, **o: GraphSAINTRandomWalkSampler(d, 5, 2, 6, **without(o, "shuffle")),
+    "parts": lambda d, _, **o: RandomNodeLoader(d, 5, **without(o, "batch_size")),
+    "highest ranks": lambda d, _, **o: PPRLoader(d, 4, d.train_mask, **o),
+    "graphs of seeds": lambda d, _, **o: ShaDowKHopSampler(d, 2, 2, **o),
+}
+
+
+def hard(src: Tensor, dst: Tensor) -> Tensor:
+    return torch.stack([(src + 7 * dst) % 60, (3 * src + 1) % 60], 1)
+
+
+def without(options: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in (*names, "batch_size")}
+
+
+@pytest.mark.parametrize("name", RESTARTS)
+def test_threads_pickles_and_restart(data: Data, hetero: HeteroData, name: str) -> None:
+    def make(**options: Any) -> Any:
+        return RESTARTS[name](data, hetero, batch_size=11, shuffle=True, seed=1, **options)
+
+    expected, loader = list(make()), make(num_workers=2)
+    iterator = iter(loader)
+    first = [next(iterator), next(iterator)]
+    rest = pickle.loads(pickle.dumps(make()))
+    rest.load_state_dict(loader.state_dict())
+    assert all_same(first + list(rest), expected)
+
+
+@pytest.mark.parametrize("make", [NeighborLoader, HGTLoader])
+def test_positions_of_the_user(hetero: HeteroData, make: Any) -> None:
+    def loader(**options: Any) -> Any:
+        return make(hetero, [3, 2], SEVERAL, batch_sampler=[[37, 0, 30], [1, 2], [33, 34, 0]], seed=1, **options)
+
+    assert all_same(list(loader(num_workers=2)), list(loader()))
 
 
 def test_typed_loaders(hetero: HeteroData) -> None:

@@ -9,10 +9,10 @@ import torch_geometric.loader
 from helpers_pyg import check_batch, check_edges
 from torch_geometric.data import Data
 from torch_geometric.loader import ImbalancedSampler
-from torch_geometric.nn import GraphSAGE, SAGEConv
+from torch_geometric.nn import GraphSAGE
 from torch_geometric.sampler import SamplerOutput
 from torch_geometric.typing import TensorFrame
-from torch_geometric.utils import degree, trim_to_layer
+from torch_geometric.utils import degree
 
 from manyhop.errors import FeatureError
 from manyhop_pyg import NeighborLoader, NeighborSampler, NodeLoader
@@ -321,14 +321,6 @@ def test_seeds_have_times_of_their_own(data):
         assert (batch.time[src] <= batch.time[: batch.batch_size][batch.batch[src]]).all()
 
 
-def test_time_window(data):
-    input_time = torch.full((60,), 12.5)
-    loader = NeighborLoader(data, [-1], input_time=input_time, time_attr="edge_time", time_window=5, batch_size=60)
-    batch = next(iter(loader))
-    wanted = ((data.edge_time <= 12.5) & (data.edge_time >= 7.5)).nonzero().view(-1)
-    assert torch.equal(batch.e_id.sort().values, wanted)
-
-
 def test_full_fanout_equals_the_whole_graph(data):
     torch.manual_seed(0)
     model = GraphSAGE(4, 8, num_layers=2, out_channels=3).eval()
@@ -337,21 +329,6 @@ def test_full_fanout_equals_the_whole_graph(data):
         out = model(batch.x, batch.edge_index)[: batch.batch_size]
         torch.testing.assert_close(out, whole[batch.n_id[: batch.batch_size]])
     torch.testing.assert_close(model.inference(NeighborLoader(data, [-1], batch_size=16)), whole)
-
-
-def test_trim_to_layer_gives_the_same(data):
-    torch.manual_seed(0)
-    convs = [SAGEConv(4, 4) for _ in range(3)]
-    batch = next(iter(NeighborLoader(data, [4, 3, 2], batch_size=8)))
-    x = trimmed = batch.x
-    trimmed_index = batch.edge_index
-    for i, conv in enumerate(convs):
-        x = conv(x, batch.edge_index)
-        trimmed, trimmed_index, _ = trim_to_layer(
-            i, batch.num_sampled_nodes, batch.num_sampled_edges, trimmed, trimmed_index
-        )
-        trimmed = conv(trimmed, trimmed_index)
-    torch.testing.assert_close(x[:8], trimmed[:8])
 
 
 def test_directed_false_is_deprecated(data):

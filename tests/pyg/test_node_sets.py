@@ -1,7 +1,5 @@
 """GraphSAINT's loaders and Cluster-GCN's: subgraphs of sets of nodes, as PyG's."""
 
-import pickle
-
 import pytest
 import torch
 import torch_geometric.loader
@@ -184,20 +182,6 @@ def test_graphs_that_metis_does_not_divide(data, change, parts, sizes):
 def test_batches_of_a_sampler_are_counted(data, name):
     loader = getattr(manyhop_pyg, name)(data, *SAINT[name], num_steps=6, sampler=[3, 0])
     assert len(loader) == len(list(loader)) == 2
-
-
-def test_threads_and_restart(data, clusters):
-    parts = ClusterData(data, 7, cluster=clusters)
-    for make in (
-        lambda **options: ClusterLoader(parts, batch_size=2, shuffle=True, seed=1, **options),
-        lambda **options: GraphSAINTRandomWalkSampler(data, 5, 2, 6, seed=1, **options),
-    ):
-        expected, loader = list(make()), make(num_workers=2)
-        iterator = iter(loader)
-        first = [next(iterator), next(iterator)]
-        rest = pickle.loads(pickle.dumps(make()))
-        rest.load_state_dict(loader.state_dict())
-        assert all_same(first + list(rest), expected)
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,16 @@
 """get_ppr as PyG's, and PPRLoader: seeds with their neighbours by personalised PageRank."""
 
-import pickle
 import sys
 
 import pytest
 import torch
 import torch_geometric.utils
-from helpers_pyg import all_same, check_batch
+from helpers_pyg import check_batch
 from torch_geometric.transforms import GDC
 from torch_geometric.utils import subgraph, to_undirected
 
 import manyhop_pyg
-from manyhop.errors import GraphError, InputError, StateError
+from manyhop.errors import GraphError, InputError
 from manyhop_pyg import FeatureStore, GraphStore, PPRLoader, get_ppr
 
 SEEDS = torch.tensor([3, 55, 3, 12, 40, 0, 7])
@@ -108,21 +107,6 @@ def test_batches_have_the_nodes_of_the_highest_rank(data):
     for batch, expected in zip(PPRLoader(stores, 5, SEEDS, batch_size=3, eps=1e-4), loader, strict=True):
         assert torch.equal(batch.n_id, expected.n_id)
         assert torch.equal(batch.x, expected.x)
-
-
-def test_threads_and_restart(data):
-    def make(**options):
-        return PPRLoader(data, 4, data.train_mask, batch_size=5, shuffle=True, seed=1, **options)
-
-    expected, loader = list(make()), make(num_workers=2)
-    iterator = iter(loader)
-    first = [next(iterator), next(iterator)]
-    rest = make()
-    rest.load_state_dict(loader.state_dict())
-    assert all_same(first + list(rest), expected)
-    assert all_same(list(pickle.loads(pickle.dumps(make()))), expected)
-    with pytest.raises(StateError, match="page_rank"):
-        PPRLoader(data, 3, data.train_mask, batch_size=5, shuffle=True, seed=1).load_state_dict(loader.state_dict())
 
 
 @pytest.mark.parametrize(

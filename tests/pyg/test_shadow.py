@@ -4,7 +4,6 @@ import pytest
 import torch
 import torch_geometric.loader
 import torch_geometric.typing
-from helpers_pyg import all_same
 from torch_geometric.data import Batch
 from torch_geometric.utils import k_hop_subgraph
 
@@ -62,16 +61,11 @@ def test_as_pyg(data):
         assert graphs_of(batch, batch.edge_attr, batch.id) == graphs_of(expected, expected.edge_attr, expected.id)
 
 
-def test_numbers_of_neighbours_threads_and_restart(data):
+def test_numbers_of_neighbours(data):
     def make(**options):
         return ShaDowKHopSampler(data, 2, 2, batch_size=9, shuffle=True, seed=1, **options)
 
-    expected, loader = list(make()), make(num_workers=2)
-    iterator = iter(loader)
-    first = [next(iterator), next(iterator)]
-    rest = make()
-    rest.load_state_dict(loader.state_dict())
-    assert all_same(first + list(rest), expected)
+    expected = list(make())
     assert all(batch.num_nodes <= 9 * (1 + 2 + 4) for batch in expected)
     one = make().batch(expected[2].n_id[expected[2].root_n_id], key=(1, 0, 2))
     assert torch.equal(one.n_id, expected[2].n_id)

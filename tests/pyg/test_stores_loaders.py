@@ -5,10 +5,11 @@ import copy
 import pytest
 import torch
 from helpers_pyg import check_edges
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NodeLoader as PyGNodeLoader
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
+from manyhop.errors import FeatureError
 from manyhop_pyg import FeatureStore, GraphStore, HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler
 
 NAMES = ("x", "y", "train_mask", "edge_attr", "edge_weight", "time", "edge_time")
@@ -122,8 +123,9 @@ def test_types(hetero, kinds):
     assert next(iter(HGTLoader(stores, [8, 8], ("paper", torch.arange(40)), batch_size=4)))["paper"].batch_size == 4
 
 
-def test_links(hetero):
-    stores = typed_stores(hetero, FeatureStore(), GraphStore())
+@pytest.mark.parametrize("kinds", STORES)
+def test_links(hetero, kinds):
+    stores = typed_stores(hetero, kinds[0](), kinds[1]())
     writes = ("author", "writes", "paper")
     options = {"num_neighbors": [3, 3], "edge_label_index": writes, "neg_sampling": "binary", "batch_size": 8}
     for got, want in zip(
@@ -157,6 +159,26 @@ def test_replaced_features_are_noticed(data):
     batch = next(iter(loader))
     assert torch.equal(batch.x, data.x[batch.n_id] + 1)
     assert "y" not in batch
+
+
+def test_data_as_its_own_store(data):
+    data = Data(x=data.x, edge_index=data.edge_index)
+    batches = list(NeighborLoader((data, data), [3, 2], torch.arange(60), batch_size=8, seed=1))
+    expected = list(NeighborLoader(data, [3, 2], torch.arange(60), batch_size=8, seed=1))
+    assert all(torch.equal(a.x, b.x) for a, b in zip(batches, expected, strict=True))
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_stores_that_give_other_rows_than_those_asked_for(data, hetero, typed):
+    class Short(MyFeatureStore):
+        def _get_tensor(self, attr):
+            rows = super()._get_tensor(attr)
+            return rows if attr.index is None else rows[:-1]
+
+    stores = (typed_stores if typed else homogeneous_stores)(hetero if typed else data, Short(), MyGraphStore())
+    loader = NeighborLoader(stores, [3], ("paper", torch.arange(9)) if typed else torch.arange(9), batch_size=9)
+    with pytest.raises(FeatureError, match=r"Expected the Short to give a row of '\w+' of .* for each of \d+ ids, got"):
+        list(loader)
 
 
 def test_fresh_attrs_of_the_batch(data):

@@ -1,7 +1,5 @@
 """Windows of time, one per seed: neighbours between a start and an end."""
 
-import pickle
-
 import pytest
 import torch
 from helpers_pyg import all_same, check_batch
@@ -98,16 +96,9 @@ def test_types(hetero):
             assert ((start <= batch[t].time[n:]) & (batch[t].time[n:] <= end)).all()
 
 
-def test_threads_restart_and_single_batches(data):
-    def make(**options):
-        return NeighborLoader(data, [4, 3], input_time=windows(60), time_attr="time", **OPTIONS, **options)
-
-    expected, loader = list(make()), make(num_workers=2)
-    iterator = iter(loader)
-    first = [next(iterator), next(iterator)]
-    rest = pickle.loads(pickle.dumps(make()))
-    rest.load_state_dict(loader.state_dict())
-    assert all_same(first + list(rest), expected)
+def test_single_batches(data):
+    loader = NeighborLoader(data, [4, 3], input_time=windows(60), time_attr="time", **OPTIONS)
+    expected = list(loader)
     batch = loader.batch(expected[3].n_id[:9], input_time=expected[3].seed_time, key=(1, 0, 3))
     assert torch.equal(batch.edge_index, expected[3].edge_index)
 

@@ -1,7 +1,5 @@
 """Seed nodes of several types in one batch."""
 
-import pickle
-
 import pytest
 import torch
 from helpers_pyg import all_same, check_hetero_batch, same
@@ -73,20 +71,6 @@ def test_fixed_sizes(hetero, kind):
             for k in (0, 1):
                 expected = plain[t[2 * k]].n_id[plain[t].edge_index[k]]
                 assert torch.equal(batch[t[2 * k]].n_id[real[k]], expected)
-
-
-@pytest.mark.parametrize("kind", ["neighbor", "hgt"])
-@pytest.mark.parametrize("options", [{}, {"filter_per_worker": False}, {"shuffle": False}, {"batch_sampler": True}])
-def test_threads_and_restart(hetero, kind, options):
-    if "batch_sampler" in options:
-        options = {"batch_sampler": [[37, 0, 30], [1, 2], [33, 34, 0]], "batch_size": 1, "shuffle": False}
-    expected = list(make(hetero, kind, **options))
-    loader = make(hetero, kind, num_workers=2, **options)
-    iterator = iter(loader)
-    first = [next(iterator), next(iterator)]
-    rest = pickle.loads(pickle.dumps(make(hetero, kind, **options)))
-    rest.load_state_dict(loader.state_dict())
-    assert all_same(first + list(rest), expected)
 
 
 def test_the_kinds_of_seeds_are_part_of_a_state(hetero):
