@@ -59,9 +59,6 @@ class Handle:
     def get_global_flatten_tensor(self, import_view: Any, *_: Any) -> Any:
         return import_view(View(self.tensor)), 0
 
-    def get_all_chunked_flatten_tensor(self, import_view: Any, *_: Any) -> Any:
-        return [import_view(View(part)) for part in self.tensor.split(self.sizes)], self.sizes
-
 
 class Binding:
     """What WholeMemory calls of WholeGraph; counts what is allocated."""

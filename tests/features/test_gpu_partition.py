@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-import manyhop
 from manyhop.errors import CapacityError, FeatureError, InputError, MissingExtraError
 from manyhop.features.whole_memory.communicators import binding, require_communicator, require_contexts, shortage
 from manyhop.features.whole_memory.memory import lay_out, tables_of, with_tables
@@ -19,7 +18,7 @@ MIB, GIB = 1 << 20, 1 << 30
 @pytest.mark.parametrize("num_rows", [0, 1, 3, 4, 5, 11])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_has_one_place(kind, num_rows):
-    division = Division((num_rows, 3), torch.int16, 4, kind, "cuda")
+    division = Division((num_rows, 3), torch.int16, 4, kind)
     rows = [row for rank in range(4) for row in division.shards.rows_of(rank)]
     assert rows == list(range(num_rows))
     assert min(division.partition) >= 1
@@ -28,59 +27,44 @@ def test_every_row_has_one_place(kind, num_rows):
 
 
 def test_parts_begin_where_the_rows_do_unless_there_are_fewer_rows_than_ranks():
-    assert Division((11, 2), torch.float32, 4, "continuous", "cuda").partition == [2, 3, 3, 3]
-    assert Division((3, 2), torch.float32, 4, "continuous", "cuda").partition == [1, 1, 1, 1]
+    assert Division((11, 2), torch.float32, 4, "continuous").partition == [2, 3, 3, 3]
+    assert Division((3, 2), torch.float32, 4, "continuous").partition == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
-    ("kind", "location", "nbytes", "expected"),
+    ("kind", "nbytes", "expected"),
     [
-        ("continuous", "cuda", 5 * MIB, [0, 2 * MIB, 2 * MIB, 2 * MIB]),  # 3 pages for 4 ranks
-        ("continuous", "cuda", 16 * GIB, [4 * GIB] * 4),
-        ("continuous", "cuda", 16 * GIB + 1, [4 * GIB, 4 * GIB, 4 * GIB, 4 * GIB + 512 * MIB]),
-        ("chunked", "cuda", 5 * MIB, [2 * MIB] * 4),
-        ("distributed", "cuda", 16 * GIB, [4 * GIB] * 4),
-        ("distributed", "cuda", 16 * GIB + 4, [4 * GIB + 512 * MIB] * 4),
-        ("distributed", "cpu", 9 * MIB, [4 * MIB] * 4),
-        ("chunked", "cpu", 9 * MIB, [9 * MIB, 0, 0, 0]),
-        ("continuous", "cpu", 9 * MIB, [9 * MIB, 0, 0, 0]),
+        ("continuous", 5 * MIB, [0, 2 * MIB, 2 * MIB, 2 * MIB]),  # 3 pages for 4 ranks
+        ("continuous", 16 * GIB, [4 * GIB] * 4),
+        ("continuous", 16 * GIB + 1, [4 * GIB, 4 * GIB, 4 * GIB, 4 * GIB + 512 * MIB]),
+        ("distributed", 5 * MIB, [2 * MIB] * 4),
+        ("distributed", 16 * GIB, [4 * GIB] * 4),
+        ("distributed", 16 * GIB + 4, [4 * GIB + 512 * MIB] * 4),
     ],
 )
-def test_whole_pages_are_predicted(kind, location, nbytes, expected):
-    assert Division((nbytes,), torch.uint8, 4, kind, location).bytes_of_ranks() == expected
+def test_whole_pages_are_predicted(kind, nbytes, expected):
+    assert Division((nbytes,), torch.uint8, 4, kind).bytes_of_ranks() == expected
 
 
 @pytest.mark.parametrize("shape", [(), (-1, 2), (4, 0)])
 def test_impossible_shapes_are_refused(shape):
     with pytest.raises(FeatureError, match="Expected"):
-        Division(shape, torch.int8, 2, "chunked", "cuda")
+        Division(shape, torch.int8, 2, "distributed")
 
 
-def test_unknown_kinds_and_locations_are_refused():
-    with pytest.raises(InputError, match="continuous, chunked, distributed, got 'hierarchy'"):
-        Division((4,), torch.int8, 2, "hierarchy", "cuda")
-    with pytest.raises(InputError, match="cuda, cpu, got 'disk'"):
-        Division((4,), torch.int8, 2, "chunked", "disk")
+def test_unknown_kinds_are_refused():
+    with pytest.raises(InputError, match="continuous, distributed, got 'hierarchy'"):
+        Division((4,), torch.int8, 2, "hierarchy")
 
 
 def test_too_little_memory_on_one_gpu_is_named():
-    division = Division((4 * GIB, 4), torch.float16, 4, "continuous", "cuda")
-    world, need = manyhop.World(0, (0, 0, 0, 0)), division.bytes_of_ranks()
-    assert shortage(division, world, need, [9 * GIB] * 4, "x") is None
-    reason = shortage(division, world, need, [9 * GIB, 9 * GIB, 8 * GIB, 9 * GIB], "x")
-    assert reason.startswith("x (torch.float16 [4294967296, 4], 32.0 GiB, continuous over 4 ranks, cuda) needs 8.0 GiB")
-    assert "on the GPU of rank 2, where 8.0 GiB are free" in reason
-    assert "location='cpu'" in reason
-
-
-def test_ranks_of_a_host_need_memory_together():
-    division = Division((8 * GIB,), torch.uint8, 4, "distributed", "cpu")
+    division = Division((4 * GIB, 4), torch.float16, 4, "continuous")
     need = division.bytes_of_ranks()
-    one, two = manyhop.World(0, (0, 0, 0, 0)), manyhop.World(0, (0, 0, 1, 1))
-    assert "on the host of ranks 0, 1, 2 and 3, where 7.0 GiB" in shortage(division, one, need, [7 * GIB] * 4, "x")
-    assert shortage(division, two, need, [7 * GIB] * 4, "x") is None
-    assert "ranks 2 and 3" in shortage(division, two, need, [7 * GIB, 7 * GIB, 3 * GIB, 3 * GIB], "x")
-    assert shortage(division, two, need, [None] * 4, "x") is None
+    assert shortage(division, need, [9 * GIB] * 4, "x") is None
+    reason = shortage(division, need, [9 * GIB, 9 * GIB, 8 * GIB, 9 * GIB], "x")
+    assert reason.startswith("x (torch.float16 [4294967296, 4], 32.0 GiB, continuous over 4 ranks) needs 8.0 GiB")
+    assert "on the GPU of rank 2, where 8.0 GiB are free" in reason
+    assert "placement='pinned'" in reason
 
 
 def test_a_gpu_without_room_for_cuda_is_named(monkeypatch):

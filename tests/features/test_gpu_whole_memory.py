@@ -40,9 +40,6 @@ class Handle:
     def get_global_flatten_tensor(self, import_view, *_):
         return import_view(self.view()), 0
 
-    def get_all_chunked_flatten_tensor(self, import_view, *_):
-        return [import_view(self.view())], [0]
-
     def view(self):
         view = View(self.memory)
         views.append(view)  # as torch does for as long as its tensor is there
@@ -97,7 +94,9 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(communicators, "binding", lambda: binding)
     monkeypatch.setattr(wholegraph, "binding", lambda: binding)
     monkeypatch.setattr(communicators, "check_gpus", lambda *_, **__: None)
+    monkeypatch.setattr(wholegraph, "require_room", lambda *_, **__: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     views.clear()
     yield binding
     manyhop.shutdown()
@@ -105,16 +104,14 @@ def stand_in(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("kind", ["continuous", "chunked", "distributed"])
+@pytest.mark.parametrize("kind", ["continuous", "distributed"])
 def test_views_show_what_was_written(stand_in, kind, dtype):
     for shape in [(1000,), (37, 3), (5, 2, 5), (0, 4)]:
         source = (torch.rand(shape) * 100).to(dtype)
-        memory = WholeMemory(shape, dtype, kind=kind, location="cpu")
+        memory = WholeMemory(shape, dtype, kind=kind)
         memory.copy_from(source)
         assert torch.equal(memory.local, source)
         assert memory.local.dtype == dtype
-        if kind != "distributed":
-            assert torch.equal(memory.chunks[0], source)
         if kind == "continuous":
             assert torch.equal(memory.whole, source)
             assert memory.whole is memory.whole
@@ -126,13 +123,12 @@ def test_views_show_what_was_written(stand_in, kind, dtype):
     assert len(stand_in.freed) == 4
 
 
-@pytest.mark.parametrize("kind", ["continuous", "chunked", "distributed"])
+@pytest.mark.parametrize("kind", ["continuous", "distributed"])
 def test_other_libraries_take_views_through_dlpack(stand_in, kind):
     source = torch.arange(40.0).view(10, 4)
-    memory = WholeMemory((10, 4), torch.float32, kind=kind, location="cpu")
+    memory = WholeMemory((10, 4), torch.float32, kind=kind)
     memory.copy_from(source)
     seen = [memory.local]
-    seen += [] if kind == "distributed" else memory.chunks
     seen += [memory.whole] if kind == "continuous" else []
     for view in seen:
         taken = np.from_dlpack(view)
@@ -141,16 +137,16 @@ def test_other_libraries_take_views_through_dlpack(stand_in, kind):
 
 
 def test_wholegraph_is_asked_for_rows_that_it_does_not_cut(stand_in):
-    WholeMemory((10, 3), torch.float16, kind="distributed", location="cpu").close()
-    WholeMemory((0, 3), torch.float16, location="cpu").close()
-    assert stand_in.asked == [(60, "MtDistributed", "MlHost", 6, [10]), (6, "MtContinuous", "MlHost", 6, [1])]
+    WholeMemory((10, 3), torch.float16, kind="distributed").close()
+    WholeMemory((0, 3), torch.float16).close()
+    assert stand_in.asked == [(60, "MtDistributed", "MlDevice", 6, [10]), (6, "MtContinuous", "MlDevice", 6, [1])]
 
 
 def test_files_are_read(stand_in, tmp_path):
     rows = np.arange(3000, dtype=np.float32).reshape(1000, 3)
     np.save(tmp_path / "a.npy", rows[:123])
     np.save(tmp_path / "b.npy", rows[123:])
-    memory = WholeMemory.from_files([tmp_path / "a.npy", tmp_path / "b.npy"], location="cpu")
+    memory = WholeMemory.from_files([tmp_path / "a.npy", tmp_path / "b.npy"])
     assert np.array_equal(memory.whole.numpy(), rows)
     with pytest.raises(FeatureError, match=r"the shape \[1000, 3\] and torch.float32 for 2 files, got \[123, 3\]"):
         memory.load(tmp_path / "a.npy")
@@ -160,31 +156,31 @@ def test_reading_files_shows_how_far_it_is(stand_in, tmp_path, capsys):
     for name in ("a", "b"):
         np.save(tmp_path / f"{name}.npy", np.zeros((500, 2), np.float32))
     files = [tmp_path / "a.npy", tmp_path / "b.npy"]
-    WholeMemory.from_files(files, location="cpu", progress=False)
+    WholeMemory.from_files(files, progress=False)
     assert capsys.readouterr().err == ""
-    WholeMemory.from_files(files, location="cpu", progress=True)
+    WholeMemory.from_files(files, progress=True)
     assert "Reading 2 files: 100%" in capsys.readouterr().err
 
 
 def test_memory_that_nothing_uses_is_freed_when_another_is_made(stand_in):
-    memory = WholeMemory((10,), torch.float32, location="cpu")
+    memory = WholeMemory((10,), torch.float32)
     part = memory.whole[3:5]
     part.zero_()
     del memory
     gc.collect()
-    other = WholeMemory((10,), torch.float32, location="cpu")
+    other = WholeMemory((10,), torch.float32)
     assert stand_in.freed == []  # a view of it is in use
     del part
     views.clear()
-    other = WholeMemory((10,), torch.float32, location="cpu")  # noqa: F841
+    other = WholeMemory((10,), torch.float32)  # noqa: F841
     gc.collect()
-    WholeMemory((10,), torch.float32, location="cpu")
+    WholeMemory((10,), torch.float32)
     assert len(stand_in.freed) == 2
 
 
 def test_the_end_of_the_run_frees_what_is_left(stand_in):
-    kept = WholeMemory((10,), torch.float32, location="cpu")
-    WholeMemory((10,), torch.float32, location="cpu", kind="distributed").close()
+    kept = WholeMemory((10,), torch.float32)
+    WholeMemory((10,), torch.float32, kind="distributed").close()
     manyhop.shutdown()
     assert len(stand_in.freed) == 2
     assert stand_in.calls == ["init", "destroy", "finalize"]
@@ -193,7 +189,7 @@ def test_the_end_of_the_run_frees_what_is_left(stand_in):
 
 
 def test_a_failing_run_is_left_to_the_system(stand_in, monkeypatch):
-    WholeMemory((10,), torch.float32, location="cpu")
+    WholeMemory((10,), torch.float32)
     monkeypatch.setattr("sys.last_exc", ValueError(), raising=False)
     manyhop.shutdown()
     assert stand_in.freed == []
@@ -201,22 +197,20 @@ def test_a_failing_run_is_left_to_the_system(stand_in, monkeypatch):
 
 
 def test_what_does_not_fit_is_refused(stand_in, monkeypatch):
-    memory = WholeMemory((10, 2), torch.float32, kind="chunked", location="cpu", name="x")
-    with pytest.raises(InputError, match="which is chunked"):
+    memory = WholeMemory((10, 2), torch.float32, kind="distributed", name="x")
+    with pytest.raises(InputError, match="which is distributed"):
         _ = memory.whole
     with pytest.raises(FeatureError, match="its 10 rows, each once, got rows 0 to 9"):
         memory.put(torch.zeros(9, 2), 0)
     with pytest.raises(FeatureError, match=r"for x, got \[10, 3\] and torch.float32"):
         memory.copy_from(torch.zeros(10, 3))
-    with pytest.raises(InputError, match="a scope of node, all, got 'rack'"):
-        WholeMemory((10,), torch.float32, scope="rack", location="cpu")
     monkeypatch.setattr(stand_in, "support_type_location", lambda *_: False, raising=False)
     with pytest.raises(InputError, match="Use kind='distributed'"):
-        WholeMemory((10,), torch.float32, location="cpu")
+        WholeMemory((10,), torch.float32)
 
 
 def test_rows_of_a_distributed_tensor_are_a_source(stand_in):
-    memory = WholeMemory((10, 2), torch.float32, kind="distributed", location="cpu")
+    memory = WholeMemory((10, 2), torch.float32, kind="distributed")
     memory.copy_from(torch.arange(20.0).view(10, 2))
     rows = memory.rows()
     assert rows.shape == (10, 2)

@@ -21,54 +21,47 @@ DTYPES = [
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("location", ["cuda", "cpu"])
-@pytest.mark.parametrize("kind", ["continuous", "chunked", "distributed"])
-def test_views_show_what_was_copied(kind, location, dtype):
+@pytest.mark.parametrize("kind", ["continuous", "distributed"])
+def test_views_show_what_was_copied(kind, dtype):
     for shape in [(1000,), (37, 3), (50, 2, 5), (0, 4)]:
         source = (torch.rand(shape) * 100).to(dtype)
-        memory = WholeMemory(shape, dtype, kind=kind, location=location)
+        memory = WholeMemory(shape, dtype, kind=kind)
         memory.copy_from(source)
         views = [memory.local]
-        if kind != "distributed":
-            views += memory.chunks
         if kind == "continuous":
             views.append(memory.whole)
         assert all(torch.equal(view.cpu(), source) for view in views)
-        assert all(view.device.type == location for view in views)
+        assert all(view.is_cuda for view in views)
         memory.put(source.flip(0), 0)
         assert torch.equal(memory.local.cpu(), source.flip(0))
         memory.close()
 
 
-@pytest.mark.parametrize("location", ["cuda", "cpu"])
-def test_files_are_loaded(tmp_path, location, capsys):
+def test_files_are_loaded(tmp_path, capsys):
     rows = np.random.default_rng(0).random((5000, 3), dtype=np.float32)
     np.save(tmp_path / "a.npy", rows[:1234])
     np.save(tmp_path / "b.npy", rows[1234:])
-    memory = WholeMemory.from_files([tmp_path / "a.npy", tmp_path / "b.npy"], location=location, progress=True)
+    memory = WholeMemory.from_files([tmp_path / "a.npy", tmp_path / "b.npy"], progress=True)
     assert np.array_equal(memory.local.cpu().numpy(), rows)
     assert "Reading 2 files: 100%" in capsys.readouterr().err
     memory.close()
 
 
-@pytest.mark.parametrize("location", ["cuda", "cpu"])
-def test_gather_reads_the_memory(location):
+def test_gather_reads_the_memory():
     source = torch.arange(3000.0).view(1000, 3)
-    memory = WholeMemory((1000, 3), torch.float32, location=location)
+    memory = WholeMemory((1000, 3), torch.float32)
     memory.copy_from(source)
     ids = torch.randint(0, 1000, (5000,), device="cuda")
     assert torch.equal(gather([(memory.whole, ids)])[0].cpu(), source[ids.cpu()])
     memory.close()
 
 
-@pytest.mark.parametrize("location", ["cuda", "cpu"])
-@pytest.mark.parametrize("kind", ["continuous", "chunked", "distributed"])
-def test_views_are_taken_through_dlpack(kind, location):
+@pytest.mark.parametrize("kind", ["continuous", "distributed"])
+def test_views_are_taken_through_dlpack(kind):
     source = torch.arange(40.0).view(10, 4)
-    memory = WholeMemory((10, 4), torch.float32, kind=kind, location=location)
+    memory = WholeMemory((10, 4), torch.float32, kind=kind)
     memory.copy_from(source)
     views = [memory.local]
-    views += [] if kind == "distributed" else memory.chunks
     views += [memory.whole] if kind == "continuous" else []
     for view in views:
         taken = torch.from_dlpack(view.__dlpack__())
@@ -86,16 +79,15 @@ def test_other_libraries_take_views_through_dlpack():
     memory.close()
 
 
-@pytest.mark.parametrize("location", ["cuda", "cpu"])
-@pytest.mark.parametrize("kind", ["continuous", "chunked", "distributed"])
-def test_too_little_memory_raises_before(kind, location):
+@pytest.mark.parametrize("kind", ["continuous", "distributed"])
+def test_too_little_memory_raises_before(kind):
     with pytest.raises(CapacityError, match=r"x \(torch.uint8 \[1099511627776\], 1.0 TiB.* are free"):
-        WholeMemory((1 << 40,), torch.uint8, kind=kind, location=location, name="x")
+        WholeMemory((1 << 40,), torch.uint8, kind=kind, name="x")
 
 
 @pytest.mark.whole_gpu
 @pytest.mark.parametrize("num_bytes", [100_000_000, 17_500_000_000])
-@pytest.mark.parametrize("kind", ["continuous", "chunked", "distributed"])
+@pytest.mark.parametrize("kind", ["continuous", "distributed"])
 def test_memory_is_predicted_to_the_byte(kind, num_bytes):
     WholeMemory((1,), torch.uint8).close()  # what WholeGraph itself needs is there from now on
     before = torch.cuda.mem_get_info()[0]
@@ -123,14 +115,10 @@ def test_memory_that_nothing_uses_is_freed_when_another_is_made():
     assert torch.cuda.mem_get_info()[0] == before
 
 
-def test_views_that_there_are_not_are_refused():
-    chunked = WholeMemory((10,), torch.float32, kind="chunked")
+def test_a_view_that_there_is_not_is_refused():
     distributed = WholeMemory((10,), torch.float32, kind="distributed")
-    with pytest.raises(InputError, match="which is chunked"):
-        _ = chunked.whole
     with pytest.raises(InputError, match="which is distributed"):
-        _ = distributed.chunks
-    chunked.close()
+        _ = distributed.whole
     distributed.close()
 
 

@@ -14,35 +14,32 @@ from typing import Any, Literal
 
 import torch
 
-from manyhop.errors import CapacityError, InputError, MissingExtraError, RankError
+from manyhop.errors import CapacityError, MissingExtraError, RankError
 from manyhop.features.whole_memory.partition import Division
 from manyhop.ranks import control, world
 from manyhop.ranks.cuda import check_gpus
-from manyhop.ranks.world import World
-from manyhop.system.memory import available_memory
 from manyhop.system.units import in_units
 
 _SPARE = 64 << 20  # bytes that allocations of other kinds may need meanwhile
 _COMMUNICATOR = 1 << 30  # NCCL's buffers: 772 MiB were seen, between two H200
 
 
-def require_room(division: Division, ranks: Sequence[int], world: World, *, name: str, timeout: float) -> None:
-    """Compare what a tensor needs with what is free. All ranks of the run call it, and all raise if one does.
+def require_room(division: Division, rank: int, *, name: str, timeout: float) -> None:
+    """Compare the needs of a tensor with the free memory. All ranks of the run call it, and all raise if one does.
 
     Args:
         division: of the tensor.
-        ranks: which ranks (of the run) hold it together; those of this rank.
-        world: who this rank is.
+        rank: this one, among those that hold the tensor together.
         name: of the tensor.
         timeout: seconds to wait for other ranks.
 
     Raises:
         CapacityError: naming the tensor, the sizes and what can be done.
     """
-    need = division.bytes_of_ranks()[ranks.index(world.rank)]
-    facts = {"need": need, "free": _free_bytes(division, need)}
+    need = division.bytes_of_ranks()[rank]
+    facts = {"need": need, "free": _free_on_gpu(need + _SPARE)}
     every = control.exchange(f"room for {name}", facts, timeout=timeout)
-    reason = shortage(division, world, [fact["need"] for fact in every], [fact["free"] for fact in every], name)
+    reason = shortage(division, [fact["need"] for fact in every], [fact["free"] for fact in every], name)
     if reason is not None:
         raise CapacityError(reason)
 
@@ -96,49 +93,24 @@ def require_contexts(ranks: Sequence[int], *, name: str, timeout: float) -> None
         )
 
 
-def shortage(
-    division: Division, world: World, need: Sequence[int], free: Sequence[int | None], name: str
-) -> str | None:
-    """Return what is wrong, in words; ``None`` if there is room.
+def shortage(division: Division, need: Sequence[int], free: Sequence[int], name: str) -> str | None:
+    """Return the text of an error; ``None`` if there is room.
 
     Args:
         division: of the tensor.
-        world: which ranks share the memory of a host.
         need: ``[world_size]`` bytes that each rank allocates.
-        free: ``[world_size]`` bytes that each rank finds free, of its GPU or of its host; ``None``: unknown.
+        free: ``[world_size]`` bytes that are free on the GPU of each rank.
         name: of the tensor.
     """
-    if division.location == "cuda":
-        places = [(f"on the GPU of rank {rank}", [rank]) for rank in range(world.world_size)]
-    else:
-        places = [
-            (f"on the host of {control.rank_names(world.ranks_of(node))}", list(world.ranks_of(node)))
-            for node in range(world.num_nodes)
-        ]
-    for place, ranks in places:
-        there = min((f for f in (free[rank] for rank in ranks) if f is not None), default=None)
-        needed = sum(need[rank] for rank in ranks)
-        if there is not None and needed > 0 and needed + _SPARE > there:
+    for rank, (needed, there) in enumerate(zip(need, free, strict=True)):
+        if needed > 0 and there < needed + _SPARE:
             return (
                 f"{name} ({division.dtype} {list(division.shape)}, {in_units(division.nbytes)}, {division.kind} over "
-                f"{division.num_ranks} ranks, {division.location}) needs {in_units(needed)} {place}, where "
-                f"{in_units(there)} are free. {_REMEDIES[division.location]}"
+                f"{division.num_ranks} ranks) needs {in_units(needed)} on the GPU of rank {rank}, where "
+                f"{in_units(there)} are free. Free memory there (torch.cuda.empty_cache()), use more GPUs or a smaller "
+                "dtype, or keep the tensor in memory of the host: placement='pinned'."
             )
     return None
-
-
-_REMEDIES = {
-    "cuda": "Free memory there (torch.cuda.empty_cache()), use more GPUs, keep the tensor in pinned memory of the host "
-    "(location='cpu'), or in a smaller dtype.",
-    "cpu": "Free memory there, use more nodes (kind='distributed'), leave the tensor in its file, or keep it in a "
-    "smaller dtype.",
-}
-
-
-def _free_bytes(division: Division, need: int) -> int | None:
-    if division.location == "cpu":
-        return available_memory()
-    return _free_on_gpu(need + _SPARE)
 
 
 def _free_on_gpu(wanted: int) -> int:
@@ -221,8 +193,6 @@ def communicator(scope: Scope, *, timeout: float) -> Communicator:
         MissingExtraError: pylibwholegraph is not installed.
         RankError: ranks did not come in time.
     """
-    if scope not in ("node", "all"):
-        raise InputError(f"Expected a scope of node, all, got {scope!r}.")
     wmb = binding()
     ours = world.init(timeout=timeout)
     if ours.num_nodes == 1:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from manyhop.errors import FeatureError, InputError
 from manyhop.features.sources import DistributedRows
-from manyhop.features.whole_memory.communicators import Scope, binding, communicator, require_contexts, require_room
-from manyhop.features.whole_memory.partition import Division, Kind, Location, copy_overlap, read_rows, send_rows
+from manyhop.features.whole_memory.communicators import binding, communicator, require_contexts, require_room
+from manyhop.features.whole_memory.partition import Division, Kind, copy_overlap, read_rows, send_rows
 from manyhop.files import Rows
 from manyhop.files import open as open_rows
 from manyhop.files.rows import Paths
@@ -29,27 +29,23 @@ from manyhop.system.progress import copy_rows
 class WholeMemory:
     """A tensor ``[num_rows, ...]`` in WholeGraph's memory: every rank holds a part of its rows. All ranks create it.
 
-    Its content is undefined at first. Views (``local``, ``chunks``, ``whole``) are torch tensors, which other libraries
-    take through DLPack. The memory is kept until :meth:`close` or the end of the run, or until all ranks create another
-    one when nothing on any of them uses this one or its views any more.
+    Its content is undefined at first. Views (``local``, ``whole``) are torch tensors on this rank's GPU, which other
+    libraries take through DLPack. The memory is kept until :meth:`close` or the end of the run, or until all ranks
+    create another one when nothing on any of them uses this one or its views any more.
 
     Args:
         shape: of the whole tensor.
         dtype: any of torch's.
-        kind: ``continuous``: every rank reads all rows at one range of addresses. ``chunked``: every rank reads all
-            rows, those of each rank at a range of their own. ``distributed``: every rank reads its own rows only, and
-            gets others by :class:`manyhop.features.GPUExchange`.
-        location: ``cuda``: on the GPUs. ``cpu``: in pinned memory of the host, which GPUs read as well.
-        scope: ``node``: each node holds the whole tensor; ``all``: all ranks hold it together. ``None``: ``all`` for a
-            distributed tensor, else ``node``.
+        kind: ``continuous``: the ranks of each node hold the whole tensor, and read all rows at one range of addresses.
+            ``distributed``: all ranks hold it together. Each reads its own rows only, and gets others by
+            :class:`manyhop.features.GPUExchange`.
         name: for errors.
         timeout: seconds to wait for other ranks.
 
     Raises:
         CapacityError: there is not enough memory, on this rank or another; WholeGraph itself would end the process.
         FeatureError: a shape without rows, or of rows without numbers.
-        InputError: a kind, location or scope that there is not, or that the GPUs cannot do; a rank without a GPU of its
-            own.
+        InputError: an unknown kind, or one that the GPUs do not support; a rank without a GPU of its own.
         MissingExtraError: pylibwholegraph is not installed.
         RankError: ranks request different tensors, or did not come in time.
     """
@@ -60,24 +56,21 @@ class WholeMemory:
         dtype: torch.dtype,
         *,
         kind: Kind = "continuous",
-        location: Location = "cuda",
-        scope: Scope | None = None,
         name: str = "a tensor",
         timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
-        Division(tuple(shape), dtype, 1, kind, location)  # raises what is wrong on all ranks without a collective call
+        Division(tuple(shape), dtype, 1, kind)  # raises what is wrong on all ranks without a collective call
         self._name, self._timeout = name, timeout
-        wanted: Scope = scope or ("all" if kind == "distributed" else "node")
-        self._communicator = communicator(wanted, timeout=timeout)
+        self._communicator = communicator("all" if kind == "distributed" else "node", timeout=timeout)
         self._ranks = self._communicator.ranks
         self._world = world.current()
         self._rank = self._ranks.index(self._world.rank)
-        self.division = Division(tuple(shape), dtype, len(self._ranks), kind, location)
-        facts = {"shape": list(shape), "dtype": str(dtype), "kind": kind, "location": location, "scope": wanted}
+        self.division = Division(tuple(shape), dtype, len(self._ranks), kind)
+        facts = {"shape": list(shape), "dtype": str(dtype), "kind": kind}
         control.agree(f"WholeMemory for {name}", facts, timeout=timeout)
         self._require_support()
         self._communicator.free_unused(timeout=timeout)
-        require_room(self.division, self._ranks, self._world, name=name, timeout=timeout)
+        require_room(self.division, self._ranks.index(self._world.rank), name=name, timeout=timeout)
         self._allocate()
 
     @classmethod
@@ -87,8 +80,6 @@ class WholeMemory:
         *,
         column: str | None = None,
         kind: Kind = "continuous",
-        location: Location = "cuda",
-        scope: Scope | None = None,
         threads: int | None = None,
         progress: bool | None = None,
         timeout: float = DEFAULT_TIMEOUT,
@@ -98,7 +89,7 @@ class WholeMemory:
         Args:
             paths: the files, the same on all ranks, or what ``manyhop.files.open`` gave.
             column: which tensor of a safetensors file, which column of a Parquet file.
-            kind, location, scope, timeout: see :class:`WholeMemory`; reading may take longer.
+            kind, timeout: see :class:`WholeMemory`; reading may take longer.
             threads: how many threads of each rank read; ``None``: one per core, at most 8.
             progress: whether a progress bar is written to stderr; ``None``: on a terminal, after a second.
 
@@ -107,7 +98,7 @@ class WholeMemory:
         """
         rows = paths if isinstance(paths, Rows) else open_rows(paths, name=column)
         name = str(rows.paths[0]) if len(rows.paths) == 1 else f"{len(rows.paths)} files"
-        memory = cls(rows.shape, rows.dtype, kind=kind, location=location, scope=scope, name=name, timeout=timeout)
+        memory = cls(rows.shape, rows.dtype, kind=kind, name=name, timeout=timeout)
         memory.load(rows, threads=threads, progress=progress)
         return memory
 
@@ -128,24 +119,11 @@ class WholeMemory:
 
     @cached_property
     def local(self) -> Tensor:
-        """Return ``[len(local_rows), ...]``: the rows that this rank holds; on its GPU, or on the CPU
-        (``location="cpu"``).
-        """
+        """Return ``[len(local_rows), ...]``: the rows that this rank holds."""
         if self.division.kind == "continuous":
             return self.whole[self.local_rows.start : self.local_rows.stop]
         flat, _ = self._handle.get_local_flatten_tensor(self._import, *self._view())
         return self._shaped(flat, len(self.local_rows))
-
-    @cached_property
-    def chunks(self) -> list[Tensor]:
-        """Return ``[num_ranks]`` tensors: the rows of each rank that holds it. Of a continuous or chunked tensor."""
-        self._require_mapped("chunks")
-        shards = self.division.shards
-        rows = [shards.rows_of(rank) for rank in range(shards.num_nodes)]
-        if self.division.kind == "continuous":
-            return [self.whole[r.start : r.stop] for r in rows]
-        flat, _ = self._handle.get_all_chunked_flatten_tensor(self._import, *self._view())
-        return [self._shaped(part, len(r)) for part, r in zip(flat, rows, strict=True)]
 
     @cached_property
     def whole(self) -> Tensor:
@@ -157,7 +135,7 @@ class WholeMemory:
         if self.division.kind != "continuous":
             raise InputError(
                 f"Expected a continuous tensor for a view of the whole, got {self._name}, which is "
-                f"{self.division.kind}. Make it with kind='continuous', or use its chunks, or its local part."
+                f"{self.division.kind}. Make it with kind='continuous', or use its local part."
             )
         flat, _ = self._handle.get_global_flatten_tensor(self._import, *self._view())
         return self._shaped(flat, self.shape[0])
@@ -169,7 +147,9 @@ class WholeMemory:
             InputError: the tensor is not over all ranks.
         """
         if len(self._ranks) != self._world.world_size:
-            raise InputError(f"Expected a tensor over all ranks to exchange rows, got {self._name}: use scope='all'.")
+            raise InputError(
+                f"Expected a tensor over all ranks to exchange rows, got {self._name}: use kind='distributed'."
+            )
         return DistributedRows(self.local, self.shape[0], self._world)
 
     def load(
@@ -222,8 +202,8 @@ class WholeMemory:
             wanted = [shards.rows_of(rank) for rank in range(shards.num_nodes)]
             send_rows(part, parts, self.local, wanted, self._rank, self._ranks, timeout=self._timeout)
         else:
-            for rank, chunk in enumerate(self.chunks):
-                copy_overlap(part, parts[self._rank], chunk, shards.rows_of(rank))
+            for held in map(shards.rows_of, range(shards.num_nodes)):  # a copy stays on one GPU
+                copy_overlap(part, parts[self._rank], self.whole[held.start : held.stop], held)
         self.finish("is put together")
 
     def finish(self, what: str) -> None:
@@ -239,7 +219,7 @@ class WholeMemory:
         """Free the memory. All ranks call it, and nothing may use the views any more."""
         if self._number in self._communicator.memories:
             self.finish("is closed")
-            for view in ("local", "chunks", "whole"):
+            for view in ("local", "whole"):
                 self.__dict__.pop(view, None)
             self._communicator.free(self._number)
 
@@ -255,14 +235,13 @@ class WholeMemory:
         weakref.finalize(self._lease, self._communicator.unused.add, self._number).atexit = False
 
     def _require_support(self) -> None:
-        mapped = self.division.kind != "distributed" and self.division.location == "cuda"
-        if mapped and len(self._ranks) > 1 and not self._communicator.sees_gpus:
+        if self.division.kind == "continuous" and len(self._ranks) > 1 and not self._communicator.sees_gpus:
             local = [rank for rank in self._ranks if rank in self._world.local_ranks]
             require_contexts(local, name=self._name, timeout=self._timeout)
             self._communicator.sees_gpus = True
         if not self._communicator.handle.support_type_location(*self._type_and_location()):
             raise InputError(
-                f"{self._name}: WholeGraph cannot make {self.division.kind} memory ({self.division.location}) over "
+                f"{self._name}: WholeGraph cannot make {self.division.kind} memory over "
                 f"{control.rank_names(self._ranks)}: their GPUs cannot read each other's memory, or they are on "
                 "several nodes. Use kind='distributed'."
             )
@@ -270,17 +249,13 @@ class WholeMemory:
     def _type_and_location(self) -> tuple[object, object]:
         wmb = binding()
         kinds = wmb.WholeMemoryMemoryType
-        kind = {"continuous": kinds.MtContinuous, "chunked": kinds.MtChunked, "distributed": kinds.MtDistributed}
-        location = wmb.WholeMemoryMemoryLocation
-        return kind[self.division.kind], location.MlDevice if self.division.location == "cuda" else location.MlHost
+        kind = kinds.MtContinuous if self.division.kind == "continuous" else kinds.MtDistributed
+        return kind, wmb.WholeMemoryMemoryLocation.MlDevice
 
     def _view(self) -> tuple[object, object, int]:
         """Of what type and from where WholeGraph's memory is seen: as bytes, which all dtypes are made of."""
         wmb = binding()
-        location = wmb.WholeMemoryMemoryLocation
-        if self.division.location == "cuda":
-            return wmb.WholeMemoryDataType.DtInt8, location.MlDevice, torch.cuda.current_device()
-        return wmb.WholeMemoryDataType.DtInt8, location.MlHost, -1
+        return wmb.WholeMemoryDataType.DtInt8, wmb.WholeMemoryMemoryLocation.MlDevice, torch.cuda.current_device()
 
     def _import(self, view: Any) -> Tensor:
         view.typestr = _TypeString(view.typestr)  # what a view keeps; its tensor's memory keeps the view
@@ -290,13 +265,6 @@ class WholeMemory:
     def _shaped(self, flat: Tensor, num_rows: int) -> Tensor:
         used = flat[: num_rows * self.division.row_bytes]  # a rank without rows has been given one
         return used.view(self.dtype).view(num_rows, *self.shape[1:])
-
-    def _require_mapped(self, what: str) -> None:
-        if self.division.kind == "distributed":
-            raise InputError(
-                f"Expected a continuous or chunked tensor for {what}, got {self._name}, which is distributed: each "
-                "rank sees its own rows (local)."
-            )
 
     def _require_same(self, shape: tuple[int, ...], dtype: torch.dtype, what: str) -> None:
         if (shape, dtype) != (self.shape, self.dtype):

@@ -18,15 +18,11 @@ from manyhop.features.sources import Shards
 from manyhop.files import Rows
 from manyhop.system.progress import Progress
 
-Kind = Literal["continuous", "chunked", "distributed"]
-"""``continuous``: one range of addresses over all ranks' memory. ``chunked``: every rank sees the part of each other
-one, at addresses of its own. ``distributed``: every rank sees its own part only."""
+Kind = Literal["continuous", "distributed"]
+"""``continuous``: one range of addresses over the memory of a node's GPUs. ``distributed``: every rank reads its own
+part only."""
 
-Location = Literal["cuda", "cpu"]
-"""``cuda``: memory of the ranks' GPUs. ``cpu``: pinned memory of the host, which GPUs read as well."""
-
-KINDS: tuple[Kind, ...] = ("continuous", "chunked", "distributed")
-LOCATIONS: tuple[Location, ...] = ("cuda", "cpu")
+KINDS: tuple[Kind, ...] = ("continuous", "distributed")
 
 # WholeGraph takes pages of this size, and larger ones for large tensors.
 _PAGE, _LARGE_PAGE, _LARGE = 2 << 20, 512 << 20, 16 << 30
@@ -37,7 +33,7 @@ class Division:
     """A tensor divided among ranks.
 
     Raises:
-        InputError: a kind or a location that there is not.
+        InputError: an unknown kind.
         FeatureError: a shape without rows, or rows without bytes.
     """
 
@@ -47,13 +43,10 @@ class Division:
     num_ranks: int
     """Of those that hold it together."""
     kind: Kind
-    location: Location
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise InputError(f"Expected a kind of {', '.join(KINDS)}, got {self.kind!r}.")
-        if self.location not in LOCATIONS:
-            raise InputError(f"Expected a location of {', '.join(LOCATIONS)}, got {self.location!r}.")
         if not self.shape or any(n < 0 for n in self.shape):
             raise FeatureError(f"Expected the shape [num_rows, ...], got {list(self.shape)}.")
         if self.row_bytes == 0:
@@ -90,8 +83,6 @@ class Division:
     def bytes_of_ranks(self) -> list[int]:
         """Return ``[num_ranks]``: what each rank allocates: whole pages."""
         total, ranks = self.allocated_bytes, range(self.num_ranks)
-        if self.location == "cpu" and self.kind != "distributed":  # the first rank allocates all
-            return [total] + [0] * (self.num_ranks - 1)
         if self.kind == "continuous":
             page = _LARGE_PAGE if total >= _LARGE else _PAGE
             pages = -(-total // page)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from manyhop.arguments import as_tensor
-from manyhop.errors import FeatureError, InputError
+from manyhop.errors import InputError
 from manyhop.features import BufferPool, DistributedRows, RowRequest, ShardedRows, Shards, is_pinnable, pin
 from manyhop.files import Rows
 from manyhop.memory.places import GRAPH_PLACES, SPREAD_PLACES, STORE_PLACES, Place, check_place
@@ -107,9 +107,6 @@ def as_it_is(value: Any) -> Any:
     """Return rows that need no placement, as a store holds them; ``None`` for others.
 
     Takes ``WholeMemory``, ``ShardedRows``, ``DistributedRows``, and memory of other libraries through DLPack.
-
-    Raises:
-        FeatureError: memory in chunks, which is not a tensor.
     """
     if isinstance(value, ShardedRows | DistributedRows):
         return value
@@ -123,15 +120,12 @@ def as_it_is(value: Any) -> Any:
 
 
 def rows_of_memory(memory: WholeMemory) -> Tensor | DistributedRows:
-    """Return the rows of a memory over GPUs, or in pinned memory of the host, as a store holds them."""
-    kind, location = memory.division.kind, memory.division.location
-    if kind == "chunked":
-        raise FeatureError("Expected WholeMemory of kind 'continuous' or 'distributed' in a store, got 'chunked'.")
-    if kind == "distributed":
+    """Return the rows of a memory over GPUs as a store holds them."""
+    if memory.division.kind == "distributed":
         distributed = memory.rows()
         hold(distributed, "device" if distributed.is_whole else "distributed")
         return distributed
-    hold(memory.whole, "sharded" if location == "cuda" else "pinned")
+    hold(memory.whole, "sharded")
     return memory.whole
 
 
