@@ -1,1 +1,1 @@
-"""DGL's graphs and message passing on torch tensors: for GPUs, where the installed DGL is a build for CPUs."""
+"""DGL's graphs and message passing on torch tensors: for GPUs, if the installed DGL is a build for CPUs."""

@@ -42,7 +42,7 @@ class Compressed:
 
     @property
     def order(self) -> Order:
-        """The segments as kernels take them, for rows of the other ends."""
+        """Return the segments as the kernels' arguments, for rows of the other ends."""
         if self._order is None:  # torch.compile does not trace functools.cached_property
             ids = None if self.edge_ids is None else self.edge_ids.long()
             self._order = Order(self.indptr.long().contiguous(), self.indices.contiguous(), ids)
@@ -50,11 +50,11 @@ class Compressed:
 
     @property
     def by_id(self) -> Order:
-        """The segments as kernels take them, for rows of edges."""
+        """Return the segments as the kernels' arguments, for rows of edges."""
         return Order(self.order.ptr, self.ids, None)
 
     def nodes_at(self, places: Tensor) -> Tensor:
-        """Return the nodes whose segments contain the places."""
+        """Return the nodes whose segments contain the positions."""
         int32 = self.indices.dtype == torch.int32
         return torch.searchsorted(self.indptr[1:], places.to(self.indptr.dtype), right=True, out_int32=int32)
 
@@ -83,7 +83,7 @@ class Compressed:
 
 
 class _Formats:
-    """What is there of the edges, by side: ends by edge id, and edges sorted by these."""
+    """The available formats of the edges, by side: ends by edge id, and edges sorted by them."""
 
     def __init__(self, ends: list[Tensor | None], compressed: list[Compressed | None], like: Tensor) -> None:
         """``like``: a tensor with an element per edge."""
@@ -151,7 +151,7 @@ class Adjacency:
 
     @property
     def csc(self) -> Compressed:
-        """Edges sorted by destination; those of a destination are in the order of their ids if this is made here."""
+        """Return edges sorted by destination, then by id if they are sorted here."""
         made = self._formats.compressed[self._dst]
         if made is None:
             made = self._formats.compressed[self._dst] = _compress(self._src_of, self.dst, self.num_dst)
@@ -176,7 +176,7 @@ class Adjacency:
         return coo | {name for name, made in there.items() if made is not None}
 
     def create(self, name: str) -> None:
-        """Make a format, if it is not there."""
+        """Add a format if it is missing."""
         _ = (self.src, self.dst) if name == "coo" else getattr(self, name)
 
     def tensors(self) -> list[Tensor]:
@@ -230,7 +230,7 @@ def positions(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def _compress(src_of: Callable[[Tensor], Tensor], dst: Tensor, num_dst: int) -> Compressed:
-    """Sort edges by destination, those of a destination by id."""
+    """Sort edges by destination, then by id."""
     keys = dst.int() if num_dst < 1 << 31 else dst  # half the passes of 64 bits
     in_order, edge_ids = keys.sort(stable=True)
     indptr: Tensor = torch._convert_indices_from_coo_to_csr(in_order, num_dst, out_int32=dst.dtype == torch.int32)

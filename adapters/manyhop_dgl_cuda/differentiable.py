@@ -176,7 +176,7 @@ class _Attention(torch.autograd.Function):
         table, left, right, shares = ctx.saved_tensors
         needed = ctx.needs_input_grad[1:4]
         if torch.is_grad_enabled():
-            inputs = [t.view_as(t) for t in (table, left, right)]  # gradients end here: both ends come of the table
+            inputs = [t.view_as(t) for t in (table, left, right)]  # gradients end here: both ends are rows of the table
             again = normalized(adjacency, leaky_relu(end_sums(adjacency, *inputs[1:]), ctx.slope))
             learnt = [t for t, need in zip(inputs, needed, strict=True) if need]
             found = iter(

@@ -1,7 +1,7 @@
-"""Where DGL calls its C++: which of its functions take graphs on torch tensors, and which graphs are made so.
+"""Functions that replace calls of DGL's C++ for graphs on torch tensors.
 
 A graph on the CPU keeps DGL's own index and C++. A graph on CUDA has a ``TorchGraphIndex`` if the installed DGL is a
-build for CPUs. Each function named here looks at what it is given, and calls DGL's own or that of this package.
+build for CPUs. Each function here checks its arguments, and calls DGL's function or this package's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _cpu_too = False
 
 @contextmanager
 def graphs_of_cpu_too() -> Iterator[None]:
-    """Put graphs on the CPU on torch tensors, too. For tests: a CPU then stands for a GPU."""
+    """Also use torch tensors for graphs on the CPU. For tests, in which a CPU stands for a GPU."""
     global _cpu_too
     before, _cpu_too = _cpu_too, True
     try:
@@ -43,7 +43,7 @@ def has_cuda() -> bool:
 
 _Function = Callable[..., Any]
 
-# DGL's name -> module and function here: those that take a graph first.
+# DGL's name -> module and function here, of functions whose first argument is a graph.
 _BY_GRAPH = {
     "_gspmm": "message_passing.gspmm",
     "_gspmm_hetero": "message_passing.gspmm_hetero",
@@ -53,7 +53,7 @@ _BY_GRAPH = {
     "_edge_softmax_forward": "message_passing.edge_softmax_forward",
     "_edge_softmax_backward": "message_passing.edge_softmax_backward",
 }
-# Those that take tensors only.
+# Functions of tensors only.
 _BY_DEVICE = {
     "_segment_reduce": "segments.segment_reduce",
     "_bwd_segment_cmp": "segments.bwd_segment_cmp",
@@ -66,14 +66,14 @@ _BY_DEVICE = {
 
 
 def follow_kernels(module: ModuleType) -> None:
-    """Replace what ``dgl.backend.pytorch.sparse`` has of DGL's C++ kernels."""
+    """Replace the C++ kernels in ``dgl.backend.pytorch.sparse``."""
     for name, place in _BY_GRAPH.items():
         _replace(module, name, place, _is_on_torch)
     for name, place in _BY_DEVICE.items():
         _replace(module, name, place, _any_on_torch)
     for name, takes in {"gspmm": "is_sum", "gsddmm": "is_end_sum", "edge_softmax": "is_softmax"}.items():
         _replace(module, name, f"fused.{name}", functools.partial(_is_fused, f"fused.{takes}"))
-    # DGL's are of names that torch deprecates, and cast for CUDA only.
+    # DGL's decorators use names that torch deprecates, and cast for CUDA only.
     _replace(module, "_cast_if_autocast_enabled", "fused.cast", _any_on_torch)
     _replace(module, "_disable_autocast_if_enabled", "fused.disabled", lambda: on_torch(torch.device("cuda")))
 
@@ -139,7 +139,7 @@ def follow_frame(module: ModuleType) -> None:
 
 
 def follow_ndarray(module: ModuleType) -> None:
-    """Replace how ``dgl.ndarray`` makes the arrays that DGL's C++ gets beside a graph: on CUDA it cannot."""
+    """Replace the constructors of ``dgl.ndarray``, which fail on CUDA."""
     cuda = module.gpu(0).device_type
     _replace(
         module,
@@ -172,11 +172,11 @@ FOLLOWED: dict[str, Callable[[ModuleType], None]] = {
     "dgl.subgraph": follow_subgraph,
     "dgl.transforms.to_block": follow_to_block,
 }
-"""Modules of DGL -> what is done to them once they have been imported."""
+"""Module of DGL -> the function that changes it after its import."""
 
 
 def _replace(owner: object, name: str, place: str, takes: Callable[..., bool]) -> None:
-    """Put a function before one of DGL's: calls that ``takes`` wants go to ``place``, imported at the first of them."""
+    """Wrap a function of DGL: calls for which ``takes`` is true call ``place``, which the first one imports."""
     own = getattr(owner, name)
 
     def either(*args: object, **kwargs: object) -> object:
@@ -186,7 +186,7 @@ def _replace(owner: object, name: str, place: str, takes: Callable[..., bool]) -
 
 
 def _shorten(graph: type, name: str, place: str) -> None:
-    """Put a function before a method of DGL's that returns nothing: it is called where this gives False."""
+    """Wrap a method of DGL that returns nothing: it is called if the function returns False."""
     own = getattr(graph, name)
 
     def either(self: Any, *args: object, **kwargs: object) -> None:

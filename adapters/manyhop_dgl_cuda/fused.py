@@ -32,7 +32,7 @@ def cast(*args: object) -> tuple[Any, ...]:
 
 
 def disabled() -> ExitStack:
-    """Switch autocast off for a while, where it is on: ``_disable_autocast_if_enabled`` of DGL."""
+    """Switch autocast off in the body, if it is on: ``_disable_autocast_if_enabled`` of DGL."""
     stack = ExitStack()
     for device in ("cpu", "cuda"):
         if on_torch(torch.device(device)) and torch.is_autocast_enabled(device):
@@ -64,7 +64,7 @@ def is_mean(g: dgl.DGLGraph, op: str, reduce_op: str, lhs: object, rhs: Tensor |
 
 
 def mean(g: dgl.DGLGraph, op: str, reduce_op: str, lhs: Tensor, rhs: Tensor | None) -> Tensor:
-    """Average features of sources: ``dgl.ops.gspmm`` where :func:`is_mean`; zeros if there are no edges."""
+    """Average features of sources: ``dgl.ops.gspmm`` where :func:`is_mean`; zeros without edges."""
     return gspmm(g._graph, op, reduce_op, lhs, rhs)
 
 

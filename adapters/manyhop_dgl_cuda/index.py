@@ -1,4 +1,4 @@
-"""The structure of a DGL graph on torch tensors: what ``DGLGraph`` asks of its ``HeteroGraphIndex``."""
+"""The structure of a DGL graph on torch tensors: the methods of ``HeteroGraphIndex`` that ``DGLGraph`` calls."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class NoCUDABuildError(MissingExtraError):
 
 
 def no_array(shape: object, dtype: object, ctx: Any) -> NoReturn:
-    """Raise NoCUDABuildError in place of ``dgl.ndarray.empty`` on a GPU."""
+    """Raise NoCUDABuildError instead of ``dgl.ndarray.empty`` on a GPU."""
     refuse(torch.device("cuda", ctx.device_id))
 
 
@@ -69,20 +69,20 @@ Edges = tuple[Tensor, Tensor, Tensor]
 class TorchGraphIndex(HeteroAdjacency):
     """A graph's structure with the methods of DGL's ``HeteroGraphIndex``.
 
-    ``isinstance(index, HeteroGraphIndex)`` is true, as ``DGLGraph`` wants, but it is no subclass: DGL's C++ would take
-    one for its own object and crash. Given this, it raises ``NoCUDABuildError``.
+    ``isinstance(index, HeteroGraphIndex)`` is true, as ``DGLGraph`` requires, but it is not a subclass, which DGL's C++ would
+    read as its own object and crash. With this class it raises ``NoCUDABuildError``.
     """
 
     __class__ = property(lambda self: HeteroGraphIndex)
 
-    # How it is copied, saved and refused
+    # Copies, files and errors
 
-    def __reduce__(self) -> tuple[Any, ...]:  # pickle would take __class__ for the class
+    def __reduce__(self) -> tuple[Any, ...]:  # pickle would use __class__ as the class
         return TorchGraphIndex, (self.ends, self.relations, self.num_nodes_by_type, self.allowed)
 
     @property
     def _dgl_handle(self) -> NoReturn:
-        """What DGL's C++ requests: see ``register_extension``."""
+        """Raise NoCUDABuildError where DGL's C++ reads the graph: see ``register_extension``."""
         refuse(self.device)
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -137,7 +137,7 @@ class TorchGraphIndex(HeteroAdjacency):
 
     @property
     def ctx(self) -> dgl.ndarray.DGLContext:
-        """Where the tensors are, in DGL's terms."""
+        """The device of the tensors, as DGL's context."""
         return _context(self.device)
 
     @property
@@ -174,7 +174,7 @@ class TorchGraphIndex(HeteroAdjacency):
     def formats(self, formats: str | Sequence[str] | None = None) -> dict[str, list[str]] | TorchGraphIndex:
         """Return the available formats and the formats built on demand; or a graph restricted to some.
 
-        Kernels take a format that they need also where it is not allowed.
+        Kernels use a format that they need even if it is not allowed.
         """
         if formats is None:
             there = set.intersection(*(relation.created() for relation in self.relations))
@@ -240,7 +240,7 @@ class TorchGraphIndex(HeteroAdjacency):
         return self.relations[etype].csc.degrees[v.long()]
 
     def out_degrees(self, etype: int, v: Tensor) -> Tensor:
-        """Number of edges out of each of some nodes."""
+        """Return the out-degrees of nodes."""
         return self.relations[etype].csr.degrees[v.long()]
 
     def has_edges_between(self, etype: int, u: Tensor, v: Tensor) -> Tensor:
@@ -270,7 +270,7 @@ class TorchGraphIndex(HeteroAdjacency):
     def adjacency_matrix_tensors(self, etype: int, transpose: bool, fmt: str) -> tuple[Any, ...]:
         """Numbers of rows and columns, then ``indptr``, ``indices`` and edge ids (csr), or rows and columns (coo).
 
-        As in DGL, there are no edge ids if they are 0, 1, 2, ...
+        As in DGL, edge ids 0, 1, 2, ... are omitted.
         """
         relation = self.relations[etype]
         relation = relation.reverse if transpose else relation

@@ -18,8 +18,8 @@ from torch.nn.functional import leaky_relu
 from manyhop.system import triton_compiler
 from manyhop_train.aggregation import Order
 
-# Rows over the same memory in another shape, as what is no view to torch: what an autograd function returns, users may
-# change in place, but not if it is a view.
+# Rows over the same memory in a different shape, but not a view to torch: users may not change in place a view that an
+# autograd function returns.
 shaped: Callable[[Tensor, Sequence[int]], Tensor] = torch.ops.aten._unsafe_view.default
 
 _SUM, _MAX = 0, 2
@@ -32,9 +32,9 @@ def segment_sum(table: Tensor, order: Order, weights: Tensor | None = None, scal
     Args:
         table: ``[num_rows, ...]``.
         order: the edges; their other ends are rows of the table.
-        weights: ``[num_edges, ...]``, by number of edge: what rows are multiplied by; with multiple per edge (heads),
+        weights: ``[num_edges, ...]``, by number of edge: factors of the rows; with multiple per edge (heads),
             each has an equal share of the row.
-        scale: ``[num_rows]``, as :func:`segment_mean` gives it: another factor of each row.
+        scale: ``[num_rows]``, as :func:`segment_mean` returns it: a second factor of each row.
 
     Returns:
         ``[num_segments, ...]``.
@@ -72,7 +72,7 @@ def segment_mean(table: Tensor, order: Order, weights: Tensor | None = None) -> 
     """Average rows of a table per segment: see :func:`segment_sum`.
 
     Returns:
-        ``[num_segments, ...]``, and ``[num_segments]``: one over the number of edges, 1 if there are none.
+        ``[num_segments, ...]``, and ``[num_segments]``: one over the number of edges, 1 without edges.
     """
     if table.numel() and order.other.numel() and _has_kernels(table):
         return _add(table, order, "mean", weights)
@@ -147,7 +147,7 @@ def segment_max(table: Tensor, indptr: Tensor, rows: Tensor) -> tuple[Tensor, Te
         return shaped(values, shape), found.view(shape)
     values, found = _bag(flat, Order(indptr, rows, None), _MAX)
     empty = (indptr.diff() == 0).unsqueeze(1)
-    # In empty segments embedding_bag gives 0 on the CPU and -1 on CUDA.
+    # In empty segments embedding_bag returns 0 on the CPU and -1 on CUDA.
     return shaped(values.masked_fill_(empty, -torch.inf), shape), found.masked_fill_(empty, 0).view(shape)
 
 

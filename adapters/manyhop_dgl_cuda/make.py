@@ -1,4 +1,4 @@
-"""Graphs on torch tensors: how they are made of what DGL's functions take."""
+"""Build graphs on torch tensors from the arguments of DGL's functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def from_coo(
     row_sorted: bool = False,
     col_sorted: bool = False,
 ) -> TorchGraphIndex:
-    """Make a graph of one edge type: ``dgl.heterograph_index.create_unitgraph_from_coo``.
+    """Build a graph of one edge type: ``dgl.heterograph_index.create_unitgraph_from_coo``.
 
     ``row_sorted`` and ``col_sorted`` spare DGL's C++ a sort by source; here only a backward pass sorts by source.
     """
@@ -45,7 +45,7 @@ def from_csr(
     formats: str | Sequence[str],
     transpose: bool = False,
 ) -> TorchGraphIndex:
-    """Make a graph of one edge type: ``create_unitgraph_from_csr``; ``transpose``: of CSC. No ids: 0, 1, 2, ..."""
+    """Build a graph of one edge type: ``create_unitgraph_from_csr``; ``transpose``: of CSC. No ids: 0, 1, 2, ..."""
     num_segments = int(num_dst if transpose else num_src)
     if indptr.numel() != num_segments + 1:
         raise DGLError(
@@ -63,7 +63,7 @@ def from_csr(
 def from_relations(
     metagraph: graph_index.GraphIndex, rel_graphs: Sequence[TorchGraphIndex], num_nodes_per_type: NDArray | None
 ) -> TorchGraphIndex:
-    """Make a graph of graphs of one edge type: ``create_heterograph_from_relations``."""
+    """Build a graph from graphs of one edge type: ``create_heterograph_from_relations``."""
     _check_devices(rel_graphs)
     ends = [metagraph.find_edge(i) for i in range(len(rel_graphs))]
     relations = [graph.only_relation() for graph in rel_graphs]
@@ -78,7 +78,7 @@ def from_relations(
 
 
 def from_dgl(gidx: HeteroGraphIndex) -> TorchGraphIndex:
-    """Make a graph of one of DGL's, with the formats that it has: of a block, CSC without a sort."""
+    """Build a graph from DGL's, with its available formats: of a block, CSC without a sort."""
     created = set(gidx.formats()["created"])
     ends = [gidx.metagraph.find_edge(i) for i in range(gidx.number_of_etypes())]
     relations = []
@@ -96,7 +96,7 @@ def from_dgl(gidx: HeteroGraphIndex) -> TorchGraphIndex:
 
 
 def disjoint_union(metagraph: graph_index.GraphIndex, graphs: Sequence[TorchGraphIndex]) -> TorchGraphIndex:
-    """Put graphs of the same types side by side: ``dgl.heterograph_index.disjoint_union``, of ``dgl.batch``."""
+    """Join graphs of the same types: ``dgl.heterograph_index.disjoint_union``, of ``dgl.batch``."""
     _check_devices(graphs)
     first = graphs[0]
     before = [[0] * len(first.num_nodes_by_type)]  # per graph and node type: nodes of the graphs before
@@ -124,7 +124,7 @@ def to_block(
 def in_subgraph(
     gidx: TorchGraphIndex, nodes: Sequence[NDArray], relabel_nodes: bool
 ) -> subgraphs.Induced[TorchGraphIndex]:
-    """Take the edges into some nodes, by node type: ``_CAPI_DGLInSubgraph``."""
+    """Return the in-edges of nodes, by node type: ``_CAPI_DGLInSubgraph``."""
     ids = [from_dgl_nd(t) for t in nodes]
     edges = [gidx.in_edges(i, ids[dst])[2] for i, (_, dst) in enumerate(gidx.ends)]
     return gidx.edge_subgraph(edges, not relabel_nodes)
@@ -133,7 +133,7 @@ def in_subgraph(
 def out_subgraph(
     gidx: TorchGraphIndex, nodes: Sequence[NDArray], relabel_nodes: bool
 ) -> subgraphs.Induced[TorchGraphIndex]:
-    """Take the edges out of some nodes, by node type: ``_CAPI_DGLOutSubgraph``."""
+    """Return the out-edges of nodes, by node type: ``_CAPI_DGLOutSubgraph``."""
     ids = [from_dgl_nd(t) for t in nodes]
     edges = [gidx.out_edges(i, ids[src])[2] for i, (src, _) in enumerate(gidx.ends)]
     return gidx.edge_subgraph(edges, not relabel_nodes)

@@ -22,7 +22,7 @@ _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def aligned(left: Tensor | None, right: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Give operands equally many dimensions, at least two: ``[n, 8]`` next to ``[n, 4, 8]`` becomes ``[n, 1, 8]``."""
+    """Give operands equal numbers of dimensions, at least two: ``[n, 8]`` next to ``[n, 4, 8]`` becomes ``[n, 1, 8]``."""
     left, right = (t.unsqueeze(-1) if t is not None and t.dim() == 1 else t for t in (left, right))
     dims = max(t.dim() for t in (left, right) if t is not None)
     left, right = (None if t is None else _padded(t, dims) for t in (left, right))
@@ -90,7 +90,7 @@ def gspmm_hetero(
 
     Returns:
         Features by node type; and for maxima and minima, also by node type, the sources, the edges, the node types of
-        the sources and the edge types that values came from, of equal ones those of the first edge.
+        the sources and the edge types of the values; of equal values, the first edge's.
     """
     num_types = len(gidx.num_nodes_by_type)
     out: list[Tensor | None] = [None] * num_types
@@ -191,7 +191,7 @@ def _extremum(adjacency: Adjacency, op: str, reduce_op: str, u: Tensor | None, e
         return values, (None if u is None else found, found)
     sources = adjacency.src.index_select(0, found.view(-1)).view_as(found)
     empty = (csc.indptr.diff() == 0).view(-1, *[1] * (found.dim() - 1))
-    return values, (sources.masked_fill(empty, 0), found)  # DGL names source 0 and edge 0 if there are no edges
+    return values, (sources.masked_fill(empty, 0), found)  # DGL returns source 0 and edge 0 without edges
 
 
 def _messages(adjacency: Adjacency, op: str, u: Tensor | None, e: Tensor | None) -> Tensor:

@@ -1,6 +1,6 @@
 """Methods of ``DGLGraph`` and layers of ``dgl.nn`` that DGL calls in each step, for graphs on torch tensors.
 
-DGL's own use views, frames and checks, which take the host longer than the GPU needs for the step. These methods have
+DGL's methods use views, frames and checks, which keep the host busy for longer than the GPU. These methods have
 the same effect on the frames. They return False, without an effect, if DGL's own must run or raise.
 """
 
@@ -31,7 +31,7 @@ _SRC, _DST, _EDGE = TargetCode.SRC, TargetCode.DST, TargetCode.EDGE
 
 
 class LocalScope:
-    """``DGLGraph.local_scope``: a context in which changes of the graph's frames are those of a copy."""
+    """``DGLGraph.local_scope``: a context that changes a copy of the graph's frames."""
 
     def __init__(self, g: DGLGraph) -> None:
         self._g = g

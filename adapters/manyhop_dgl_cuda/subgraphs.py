@@ -1,4 +1,4 @@
-"""Subgraphs and blocks on torch tensors: nodes and edges are in the order that DGL's C++ gives them on the CPU."""
+"""Subgraphs and blocks on torch tensors: nodes and edges have the order of DGL's C++ on the CPU."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def node_subgraph(gidx: HeteroT, nodes: Sequence[Tensor]) -> Induced[HeteroT]:
 
 
 def edge_subgraph(gidx: HeteroT, edges: Sequence[Tensor], preserve_nodes: bool) -> Induced[HeteroT]:
-    """Return some edges, by edge type; all nodes, or those that they have, numbered where they first occur."""
+    """Return some edges, by edge type; all nodes, or the edges' nodes, numbered by first occurrence."""
     kept = [whole.select(ids) for whole, ids in zip(gidx.relations, edges, strict=True)]
     if preserve_nodes:
         like = gidx.relations[0].src
@@ -67,10 +67,10 @@ def to_block(
         gidx: the graph; all its edges end at ``dst_nodes``.
         dst_nodes: by node type: destinations, in the order of the block.
         include_dst_in_src: destinations are the first sources.
-        src_nodes: by node type: the sources; empty: those of the edges, in the order in which they first occur.
+        src_nodes: by node type: the sources; empty: the edges' sources, by first occurrence.
 
     Returns:
-        The block; sources by node type; edges by edge type.
+        The block, sources by node type, and edges by edge type.
 
     Raises:
         InputError: an edge whose end is not among the nodes given.

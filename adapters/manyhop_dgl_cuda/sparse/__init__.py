@@ -1,1 +1,1 @@
-"""What ``dgl.sparse`` asks its C++ library for, on torch tensors of any device: DGL has no build for current torch."""
+"""The C++ operators of ``dgl.sparse`` on torch tensors of any device: DGL has no build for current torch."""

@@ -12,13 +12,13 @@ from manyhop_dgl_cuda.adjacency import Adjacency, Compressed
 
 
 class Matrix:
-    """Values at places of a matrix; some may be at the same place.
+    """Values at positions of a matrix, which may repeat.
 
     Args:
         edges: an edge from column to row for each value: ``csc`` has the rows in turn, ``csr`` the columns.
         value: ``[nnz]`` or ``[nnz, num_channels]``, by edge id.
         shape: numbers of rows and columns.
-        diagonal: made as a diagonal matrix, of which some operators know more.
+        diagonal: created as a diagonal matrix, for which some operators are faster.
     """
 
     def __init__(self, edges: Adjacency, value: Tensor, shape: Sequence[int], *, diagonal: bool = False) -> None:
@@ -62,7 +62,7 @@ class Matrix:
         return cls(edges, value, shape, diagonal=True)
 
     def like(self, value: Tensor) -> Matrix:
-        """Return a matrix of these places with other values."""
+        """Return a matrix with other values at the same positions."""
         made = Matrix(self.edges, value, self._shape, diagonal=self._diagonal)
         made._indices, made._duplicate = self._indices, self._duplicate
         return made
@@ -73,7 +73,7 @@ class Matrix:
         made._duplicate = self._duplicate
         return made
 
-    # What it has
+    # Contents
 
     def val(self) -> Tensor:
         """Return ``[nnz, ...]`` values."""
@@ -96,7 +96,7 @@ class Matrix:
         return self._diagonal
 
     def has_duplicate(self) -> bool:
-        """Return whether a place has multiple values."""
+        """Return whether a position has multiple values."""
         if self._duplicate is None:
             self._duplicate = bool((self.places().sort().values.diff() == 0).any())
         return self._duplicate
@@ -134,7 +134,7 @@ class Matrix:
         return made
 
     def at(self, places: Tensor) -> Tensor:
-        """Return ``[2, num_places]`` rows and columns of numbers of places."""
+        """Return ``[2, num_places]`` rows and columns of numbered positions."""
         return torch.stack([places // self._shape[1], places % self._shape[1]])
 
     def index_select(self, dim: int, index: Tensor) -> Matrix:
@@ -154,7 +154,7 @@ class Matrix:
 
         Args:
             dim: rows or columns.
-            fanout: how many of each; with ``replace`` exactly this many where there are any.
+            fanout: how many of each; with ``replace`` exactly this many, if there are any.
             ids: which rows or columns.
             replace: draw with replacement.
             bias: draw with probabilities in proportion to the values, which are scalars; 0 is never drawn.
@@ -174,7 +174,7 @@ class Matrix:
 
 
 def compact(mat: Matrix, dim: int, leading_indices: Tensor | None) -> tuple[Matrix, Tensor]:
-    """Remove the rows (dim 0) or columns (dim 1) without values, but for the leading ones.
+    """Remove the rows (dim 0) or columns (dim 1) without values, except the leading ones.
 
     Returns:
         The matrix, and which row or column each was: the leading ones first, then the others in ascending order.

@@ -43,7 +43,7 @@ def spmm(mat: Matrix, dense: Tensor) -> Tensor:
 
 
 def sddmm(mat: Matrix, left: Tensor, right: Tensor) -> Matrix:
-    """Multiply two dense matrices at the places of a sparse one, and by its values.
+    """Multiply two dense matrices at the positions of a sparse one, and by its values.
 
     Args:
         mat: ``[n, m]``.
@@ -67,7 +67,7 @@ def sddmm(mat: Matrix, left: Tensor, right: Tensor) -> Matrix:
 
 
 def spspmm(left: Matrix, right: Matrix) -> Matrix:
-    """Multiply two sparse matrices with scalar values, none twice at a place."""
+    """Multiply two sparse matrices with scalar values, each position once."""
     _expect(left.shape()[1] == right.shape()[0], "SpSpMM", left, right)
     _expect(left.val().dim() == right.val().dim() == 1, "SpSpMM of scalar values", left, right)
     _same(left.val(), right.val())
@@ -99,7 +99,7 @@ def spsp_add(left: Matrix, right: Matrix) -> Matrix:
 
 
 def spsp_mul(left: Matrix, right: Matrix) -> Matrix:
-    """Multiply two sparse matrices place by place, none of which has a place twice."""
+    """Multiply two sparse matrices elementwise; their positions do not repeat."""
     _elementwise(left, right)
     if left.is_diag() and right.is_diag():
         return left.like(left.val() * right.val())
@@ -113,7 +113,7 @@ def spsp_mul(left: Matrix, right: Matrix) -> Matrix:
 
 
 def spsp_div(left: Matrix, right: Matrix) -> Matrix:
-    """Divide two sparse matrices with values at the same places, none of which comes twice."""
+    """Divide two sparse matrices with values at the same positions, which do not repeat."""
     _elementwise(left, right)
     if left.is_diag() and right.is_diag():
         return left.like(left.val() / right.val())
@@ -133,7 +133,7 @@ def softmax(mat: Matrix, dim: int) -> Matrix:
 
 
 def reduce(mat: Matrix, rtype: str, dim: int | None) -> Tensor:
-    """Reduce the values of each row (dim 1), each column (dim 0) or of all; 0 if there are none.
+    """Reduce the values of each row (dim 1), each column (dim 0) or of all; 0 without values.
 
     Args:
         mat: with values ``[nnz, ...]``.
