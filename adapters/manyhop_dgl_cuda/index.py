@@ -69,8 +69,8 @@ Edges = tuple[Tensor, Tensor, Tensor]
 class TorchGraphIndex(HeteroAdjacency):
     """A graph's structure with the methods of DGL's ``HeteroGraphIndex``.
 
-    ``isinstance(index, HeteroGraphIndex)`` is true, as ``DGLGraph`` requires, but it is not a subclass, which DGL's C++ would
-    read as its own object and crash. With this class it raises ``NoCUDABuildError``.
+    ``isinstance(index, HeteroGraphIndex)`` is true, as ``DGLGraph`` requires, but it is not a subclass: DGL's C++ would
+    crash on one, and raises ``NoCUDABuildError`` for this class.
     """
 
     __class__ = property(lambda self: HeteroGraphIndex)

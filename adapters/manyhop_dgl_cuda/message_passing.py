@@ -22,7 +22,7 @@ _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def aligned(left: Tensor | None, right: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Give operands equal numbers of dimensions, at least two: ``[n, 8]`` next to ``[n, 4, 8]`` becomes ``[n, 1, 8]``."""
+    """Give operands as many dimensions, at least two: ``[n, 8]`` next to ``[n, 4, 8]`` becomes ``[n, 1, 8]``."""
     left, right = (t.unsqueeze(-1) if t is not None and t.dim() == 1 else t for t in (left, right))
     dims = max(t.dim() for t in (left, right) if t is not None)
     left, right = (None if t is None else _padded(t, dims) for t in (left, right))

@@ -1,4 +1,4 @@
-"""GraphBolt's interface over manyhop's engine: ``import manyhop_dgl.graphbolt as gb`` in place of ``dgl.graphbolt``.
+"""GraphBolt's interface over manyhop's engine: ``import manyhop_dgl.graphbolt as gb`` instead of ``dgl.graphbolt``.
 
 Nothing of ``dgl.graphbolt`` is imported: it needs a library that is built for few versions of torch. DGL itself is
 needed for ``MiniBatch.blocks`` and ``from_dglgraph`` only.

@@ -22,9 +22,9 @@ _OF_OVERLAP = ("buffer", "mark_end", "wait", "wait_future", "fetch_insubgraph_da
 
 
 class DataPipe(IterDataPipe[Any]):
-    """A torch ``IterDataPipe`` whose functional forms are those of this package first, then all others.
+    """A torch ``IterDataPipe`` that finds this package's functional forms first.
 
-    Names such as ``sample_neighbor`` may have been taken by DGL's own GraphBolt in the same process.
+    DGL's own GraphBolt may have registered names such as ``sample_neighbor`` in the same process.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -47,7 +47,7 @@ def functional_datapipe(name: str) -> Callable[[Pipe], Pipe]:
         name: the functional form.
 
     Raises:
-        InputError: the name is taken by another class of this package, or of the user.
+        InputError: a name of a different class of this package, or of the user.
     """
 
     def register(kind: Pipe) -> Pipe:
@@ -56,7 +56,7 @@ def functional_datapipe(name: str) -> Callable[[Pipe], Pipe]:
                 f"Expected a functional name that is free, got {name!r}, which belongs to {_functions[name].__name__}. "
                 "Choose another."
             )
-        if name not in IterDataPipe.functions:  # else DGL's own GraphBolt was first: pipes of ours find ours anyway
+        if name not in IterDataPipe.functions:  # otherwise DGL's own GraphBolt was first
             IterDataPipe.register_datapipe_as_function(name, kind)
         return kind
 
@@ -112,7 +112,7 @@ def pin(value: object) -> object:
 
 
 def show(title: str, named: dict[str, object]) -> str:
-    """Format ``title(name=value, ...)``, one name per line, with further lines of a value below its first."""
+    """Format ``title(name=value, ...)``, one name per line, with the lines of a value below each other."""
     lines = [f"{name}=" + _text(value).replace("\n", "\n" + " " * (len(name) + 1)) for name, value in named.items()]
     indent = " " * (len(title) + 1)
     return f"{title}(" + f",\n{indent}".join(line.replace("\n", "\n" + indent) for line in lines) + ")"

@@ -12,7 +12,7 @@ from manyhop.errors import InputError
 from manyhop.graph import EdgeType
 
 Pipe: TypeAlias = IterDataPipe[Any]
-"""Hands on minibatches, or whatever items and functions of the user are."""
+"""A pipe of minibatches, or of other items."""
 Nodes: TypeAlias = Tensor | dict[str, Tensor]
 """A tensor, by node type or edge type: ids ``[n]``, pairs of ids ``[n, 2]``, times, labels, ..."""
 Fanout: TypeAlias = int | Sequence[int] | Tensor

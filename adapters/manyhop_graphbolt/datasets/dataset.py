@@ -89,20 +89,20 @@ class OnDiskDataset(Dataset):
         include_original_edge_id: keep the position of each edge in its file, to read edge features by it.
         force_preprocess: ``True``: sort the graph again; ``False``: use it unchanged; ``None``: again if something
             has changed.
-        auto_cast_to_optimal_dtype: int32 for ids where they fit, the smallest integers for edge types.
-        allow_outside_paths: read files outside of the folder, too, where ``metadata.yaml`` names such.
+        auto_cast_to_optimal_dtype: int32 for ids that fit, the smallest integers for edge types.
+        allow_outside_paths: also read files outside of the folder if ``metadata.yaml`` names them.
         placement: where graph and features are. ``"process"``: in this process, features with ``in_memory: false`` in
             their files. ``"mapped"``: all features in their files. ``"shared"``: both once per node. ``"pinned"``,
             ``"device"``, or ``"sharded"`` with ``device="cuda"`` (over the GPUs of each node): where all loaders of a
             GPU read features and topology. ``"sharded"`` (over the host memory of the nodes) and ``"distributed"``
-            (over all GPUs): the same for features, whose rows ranks exchange; the graph is there once per node.
+            (over all GPUs): the same for features, whose rows ranks exchange; each node has one copy of the graph.
             ``"auto"``: once per node; the first loader decides which memory its GPU reads. But for ``"process"`` and
             ``"mapped"``, all ranks of the run load the dataset.
         device: this rank's GPU, for places of GPUs.
 
     Raises:
-        InputError: a file is missing or damaged, or has something unknown; an unknown placement, or a GPU that is not
-            there.
+        InputError: a file is missing or damaged, or has unknown content; an unknown placement, or a missing
+            GPU.
         GraphError: edges that contradict the numbers of nodes.
         MissingExtraError: PyYAML is not installed.
     """

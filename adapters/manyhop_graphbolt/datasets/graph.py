@@ -52,7 +52,7 @@ def read_sampling_graph(path: Path) -> FusedCSCSamplingGraph:
 
 
 class _OfTorch:
-    """An object of a C++ class: what torch has pickled of it is its state and the name of its class."""
+    """An object of a C++ class, pickled by torch as its state and the name of its class."""
 
     def __setstate__(self, state: tuple[dict[str, dict[str, Tensor]], str]) -> None:
         self.state = state[0]
@@ -71,7 +71,7 @@ class _OfDGL:
     def convert(self) -> FusedCSCSamplingGraph:
         """Convert a graph of DGL's GraphBolt to a :class:`FusedCSCSamplingGraph`.
 
-        DGL leaves edge data in the order of the files of edges. Original edge ids put them into that of the graph.
+        DGL leaves edge data in the order of the files of edges. Original edge ids sort them into the graph's order.
         """
         state: dict[str, dict[str, Any]] = self._c_csc_graph.state
         tensors = state["independent_tensors"]

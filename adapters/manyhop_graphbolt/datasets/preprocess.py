@@ -74,7 +74,7 @@ def preprocess_ondisk_dataset(
     auto_cast_to_optimal_dtype: bool = True,
     allow_outside_paths: bool = False,
 ) -> str:
-    """Make the sampling graph of a dataset, unless that was done before.
+    """Build the sampling graph of a dataset, unless it exists.
 
     It is saved to ``preprocessed/manyhop/`` in the dataset's folder. DGL's own files in ``preprocessed/`` are not
     changed, and are used only if the original files of edges are missing.
@@ -84,8 +84,8 @@ def preprocess_ondisk_dataset(
         include_original_edge_id: keep the position of each edge in its file, to read edge features by it.
         force_preprocess: ``True``: make it again. ``False``: use the existing one. ``None``: make it if an argument,
             or the size or time of a file, has changed.
-        auto_cast_to_optimal_dtype: int32 for ids where they fit, the smallest integers for edge types.
-        allow_outside_paths: read files outside of the folder, too, where ``metadata.yaml`` names such.
+        auto_cast_to_optimal_dtype: int32 for ids that fit, the smallest integers for edge types.
+        allow_outside_paths: also read files outside of the folder if ``metadata.yaml`` names them.
 
     Returns:
         The path of the ``metadata.yaml`` that has the sampling graph in it.

@@ -12,7 +12,7 @@ from manyhop_graphbolt.datasets.dataset import OnDiskDataset
 
 
 class BuiltinDataset(OnDiskDataset):
-    """One of GraphBolt's ready-made datasets, in the folder ``root/name-seeds`` (as after DGL 2.1), else ``root/name``.
+    """One of GraphBolt's ready-made datasets, in ``root/name-seeds`` (of later versions than DGL 2.1) or ``root/name``.
 
     Nothing is downloaded.
 
@@ -23,7 +23,7 @@ class BuiltinDataset(OnDiskDataset):
         device: as of :class:`OnDiskDataset`.
 
     Raises:
-        InputError: it is not there.
+        InputError: a missing dataset.
     """
 
     _NAMES = (

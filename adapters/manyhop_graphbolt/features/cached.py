@@ -33,7 +33,7 @@ F = TypeVar("F", bound="_Cached")
 
 
 class _Cached(Feature):
-    """What both caches delegate to their feature."""
+    """The base of caches: methods of their feature."""
 
     fallback_feature: Any
     """The feature with all rows."""
@@ -160,7 +160,7 @@ class GPUCachedFeature(_Cached):
     def update(self, value: Tensor, ids: Tensor | None = None) -> None:
         """Change rows of the feature, and cached rows; see the feature's own ``update``.
 
-        Without ``ids``, the cache starts again, with the number of rows, or bytes, that it was made for.
+        Without ``ids``, the cache starts again, with its maximum number of rows or bytes.
         """
         self.fallback_feature.update(value, ids)
         with self._lock:
@@ -207,7 +207,7 @@ class CPUCachedFeature(_Cached):
         return rows
 
     def update(self, value: Tensor, ids: Tensor | None = None) -> None:
-        """Change rows of the feature, which are in memory from then on; see the feature's own ``update``."""
+        """Change rows of the feature, and keep all rows in memory; see the feature's own ``update``."""
         self.fallback_feature.update(value, ids)
 
 

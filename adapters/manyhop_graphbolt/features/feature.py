@@ -47,7 +47,7 @@ class Feature:
         return {}
 
     def table(self) -> Any:
-        """Return the tensor whose rows ``read`` returns, or the object that exchanges them; else ``None``."""
+        """Return the tensor whose rows ``read`` returns, or the object that exchanges them, or ``None``."""
         return None
 
     def source(self, ids: Tensor) -> Any:
@@ -56,7 +56,7 @@ class Feature:
 
 
 class FeatureStore:
-    """Features by domain, type and name. A store of your own defines ``read``."""
+    """Features by domain, type and name. Subclasses define ``read``."""
 
     def read(self, domain: str, type_name: str | None, feature_name: str, ids: Tensor | None = None) -> Tensor:
         """Return the rows ``ids`` of a feature; ``None``: all."""
@@ -102,7 +102,7 @@ class BasicFeatureStore(FeatureStore):
         return key in self._features
 
     def __len__(self) -> int:
-        """How many features there are."""
+        """Return the number of features."""
         return len(self._features)
 
     def keys(self) -> list[FeatureKey]:
@@ -178,7 +178,7 @@ def read_by(store: Any, requests: Sequence[ReadRequest], gather_rows: Gather) ->
 
 
 def own_feature(store: Any, key: FeatureKey) -> Feature | None:
-    """Return a feature of a store, if reading it from the store is nothing but its own ``read``."""
+    """Return a feature of a store, if the store reads it by the feature's own ``read``."""
     plain = isinstance(store, BasicFeatureStore) and type(store).read is BasicFeatureStore.read
     feature = store[key] if plain else None
     return feature if isinstance(feature, Feature) else None
@@ -191,7 +191,7 @@ def title_of(domain: str, type_name: str | None, name: str) -> str:
 
 
 def row_numbers(ids: object) -> Tensor:
-    """Return row numbers as gathering takes them: integers of other widths become int64."""
+    """Return row numbers for gathering: integers of other widths become int64."""
     if isinstance(ids, Tensor) and ids.dtype == torch.uint8:  # GraphBolt's masks are bool
         ids = ids.long()
     return as_ids("ids", ids, error=FeatureError)

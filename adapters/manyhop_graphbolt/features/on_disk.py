@@ -25,7 +25,7 @@ class DatasetFolder:
 
     path: Path
     allow_outside_paths: bool = False
-    """Whether those may lie outside of the folder."""
+    """Whether files may be outside of the folder."""
 
     def file(self, name: object) -> Path:
         """Return the path of a file that metadata.yaml names, relative to the folder or absolute."""
@@ -110,7 +110,7 @@ def _read_csv(path: Path) -> Tensor:
     try:
         for arrays in table.read(table.columns()[:2], dtype="int64"):
             parts.append(np.stack([array.to_numpy(zero_copy_only=False) for array in arrays]))
-    except (InputError, MissingExtraError):  # blanks between the numbers, say, which only the other one takes
+    except (InputError, MissingExtraError):  # for example blanks between the numbers
         return _read_csv_slowly(path)
     if not parts or len(parts[0]) < 2:
         raise InputError(f"{path}: Expected two columns, source and destination, got fewer.")

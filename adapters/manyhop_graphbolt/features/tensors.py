@@ -28,13 +28,13 @@ from manyhop_graphbolt.features.feature import BasicFeatureStore, Feature, Featu
 from manyhop_graphbolt.features.on_disk import OnDiskFeatureData, read_feature, read_tensor
 from manyhop_graphbolt.types import GBWarning
 
-_PAGES_OF_ITS_OWN = 1 << 26  # bytes from which on no other tensor is in the same pages; malloc has them from 32 MiB on
+_PAGES_OF_ITS_OWN = 1 << 26  # bytes of tensors that share no pages with others; malloc's threshold is at most 32 MiB
 
 
 def pinned(tensor: Tensor) -> Tensor:
     """Pin a tensor of the CPU in place, or copy it to pinned memory if it is small.
 
-    Whole pages are pinned in place. A small tensor shares its pages with others, which CUDA would then refuse to copy.
+    Whole pages are pinned in place. A small tensor shares its pages with others, which CUDA could then not copy.
     """
     if tensor.device.type != "cpu":
         return tensor
@@ -55,7 +55,7 @@ _NAME = "the feature"  # in errors
 class TorchBasedFeature(Feature):
     """A feature in a tensor.
 
-    Rows come on the device of the ids. A GPU reads pinned memory by itself; rows of other memory of the CPU are
+    Rows are returned on the device of the ids. A GPU reads pinned memory directly; rows of other memory of the CPU are
     gathered there, and sent. Those of a tensor on a GPU remain there.
 
     Rows that are sharded over multiple nodes, or distributed over GPUs, are exchanged: all ranks call :meth:`read` and
@@ -63,19 +63,19 @@ class TorchBasedFeature(Feature):
 
     Args:
         torch_feature: ``[count, ...]``, of at least two dimensions: in memory, pinned, on a GPU, or mapped from a file;
-            or ``manyhop.files.open(...)``, of which each rank reads only the rows that it is to hold. ``WholeMemory``,
-            ``ShardedRows``, ``DistributedRows`` and what offers DLPack are kept unchanged, whatever ``placement`` is.
+            or ``manyhop.files.open(...)``, from which each rank reads only its own rows. ``WholeMemory``,
+            ``ShardedRows``, ``DistributedRows`` and DLPack objects are used unchanged, regardless of ``placement``.
         metadata: what else is known of it.
-        placement: where the rows go: ``"process"`` leaves a tensor where it is, and reads files; ``"mapped"`` leaves
+        placement: location of the rows: ``"process"`` uses a tensor unchanged, and reads files; ``"mapped"`` leaves
             rows in their file; ``"shared"``: once per node; ``"sharded"``: over the host memory of the nodes; for GPUs
             ``"pinned"``, ``"device"``, ``"distributed"`` (over all GPUs), or ``"sharded"`` with ``device="cuda"``;
-            ``"auto"``: as ``"shared"``, and loaders decide what GPUs read. But for ``"process"`` and ``"mapped"`` all
-            ranks make the feature, of the same rows; all loaders of the process read it in its place.
+            ``"auto"``: as ``"shared"``, and loaders select rows for GPUs. Except for ``"process"`` and ``"mapped"``, all
+            ranks create the feature, of the same rows; all loaders of the process read it there.
         device: this rank's GPU, for places of GPUs.
 
     Raises:
         FeatureError: no tensor, or one of less than two dimensions; one in memory, with ``placement="mapped"``.
-        InputError: an unknown placement, or a GPU that is not there.
+        InputError: an unknown placement, or a missing GPU.
         RankError: the ranks do not pass the same, or are late.
     """
 
@@ -104,13 +104,13 @@ class TorchBasedFeature(Feature):
             ids: ``[count]`` integer; ``None``: all.
 
         Returns:
-            ``[count, ...]`` on the device of ``ids``. All rows: the tensor; where it is pinned, a copy on the GPU;
+            ``[count, ...]`` on the device of ``ids``. All rows: the tensor; if it is pinned, a copy on the GPU;
             where ranks exchange the rows, a tensor of all of them.
 
         Raises:
             FeatureError: there is no such row.
-            InputError: rows that ranks exchange, in a chain of stages beside ``fetch_feature``.
-            RankError: ranks exchange the rows, and another one failed, is late or reads something else.
+            InputError: rows that ranks exchange, in a chain of stages, outside ``fetch_feature``.
+            RankError: ranks exchange the rows, and a different rank failed, is late or reads other rows.
         """
         if not isinstance(self._tensor, Tensor):
             return self._read_together(self._tensor, ids)
@@ -187,7 +187,7 @@ class TorchBasedFeature(Feature):
         """Pin the memory of the tensor for GPUs to read, in place, or in a copy below 64 MiB; return the feature.
 
         Raises:
-            InputError: there is no GPU; rows that ranks exchange.
+            InputError: no GPU; rows that ranks exchange.
             CapacityError: the system does not let this process pin as much memory.
         """
         self._tensor = pinned(self._of_this_rank("pin"))
@@ -209,7 +209,7 @@ class TorchBasedFeature(Feature):
         return other
 
     def _of_this_rank(self, what: str) -> Tensor:
-        """Return the tensor, or raise InputError where this rank does not have all rows."""
+        """Return the tensor, or raise InputError if this rank does not have all rows."""
         if isinstance(self._tensor, Tensor):
             return self._tensor
         raise InputError(
@@ -224,7 +224,7 @@ class TorchBasedFeature(Feature):
 
 
 def _placed(rows: Tensor | Rows, placement: Place, place: NodeRows | GPURows | None) -> _Held:
-    """Return rows in a place; ``None``: in this process, or in files."""
+    """Return rows at a placement; ``None``: in this process, or in files."""
     if isinstance(rows, Rows):
         read = rows.mapped if placement == "mapped" else rows.read
         return _rows(read() if place is None else place.read(rows, _NAME))
@@ -271,7 +271,7 @@ class DiskBasedFeature(TorchBasedFeature):
         num_threads: a hint; the threads that gather rows read them.
 
     Raises:
-        InputError: the file is missing, damaged or of another kind.
+        InputError: a missing, damaged or invalid file.
         FeatureError: no dimension.
     """
 
@@ -311,13 +311,13 @@ class TorchBasedFeatureStore(BasicFeatureStore):
     """Features from files.
 
     Args:
-        feat_data: which; ``in_memory=False`` maps the file, which is a :class:`DiskBasedFeature` if it is numpy's.
-        placement: where all of them go, as :class:`TorchBasedFeature` has it; ``"process"``: by ``in_memory``.
+        feat_data: the files; ``in_memory=False`` maps a file (as a :class:`DiskBasedFeature` for ``numpy``).
+        placement: see :class:`TorchBasedFeature`; ``"process"``: by ``in_memory``.
         device: this rank's GPU, for places of GPUs.
 
     Raises:
-        InputError: a file is missing, damaged or of another kind, or a feature is there twice; an unknown placement, or
-            a GPU that is not there.
+        InputError: a file is missing, damaged or invalid, or a feature occurs twice; an unknown placement, or
+            a missing GPU.
         RankError: the ranks do not have the same files, or are late.
     """
 

@@ -64,7 +64,7 @@ class FusedCSC:
 
     @property
     def num_nodes(self) -> int | dict[str, int]:
-        """How many nodes there are; node type -> how many, if types have names."""
+        """The number of nodes, or node type -> number if types have names."""
         if self.node_type_offset is None or self.node_type_to_id is None:
             return self.total_num_nodes
         offset = self._cache.get("offset", (self.node_type_offset,), lambda: self.node_type_offset.tolist())  # type: ignore[union-attr]
@@ -72,7 +72,7 @@ class FusedCSC:
 
     @property
     def num_edges(self) -> int | dict[str, int]:
-        """How many edges there are; edge type -> how many, if types have names."""
+        """The number of edges, or edge type -> number if types have names."""
         if self.type_per_edge is None or self.edge_type_to_id is None:
             return self.total_num_edges
         kinds, least = self.type_per_edge, max(self.edge_type_to_id.values(), default=-1) + 1
@@ -110,7 +110,7 @@ class FusedCSC:
         """Return a node attribute, ``[num_nodes, ...]``; ``None`` for no name.
 
         Raises:
-            GraphError: there is none of this name.
+            GraphError: an unknown name.
         """
         return _named(self.node_attributes, name, "node")
 
@@ -118,7 +118,7 @@ class FusedCSC:
         """Return an edge attribute, ``[num_edges, ...]``; ``None`` for no name.
 
         Raises:
-            GraphError: there is none of this name.
+            GraphError: an unknown name.
         """
         return _named(self.edge_attributes, name, "edge")
 
@@ -126,7 +126,7 @@ class FusedCSC:
         """Add a node attribute, ``[num_nodes, ...]``.
 
         Raises:
-            GraphError: another number of nodes.
+            GraphError: a different number of nodes.
         """
         self.node_attributes = {**(self.node_attributes or {}), name: _rows(tensor, self.total_num_nodes, name, "node")}
 
@@ -134,7 +134,7 @@ class FusedCSC:
         """Add an edge attribute, ``[num_edges, ...]``, in the order of ``indices``.
 
         Raises:
-            GraphError: another number of edges.
+            GraphError: a different number of edges.
         """
         self.edge_attributes = {**(self.edge_attributes or {}), name: _rows(tensor, self.total_num_edges, name, "edge")}
 

@@ -38,8 +38,8 @@ _Window: TypeAlias = tuple[dict[str, Tensor] | None, dict[str, Tensor] | None]
 
 
 class Sampling(FusedCSC):
-    """The methods that sample. Draws are a function of the minibatch being made; outside of a loader, of torch's
-    default generator."""
+    """The methods that sample. In a loader, draws are a function of the minibatch's key; otherwise, of torch's default
+    generator."""
 
     def topology(
         self,
@@ -117,8 +117,8 @@ class Sampling(FusedCSC):
             fanouts: ``[1]``: edges per node, of all types together; ``[num_edge_types]``: edges per node and
                 edge type, by type id. -1 is all.
             replace: sample with replacement.
-            probs_name: edge attribute: edges are drawn in proportion to it, or, if it is a mask, among those that it
-                lets through.
+            probs_name: edge attribute: weights in proportion to which edges are drawn, or a mask that selects
+                edges.
 
         Returns:
             A subgraph with a column per node, whose rows are nodes of the graph.
@@ -155,7 +155,7 @@ class Sampling(FusedCSC):
         Args:
             nodes: see :meth:`sample_neighbors`.
             input_nodes_timestamp: ``[n]`` time of each node, or ``[n, 2]``, the beginning and the end of its window:
-                edges are not earlier than that; node type -> those of that type.
+                edges are not earlier than that; by node type or not.
             fanouts: see :meth:`sample_neighbors`.
             replace: sample with replacement.
             probs_name: see :meth:`sample_neighbors`: drawn are edges that are early enough.
@@ -249,7 +249,7 @@ def _sampled(
 
 def _window(topology: Topology, nodes: Nodes, times: Nodes) -> _Window:
     """Return the earliest and the latest time key that edges may have, by seed: from the beginning of the seed's window
-    (``None``: there is none) to the last one before its time."""
+    (``None`` without) to the last one before its time."""
     if isinstance(nodes, Mapping) and isinstance(times, Mapping):
         by_type = {k: (x, times.get(k)) for k, x in nodes.items()}
     elif not isinstance(nodes, Mapping) and not isinstance(times, Mapping):
@@ -296,7 +296,7 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
 
     Nodes of one type have consecutive ids.
 
-    Made by :func:`fused_csc_sampling_graph` and :func:`from_dglgraph`. The tensors can be replaced and written to at
+    :func:`fused_csc_sampling_graph` and :func:`from_dglgraph` build it. The tensors can be replaced and written to at
     any time; the tables that samplers use follow when they are next requested.
 
     Attributes:
@@ -322,7 +322,7 @@ class FusedCSCSamplingGraph(Sampling, SamplingGraph):
         """Pin the memory of all tensors for GPUs to read, in place, or in copies below 64 MiB; return the graph.
 
         Raises:
-            InputError: there is no GPU.
+            InputError: no GPU.
             CapacityError: the system does not let this process pin as much memory.
         """
         self.__dict__.update(self._map(pinned).__getstate__())

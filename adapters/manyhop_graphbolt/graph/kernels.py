@@ -10,14 +10,14 @@ import numpy as np
 from manyhop.system.numba_kernels import i32, i64, kernel, prefetch, u16
 
 _ZERO, _ONE, _TWO = np.uint64(0), np.uint64(1), np.uint64(2)
-_AHEAD = np.uint64(16)  # edges whose entries of the tables are asked for in time
+_AHEAD = np.uint64(16)  # number of edges between prefetch and use
 
 
 @kernel("void(uint64, uint64, uint64, uint64, uint64, uint64, uint64, uint64, uint64)")
 def count_nodes(
     node: int, n: int, starts: int, num_types: int, bounds: int, num_hops: int, kind: int, local: int, counts: int
 ) -> None:
-    """Find the type of each node and its place among the nodes of this type.
+    """Find the type of each node and its position among the nodes of this type.
 
     Args:
         node, n: ``[n] int64`` ids of all types.
@@ -103,14 +103,14 @@ def copy_edges(
         kind: see :func:`count_edges`.
         local: of all nodes, see :func:`count_nodes`.
         sizes, num_types: ``[num_types] int64``: how many edges of each type there are.
-        ids, wide: id at each position, int64 if ``wide``, else int32; 0: positions are ids.
+        ids, wide: id at each position, int64 if ``wide``, otherwise int32; 0: positions are ids.
         ends_out: ``[2 * n] int64``, written: for each type all rows, then all columns.
         ids_out: ``[n] int64``, written.
     """
     rows, cols, edges, kinds, places = i64(row, n), i64(col, n), i64(edge, n), u16(kind, n), i64(local, 1 << 40)
     count, ids32, ids64 = i64(sizes, num_types), i32(ids, 1 << 40), i64(ids, 1 << 40)
     both, written = i64(ends_out, 2 * n), i64(ids_out, n)
-    at = np.zeros(num_types, np.int64)  # where the next edge of each type goes
+    at = np.zeros(num_types, np.int64)  # next free position of each type
     begin = np.zeros(num_types, np.int64)
     for k in range(_ONE, num_types):
         begin[k] = begin[k - _ONE] + count[k - _ONE]

@@ -34,7 +34,7 @@ def fused_csc_sampling_graph(
     *,
     placement: Place = "process",
 ) -> FusedCSCSamplingGraph:
-    """Make a sampling graph of tensors, without copying them.
+    """Build a sampling graph from tensors, without copying them.
 
     Args:
         csc_indptr: ``[num_nodes + 1]`` integer: where the edges that lead to each node begin.
@@ -45,14 +45,14 @@ def fused_csc_sampling_graph(
         edge_type_to_id: edge type ``"source:relation:destination"`` -> its number, from 0.
         node_attributes: name -> ``[num_nodes, ...]``.
         edge_attributes: name -> ``[num_edges, ...]``, in the order of ``indices``.
-        placement: ``"process"``: the tensors remain where they are. Other places have one copy per node, in memory that
-            its ranks share; all ranks make the graph then, of the same tensors. ``"pinned"``, ``"device"`` and
+        placement: ``"process"``: the tensors are used unchanged. Others have one copy per node, in memory that
+            its ranks share; all ranks build the graph then, from the same tensors. ``"pinned"``, ``"device"`` and
             ``"sharded"`` (over the GPUs of each node) are where all loaders of a GPU read the topology, ``"auto"``
             where the first of them decides.
 
     Raises:
         GraphError: tensors or names that contradict each other.
-        InputError: an unknown placement; a place of GPUs, if there are none.
+        InputError: an unknown placement; a placement of GPUs without GPUs.
     """
     indices, type_per_edge = _integers_if_empty(indices), _integers_if_empty(type_per_edge)
     tensors = {"csc_indptr": csc_indptr, "indices": indices}
@@ -85,7 +85,7 @@ def fused_csc_sampling_graph(
 
 
 def in_place(load: Callable[[], FusedCSCSamplingGraph], placement: Place) -> FusedCSCSamplingGraph:
-    """Return a graph whose tensors, and topology for GPUs, are in a place. All ranks call it, but for ``"process"``."""
+    """Return a graph with its tensors, and topology for GPUs, at a placement; a collective except for ``"process"``."""
     check_graph_place(placement)
     graph = load() if placement == "process" else share(load, what="a sampling graph")
     graph.topology_place = place_for_topology(placement)
@@ -120,7 +120,7 @@ def _check_names(node_types: Mapping[str, int], edge_types: Mapping[str, int]) -
 def from_dglgraph(
     g: Any, is_homogeneous: bool = False, include_original_edge_id: bool = False
 ) -> FusedCSCSamplingGraph:
-    """Make a sampling graph with the edges and the data of a DGL graph.
+    """Build a sampling graph with the edges and the data of a DGL graph.
 
     Args:
         g: a ``dgl.DGLGraph``, or a graph with its methods.

@@ -60,12 +60,12 @@ def without(csc: Any, edge_ids: Tensor | None, drop: Tensor) -> tuple[Any, Tenso
 
 
 def _place(values: Tensor, wanted: Tensor) -> Tensor:
-    """Return the place of each wanted value in the sorted ``values``, which contain all of them."""
+    """Return the position of each wanted value in the sorted ``values``, which contain all of them."""
     return torch.searchsorted(values, wanted.contiguous())
 
 
 def _find(values: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the place of each wanted value in the sorted ``values`` (at least one), and whether it is found."""
+    """Return the position of each wanted value in the sorted ``values`` (at least one), and whether it is found."""
     place = torch.searchsorted(values, wanted.contiguous()).clamp_(max=values.numel() - 1)
     return place, values[place] == wanted
 
@@ -112,7 +112,7 @@ CSC: TypeAlias = CSCFormatBase | dict[str, CSCFormatBase]
 
 
 class PyGLayerData(NamedTuple):
-    """What a layer of PyG takes. For a heterogeneous subgraph ``x`` has dictionaries by node type, the others are
+    """The arguments of a PyG layer. For a heterogeneous subgraph ``x`` has dictionaries by node type, the others are
     dictionaries by edge type."""
 
     x: Any
@@ -144,22 +144,22 @@ class SampledSubgraph(Movable):
     """``[num_edges]``: the edge of the graph that each edge is; ``None`` where the graph does not keep ids of edges."""
 
     row_mask: Nodes | None = None
-    """``[num_rows] bool``: which rows are no padding, of a loader with ``pad="auto"``; those of the columns are the
+    """``[num_rows] bool``: which rows are real, of a loader with ``pad="auto"``; the columns come
     first; ``None`` without padding."""
 
     edge_mask: Nodes | None = None
-    """``[num_edges] bool``: which edges are no padding; ``None`` without."""
+    """``[num_edges] bool``: which edges are real; ``None`` without padding."""
 
     def exclude_edges(self: Self, edges: Excluded, assume_num_node_within_int32: bool = True) -> Self:
-        """Return the subgraph without some edges, but with all nodes.
+        """Return the subgraph without some edges, with all nodes.
 
         Args:
-            edges: ``[n, 2]`` nodes of the graph that edges to be left out connect; by edge type where the subgraph is
+            edges: ``[n, 2]`` nodes of the graph that edges to be left out connect; by edge type if the subgraph is
                 heterogeneous. All edges between two such nodes are left out.
             assume_num_node_within_int32: does not matter: ids of any size are compared exactly.
 
         Raises:
-            InputError: one of the two is heterogeneous and the other is not, or edges of another shape.
+            InputError: one of the two is heterogeneous and the other is not, or edges of a different shape.
         """
         drop = self.edges_to_exclude(edges)
         csc, ids = self.sampled_csc, self.original_edge_ids
@@ -206,7 +206,7 @@ class SampledSubgraph(Movable):
             x: features of the rows ``[num_rows, ...]``; by node type if the subgraph is heterogeneous.
 
         Raises:
-            InputError: features by type for a homogeneous subgraph, or the other way round; of too few types or nodes.
+            InputError: features by type for a homogeneous subgraph, or vice versa; too few types or nodes.
         """
         csc = self.sampled_csc
         if isinstance(csc, dict) != isinstance(x, dict):

@@ -1,4 +1,4 @@
-"""A sampling graph as the engine sees it: tables per edge type or one for all, and arguments in its terms."""
+"""A sampling graph in the engine's form: tables per edge type or one for all."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Topology:
     """By node and edge type; of a homogeneous graph, and if ``fused``, with the one node type ``"_N"``."""
 
     fused: bool
-    """Whether node types are mixed in a typed graph: ids are positions in the fused CSC."""
+    """Whether one table has all types of a heterogeneous graph: ids are positions in the fused CSC."""
 
     weighted: bool
     """Whether the edges have probabilities."""
@@ -56,7 +56,7 @@ class Topology:
     """Whether times are floating-point; ``None`` without times."""
 
     has_original_edge_ids: bool
-    """Whether edge ids of samples are those that edges had before they were sorted; else positions in the fused CSC."""
+    """Whether samples have original edge ids, not positions in the fused CSC."""
 
     offsets: Mapping[NodeType, range]
     """Node type -> its nodes in the fused CSC."""
@@ -65,7 +65,7 @@ class Topology:
     """By edge type id."""
 
     device: torch.device
-    """Where the sampling graph lies; ``graph`` is on the CPU."""
+    """Of the sampling graph; ``graph`` is on the CPU."""
 
     _splitter: Splitter | None
     """Only if ``fused``."""
@@ -214,7 +214,7 @@ def make_tables(g: FusedCSC, fused: bool, node_time: str | None, edge_time: str 
 
 
 def make_topology(g: FusedCSC, tables: Tables, probs_name: str | None) -> Topology:
-    """The tables with probabilities and with the ids that edges have for the user, for GPUs in the graph's place."""
+    """Add probabilities and the user's edge ids to tables, for GPUs at the graph's placement."""
     graph, fused = tables.graph, tables.fused
     weighted = False
     if probs_name is not None:

@@ -27,8 +27,8 @@ _LARGEST = torch.iinfo(torch.int32).max
 
 
 def make_blocks(subgraphs: Sequence[SampledSubgraph]) -> list[DGLBlock]:
-    """Make a block per layer; the first has the ids of its source nodes as ``dgl.NID``, all those of their edges as
-    ``dgl.EID`` where they are known."""
+    """Build a block per layer. The first has the ids of its source nodes as ``dgl.NID``, all have known edge ids as
+    ``dgl.EID``."""
     try:
         import dgl  # noqa: F401
     except ModuleNotFoundError as error:
@@ -131,10 +131,10 @@ class MiniBatch(Movable):
     """Names the minibatch: its sample is a function of the key. ``None``: it was created by hand."""
 
     seed_mask: Nodes | None = None
-    """``[num_seeds] bool``: which seeds are no padding, of a loader with ``pad="auto"``; ``None`` without padding."""
+    """``[num_seeds] bool``: which seeds are real, of a loader with ``pad="auto"``; ``None`` without padding."""
 
     node_mask: Nodes | None = None
-    """``[num_nodes] bool``: which input nodes are no padding; ``None`` without."""
+    """``[num_nodes] bool``: which input nodes are real; ``None`` without padding."""
 
     padding: Padded | None = None
     """The padding, while stages run; ``None`` without padding, and in complete minibatches."""
@@ -153,7 +153,7 @@ class MiniBatch(Movable):
         seed_nodes: Nodes | None = None,
     ) -> None:
         self.labels = labels
-        """Of the seeds; set by negative samplers (1 for positive pairs, else 0)."""
+        """Labels of the seeds; negative samplers set them (1 for positive pairs, 0 for others)."""
         self.seeds = seeds if seed_nodes is None else seed_nodes
         """``[num_seeds]``: seed nodes, or ``[num_seeds, 2]``: pairs of nodes that seed edges connect."""
         self.indexes = indexes
@@ -295,7 +295,7 @@ def minibatcher_default(batch: Any, names: tuple[str | None, ...] | None) -> Any
 
     Args:
         batch: the items of multiple indices: a tensor, a tuple, or a dictionary of these by type.
-        names: one per element of an item, ``None`` for those to leave out; DGL 2.1's ``seed_nodes`` and ``node_pairs``
+        names: one per element of an item, ``None`` to leave it out; DGL 2.1's ``seed_nodes`` and ``node_pairs``
             become ``seeds``. Instead of a tuple, ``None``: the batch is returned unchanged, with a warning.
 
     Raises:

@@ -50,13 +50,13 @@ def _nodes(items: ItemSet) -> Tensor:
     return seeds if seeds.dim() == 1 else seeds[:, 0]
 
 
-_EPOCHS = 64  # whose seeds are remembered, where each has its own: those that iterations may still be in, and more
+_EPOCHS = 64  # number of epochs whose drawn seeds are stored, for iterations that are still running
 
 
 class ItemSampler(DataPipe):
     """Cuts the items of an item set into minibatches. Each iteration is the next epoch.
 
-    The items of batch ``b`` of epoch ``e`` are a function of ``(seed, e, b)``: any batch can be made at any time, in
+    The items of batch ``b`` of epoch ``e`` are a function of ``(seed, e, b)``: any batch can be created at any time, in
     any thread (:meth:`make_batch`). Without a seed, each epoch draws one when it begins, and is epoch 0 of that seed.
 
     Args:
@@ -154,7 +154,7 @@ class ItemSampler(DataPipe):
         return self._drawn[epoch], 0
 
     def make_batch(self, epoch: int, batch: int) -> Any:
-        """Make one batch. May be called from multiple threads at once.
+        """Create one batch. May be called from multiple threads at once.
 
         Args:
             epoch: from 0.
@@ -183,14 +183,14 @@ class ItemSampler(DataPipe):
 
         Args:
             positions: of each batch.
-            device: a GPU, where the items are moved by one copy; a CPU: they are not moved.
+            device: a GPU, to which one copy moves the items; a CPU: they are not moved.
         """
         if isinstance(self.item_set, HeteroItemSet):
             return [self.items_at(some) for some in positions]
         items = self.item_set[torch.cat(list(positions))]
         parts: tuple[Tensor, ...] = items if isinstance(items, tuple) else (items,)
         if device.type == "cuda":
-            # From pinned memory: larger copies from other memory wait for what the GPU does.
+            # From pinned memory: larger copies from other memory wait for the GPU.
             parts = tuple(part if part.is_cuda else part.pin_memory().to(device, non_blocking=True) for part in parts)
         sizes = [len(some) for some in positions]
         split = zip(*[part.split_with_sizes(sizes) for part in parts], strict=True)
@@ -216,8 +216,8 @@ class ItemSampler(DataPipe):
 class DistributedItemSampler(ItemSampler):
     """An :class:`ItemSampler` whose batches are dealt out to the ranks of torch's process group.
 
-    Rank ``r`` of ``W`` gets the global batches ``r, r + W, r + 2 * W``, ...: the batches themselves, and with them what
-    the epoch consists of, do not depend on the number of ranks. Where their number is no multiple of ``W``, the first
+    Rank ``r`` of ``W`` gets the global batches ``r, r + W, r + 2 * W``, ...: the content of an
+    epoch does not depend on the number of ranks. If the number of batches is not a multiple of ``W``, the first
     ranks have one batch more than the others; use ``drop_uneven_inputs``, or torch's ``Join``, so that none waits.
 
     Args:
@@ -225,11 +225,11 @@ class DistributedItemSampler(ItemSampler):
         batch_size: items per batch of a rank.
         minibatcher: see :class:`ItemSampler`.
         drop_last: see :class:`ItemSampler`; the one batch of the epoch that is not full is left out.
-        shuffle: see :class:`ItemSampler`; among all items, whoever gets them.
+        shuffle: see :class:`ItemSampler`; among all items of all ranks.
         drop_uneven_inputs: leave out the last batches, so that all ranks have the same number.
-        seed: the same on all ranks; ``None``: one that rank 0 draws, for which all ranks must make their sampler.
+        seed: the same on all ranks; ``None``: rank 0 draws one, a collective of all ranks.
         seed_parts: number of equal slices of the nodes. Each batch has seeds of one slice (edges: by their sources),
-            and goes to a rank that holds this slice of the features, as far as possible; ``None``: seeds of all slices.
+            and is assigned to a rank with this slice of the features, if possible; ``None``: seeds of all slices.
         num_nodes: only with ``seed_parts``, which needs it: the graph's ``num_nodes``, a number or one per node type.
 
     Raises:
@@ -275,7 +275,7 @@ class DistributedItemSampler(ItemSampler):
         return ItemParts(np.concatenate(found), num_parts, self.batch_size)
 
     def _agree(self) -> None:
-        """Take the seed that rank 0 has drawn, and see that all ranks cut the same items in the same way."""
+        """Use the seed of rank 0, and check that all ranks have equal items and options."""
         init(timeout=control.DEFAULT_TIMEOUT)
         facts = {
             "number of items": self._plan.num_items,
@@ -291,7 +291,7 @@ class DistributedItemSampler(ItemSampler):
         self._plan = replace(self._plan, seed=self.seed)
 
     def deal(self, first: int = 0) -> RankSchedule:
-        """Return which batches of an epoch are this rank's, after the ``first`` ones of all ranks."""
+        """Return the batches of this rank in an epoch, after the ``first`` ones of all ranks."""
         return RankSchedule(
             num_batches=len(self._plan),
             world_size=self.world_size,

@@ -147,7 +147,7 @@ def _numel(ids: object) -> int:
 
 
 class Keyed(NamedTuple):
-    """A minibatch that functions of the user complete when it is handed out."""
+    """A minibatch that functions of the user complete in the caller."""
 
     key: BatchKey
     item: object
@@ -156,8 +156,8 @@ class Keyed(NamedTuple):
 class Batches:
     """The ``Assembler`` of a loader.
 
-    Functions of the user after the last stage of this package run in its threads; without any, when a batch is handed
-    out, which is with its key until then.
+    Functions of the user after the last stage of this package run in its threads; without any, in the caller, with
+    the batch's key.
     """
 
     in_thread = True
@@ -198,7 +198,7 @@ class Batches:
 
     @property
     def samples_alone(self) -> bool:
-        """Whether minibatches are made one by one."""
+        """Whether minibatches are sampled one by one."""
         return not self._in_groups
 
     @property
@@ -291,10 +291,10 @@ class Batches:
         return [Keyed(sample.key, item) for sample, item in zip(samples, items, strict=True)], nbytes
 
     def _answered(self, samples: Sequence[Sampled], rank_batches: Sequence[RankBatch | None] | None) -> list[MiniBatch]:
-        """Return minibatches with their layers. The samples are unchanged: they may be needed once more."""
+        """Return minibatches with their layers. The samples are unchanged: they may be needed again."""
         assert self._chain.grouped is not None
         items = [copy.copy(sample.item) for sample in samples]
-        topology = samples[0].topology  # a launch is of one
+        topology = samples[0].topology  # one launch samples one topology
         sampled = items, topology, [one.sample for one in samples]
         if self._padding is None:
             return self._chain.grouped.layers.answer(*sampled)

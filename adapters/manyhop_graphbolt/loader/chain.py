@@ -32,7 +32,7 @@ class Sampling:
 
     @property
     def layers(self) -> AllLayers:
-        """What the stage samples."""
+        """The sampler of the stage."""
         return self.stage.layers
 
     @property
@@ -66,7 +66,7 @@ class Chain:
 
     @cached_property
     def sampling(self) -> Sampling | None:
-        """The stage that samples all layers by one call; ``None``: there is none."""
+        """The stage that samples all layers by one call; ``None`` without one."""
         for i, stage in enumerate(self.stages):
             if isinstance(stage, SubgraphSampler):
                 own = isinstance(stage, NeighborSampler)
@@ -92,8 +92,7 @@ class Chain:
 
 
 def gpu_of(chain: Chain) -> torch.device | None:
-    """Return the GPU that minibatches are made on, or moved to: that of ``copy_to``, else the process's, if it uses
-    one."""
+    """Return the GPU of ``copy_to``, or the process's GPU if it uses one."""
     for stage in chain.stages:
         if to_gpu(stage):
             index, count = stage.device.index, torch.cuda.device_count()

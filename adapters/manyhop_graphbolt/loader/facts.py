@@ -33,7 +33,7 @@ class PlacedFeatures:
         self.sources: list[object] = [placed.get(title, tensor) for title, tensor in given.items()]
 
     def request(self, request: RowRequest) -> RowRequest:
-        """Return the request to where the GPU reads the rows; unchanged for features that came later."""
+        """Return the request with the source for the GPU; unchanged for features that were added later."""
         if self.given.get(request.name) is not request.source or request.name not in self._placed:
             return request
         return RowRequest(self._placed[request.name], request.index, request.dim, request.name, request.bound)
@@ -77,7 +77,7 @@ class FeatureColumns:
         """Return the sources of rows, by title."""
         found: dict[str, object] = {}
         for store, key, title in self._wanted:
-            with suppress(FeatureError):  # of a feature that is not there, which is raised for the minibatch
+            with suppress(FeatureError):  # of a missing feature, which is raised for the minibatch
                 feature = own_feature(store, key)
                 table = None if feature is None else feature.table()
                 if table is not None:
@@ -169,7 +169,7 @@ class ChainFacts:
         self._chain, self._columns, self._pad = chain, columns, pad
 
     def of_ranks(self, seed: int | None) -> dict[str, object]:
-        """Return the facts that must be equal on all ranks, in the order in which differences are reported."""
+        """Return the facts that must be equal on all ranks, in the order of error messages."""
         plan = self._chain.sampler.plan
         facts: dict[str, object] = {"version of the sampling contract": CONTRACT_VERSION, "seed": seed}
         facts |= {name: getattr(plan, name) for name in ("num_items", "batch_size", "shuffle", "drop_last")}

@@ -45,13 +45,13 @@ _finding_gpu = threading.Lock()
 class DataLoader(EpochLoader, TorchDataLoader[object]):
     """Iterates over a chain of pipes, whose stages are run ahead of the caller, in threads of this process.
 
-    ``num_workers=N`` is N threads that work on multiple minibatches at once; 0 is one thread, which runs the stages up
-    to the last one of this package (sampling, fetching, copying): functions of the user that come after it run in the
-    caller, as in GraphBolt. Order and content of the minibatches do not depend on ``num_workers``. On a GPU each thread
+    ``num_workers=N`` is N threads that work on multiple minibatches at once. 0 is one thread, which runs the stages up
+    to the last one of this package (sampling, fetching, copying). Your functions after it run in the caller, as in
+    GraphBolt. Order and content of the minibatches do not depend on ``num_workers``. On a GPU each thread
     has a stream, so that sampling, fetching and copying of different minibatches overlap, and all that with the
-    training step; where the GPU does everything, no thread is needed: the caller enqueues its work ahead.
+    training step; without stages on the CPU, the caller enqueues the GPU's work in advance, without threads.
 
-    With a :class:`DistributedItemSampler` all ranks make the loader together, of the same graph, items and stages; if
+    With a :class:`DistributedItemSampler` all ranks create the loader together, with equal graphs, items and stages. If
     one of them fails or stops in an epoch, the others raise an error that names it.
 
     Each iteration is the next epoch. An exception in a stage is raised unchanged, with a note that names the batch.
@@ -67,20 +67,20 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         num_gpu_cached_edges: a hint for GraphBolt's cache of edges on the GPU; manyhop has none.
         gpu_cache_threshold: see ``num_gpu_cached_edges``.
         placement: where topology and features reside if minibatches are moved to a GPU before they are sampled:
-            ``"device"``, ``"pinned"``, ``"sharded"``, ``"distributed"`` or ``"auto"``, as for PyG's loaders;
-            ``None``: ``"pinned"`` for a graph in pinned memory, else ``"auto"``: as sizes and free memory suggest.
+            ``"device"``, ``"pinned"``, ``"sharded"``, ``"distributed"`` or ``"auto"``, see PyG's loaders;
+            ``None``: ``"pinned"`` for a graph in pinned memory, otherwise ``"auto"``: by sizes and free memory.
             ``logging.getLogger("manyhop")`` explains the choice.
         pad: ``"auto"``: pad the minibatches to fixed sizes, for CUDA graphs and ``torch.compile``; needs a chain with
             one stage that samples. Nodes and edges are filled up layer by layer, their
             features with zeros and their ids with 0; padding edges join padding nodes only. ``minibatch.node_mask`` and
-            ``seed_mask``, and ``row_mask`` and ``edge_mask`` of each layer, ``bool``, mark what is no padding; blocks
+            ``seed_mask``, and ``row_mask`` and ``edge_mask`` of each layer, ``bool``, mark real rows and edges; blocks
             have ``"node_mask"`` and ``"edge_mask"``. Seed nodes and labels have as many rows as the last layer has
             columns. A minibatch that does not fit gets larger sizes, out of few (``stats().pad_fit_rate``).
 
     Raises:
         InputError: an argument does not make sense; rows that ranks exchange, in a chain that cannot keep them in step.
-        CapacityError: topology or features do not fit where ``placement`` wants them.
-        RankError: ranks that share the minibatches have others, or do not come in time.
+        CapacityError: topology or features do not fit into the memory of ``placement``.
+        RankError: ranks that share the minibatches differ, or are late.
     """
 
     _shared_by = "the items to a DistributedItemSampler"
@@ -119,7 +119,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         check_placed(chain, placement)
         sampler, plan = chain.sampler, chain.sampler.plan
         self._ahead = int(num_workers) or int(overlap_feature_fetch and bool(chain.stages))
-        """How many threads run the stages ahead of the caller; 0: the caller runs them."""
+        """The number of threads that run the stages in advance; 0: the caller runs them."""
         super().__init__(
             datapipe,
             batch_size=sampler.batch_size,
@@ -140,7 +140,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         self._find_gpu()
         self._find_padding()
         if self.distributed:
-            self._schedule(0)  # raises if GPUs, of which more is known now, exchange rows of uneven batches
+            self._schedule(0)  # again, since GPUs may exchange rows: raises for uneven batches
         self._prepare_ranks()
 
     def _num_threads(self) -> int:
@@ -199,7 +199,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         return self._begin_epoch(None)
 
     def _facts(self, seed: int | None) -> dict[str, object]:
-        facts = ChainFacts(self._chain, self._columns, self.pad)  # asked for before there is more of the loader
+        facts = ChainFacts(self._chain, self._columns, self.pad)  # called before the loader is complete
         return facts.of_ranks(seed)
 
     def _adapter(self) -> Adapter[object, object]:
@@ -225,7 +225,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         return list(FeatureColumns(self._chain.fetchers).tables().values())
 
     def _find_gpu(self) -> None:
-        """Get ready for a GPU, if minibatches are made on one, or moved there, ahead of the caller."""
+        """Prepare the GPU that minibatches are sampled on, or moved to, in advance."""
         device = gpu_of(self._chain) if self._ahead > 0 else None
         if device is None or (self._gpu is not None and self._gpu.device == device):
             return
@@ -240,7 +240,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         if chain.grouped is None or self._gpu.sampling is None:
             return
         plain = chain.sampler.minibatcher is minibatcher_default and chain.grouped.is_of_this_package
-        if plain and self._columns.complete:  # else code of the user would run for minibatches that nobody requested
+        if plain and self._columns.complete:  # otherwise code of the user would run without a request
             with suppress(InputError):  # which is raised again for the minibatch at fault
                 self._warm_up_gpu()
 
@@ -269,12 +269,12 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
     def batch(self, seeds: Nodes | MiniBatch, *, key: tuple[int, int, int] | None = None) -> Any:
         """Return the minibatch of these seeds now: for serving and debugging.
 
-        It is no part of an epoch, and may be called from multiple threads at once, if functions of yours may be.
+        It does not advance the epoch. It is thread-safe if your functions are.
 
         Args:
             seeds: nodes or pairs of nodes, as the item set has them, in a tensor or in tensors by type; any, not only
-                those of the item set. A :class:`MiniBatch` can have labels, times and what else the stages read.
-            key: ``(seed, epoch, batch)``: what samples are a function of, besides the seeds, such as the ``key`` of a
+                those of the item set. A :class:`MiniBatch` can have labels, times and other values for the stages.
+            key: ``(seed, epoch, batch)``: determines the sample, together with the seeds, such as the ``key`` of a
                 minibatch; default: the seed of the item sampler, or 0 if it has none, and batch 0 of epoch 0.
 
         Returns:
@@ -293,7 +293,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the latest iteration, counted in received minibatches, not in prefetched ones.
 
-        With a :class:`DistributedItemSampler`, those of all ranks: all of them must have received the same number.
+        With a :class:`DistributedItemSampler` it is that of all ranks, which must have received equal numbers.
 
         """
         if not self._progress.begun:
@@ -305,14 +305,14 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
 
         Raises:
             StateError: the state is damaged, or of a chain with another graph, other stages, items, batches or order.
-            RankError: other ranks, which must load the state as well, load another one, or not in time.
+            RankError: other ranks, which must load the state as well, load a different one, or are late.
         """
         super().load_state_dict(state)
         self._chain.sampler.resume_at(self._progress.epoch, self._progress.seed)
 
 
 def _cannot_be_made_again(others: Mapping[str, object]) -> InputError:
-    """Return the error of arguments that this loader does not have, such as those that Lightning passes to a copy."""
+    """Return the error of unknown arguments, such as those of loaders that Lightning creates again."""
     if {"dataset", "sampler"} <= others.keys():
         return InputError(
             "Expected a Trainer that uses GraphBolt's loader unchanged, got one that makes it again with another "

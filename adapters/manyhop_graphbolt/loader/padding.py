@@ -103,11 +103,11 @@ class Padding:
         return self.answer([minibatch], topology, [sample])[0]
 
     def _pad_seeds(self, minibatch: MiniBatch, padded: Padded) -> None:
-        """Fill up what a minibatch has per seed: to as many as the last layer has columns, links to fixed numbers."""
+        """Pad the values per seed: nodes to the number of columns of the last layer, links to fixed numbers."""
         spare = {t: blocks[0] - 1 for t, blocks in padded.sizes.nodes.items()}  # the last column of a type is padding
         seeds, sizes = _seeds(minibatch), Sizes()
         for t, (n, width, are_nodes) in seeds.items():
-            least = min([spare[end] for end in _ends(t, width)])  # -1: there is no padding
+            least = min([spare[end] for end in _ends(t, width)])  # -1: without padding
             sizes[t] = least + 1 if are_nodes else n if least < 0 else _grown(self._links.get(t, n), n)
         for name in _IDS:
             self._fill(minibatch, name, sizes, lambda kind, width: [0] * width)
@@ -166,7 +166,7 @@ def _grown(size: int, number: int) -> int:
 
 
 def _filled(values: Tensor, size: int, fills: Sequence[int]) -> Tensor:
-    """Return ``[size, ...]``: values, followed by a fill for each column; one for all, where they are the same."""
+    """Return ``[size, ...]``: values, followed by a fill for each column."""
     if len(set(fills)) == 1:
         return lengthened(values, size, fills[0])
     columns = [lengthened(one, size, fill) for one, fill in zip(values.unbind(dim=1), fills, strict=True)]

@@ -59,7 +59,7 @@ class GPUSampling:
         placed = PlacedGraph.of(topology.graph, self.device, self._where)
         engine = placed_engine(placed, spec)
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # its tables are there, for the streams of other threads
+            torch.cuda.synchronize(self.device)  # its tables are complete, for the streams of other threads
         return topology, engine, placed
 
     def current(self) -> tuple[Topology, Engine]:

@@ -38,7 +38,7 @@ class FeatureFetcher(MiniBatchTransformer):
 
     Raises:
         InputError: no feature store; names by type of one kind, and without types of the other; (at a batch) names by
-            type for a minibatch without types, or the other way round, types that it does not have, no input nodes, or
+            type for a minibatch without types, or vice versa, types that it does not have, no input nodes, or
             edge features if edges have no ids.
         FeatureError: (at a batch) an unknown feature, or one with too few rows.
     """
@@ -84,7 +84,7 @@ class FeatureFetcher(MiniBatchTransformer):
         return minibatch
 
     def fetch(self, minibatches: Sequence[MiniBatch], gather_rows: Gather) -> int:
-        """Put features into multiple minibatches, by one gather; return the bytes of their rows.
+        """Add features to multiple minibatches, by one gather; return the bytes of their rows.
 
         Args:
             minibatches: whose layers are sampled.
@@ -164,7 +164,7 @@ def _text(kind: str | EdgeType) -> str:
 def _requested(
     kind: str, keys: Keys, ids: Tensor | Mapping[str, Tensor], known: Collection[str]
 ) -> list[tuple[str | None, str, Tensor]]:
-    """Return type, name and ids of each wanted feature. Its type must be known; those without ids are passed over."""
+    """Return type, name and ids of each wanted feature. Its type must be known; types without ids are skipped."""
     if isinstance(keys, Mapping) != isinstance(ids, Mapping):
         raise InputError(
             f"Expected {kind}_feature_keys {'by type' if isinstance(ids, Mapping) else 'without types'}, as the "

@@ -15,11 +15,11 @@ from manyhop_graphbolt.items.minibatch import MiniBatch
 from manyhop_graphbolt.types import Nodes, etype_str_to_tuple
 
 Number: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""``number(nodes of columns, others)`` gives nodes of rows, and the position of each of both among them."""
+"""``number(nodes of columns, others)`` returns the nodes of rows, and the position of each argument's node."""
 
 
 def unique(nodes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``nodes [n]`` without repetitions, in the order of first occurrence, and where each of them is in it."""
+    """Return ``nodes [n]`` without repetitions, by first occurrence, and the position of each node in it."""
     values, place = torch.unique(nodes, return_inverse=True)
     position = torch.arange(nodes.numel(), device=nodes.device)
     first = position.new_full((values.numel(),), nodes.numel()).scatter_reduce(0, place, position, "amin")
@@ -36,7 +36,7 @@ def unique_and_compact(nodes: list[Tensor] | dict[str, list[Tensor]]) -> tuple[A
         nodes: ``[n]`` each; or multiple tensors per node type.
 
     Returns:
-        The nodes ``[num_nodes]``, and the tensors with the positions of the nodes among those; by type where the
+        The nodes ``[num_nodes]``, and tensors with the positions of the nodes; by type if the
         arguments are.
     """
     if isinstance(nodes, dict):
@@ -48,7 +48,7 @@ def unique_and_compact(nodes: list[Tensor] | dict[str, list[Tensor]]) -> tuple[A
 
 
 def unique_and_compact_csc_formats(csc_formats: CSC, unique_dst_nodes: Nodes) -> tuple[Nodes, CSC]:
-    """Number the rows of edges: the columns' nodes come first, then each other node where it first occurs.
+    """Number the rows of edges: the columns' nodes first, then each other node by first occurrence.
 
     Args:
         csc_formats: the edges; their ``indices`` are nodes of the graph. By edge type or not.
@@ -61,7 +61,7 @@ def unique_and_compact_csc_formats(csc_formats: CSC, unique_dst_nodes: Nodes) ->
 
 
 def compact_csc_format(csc_formats: CSC, dst_nodes: Nodes, dst_timestamps: Nodes | None = None) -> tuple[Any, ...]:
-    """Number the rows of edges without looking for repetitions: the columns' nodes come first, then a row per edge.
+    """Number the rows of edges without looking for repetitions: the columns' nodes first, then a row per edge.
 
     Args:
         csc_formats: the edges; their ``indices`` are nodes of the graph. By edge type or not.
@@ -139,7 +139,7 @@ def add_reverse_edges(edges: Nodes, reverse_etypes_mapping: dict[str, str] | Non
 
     Args:
         edges: ``[n, 2]``; by edge type or not.
-        reverse_etypes_mapping: edge type -> that of its reverses; types that are not in it get none. Needed where
+        reverse_etypes_mapping: edge type -> that of its reverses; types that are not in it get none. Required if
             ``edges`` are by type.
 
     Returns:
@@ -175,7 +175,7 @@ def exclude_seed_edges(
 
     Args:
         minibatch: a minibatch of links whose layers are sampled.
-        include_reverse_edges: take out the reverses of the seed edges, too.
+        include_reverse_edges: also exclude the reverses of the seed edges.
         reverse_etypes_mapping: edge type -> that of its reverses, for heterogeneous graphs.
 
     Returns:
@@ -213,7 +213,7 @@ def edges_to_exclude(
 
 
 def _check_mapping(mapping: dict[str, str] | None, edges: object, sampled: Collection[str]) -> None:
-    """Raise for edge types that are not there: misspelt, their reverse edges would remain, and leak the labels."""
+    """Raise for unknown edge types: with a misspelt name, reverse edges would remain, and leak the labels."""
     if not sampled or not isinstance(edges, dict):
         return
     for name, reverse in (mapping or {}).items():

@@ -1,4 +1,4 @@
-"""Sampling the layers of a minibatch: all by one call of the engine, or one after the other."""
+"""Sampling of all layers of a minibatch by one call of the engine."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def put_layers(minibatches: Sequence[MiniBatch], layers: Sequence[list[SampledSu
 
 
 def layers_of(samples: Sequence[SampledSubgraph], *, with_ids: bool) -> list[list[SampledSubgraphImpl]]:
-    """Return the layers of samples whose hops ask for all nodes so far, the input layer first."""
+    """Return the layers of samples whose hops expand all nodes so far, the input layer first."""
     num_nodes = [nodes_by_hop(sample) for sample in samples]
     indptrs = iter(columns_of(samples, num_nodes))
     return [_layers(*one, indptrs, with_ids) for one in zip(samples, num_nodes, strict=True)]
@@ -161,7 +161,7 @@ def _layers(
 
 
 def without_edges(sample: SampledSubgraph, edges: Excluded) -> SampledSubgraph:
-    """Return a sample as :func:`layers_of` takes it without some edges in any layer; nodes remain."""
+    """Return a sample for :func:`layers_of` without some edges in any layer, with all nodes."""
     assert sample.num_sampled_edges is not None
     keep = {t: torch.ones_like(row, dtype=torch.bool) for t, row in sample.row.items()}
     counts = {t: list(hops) for t, hops in sample.num_sampled_edges.items()}
@@ -187,7 +187,7 @@ def without_edges(sample: SampledSubgraph, edges: Excluded) -> SampledSubgraph:
 
 
 def mark_padding(minibatch: MiniBatch, layers: Sequence[SampledSubgraphImpl], padded: Padded) -> None:
-    """Set the masks of a minibatch and its layers: which rows and edges are no padding."""
+    """Set the masks of a minibatch and its layers: which rows and edges are real."""
     edges = {_name(t): mask.split_with_sizes(list(padded.sizes.edges[t])) for t, mask in padded.edge_mask.items()}
     for hop, layer in enumerate(reversed(layers)):
         rows = layer.original_row_node_ids

@@ -196,7 +196,7 @@ class NeighborSampler(SubgraphSampler):
 class LayerNeighborSampler(NeighborSampler):
     """Samples neighbours that the nodes of a layer share. Functional name: ``sample_layer_neighbor``.
 
-    By appendix A.3 of arXiv 2210.13339: exactly as many per node as :class:`NeighborSampler`.
+    By appendix A.3 of arXiv 2210.13339: the same number per node as :class:`NeighborSampler`.
 
     Args:
         datapipe: see :class:`NeighborSampler`, also for ``graph``, ``fanouts``, ``prob_name``, ``deduplicate`` and
@@ -246,7 +246,7 @@ class TemporalNeighborSampler(SubgraphSampler):
     """Samples neighbours earlier than their seed. Functional name: ``temporal_sample_neighbor``.
 
     The time of a seed is its entry in ``minibatch.timestamp``; with two times per seed, ``[n, 2]``, edges are not
-    earlier than the first one. Each edge leads to a row of its own.
+    earlier than the first one. Each edge has its own row.
 
     Args:
         datapipe: minibatches with ``timestamp``.

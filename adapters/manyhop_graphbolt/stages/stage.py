@@ -1,4 +1,4 @@
-"""Stages: pipes that do one thing to each item. Chains of them are run item by item, in whatever thread."""
+"""Stages: pipes that process items one by one, in any thread."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from manyhop_graphbolt.types import Pipe, etype_tuple_to_str
 Step = Callable[[Any], Any]
 
 FUNCTIONS = 1 << 15
-"""The first draw of functions after the last stage of ours: more than are made before."""
+"""The first draw of functions after the last stage of this package: more than the stages draw."""
 
 _OURS = __name__.rpartition(".")[0]
 
@@ -48,7 +48,7 @@ class Stage(DataPipe):
             yield run(chain.functions, run(chain.stages, item, key), key, FUNCTIONS)
 
     def __len__(self) -> int:
-        """Number of items, where the source knows it."""
+        """Return the number of items of the source."""
         return len(self.datapipe)
 
 
@@ -62,11 +62,11 @@ class StageChain(NamedTuple):
     """Up to the last stage that samples, fetches, moves, ..., and functions of the user between those."""
 
     functions: list[Pipe]
-    """Functions of the user that come after them."""
+    """Functions of the user after them."""
 
 
 def chain_of(pipe: Pipe) -> StageChain:
-    """Return the chain that ends with a pipe; torch's ``map`` is a stage, too."""
+    """Return the chain that ends with a pipe; torch's ``map`` is also a stage."""
     stages: list[Pipe] = []
     while isinstance(pipe, Stage) or _is_map(pipe):
         stages.insert(0, pipe)
@@ -81,7 +81,7 @@ def _is_map(pipe: Pipe) -> TypeGuard[Mapper[object]]:
 
 
 def is_ours(stage: Pipe) -> bool:
-    """Return whether a stage samples, fetches, moves, ...: all but functions of the user."""
+    """Return whether a stage is not a function of the user."""
     if not isinstance(stage, MiniBatchTransformer):
         return isinstance(stage, CopyTo)
     function: object = stage.transformer
@@ -91,7 +91,7 @@ def is_ours(stage: Pipe) -> bool:
 
 
 def is_of_this_package(stage: Pipe) -> bool:
-    """Return whether the class of a stage is not the user's."""
+    """Return whether the class of a stage belongs to this package."""
     return type(stage).__module__.startswith(_OURS)
 
 
@@ -119,7 +119,7 @@ class MiniBatchTransformer(Stage):
 
     Args:
         datapipe: minibatches.
-        transformer: ``transformer(minibatch)`` returns the minibatch to go on with; ``None``: it is unchanged.
+        transformer: ``transformer(minibatch)`` returns a minibatch; ``None``: it is unchanged.
 
     Raises:
         InputError: no function, or (at a batch) one that returns something else.
@@ -152,8 +152,8 @@ class CopyTo(Stage):
     Args:
         datapipe: items of any kind: objects with ``to``, and containers of these, are moved.
         device: where to.
-        extra_attrs: attributes of the items that are moved as well. (A bool in its place is ``non_blocking``, as after
-            DGL 2.1.)
+        extra_attrs: attributes of the items that are moved as well. (A bool is ``non_blocking``, as in later
+            versions than DGL 2.1.)
         non_blocking: a hint; copies to a GPU never block.
 
     Raises:
@@ -182,7 +182,7 @@ class CopyTo(Stage):
     def step(self, item: object) -> object:
         """Move it."""
         known: dict[int, object] = {}
-        waits = self.device.type != "cuda"  # what goes to a GPU is in order there; the host would read too early
+        waits = self.device.type != "cuda"  # copies to a GPU are in order there; the host would read too early
         item = move(item, self.device, non_blocking=not waits, known=known)
         for name in self.extra_attrs:
             value = move(getattr(item, name), self.device, non_blocking=not waits, known=known)
@@ -192,11 +192,11 @@ class CopyTo(Stage):
 
 @functional_datapipe("exclude_seed_edges")
 class SeedEdgesExcluder(MiniBatchTransformer):
-    """Takes the seed edges out of all sampled layers. Functional name: ``exclude_seed_edges``.
+    """Removes the seed edges from all sampled layers. Functional name: ``exclude_seed_edges``.
 
     Args:
         datapipe: minibatches of links whose layers are sampled.
-        include_reverse_edges: take out the reverses of the seed edges, too.
+        include_reverse_edges: also exclude the reverses of the seed edges.
         reverse_etypes_mapping: edge type -> that of its reverses, for heterogeneous graphs.
         asynchronous: a hint; exclusion overlaps without it.
 
@@ -232,7 +232,7 @@ class SeedEdgesExcluder(MiniBatchTransformer):
 class NegativeSampler(MiniBatchTransformer):
     """The base of samplers of negative edges. A subclass defines :meth:`_sample_with_etype`.
 
-    Negative pairs follow the positive ones in ``seeds``; ``labels`` tell them apart (1: positive, 0: negative), and
+    Negative pairs follow the positive ones in ``seeds``; ``labels`` are 1 for positive and 0 for negative pairs, and
     ``indexes`` which positive pair each belongs to.
 
     Functional name: ``sample_negative``.
@@ -242,7 +242,7 @@ class NegativeSampler(MiniBatchTransformer):
         negative_ratio: negative edges per positive edge, at least 1.
 
     Raises:
-        InputError: ``negative_ratio`` is below 1; (at a batch) there are no links.
+        InputError: ``negative_ratio`` is below 1; (at a batch) no links.
     """
 
     def __init__(self, datapipe: Pipe, negative_ratio: int) -> None:
@@ -293,7 +293,7 @@ def _by_type(values: object, function: Callable[[Any, str | None], object]) -> A
 class UniformNegativeSampler(NegativeSampler):
     """Draws negative edges. Functional name: ``sample_uniform_negative``.
 
-    The destination is drawn uniformly among all nodes; the source is that of the positive edge. Some of the pairs may
+    The destination is drawn uniformly among all nodes; the source is the positive edge's. Some of the pairs may
     be edges of the graph.
 
     Args:
@@ -302,7 +302,7 @@ class UniformNegativeSampler(NegativeSampler):
         negative_ratio: negative edges per positive edge, at least 1.
 
     Raises:
-        InputError: ``negative_ratio`` is below 1; (at a batch) there are no links.
+        InputError: ``negative_ratio`` is below 1; (at a batch) no links.
     """
 
     def __init__(self, datapipe: Pipe, graph: Any, negative_ratio: int) -> None:
@@ -324,6 +324,6 @@ class UniformNegativeSampler(NegativeSampler):
         all_seeds: Tensor = self.graph.sample_negative_edges_uniform(etype, given, self.negative_ratio)
         positive = torch.arange(given.shape[0], device=all_seeds.device)
         indexes = torch.cat((positive, positive.repeat_interleave(self.negative_ratio)))
-        labels = torch.zeros(all_seeds.shape[0], device=all_seeds.device)  # floats, as losses take them
+        labels = torch.zeros(all_seeds.shape[0], device=all_seeds.device)  # floats, for losses
         labels[: given.shape[0]] = 1
         return all_seeds, labels, indexes
