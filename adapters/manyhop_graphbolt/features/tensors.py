@@ -69,7 +69,7 @@ class TorchBasedFeature(Feature):
         placement: location of the rows: ``"process"`` uses a tensor unchanged, and reads files; ``"mapped"`` leaves
             rows in their file; ``"shared"``: once per node; ``"sharded"``: over the host memory of the nodes; for GPUs
             ``"pinned"``, ``"device"``, ``"distributed"`` (over all GPUs), or ``"sharded"`` with ``device="cuda"``;
-            ``"auto"``: as ``"shared"``, and loaders select rows for GPUs. Except for ``"process"`` and ``"mapped"``, all
+            ``"auto"``: as ``"shared"``, loaders select rows for GPUs. Except for ``"process"`` and ``"mapped"``, all
             ranks create the feature, of the same rows; all loaders of the process read it there.
         device: this rank's GPU, for places of GPUs.
 
