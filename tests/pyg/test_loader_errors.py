@@ -139,7 +139,7 @@ def test_fanouts_of_types_with_double_underscores():
         (dict(input_time=torch.zeros(60)), "conflicting"),
         (dict(time_attr="time", input_time=torch.zeros(3)), r"shape \[60\]"),
         (dict(time_attr="time", input_time=torch.full((60,), torch.nan)), "NaN"),
-        (dict(time_attr="time", weight_attr="edge_weight", temporal_strategy="last"), "whatever they weigh"),
+        (dict(time_attr="time", weight_attr="edge_weight", temporal_strategy="last"), "ignores weights"),
         (dict(time_window=3), "time_attr"),
         (dict(time_attr="time", time_window=-1), "time_window in the unit of the times, at least 0, got -1"),
         (dict(is_sorted=True), "not in order"),

@@ -47,5 +47,5 @@ def test_equal_to_a_graph_without_the_others(backend, options, some):
 
 def test_edges_with_weights_are_masked_before():
     weighted = edges(time=None, weight=torch.ones(NUM_EDGES))
-    with pytest.raises(GraphError, match="Mask first, then give weights"):
+    with pytest.raises(GraphError, match="Mask first, then add weights"):
         with_mask(weighted, {HOMOGENEOUS_EDGE: torch.ones(NUM_EDGES, dtype=torch.bool)})

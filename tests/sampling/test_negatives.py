@@ -82,7 +82,7 @@ class TestTable:
             NegativeTable.build(2**32)
 
     def test_wrong_times(self):
-        with pytest.raises(InputError, match="Give one time per node"):
+        with pytest.raises(InputError, match="Pass one time per node"):
             NegativeTable.build(3, node_time=torch.tensor([1, 2]))
 
     def test_uniform_by_the_letter(self):

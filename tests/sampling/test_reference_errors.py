@@ -22,7 +22,7 @@ class TestErrors:
             ({"expand": "old"}, InputError, "'old'"),
             ({"subgraph": "reduced"}, InputError, "'reduced'"),
             ({"temporal": "last"}, InputError, "disjoint=True"),
-            ({"temporal": "last", "disjoint": True, "weighted": True}, InputError, "whatever they weigh"),
+            ({"temporal": "last", "disjoint": True, "weighted": True}, InputError, "ignores weights"),
             ({"temporal": "last", "disjoint": True}, GraphError, "needs times"),
             ({"weighted": True}, GraphError, "needs weights"),
             ({"subgraph": "bidirectional"}, InputError, "Pass reverse"),

@@ -90,7 +90,9 @@ def build_graph(
     node_time = dict(node_time or {})
     for node_type, time in node_time.items():
         if node_type not in num_nodes:
-            raise GraphError(f"Times were given for the unknown node type '{node_type}'. Known: {list(num_nodes)}.")
+            raise GraphError(
+                f"Expected times of the node types {list(num_nodes)}, got the unknown node type '{node_type}'."
+            )
         _expect_length(f"times of node type '{node_type}'", time, num_nodes[node_type])
     csc = {}
     for edge_type, edge in edges.items():
@@ -184,7 +186,7 @@ def _build_csc(
     edge = _on_host(edge)
     extras = 16 * (edge.weight is not None) + 10 * timed
     sorting = 0
-    if timed or edge.colptr is None:  # the tables, and what sorting needs for a while
+    if timed or edge.colptr is None:  # the tables, and memory for sorting
         sorting = 16 if grouped else 4 * small + 8
     narrowing = small if sorting == 0 and edge.row.dtype != (torch.int32 if num_src <= 2**31 else torch.int64) else 0
     require_memory(
@@ -241,7 +243,7 @@ def _part(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int, src_
     if edge.col is None or edge.edge_id is not None or edge.weight is not None or edge.time is not None:
         raise GraphError(
             f"Expected a part of the edges of {edge_type} as an edge list, without weights and times of edges, got "
-            "more. Use times of nodes, or give all edges to every rank."
+            "more. Use times of nodes, or pass all edges on every rank."
         )
     _expect_length(f"{edge.ends[1]} nodes of edge type {edge_type}", edge.col, edge.row.numel())
     check_ids(edge_type, edge.ends[1], edge.col, num_dst)

@@ -283,7 +283,7 @@ def fill_aliases(
         if total == np.inf:
             return False
         num_positive[v] = positive
-        for e in range(begin, end):  # all full; those of weight zero stand for one that has weight
+        for e in range(begin, end):  # all full; the alias of an entry of weight zero is one that has weight
             alias[e] = np.uint64(e - begin) if weight[e] > 0.0 else first
         if positive > 0:
             _sweep(weight[begin:end], total, alias[begin:end])

@@ -18,7 +18,7 @@ from manyhop.ranks import cuda
 from manyhop.system.progress import Progress
 from manyhop.system.threads import in_forked_children
 
-_SORTING = 40  # bytes of GPU memory for each edge: keys, order and what the radix sort of torch needs
+_SORTING = 40  # bytes of GPU memory for each edge: keys, order, and scratch memory of torch's radix sort
 _CHUNK = 1 << 25  # edges that are sent at a time
 
 
@@ -139,8 +139,8 @@ class DeferredCSC(CSC):
     def _edges(self) -> tuple[Tensor, Tensor]:
         if any(tensor._version != version for tensor, version in self._given):
             raise GraphError(
-                "Expected the edges as they were when the graph was made, got other ones: they were changed in place. "
-                "Make the loader or sampler anew."
+                "Expected unchanged edges, got edges that were changed in place after the graph was built. "
+                "Create the loader or sampler again."
             )
         return self._given[0][0], self._given[1][0]
 
@@ -164,7 +164,7 @@ class DeferredCSC(CSC):
             rows, perm = rows[order], order.int()
         there = CSC(num_src=self.num_src, colptr=colptr, row=rows, perm=perm)
         if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()  # loaders read the tables on streams of their own
+            torch.cuda.current_stream(device).synchronize()  # loaders read the tables on other streams
         return there
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -255,7 +255,7 @@ class PartCSC(DeferredCSC):
     def _refuse(self) -> NoReturn:
         raise GraphError(
             f"Expected tables of all {self.num_edges} edges, got {self._edges()[0].numel()} of them: each rank has a "
-            "part. Sample them with engine='cugraph' and device='cuda', or give all edges to every rank."
+            "part. Sample them with engine='cugraph' and device='cuda', or pass all edges on every rank."
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -35,7 +35,7 @@ class PlacedGraph:
     def __init__(
         self, source: Graph, graph: Graph, device: torch.device, where: Place, memory: Any = None, number: int = 0
     ) -> None:
-        self._source, self.memory, self.number = source, memory, number  # what is known of the source lives as long
+        self._source, self.memory, self.number = source, memory, number  # the source, as long as this object
         self.graph, self.device, self.where = graph, device, where
 
     @staticmethod
@@ -59,7 +59,7 @@ class PlacedGraph:
             if placed is None and where in ("sharded", "distributed"):
                 how = "placement='sharded'" if where == "sharded" else "engine='cugraph'"
                 raise InputError(
-                    f"Expected a topology that is spread over GPUs, got one that is not. Make a loader with {how} "
+                    f"Expected a topology that is spread over GPUs, got one that is not. Create a loader with {how} "
                     "first, on all ranks."
                 )
             if placed is None:

@@ -65,7 +65,7 @@ def with_mask(graph: Graph, masks: Mapping[EdgeType, Tensor]) -> Graph:
             )
         if table.weight is not None:
             raise GraphError(
-                f"Expected edges without weights to be masked, {edge_type} has some. Mask first, then give weights."
+                f"Expected edges without weights to be masked, {edge_type} has some. Mask first, then add weights."
             )
         kept = (mask if table.perm is None else mask[table.perm.long()]).nonzero().view(-1)
         small = table.num_edges <= 2**31

@@ -44,9 +44,7 @@ def check_spec(graph: Graph, spec: NeighborSpec) -> None:
     if spec.temporal is not None and not spec.disjoint:
         raise InputError("Temporal sampling keeps one tree per seed: pass disjoint=True with temporal.")
     if spec.temporal == "last" and spec.weighted:
-        raise InputError(
-            "The last edges are taken whatever they weigh: use temporal='uniform' with weights, or drop the weights."
-        )
+        raise InputError("temporal='last' ignores weights: use temporal='uniform', or drop the weights.")
     if spec.temporal is not None and all(csc.time is None for csc in graph.csc.values()):
         raise GraphError("Temporal sampling needs times, but no edge type of the graph has any. Build it with times.")
     if spec.weighted and all(csc.alias is None for csc in graph.csc.values()):
@@ -74,9 +72,9 @@ def check_labor_spec(graph: Graph, spec: LaborSpec) -> None:
             f"more, got {spec.importance} and {spec.batch_dependency}."
         )
     if spec.method == "exact" and spec.importance != 0:
-        raise InputError("Importance goes with method='poisson', only: leave it 0, or use that method.")
+        raise InputError("Importance requires method='poisson': leave it 0, or use that method.")
     if spec.method == "poisson" and spec.replace:
-        raise InputError("Poisson sampling takes no edge twice: leave replace out, or use method='exact'.")
+        raise InputError("Poisson sampling never picks an edge twice: leave replace out, or use method='exact'.")
     if spec.weighted and all(csc.alias is None for csc in graph.csc.values()):
         raise GraphError("Weighted sampling needs weights, but no edge type of the graph has any. Build it with them.")
 
@@ -92,10 +90,10 @@ def _check_fanouts(graph: Graph, fanouts: Mapping[EdgeType, tuple[int, ...]], *,
             if k < -1:
                 raise InputError(
                     f"Expected fanouts of -1 (all neighbours), 0 (none) or more, got {k} for {edge_type}. "
-                    "Use -1 to take all neighbours."
+                    "Use -1 for all neighbours."
                 )
             if k >= (_MOST_PICKS if replace else _MOST_FANOUT):
-                remedy = "So many edges of one node fit nowhere." if replace else "Use -1 to take all neighbours."
+                remedy = "So many edges of one node fit nowhere." if replace else "Use -1 for all neighbours."
                 raise InputError(f"Expected smaller fanouts, got {k} for {edge_type}. {remedy}")
 
 
@@ -131,7 +129,7 @@ def check_walk_spec(graph: Graph, spec: WalkSpec) -> None:
         raise InputError(f"Expected p and q to be positive numbers, got {spec.p} and {spec.q}. Pass 1 for no bias.")
     if (spec.p, spec.q) != (1, 1) and (len(set(spec.steps)) > 1 or spec.steps[0][0] != spec.steps[0][2]):
         raise InputError(
-            "Expected p and q only where all steps are of one edge type between nodes of one type, got "
+            "Expected p and q only if all steps have the same edge type, between nodes of one type, got "
             f"{spec.steps}. {UNBIASED}"
         )
     stop = spec.stop
@@ -174,9 +172,9 @@ def check_request(
     if temporal and request.time_max is None:
         raise InputError("Temporal sampling needs the time of each seed: pass time_max with the request.")
     if not temporal and (request.time_max is not None or request.time_min is not None):
-        raise InputError("Seed times were given, but the sampler is not temporal: build it with temporal='uniform'.")
+        raise InputError("Expected no seed times, as the sampler is not temporal: build it with temporal='uniform'.")
     if request.time_min is not None and request.time_max is None:
-        raise InputError("Expected time_max wherever time_min is given.")
+        raise InputError("Expected time_max with time_min. Pass both.")
     if request.exclude is not None:
         if isinstance(spec, HGTSpec):
             raise InputError("HGT sampling cannot exclude edges: leave exclude out of the request.")
@@ -240,7 +238,7 @@ def check_edge_request(
         if times is not None:
             _check_memory(name, times)
     if request.time_min is not None and request.time_max is None:
-        raise InputError("Expected time_max wherever time_min is given.")
+        raise InputError("Expected time_max with time_min. Pass both.")
 
 
 def check_given(request: EdgeRequest, negatives: NegativeSpec | None) -> None:
@@ -293,7 +291,7 @@ def check_negatives(
         raise InputError("Triplets draw destinations only: leave src_weight out, or use mode='binary'.")
     if spec.given and (spec.mode != "triplet" or spec.exclude_true or dst_weight is not None):
         raise InputError(
-            "Given negatives are destinations, taken as they are: pass mode='triplet' with given=True, without weights "
+            "Given negatives are destinations, used unchanged: pass mode='triplet' with given=True, without weights "
             "and exclude_true."
         )
 

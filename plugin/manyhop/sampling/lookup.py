@@ -99,7 +99,7 @@ def check_pairs(csc: CSC, remedy: str = ALLOW_EDGES) -> None:
     """Raise InputError where pairs of nodes cannot be numbered."""
     if csc.num_src * csc.num_dst >= 2**63:
         raise InputError(
-            "Expected num_src * num_dst below 2^63 to tell which pairs of nodes are edges, got "
+            "Expected num_src * num_dst below 2^63 to number all pairs of nodes, got "
             f"{csc.num_src} * {csc.num_dst}. {remedy}"
         )
 

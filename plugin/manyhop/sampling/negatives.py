@@ -333,7 +333,7 @@ def _check_nodes(num_nodes: int, node_time: Tensor | None) -> None:
     if node_time is not None and (node_time.shape != (num_nodes,) or node_time.dtype != torch.int64):
         raise InputError(
             f"Expected node times as int64 of shape [{num_nodes}], got {node_time.dtype} of shape "
-            f"{list(node_time.shape)}. Give one time per node."
+            f"{list(node_time.shape)}. Pass one time per node."
         )
 
 

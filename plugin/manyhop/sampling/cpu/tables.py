@@ -75,7 +75,7 @@ class FoundEdges(Protocol):
     take: int  # uint32 [frontier] number of picks
     total: int  # sum of take
     most: int  # maximum of take
-    out_row: int  # int64; where this hop's edges go
+    out_row: int  # int64; output of this hop's edges
     out_col: int
     out_id: int
     kept_row: int  # int64; edges of the hops before the last, until their number is known
@@ -117,7 +117,7 @@ class Mode(Protocol):
     chunk_capacity: int
     hop: int  # -1 before the seeds are entered
     step: int  # progress of this hop; see kernels.hop
-    keep_all: int  # whether the edges of the last hop are kept like earlier ones
+    keep_all: int  # whether the last hop also writes to kept_*
     limit: int  # of stamp + local id
     picked_ahead: int  # whether another kernel picks for a hop
 

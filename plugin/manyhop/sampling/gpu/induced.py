@@ -165,7 +165,7 @@ class PendingInduced:
         if sizes.size * num_trees * max_nodes >= 2**63:
             raise CapacityError(
                 f"{sizes.size} node types of batches with {num_trees} trees and ids below {max_nodes} cannot be "
-                "numbered in 63 bits. Make smaller batches."
+                "numbered in 63 bits. Use smaller batches."
             )
         node = torch.cat([batch[t] for batch in nodes for t in types])
         if copies is not None:

@@ -112,10 +112,9 @@ def last(d: int, k: int) -> Positions:
     return everything(d) if k == -1 or k >= d else np.arange(d - k, d, dtype=np.int64)
 
 
-# Numpy reference: the alias table of one column. Written for reading; ``manyhop.graph.column_kernels`` is compared with
-# it.
+# The alias table of one column, in plain Python: the reference for ``manyhop.graph.column_kernels``.
 #
-# The sweep over light and heavy entries is that of Hübschle-Schneider and Sanders, "Parallel weighted random sampling"
+# The sweep over light and heavy entries follows Hübschle-Schneider and Sanders, "Parallel weighted random sampling"
 # (2019); alias tables are due to Walker (1977).
 
 FULL = 1 << 32

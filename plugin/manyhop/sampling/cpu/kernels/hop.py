@@ -336,7 +336,7 @@ sample_plain_batch = without(
     *(build_sets, drop_picked, _take_picked),
 )
 
-# Another kernel picks the edges; there are no trees.
+# Another kernel picks the edges, without trees.
 sample_picked_batch = without(sample_batch, measure_hop, _pick, drop_picked, begin_runs, begin_pass, relabel_by_tree)
 
 

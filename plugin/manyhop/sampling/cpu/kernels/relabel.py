@@ -16,13 +16,13 @@ from manyhop.sampling.cpu.tables import MOST_RUNS, Ints, Mode, Nodes
 from manyhop.sampling.random import GAMMA
 from manyhop.system.numba_kernels import AHEAD, helper, i32, prefetch, u32, u64
 
-# From global node ids to local ids where each seed has a tree of its own: a small table of one tree after another.
+# Local ids in disjoint batches: a small table that holds one tree at a time.
 #
-# A hop asks tree by tree, and what it adds lies in that order too: ``tree`` consists of a few ascending runs. So the
-# table holds a single tree: it is made from the nodes that the tree has in the runs when the tree's turn comes, and
-# stays in the L1 cache, whereas the hash table of a batch does not fit into the L2 cache. Its slots, uint32 local ids +
-# 1, are four times as many as it will have nodes, so that few collide; they lie at the front of the other table's
-# memory. Many edge types in many hops leave too many runs to search through; then that hash table takes over.
+# A hop visits its frontier tree by tree and adds nodes in the same order, so ``tree`` consists of a few ascending runs.
+# Before a tree is visited, the table is filled with its nodes from these runs. It fits in the L1 cache; the hash table
+# of a whole batch does not fit in the L2 cache. It has four slots (uint32, local id + 1) per node, so that few collide,
+# at the front of the other table's memory. With many edge types and hops, there are too many runs to search, and the
+# hash table is used.
 
 _NO_TREE = np.iinfo(np.int64).max
 _LEAST_BITS = 9  # most trees need no more: then no branch depends on their size

@@ -11,8 +11,7 @@ from manyhop.sampling.cpu.kernels.weighted import find
 from manyhop.sampling.cpu.tables import ATTEMPTS, Edges, Ints
 from manyhop.system.numba_kernels import f64, float64, helper, i32, i64, int64, kernel, u64, uint64, void
 
-# Walks of a block go step by step, each loop over the block: the memory accesses of different walks do not wait for
-# each other.
+# All walks of a block make one step at a time, so that memory accesses of different walks do not wait for each other.
 
 _BLOCK = 256
 _NOBODY = np.int64(-1)
@@ -169,9 +168,10 @@ def negative_walk(key: U64s, num_nodes: Ints, node: npt.NDArray[np.int64]) -> No
 
 # Neighbours by personalised PageRank, compiled: equal to the reference bit for bit.
 #
-# What there is of a node is in one slot of a hash table that grows with the nodes a seed reaches, so that an edge reads
-# one cache line. A slot has four words: node (-1: empty); residual; limit, from which on the node is to be pushed,
-# infinite while it waits for that; rank, negative before its first push. ``value`` is the table as float64.
+# A node's state is one slot of a hash table that grows with the number of nodes, so that an edge reads one cache line.
+# The four words of a slot: node (-1: empty), residual, limit, rank (negative before the first push). A node with a
+# residual of at least its limit must be pushed; the limit of a waiting node is infinite. ``value`` is the table as
+# float64.
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 

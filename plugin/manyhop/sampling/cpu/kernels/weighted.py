@@ -55,7 +55,7 @@ def pick_weighted(
     w, at_once = start.size, 0 < k <= VECTOR_FANOUT
     in_time = mode.temporal > 0 and edges[t].time != 0  # ranges are parts of columns
     dst_node, positive = u32(mode.dst_node, 1 << 62), i64(edges[t].positive, 1 << 62)
-    # List the nodes that draw, and those that pick all entries of positive weight, without a branch per node.
+    # List the nodes that draw, and the nodes that pick all entries of positive weight, without a branch per node.
     chooser, taker, at = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
     m = num_choosers = num_takers = 0
     for i in range(w):

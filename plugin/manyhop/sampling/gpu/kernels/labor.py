@@ -24,7 +24,7 @@ SMALLEST_BY_WEIGHT = tl.constexpr(3)
 NOW = tl.constexpr(0)
 NEXT = tl.constexpr(1)
 SWITCH = tl.constexpr(2)
-STEP = tl.constexpr(3)  # no key: the batch's number among those that depend on each other
+STEP = tl.constexpr(3)  # no key: the batch's number in its group of dependent batches
 KEY_COLUMNS = tl.constexpr(4)
 
 

@@ -151,7 +151,7 @@ def labor_rank(
                     _, able, _ = _ranked(segment, key, start, begin, d, W, KIND, DEPENDENCY)
                     positive += tl.sum(able.to(tl.int64), 1)
                 chooses = mine & (k > 0) & (positive > k)
-                # Find, bit by bit, a number with k keys below it; with ties there may be none: then the k-th key.
+                # Find, bit by bit, a number with k keys below it or, if ties prevent that, the k-th key.
                 limit, bit, todo = tl.zeros([B], tl.uint64), 63, chooses
                 while (bit >= 0) & (tl.max(todo.to(tl.int32), 0) > 0):
                     higher = limit | (tl.full([B], 1, tl.uint64) << bit)

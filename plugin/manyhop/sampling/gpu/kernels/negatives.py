@@ -10,7 +10,7 @@ import triton.language as tl
 
 from manyhop.sampling.gpu.kernels.primitives import batch_key, below, draw, first_above, fold, is_edge, unit
 
-# Columns of `about`, for the sources and again for the destinations: what a sampler draws from.
+# Columns of `about`, for the sources and again for the destinations: their candidates.
 NODE = tl.constexpr(0)
 TIME = tl.constexpr(1)
 CUMW = tl.constexpr(2)
@@ -49,7 +49,7 @@ BATCH_COLUMNS = tl.constexpr(13)
 
 # Columns of `rows`.
 LENGTH = tl.constexpr(0)
-DRAWN_FROM = tl.constexpr(1)  # the first endpoint that is a drawn destination of a triplet; else the length
+DRAWN_FROM = tl.constexpr(1)  # the first endpoint that is a drawn destination of a triplet; otherwise the length
 ROW_POS = tl.constexpr(2)  # seed edges of the batch
 ROW_COLUMNS = tl.constexpr(3)
 

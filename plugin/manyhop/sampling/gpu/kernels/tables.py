@@ -18,7 +18,7 @@ POSITIVE = tl.constexpr(6)
 ROW_WIDE = tl.constexpr(7)  # whether `row` is int64
 PERM_WIDE = tl.constexpr(8)
 WINDOWS = tl.constexpr(9)  # number of windows of `row` and `perm` if they are large and in host memory, else 0
-# ... and the place of the segment.
+# ... and the segment's position in the batch.
 BATCH = tl.constexpr(10)
 EDGE_TYPE = tl.constexpr(11)
 SRC = tl.constexpr(12)  # type range of the neighbours

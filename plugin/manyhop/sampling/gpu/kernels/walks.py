@@ -190,9 +190,9 @@ def negative_walk(num_nodes, node, key_high, key_low, num_walks, num_steps, T: t
 # handled side by side. Launch it without fused multiply-add (``enable_fp_fusion=False``): results are exact to the last
 # bit.
 #
-# The hash table of a program has four words per slot: node (-1: empty); residual; limit, from which on the node is to
-# be pushed, infinite while it waits for that; rank, negative before its first push. Slots stay where they are: lists
-# hold slots. A slot is one sector of the memory of the GPU.
+# The hash table of a program has four words per slot, one memory sector: node (-1: empty), residual, limit, rank
+# (negative before the first push). A node with a residual of at least its limit must be pushed; the limit of a waiting
+# node is infinite. Slots never move, as lists hold slots.
 
 # Entries of `numbers`.
 ALPHA = tl.constexpr(0)

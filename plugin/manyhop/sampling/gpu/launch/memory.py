@@ -31,7 +31,7 @@ from manyhop.sampling.gpu.launch.plan import (
     on_device,
 )
 
-# Slots of the hash table per node: many while the table stays well inside the L2 cache, as few as needed beyond.
+# Slots of the hash table per node: many while the table is well inside the L2 cache, otherwise as few as possible.
 SPARSE, DENSE = 8, 2
 SPARSE_TABLE = 1 << 22
 

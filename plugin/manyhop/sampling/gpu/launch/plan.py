@@ -53,7 +53,7 @@ class Capacity:
 
     def grown(self, nodes: Ints, edges: Ints, bound: Capacity) -> Capacity:
         """Return a larger capacity for the reported counts, with a margin; twice this one if they fit already."""
-        # Hops after the one that overflowed report too few: never go below the present capacity or an earlier hop.
+        # Hops after the one that overflowed report too few: never use less than the current capacity or an earlier hop.
         nodes, edges = (
             np.maximum.accumulate(np.maximum(reported, now), axis=0)
             for reported, now in ((nodes, self.nodes), (edges, self.edges))
@@ -250,9 +250,9 @@ def bits_of_entries(plan: Plan, shape: Shape, total_nodes: int, total_edges: int
     key_bits = plan.node_bits + max(scopes * len(plan.num_nodes) - 1, 1).bit_length()
     if pos_bits + key_bits > 62 or pos_bits > POSITION_LIMIT:
         raise CapacityError(
-            f"Batches of {total_edges} edges of a graph of {max(plan.num_nodes)} nodes are too large for the GPU "
-            f"sampler: an entry of its table has {POSITION_LIMIT} bits for positions and 62 in all, and "
-            f"{pos_bits} and {pos_bits + key_bits} are needed. Use smaller fanouts or batches."
+            f"Expected batches whose table entries need up to {POSITION_LIMIT} bits for positions and 62 in all, got "
+            f"{pos_bits} and {pos_bits + key_bits}: {total_edges} edges in a graph of {max(plan.num_nodes)} nodes. "
+            "Use smaller fanouts or batches."
         )
     return pos_bits, key_bits, 63 - pos_bits - key_bits
 

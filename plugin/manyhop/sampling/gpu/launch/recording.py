@@ -81,7 +81,7 @@ def compile_ahead(work: Callable[[], object], device: torch.device) -> None:
 # training step fails while a loader's thread captures (torch 2.11: "Offset increment outside graph capture"). The work
 # captured here draws no random numbers and allocates nothing, so torch is not needed.
 #
-# CUDA's driver is called through ctypes: torch below 2.10 does not bring cuda-bindings, whose version has to be that of
+# CUDA's driver is called through ctypes: torch below 2.10 does not depend on cuda-bindings, whose version must match
 # torch's CUDA.
 
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: all threads may use other streams

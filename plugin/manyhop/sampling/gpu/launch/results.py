@@ -124,7 +124,7 @@ class Layout:
                 num_sampled_edges={name: edges[first + r] for name, r, _ in segments},
             )
 
-    # For graphs of one type, in a third of the time, which matters for small batches.
+    # A third of the time for homogeneous graphs, which matters for small batches.
 
     def _sizes_of_one_type(self, batches: range, report: LaunchReport) -> list[int]:
         num_edges, num_nodes, sizes = report.num_edges, report.num_nodes, list[int]()

@@ -9,7 +9,7 @@ from manyhop.sampling.gpu.kernels.primitives import below, draw
 #
 # Each function works on a tile of B frontier nodes, whose fanouts may differ. It returns positions ``[KP, B] int64``,
 # relative to the start of each node's range and in slot order; ``K`` is the largest fanout of the tile, ``KP`` the next
-# power of two. ``count`` gives the number of picks of a node; its further slots are undefined. ``wide.py`` has fanouts
+# power of two. ``count`` is the number of picks of a node; its remaining slots are undefined. ``wide.py`` has fanouts
 # of -1 and those too large for registers.
 #
 # Slots are the first dimension so that one thread has all slots of a node, if a tile has as many nodes as its program

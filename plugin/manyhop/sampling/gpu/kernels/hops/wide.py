@@ -110,7 +110,7 @@ def pick_wide(
                 index = tl.min(tl.where(some, i, n), 0)
                 this = i == index
                 some = some & (this == 0)
-                local = begin + index + tl.zeros([1], tl.int64)  # `node_keys` takes tiles: a tile of one node
+                local = begin + index + tl.zeros([1], tl.int64)  # `node_keys` reads tiles: a tile of one node
                 v = tl.load(nodes.ids + base + local)
                 of_tree = tl.zeros_like(v)
                 if DISJOINT:
