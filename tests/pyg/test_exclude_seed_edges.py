@@ -7,7 +7,6 @@ from torch_geometric.sampler import NegativeSampling
 
 from manyhop.errors import InputError
 from manyhop_pyg import LinkLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler
-from manyhop_pyg.samplers import neighbor
 
 WRITES, WRITTEN = ("author", "writes", "paper"), ("paper", "rev_writes", "author")
 CITES = ("paper", "cites", "paper")
@@ -155,11 +154,6 @@ def test_bidirectional_subgraphs(data):
         assert seen(global_edges(batch), data.edge_index[:, batch.input_id]) == 0
 
 
-class Own(NeighborSampler):
-    def _sample(self, seed, seed_time=None, **kwargs):
-        return super()._sample(seed, seed_time, **kwargs)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -197,13 +191,6 @@ def test_wrong_arguments_of_types(hetero, options, message):
         LinkNeighborLoader(hetero, [3], WRITES, **options)
 
 
-def test_samplers_of_the_user(data):
-    own = Own(data, [3])
-    assert neighbor.has_own_sample(own)
-    with pytest.raises(InputError, match="with its own _sample, got a Own"):
-        LinkNeighborLoader(data, [3], neighbor_sampler=own, exclude_seed_edges="self")
-    loader = LinkNeighborLoader(data, [3], neighbor_sampler=own, batch_size=4)
-    with pytest.raises(InputError, match="excludes no edges"):
-        own.sample_from_edges(loader.seeds().at([1, 2]), exclude={})
+def test_loaders_of_nodes(data):
     with pytest.raises(TypeError, match="exclude_seed_edges"):
         NeighborLoader(data, [3], exclude_seed_edges="self")

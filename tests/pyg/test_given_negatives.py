@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from helpers_pyg import all_same, check_batch, check_hetero_batch
+from helpers_pyg import check_batch, check_hetero_batch
 
 from manyhop.errors import InputError
-from manyhop_pyg import BidirectionalNeighborSampler, GivenNegatives, LinkLoader, LinkNeighborLoader, NeighborSampler
+from manyhop_pyg import BidirectionalNeighborSampler, GivenNegatives, LinkLoader, LinkNeighborLoader
 
 WRITES = ("author", "writes", "paper")
 
@@ -105,17 +105,6 @@ def test_a_batch_of_given_seeds(data):
     assert make(data, GivenNegatives("in_batch")).batch(pairs).dst_neg_index.shape == (2, 1)
     with pytest.raises(InputError, match="Pass GivenNegatives a function"):
         make(data, GivenNegatives(table())).batch(pairs)
-
-
-class Own(NeighborSampler):
-    def _sample(self, seed, seed_time=None, **kwargs):
-        return super()._sample(seed, seed_time, **kwargs)
-
-
-@pytest.mark.parametrize("negatives", [GivenNegatives(table()), GivenNegatives(hard, 2), GivenNegatives("in_batch")])
-def test_a_sampler_with_its_own_sample(data, negatives):
-    own = make(data, negatives, neighbor_sampler=Own(data, [3, 2]))
-    assert all_same(list(own), list(make(data, negatives)))
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_loaders_made_while_installed(data, hetero, installed):
     ]
     for each in made:
         assert type(each).__module__.startswith("manyhop_pyg")
-        assert repr(each) == f"{type(each).__name__}()"
+        assert repr(each).startswith(f"{type(each).__name__}(")
         for other in (copy.copy(each), pickle.loads(pickle.dumps(each))):
             assert type(other) is type(each)
             assert len(list(other)) == len(other)

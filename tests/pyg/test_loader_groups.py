@@ -237,9 +237,9 @@ def test_a_batch_that_fails_does_so_at_its_turn(data, gpu, workers):
 
 
 class OwnSample(NeighborSampler):
-    def _sample(self, seed, seed_time=None, **kwargs):
-        assert not seed.is_cuda
-        out = super()._sample(seed, seed_time, **kwargs)
+    def sample_from_nodes(self, index):
+        assert not index.node.is_cuda
+        out = super().sample_from_nodes(index)
         out.edge, out.row, out.col = (x[::2].contiguous() for x in (out.edge, out.row, out.col))
         out.num_sampled_edges = None
         return out

@@ -14,8 +14,9 @@ from torch_geometric.sampler import SamplerOutput
 from torch_geometric.typing import TensorFrame
 from torch_geometric.utils import degree
 
-from manyhop.errors import FeatureError
+from manyhop.errors import FeatureError, InputError
 from manyhop_pyg import NeighborLoader, NeighborSampler, NodeLoader
+from manyhop_train.aggregation import is_sorted
 
 
 def test_is_one_of_pygs_loaders(data):
@@ -352,3 +353,25 @@ def test_keep_orig_edges(data):
     assert batch._orig_edge_index.size(1) == sum(batch.num_sampled_edges)
     pairs = set(zip(*batch.edge_index.tolist(), strict=True))
     assert pairs == {(b, a) for a, b in pairs} >= set(zip(*batch._orig_edge_index.tolist(), strict=True))
+
+
+class Reversed(NeighborSampler):
+    def sample_from_nodes(self, index):
+        out = super().sample_from_nodes(index)
+        out.row, out.col, out.edge = out.row.flip(0), out.col.flip(0), out.edge.flip(0)
+        return out
+
+
+def test_edges_of_an_overridden_sampler_count_as_unsorted(data):
+    for sampler, ordered in ((NeighborSampler(data, [3, 2]), True), (Reversed(data, [3, 2]), False)):
+        batch = next(iter(NodeLoader(data, sampler, batch_size=8)))
+        check_batch(batch, data)
+        assert is_sorted(batch.edge_index) is ordered
+
+
+def test_a_sample_method_of_pygs_class(data):
+    own = type("Own", (NeighborSampler,), {"_sample": lambda self, seed: None})
+    with pytest.raises(
+        InputError, match="Expected Own to override sample_from_nodes or sample_from_edges, got its own"
+    ):
+        own(data, [3])

@@ -172,7 +172,6 @@ USES = {
     ),
     "input_id": (lambda x: next(iter(NeighborLoader(data(), [2], IDS, input_id=x, batch_size=3, seed=1))), IDS),
     "positions": (lambda x: NeighborLoader(data(), [2], batch_size=3)(x), IDS),
-    "_sample": (lambda x: SAMPLER._sample(x), IDS),
     "targets": (lambda x: get_ppr(EDGES, target=x, num_nodes=N), IDS),
     "edges of PageRank": (get_ppr, EDGES),
     "edges of GraphSAINT": (saint, EDGES),

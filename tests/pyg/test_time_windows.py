@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from helpers_pyg import all_same, check_batch
+from helpers_pyg import check_batch
 
 from manyhop.errors import InputError
-from manyhop_pyg import GivenNegatives, LinkNeighborLoader, NeighborLoader, NeighborSampler
+from manyhop_pyg import GivenNegatives, LinkNeighborLoader, NeighborLoader
 
 OPTIONS = {"batch_size": 9, "shuffle": True, "seed": 1}
 
@@ -101,22 +101,6 @@ def test_single_batches(data):
     expected = list(loader)
     batch = loader.batch(expected[3].n_id[:9], input_time=expected[3].seed_time, key=(1, 0, 3))
     assert torch.equal(batch.edge_index, expected[3].edge_index)
-
-
-class Own(NeighborSampler):
-    def _sample(self, seed, seed_time=None, **kwargs):
-        return super()._sample(seed, seed_time, **kwargs)
-
-
-def test_a_sampler_with_its_own_sample(data):
-    how = {"input_time": windows(60), "time_attr": "time", **OPTIONS}
-    own = NeighborLoader(data, [4, 3], neighbor_sampler=Own(data, [4, 3], time_attr="time"), **how)
-    assert all_same(list(own), list(NeighborLoader(data, [4, 3], **how)))
-    links = LinkNeighborLoader(
-        data, [4], neighbor_sampler=Own(data, [4], time_attr="time"), edge_label_time=windows(300), time_attr="time"
-    )
-    with pytest.raises(InputError, match="gets one time per seed"):
-        next(iter(links))
 
 
 @pytest.mark.parametrize(

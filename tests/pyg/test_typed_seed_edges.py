@@ -6,7 +6,7 @@ from helpers_pyg import check_hetero_batch, same
 from torch_geometric.sampler import NegativeSampling
 
 from manyhop.errors import InputError, StateError
-from manyhop_pyg import GivenNegatives, LinkNeighborLoader, NeighborSampler
+from manyhop_pyg import GivenNegatives, LinkNeighborLoader
 
 WRITTEN, CITED = ("paper", "rev_writes", "author"), ("paper", "cited_by", "paper")
 WRITES, CITES, HAS = ("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "has", "field")
@@ -223,13 +223,3 @@ def test_single_batches(hetero):
 def test_wrong_arguments(hetero, options, message):
     with pytest.raises(InputError, match=message):
         make(hetero, **options)
-
-
-def test_own_samples_are_of_one_type(hetero):
-    class Own(NeighborSampler):
-        def _sample(self, seed, seed_time=None):
-            return super()._sample(seed, seed_time)
-
-    loader = LinkNeighborLoader(hetero, [], seeds(hetero), neighbor_sampler=Own(hetero, [2]), batch_size=4)
-    with pytest.raises(InputError, match="one type for a sampler with its own _sample"):
-        next(iter(loader))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers_pyg import all_same, check_hetero_batch, same
+from helpers_pyg import all_same, check_hetero_batch
 from torch_geometric.sampler import BaseSampler
 
 from manyhop.errors import InputError, StateError
@@ -133,17 +133,6 @@ def test_a_batch_of_given_seeds(hetero, kind):
         loader.batch([1, 2])
     with pytest.raises(InputError, match=r"got seeds of \['author'\]"):
         NeighborLoader(hetero, [2], "paper").batch({"author": [1]})
-
-
-class Own(NeighborSampler):
-    def _sample(self, seed, seed_time=None, **kwargs):
-        assert list(seed) == list(TYPES)
-        return super()._sample(seed, seed_time, **kwargs)
-
-
-def test_a_sampler_with_its_own_sample(hetero):
-    expected = list(make(hetero))
-    assert all(same(a, b) for a, b in zip(make(hetero, neighbor_sampler=Own(hetero, [3, 2])), expected, strict=True))
 
 
 class Foreign(BaseSampler):

@@ -20,7 +20,7 @@ from manyhop.loading.gpu.samples import upload
 from manyhop_pyg.batch.assemble import Joining, Rows, begin_data, begin_hetero_data, edge_ids
 from manyhop_pyg.batch.assemble_stores import join_stores
 from manyhop_pyg.batch.columns import DataPlan
-from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
+from manyhop_pyg.samplers.neighbor import NeighborSampler, is_changed
 from manyhop_pyg.samplers.requests import joined
 from manyhop_pyg.typing import Batch, Permutation, Sample
 from manyhop_train.aggregation import Hops, mark_sorted
@@ -212,6 +212,6 @@ def mark_edges(batches: Sequence[Batch], outs: Sequence[Sample], sampler: BaseSa
 
 def order_of(sampler: BaseSampler) -> str | None:
     """Return the sort order of sampled edges; ``None``: unknown."""
-    if not isinstance(sampler, NeighborSampler) or has_own_sample(sampler):
+    if not isinstance(sampler, NeighborSampler) or is_changed(sampler):
         return None
     return "row" if sampler.topology.backward else "col"

@@ -15,6 +15,7 @@ from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from manyhop.arguments import as_ids
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE
+from manyhop.loading import next_key
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.spec import as_num_neighbors
 
@@ -112,7 +113,8 @@ class BidirectionalNeighborSampler(_PyGs):  # type: ignore[misc]  # PyG is untyp
         known = len(seeds)
         for hop in self._hops:
             for sampler in hop:
-                out: Any = sampler._sample(seeds)
+                request = sampler.requests.of_nodes({None: seeds}, {}, next_key())
+                out: Any = sampler.node_output(sampler.engine.sample(request))
                 tree = trees[out.batch] if self.disjoint else torch.zeros_like(out.node)
                 node = tree * self.num_nodes + out.node
                 nodes.add(node, out.num_sampled_nodes)

@@ -15,7 +15,7 @@ from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, EdgeType
 from manyhop.sampling.lookup import EdgeIds
 from manyhop_pyg.data.convert import Topology
-from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
+from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.seeds import parts_of
 
 ExcludeMode: TypeAlias = Literal["self", "reverse_id", "reverse_types"]
@@ -119,9 +119,9 @@ def make_exclusion(
             raise InputError(f"{name} is for exclude_seed_edges={wanted!r}, got {mode!r}: leave {name} out.")
     if mode is None:
         return None
-    if not isinstance(sampler, NeighborSampler) or has_own_sample(sampler):
+    if not isinstance(sampler, NeighborSampler):
         raise InputError(
-            f"exclude_seed_edges={mode!r} needs manyhop_pyg.NeighborSampler with its own _sample, got a "
+            f"exclude_seed_edges={mode!r} needs a manyhop_pyg.NeighborSampler, got a "
             f"{type(sampler).__name__}. Leave exclude_seed_edges out, or use LinkNeighborLoader."
         )
     if mode == "self" and sampler.subgraph_type == SubgraphType.bidirectional:

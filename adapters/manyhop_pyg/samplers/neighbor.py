@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Hashable, Mapping
 from functools import partial
@@ -26,14 +25,11 @@ from manyhop.sampling.seed_edges import sample_together
 from manyhop_pyg.data.convert import Topology, build_topology, claim_place, read_data
 from manyhop_pyg.samplers.requests import (
     SeedRequests,
-    call_around_edges,
-    call_around_nodes,
     check_window,
     host_engine,
     to_sampler_output,
 )
 from manyhop_pyg.samplers.seeds import (
-    ByType,
     SeedEdges,
     TypedEdgeInput,
     edge_metadata,
@@ -92,6 +88,11 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         time_window: float | None = None,
     ) -> None:
         flags(is_sorted=is_sorted, share_memory=share_memory, directed=directed)
+        if hasattr(self, "_sample"):  # of PyG's class
+            raise InputError(
+                f"Expected {type(self).__name__} to override sample_from_nodes or sample_from_edges, got its own "
+                "_sample, which is not called. Change the result of these."
+            )
         if sample_direction not in ("forward", "backward"):
             raise InputError(f"Expected sample_direction 'forward' or 'backward', got {sample_direction!r}.")
         raw = read_data(data)
@@ -126,7 +127,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             raise InputError(f"Expected temporal_strategy 'uniform' or 'last', got {self._temporal_strategy!r}.")
         strategy: Literal["uniform", "last"] = "last" if self._temporal_strategy == "last" else "uniform"
         is_bidirectional = self._subgraph_type == SubgraphType.bidirectional
-        self._adds_reverses = is_bidirectional and (self._keep_orig_edges or has_own_sample(self))
+        self._adds_reverses = is_bidirectional and self._keep_orig_edges
         self.spec = make_spec(
             self.topology,
             self._num_neighbors,
@@ -141,8 +142,6 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
 
     def sample_from_nodes(self, index: NodeSamplerInput) -> Sample:
         """Sample around seed nodes; ``metadata`` of the result is ``(input_id, time)``."""
-        if has_own_sample(self):
-            return call_around_nodes(self, index)
         out = self.node_output(self.engine.sample(self.node_request(index, next_key())))
         out.metadata = node_metadata(index, index.input_id, index.time)
         return out
@@ -172,24 +171,13 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
             ``(input_id, src_index, dst_pos_index, dst_neg_index, time)``.
 
         Raises:
-            InputError: seeds or negatives that do not fit the graph or an overridden ``_sample``.
+            InputError: seeds or negatives that do not fit the graph.
         """
         if isinstance(index, TypedEdgeInput):
-            if has_own_sample(self):
-                raise InputError(
-                    "Expected seed edges of one type for a sampler with its own _sample, got "
-                    f"{list(index.input_type)}. Pass one of them."
-                )
             return self._sample_from_types(index, neg_sampling, exclude_true=exclude_true, exclude=exclude)
         edges = self._seed_edges
         sampler = edges.prepare(index.input_type, neg_sampling, exclude_true=exclude_true)
         request = self.requests.of_edges(index, sampler.edge_type, next_key(), neg_sampling, exclude=exclude)
-        if has_own_sample(self):
-            if exclude is not None:
-                raise InputError(
-                    f"{type(self).__name__} has its own _sample, which excludes no edges. Leave exclude out."
-                )
-            return call_around_edges(self, sampler, request, index, neg_sampling)
         sampled = sampler.sample(request)
         out = self.node_output(edges.relabelled(sampled))
         out.metadata = edge_metadata(sampled, neg_sampling, index.input_id, index.label, index.time)
@@ -217,35 +205,6 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         out.metadata = metadata
         return out
 
-    def _sample(
-        self,
-        seed: Tensor | dict[NodeType, Tensor],
-        seed_time: Tensor | dict[NodeType, Tensor] | None = None,
-        **kwargs: object,
-    ) -> Sample:
-        """Sample around seeds. If a subclass overrides it, as with PyG's class, all sampling calls it.
-
-        Reverses of bidirectional subgraphs are added to the returned sample.
-
-        Args:
-            seed: ``[num_seeds]``, or by node type.
-            seed_time: time of each seed instead of its own; by node type if ``seed`` is.
-
-        Raises:
-            InputError: seeds that do not fit the graph, or further arguments.
-        """
-        if kwargs:
-            raise InputError(f"Expected seed and seed_time only, got also {sorted(kwargs)}. Leave them out.")
-        if self._subgraph_type == SubgraphType.bidirectional and not self._adds_reverses:
-            directional = copy.copy(self)
-            directional.subgraph_type = SubgraphType.directional
-            return NeighborSampler._sample(directional, seed, seed_time)
-        seeds: ByType = dict(seed.items()) if isinstance(seed, dict) else {None: seed}
-        times: ByType = dict(seed_time.items()) if isinstance(seed_time, dict) else {}
-        if isinstance(seed_time, Tensor):
-            times = dict.fromkeys(seeds, seed_time)
-        return to_sampler_output(self.engine.sample(self.requests.of_nodes(seeds, times, next_key())), self.topology)
-
     def check_seed_edges(
         self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, *, exclude_true: bool
     ) -> None:
@@ -261,13 +220,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
     def node_output(self, sample: SampledSubgraph) -> Sample:
         """Convert the engine's sample to PyG's."""
         out = to_sampler_output(sample, self.topology)
-        return self.with_reverses(out) if self._adds_reverses else out
-
-    def with_reverses(self, out: Sample) -> Sample:
-        """Add the reverses of edges, for bidirectional subgraphs."""
-        if self._subgraph_type != SubgraphType.bidirectional:
-            return out
-        return out.to_bidirectional(keep_orig_edges=self._keep_orig_edges)
+        return out.to_bidirectional(keep_orig_edges=True) if self._adds_reverses else out
 
     # Attributes of PyG's sampler.
 
@@ -384,9 +337,12 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         return f"{type(self).__name__}(num_neighbors={self._num_neighbors.values})"
 
 
-def has_own_sample(sampler: NeighborSampler) -> bool:
-    """Return whether ``_sample`` is overridden."""
-    return getattr(sampler._sample, "__func__", None) is not NeighborSampler._sample
+def is_changed(sampler: NeighborSampler) -> bool:
+    """Return whether a method that samples is overridden, so that samples may differ from the engine's."""
+    return any(
+        getattr(getattr(sampler, method), "__func__", None) is not getattr(NeighborSampler, method)
+        for method in ("sample_from_nodes", "sample_from_edges")
+    )
 
 
 def share_topology(topology: Topology) -> None:

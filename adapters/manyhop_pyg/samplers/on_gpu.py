@@ -21,7 +21,7 @@ from manyhop.sampling import BatchKey, HGTSpec
 from manyhop.sampling.engines import Engine, Spec, placed_engine
 from manyhop_pyg.samplers.exclude import Exclusion
 from manyhop_pyg.samplers.hgt import HGTSampler
-from manyhop_pyg.samplers.neighbor import NeighborSampler, has_own_sample
+from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.seeds import SeedEdges, TypedEdgeInput, edge_metadata, node_metadata, typed_metadata
 from manyhop_pyg.samplers.spec import negatives_of
 from manyhop_pyg.typing import Inputs, Metadata, Sample
@@ -314,5 +314,4 @@ def samples_on_gpu(sampler: BaseSampler, method: str) -> bool:
         isinstance(sampler, NeighborSampler | HGTSampler)
         and getattr(type(sampler), method) is own
         and method not in vars(sampler)
-        and not (isinstance(sampler, NeighborSampler) and has_own_sample(sampler))
     )

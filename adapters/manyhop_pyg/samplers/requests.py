@@ -1,11 +1,9 @@
-"""Inputs of PyG as requests of the engine, and its samples in PyG's terms; samplers with the user's own ``_sample``."""
+"""Inputs of PyG as requests of the engine, and its samples in PyG's terms."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,7 +11,6 @@ from torch_geometric.sampler import (
     EdgeSamplerInput,
     HeteroSamplerOutput,
     NegativeSampling,
-    NodeSamplerInput,
     SamplerOutput,
 )
 
@@ -21,12 +18,12 @@ from manyhop.arguments import as_ids, real
 from manyhop.errors import InputError
 from manyhop.features import BufferPool
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, Graph, NodeType
-from manyhop.loading import BatchContext, current_batch
+from manyhop.loading import current_batch
 from manyhop.ranks import cuda
-from manyhop.sampling import BatchKey, EdgeRequest, EdgeSampler, NodeRequest, SampledSubgraph
+from manyhop.sampling import BatchKey, EdgeRequest, NodeRequest, SampledSubgraph
 from manyhop.sampling.engines import Engine, HostEngine, Spec, engine_for
 from manyhop_pyg.data.convert import Topology
-from manyhop_pyg.samplers.seeds import ByType, SeedEdges, TypedEdgeInput, edge_metadata, node_metadata, seeds_of
+from manyhop_pyg.samplers.seeds import ByType, TypedEdgeInput
 from manyhop_pyg.samplers.spec import GivenNegatives, negatives_of
 from manyhop_pyg.typing import Sample
 
@@ -163,84 +160,6 @@ def check_window(time_window: float | None, *, temporal: bool) -> float | None:
     number = time_window.item() if isinstance(time_window, Tensor) and time_window.dim() == 0 else time_window
     real("time_window", number, "the unit of the times", finite=False)
     return number
-
-
-class OverriddenSampler(Protocol):
-    """A ``NeighborSampler`` whose subclass overrides ``_sample``."""
-
-    @property
-    def is_hetero(self) -> bool: ...
-
-    def _sample(self, seed: object, seed_time: object = None) -> Sample: ...
-
-    def with_reverses(self, out: Sample) -> Sample: ...
-
-
-def call_around_nodes(sampler: OverriddenSampler, index: NodeSamplerInput) -> Sample:
-    """Call a sampler with its own ``_sample`` around seed nodes."""
-    seeds, times = seeds_of(index)
-    arguments = (seeds, times or None) if sampler.is_hetero else (index.node, index.time)
-    out = sampler.with_reverses(sampler._sample(*arguments))
-    out.metadata = node_metadata(index, index.input_id, index.time)
-    return out
-
-
-def call_around_edges(
-    sampler: OverriddenSampler,
-    edge_sampler: EdgeSampler,
-    request: EdgeRequest,
-    index: EdgeSamplerInput,
-    neg_sampling: NegativeSampling | None,
-) -> Sample:
-    """Call a sampler with its own ``_sample`` around seed edges and the negatives that ``edge_sampler`` draws."""
-    if index.time is not None and index.time.dim() == 2:
-        raise InputError(
-            f"{type(sampler).__name__} has its own _sample, which gets one time per seed, got start and end."
-        )
-    engine = _UserEngine(sampler, index.time, request.time_max)
-    edges = copy.copy(edge_sampler)
-    edges.sampler = engine
-    sampled = edges.sample(request)
-    trees, out = SeedEdges.relabelled(sampled).tree, engine.out
-    if trees is not None:
-        out.batch = trees if isinstance(out, HeteroSamplerOutput) else trees[HOMOGENEOUS_NODE]
-    out = sampler.with_reverses(out)
-    out.metadata = edge_metadata(sampled, neg_sampling, index.input_id, index.label, index.time)
-    return out
-
-
-class _UserEngine:
-    """Calls the user's ``_sample`` in place of the engine, around the endpoints of seed edges.
-
-    Args:
-        sampler: the user's sampler.
-        time: ``[num_pos]`` times of the seed edges.
-        time_key: ``[num_pos]`` the same times as the engine's keys.
-    """
-
-    def __init__(self, sampler: OverriddenSampler, time: Tensor | None, time_key: Tensor | None) -> None:
-        self._sampler, self._time, self._key = sampler, time, time_key
-        self.out: Sample = None
-
-    def sample(self, request: NodeRequest) -> Any:
-        """Call the sampler; only ``tree`` of the returned object is read."""
-        hetero = self._sampler.is_hetero
-        seed = dict(request.seeds) if hetero else request.seeds[HOMOGENEOUS_NODE]
-        time: Tensor | dict[NodeType, Tensor] | None = None
-        if request.time_max is not None:
-            times = {node_type: self._given(keys) for node_type, keys in request.time_max.items()}
-            time = times if hetero else times[HOMOGENEOUS_NODE]
-        with BatchContext(request.key, current_batch()):
-            self.out = self._sampler._sample(seed, time)
-        batch = self.out.batch
-        return SimpleNamespace(tree=batch if batch is None or hetero else {HOMOGENEOUS_NODE: batch})
-
-    def _given(self, keys: Tensor) -> Tensor:
-        """Return the user's times of time keys."""
-        assert self._time is not None
-        assert self._key is not None
-        ordered, order = self._key.sort()
-        return self._time[order[torch.searchsorted(ordered, keys)]]
 
 
 V = TypeVar("V")
