@@ -262,3 +262,8 @@ def test_what_cannot_be_padded(chain, message):
         gb.DataLoader(chain(), pad="auto")
     with pytest.raises(InputError, match="pad to be None or 'auto', got 3"):
         gb.DataLoader(nodes(), pad=3)
+
+
+def test_sizes_do_not_need_the_last_minibatch():
+    loader = gb.DataLoader(nodes(drop_last=True), pad="auto")
+    assert [minibatch.seeds.numel() for minibatch in loader] == [64] * 3

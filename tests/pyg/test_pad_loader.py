@@ -239,7 +239,7 @@ def test_sizes_are_those_of_the_arguments(data):
     state = first.state_dict()
     expected = list(first)
     other.load_state_dict(state)
-    assert other._padding.sizes == first._padding.sizes == node_loader(data, pad="auto", seed=None)._padding.sizes
+    assert other.padding.sizes == first.padding.sizes == node_loader(data, pad="auto", seed=None).padding.sizes
     assert all_same(expected, list(other))
     assert all_same(expected, list(copy.copy(node_loader(data, pad="auto"))))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -17,8 +16,7 @@ from manyhop.errors import InputError
 from manyhop.loading import EngineName, EpochLoader, check_engine, check_names, next_key
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
-from manyhop.loading.padding import Pad, probe
-from manyhop.loading.pipeline import BatchPlan
+from manyhop.loading.padding import Pad
 from manyhop.memory.places import Place
 from manyhop.sampling.engines import suits_cugraph
 from manyhop_dgl.graph.graph import Graph
@@ -198,7 +196,6 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         self._mode, self.engine = options.mode, engine
         self.__dict__["placement"] = placement  # for Lightning; the property of this name has what was decided
         self.output, self.pad = output, pad
-        self.padding: Padding | None
         self.ddp_seed, self.shuffle = ddp_seed, shuffle
         self.use_prefetch_thread, self.use_alternate_streams = use_prefetch_thread, use_alternate_streams
         self.pin_prefetcher, self.use_uva, self.gpu_cache = pin_prefetcher, use_uva, gpu_cache
@@ -258,22 +255,11 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         self._start_gpu(self.device, self._mode)
         self._warm_up_gpu()
 
-    def _find_padding(self) -> None:
-        if self.pad is None or self._num_items == 0:
-            return
+    def _make_padding(self, samples: list[Any], device: torch.device | None) -> Padding:
         assert isinstance(self.dataset, Seeds)
         assert self.batch_size is not None
-        gpu, source = self._gpu, self._source()
-        plan = BatchPlan(self._num_items, self.batch_size, self._shuffle, parts=self._parts)
-        with nullcontext() if gpu is None else gpu.streams.on_stream():
-            samples = probe(plan, source, gpu)
-            graph = sampler_of_nodes(self.graph_sampler).arguments().topology(self.graph).graph
-            device = None if gpu is None else gpu.device
-            self.padding = Padding(graph, samples, self.dataset, self.batch_size, device)
-            if gpu is not None and gpu.sampling is not None:
-                from manyhop.loading.gpu.warm_up import reserve
-
-                reserve(self._adapter(), gpu, probe(plan, source, gpu))  # padded now
+        graph = sampler_of_nodes(self.graph_sampler).arguments().topology(self.graph).graph
+        return Padding(graph, samples, self.dataset, self.batch_size, device)
 
     def _can_distribute(self) -> bool:
         sampler = self.graph_sampler
@@ -281,9 +267,6 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
             return False  # other samplers may exclude edges
         arguments = sampler.arguments()
         return suits_cugraph(arguments.spec(arguments.topology(self.graph)))
-
-    def _sizes_are_known(self) -> bool:
-        return self.pad is None or self.padding is not None
 
     # Iteration
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from manyhop.features import PinnedPool, ShardedRows
 from manyhop.loading import EpochLoader, Progress
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import REPLAY_NEXT, EpochIterator
-from manyhop.loading.padding import Pad, probe
+from manyhop.loading.padding import Pad
 from manyhop.loading.pipeline import BatchPlan, RankSchedule, Stats
 from manyhop.memory.places import Place
 from manyhop.ranks.control import DEFAULT_TIMEOUT
@@ -129,7 +129,6 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         )
         self.datapipe, self.num_workers, self._mode = datapipe, int(num_workers), placement
         self.pad = pad
-        self.padding: Padding | None
         self.distributed = isinstance(sampler, DistributedItemSampler)
         self.uneven, self.rank_timeout = None, DEFAULT_TIMEOUT if self.distributed else None
         check_exchanged(chain, distributed=self.distributed, runs_ahead=self._ahead > 0)
@@ -244,25 +243,10 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             with suppress(InputError):  # which is raised again for the minibatch at fault
                 self._warm_up_gpu()
 
-    def _find_padding(self) -> None:
-        """Get ready to pad minibatches, if that is requested."""
-        chain, gpu = self._chain, self._gpu
-        if self.pad is None or self._num_items == 0:
-            return
-        assert chain.sampling is not None
-        source = Source(chain, gpu)
-        on_gpu = gpu is not None and gpu.sampling is not None
-        with gpu.streams.on_stream() if gpu is not None and on_gpu else nullcontext():
-            samples = probe(self._plan(), source, gpu)
-            device = gpu.device if gpu is not None and on_gpu else None
-            self.padding = Padding(chain.sampling, samples, self._plan().batch_size, device)
-            if gpu is not None and on_gpu:
-                from manyhop.loading.gpu.warm_up import reserve
-
-                reserve(self._adapter(), gpu, samples)  # padded now
-
-    def _sizes_are_known(self) -> bool:
-        return self.pad is None or self.padding is not None
+    def _make_padding(self, samples: list[Any], device: torch.device | None) -> Padding:
+        assert self._chain.sampling is not None
+        assert self.batch_size is not None
+        return Padding(self._chain.sampling, samples, self.batch_size, device)
 
     # One minibatch
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
@@ -20,8 +19,8 @@ from manyhop.graph import grouped_on
 from manyhop.loading import EngineName, EpochLoader, check_engine, check_options, current_batch
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
-from manyhop.loading.padding import Pad, probe
-from manyhop.loading.pipeline import BatchPlan, Lockstep, RankBatch, Uneven
+from manyhop.loading.padding import Pad
+from manyhop.loading.pipeline import Lockstep, RankBatch, Uneven
 from manyhop.memory.places import Place
 from manyhop.ranks import cuda
 from manyhop_pyg.batch.assemble import Gathered, Joining, finish_trainable, label_data, label_types, placed_columns
@@ -119,7 +118,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         self._gpu, self._num_items, self._own_order = None, num_items, own_order
         self._bounds: Bounds = {}
         self._knows_device = False
-        self._padding: Padding | None = None
+        self.padding = None
         shared_by = find_device(check_device(self.device, self._mode), self.data) if self.distributed else None
         with grouped_on(self.seeds().graph, shared_by):  # ranks compare the edges
             self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=own_order)
@@ -151,29 +150,13 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         """Compile kernels and build tables that the first batch would wait for, if the CPU samples."""
         prepare(self.seed_sampler)
 
-    def _find_padding(self) -> None:
-        """Prepare the padding of batches, if requested."""
-        if self.pad is None or self._num_items == 0:
-            return
-        if self.batch_size is None:
-            raise InputError(
-                "Expected a batch_size with pad='auto', got a batch_sampler: batches are padded to one size. Pass "
-                "batch_size and shuffle, or a sampler."
-            )
-        shuffle = self._shuffle or not self._own_order
-        plan = BatchPlan(self._num_items, self.batch_size, shuffle, parts=self._parts)
-        gpu, topology = self._gpu, self.seed_sampler.topology
-        with nullcontext() if gpu is None else gpu.streams.on_stream():
-            outs = probe(plan, self.seeds(), gpu)
-            if gpu is not None and gpu.sampling is not None and self.transform_sampler_output is not None:
-                outs = [self.transform_sampler_output(out) for out in outs]
-            device = None if gpu is None else gpu.device
-            negatives = getattr(self, "neg_sampling", None)
-            self._padding = Padding(topology, self.input_data, self.batch_size, outs, device, negatives)
-            if gpu is not None and gpu.sampling is not None:
-                from manyhop.loading.gpu.warm_up import reserve
-
-                reserve(self._adapter(), gpu, outs)
+    def _make_padding(self, samples: list[Sample], device: torch.device | None) -> Padding:
+        transform, gpu = self.transform_sampler_output, self._gpu
+        if gpu is not None and gpu.sampling is not None and transform is not None:
+            samples = [transform(out) for out in samples]
+        assert self.batch_size is not None
+        negatives = getattr(self, "neg_sampling", None)
+        return Padding(self.seed_sampler.topology, self.input_data, self.batch_size, samples, device, negatives)
 
     # Iteration
 
@@ -217,9 +200,6 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         facts = LoaderFacts(self, shuffle=self._shuffle)
         return Adapter(self.seeds(), columns_of(self.data), batches, facts)
 
-    def _sizes_are_known(self) -> bool:
-        return self.pad is None or self._padding is not None
-
     def _exchanges(self) -> bool:
         return sharded_store(self.data) is not None or super()._exchanges()
 
@@ -261,7 +241,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             self.seed_sampler,
             self.transform_sampler_output is not None,
             self._gpu,
-            self._padding,
+            self.padding,
             placed_columns(self.data, self._gpu, self._plans),
             self._bounds,
             self._store_size,
@@ -385,8 +365,8 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
                 of_types = marks.split_with_sizes(list(out.metadata[2].values()))
                 for attributes, mark in zip(seeds, of_types, strict=True):
                     attributes["is_padding"] = mark
-        if self._padding is not None:
-            self._padding.label(batch, out, seeds)
+        if self.padding is not None:
+            self.padding.label(batch, out, seeds)
             if rank_batch is not None:
                 rank_batch.contents.update(padded=1, fit=int(out.padding.padded.grown == 0))
 

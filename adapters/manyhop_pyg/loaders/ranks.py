@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NodeSamplerInput
@@ -13,9 +12,10 @@ from torch_geometric.typing import SparseTensor, TensorFrame
 from manyhop.errors import InputError
 from manyhop.features import VISITS_PER_ROW, Exchange, Visits, keep_on_nodes, rows_wanted
 from manyhop.graph import EdgeType
-from manyhop.loading import BatchContext, count_traffic, graph_facts, plain, rows_fact
-from manyhop.loading.pipeline import BatchPlan, Lockstep, RankBatch, exchanging
-from manyhop.sampling import CONTRACT_VERSION, BatchKey
+from manyhop.loading import count_traffic, graph_facts, plain, rows_fact
+from manyhop.loading.keys import first_batches
+from manyhop.loading.pipeline import BatchPlan, Lockstep, exchanging
+from manyhop.sampling import CONTRACT_VERSION
 from manyhop_pyg.batch.join import join
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.data.feature_store import FeatureStore
@@ -137,9 +137,6 @@ def _parts(value: object) -> object:
     return value.feat_dict if isinstance(value, TensorFrame) else value
 
 
-_MOST_BATCHES = 64  # sampled to fill a cache
-
-
 def sharded_store(data: PyGData) -> FeatureStore | None:
     """Return the feature store of ``data`` if some of its tensors are sharded over machines."""
     store = data[0] if isinstance(data, tuple) else None
@@ -175,16 +172,11 @@ def make_lockstep(
     if seeds.has_times and store.cache_to_fill():
         sources = store.sharded_rows
         visits = Visits()
-        _sample_first(loader, seeds, plan, visits, VISITS_PER_ROW * rows_wanted(sources, store.cache))
+        enough = VISITS_PER_ROW * rows_wanted(sources, store.cache)
+        for positions in first_batches(plan, received=True):
+            if visits.rows >= enough:
+                break
+            with exchanging(visits):
+                join(loader.joining(), [seeds.sample(positions)], [])
         keep_on_nodes(visits.hottest(store.cache), exchange, timeout=timeout)
     return Lockstep(exchange, count_traffic)
-
-
-def _sample_first(loader: LoaderView, seeds: Seeds, plan: BatchPlan, visits: Visits, enough: int) -> None:
-    """Count the rows of the first batches of epoch 0 of all ranks, with seed 0."""
-    for batch in range(min(len(plan), _MOST_BATCHES)):
-        if visits.rows >= enough:
-            return
-        index = torch.from_numpy(plan.indices(0, batch))
-        with BatchContext(BatchKey(0, 0, batch), RankBatch(0, batch)), exchanging(visits):
-            join(loader.joining(), [seeds.sample(index)], [])

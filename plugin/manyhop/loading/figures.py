@@ -13,11 +13,10 @@ from manyhop.features import FileCache, file_cache, only_counting
 from manyhop.features import cached_files as hot_files
 from manyhop.features.requests import row_layout
 from manyhop.loading.adapter import Adapter
-from manyhop.loading.keys import BatchContext
-from manyhop.loading.pipeline import BatchPlan, RankBatch, Stats, StatsReport, save_timeline
+from manyhop.loading.keys import first_batches
+from manyhop.loading.pipeline import BatchPlan, Stats, StatsReport, save_timeline
 from manyhop.memory.placement import GPUPlacement
 from manyhop.ranks import world
-from manyhop.sampling import BatchKey
 
 _WORTH_IT = 0.15  # share of a batch's time
 _LINE = 64  # bytes of a cache line
@@ -95,9 +94,6 @@ class Figures:
         save_timeline(self._stats, path)
 
 
-_MOST_BATCHES = 64
-
-
 def warm_up_caches(adapter: Adapter[Any, Any], plan: BatchPlan, caches: Sequence[FileCache]) -> None:
     """Make and drop batches of epoch 0 until caches have counted enough reads. Runs no user code.
 
@@ -111,12 +107,11 @@ def warm_up_caches(adapter: Adapter[Any, Any], plan: BatchPlan, caches: Sequence
         return
     # Ranks of a node that share the caches begin at different batches, maybe of all ranks.
     begin = len(plan) * world.current_rank() // world.current_size()
-    for number in range(min(len(plan), _MOST_BATCHES)):
+    for positions in first_batches(plan, begin, received=True):
         if all(cache.has_enough_counts for cache in caches):
             return
-        batch = (begin + number) % len(plan)
-        with BatchContext(BatchKey(0, 0, batch), RankBatch(0, batch)), only_counting():
-            made = assembler.collate(torch.from_numpy(plan.few_indices(0, batch)))
+        with only_counting():
+            made = assembler.collate(positions)
             if not assembler.in_thread:
                 assembler.assemble(made)
 

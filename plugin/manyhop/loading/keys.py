@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from manyhop.arguments import integer
 from manyhop.errors import InputError
-from manyhop.loading.pipeline import RankBatch
+from manyhop.loading.pipeline import BatchPlan, RankBatch
 from manyhop.sampling import BatchKey
 from manyhop.sampling.random import Use, make_key
+
+_MOST_BATCHES = 64
 
 
 class BatchContext:  # a generator would cost three times as much
@@ -34,6 +37,20 @@ class BatchContext:  # a generator would cost three times as much
 
     def __exit__(self, *error: object) -> None:
         _thread.context = self._before
+
+
+def first_batches(plan: BatchPlan, first: int = 0, *, received: bool) -> Iterator[Tensor]:
+    """Yield the positions of the seeds of some batches of epoch 0, each in its context, to learn what batches read.
+
+    Args:
+        plan: plan of the batches, with seed 0.
+        first: number of the first of them.
+        received: whether the caller's batches are made in the same way, so that they have a ``RankBatch``.
+    """
+    for number in range(min(len(plan), _MOST_BATCHES)):
+        batch = (first + number) % len(plan)
+        with BatchContext(BatchKey(0, 0, batch), RankBatch(0, batch) if received else None):
+            yield torch.from_numpy(plan.few_indices(0, batch))
 
 
 class _Thread(threading.local):

@@ -18,6 +18,7 @@ from manyhop.loading.figures import Figures, warm_up_caches
 from manyhop.loading.iterator import REPLAY, REPLAY_NEXT, EpochIterator, Item, Progress, Threads, given, planned
 from manyhop.loading.keys import BatchContext, batch_key, draw_seed
 from manyhop.loading.options import EngineName
+from manyhop.loading.padding import PaddedLoader
 from manyhop.loading.pipeline import (
     BatchPlan,
     Groups,
@@ -41,7 +42,7 @@ from manyhop.sampling.random import Use, make_key
 from manyhop.system.mapped import check_mapped_files
 
 
-class EpochLoader(Resumable, PreparedLoader, Figures):
+class EpochLoader(Resumable, PaddedLoader, PreparedLoader, Figures):
     """The part of a torch ``DataLoader`` that yields epochs of batches, made by threads, in keyed order.
 
     Requires the attributes that ``DataLoader.__init__`` sets before :meth:`_set_up_epochs` is called.
@@ -134,10 +135,6 @@ class EpochLoader(Resumable, PreparedLoader, Figures):
     def _draw_seed(self) -> int:
         """Draw the seed of an epoch."""
         return draw_seed(self.generator)
-
-    def _sizes_are_known(self) -> bool:
-        """Return whether batches have their final sizes."""
-        return True
 
     def _can_distribute(self) -> bool:
         """Return whether cuGraph may sample the batches."""

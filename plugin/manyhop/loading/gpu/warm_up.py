@@ -17,16 +17,13 @@ from manyhop.loading.gpu.memory import row_bytes
 from manyhop.loading.gpu.runtime import JOINED, GPURuntime
 from manyhop.loading.gpu.samples import BACKLOG
 from manyhop.loading.gpu.steps import SampledGroup
-from manyhop.loading.keys import BatchContext
+from manyhop.loading.keys import first_batches
 from manyhop.loading.pipeline import BatchPlan
 from manyhop.sampling import BatchKey
 from manyhop.system.triton_compiler import showing_compilation
 
 if TYPE_CHECKING:
     from manyhop.features import GPUExchange
-
-
-_MOST_BATCHES = 64
 
 
 def fill_cache(
@@ -53,11 +50,10 @@ def fill_cache(
         requested += sum(request.index.numel() * row_bytes(request.source) for request in slow)
         return [torch.empty(0) for _ in requests]
 
-    for batch in range(min(len(plan), _MOST_BATCHES)):
+    for positions in first_batches(plan, received=False):
         if requested >= VISITS_PER_ROW * wanted:
             break
-        positions = torch.from_numpy(plan.few_indices(0, batch))
-        with BatchContext(BatchKey(0, 0, batch), None), gpu.intercepting_gathers(record):
+        with gpu.intercepting_gathers(record):
             adapter.assembler.assemble_group([adapter.seeds.sample(positions)], None)
     if exchange is not None:
         exchange.keep(remote.hottest(wanted))
