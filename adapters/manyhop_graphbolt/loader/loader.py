@@ -243,7 +243,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             with suppress(InputError):  # which is raised again for the minibatch at fault
                 self._warm_up_gpu()
 
-    def _make_padding(self, samples: list[Any], device: torch.device | None) -> Padding:
+    def _make_padding(self, samples: list[Sampled], device: torch.device | None) -> Padding:
         assert self._chain.sampling is not None
         assert self.batch_size is not None
         return Padding(self._chain.sampling, samples, self.batch_size, device)

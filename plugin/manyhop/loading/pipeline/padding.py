@@ -9,7 +9,7 @@ its hop samples for: no message from there arrives at a node of the sample. The 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -107,7 +107,10 @@ class Padder:
             filled = [frame.fill(*sample) for frame, *sample in zip(frames, samples, counts, strict=True)]
         for (out, *_), frame, sample, own in zip(filled, frames, samples, counts, strict=True):
             if sample.edge_weight is not None:
-                out.edge_weight = _padded_weights(sample.edge_weight, own, frame.sizes)
+                out.edge_weight = {
+                    e: _padded(weight, own.edges[e], frame.sizes.edges[e], weight.new_zeros(sum(frame.sizes.edges[e])))
+                    for e, weight in sample.edge_weight.items()
+                }
         return [
             Padded(sample=out, sizes=frame.sizes, counts=own, grown=times, node_mask=nodes, edge_mask=edges, jobs=jobs)
             for (out, nodes, edges, jobs), frame, own, times in zip(filled, frames, counts, grown, strict=True)
@@ -154,17 +157,6 @@ def clear_rows(rows: Sequence[PaddedRows]) -> None:
         torch._foreach_zero_(others)
 
 
-def _padded_weights(weights: dict[EdgeType, Tensor], counts: Counts, sizes: PadSizes) -> dict[EdgeType, Tensor]:
-    """Return the edge weights with 0 for padding."""
-    padded = {}
-    for e, weight in weights.items():
-        parts: list[Tensor] = []
-        for part, size in zip(weight.split_with_sizes(list(counts.edges[e])), sizes.edges[e], strict=True):
-            parts += (part, part.new_zeros(size - part.numel()))
-        padded[e] = torch.cat(parts)
-    return padded
-
-
 @functools.cache
 def _kernels() -> Any:
     from manyhop.loading.pipeline import gpu  # imports triton
@@ -178,103 +170,58 @@ class _Frame:
     def __init__(self, sizes: PadSizes, num_trees: int) -> None:
         self.sizes = sizes
         self._first = {t: list(accumulate(blocks, initial=0)) for t, blocks in sizes.nodes.items()}
-        self._largest = max((sum(blocks) for blocks in (*sizes.nodes.values(), *sizes.edges.values())), default=0)
-        self._number = torch.arange(self._largest)
-        self._zero = torch.zeros_like(self._number)
-        self._tree = torch.full_like(self._number, num_trees)
-        self._mask = torch.cat([torch.ones_like(self._number), self._zero]).bool()
-        self._spare: dict[EdgeType, list[Tensor]] = {}
-        """Padding edges of each hop by edge type, ``[2, size]``, in ascending order."""
+        largest = max((sum(blocks) for blocks in (*sizes.nodes.values(), *sizes.edges.values())), default=0)
+        self._number, self._yes = torch.arange(largest), torch.ones(largest, dtype=torch.bool)
+        self._zero, self._tree = torch.zeros_like(self._number), torch.full_like(self._number, num_trees)
+        self._no = torch.zeros_like(self._yes)
+        self._spare: dict[EdgeType, tuple[list[Tensor], list[Tensor]]] = {}
+        """Sources and destinations of the padding edges of each hop by edge type, ``[size]``, in ascending order."""
         for e, hops in sizes.edges.items():
-            self._spare[e] = []
+            self._spare[e] = [], []
             for hop, size in enumerate(hops):
-                ends = [self._first[t][block + 1] - SPARE for t, block in padding_ends(e, hop, len(sizes.nodes[e[0]]))]
                 step = self._number[:size] * SPARE // max(size, 1)
-                self._spare[e].append(torch.stack([end + step for end in ends]))
+                ends = padding_ends(e, hop, len(sizes.nodes[e[0]]))
+                for spare, (t, block) in zip(self._spare[e], ends, strict=True):
+                    spare.append(self._first[t][block + 1] - SPARE + step)
 
     def fill(self, sample: SampledSubgraph, counts: Counts) -> Filled:
         """Return the padded sample."""
-        sizes, trees = self.sizes, sample.tree or {}
-        ids, masks = _JoinedParts(), _JoinedParts()
-        for t, node in sample.node.items():
-            n, size = counts.nodes[t], sizes.nodes[t]
-            ids.blocks(node, n, size, self._zero)
-            if trees:
-                ids.blocks(trees[t], n, size, self._tree)
-            ids.add([self._number[a : a + k] for a, k in zip(self._first[t], n, strict=False)], sum(n))
-            masks.add(self._masks(n, size), sum(size))
-        for e, edge_id in sample.edge_id.items():
-            n, size = counts.edges[e], sizes.edges[e]
-            if edge_id is not None:
-                ids.blocks(edge_id, n, size, self._zero)
-            masks.add(self._masks(n, size), sum(size))
-        padded_ids, padded_masks = ids.joined(), masks.joined()
-
-        node_of, tree_of, number = {}, {}, {}
-        for t in sample.node:
-            node_of[t] = next(padded_ids)
-            if trees:
-                tree_of[t] = next(padded_ids)
-            number[t] = next(padded_ids)
-        edge_id_of = {e: None if edge_id is None else next(padded_ids) for e, edge_id in sample.edge_id.items()}
+        sizes, trees = self.sizes, sample.tree
+        number = {  # new local ids
+            t: torch.cat([self._number[a : a + n] for a, n in zip(self._first[t], counts.nodes[t], strict=False)])
+            for t in sample.node
+        }
         row, col = {}, {}
         for e in sample.row:
-            row[e], col[e] = self._edges(e, sample, counts.edges[e], number)
+            parts = []  # of row and col, which are adjacent in memory
+            for t, ids, spare in zip((e[0], e[2]), (sample.row[e], sample.col[e]), self._spare[e], strict=True):
+                own = number[t].index_select(0, ids).split_with_sizes(list(counts.edges[e]))
+                parts += [part for real, fill in zip(own, spare, strict=True) for part in (real, fill[real.numel() :])]
+            row[e], col[e] = torch.cat(parts or [ids]).view(2, -1).unbind()
+        nodes = {t: (counts.nodes[t], sizes.nodes[t]) for t in sample.node}
+        edges = {e: (counts.edges[e], sizes.edges[e]) for e in sample.edge_id}
         hops = sample.num_sampled_nodes is not None
         padded = SampledSubgraph(
-            node=node_of,
+            node={t: _padded(sample.node[t], *of, self._zero) for t, of in nodes.items()},
             row=row,
             col=col,
-            edge_id=edge_id_of,
-            tree=tree_of if trees else None,
+            edge_id={
+                e: ids if ids is None else _padded(ids, *edges[e], self._zero) for e, ids in sample.edge_id.items()
+            },
+            tree=None if trees is None else {t: _padded(trees[t], *of, self._tree) for t, of in nodes.items()},
             num_sampled_nodes=sizes.lists_of_nodes() if hops else None,
             num_sampled_edges=sizes.lists_of_edges() if hops else None,
         )
-        nodes = {t: next(padded_masks) for t in sample.node}
-        return padded, nodes, {e: next(padded_masks) for e in sample.edge_id}, None
+        return padded, self._masks(nodes), self._masks(edges), None
 
-    def _masks(self, counts: Blocks, sizes: Blocks) -> list[Tensor]:
-        """Return slices that mark the entries of each block that are not padding."""
-        begins = [self._largest - n for n in counts]
-        return [self._mask[a : a + size] for a, size in zip(begins, sizes, strict=True)]
-
-    def _edges(
-        self, e: EdgeType, sample: SampledSubgraph, counts: Blocks, number: dict[NodeType, Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Return row and col of an edge type; ``number``: the new local ids of the sample's nodes."""
-        if e[0] == e[2]:
-            known = number[e[0]].index_select(0, sample.edge_index(e).reshape(-1)).view(2, -1)
-        else:
-            ends = number[e[0]].index_select(0, sample.row[e]), number[e[2]].index_select(0, sample.col[e])
-            known = torch.stack(ends)
-        parts, begin = [known[:, :0]], 0
-        for k, spare in zip(counts, self._spare[e], strict=True):
-            parts += (known[:, begin : begin + k], spare[:, k:])
-            begin += k
-        row, col = torch.cat(parts, dim=1).unbind()
-        return row, col
+    def _masks(self, kinds: dict[Any, tuple[Blocks, Blocks]]) -> dict[Any, Tensor]:
+        """Return ``[sum(sizes)] bool`` of each type, False for padding, from the counts and sizes of its blocks."""
+        return {kind: _padded(self._yes[: sum(of[0])], *of, self._no) for kind, of in kinds.items()}
 
 
-class _JoinedParts:
-    """Parts that become adjacent in one block of memory: one kernel copies them all."""
-
-    def __init__(self) -> None:
-        self._parts: list[Tensor] = []
-        self._lengths: list[int] = []
-
-    def add(self, parts: list[Tensor], length: int) -> None:
-        """Add a tensor that consists of parts."""
-        self._parts += parts
-        self._lengths.append(length)
-
-    def blocks(self, values: Tensor, counts: Blocks, sizes: Blocks, fill: Tensor) -> None:
-        """Add ``values``, whose blocks are adjacent, with each block filled up to its size."""
-        begin = 0
-        for n, size in zip(counts, sizes, strict=True):
-            self._parts += (values[begin : begin + n], fill[: size - n])
-            begin += n
-        self._lengths.append(sum(sizes))
-
-    def joined(self) -> Iterator[Tensor]:
-        """Return the tensors in the order in which they were added."""
-        return iter(torch.split_with_sizes(torch.cat(self._parts), self._lengths))
+def _padded(values: Tensor, counts: Blocks, sizes: Blocks, fill: Tensor) -> Tensor:
+    """Return ``values``, whose blocks are adjacent, with each block continued by entries of ``fill`` up to its size."""
+    parts = [values[:0]]
+    for part, size in zip(values.split_with_sizes(list(counts)), sizes, strict=True):
+        parts += (part, fill[: size - part.numel()])
+    return torch.cat(parts)
