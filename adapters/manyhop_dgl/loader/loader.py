@@ -41,6 +41,7 @@ from manyhop_dgl.loader.tensors import TensorPrefetcher, check_tensors, samples_
 from manyhop_dgl.samplers.arguments import check_sampler
 from manyhop_dgl.samplers.keys import draw
 from manyhop_dgl.samplers.neighbor import EngineSampler
+from manyhop_dgl.samplers.tensors import BlockTensors, EdgeTensors
 
 _finding_gpu = threading.Lock()
 
@@ -255,7 +256,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         self._start_gpu(self.device, self._mode)
         self._warm_up_gpu()
 
-    def _make_padding(self, samples: list[Any], device: torch.device | None) -> Padding:
+    def _make_padding(self, samples: list[BlockTensors | EdgeTensors], device: torch.device | None) -> Padding:
         assert isinstance(self.dataset, Seeds)
         assert self.batch_size is not None
         graph = sampler_of_nodes(self.graph_sampler).arguments().topology(self.graph).graph

@@ -35,7 +35,7 @@ from manyhop_graphbolt.loader.facts import (
     exchanged,
 )
 from manyhop_graphbolt.loader.padding import Padding, check_pad
-from manyhop_graphbolt.loader.source import Source, given_minibatch
+from manyhop_graphbolt.loader.source import Sampled, Source, given_minibatch
 from manyhop_graphbolt.pipes import check_hints
 from manyhop_graphbolt.types import Nodes, Pipe
 

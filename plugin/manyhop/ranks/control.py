@@ -1,6 +1,6 @@
-"""Exchanges of ranks without tensors: small facts, through the key-value store of their process group.
+"""Exchange small facts between ranks, through the key-value store of their process group.
 
-The store works before, between and beside collectives, and a rank that waits in it learns who is missing.
+The store works before, between and during collectives, and can tell which ranks are missing.
 """
 
 from __future__ import annotations
@@ -19,24 +19,23 @@ Facts = dict[str, Any]
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT = 600.0
-"""Seconds that ranks wait for each other, unless the user sets it: while they start, load, build or exchange."""
+"""Seconds that ranks wait for each other, unless the user sets a timeout."""
 
-_ANSWER_S = 5.0  # for facts that all ranks have given, and that one of them is about to put together
+_ANSWER_S = 5.0  # until the last rank has merged the facts of all
 _CHECKS_PER_SECOND = 1000.0  # of all ranks together, while they wait
-_PAUSES_S = (0.0005, 0.05)  # between checks: the first, and the longest while there are few ranks
+_PAUSES_S = (0.0005, 0.05)  # between checks: the first pause, and the longest of a small run
 
 
 class FactExchange:
-    """Passes facts between ranks through their store, in a number of its operations that grows with the ranks.
+    """Exchanges facts between ranks through their store. The number of operations grows linearly with the ranks.
 
-    Each rank sets its facts and counts itself. The last one puts all of them together, equal ones once, and sets the
-    result, which each rank gets. No rank waits for a certain other one, only for those that are late. Where one waits
-    in vain, that is the outcome for all ranks, those included that come later.
+    Each rank sets its facts and increments a counter. The last one merges all facts, storing equal ones once, and sets
+    the result. If a rank times out, all ranks fail, including late ones.
 
     Args:
         rank: this rank.
         world_size: number of ranks.
-        store: of torch.distributed, the same for all ranks.
+        store: a store of torch.distributed that all ranks share.
     """
 
     def __init__(self, rank: int, world_size: int, store: Any) -> None:
@@ -64,7 +63,7 @@ class FactExchange:
         return _unpack(outcome)
 
     def _settle(self, key: str, outcome: Callable[[], bytes]) -> None:
-        """Set the outcome for all ranks, unless another rank does: a late one must not go on where others gave up."""
+        """Set the outcome for all ranks, unless a different rank has: all must agree whether to continue."""
         if self.store.add(f"{key}/settled", 1) == 1:
             self.store.set(f"{key}/all", outcome())
 
@@ -75,7 +74,7 @@ class FactExchange:
         return self._side
 
     def leave(self, linger: float) -> None:
-        """Leave the store. The rank that may hold it lingers, some seconds at most, until the others have left it."""
+        """Leave the store. Rank 0, which may hold it, first waits up to ``linger`` seconds for the others to leave."""
         left = self.store.add("left", 1)
         end = time.monotonic() + linger
         while self.rank == 0 and left < self.world_size and time.monotonic() < end:
@@ -87,7 +86,7 @@ class FactExchange:
 
 
 def appears(store: Any, key: str, world_size: int, seconds: float) -> bool:
-    """Return whether a key is set within so many seconds. Torch's own wait cannot be interrupted by Ctrl-C."""
+    """Return whether a key is set within some seconds. Ctrl-C cannot interrupt torch's ``wait``."""
     pause, longest = _PAUSES_S
     longest = max(longest, world_size / _CHECKS_PER_SECOND)
     end = time.monotonic() + seconds
@@ -104,7 +103,7 @@ _attached = 0
 
 
 def attach(rank: int, world_size: int, store: Any) -> None:
-    """Use a store that all ranks have. Groups of one process that follow each other may share it."""
+    """Use a store that all ranks share. Consecutive groups of a process may use the same store."""
     global _facts, _attached
     from torch.distributed.distributed_c10d import PrefixStore
 
@@ -120,44 +119,43 @@ def on_destroy(end: Callable[..., None], *args: Any) -> None:
 
 
 def detach(*, linger: float = 0.0) -> None:
-    """Forget the store. The rank that may hold it lingers, some seconds at most, until the others have left it."""
+    """Forget the store. Rank 0, which may hold it, first waits up to ``linger`` seconds for the others to leave."""
     global _facts
     facts, _facts = _facts, None
     if facts is not None and linger > 0:
-        with contextlib.suppress(RuntimeError):  # it is gone already
+        with contextlib.suppress(RuntimeError):  # it has ended
             facts.leave(linger)
 
 
 def store() -> Any:
-    """Return the ranks' store (of torch.distributed), for this thread; ``None`` for a process that stands alone.
+    """Return the ranks' store (of torch.distributed); ``None`` for a single process.
 
-    A thread that may wait in the store needs a ``clone()`` of its own.
+    A thread that may wait in the store needs its own ``clone()``.
     """
     return None if _facts is None else _facts.store
 
 
 def side_store() -> Any:
-    """Return another connection to the ranks' store, one for all threads that do not wait in it; ``None`` as of
-    ``store``.
+    """Return a connection to the ranks' store for threads that do not wait in it; ``None`` for a single process.
 
-    To be made while the store is there: to connect to one whose process has ended takes as long as its timeout.
+    Create it before the store's process ends, since connecting to an ended process blocks until the timeout.
     """
     return None if _facts is None else _facts.side()
 
 
 def exchange(title: str, facts: Facts, *, timeout: float) -> list[Facts]:
-    """Give ``facts`` to all ranks and get theirs, by rank. All ranks call it, with the same titles in the same order.
+    """Exchange facts with all ranks. All ranks call it, with equal titles in the same order.
 
     Args:
-        title: what is being done, for errors; calls are counted by it.
-        facts: what JSON can hold.
+        title: names the exchange in errors; calls are counted by title.
+        facts: plain values for JSON.
         timeout: seconds.
 
     Returns:
-        ``[world_size]``. Ranks with equal facts have the same dictionary, which is not to be changed.
+        ``[world_size]`` facts by rank. Ranks with equal facts share a dictionary, which must not be changed.
 
     Raises:
-        RankError: ranks did not come in time, or the store is gone.
+        RankError: ranks are late, or the store has ended.
     """
     if _facts is None:
         return [facts]
@@ -176,7 +174,7 @@ def agree(title: str, facts: Facts, *, timeout: float) -> list[Facts]:
     """Exchange ``facts`` and check that they are the same on all ranks.
 
     Raises:
-        RankError: naming the first difference, in the order of the facts, or the ranks that did not come in time.
+        RankError: naming the first difference, in the order of the facts, or the late ranks.
     """
     every = exchange(title, facts, timeout=timeout)
     _require_same(title, every)
@@ -188,26 +186,29 @@ def attempt(title: str, action: Callable[[], T], *, timeout: float, what: str = 
 
     Args:
         title: as for :func:`exchange`.
-        action: what to do.
+        action: called on each rank.
         timeout: seconds to wait for other ranks after it.
-        what: a longer description of what is done; the same on all ranks.
+        what: a longer description, equal on all ranks.
 
     Raises:
-        Exception: what ``action`` raised on this rank.
-        RankError: it failed on other ranks; names them and the first of their errors. Or ranks did not come in time,
-            or do something else.
+        Exception: ``action`` failed on this rank.
+        RankError: ``action`` failed on other ranks; names them and their first error. Or ranks are late, or their
+            ``what`` differs.
     """
     result: T | None = None
     error: Exception | None = None
     try:
         result = action()
-    except Exception as failure:
-        error = failure
+    except Exception as raised:
+        error = raised
     problem = "" if error is None else f"{type(error).__name__}: {error}"
     facts = {"problem": problem, "blames another rank": isinstance(error, RankError), "what": what}
     every = exchange(title, facts, timeout=timeout)
     if error is not None:
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
     failed = [rank for rank, facts in enumerate(every) if facts["problem"]]
     if failed:
         own = [rank for rank in failed if not every[rank]["blames another rank"]]
@@ -218,7 +219,7 @@ def attempt(title: str, action: Callable[[], T], *, timeout: float, what: str = 
 
 
 def absent(store: Any, keys: Sequence[str]) -> list[int]:
-    """Return which keys are not in a store: their positions, ascending. Few checks, where few are."""
+    """Return the ascending positions of the keys that a store lacks. Few missing keys need few checks."""
     found: list[int] = []
     pending = [range(len(keys))]
     while pending:
@@ -244,14 +245,14 @@ def _difference(title: str, name: str, values: list[Any]) -> RankError:
     by_value: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         by_value.setdefault(json.dumps(value), []).append(rank)
-    usual = max(by_value.values(), key=len)  # the first of the largest groups
+    usual = max(by_value.values(), key=len)
     odd = tuple(rank for rank in range(len(values)) if rank not in usual)
     got = "; ".join(f"{value} on {rank_names(ranks)}" for value, ranks in by_value.items())
     return RankError(f"{title}: expected the same {name} on all ranks, got {got}. Pass the same everywhere.", ranks=odd)
 
 
 def rank_names(ranks: Sequence[int]) -> str:
-    """Ranks in words: "rank 3", "ranks 0, 2 and 5"."""
+    """Return ranks in words: "rank 3", "ranks 0, 2 and 5"."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
@@ -269,7 +270,7 @@ def _missing_ranks(title: str, ranks: tuple[int, ...], timeout: float, rank: int
 
 
 def _pack(texts: Sequence[bytes]) -> bytes:
-    """Return the facts of all ranks as one text, equal ones once: the ranks of a large run mostly have the same."""
+    """Return the facts of all ranks as one text, storing equal ones once."""
     numbers: dict[bytes, int] = {}
     of = [numbers.setdefault(bytes(text), len(numbers)) for text in texts]
     return b'{"facts":[' + b",".join(numbers) + b'],"of":' + json.dumps(of).encode() + b"}"

@@ -1,4 +1,4 @@
-"""Facts about the GPU of a process and those of the other ranks. Using a GPU is left to those who need it."""
+"""Facts about the GPUs of this process and of the other ranks. Importing this module starts no GPU."""
 
 from __future__ import annotations
 
@@ -21,26 +21,24 @@ _UNKNOWN = 1 << 62  # bytes: reading reports if it was too much
 
 
 def initialized() -> bool:
-    """Return whether this process has used a GPU through torch already. Has no side effects."""
+    """Return whether this process has used a GPU through torch. Has no side effects."""
     return cuda_started()
 
 
 def gpus() -> tuple[nvml.GPU, ...]:
-    """Return the GPUs that this process sees, as the driver lists them; without using one."""
+    """Return the GPUs that this process sees, from the driver, without starting one."""
     driver = nvml.driver()
     return () if driver is None else nvml.visible(driver.gpus)
 
 
 @functools.cache
 def in_reach() -> bool:
-    """Return whether this process may come to use a GPU: it sees one, and can compile for it. Has no side effects."""
+    """Return whether this process sees a GPU and can compile for it. Has no side effects."""
     return bool(gpus()) and triton_compiler.usable()
 
 
 def free_memory(device: torch.device | int) -> int:
-    """Return the bytes that this process may still allocate on its GPU: what is free, and what torch's allocator keeps
-    for later.
-    """
+    """Return the bytes that this process can allocate on its GPU, unused memory of torch's allocator included."""
     import torch
 
     free, _ = torch.cuda.mem_get_info(device)
@@ -54,19 +52,19 @@ def has_wholegraph() -> bool:
 
 
 def has_cugraph() -> bool:
-    """Return whether pylibcugraph is installed, and raft-dask, which joins its GPUs. Imports neither."""
+    """Return whether pylibcugraph and raft-dask, which connects its GPUs, are installed. Imports neither."""
     return all(importlib.util.find_spec(name) is not None for name in ("pylibcugraph", "raft_dask", "cupy"))
 
 
 def facts(device: torch.device | int) -> dict[str, Any]:
-    """Return what other ranks need about this one's GPU; JSON can hold it."""
+    """Return the facts about this rank's GPU that other ranks need, as plain values."""
     import torch
 
     here = torch.device(device).index
     here = torch.cuda.current_device() if here is None else here
     seen = {uuid_of(k): k for k in range(torch.cuda.device_count())}
     peers = [name for name, k in seen.items() if k != here and torch.cuda.can_device_access_peer(here, k)]
-    driver = nvml.driver()  # knows the GPUs that this process does not see, where each rank is shown its own only
+    driver = nvml.driver()  # lists all GPUs, also if CUDA_VISIBLE_DEVICES hides those of other ranks
     known = () if driver is None else driver.gpus
     uuid = uuid_of(here)
     peers += [name for gpu in known if gpu.uuid == uuid for name in gpu.peers if name not in seen]
@@ -81,7 +79,7 @@ def facts(device: torch.device | int) -> dict[str, Any]:
 
 
 def combine(every: Sequence[dict[str, Any]], ranks: world.World, *, together: bool) -> Hardware:
-    """Return what all ranks have, from the facts of each; the least counts.
+    """Return the hardware that all ranks have: the minimum over the facts of each rank.
 
     Raises:
         InputError: two ranks have the same GPU.
@@ -112,25 +110,25 @@ def combine(every: Sequence[dict[str, Any]], ranks: world.World, *, together: bo
 def hardware(
     device: torch.device | int, *, together: bool, timeout: float, in_memory: int = 0, pinned: int = 0
 ) -> Hardware:
-    """Return what there is for a placement: of this rank, or of all of them, which then make this call ``together``.
+    """Return the hardware that a placement can use: of this rank, or of all ranks ``together``.
 
-    A share of a node's memory is never page-locked, whether what is to be placed is in it already or not. ``ulimit -l``
-    is no limit: CUDA does not count what it locks. If the driver has one of its own, locking fails.
+    A share of a node's memory is never page-locked. ``ulimit -l`` does not limit CUDA. If the driver has a limit,
+    locking fails.
 
     Args:
         device: this rank's GPU.
-        together: whether all ranks of the run make this call.
+        together: whether all ranks of the run call this.
         timeout: seconds to wait for them.
-        in_memory: bytes of what is to be placed that are in the memory of the node, but not page-locked.
-        pinned: bytes of it that are page-locked.
+        in_memory: bytes of the data to place that are in the node's memory, but not page-locked.
+        pinned: bytes of the data to place that are page-locked.
 
     Raises:
-        RankError: ranks did not come in time.
+        RankError: ranks are late.
         InputError: ranks share a GPU.
     """
     mine = facts(device)
     if not together:
-        # The other ranks of the node are not asked, and decide the same: each may have its part of the node's memory.
+        # Each rank of the node decides alone, so each may use only its part of the node's memory.
         mine["host_memory"] //= world.current().local_world_size
     mine["pinnable"] = int((1 - RESERVE) * (mine["host_memory"] + in_memory)) + pinned
     if not together:
@@ -140,7 +138,7 @@ def hardware(
 
 
 def uuid_of(device: torch.device | int) -> str:
-    """Return what identifies a GPU on all nodes, as the driver writes it."""
+    """Return the driver's identifier of a GPU, unique over all nodes."""
     import torch
 
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
@@ -150,8 +148,8 @@ def check_gpus(title: str, *, timeout: float) -> torch.device:
     """Return the GPU of this rank: torch's current one. All ranks call it.
 
     Raises:
-        InputError: there is no GPU, or several ranks have the same.
-        RankError: ranks did not come in time.
+        InputError: there is no GPU, or ranks share one.
+        RankError: ranks are late.
     """
     import torch
 
@@ -165,11 +163,11 @@ def check_gpus(title: str, *, timeout: float) -> torch.device:
 
 
 def gpu_problem(gpus: list[str], counts: list[int]) -> str | None:
-    """Return what is wrong with the GPUs of the ranks, in words; ``None`` if each has one of its own.
+    """Return an error text if ranks have no GPU, or share one; otherwise ``None``.
 
     Args:
-        gpus: ``[world_size]`` what identifies each rank's GPU; empty where there is none.
-        counts: ``[world_size]`` how many GPUs each rank sees.
+        gpus: ``[world_size]`` identifiers of the ranks' GPUs; an empty one stands for none.
+        counts: ``[world_size]`` numbers of GPUs that the ranks see.
     """
     without = [rank for rank, gpu in enumerate(gpus) if not gpu]
     if without:

@@ -1,4 +1,4 @@
-"""Who this process is among the ranks of a run: one process group, which torch.distributed has or gets here."""
+"""The ranks of a run and their process group, which exists in torch.distributed or is created here."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from manyhop.arguments import seconds
 from manyhop.errors import InputError, RankError
 from manyhop.ranks import control
 
-_ANSWER_S = 2.0  # beyond the timeout: torch has errors of its own, with more details
-_LAST_DROP_S = 0.05  # it takes microseconds, once a thread gets to run
+_ANSWER_S = 2.0  # beyond the timeout: torch's own error has more details
+_LAST_DROP_S = 0.05  # takes microseconds once the thread runs
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MEETING = {"MASTER_ADDR", "MASTER_PORT"}
 _ATTEMPT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "GROUP_RANK")
@@ -31,10 +31,10 @@ _ATTEMPT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "GROUP_RANK")
 
 @dataclass(frozen=True)
 class World:
-    """The ranks of a run and the nodes they are on. Pure arithmetic: nothing in it communicates."""
+    """The ranks of a run and their nodes. Does not communicate."""
 
     rank: int
-    """This process among all, from 0."""
+    """Rank of this process, from 0."""
 
     nodes: tuple[int, ...]
     """``[world_size]``: the node of each rank. Nodes count from 0, in the order of their first ranks."""
@@ -53,7 +53,7 @@ class World:
 
     @property
     def is_alone(self) -> bool:
-        """Return whether this is the only rank."""
+        """Whether this is the only rank."""
         return len(self.nodes) == 1
 
     @property
@@ -63,21 +63,21 @@ class World:
 
     @property
     def node(self) -> int:
-        """Return the node of this rank."""
+        """The node of this rank."""
         return self.nodes[self.rank]
 
     def ranks_of(self, node: int) -> tuple[int, ...]:
-        """Return the ranks on a node, ascending."""
+        """Return the ascending ranks on a node."""
         return tuple(rank for rank, of in enumerate(self.nodes) if of == node)
 
     @property
     def local_ranks(self) -> tuple[int, ...]:
-        """Return the ranks on this node, ascending."""
+        """The ascending ranks on this node."""
         return self.ranks_of(self.node)
 
     @property
     def local_rank(self) -> int:
-        """This process among those of its node, from 0."""
+        """Position of this rank on its node, from 0."""
         return self.local_ranks.index(self.rank)
 
     @property
@@ -87,18 +87,18 @@ class World:
 
 
 def number_nodes(identities: Sequence[str]) -> tuple[int, ...]:
-    """Return ``[world_size]`` node numbers from what each rank calls its node."""
+    """Return ``[world_size]`` node numbers from the node names of the ranks."""
     numbers: dict[str, int] = {}
     return tuple(numbers.setdefault(identity, len(numbers)) for identity in identities)
 
 
 def node_identity(environ: Mapping[str, str], host: str) -> str:
-    """Return what a rank calls its node: torchrun's number for it, else its host."""
+    """Return the name of a rank's node: torchrun's number, otherwise the host."""
     return f"torchrun {environ['GROUP_RANK']}" if "GROUP_RANK" in environ else f"host {host}"
 
 
 class _Run:
-    """What ``init`` found; one for each default group of torch.distributed."""
+    """The result of ``init`` for one default group of torch.distributed."""
 
     def __init__(self, world: World, token: str, group: Any, owned: bool) -> None:
         self.world, self.token, self.group, self.owned = world, token, group, owned
@@ -109,26 +109,25 @@ class _Run:
 _run: _Run | None = None
 _had_group = False
 _held: Any = None
-"""The group of the latest run, until it is destroyed. DDP's reducer must not be the last one to let go of a group that
-was just in use: it would wait for gloo's threads without giving up the GIL, which they may need to drop a tensor."""
+"""The group of the latest run, until it is destroyed. DDP's reducer must not hold the last reference: it would wait for
+gloo's threads while it holds the GIL, which they may need to release a tensor."""
 
 
 def init(*, timeout: float = control.DEFAULT_TIMEOUT) -> World:
-    """Return the ranks of the run, and make their process group if there is none.
+    """Return the ranks of the run, and create their process group if there is none.
 
-    torch.distributed's default group is used where there is one; otherwise one is made from the variables that torchrun
-    sets; without these the process stands alone. A group made here has gloo for CPU tensors and, where CUDA is there,
-    NCCL for tensors on GPUs; neither CUDA nor NCCL is started before something uses it. If ranks of a node see
-    several GPUs, each one's current device is then that of its number on the node. Further calls return the same.
-    Communicates the first time: every rank must call it then. Scripts that call ``dist.init_process_group`` do so
-    before.
+    Uses torch.distributed's default group. If there is none, creates it from the variables that torchrun sets; without
+    these, the process is the only rank. The group has gloo for CPU tensors and, with CUDA, NCCL for GPU tensors;
+    neither CUDA nor NCCL starts before its first use. If ranks of a node see multiple GPUs, the current device of each
+    is that with its number on the node. The first call communicates, so all ranks must make it; later calls return the
+    same ranks. Scripts that call ``dist.init_process_group`` must do so earlier.
 
     Args:
-        timeout: seconds to wait for the other ranks. Collectives of a group that is made here have torch's own timeout.
+        timeout: seconds to wait for the other ranks. Collectives of a group created here have torch's timeout.
 
     Raises:
-        InputError: torchrun's variables are incomplete; a timeout that is no number of seconds.
-        RankError: ranks did not come in time, or their address belongs to something else; names them.
+        InputError: torchrun's variables are incomplete, or ``timeout`` is not a number of seconds.
+        RankError: ranks are late, which it names, or a different program uses their address.
     """
     global _run, _held, _had_group
     import torch.distributed as dist
@@ -138,7 +137,7 @@ def init(*, timeout: float = control.DEFAULT_TIMEOUT) -> World:
     if _run is not None and _run.group is (dist.group.WORLD if initialized else None):
         return _run.world
     if _run is not None:
-        shutdown()  # the group it belonged to is gone
+        shutdown()  # its group was destroyed
     owned = not initialized and _launched(os.environ)
     if not initialized and not owned:
         _run = _Run(World(0, (0,)), uuid.uuid4().hex, None, False)
@@ -162,72 +161,69 @@ def init(*, timeout: float = control.DEFAULT_TIMEOUT) -> World:
 
 
 def shutdown() -> None:
-    """End what ``init`` began.
+    """End the run, and the process group if ``init`` has created it.
 
-    A process group that the user made stays. Happens at exit as well, and when the user destroys the group.
-
-    What was made later ends earlier: the threads of loaders whose ranks share batches (such a loader has no more
-    batches in an epoch that is under way), exchanges, the watch, memory over GPUs; and then the process group.
-    Gloo aborts a process that ends with its group open, so whoever makes a group has to end it.
+    Also called at exit, and when the user destroys the group. Newer objects end first: the threads of loaders whose
+    ranks share batches (the rest of their epoch is lost), exchanges, the watch, memory over GPUs, then the process
+    group. Gloo aborts a process that ends with an open group.
     """
     global _run
     run, _run = _run, None
-    if run is None or run.pid != os.getpid():  # a forked child has no part in its parent's run
+    if run is None or run.pid != os.getpid():  # a forked child does not belong to the run
         return
     atexit.unregister(shutdown)
-    with contextlib.ExitStack() as last_first:  # one that fails does not keep the others from ending
+    with contextlib.ExitStack() as last_first:  # if one fails, the others still end
         last_first.callback(_leave, run)
         for end in run.at_end:
             last_first.callback(end)
 
 
 def _end_with_group(group: weakref.ref[Any], pid: int) -> None:
-    """End all users of a group that the user has destroyed, and release its store, whose port is free then."""
+    """End all users of a group that the user has destroyed, and release its store and port."""
     global _held
     if pid != os.getpid():
         return
     if _run is not None and _run.group is group():
         shutdown()
     if _held is not None and _held is group():
-        time.sleep(_LAST_DROP_S)  # gloo's threads drop what they have: DDP may be the last owner from now on
+        time.sleep(_LAST_DROP_S)  # gloo's threads release their tensors: DDP may be the last owner now
         _held = None
 
 
 @atexit.register
 def _let_go() -> None:
-    """End gloo's threads while the interpreter still works: one that drops its last tensor afterwards would abort
-    the process. Python gives up the GIL while it waits for them. Comes after ``shutdown``, which is registered later.
+    """End gloo's threads before the interpreter ends: a thread that releases its last tensor later aborts the process.
+
+    Runs after ``shutdown``, which is registered later.
     """
     global _held
     if _had_group:
-        gc.collect()  # DDP's models hold the group as well, and are often parts of cycles
+        gc.collect()  # DDP's models also hold the group, often in reference cycles
         _held = None
-        time.sleep(_LAST_DROP_S)  # others may hold it still: its threads cannot be waited for then
+        time.sleep(_LAST_DROP_S)  # if others hold it, nothing can wait for its threads
 
 
 def current() -> World:
-    """Return what ``init`` found; before, a process that stands alone. Does not communicate."""
+    """Return the ranks of the run; before ``init``, a single one. Does not communicate."""
     return World(0, (0,)) if _run is None else _run.world
 
 
 def token() -> str:
-    """Return a random string, the same on all ranks of this run and another in every run. Calls ``init``."""
+    """Return a random string of this run, equal on all ranks. Calls ``init``."""
     init()
     assert _run is not None
     return _run.token
 
 
 def at_shutdown(end: Callable[[], None]) -> None:
-    """Call ``end`` when the run ends, before its process group does; later ones first."""
+    """Call ``end`` when the run ends, before its process group; functions registered later are called first."""
     init()
     assert _run is not None
     _run.at_end.append(end)
 
 
 def current_rank() -> int:
-    """Return the rank of this process without communication: of the default group, else of torchrun's variables, else
-    0.
-    """
+    """Return the rank in the default group, otherwise by torchrun's variables, otherwise 0. Does not communicate."""
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():
@@ -236,7 +232,7 @@ def current_rank() -> int:
 
 
 def current_size() -> int:
-    """Return the number of ranks of the default group, else of torchrun's variables, else 1. Does not communicate."""
+    """Return the size of the default group, otherwise by torchrun's variables, otherwise 1. Does not communicate."""
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():
@@ -245,11 +241,10 @@ def current_size() -> int:
 
 
 def launch() -> str | None:
-    """Return a name of the ranks of this node that were started together, without any communication.
+    """Return a name shared by the ranks of this node that were started together. Does not communicate.
 
     Returns:
-        ``None`` if no other rank of the node is known of: this process stands alone, or whoever started it has not
-        set ``MASTER_ADDR`` and ``MASTER_PORT``.
+        ``None`` if this rank is alone on its node, or ``MASTER_ADDR`` and ``MASTER_PORT`` are not set.
     """
     if current_size() == 1 or os.environ.get("LOCAL_WORLD_SIZE") == "1" or _MEETING - os.environ.keys():
         return None
@@ -257,19 +252,19 @@ def launch() -> str | None:
 
 
 def _leave(run: _Run) -> None:
-    """Let go of the other ranks."""
+    """Release the store and, if ``init`` has created it, the process group."""
     failing = getattr(sys, "last_exc", getattr(sys, "last_value", None)) is not None
     control.detach(linger=5.0 if run.owned and not failing else 0.0)
     if run.owned:
         import torch.distributed as dist
 
         if dist.is_initialized() and dist.group.WORLD is run.group:
-            with contextlib.suppress(RuntimeError):  # peers may be gone
+            with contextlib.suppress(RuntimeError):  # peers may have ended
                 dist.destroy_process_group()
 
 
 def _make_group(store: Any, world: World) -> None:
-    """Make the default group, of ranks that are all there. Its collectives are the user's: the timeout is torch's."""
+    """Create the default group; all ranks have connected. Its collectives have torch's timeout."""
     import torch
     import torch.distributed as dist
 
@@ -279,7 +274,7 @@ def _make_group(store: Any, world: World) -> None:
 
 
 def _of_default_group() -> tuple[Any, int, int]:
-    """Return the same as of ``_meet``, of the group that the user has made."""
+    """Return :func:`_meet` for the user's default group."""
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import _get_default_store
 
@@ -289,8 +284,8 @@ def _of_default_group() -> tuple[Any, int, int]:
 def _meet(timeout: float) -> tuple[Any, int, int]:
     """Return the ranks' store, this rank and the number of ranks.
 
-    A thread makes the connection: torch waits without a limit for the first answer of whatever listens there.
-    torchrun's store may outlive a failed attempt; addresses of processes that are gone are not for the next one.
+    A thread connects, since torch waits without a limit for the first answer. torchrun's store may outlive a failed
+    attempt, so each attempt has its own prefix.
     """
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
@@ -322,11 +317,7 @@ def _meet(timeout: float) -> tuple[Any, int, int]:
 
 
 def _choose_gpu(local_rank: int) -> None:
-    """Let each rank of a node use its own GPU, once it uses one: CUDA is not started for that.
-
-    Whoever starts ranks may also have shown each of them one GPU only. Ranks that would share a GPU are refused where
-    that matters.
-    """
+    """Select each rank's own GPU on its node, without starting CUDA, if it sees multiple."""
     import torch
 
     def choose() -> None:
@@ -334,11 +325,11 @@ def _choose_gpu(local_rank: int) -> None:
             torch.cuda.set_device(local_rank)
 
     if torch.cuda.is_available():
-        torch.cuda._lazy_call(choose)  # type: ignore[no-untyped-call]  # now, or when CUDA starts
+        torch.cuda._lazy_call(choose)  # type: ignore[no-untyped-call]  # at the latest when CUDA starts
 
 
 def _launched(environ: Mapping[str, str]) -> bool:
-    """Return whether torchrun, or somebody who sets the same variables, has started this process."""
+    """Return whether torchrun, or a launcher that sets the same variables, has started this process."""
     missing = [name for name in _TORCHRUN if name not in environ]
     if missing and int(environ.get("WORLD_SIZE", 1)) > 1:
         raise InputError(
@@ -349,7 +340,7 @@ def _launched(environ: Mapping[str, str]) -> bool:
 
 
 def _host() -> str:
-    """Names this machine (or container): its name, and the kernel's number for its latest start."""
+    """Return the name of this machine (or container), with the kernel's identifier of its latest start."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

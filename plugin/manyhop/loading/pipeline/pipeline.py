@@ -238,10 +238,9 @@ class Pipeline(Iterator[T], Generic[Item, T]):
                     break
             if not self._begun[0].tasks:
                 self._begun.popleft()
-            if (error := self._tasks[-1].error) is not None:
-                if not isinstance(error, Exception):
-                    raise error  # an interrupt does not wait for its batch
-                del error  # its traceback refers to this frame
+            if self._tasks[-1].error is not None:
+                if not isinstance(self._tasks[-1].error, Exception):
+                    self._tasks.pop().result()  # an interrupt does not wait for its batch
                 break
         return self._tasks.popleft() if self._tasks else None
 

@@ -1,4 +1,4 @@
-"""Fault detection from the heartbeats of all ranks. Pure: no thread, no clock, no store."""
+"""Fault detection from the heartbeats of all ranks, without threads, clocks and stores."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from manyhop.ranks.watch.heartbeat import End, Heartbeat, LoopStatus
 
 @dataclass(frozen=True)
 class Fault:
-    """Why the ranks cannot go on together."""
+    """The reason for which ranks cannot continue together."""
 
     kind: str
-    """That of an ``End``; or ``silent``, ``idle``, ``store``."""
+    """Kind of an ``End``, or ``silent``, ``idle``, ``store``."""
 
     ranks: tuple[int, ...]
-    """Whose fault it is, where known."""
+    """The ranks at fault, if known."""
 
     text: str
 
     @property
     def has_deeper_reason(self) -> bool:
-        """Return whether this may follow from a fault that has not been reported yet."""
+        """Whether a fault that is not reported yet may be the cause."""
         return self.kind in ("left", "idle") or (self.kind == "followed" and not self.ranks)
 
 
 class FaultDetector:
-    """Finds the rank that keeps others from their next batch, from the latest heartbeats.
+    """Finds the rank for which others cannot get their next batch, from the latest heartbeats.
 
     Args:
         rank: this rank.
         world_size: number of ranks.
-        store_holder: the rank whose process holds the store, where that is one of them.
+        store_holder: the rank whose process holds the store; ``None``: torchrun's agent.
     """
 
     def __init__(self, rank: int, world_size: int, store_holder: int | None = None) -> None:
@@ -45,10 +45,10 @@ class FaultDetector:
         self.store_silence = 0.0
         """Seconds since the store answered."""
         self.lost = ""
-        """The error of the store, once it is gone."""
+        """The error of the store, once it has ended."""
 
     def update(self, heartbeats: Sequence[Heartbeat | None], seconds: float) -> None:
-        """Take the latest heartbeat of every rank, ``seconds`` after the ones before."""
+        """Set the latest heartbeat of each rank, ``seconds`` after the previous update."""
         self.store_silence = 0.0
         moved = []
         for rank, (old, new) in enumerate(zip(self.heartbeats, heartbeats, strict=True)):
@@ -71,17 +71,17 @@ class FaultDetector:
         suspicion: float | None = None,
         inside: bool = True,
     ) -> Fault | None:
-        """Return what keeps this rank from receiving another batch; ``None``: nothing does.
+        """Return the fault for which this rank cannot receive its next batch; ``None``: there is none.
 
         Args:
-            number: of the loader.
-            iteration: this rank's.
-            received: batches it has received in it.
-            silence: seconds without a heartbeat after which a rank counts as gone.
-            suspicion: when it is known that something is wrong: the same, and seconds after which a rank that does
-                nothing counts as the cause. Otherwise a rank may do whatever it wants for as long as it takes, while
-                others wait for it in collectives of the user, which have a timeout of their own.
-            inside: whether this rank is in its loop; outside only ranks that are in theirs can be at fault.
+            number: number of the loader.
+            iteration: number of this rank's iteration.
+            received: batches that this rank has received in it.
+            silence: seconds without a heartbeat after which a rank is lost.
+            suspicion: replaces ``silence`` if something is known to be wrong: also the seconds after which an idle rank
+                is at fault. ``None``: a rank may be idle for any time, since the user's collectives have their own
+                timeout.
+            inside: whether this rank is in its loop. Otherwise only ranks in their loops can be at fault.
         """
         others = [(rank, beat) for rank, beat in self._in_loader(number) if rank != self.rank]
         inside_too = [(rank, beat) for rank, beat in others if inside or beat.loops[number].inside]
@@ -93,7 +93,7 @@ class FaultDetector:
         ]
         limit = silence if suspicion is None else suspicion
         gone = [rank for rank, beat in inside_too if self.silent[rank] > limit]
-        if inside:  # also those that have never reported this loader, or anything
+        if inside:  # also ranks that have never reported this loader
             gone = [rank for rank, seconds in enumerate(self.silent) if seconds > limit and rank != self.rank]
         idle = [
             rank
@@ -125,7 +125,7 @@ class FaultDetector:
         )
 
     def ended_early(self, number: int, iteration: int, received: int) -> Fault | None:
-        """Return the fault of ranks that left an iteration early, whose batches this rank has all received."""
+        """Return the fault of ranks that left an iteration early, if this rank has received all of its batches."""
         early = [
             (rank, end)
             for rank, beat in self._in_loader(number)
@@ -135,7 +135,7 @@ class FaultDetector:
         return self._ended("failed", early) or self._ended("quit", early) or self._ended("left", early)
 
     def failed(self, number: int, iteration: int) -> Fault | None:
-        """Return the fault of ranks that had an error of their own in an iteration."""
+        """Return the fault of ranks that had their own error in an iteration."""
         ends = [
             (rank, end)
             for rank, beat in self._in_loader(number)
@@ -155,7 +155,7 @@ class FaultDetector:
         chosen = [(rank, end) for rank, end in ends if end.kind == kind]
         if not chosen:
             return None
-        rank, end = min(chosen, key=lambda one: one[1].received)  # others may have left as that one did not come
+        rank, end = min(chosen, key=lambda one: one[1].received)  # others may have left because of this one
         ranks = tuple(rank for rank, _ in chosen)
         others = f" ({rank_names(ranks)} did so.)" if len(ranks) > 1 else ""
         after = f"after {_batches(end.received)} of epoch {end.epoch}"
@@ -208,7 +208,7 @@ class FaultDetector:
         holder = self.store_holder
         beat = None if holder is None else self.heartbeats[holder]
         if holder == self.rank or (beat is not None and beat.end == ""):
-            return None  # it has done all its work and is gone: nobody watches any more
+            return None  # it has finished its work: no rank needs the watch
         if not self.lost and self.store_silence <= silence:
             return None
         what = f"cannot be reached ({self.lost})" if self.lost else f"has not answered for {self.store_silence:.0f} s"
@@ -220,7 +220,7 @@ class FaultDetector:
         )
 
     def known(self, number: int, rank: int) -> str:
-        """Return where a rank is in a loader, by its latest heartbeat."""
+        """Return the position of a rank in a loader, by its latest heartbeat."""
         beat = self.heartbeats[rank]
         loop = LoopStatus() if beat is None else beat.loops.get(number, LoopStatus())
         if beat is None or loop.iteration == 0:

@@ -1,4 +1,4 @@
-"""Heartbeats: the states of its loops that a rank publishes. They have counters, no times, as clocks differ."""
+"""Heartbeats: the states of a rank's loops. They contain counters instead of times, since clocks differ."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from dataclasses import asdict, dataclass, field
 from manyhop.errors import RankError
 from manyhop.system.failure import failed_batch, text_of
 
-KEPT_ENDS = 4  # ends of former iterations that a heartbeat repeats, for ranks that lag
+KEPT_ENDS = 4  # ends of former iterations in a heartbeat, for slower ranks
 _TEXT = 600  # characters of an error
 
 
 @dataclass(frozen=True)
 class End:
-    """How an iteration over a loader ended, if not with its last batch."""
+    """The end of an iteration over a loader before its last batch."""
 
     iteration: int
-    """Which one, from 1."""
+    """Number of the iteration, from 1."""
 
     epoch: int
     received: int
-    """Batches the rank had received in it."""
+    """Batches that the rank had received in it."""
 
     kind: str
-    """``left`` (dropped: a break, or an error in the step), ``quit`` (its program ended), ``failed`` (a batch could not
-    be made), ``followed`` (the fault of another rank ended it)."""
+    """``left`` (a break, or an error in the step), ``quit`` (the program ended), ``failed`` (making a batch failed),
+    ``followed`` (a different rank was at fault)."""
 
     text: str = ""
     ranks: tuple[int, ...] = ()
-    """For ``followed``: whose fault it was, where known."""
+    """For ``followed``: the ranks at fault, if known."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class LoopStatus:
     """State of a rank in one loader."""
 
     iteration: int = 0
-    """The iteration under way or done, from 1; 0 before the first."""
+    """The current or last iteration, from 1; 0 before the first."""
 
     epoch: int = 0
     received: int = 0
@@ -50,39 +50,39 @@ class LoopStatus:
 
     @property
     def inside(self) -> bool:
-        """Return whether an iteration is under way."""
+        """Whether the rank is in an iteration."""
         return self.phase != "out"
 
     @property
     def progress(self) -> tuple[int, float]:
-        """Grows with every batch and iteration."""
+        """Increases with each batch and iteration."""
         return self.iteration, self.received if self.inside else float("inf")
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """What a rank publishes about once a second."""
+    """The state that a rank publishes about once a second."""
 
     tick: int = 0
-    """Grows with every heartbeat."""
+    """Increases with each heartbeat."""
 
     moves: int = 0
-    """Grows with whatever the rank does with any loader."""
+    """Increases with each action of the rank on any loader."""
 
     waits: bool = False
     """Whether it has been in a collective for a while."""
 
     place: str = ""
-    """What its loop has been doing for a while: file, line, function."""
+    """Position of its loop for a while: file, line, function."""
 
     end: str | None = None
-    """Set when its program ends: the error, or nothing."""
+    """Set when its program ends: the error, or an empty text."""
 
     followed: tuple[int, ...] | None = None
-    """Whose fault that is, where known, if it followed from the fault of another rank."""
+    """The ranks at fault for that end, if known and others."""
 
     loops: dict[int, LoopStatus] = field(default_factory=dict)
-    """By the number of the loader."""
+    """State by number of the loader."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -102,7 +102,7 @@ def _loop_status(fields: dict[str, object]) -> LoopStatus:
 
 
 def described(error: BaseException) -> str:
-    """Return the text of an error for other ranks, with its batch."""
+    """Return an error and its batch as text, for other ranks."""
     text, failed = text_of(error), failed_batch(error)
     if failed is not None:
         text = f"batch {failed[1]} of epoch {failed[0]}: {text}"
@@ -110,14 +110,14 @@ def described(error: BaseException) -> str:
 
 
 def reason(error: BaseException, own: str) -> tuple[str, str, tuple[int, ...]]:
-    """Return kind, text and ranks of the ``End`` by an error; ``own``: the kind if it is no other rank's fault."""
+    """Return kind, text and ranks of the ``End`` by an error; ``own``: the kind if this rank is at fault."""
     if isinstance(error, RankError):
         return "followed", str(error), error.ranks
     return "followed" if is_of_communication(error) else own, described(error), ()
 
 
 def is_of_communication(error: BaseException) -> bool:
-    """Return whether an error only means that a peer did not answer: then another rank is at fault."""
+    """Return whether an error only means that a peer did not answer: then a different rank is at fault."""
     cause: BaseException | None = error
     known: set[int] = set()
     while cause is not None and id(cause) not in known:  # causes may form a cycle

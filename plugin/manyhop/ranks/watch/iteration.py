@@ -1,4 +1,4 @@
-"""The side of a loader: its loop reports its state to the watch."""
+"""The watch of one loader: its loop reports progress, and learns of ranks that fail."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from manyhop.ranks.watch.monitor import Loop, Monitor
 
 
 def _do_nothing() -> None:
-    """Stand for an iteration that no rank waits for."""
+    """Do nothing: no rank waits for the iteration."""
 
 
 class Watch:
-    """Watches the other ranks for one loader. All ranks make the watches of their loaders in the same order.
+    """Watches the other ranks for one loader. All ranks create the watches of their loaders in the same order.
 
-    A daemon thread per process publishes the states of its loops about once a second. As soon as it is known that
-    another rank cannot deliver its share, ``Iteration.requested`` raises. Where this rank waits in a collective for a
-    rank that is gone, nothing can be raised: then the process is ended, with a message on stderr and status 1. A rank
-    that is there may take as long as it wants, whatever others wait for.
+    A daemon thread per process publishes the states of its loops about once a second. Once a rank is known to be lost,
+    ``Iteration.requested`` raises an error. If this rank waits for it in a collective, which cannot be interrupted, the
+    process ends, with a message on stderr and status 1. A living rank may be late for any time.
 
     Args:
-        name: of the loader, for messages.
-        timeout: seconds that ranks wait for each other in the loader's own collectives. Without a heartbeat for as
-            long, at most a minute (or a tenth of it, if that is more), a rank counts as gone.
+        name: name of the loader, for messages.
+        timeout: seconds that ranks wait for each other in the loader's own collectives. A rank is lost if it sends no
+            heartbeat for that time, at most a minute (or a tenth of it, if that is longer).
 
     Raises:
-        InputError: for a timeout that is not positive.
+        InputError: ``timeout`` is not positive.
     """
 
     def __init__(self, name: str, *, timeout: float) -> None:
@@ -50,16 +49,16 @@ class Watch:
         leave: Callable[[], None] = _do_nothing,
         rows_under_way: Callable[[], bool] | None = None,
     ) -> Iteration:
-        """Begin an iteration over the loader; the previous one has been left if it is not done.
+        """Begin an iteration over the loader, and leave the previous one if it is not done.
 
         Args:
-            epoch: its number.
-            leave: ends what other ranks may wait for in this iteration; called if they are at fault.
-            rows_under_way: a method that tells whether rows of a batch that was handed out have not come yet.
+            epoch: number of the epoch.
+            leave: ends the exchanges of this iteration; called if other ranks are at fault.
+            rows_under_way: a method that returns whether rows of a returned batch are still being received.
 
         Raises:
-            InputError: the run that the loader was made in has ended.
-            RankError: another rank did not finish the iteration before, or has ended its program.
+            InputError: the loader's run has ended.
+            RankError: a rank did not finish the previous iteration, or has ended its program.
         """
         loop, monitor = self._loop, self._monitor
         if monitor is not None and monitor.over:
@@ -78,25 +77,22 @@ class Watch:
 
 
 class Iteration:
-    """One iteration over a watched loader. Cheap: the calls of a step assign a few attributes.
-
-    Once it has ended, in whatever way, or a later one has started, its calls do nothing.
-    """
+    """One iteration over a watched loader. Its methods assign a few attributes, and do nothing after its end."""
 
     __slots__ = ("_loop", "_monitor", "_number", "_watch")
 
     def __init__(self, watch: Watch, loop: Loop, monitor: Monitor | None) -> None:
-        self._watch = watch  # a loader may be dropped while its iterator is in use
+        self._watch = watch  # an iterator may outlive its loader
         self._loop, self._monitor, self._number = loop, monitor, loop.at[0]
 
     def requested(self, leave: Callable[[], None] = _do_nothing) -> None:
-        """Note that the caller requests a batch, and that this epoch has one more.
+        """Record that the caller requests a batch, which exists.
 
         Args:
-            leave: as of :meth:`Watch.begin`.
+            leave: see :meth:`Watch.begin`.
 
         Raises:
-            RankError: a rank is at fault; names it.
+            RankError: naming the rank at fault.
         """
         loop = self._loop
         number, epoch, received, phase = loop.at
@@ -107,7 +103,7 @@ class Iteration:
                 self.check(leave)
 
     def received(self) -> None:
-        """Note that the caller has its batch: its step begins."""
+        """Record that the caller has received its batch and begins its step."""
         loop = self._loop
         number, epoch, received, phase = loop.at
         if number == self._number and phase == "making":
@@ -116,7 +112,7 @@ class Iteration:
             monitors.moved()
 
     def ended(self) -> None:
-        """Note that the epoch has no more batches."""
+        """Record that the epoch has no more batches."""
         loop = self._loop
         number, epoch, received, phase = loop.at
         if number == self._number and phase != "out":
@@ -125,30 +121,29 @@ class Iteration:
             monitors.moved()
 
     def left(self) -> None:
-        """Note that the iterator was dropped or closed. A finaliser may call it, in any thread, after an end."""
+        """Record that the iterator was dropped or closed. A finaliser may call it, in any thread."""
         self._end("left")
 
     def failed(self, error: BaseException) -> None:
-        """Note that a batch failed on this rank."""
+        """Record that a batch failed on this rank."""
         kind, text, ranks = reason(error, "failed")
         self._end(kind, text.removeprefix(f"{self._loop.name}: "), ranks)
 
     def reason(self) -> RankError | None:
-        """Return why another rank has left, if that is reported within some seconds."""
+        """Return the error of a rank that has left, if it is reported within some seconds."""
         if self._monitor is None or self._loop.at[0] != self._number:
             return None
         fault = self._monitor.deeper_fault(self._loop, float("inf"))
         return None if fault is None else RankError(f"{self._loop.name}: {fault.text}", ranks=fault.ranks)
 
     def explained(self, error: RankError, *, late: bool) -> RankError | None:
-        """Return the error of ranks that did not come to a collective of the loader, or why they did not.
+        """Return an error that explains a failed collective of the loader; ``None`` if ``error`` says it all.
 
-        Ranks that follow the one at fault do not come either, nor those that are in a long step: the heartbeats tell
-        who was first. They are waited for some seconds if ``error`` does not name a single rank. ``None``: they tell
-        nothing else than ``error``.
+        Heartbeats tell the rank at fault from ranks that followed it or are in a long step. If ``error`` does not name
+        a single rank, waits some seconds for them.
 
         Args:
-            error: of the collective.
+            error: error of the collective.
             late: whether ranks may only be late.
         """
         if self._monitor is None or self._loop.at[0] != self._number:
@@ -167,10 +162,10 @@ class Iteration:
         return RankError(f"{error} Last known of rank {error.ranks[0]}: {known}. {remedy}", ranks=error.ranks)
 
     def check(self, leave: Callable[[], None] = _do_nothing) -> None:
-        """Raise if a rank is reported to be at fault.
+        """Raise RankError if a rank is reported to be at fault.
 
-        If a rank just left, there may be a deeper reason, which is waited for some seconds: after ``leave``, as ranks
-        that wait for this one meanwhile would take it for late.
+        If a rank has only left, waits some seconds for its reason, after ``leave``: ranks in an exchange would
+        otherwise report this one as late.
         """
         if self._monitor is None or self._loop.at[0] != self._number:
             return
@@ -179,9 +174,8 @@ class Iteration:
             leave()
             if fault.has_deeper_reason:
                 fault = self._monitor.deeper_fault(self._loop, self._loop.at[2]) or fault
-            error = RankError(f"{self._loop.name}: {fault.text}", ranks=fault.ranks)
             self._end("followed", fault.text, fault.ranks)
-            raise error
+            raise RankError(f"{self._loop.name}: {fault.text}", ranks=fault.ranks)
 
     def _end(self, kind: str, text: str = "", ranks: tuple[int, ...] = ()) -> None:
         if self._loop.at[0] == self._number and self._loop.at[3] != "out":

@@ -1,4 +1,4 @@
-"""The threads of the watch, one pair per process: one exchanges heartbeats through the store, one is the watchdog."""
+"""The two threads of the watch in a process: one exchanges heartbeats through the store, one is the watchdog."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from datetime import timedelta
 from queue import Empty, SimpleQueue
 
 from manyhop.ranks import control, world
-from manyhop.ranks.watch.collectives import Collectives
 from manyhop.ranks.watch.detector import Fault, FaultDetector
 from manyhop.ranks.watch.heartbeat import KEPT_ENDS, End, Heartbeat, LoopStatus, described, is_of_communication, reason
-from manyhop.ranks.watch.place import place_of
+from manyhop.ranks.watch.waiting import Collectives, place_of
 
-_RANKS_PER_SECOND = 100  # whose heartbeats a rank reads
-_KEPT_LOOPS = 8  # dropped loaders that are still reported, for ranks that lag
+_RANKS_PER_SECOND = 100  # heartbeats that a rank reads per second
+_KEPT_LOOPS = 8  # dropped loaders that are still reported, for slower ranks
 _JOIN = 2.0  # seconds for a thread that is in the store
-_GRACE = 5.0  # seconds for a connection that breaks to raise before the process is ended
-_SILENCE = 60.0  # seconds without a heartbeat after which a rank counts as gone, by default
-_MISSED = 6  # heartbeats in a row; where many processes share a core, a living rank may miss three
+_GRACE = 5.0  # seconds in which a broken connection may raise an error before the process is ended
+_SILENCE = 60.0  # seconds without a heartbeat after which a rank is lost, by default
+_MISSED = 6  # consecutive heartbeats; if many processes share a core, a living rank may miss three
 
 _moves = 0
 
@@ -31,19 +30,19 @@ _moves = 0
 def silence_of(timeout: float) -> float:
     """Return the seconds without a heartbeat after which a rank is lost, by the timeout of a loader.
 
-    A minute, unless the user wants it shorter, or has hours for what keeps the interpreter from running other threads.
+    A minute for usual timeouts. Long ones allow for calls that block all threads of the interpreter.
     """
     return max(min(timeout, _SILENCE), timeout / 10)
 
 
 def moved() -> None:
-    """Note that this process works with a loader, watched or not: it does not count as idle."""
+    """Record that this process is not idle: it uses a loader, watched or not."""
     global _moves
     _moves += 1
 
 
 class Loop:
-    """Where this rank stands in one loader. Written by the loop's thread or a finaliser, read by others: no locks."""
+    """Position of this rank in one loader. The loop's thread or a finaliser writes it without locks."""
 
     def __init__(self, number: int, name: str, timeout: float) -> None:
         self.number, self.name, self.silence, self.timeout = number, name, silence_of(timeout), timeout
@@ -51,13 +50,13 @@ class Loop:
         """Iteration, epoch, batches received, phase."""
         self.ends: tuple[End, ...] = ()
         self.done = (0, 0)
-        """The last iteration that came to its end, and its batches."""
+        """The last complete iteration, and its batches."""
         self.trouble = False
         """Whether a fault may concern this loop."""
         self.thread = 0
         self.dropped = False
         self.rows_under_way: Callable[[], Callable[[], bool] | None] = lambda: None
-        """A weak reference to what tells whether rows of a batch that was handed out have not come yet."""
+        """A weak reference to the method that returns whether rows of a returned batch are still being received."""
 
     def leave(self, kind: str, text: str = "", ranks: tuple[int, ...] = ()) -> None:
         iteration, epoch, received, _ = self.at
@@ -78,7 +77,7 @@ class Monitor:
     def __init__(self) -> None:
         run = world.current()
         self.rank, self.world_size = run.rank, run.world_size
-        # torchrun's agent lends its store to the ranks; otherwise rank 0 holds it.
+        # The ranks may use the store of torchrun's agent; otherwise rank 0 holds it.
         agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         self._detector = FaultDetector(run.rank, run.world_size, None if agent else 0)
         self._store = control.store().clone()
@@ -103,19 +102,19 @@ class Monitor:
 
     @property
     def over(self) -> bool:
-        """Return whether the watch has ended, with its run."""
+        """Whether the run, and with it the watch, has ended."""
         return self._over.is_set()
 
     def add(self, name: str, timeout: float) -> Loop:
-        """Watch one more loader; the first starts the threads."""
+        """Watch a loader; the first one starts the threads."""
         loop = Loop(self._made, name, timeout)
-        # Each rank reads the heartbeats of all: of many ranks, each does so less often, so that the work of the store
-        # per second grows with the number of ranks and not with its square.
+        # Each rank reads the heartbeats of all ranks: the more ranks, the less often, so that the load of the store
+        # grows linearly.
         self._interval = min(self._interval, max(min(1.0, timeout / 8), self.world_size / _RANKS_PER_SECOND))
         self._loops = {**self._kept(), self._made: loop}
         self._made += 1
         if self._made == 1:
-            self._store.set(f"watch/{self.rank}", self._heartbeat().encode())  # whoever dies now has been there
+            self._store.set(f"watch/{self.rank}", self._heartbeat().encode())  # before anything can fail
             for thread in self._threads:
                 thread.start()
         return loop
@@ -125,11 +124,11 @@ class Monitor:
         self._mail.put(None)
 
     def fault_now(self, loop: Loop, *, suspicious: bool = False) -> Fault | None:
-        """Return what keeps a loop from its next batch, as far as it is known; ``suspicious``: something is wrong."""
+        """Return the known fault for which a loop cannot get its next batch; ``suspicious``: something is wrong."""
         return self._fault(loop, loop.at[2], self._suspicion if suspicious else None)
 
     def deeper_fault(self, loop: Loop, received: float) -> Fault | None:
-        """Return the fault that may have caused others: a rank that failed, or sends no heartbeats any more."""
+        """Return the fault that may have caused others: a failed or silent rank. Waits for it for some seconds."""
         end = time.monotonic() + self._suspicion + 2.5 * self._interval
         while True:
             fault = self._fault(loop, received, self._suspicion)
@@ -138,13 +137,13 @@ class Monitor:
             time.sleep(self._interval / 4)
 
     def known(self, loop: Loop, rank: int) -> str:
-        """Return where a rank is in a loader, by its latest heartbeat."""
+        """Return the position of a rank in a loader, by its latest heartbeat."""
         with self._lock:
             return self._detector.known(loop.number, rank)
 
     @property
     def _suspicion(self) -> float:
-        """Seconds without a heartbeat after which a rank is suspected, when something is wrong anyway."""
+        """Seconds without a heartbeat after which a rank is suspected, if something is known to be wrong."""
         return max(1.0, _MISSED * self._interval)
 
     def _silence(self, loop: Loop) -> float:
@@ -153,7 +152,7 @@ class Monitor:
 
     def _fault(self, loop: Loop, received: float, suspicion: float | None = None) -> Fault | None:
         iteration, _, _, phase = loop.at
-        inside = phase != "out" or self._over.is_set()  # an iteration that the program's end cut off counts
+        inside = phase != "out" or self._over.is_set()  # the program's end may have cut off an iteration
         with self._lock:
             fault = None
             if loop.done[0] == iteration - 1 > 0:
@@ -162,7 +161,7 @@ class Monitor:
                 loop.number, iteration, received, self._silence(loop), suspicion=suspicion, inside=inside
             )
 
-    # -- the thread that talks
+    # The thread of heartbeats
 
     def _talk(self) -> None:
         self._store.set_timeout(timedelta(seconds=30))
@@ -175,12 +174,12 @@ class Monitor:
                         self._mail.get_nowait()
                 quit = self._quit
                 now = time.monotonic()
-                self._exchange(min(now - last, 2 * self._interval))  # a process that was stopped does not count it
+                self._exchange(min(now - last, 2 * self._interval))  # less if this process was stopped
                 last = now
                 if quit:
                     return
-                time.sleep(0.01)  # whoever begins and leaves loops in a row does not keep the store busy
-        except RuntimeError as error:  # the store is gone
+                time.sleep(0.01)  # many short loops must not keep the store busy
+        except RuntimeError as error:  # the store has ended
             with self._lock:
                 self._detector.lost = f"{error}".splitlines()[0]
             for loop in self._loops.values():
@@ -210,7 +209,7 @@ class Monitor:
         dropped = [number for number, loop in self._loops.items() if loop.dropped]
         return {number: loop for number, loop in self._loops.items() if number not in dropped[:-_KEPT_LOOPS]}
 
-    # -- the thread that keeps the time
+    # The watchdog
 
     def _guard(self) -> None:
         last, moves, idle = time.monotonic(), _moves, 0.0
@@ -237,15 +236,15 @@ class Monitor:
                     self._end_if_hopeless(loop, loop.timeout if late else None)
 
     def _end_if_hopeless(self, loop: Loop, suspicion: float | None) -> None:
-        """End the process if this rank waits for one that is gone: nothing can interrupt a collective.
+        """End the process if this rank waits for a lost one: nothing can interrupt a collective.
 
-        With ``suspicion``, its GPU waits for rows, and ranks that have done nothing for as many seconds count as gone.
+        With ``suspicion``, its GPU waits for rows, and ranks that were idle for that many seconds are lost.
         """
         phase = loop.at[3]
         needs_batch = self._waits or phase == "making"
         if phase == "out" and not self._waits:
             return
-        # This rank may be about to leave after the same batch as one that has left, unless it waits or requests more.
+        # Unless it waits or requests a batch, this rank may be about to leave after the same batch as a rank that left.
         received = float("inf") if phase == "out" else loop.at[2] - (not needs_batch)
         fault = self._fault(loop, received, suspicion)
         if fault is None:
@@ -261,13 +260,13 @@ class Monitor:
             f"Last known of all ranks:\n{table}\nmanyhop ERROR: rank {self.rank} cannot go on{doing} and ends its "
             f"process, as waiting in a collective cannot be interrupted. {loop.name}: {fault.text}\n"
         )
-        time.sleep(2.5 * self._interval)  # others read it meanwhile, also where this process serves the store
+        time.sleep(2.5 * self._interval)  # others read it, even if this process holds the store
         _end_process(message)
 
-    # -- the end
+    # The end
 
     def announce(self) -> None:
-        """Publish why the run ends on this rank, before anything that may have to wait for others."""
+        """Publish the reason for which the run ends on this rank, before anything waits for other ranks."""
         if os.getpid() != self._pid or self._ending is not None:
             return
         error = _last_error()
@@ -298,7 +297,7 @@ class Monitor:
             self._name_failed()
 
     def _name_failed(self) -> None:
-        """Print which rank failed, by its last heartbeat, as this one may have caught the error that followed."""
+        """Print the rank that failed, by its last heartbeat, as this rank may have caught the error that followed."""
         for loop in self._loops.values():
             fault = self._detector.failed(loop.number, loop.at[0])
             last = [end.kind for end in loop.ends[-1:] if end.iteration == loop.at[0]]
@@ -307,7 +306,7 @@ class Monitor:
                 print(text, file=sys.stderr, flush=True)
 
     def _explain(self, error: BaseException) -> None:
-        """Print whose fault the error of a collective may be, as that names an address at best."""
+        """Print the rank that may have caused the error of a collective, which names an address at best."""
         for loop in self._loops.values():
             if loop.ends and loop.ends[-1].iteration == loop.at[0] and loop.ends[-1].text == described(error):
                 fault = self.deeper_fault(loop, float("inf"))
@@ -316,14 +315,14 @@ class Monitor:
                     print("manyhop ERROR:", text, file=sys.stderr, flush=True)
 
     def _await_others(self) -> None:
-        """Keep the store, which may be in this process, until the others have read how the run ended."""
+        """Wait until the other ranks have read the reason of the end: this process may hold the store."""
         end = time.monotonic() + 2.5 * self._interval
         while time.monotonic() < end and not self._detector.lost and not self._detector.all_ended():
             time.sleep(0.02)
 
 
 def _last_error() -> BaseException | None:
-    """Return the error that ends the program, if one does."""
+    """Return the error that ends the program, if any."""
     return getattr(sys, "last_exc", getattr(sys, "last_value", None))
 
 
@@ -337,9 +336,7 @@ def _note_reason(loop: Loop, error: BaseException | None, inside: bool) -> None:
 
 
 def _end_process(message: str) -> None:
-    """End the process, as the last resort. Neither a lock of a stream that another thread holds nor an error may keep
-    it from ending.
-    """
+    """End the process, even if a thread holds the lock of a stream, or printing fails."""
 
     def report() -> None:
         sys.stdout.flush()
