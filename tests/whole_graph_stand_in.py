@@ -96,8 +96,16 @@ class Binding:
         del self.live[id(handle)]
 
 
+_installed: list[Binding] = []
+
+
 def install(patch: Any = setattr) -> Binding:
-    """Have loaders of this process work on a "GPU" in the memory of the host; see ``patch(owner, name, value)``."""
+    """Have loaders of this process work on a "GPU" in the memory of the host; see ``patch(owner, name, value)``.
+
+    A process in which that stays so has it once.
+    """
+    if patch is setattr and _installed:
+        return _installed[0]
     import fast_interpreter  # noqa: F401
     from gpu_stand_ins import Positions, pyg_works_on, stand_for_gpu
 
@@ -124,6 +132,8 @@ def install(patch: Any = setattr) -> Binding:
         vars(manyhop.sampling)[name] = make_sampler(kind)
     patch(places, "page_locked", lambda rows: rows)
     patch(places, "_there", lambda device, place: CPU)
+    if patch is setattr:
+        _installed.append(binding)
     return binding
 
 

@@ -127,8 +127,9 @@ class Launcher:
         nodes: Sequence[Node] = (),
         env: dict[str, str] | None = None,
         fresh: bool = False,
+        each: bool = False,
     ) -> Ranks:
-        """Run ``function(*args)``, of a module's top level, on every rank.
+        """Run ``function(*args)``, of a module's top level, on every rank; ``each``: ``function(*arg)`` for all args.
 
         ``node_of`` is the node of each rank (default: all on node 0), ``nodes`` where these run; ``env`` is for all.
         ``fresh`` ranks are processes that were not forked from one that uses torch: they can use CUDA.
@@ -155,7 +156,7 @@ class Launcher:
             texts = {k: str(v) for k, v in variables.items()} | nodes[node].env | (env or {})
             ranks.append({"env": texts, "namespace": nodes[node].namespace})
         code = sys.modules[function.__module__].__file__
-        job = {"folder": str(folder), "file": code, "name": function.__name__, "ranks": ranks}
+        job = {"folder": str(folder), "file": code, "name": function.__name__, "ranks": ranks, "each": each}
         if fresh:
             job["devices"] = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
         (folder / "job").write_text(json.dumps(job))
@@ -171,6 +172,10 @@ class Launcher:
             if result.exit_code != 0:
                 raise AssertionError(f"rank {rank} ended with {result.exit_code}: {result.error}\n{result.output}")
         return [result.value for result in results]
+
+    def run_each(self, function: Callable[..., Any], cases: Sequence[Sequence[Any]], **how: Any) -> list[list[Any]]:
+        """Call ``function(*case)`` for each case in turn on the same ranks; what the ranks returned, by case."""
+        return [list(ranks) for ranks in zip(*self.run(function, *cases, each=True, **how), strict=True)]
 
     def close(self) -> None:
         for running in self._running:
@@ -276,7 +281,8 @@ def _run_rank(job: dict[str, Any], rank: int, how: dict[str, Any]) -> None:
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
         spec.loader.exec_module(module)
-        value = getattr(module, job["name"])(*pickle.loads((folder / "args").read_bytes()))
+        function, args = getattr(module, job["name"]), pickle.loads((folder / "args").read_bytes())
+        value = [function(*case) for case in args] if job["each"] else function(*args)
         _write(folder / f"value.{rank}", pickle.dumps(value))
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else end.code is not None

@@ -1,5 +1,6 @@
 """Embeddings among the data of loaders that share batches: training with rows gathered ahead, and without."""
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -24,10 +25,16 @@ def train_together(placement, ahead):
     return train(ahead, placement, batch_size=8, num_workers=1, prefetch_factor=6, distributed=True)
 
 
+@pytest.fixture(scope="module")
+def trained(launcher):
+    """What ranks have trained, by place, and whether rows were gathered ahead."""
+    cases = list(itertools.product(PLACES, (False, True)))
+    return dict(zip(cases, launcher.run_each(train_together, cases, env=ENV), strict=True))
+
+
 @pytest.mark.parametrize("placement", PLACES)
-def test_training_is_the_same_to_the_last_bit(launcher, placement):
-    expected = launcher.run(train_together, placement, False, env=ENV)
-    found = launcher.run(train_together, placement, True, env=ENV)
+def test_training_is_the_same_to_the_last_bit(trained, placement):
+    expected, found = trained[placement, False], trained[placement, True]
     for (losses, table), (expected_losses, expected_table) in zip(found, expected, strict=True):
         assert len(losses) == 50
         assert losses == expected_losses
@@ -45,17 +52,15 @@ def train_on_blocks_together(ahead):
 
 def test_training_on_blocks_of_dgl_is_the_same_to_the_last_bit(launcher):
     pytest.importorskip("manyhop_dgl")
-    runs = [launcher.run(train_on_blocks_together, ahead) for ahead in (False, True)]
+    runs = launcher.run_each(train_on_blocks_together, [(False,), (True,)])
     for (losses, table), (expected_losses, expected_table) in zip(*runs, strict=True):
         assert losses == expected_losses
         assert torch.equal(table, expected_table)
 
 
 def test_parts_of_two_nodes(launcher, two_nodes):
-    runs = [
-        launcher.run(train_together, "sharded", ahead, node_of=[0, 1], nodes=two_nodes, env=ENV)
-        for ahead in (False, True)
-    ]
+    cases = [("sharded", False), ("sharded", True)]
+    runs = launcher.run_each(train_together, cases, node_of=[0, 1], nodes=two_nodes, env=ENV)
     for (losses, table), (expected_losses, expected_table) in zip(*runs, strict=True):
         assert losses == expected_losses
         assert torch.equal(table, expected_table)

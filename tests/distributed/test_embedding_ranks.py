@@ -41,11 +41,18 @@ def train_together(placement, device, name, num_steps):
     return start, whole_table(embedding), embedding.owners.rows_of(world.rank), len(embedding.weight)
 
 
+@pytest.fixture(scope="module", params=[ONE_NODE, TWO_NODES], ids=["one node", "two nodes"])
+def trained(request, launcher, two_nodes):
+    """The node of each rank; what the ranks have trained, by place."""
+    nodes = two_nodes if request.param is TWO_NODES else ()
+    cases = [(*place, "Adam", 3) for place in PLACES]
+    found = launcher.run_each(train_together, cases, node_of=request.param, nodes=nodes, env=ENV)
+    return request.param, dict(zip(PLACES, found, strict=True))
+
+
 @pytest.mark.parametrize(("placement", "device"), PLACES, ids=str)
-@pytest.mark.parametrize("node_of", [ONE_NODE, TWO_NODES], ids=["one node", "two nodes"])
-def test_every_place(launcher, two_nodes, placement, device, node_of):
-    nodes = two_nodes if node_of is TWO_NODES else ()
-    found = launcher.run(train_together, placement, device, "Adam", 3, node_of=node_of, nodes=nodes, env=ENV)
+def test_every_place(trained, placement, device):
+    node_of, found = trained[0], trained[1][placement, device]
     start = manyhop.Embedding(NUM_ROWS, WIDTH, seed=3).weight
     expected = trained_by_torch(start, "Adam", range(3), world_size=4)
     for before, after, own, held in found:
@@ -181,18 +188,19 @@ def fail(what):
     return ""
 
 
-@pytest.mark.parametrize(
-    ("what", "said"),
-    [
-        ("process", "InputError: Expected placement='process' in a run of one process, got 2"),
-        ("hot", "Expected hot rows with placement='pinned' and one rank per node, got placement='pinned' and 2 ranks"),
-        ("seed", "expected the same seed on all ranks"),
-        ("size", "expected the same num_rows on all ranks"),
-        ("step", "RankError: step() of embedding: gradients could not be exchanged"),
-    ],
-)
-def test_failures(launcher, what, said):
-    assert said in launcher.run(fail, what)[0]
+FAILURES = {
+    "process": "InputError: Expected placement='process' in a run of one process, got 2",
+    "hot": "Expected hot rows with placement='pinned' and one rank per node, got placement='pinned' and 2 ranks",
+    "seed": "expected the same seed on all ranks",
+    "size": "expected the same num_rows on all ranks",
+    "step": "RankError: step() of embedding: gradients could not be exchanged",  # after which ranks cannot go on
+}
+
+
+def test_failures(launcher):
+    found = launcher.run_each(fail, [(what,) for what in FAILURES])
+    for said, errors in zip(FAILURES.values(), found, strict=True):
+        assert said in errors[0]
 
 
 def train_and_save(folder, steps):

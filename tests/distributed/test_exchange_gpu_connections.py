@@ -77,7 +77,7 @@ def take_turns():
 
 
 def test_exchanges_share_a_communicator_unless_they_overlap(launcher):
-    for right, made in launcher.run(take_turns, world_size=3, env=ENV):
+    for right, made in launcher.run(take_turns, env=ENV):
         assert all(right)
         assert made == [1, 2, 2, 2]
 

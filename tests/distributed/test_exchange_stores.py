@@ -106,23 +106,23 @@ def put_wrongly(what):
         return type(error).__name__, str(error)
 
 
-@pytest.mark.parametrize(
-    ("what", "kinds", "text"),
-    [
-        ("gap", ["FeatureError", "FeatureError"], "rank 1 with rows 5 to 9 where row 4 comes next"),
-        ("dtype", ["RankError", "RankError"], "expected the same dtype on all ranks"),
-        ("sparse", ["RankError", "FeatureError"], "as a dense tensor or array in CPU memory"),
-        ("mixed", ["FeatureError", "FeatureError"], "either whole on all ranks or in parts on all ranks"),
-        ("length", ["FeatureError", "FeatureError"], "index=slice(begin, begin + 10)"),
-        ("csc", ["GraphError", "GraphError"], "Expected parts of edges as 'coo'"),
-        ("shared", ["GraphError", "GraphError"], "got the same 3 on ranks 0 and 1: each would be there twice"),
-        ("distributed", ["GraphError", "GraphError"], "got the same 3 on ranks 0 and 1: each would be there twice"),
-    ],
-)
-def test_what_does_not_fit_together_is_an_error_on_all_ranks(launcher, what, kinds, text):
-    seen = launcher.run(put_wrongly, what, node_of=[0, 1])
-    assert [s[0] for s in seen] == kinds
-    assert all(text in s[1] for s in seen)
+WRONG = [
+    ("gap", ["FeatureError", "FeatureError"], "rank 1 with rows 5 to 9 where row 4 comes next"),
+    ("dtype", ["RankError", "RankError"], "expected the same dtype on all ranks"),
+    ("sparse", ["RankError", "FeatureError"], "as a dense tensor or array in CPU memory"),
+    ("mixed", ["FeatureError", "FeatureError"], "either whole on all ranks or in parts on all ranks"),
+    ("length", ["FeatureError", "FeatureError"], "index=slice(begin, begin + 10)"),
+    ("csc", ["GraphError", "GraphError"], "Expected parts of edges as 'coo'"),
+    ("shared", ["GraphError", "GraphError"], "got the same 3 on ranks 0 and 1: each would be there twice"),
+    ("distributed", ["GraphError", "GraphError"], "got the same 3 on ranks 0 and 1: each would be there twice"),
+]
+
+
+def test_what_does_not_fit_together_is_an_error_on_all_ranks(launcher):
+    found = launcher.run_each(put_wrongly, [(what,) for what, _, _ in WRONG], node_of=[0, 1])
+    for (what, kinds, text), seen in zip(WRONG, found, strict=True):
+        assert [s[0] for s in seen] == kinds, what
+        assert all(text in s[1] for s in seen), what
 
 
 def join_edges():

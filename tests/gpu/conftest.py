@@ -28,6 +28,12 @@ def run_on_gpus(gpu_launcher: Any) -> Callable[..., list[Any]]:
     return partial(gpu_launcher.run, fresh=True)
 
 
+@pytest.fixture(scope="session")
+def run_each_on_gpus(gpu_launcher: Any) -> Callable[..., list[list[Any]]]:
+    """``run_each_on_gpus(function, cases)``: what it returned for each case on each of two ranks, started once."""
+    return partial(gpu_launcher.run_each, fresh=True)
+
+
 @pytest.fixture
 def run_on_all_gpus(gpu_launcher: Any) -> Callable[..., list[Any]]:
     """The same with as many ranks as the machine has GPUs."""

@@ -30,18 +30,18 @@ def train(placement, device, name):
 
 WHOLE = pytest.mark.needs("pylibwholegraph")
 PLACES = [
-    *[("device", None), ("pinned", None), ("shared", None)],
-    *[pytest.param(place, device, marks=WHOLE) for place, device in (("sharded", "cuda"), ("distributed", None))],
+    [("device", None), ("pinned", None), ("shared", None)],
+    pytest.param([("sharded", "cuda"), ("distributed", None)], marks=WHOLE),
 ]
 
 
-@pytest.mark.parametrize(("placement", "device"), PLACES)
-def test_every_place(run_on_gpus, placement, device):
-    found = run_on_gpus(train, placement, device, "Adam")
+@pytest.mark.parametrize("places", PLACES)
+def test_every_place(run_each_on_gpus, places):
     start = manyhop.Embedding(NUM_ROWS, WIDTH, seed=3).weight
     expected = trained_by_torch(start, "Adam", range(4), world_size=2)
-    assert torch.equal(*found)
-    torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-5)
+    for found in run_each_on_gpus(train, [(*place, "Adam") for place in places]):
+        assert torch.equal(*found)
+        torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-5)
 
 
 def train_together(ahead, placement, device):
@@ -49,10 +49,10 @@ def train_together(ahead, placement, device):
     return train_on_batches(ahead, placement, device, "cuda", batch_size=8, distributed=True)
 
 
-@pytest.mark.parametrize(("placement", "device"), PLACES)
-def test_rows_that_come_with_batches(run_on_gpus, placement, device):
-    expected = run_on_gpus(train_together, False, placement, device)
-    found = run_on_gpus(train_together, True, placement, device)
-    for (losses, table), (expected_losses, expected_table) in zip(found, expected, strict=True):
-        assert losses == expected_losses
-        assert torch.equal(table, expected_table)
+@pytest.mark.parametrize("places", PLACES)
+def test_rows_that_come_with_batches(run_each_on_gpus, places):
+    trained = run_each_on_gpus(train_together, [(ahead, *place) for place in places for ahead in (False, True)])
+    for expected_of_place, of_place in zip(trained[::2], trained[1::2], strict=True):
+        for (losses, table), (expected_losses, expected_table) in zip(of_place, expected_of_place, strict=True):
+            assert losses == expected_losses
+            assert torch.equal(table, expected_table)
