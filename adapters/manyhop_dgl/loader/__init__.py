@@ -1,1 +1,1 @@
-"""DGL's ``DataLoader``, and the four objects that it gives the engine."""
+"""DGL's ``DataLoader``, and the four objects that it passes to the engine."""

@@ -1,4 +1,4 @@
-"""Makes batches of DGL's kind of samples and rows, of the data that the graph has now."""
+"""Build DGL's batches of samples and rows, with the graph's current data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PlacedFrames:
 
     Args:
         data: as the graph has them.
-        sources: ``[num_entries]``: what the GPU reads each of them from.
+        sources: ``[num_entries]``: the source of each of them for the GPU.
     """
 
     def __init__(self, data: Data, sources: list[object]) -> None:
@@ -39,7 +39,7 @@ class PlacedFrames:
         self._there = {id(value): source for value, source in zip(data.values, sources, strict=True)}
 
     def redirect(self, requests: Sequence[RowRequest]) -> None:
-        """Let requests read where the GPU does; those of data that came later are unchanged."""
+        """Return requests with the sources for the GPU; unchanged for data that were added later."""
         there = self._there
         for request in requests:
             request.source = there.get(id(request.source), request.source)
@@ -63,7 +63,7 @@ class FrameColumns:
 
     @property
     def kept_rows(self) -> Mapping[str, int] | None:
-        """How many rows of which data the GPU keeps; ``None``: as its memory allows."""
+        """The number of rows of each data that the GPU caches; ``None``: by its memory."""
         if self._gpu_cache is None:
             return None
         counts = {f"'{name}' of {what} type": n for what, by in self._gpu_cache.items() for name, n in by.items()}
@@ -102,11 +102,11 @@ class Batches:
         self._loader, self._source, self._gpu, self._stats, self._pool = loader, source, gpu, stats, pool
         self._columns = FrameColumns(loader)
         self.in_thread: bool = loader.use_prefetch_thread is not False
-        """Whether data are gathered where samples are made."""
+        """Whether data are gathered on the device that samples."""
 
     @property
     def gathers_groups(self) -> bool:
-        """Whether batches are made without DGL's objects, so that rows of multiple are gathered at once."""
+        """Whether batches contain no objects of DGL, so that rows of multiple batches are gathered at once."""
         return isinstance(self._loader.prefetcher, TensorPrefetcher)
 
     @property
@@ -123,7 +123,7 @@ class Batches:
         return self.assemble(batch) if self.in_thread else batch
 
     def assemble(self, sample: object) -> Filled:
-        """Put the data that the sampler requests into a batch."""
+        """Add the data that the sampler requests to a batch."""
         if self._gpu is None:
             return self._fill(sample)
         (filled,), nbytes = self.assemble_group([sample], None)
@@ -132,7 +132,7 @@ class Batches:
         return filled
 
     def _fill(self, sample: object) -> Filled:
-        """Put data into a batch on the CPU, and note how long that takes."""
+        """Add data to a batch on the CPU, and record the time."""
         start = time.perf_counter()
         times: list[float] = []
 
@@ -156,7 +156,7 @@ class Batches:
     def assemble_group(
         self, samples: Sequence[object], rank_batches: Sequence[RankBatch] | None
     ) -> tuple[list[Filled], int]:
-        """Put data into multiple batches, by one gather."""
+        """Add data to multiple batches, by one gather."""
         gpu = self._gpu
         assert gpu is not None
         start = gpu.start_gather()

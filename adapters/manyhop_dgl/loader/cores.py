@@ -1,4 +1,4 @@
-"""Which cores the threads of a loader run on."""
+"""Cores of the threads of a loader."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WorkerInit:
 
 
 class _Bound:
-    """The same in a thread that is bound to a core."""
+    """Run a function in a thread that is bound to a core."""
 
     def __init__(self, before: Callable[[int], object], cores: list[int]) -> None:
         self.before, self.cores = before, cores
@@ -79,7 +79,7 @@ def _bound(
 
 
 class CoreControl:
-    """Which cores the threads of a loader, and its caller, run on."""
+    """Select the cores of a loader's threads and of its caller."""
 
     device: torch.device
     num_workers: int
@@ -97,7 +97,7 @@ class CoreControl:
 
         Args:
             loader_cores: one core per thread; default: the first cores of the process.
-            compute_cores: those of the caller, and as many threads of torch; default: the rest.
+            compute_cores: cores of the caller, and the number of torch's threads; default: the rest.
             verbose: print which they are.
 
         Raises:

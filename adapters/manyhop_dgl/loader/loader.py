@@ -1,4 +1,4 @@
-"""DGL's ``DataLoader``: batches of blocks or subgraphs with their data, made ahead by threads."""
+"""DGL's ``DataLoader``: batches of blocks or subgraphs with their data, prefetched by threads."""
 
 from __future__ import annotations
 
@@ -47,27 +47,27 @@ _finding_gpu = threading.Lock()
 
 
 class Collate:
-    """Stands for the making of batches where torch wants a ``collate_fn``."""
+    """The ``collate_fn`` that torch requires."""
 
     def __call__(self, batch: object) -> object:
         return batch
 
 
 class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type: ignore[misc]  # DGL is untyped
-    """DGL's ``DataLoader``: mini-batches of blocks or subgraphs, by any DGL sampler, made ahead by threads.
+    """DGL's ``DataLoader``: mini-batches of blocks or subgraphs, by any DGL sampler, prefetched by threads.
 
-    Batches are what ``graph_sampler.sample(graph, indices)`` returns (for neighbour samplers ``input_nodes,
+    Batches are the results of ``graph_sampler.sample(graph, indices)`` (for neighbour samplers ``input_nodes,
     output_nodes, blocks``; for edge prediction ``input_nodes, pair_graph, neg_pair_graph, blocks``), with the data that
     the sampler prefetches in it, all of them gathered by one call. They are those that ``graph`` has when the batch is
     returned: ``graph.ndata`` and ``graph.edata`` may be replaced, removed or written to between batches.
 
-    ``num_workers=N`` is N threads of this process that make batches ahead; 0 makes them in the caller. With manyhop's
-    samplers, neither the order of the batches nor what is in them depends on N. A sampler of the user's own is called
-    by multiple threads at once, so it must not change itself while it samples; what it draws from a generator of the
-    process (``dgl.seed``, ``torch.manual_seed``) comes in the order in which threads ask. Epochs advance at each
+    ``num_workers=N`` is N threads of this process that prefetch batches; 0 creates them in the caller. With manyhop's
+    samplers, neither the order nor the content of the batches depends on N. Your own sampler is called
+    by multiple threads at once, so it must not change itself while it samples. Its draws from a generator of the
+    process (``dgl.seed``, ``torch.manual_seed``) depend on the order of the threads. Epochs advance at each
     ``iter(loader)``.
 
-    With ``use_ddp=True`` all ranks pass the same indices and make the loader together, which compares them; rank ``r``
+    With ``use_ddp=True`` all ranks create the loader together with equal indices, which are compared; rank ``r``
     of ``W`` then gets batches ``r``, ``r + W``, ... of the one-process run, and all ranks the same number of them, as
     many as with DGL: with ``drop_last`` the last round is left out if it is not full; otherwise it is filled with
     batches from the beginning of the epoch.
@@ -76,23 +76,23 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         graph: a ``DGLGraph`` or a :class:`Graph`.
         indices: ``[num_seeds]`` ids; ``{type: ids}``; or a dataset, each item of which is the indices of one batch.
         graph_sampler: any sampler with ``sample(graph, indices)``.
-        device: where batches go; ``None``: where the graph is. With manyhop's samplers a GPU samples and gathers,
-            multiple batches at once, and ahead by itself: threads are used only where the host has a part in it.
+        device: device of the batches; ``None``: the graph's. With manyhop's samplers a GPU samples and gathers,
+            multiple batches at once, and in advance: threads are used only for work on the host.
         use_ddp: let the ranks of a run share the batches.
-        ddp_seed: the seed with ``use_ddp=True``, unless ``seed`` is given; without it, no effect, as in DGL.
+        ddp_seed: the seed with ``use_ddp=True``, unless you pass ``seed``; otherwise without effect, as in DGL.
         batch_size: seeds per batch.
         drop_last: leave out a last batch that is not full.
-        shuffle: another order in each epoch: a function of ``(seed, epoch)``. A dataset's ``shuffle()`` is called.
-        use_prefetch_thread: ``True``: data are gathered ahead in a thread, also with ``num_workers=0`` (which makes
-            whole batches in one thread); ``False``: in the caller's thread; ``None``: where the batch is made.
+        shuffle: use a new order in each epoch, a function of ``(seed, epoch)``. A dataset's ``shuffle()`` is called.
+        use_prefetch_thread: ``True``: a thread gathers data in advance, also with ``num_workers=0`` (which creates
+            whole batches in one thread); ``False``: the caller's thread; ``None``: the batch's thread.
         use_alternate_streams: no effect on a CPU, as in DGL; on a GPU always on.
-        pin_prefetcher: for a GPU only, where it is always on.
+        pin_prefetcher: for a GPU only, always on.
         use_uva: for a GPU only: edges and data remain in pinned host memory. Without it, they are copied to the
             GPU once, as far as they fit.
         gpu_cache: for a GPU only: ``{"node": {name: rows}, "edge": {name: rows}}``, how many rows of data in pinned
             memory the GPU keeps: those that batches want most often. Default: as its memory allows.
         placement: for a GPU only: where edges and data reside, ``"device"``, ``"pinned"``, ``"host"``,
-            ``"sharded"``, ``"distributed"`` or ``"auto"``, as for PyG's loaders; ``None``: by ``use_uva``, else as
+            ``"sharded"``, ``"distributed"`` or ``"auto"``, see PyG's loaders; ``None``: by ``use_uva``, otherwise as
             sizes and free memory suggest. Not together with ``use_uva=True``.
         engine: ``"cugraph"``: the edges are spread over the GPUs of all ranks, and pylibcugraph samples them, as for
             PyG's loaders. Needs manyhop's samplers of neighbours, which exclude no edges.
@@ -102,26 +102,26 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         pad: ``"auto"``: pad the batches to fixed sizes, for CUDA graphs and ``torch.compile``; needs manyhop's
             samplers. Nodes and edges are filled up hop by hop, their rows with zeros and their ids with 0; padding
             edges join padding nodes only. Blocks have ``srcdata["node_mask"]``, ``dstdata["node_mask"]`` and
-            ``edata["edge_mask"]``, ``bool``: what is no padding; the graphs of seed edges and negatives have them in
-            ``ndata`` and ``edata``. Output nodes are padded, too. A batch that does not fit gets larger sizes, out of
+            ``edata["edge_mask"]``, ``bool``, of real nodes and edges; the graphs of seed edges and negatives have them in
+            ``ndata`` and ``edata``. Output nodes are also padded. A batch that does not fit gets larger sizes, out of
             few (``stats().pad_fit_rate``).
         seed: names all random choices of manyhop's samplers and the order; the batches are a function of it. Default:
-            ``ddp_seed`` with ``use_ddp=True``, else each epoch draws one when it begins: from ``generator``, else as
-            ``dgl.seed`` has it, else from torch's default generator.
-        rank_timeout: only with ``use_ddp=True``: seconds that ranks wait for each other, when the loader is made and
-            where it exchanges rows (600). A rank without a sign of life counts as gone sooner, after 60 at most.
+            ``ddp_seed`` with ``use_ddp=True``, otherwise each epoch draws one when it begins: from ``generator``,
+            by ``dgl.seed``, or from torch's default generator.
+        rank_timeout: only with ``use_ddp=True``: seconds that ranks wait for each other, to create the loader and
+            to exchange rows (600). A rank without a heartbeat is considered lost after at most 60.
         seed_parts: only with ``use_ddp=True``: number of equal slices of the nodes. Each batch has seeds of one slice
-            (seed edges: by their sources), and goes to a rank that holds this slice of the data, as far as possible.
+            (seed edges: by their sources), and is assigned to a rank with this slice of the data, if possible.
             Pass the number of parts of ``manyhop convert --partition``. Needs manyhop's samplers. Default: seeds of all
             slices.
         **kwargs: of torch's ``DataLoader``, as they apply to threads: ``num_workers``, ``persistent_workers`` (keeps
             the threads between epochs), ``worker_init_fn`` (called once in each thread), ``prefetch_factor`` (batches
             ahead per thread, 2), ``timeout`` (limits the wait for a batch), ``generator``; ``multiprocessing_context``
-            and ``in_order`` have no effect, as no process is started and batches always come in order.
+            and ``in_order`` have no effect: no process is started, and batches are always in order.
 
     Raises:
         InputError: arguments that do not make sense.
-        RankError: with ``use_ddp=True``, where ranks pass other arguments, or do not come in time.
+        RankError: with ``use_ddp=True``, if ranks pass different arguments, or are late.
     """
 
     _shared_by = "use_ddp=True"
@@ -182,20 +182,20 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         check_graph(graph, graph_sampler, seeds, output=output)
         check_sharded(graph, use_ddp=use_ddp)
         forget_changed(graph)
-        # Lightning makes a loader again from attributes that are called as the arguments.
+        # Lightning creates a loader again from attributes with the names of the arguments.
         self.graph = graph
         self.indices = indices
         self.graph_sampler = graph_sampler
         self.rank_timeout, self.seed_parts = options.timeout, seed_parts
         if self.rank_timeout is not None:
-            manyhop.init(timeout=self.rank_timeout)  # which gives each rank its GPU
+            manyhop.init(timeout=self.rank_timeout)  # sets the GPU of each rank
         self.device = find_device(graph, device, use_uva)
         check_places(graph, seeds, self.device, kwargs.get("num_workers", 0))
         seeds = with_graph(seeds, graph)
         options.check_device(self.device)
         check_engine(engine, self.device, kwargs)
         self._mode, self.engine = options.mode, engine
-        self.__dict__["placement"] = placement  # for Lightning; the property of this name has what was decided
+        self.__dict__["placement"] = placement  # for Lightning; the property returns the decided placement
         self.output, self.pad = output, pad
         self.ddp_seed, self.shuffle = ddp_seed, shuffle
         self.use_prefetch_thread, self.use_alternate_streams = use_prefetch_thread, use_alternate_streams
@@ -298,7 +298,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
 
     def _sources(self) -> list[object]:
         own = isinstance(sampler_of_nodes(self.graph_sampler), EngineSampler)
-        return super()._sources() if own else []  # what other samplers read is not known
+        return super()._sources() if own else []  # the sources of other samplers are unknown
 
     def _adapter(self) -> Adapter[Any, Any]:
         source = self._source()
@@ -319,8 +319,8 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         It is no part of an epoch. With manyhop's samplers, it may be called from multiple threads at once.
 
         Args:
-            indices: ``[num_seeds]`` ids, or ``{type: ids}``, as of the loader; any, not only those it was made with.
-            key: ``(seed, epoch, batch)``: what the sample is a function of, besides the indices; default: the loader's
+            indices: ``[num_seeds]`` ids, or ``{type: ids}``, any, not only the loader's.
+            key: ``(seed, epoch, batch)``: determines the sample, together with the indices; default: the loader's
                 ``seed``, or 0 if it has none, and batch 0 of epoch 0.
 
         Raises:
@@ -342,13 +342,13 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
             sample = sample if self._gpu is None else sample.to(self.device)
         return adapter.assembler.hand_out(adapter.assembler.assemble(sample))
 
-    # What DGL's has beside
+    # Other attributes of DGL's loader
 
     def attach_data(self, name: str, data: object) -> None:
         """Let samplers prefetch data that belong to neither nodes nor edges: ``LazyFeature(name, ids)`` in a batch.
 
         Args:
-            name: what samplers call it.
+            name: its name in samplers.
             data: ``[num_rows, ...]`` a tensor or an array, or a storage with ``fetch(ids, device)``.
         """
         self.other_storages[name] = as_storage(data)

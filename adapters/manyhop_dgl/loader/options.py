@@ -1,4 +1,4 @@
-"""Arguments of a loader: what they mean here, and what is refused."""
+"""Check and convert the arguments of a loader."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _OF_GPU = "on a GPU only: give device='cuda', or leave it out"
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderOptions:
-    """Options of a loader, as given; see :class:`manyhop_dgl.DataLoader`.
+    """Options of a loader as passed; see :class:`manyhop_dgl.DataLoader`.
 
     Raises:
-        InputError: an option that is none, or options that do not go together.
+        InputError: an unknown option, or options that contradict each other.
     """
 
     use_ddp: bool
@@ -86,7 +86,7 @@ class LoaderOptions:
         return "pinned-cuda" if self.use_uva else self.placement
 
     def check_batches(self, seeds: Seeds | GivenBatches) -> None:
-        """Raise InputError where batches are given, but are to be cut, too."""
+        """Raise InputError for arguments that cut batches if the indices are batches."""
         size = self.batch_size
         if isinstance(seeds, Seeds):
             if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
@@ -106,7 +106,7 @@ class LoaderOptions:
             )
 
     def check_device(self, device: torch.device) -> None:
-        """Raise InputError for options about GPUs if there is none, or that mean nothing here."""
+        """Raise InputError for options of GPUs without a GPU, and for options without a meaning here."""
         on_cpu = device.type == "cpu"
         for name in ("use_uva", "pin_prefetcher", "gpu_cache") if on_cpu else ():
             if value := getattr(self, name):
@@ -140,10 +140,10 @@ def _is_cache(value: object) -> bool:
 
 
 def find_device(graph: GraphLike, device: torch.device | str | None, use_uva: bool) -> torch.device:
-    """Return where the batches go.
+    """Return the device of the batches.
 
     Raises:
-        InputError: no device, a GPU that is not there, or ``use_uva`` without a GPU.
+        InputError: no device, a missing GPU, or ``use_uva`` without a GPU.
     """
     flags(use_uva=use_uva)
     if device is None:
@@ -152,7 +152,7 @@ def find_device(graph: GraphLike, device: torch.device | str | None, use_uva: bo
 
 
 def check_places(graph: GraphLike, seeds: Seeds | GivenBatches, device: torch.device, num_workers: int) -> None:
-    """Raise InputError for graphs and indices that are where the batches cannot be made of them."""
+    """Raise InputError for graphs and indices on devices that the loader cannot read."""
     if num_workers > 0 and torch.device(getattr(graph, "device", "cpu")).type == "cuda":
         raise InputError(
             f"Expected num_workers=0 with a graph on a GPU, where DGL samples, got {num_workers}. Leave it out, or "
@@ -165,13 +165,13 @@ def check_places(graph: GraphLike, seeds: Seeds | GivenBatches, device: torch.de
 
 
 def with_graph(seeds: Seeds | GivenBatches, graph: GraphLike) -> Seeds | GivenBatches:
-    """Return seeds in host memory where the graph is there: scripts of DGL's move them to the GPU for its samplers."""
+    """Return seeds in host memory for a graph there: DGL's scripts move them to the GPU for its samplers."""
     on_host = torch.device(getattr(graph, "device", "cpu")).type == "cpu"
     return seeds.on_host() if on_host and isinstance(seeds, Seeds) else seeds
 
 
 def check_graph(graph: GraphLike, sampler: BlockSampler, seeds: Seeds | GivenBatches, *, output: str) -> None:
-    """Raise InputError for what is no graph, or where what one of manyhop's samplers is requested does not fit it."""
+    """Raise InputError for anything but a graph, or for requests of manyhop's samplers that do not fit it."""
     if isinstance(graph, DistGraph):
         raise InputError(
             "Expected a DGLGraph or a manyhop_dgl.Graph, got a DistGraph. Its loaders are "
@@ -206,10 +206,10 @@ def _check_seeds(graph: GraphLike, indices: Indices, *, of_edges: bool) -> None:
 
 
 def check_torch_arguments(kwargs: dict[str, object], own: type) -> None:
-    """Take out what Lightning hands back when it makes a loader again, and refuse what would be ignored.
+    """Remove arguments that Lightning adds when it creates a loader again, and raise for arguments without effect.
 
     Args:
-        kwargs: further arguments of the user.
+        kwargs: other arguments of the user.
         own: the class of a loader's ``collate_fn``.
     """
     if isinstance(kwargs.get("collate_fn"), own):

@@ -32,7 +32,7 @@ _MARGIN: Final = 0.1
 
 
 def check_pad(pad: Pad | None, sampler: BlockSampler, seeds: Seeds | GivenBatches) -> None:
-    """Raise InputError where batches cannot be padded, FeatureError where they have data of the masks' names."""
+    """Raise InputError if batches cannot be padded, FeatureError if they have data with the masks' names."""
     check_pad_option(pad)
     if pad is None:
         return
@@ -63,10 +63,10 @@ class Padding:
     """How the batches of one loader are padded. Safe to call from multiple threads.
 
     Args:
-        graph: what is sampled.
+        graph: the sampled graph.
         samples: some batches of the loader.
         seeds: of the loader.
-        batch_size: the loader's.
+        batch_size: of the loader.
         device: the GPU of the batches; ``None``: the CPU.
     """
 

@@ -1,4 +1,4 @@
-"""What a sampler prefetches: which data of which types, and their values as the graph has them now."""
+"""Data that a sampler prefetches: names by type, and their current values in the graph."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Entry(NamedTuple):
     kind: Any
     """The node type or canonical edge type."""
     at: int
-    """Which of the graph's types that is."""
+    """The number of the type in the graph."""
     title: str
     bound: int
     """Number of rows."""
@@ -48,11 +48,11 @@ class Data(NamedTuple):
     """``[num_entries]``: of each its rows, ``[bound, ...]``."""
 
     is_complete: bool
-    """Whether all that is wanted is there."""
+    """Whether all requested data exist."""
 
 
 class _State(NamedTuple):
-    """What data were found by, and these: in one piece, as multiple threads read it."""
+    """A key and the data found by it, in one object for multiple threads."""
 
     requested: object = None
     there: Any = None
@@ -60,7 +60,7 @@ class _State(NamedTuple):
 
 
 class Prefetched:
-    """The data that a sampler prefetches from a graph. Both may change between batches, so ask for each one.
+    """The data that a sampler prefetches from a graph. Both may change between batches.
 
     Args:
         graph: whose data they are.
@@ -73,16 +73,16 @@ class Prefetched:
         self._state = _State()
 
     def data(self) -> Data:
-        """Return what is wanted and there: the same object until it changes.
+        """Return the requested data that exist: the same object until they change.
 
         Raises:
-            FeatureError: names by type that are not there.
+            FeatureError: unknown names, by type.
             InputError: types that the graph does not have.
         """
         requested, state = self._requested(), self._state
         if state.requested == requested and self._is_same(state):
             return state.data
-        there = self.there()  # before what is found by it
+        there = self.there()  # before the data found by it
         data, known = self.find(), state.data
         same = (data.entries, data.is_complete) == (known.entries, known.is_complete)
         if same and all(map(is_, data.values, known.values)):
@@ -99,10 +99,10 @@ class Prefetched:
         return Data([entry for entry, _ in found], [value for _, value in found], names == wanted)
 
     def all_data(self) -> Data:
-        """Return what is wanted.
+        """Return the requested data.
 
         Raises:
-            FeatureError: it is not there.
+            FeatureError: missing data.
         """
         data = self.data()
         if not data.is_complete:
@@ -111,7 +111,7 @@ class Prefetched:
         return data
 
     def there(self) -> list[object]:
-        """Return what shows that data were added, removed or replaced, by type; in a ``DGLGraph`` the names alone."""
+        """Return objects that change if data are added, removed or replaced, by type; of a ``DGLGraph``, only names."""
         graph: Any = self._graph
         if self._of_dgl:
             return [[*frame._columns] for frame in (*graph._node_frames, *graph._edge_frames)]
@@ -121,7 +121,7 @@ class Prefetched:
         if not self._of_dgl:
             graph: Any = self._graph
             there = iter(state.there)
-            for frames in (graph.node_frames, graph.edge_frames):  # once per batch: no list is made
+            for frames in (graph.node_frames, graph.edge_frames):  # once per batch, without a list
                 for frame in frames.values():
                     if frame.data is not next(there, None):
                         return False
@@ -130,7 +130,7 @@ class Prefetched:
         return there == state.there and all(map(is_, map(self._value, data.entries), data.values))
 
     def _value(self, entry: Entry) -> Any:
-        """Return the values of an entry now; ``None``: there are none."""
+        """Return the current values of an entry, or ``None``."""
         graph: Any = self._graph
         of_nodes = entry.part in _OF_NODES
         if self._of_dgl:

@@ -1,4 +1,4 @@
-"""Loaders whose ranks share batches: what they agree on, as states do, and exchanges of data spread over nodes."""
+"""Loaders whose ranks share batches: facts that must be equal, and exchanges of data spread over nodes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LoaderFacts:
         self._loader = loader
 
     def of_ranks(self, seed: int | None) -> dict[str, object]:
-        """Return the facts that must be equal on all ranks, in the order in which differences are reported."""
+        """Return the facts that must be equal on all ranks, in the order of error messages."""
         loader = self._loader
         facts: dict[str, object] = {"class": type(loader).__name__}
         facts |= {"version of the sampling contract": CONTRACT_VERSION, "seed": seed}
@@ -48,7 +48,7 @@ class LoaderFacts:
         return facts
 
     def of_state(self) -> dict[str, object]:
-        """Return what samples depend on beside seeds of random numbers, and the size and order of batches."""
+        """Return the facts that determine samples, except seeds of random numbers and the size and order of batches."""
         loader = self._loader
         graph, sampler = loader.graph, loader.graph_sampler
         facts: dict[str, object] = {
@@ -65,7 +65,7 @@ class LoaderFacts:
 
 
 def _arguments(sampler: BlockSampler | KeyedNegatives) -> dict[str, object]:
-    """Return attributes of a sampler that determine how it samples, and those of the samplers in it."""
+    """Return attributes of a sampler that determine how it samples, also of the samplers in it."""
     if isinstance(sampler, EngineSampler):
         return dict(vars(sampler.arguments()))
     found: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""Seeds of a loader: what its ``indices`` are, and where a GPU looks them up."""
+"""Seeds of a loader: its ``indices``, and their copy for a GPU."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Seeds(IterableDataset[Indices]):
         return (self.at(torch.tensor([i])) for i in range(self.num_seeds))
 
     def on_host(self) -> Seeds:
-        """Return the same in host memory."""
+        """Return the seeds in host memory."""
         if isinstance(self.indices, Tensor):
             return Seeds(self.indices.cpu()) if self.indices.is_cuda else self
         there = any(tensor.is_cuda for tensor in self.indices.values())
@@ -62,7 +62,7 @@ class Seeds(IterableDataset[Indices]):
 
 
 class GivenBatches(IterableDataset[Any]):
-    """Indices that are given batch by batch.
+    """Indices by batch.
 
     Args:
         dataset: an iterable of the indices of batches, or something with ``__len__`` and ``__getitem__``.
@@ -90,7 +90,7 @@ def as_seeds(indices: object) -> Seeds | GivenBatches:
     """Convert the argument ``indices``.
 
     Raises:
-        InputError: nothing that indices can be taken from.
+        InputError: an object without indices.
     """
     if isinstance(indices, Mapping):
         return Seeds({kind: as_ids(f"indices[{kind!r}]", value) for kind, value in indices.items()})
@@ -118,7 +118,7 @@ def _has_ids(dataset: Any) -> bool:
 
 
 MOST = 8 << 20
-"""Seeds: more are looked up on the host, where they are."""
+"""Maximum number of seeds on the GPU; more are looked up on the host."""
 
 
 class GPUSeeds:

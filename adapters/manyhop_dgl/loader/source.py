@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 
 def contents_of(batch: object, indices: object = None) -> dict[str, int]:
-    """Return seeds, nodes and edges of a batch, without padding, as ``Stats.count`` takes them.
+    """Return seeds, nodes and edges of a batch, without padding, for ``Stats.count``.
 
     Args:
-        batch: a sample, or what a sampler returned.
+        batch: a sample, or the result of a sampler.
         indices: seeds of the latter.
     """
     if isinstance(batch, EdgeTensors):
@@ -76,7 +76,7 @@ def _without_padding(batch: BlockTensors | EdgeTensors, padded: Padded) -> dict[
 
 
 def _total(values: object) -> int:
-    """Return entries of a tensor, or of all tensors in a dictionary; 0 for what is neither."""
+    """Return entries of a tensor, or of all tensors in a dictionary; 0 for other objects."""
     if isinstance(values, Mapping):
         return sum(map(_total, values.values()))
     return values.shape[0] if isinstance(values, Tensor) else 0
@@ -84,25 +84,25 @@ def _total(values: object) -> int:
 
 Sample: TypeAlias = BlockTensors | EdgeTensors
 Finish: TypeAlias = Callable[[], list[Sample]]
-"""Gives the samples of the batches that were begun; waits for their sizes."""
+"""Returns the samples of the begun batches; waits for their sizes."""
 
 
 class ToSample(NamedTuple):
-    """A batch that is to be sampled."""
+    """A batch before sampling."""
 
     seeds: Mapping[NodeType, Tensor]
     key: BatchKey
     exclude: Mapping[EdgeType, Tensor] | None
     dress: Callable[[BlockTensors], Sample]
-    """Makes the batch of its sample."""
+    """Builds the batch from its sample."""
 
 
 class GPUSampling:
-    """What samples on one GPU; on the CPU where the sampler cannot sample on a GPU.
+    """Samples on one GPU, or on the CPU if the sampler does not support GPUs.
 
     Args:
         sampler: of nodes, one of this package.
-        topology: what it samples now.
+        topology: the sampled topology.
         device: the GPU.
         where: the memory that the GPU reads edges from.
     """
@@ -113,11 +113,11 @@ class GPUSampling:
         self._plan: Plan | None = None
         arguments = sampler.arguments()
         self._stays = where == "distributed" or (where == "sharded" and not on_cpu_only(arguments))
-        if self._stays:  # what all ranks make together is not made again
+        if self._stays:  # all ranks built it together, and do not rebuild it
             self._plan = Plan(topology, arguments, device, where)
 
     def plan(self, topology: Topology, arguments: Arguments) -> Plan:
-        """Return what samples a topology, which changes where the graph does, by the arguments of the sampler now.
+        """Return the engine of the current topology and arguments of the sampler.
 
         Raises:
             GraphError: it has changed, but is spread over multiple GPUs.
@@ -133,7 +133,7 @@ class GPUSampling:
         plan = self._sampler.plans.of(topology, arguments, device, self._where)
         if plan is not self._plan:
             if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)  # its tables are there, for the streams of other threads
+                torch.cuda.synchronize(self.device)  # its tables are complete, for the streams of other threads
             self._plan = plan
         return plan
 
@@ -142,7 +142,7 @@ def nodes_of_seeds(seeds: Seeds, graph: GraphLike, sampler: BlockSampler) -> lis
     """Return for each type of seeds the node of each seed, of a seed edge its source, and the number of such nodes.
 
     Raises:
-        InputError: a sampler of the user, which may take its indices for anything.
+        InputError: a sampler of the user, whose indices may mean anything.
     """
     if not isinstance(sampler_of_nodes(sampler), EngineSampler):
         raise InputError(
@@ -170,7 +170,7 @@ class Source:
 
     @property
     def graph(self) -> Graph | None:
-        """The edges that the sampler reads, where it is one of this package."""
+        """The edges that a sampler of this package reads."""
         if not self._loader.samples_on_gpu():
             return None
         own = self._loader.graph
@@ -197,7 +197,7 @@ class Source:
         return GPUSampling(self._sampler, topology, device, where)
 
     def engine(self, sampling: GPUSampling) -> Engine:
-        """Return what the sampler samples with, as of now."""
+        """Return the current engine of the sampler."""
         arguments = self._sampler.arguments()
         return sampling.plan(arguments.topology(self._loader.graph), arguments).engine
 
@@ -287,5 +287,5 @@ class Source:
 
 
 def on_cpu_only(arguments: Arguments) -> bool:
-    """Return whether a sampler goes round by round, as LABOR with importance sampling does, which is for the CPU."""
+    """Return whether a sampler needs rounds, as LABOR with importance sampling on the CPU."""
     return getattr(arguments, "importance_sampling", 0) != 0

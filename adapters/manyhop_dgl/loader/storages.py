@@ -29,7 +29,7 @@ _lock = threading.Lock()
 
 
 class MissingDataError(FeatureError, KeyError):
-    """The graph has no such data. Also a ``KeyError``, which is what DGL raises."""
+    """The graph has no such data. Also a ``KeyError``, as in DGL."""
 
     __str__ = Exception.__str__  # KeyError would quote the message
 
@@ -39,20 +39,20 @@ class Wanted:
     """Data of a batch, to be gathered."""
 
     lookup: Callable[[], object]
-    """Gives what the rows are read from now."""
+    """Returns the current sources of the rows."""
 
     ids: Tensor
     title: str
     assign: Assign
 
     source: Any = None
-    """What they were read from."""
+    """The sources that were read."""
 
     version: int = 0
     """The version of that: writing to a tensor in place counts it up."""
 
     def look_up(self) -> None:
-        """Note what the rows are read from now."""
+        """Record the current sources of the rows."""
         self.source = self.lookup()
         self.version = version_of(self.source)
 
@@ -66,35 +66,35 @@ class Wanted:
 
 @dataclass(slots=True)
 class Filled:
-    """A batch and what it was filled with."""
+    """A batch and its sources."""
 
     batch: Any
 
     source: Any
-    """What its :class:`Prefetching` compares with what there is now."""
+    """The state that its :class:`Prefetching` compares with the current one."""
 
     is_complete: bool = False
 
     is_watched: bool = False
-    """The engine makes it again if what its rows are read from has changed."""
+    """The engine rebuilds it if the sources of its rows have changed."""
 
     ahead: list[tuple[Assign, RowsAhead]] = field(default_factory=list)
-    """Rows of embeddings, and what takes them unchanged when the batch is returned."""
+    """Rows of embeddings, and the function that accepts them unchanged when the batch is returned."""
 
     def begin(self, embedding: Embedding, ids: Tensor, assign: Assign) -> tuple[RowRequest, Assign] | None:
-        """Note rows of an embedding; return which to gather ahead, and what takes these; ``None``: none."""
+        """Record rows of an embedding; return the rows to gather in advance and their receiver, or ``None``."""
         ahead, request = embedding.begin(ids, ids.device)
         self.ahead.append((assign, ahead))
         return None if request is None else (request, partial(setattr, ahead, "rows"))
 
     def finish(self) -> None:
-        """Put rows of embeddings into the batch."""
+        """Add rows of embeddings to the batch."""
         for assign, ahead in self.ahead:
             assign(ahead.finish())
 
 
 def moved(batch: object, device: torch.device) -> object:
-    """Return the same with its graphs and tensors on a device."""
+    """Return the batch with its graphs and tensors on a device."""
 
     def move(part: object) -> object:
         return part.to(device, non_blocking=True) if isinstance(part, dgl.DGLGraph | Tensor) else part
@@ -103,22 +103,22 @@ def moved(batch: object, device: torch.device) -> object:
 
 
 class Prefetching:
-    """Puts data into batches, all of those that a batch wants by one gather."""
+    """Adds data to batches, all data of a batch by one gather."""
 
     def fill(self, batches: Sequence[Any], gather: Gather) -> tuple[list[Filled], int]:
-        """Put data into batches, by one gather; return also their bytes.
+        """Add data to batches, by one gather; also return their bytes.
 
         Args:
-            batches: what the sampler returned.
+            batches: results of the sampler.
             gather: gathers all requests at once.
 
         Raises:
-            FeatureError: data that are not there, or have no rows with these ids.
+            FeatureError: missing data, or data without rows for these ids.
         """
         raise NotImplementedError
 
     def renew(self, filled: Filled, gather: Gather) -> int:
-        """Put the data that the graph has now into a batch, and return their bytes if that was necessary.
+        """Add the graph's current data to a batch, and return their bytes if that was necessary.
 
         Raises:
             FeatureError: data that the graph does not have.
@@ -134,7 +134,7 @@ class Prefetcher(Prefetching):
     """Replaces the lazy features in batches by the data that a graph has at that moment.
 
     Args:
-        graph: where the data are: a ``DGLGraph``, a ``manyhop_dgl.Graph``, or what has ``get_node_storage`` and
+        graph: a ``DGLGraph``, a ``manyhop_dgl.Graph``, or an object with ``get_node_storage`` and
             ``get_edge_storage``.
         others: name -> data that belong to neither nodes nor edges (``DataLoader.attach_data``).
     """
@@ -151,7 +151,7 @@ class Prefetcher(Prefetching):
         return graph.edges[kind].data[name] if isinstance(graph, Graph) else graph.get_edge_storage(name, kind)
 
     def fill(self, batches: Sequence[object], gather: Gather) -> tuple[list[Filled], int]:
-        """Put data into batches; graphs are changed in place.
+        """Add data to batches; graphs are changed in place.
 
         Nothing is put into batches for which the graph lacks data: they may be there when these are returned.
         """
@@ -194,11 +194,11 @@ class Prefetcher(Prefetching):
         return bytes_of(rows)
 
     def settle(self, batch: object) -> object:
-        """Return the batch with the values in their places."""
+        """Return the batch with the values."""
         return apply_nested(batch, lambda part: part.value if isinstance(part, _Place) else part)
 
     def collect(self, value: object, wanted: list[Wanted]) -> object:
-        """Note what is wanted for a batch. Returns it with a place for each lazy feature outside of graphs."""
+        """Record the requests of a batch, and return it with a slot for each lazy feature outside of graphs."""
 
         def collect(part: object) -> object:
             if isinstance(part, dgl.DGLGraph):
@@ -265,7 +265,7 @@ def _source(storage: Callable[[str, Any], object], name: str, kind: object, titl
 
 
 def bytes_of(rows: Sequence[object]) -> int:
-    """Return bytes of those that have a number of them."""
+    """Return the bytes of values that have bytes."""
     return sum([0 if getattr(value, "is_sparse", False) else getattr(value, "nbytes", 0) for value in rows])
 
 

@@ -43,11 +43,11 @@ Batch = BlockTensors | EdgeTensors
 
 
 class TensorPrefetcher(Prefetching):
-    """Gives blocks of tensors the data that a graph has at that moment.
+    """Adds the graph's current data to blocks of tensors.
 
     Args:
         graph: where the data are.
-        prefetched: those that are wanted.
+        prefetched: the requested data.
     """
 
     def __init__(self, graph: Graph | dgl.DGLGraph, prefetched: Prefetched) -> None:
@@ -56,7 +56,7 @@ class TensorPrefetcher(Prefetching):
         self._frames: tuple[list[Any], Frames] = [], ([], [])  # in one piece, as multiple threads read it
 
     def fill(self, batches: Sequence[Batch], gather: Gather) -> tuple[list[Filled], int]:
-        """Put data into copies of batches."""
+        """Add data to copies of batches."""
         data = self._prefetched.all_data()
         source = data, _versions(data)
         filled = [Filled(_without_rows(batch), source) for batch in batches]
@@ -131,7 +131,7 @@ class TensorPrefetcher(Prefetching):
         return tensors.input_nodes if blocks else tensors.output_nodes, tensors.output_nodes, blocks
 
     def _all_frames(self) -> Frames:
-        """Return DGL's frames of all data of the graph, as they are now."""
+        """Return DGL's current frames of all data of the graph."""
         graph = self._graph
         if isinstance(graph, dgl.DGLGraph):
             return lazy_frames(graph)
@@ -165,7 +165,7 @@ class TensorPrefetcher(Prefetching):
             torch._foreach_zero_(of_seeds)
 
     def settle(self, batch: Batch) -> Batch:
-        """Return the batch without what is known of its padding."""
+        """Return the batch without its padding."""
         tensors = batch.sample if isinstance(batch, EdgeTensors) else batch
         if tensors.padding is None:
             return batch
@@ -211,12 +211,12 @@ def _without_rows(batch: Batch) -> Batch:
 
 
 def _versions(data: Data) -> list[int]:
-    """Return those of the tensors that a batch is filled again after a change of."""
+    """Return the tensors whose changes require a batch to be filled again."""
     return [version_of(value) for value in data.values]
 
 
 def _same_data(data: Data, before: Data) -> bool:
-    """Return whether rows come from the same; those of other nodes always do."""
+    """Return whether rows have the same sources; rows of other nodes always do."""
     if data is before:
         return True
     return data.entries == before.entries and all(
@@ -225,7 +225,7 @@ def _same_data(data: Data, before: Data) -> bool:
 
 
 def samples_tensors(sampler: BlockSampler) -> bool:
-    """Return whether a sampler can sample without DGL's objects: one of manyhop's, with its own methods."""
+    """Return whether a sampler can sample without DGL's objects: manyhop's, with unchanged methods."""
     nodes = sampler_of_nodes(sampler)
     return (
         isinstance(nodes, EngineSampler)

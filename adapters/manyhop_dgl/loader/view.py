@@ -1,4 +1,4 @@
-"""What the parts of a loader of DGL's kind use of it."""
+"""The view of a DGL loader for its parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LoaderView(Protocol):
-    """A loader: the user's arguments, and what was made of them."""
+    """A loader: the user's arguments, and the objects built from them."""
 
     graph: Graph | DGLGraph
     graph_sampler: BlockSampler
