@@ -10,7 +10,7 @@ from manyhop_dgl import install
 
 
 def main() -> None:
-    """Run what the command line names; exits as that does."""
+    """Run the script or module of the command line, and exit with its status."""
     run_as_main("manyhop_dgl", "DGL", install, __file__)
 
 

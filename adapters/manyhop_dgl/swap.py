@@ -1,4 +1,4 @@
-"""Put manyhop's DataLoader and samplers where DGL's are, for code that is not to be changed."""
+"""Replace DGL's DataLoader and samplers by manyhop's, for unchanged code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _StandIn:
         self._before: dict[str, object] | None = None
 
     def fill(self) -> None:
-        """Let its names mean those of ``manyhop_dgl.graphbolt``."""
+        """Replace its names by those in ``manyhop_dgl.graphbolt``."""
         if self._before is None:
             from manyhop_dgl import graphbolt
 
@@ -49,7 +49,7 @@ class _StandIn:
             names.update({name: getattr(graphbolt, name) for name in graphbolt.__all__})
 
     def empty(self) -> None:
-        """Let it be what it was."""
+        """Restore its names."""
         if self._before is not None:
             names, before, self._before = vars(dgl.graphbolt), self._before, None
             names.clear()
@@ -60,7 +60,7 @@ _stand_in = _StandIn()
 
 
 def install() -> None:
-    """Replace DGL's classes by manyhop's, in this process and in those that ``multiprocessing`` starts from it.
+    """Replace DGL's classes by manyhop classes, in this process and in its ``multiprocessing`` children.
 
     Replaced are DataLoader, NeighborSampler (also as MultiLayerNeighborSampler), MultiLayerFullNeighborSampler,
     LaborSampler, EdgePredictionSampler and as_edge_prediction_sampler in ``dgl.dataloading``, PerSourceUniform (also as
@@ -80,9 +80,9 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Put DGL's classes back where ``install`` found them, and in all of DGL. Without ``install``: nothing happens.
+    """Restore DGL's classes where ``install`` found them, and in all of DGL.
 
-    Modules that took the names while they meant manyhop's keep these.
+    Modules that imported manyhop's classes under these names keep them.
     """
     _swap.uninstall()
     _stand_in.empty()

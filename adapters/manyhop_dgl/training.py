@@ -1,4 +1,4 @@
-"""``capture``: training steps on padded batches of DGL's and GraphBolt's classes as CUDA graphs."""
+"""``capture``: training steps on padded batches of DGL and GraphBolt as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def capture(
             as take 1 % of the time; 0: none.
 
     Returns:
-        What is called in its place. Its attributes ``eager``, ``replayed`` and ``graphs`` count steps and graphs.
+        The function to call instead. Its attributes ``eager``, ``replayed`` and ``graphs`` count steps and graphs.
 
     Raises:
         InputError: ``step`` is no function of one argument, or ``watch`` or ``verify`` are wrong; or, when the first
@@ -63,7 +63,7 @@ class _BatchLayout:
     """The ``Layout`` of blocks, graphs and tensors in tuples, lists, dictionaries and dataclasses."""
 
     def check(self, batch: object) -> None:
-        """Raise InputError where a batch is not padded, or cannot be read by a CUDA graph."""
+        """Raise InputError if a batch is not padded, or a CUDA graph cannot read it."""
         graphs = all_in_nested(dgl.DGLGraph, batch)
         if not (_has_masks(batch) or any("edge_mask" in frame for g in graphs for frame in g._edge_frames)):
             raise InputError(
@@ -155,7 +155,7 @@ def _read_blocks(blocks: BlockTensors, tensors: list[Tensor], others: list[objec
 def _parts_of(value: object) -> dict[str, object] | None:
     """Return the parts of minibatches and dataclasses, by name; ``None`` for other values."""
     if isinstance(value, Composite):
-        return {name: getattr(value, name) for name in value.moving()}  # which leaves out what remains on the CPU
+        return {name: getattr(value, name) for name in value.moving()}  # without values that remain on the CPU
     if is_dataclass(value) and not isinstance(value, type):
         return {one.name: getattr(value, one.name) for one in fields(value)}
     return None

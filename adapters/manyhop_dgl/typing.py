@@ -11,7 +11,7 @@ from torch import Tensor
 from manyhop.graph import EdgeType, NodeType
 
 EdgeName: TypeAlias = str | EdgeType
-"""What users may call an edge type: its relation, or the canonical type ``(src, relation, dst)``."""
+"""An edge type: its relation, or the canonical type ``(src, relation, dst)``."""
 Pairs: TypeAlias = tuple[Tensor, Tensor]
 """Sources and destinations, ``[num_edges]`` each."""
 Names: TypeAlias = Sequence[str] | Mapping[Any, Sequence[str]] | None
@@ -27,7 +27,7 @@ TypeNames: TypeAlias = tuple[tuple[NodeType, ...], tuple[EdgeType, ...]]
 
 
 class GraphLike(Protocol):
-    """What a ``DGLGraph`` and a :class:`manyhop_dgl.Graph` have under the same names."""
+    """The common methods of a ``DGLGraph`` and a :class:`manyhop_dgl.Graph`."""
 
     @property
     def ntypes(self) -> Sequence[NodeType]: ...

@@ -1,4 +1,4 @@
-"""What Python is given for two modules of DGL that need a C++ library built for this torch, and for old torchdata."""
+"""Stand-ins for two modules of DGL that need a C++ library built for this torch, and for old torchdata."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _reasons: dict[str, str] = {}  # why dgl.graphbolt is not available, once it has
 
 
 def unavailable() -> dict[str, str]:
-    """Return the modules of DGL that cannot work with this torch, each with the reason; empty if all of them can.
+    """Return the modules of DGL that cannot work with this version of torch, each with the reason.
 
     ``dgl.graphbolt`` is the candidate. Once it has been imported, this is known; before, the answer is whether DGL has
     a library for this torch.
@@ -41,7 +41,7 @@ def unavailable() -> dict[str, str]:
 class Finder(MetaPathFinder):
     """Finds ``dgl.graphbolt`` and ``dgl.sparse`` where Python would, and loads them without their libraries.
 
-    What is done to other modules once they have been imported is in ``followed``. Modules of torchdata that are not
+    ``followed`` contains functions that change other modules after their import. Modules of torchdata that are not
     there any more are served from torch.
     """
 
@@ -88,7 +88,7 @@ class _Followed(_Real):
 
 
 def follow_seed(module: Any) -> None:
-    """Let ``dgl.seed(n)`` seed what this package draws, too.
+    """Let ``dgl.seed(n)`` also seed this package's draws.
 
     Args:
         module: ``dgl.random``, whose ``seed`` calls ``_CAPI_SetSeed``: references to it taken before follow, too.
@@ -106,14 +106,14 @@ def follow_seed(module: Any) -> None:
 
 @functools.cache
 def followed() -> dict[str, Callable[[Any], None]]:
-    """Return the modules of DGL, and what is done to each once it has been imported."""
+    """Return modules of DGL, and the function that changes each after its import."""
     from manyhop_dgl_cuda.dispatch import FOLLOWED
 
     return {"dgl.random": follow_seed, **FOLLOWED}
 
 
 class _GraphBolt(_Real):
-    """Loads the real module; where its library is missing or refused, the stand-in."""
+    """Loads the real module, or the stand-in if its library cannot be loaded."""
 
     def exec_module(self, module: ModuleType) -> None:
         reason = _no_library()
@@ -132,7 +132,7 @@ class _GraphBolt(_Real):
 
 
 class _Sparse(_Real):
-    """Loads the real module; where its library is missing or refused, gives it operators of ours."""
+    """Loads the real module, with this package's operators if its library cannot be loaded."""
 
     def exec_module(self, module: ModuleType) -> None:
         try:
@@ -150,7 +150,7 @@ _LOADERS: dict[str, Callable[[Loader], Loader]] = {_GRAPHBOLT: _GraphBolt, "dgl.
 
 
 def _stand_in(module: ModuleType) -> None:
-    """Fill ``dgl.graphbolt`` with what the rest of DGL uses of it, and an error for everything else."""
+    """Fill ``dgl.graphbolt`` with the names that DGL uses, and an error for all others."""
     from manyhop_dgl.compat import graphbolt as stand_in
 
     for attribute in [name for name in vars(module) if not name.startswith("__")]:
@@ -175,7 +175,7 @@ def _message(what: str, *, beneath: bool = False) -> str:
 
 
 def _in_place_of(name: str) -> str:
-    """Return what to use in place of a name of ``dgl.graphbolt``."""
+    """Return the replacement of a name of ``dgl.graphbolt``."""
     if name.startswith("__"):  # which tools ask every module for
         return _INSTEAD
     from manyhop_dgl import graphbolt
@@ -189,7 +189,7 @@ def _in_place_of(name: str) -> str:
 
 
 def _no_library() -> str | None:
-    """Return why no build of GraphBolt's C++ library is for this torch; ``None`` if there is one."""
+    """Return the reason if no build of GraphBolt's C++ library fits this torch; ``None`` if one does."""
     stem = "graphbolt_pytorch"
     pattern = re.compile(rf"(?:lib)?{stem}_([0-9][^+]*)\.(?:so|dylib|dll)")
     spec = importlib.util.find_spec("dgl")
@@ -231,7 +231,7 @@ def activate() -> None:
 
 
 def _forget_a_failed_import() -> None:
-    """Forget a failed ``import dgl`` (in a cell of a notebook), so that the next one starts afresh.
+    """Forget a failed ``import dgl`` (in a cell of a notebook), so that the next one starts again.
 
     Python has dropped the package then, but kept those of its modules that had been imported. Found again, they would
     not become attributes of the new package.

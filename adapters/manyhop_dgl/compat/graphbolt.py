@@ -1,4 +1,4 @@
-"""A stand-in for ``dgl.graphbolt`` whose C++ library does not fit this torch: what the rest of DGL uses of it.
+"""A stand-in for ``dgl.graphbolt`` whose C++ library does not fit torch: the names that DGL uses.
 
 GraphBolt itself is ``manyhop_dgl.graphbolt``.
 """
@@ -28,7 +28,7 @@ def expand_indptr(
     Args:
         indptr: ``[num_columns + 1]``, where each column's entries begin.
         dtype: of the result; that of ``node_ids`` if left out.
-        node_ids: ``[num_columns]``: what stands for each column; its position if left out.
+        node_ids: ``[num_columns]``: the name of each column; default: its position.
         output_size: the number of entries, if it is known.
 
     Returns:

@@ -1,7 +1,7 @@
 """The modules of torchdata that code for DGL 2.1 imports, and that later versions do not have: torch's pipes.
 
 ``torchdata.datapipes`` had torch's pipes under its own name, and more of them; ``torchdata.dataloader2.graph`` looked
-into chains of pipes. GraphBolt of DGL 2.1 is made of both, and so are stages that users have written for it.
+into chains of pipes. GraphBolt of DGL 2.1, and stages that users write for it, use both.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""``Graph`` in place of a ``DGLGraph``; graphs of either kind as topology and data of the engine."""
+"""``Graph`` instead of a ``DGLGraph``; both as topology and data of the engine."""

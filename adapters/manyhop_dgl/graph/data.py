@@ -125,11 +125,11 @@ class Queries:
         return self.types.edge_type(etype)
 
     def get_ntype_id(self, ntype: NodeType | None) -> int:
-        """Return the place of a node type among ``ntypes``."""
+        """Return the number of a node type in ``ntypes``."""
         return self.types.ntypes.index(self.types.node_type(ntype))
 
     def get_etype_id(self, etype: str | EdgeType | None) -> int:
-        """Return the place of an edge type among ``canonical_etypes``."""
+        """Return the number of an edge type in ``canonical_etypes``."""
         return self.types.canonical_etypes.index(self.types.edge_type(etype))
 
     @property
@@ -139,7 +139,7 @@ class Queries:
 
     @property
     def device(self) -> torch.device:
-        """The CPU: edges and data are in host memory, wherever batches go."""
+        """The CPU: edges and data are in host memory, for batches on any device."""
         return torch.device("cpu")
 
     @property
@@ -171,7 +171,7 @@ class Queries:
         return row[ids].to(self.idtype), col[ids].to(self.idtype)
 
     def in_degrees(self, v: object = _ALL, etype: str | EdgeType | None = None) -> Any:
-        """``[n]`` of ``idtype``: edges of a type into nodes (all of them by default); an integer for a single node."""
+        """Return the in-degrees ``[n]`` of ``idtype`` of nodes (default: all); an integer for a single node."""
         edge_type = self.types.edge_type(etype)
         graph = self.tables.graph
         if isinstance(v, str) and v == _ALL:
@@ -249,7 +249,7 @@ class GraphData(Queries):
 
     @property
     def reader(self) -> TablesReader:
-        """What topologies are read from."""
+        """The source of topologies."""
         return TablesReader(self.tables, self.edge_frames)
 
     @property
@@ -269,7 +269,7 @@ class GraphData(Queries):
     def put_rows(
         self, name: str, rows: Tensor, *, begin: int, ntype: NodeType | None = None, etype: str | EdgeType | None = None
     ) -> None:
-        """Set data of which every rank has a part: ``rows`` from row ``begin`` on. All ranks call it.
+        """Set parts of data: ``rows`` of this rank begin at row ``begin``. All ranks call it.
 
         Args:
             name: of the data.
@@ -281,7 +281,7 @@ class GraphData(Queries):
         Raises:
             FeatureError: the parts do not fit together, or the graph.
             InputError: the graph is in this process only; an unknown type.
-            RankError: the ranks do not put the same, or are late.
+            RankError: the ranks set different data, or are late.
         """
         if ntype is not None and etype is not None:
             raise InputError(f"Expected either ntype or etype, got {ntype!r} and {etype!r}.")

@@ -1,4 +1,4 @@
-"""Graphs in folders, and as DGL's."""
+"""Graphs in folders, and as DGL graphs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def open_folder(
     Raises:
         InputError: no such folder; damaged files; an unknown placement.
         CapacityError: it does not fit in memory.
-        RankError: another rank failed or does not come.
+        RankError: another rank failed or is late.
     """
     on_gpu = store_device(placement, device, None) is not None
     where: Place = "sharded" if on_gpu else placement

@@ -32,7 +32,7 @@ from manyhop_embedding import Embedding
 
 @dataclass(frozen=True)
 class RankStores:
-    """Puts tensors where the ranks of a node, or the nodes or GPUs of a run, hold them. All ranks make and call it."""
+    """Stores tensors at a placement of ranks, nodes or GPUs. All ranks create and call it."""
 
     edges: NodeRows
     """Every node holds all edges."""
@@ -41,7 +41,7 @@ class RankStores:
     """For data of one dimension: where GPUs read it, or once per node."""
 
     spread: NodeRows | GPURows
-    """For data of two or more dimensions: in the place that the user names."""
+    """The user's placement, for data of two or more dimensions."""
 
     topology: TopologyPlace | None
     """Where GPUs read the topology; ``None``: where each loader decides."""
@@ -64,11 +64,11 @@ class RankStores:
         return RankStores(edges, whole, edges if placement in ("shared", "auto") else spread, topology)
 
     def put(self, tensor: Any, begin: int | None, name: str) -> Tensor | ShardedRows | DistributedRows:
-        """Store a tensor: all ranks pass the whole (``begin`` is ``None``), or each its rows from ``begin`` on.
+        """Store a tensor: all ranks pass the whole (``begin`` is ``None``), or each its rows, which begin at ``begin``.
 
         Raises:
             FeatureError: the parts do not fit together.
-            RankError: the ranks do not put the same, or are late.
+            RankError: the ranks set different data, or are late.
         """
         index = None if begin is None else slice(begin, begin + len(tensor))
         return (self.spread if getattr(tensor, "ndim", 0) > 1 else self.whole).put(tensor, index, name)
@@ -113,7 +113,7 @@ class Frame(MutableMapping[str, Any]):
     Args:
         num_rows: nodes or edges of the type.
         what: whose data it is, for errors.
-        stores: puts tensors where the ranks of a run hold them; ``None``: they remain in this process.
+        stores: stores tensors at a placement; ``None``: they remain in this process.
     """
 
     def __init__(self, num_rows: int, what: str, stores: RankStores | None = None) -> None:
@@ -151,8 +151,8 @@ class Frame(MutableMapping[str, Any]):
         """Set a whole tensor (``begin`` is ``None``) or, with all ranks, parts of it: this one's from row ``begin`` on.
 
         Raises:
-            FeatureError: another length or device, no tensor.
-            RankError: the ranks do not put the same.
+            FeatureError: a wrong length or device, no tensor.
+            RankError: the ranks set different data.
         """
         if not isinstance(name, str):
             raise InputError(f"Expected the name of data as a string, got {name!r}.")
@@ -175,7 +175,7 @@ class Frame(MutableMapping[str, Any]):
         self.hold(name, value)
 
     def hold(self, name: str, value: object) -> None:
-        """Keep what lies where it belongs already."""
+        """Return rows that are already at their placement."""
         self.data = {**self.data, name: value}
 
     def copy(self) -> Frame:

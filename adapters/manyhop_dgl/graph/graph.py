@@ -31,7 +31,7 @@ def checked_edge_type(edge_type: object) -> EdgeType:
     """Check the form of a canonical edge type.
 
     Raises:
-        InputError: it is none.
+        InputError: a wrong type.
     """
     if isinstance(edge_type, tuple) and len(edge_type) == 3 and all(isinstance(part, str) for part in edge_type):
         return edge_type
@@ -39,7 +39,7 @@ def checked_edge_type(edge_type: object) -> EdgeType:
 
 
 def checked_pair(edge_type: EdgeType, pair: Any) -> tuple[Tensor, Tensor]:
-    """Return the ends of the edges of one type, ``[num_edges] int64 or int32``, in CPU memory or that of a GPU.
+    """Return the ends of the edges of one type, ``[num_edges] int64 or int32``, in the memory of the CPU or a GPU.
 
     Raises:
         GraphError: they are not.
@@ -51,7 +51,7 @@ def checked_pair(edge_type: EdgeType, pair: Any) -> tuple[Tensor, Tensor]:
             f"Expected the edges of {edge_type} as (sources, destinations), got {type(pair).__name__}."
         ) from None
     src, dst = (as_tensor(f"the edges of {edge_type}", ids, GraphError) for ids in (src, dst))
-    # An empty list has no dtype of its own.
+    # An empty list has no dtype.
     src, dst = (ids.long() if ids.numel() == 0 else ids for ids in (src, dst))
     if src.shape != dst.shape or src.dim() != 1:
         raise GraphError(
@@ -89,7 +89,7 @@ def node_counts(num_nodes: object, lists: Mapping[EdgeType, tuple[Tensor, Tensor
 
 
 class _Widths:
-    """A class of its own: inside of one that has a method ``int``, annotations could not name ``int``."""
+    """A separate class: inside a class with a method ``int``, annotations could not name ``int``."""
 
     if TYPE_CHECKING:
 
@@ -108,11 +108,11 @@ class Graph(_Widths, GraphData):
     """A graph of any number of node and edge types to sample from, with the interface of a ``DGLGraph`` but no compute.
 
     It has types, counts, degrees, edges and data (``ndata``, ``edata``, ``nodes[...]``, ``edges[...]``) under DGL's
-    names and with DGL's meaning: edge ``i`` of a type is the one that was given in the ``i``-th place. It does not
-    compute: models run on the blocks that loaders make. :meth:`to_dgl` gives a ``DGLGraph`` for all else.
+    names and with DGL's meaning: edge ``i`` of a type is the ``i``-th one that was passed. It does not
+    compute: models run on the blocks that loaders make. :meth:`to_dgl` returns a ``DGLGraph`` for everything else.
 
-    Edges are copied and kept compressed, in 8 bytes each where there are less than 2^31 (a ``DGLGraph``: 16 or more).
-    Data is kept as it is given, not copied; memory-mapped tensors remain on disk.
+    Edges are copied and kept compressed, in 8 bytes each if there are less than 2^31 (a ``DGLGraph``: 16 or more).
+    Data is used unchanged, not copied; memory-mapped tensors remain on disk.
 
     **Several ranks.** With ``placement="shared"``, every node (machine) holds edges and data once, in memory that its
     ranks share; with ``"sharded"``, data of two or more dimensions is spread over the nodes, each node holding a part
@@ -173,7 +173,7 @@ class Graph(_Widths, GraphData):
 
     @classmethod
     def from_dgl(cls, g: DGLGraph) -> Graph:
-        """Make a graph of a ``DGLGraph``'s edges, under the same edge ids, and of its data (the same tensors).
+        """Build a graph of a ``DGLGraph``'s edges, under the same edge ids, and of its data (the same tensors).
 
         With int32 ids (``g.int()``), the tables are the ``DGLGraph``'s own memory as far as possible.
 
@@ -181,7 +181,7 @@ class Graph(_Widths, GraphData):
             g: a ``DGLGraph`` on the CPU, not a block.
 
         Raises:
-            InputError: another kind of object.
+            InputError: an unsupported object.
         """
         reader = reader_of(g)
         if not isinstance(reader, DGLGraphReader):
@@ -223,8 +223,8 @@ class Graph(_Widths, GraphData):
 
         Raises:
             InputError: no such folder; files that are damaged or do not fit together; an unknown placement or idtype.
-            CapacityError: it does not fit; the message names what would help.
-            RankError: another rank failed or does not come.
+            CapacityError: too little memory; the message names options.
+            RankError: another rank failed or is late.
         """
         _check_idtype(idtype)
         return open_folder(cls, folder, placement, device, idtype, cache)
@@ -240,7 +240,7 @@ class Graph(_Widths, GraphData):
         return Edges(self)
 
     def to(self, device: torch.device | str) -> Graph:
-        """Return the graph itself for the CPU; other devices are refused.
+        """Return the graph itself for the CPU; other devices raise an error.
 
         Raises:
             InputError: for a GPU: pass ``device`` to the DataLoader instead.
@@ -258,12 +258,12 @@ class Graph(_Widths, GraphData):
         return self
 
     def pin_memory_(self) -> Graph:
-        """Pin the data of nodes and edges where it lies, so that GPUs read it over the bus.
+        """Pin the data of nodes and edges in place, so that GPUs read it over the bus.
 
-        Data of less than 32 MiB are left unchanged: loaders copy them, as their pages may hold other objects, too.
+        Data of less than 32 MiB are left unchanged: loaders copy them, as their pages may contain other objects.
 
         Raises:
-            InputError: there is no GPU.
+            InputError: no GPU.
             CapacityError: the system does not let this process pin as much memory.
         """
         if not torch.cuda.is_available():
@@ -273,7 +273,7 @@ class Graph(_Widths, GraphData):
         return self
 
     def unpin_memory_(self) -> Graph:
-        """Take back :meth:`pin_memory_`."""
+        """Undo :meth:`pin_memory_`."""
         for tensor in self.tensors():
             unpin(tensor)
         return self
@@ -284,15 +284,15 @@ class Graph(_Widths, GraphData):
         return torch.cuda.is_available() and bool(tensors) and all(is_pinned(tensor) for tensor in tensors)
 
     def get_node_storage(self, key: str, ntype: NodeType | None = None) -> object:
-        """Return the storage from which DGL's DataLoader fetches rows."""
+        """Return the storage for DGL's DataLoader."""
         return _storage(self.node_frames[self.types.node_type(ntype)][key])
 
     def get_edge_storage(self, key: str, etype: str | EdgeType | None = None) -> object:
-        """Return the storage from which DGL's DataLoader fetches rows."""
+        """Return the storage for DGL's DataLoader."""
         return _storage(self.edge_frames[self.types.edge_type(etype)][key])
 
     def moved(self, placement: Place, device: torch.device | str | None = None) -> Graph:
-        """Return a graph with the same edges, whose data of two or more dimensions are in another place.
+        """Return a graph with the same edges, whose data of two or more dimensions have a different placement.
 
         All ranks call it, with whole tensors that are in host memory.
 
@@ -334,7 +334,7 @@ class Graph(_Widths, GraphData):
 
         Args:
             folder: does not exist yet, or is empty.
-            crc32: whether checksums of the files are kept, for ``manyhop.files.open_graph(folder).verify()``.
+            crc32: whether to store checksums of the files, for ``manyhop.files.open_graph(folder).verify()``.
 
         Raises:
             InputError: a folder with files in it.
@@ -350,7 +350,7 @@ class Graph(_Widths, GraphData):
         out.edge_frames = {t: frame.copy() for t, frame in self.edge_frames.items()}
         return out
 
-    if not TYPE_CHECKING:  # mypy would believe every attribute to be there
+    if not TYPE_CHECKING:  # mypy would assume that every attribute exists
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):

@@ -24,15 +24,15 @@ EdgeDir = Literal["in", "out"]
 
 
 class GraphReader(Protocol):
-    """What a topology is read from: DGL's own graph (``DGLGraphReader``), or the tables of a ``manyhop_dgl.Graph``."""
+    """The source of a topology: DGL's own graph (``DGLGraphReader``), or the tables of a ``manyhop_dgl.Graph``."""
 
     @property
     def owner(self) -> object:
-        """The object whose life is that of the tables."""
+        """The object that lives as long as the tables."""
 
     @property
     def edges(self) -> object:
-        """An object that is another one after edges have been added or removed."""
+        """An object that is replaced when edges are added or removed."""
 
     @property
     def names(self) -> TypeNames:
@@ -132,7 +132,7 @@ class Tables:
             return self._degrees[edge_type]
 
     def with_idtype(self, idtype: torch.dtype) -> Tables:
-        """Return the tables with ids of another dtype."""
+        """Return the tables with ids of a different dtype."""
         return Tables(self.graph, idtype)
 
     def __reduce__(self) -> tuple[type[Tables], tuple[Graph, torch.dtype]]:
@@ -183,7 +183,7 @@ def built_once(what: str, inputs: Iterable[Tensor], build: Callable[[], Graph]) 
 
 
 def _unless_counting(edge_id: Tensor) -> Tensor | None:
-    """Return ``None`` for ids 0, 1, 2, ..., which need no table; else the ids. DGL's tensor is empty then."""
+    """Return the ids, or ``None`` for 0, 1, 2, ..., which need no table. DGL's tensor is empty then."""
     n = edge_id.numel()
     if n == 0 or bool((edge_id == torch.arange(n, dtype=edge_id.dtype)).all()):
         return None

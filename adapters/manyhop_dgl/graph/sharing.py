@@ -1,4 +1,4 @@
-"""A graph once per node, whatever the number of ranks."""
+"""One copy of a graph per node, for any number of ranks."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def share(
 
     Every rank of the run calls it, in the same order as its other calls.
 
-    ``load()`` runs on one rank of each node. Every rank, also that one, gets an object of its own, whose tensors are
-    views of the same memory. A process that is alone on its node gets what ``load()`` returns. Nodes may load at
+    ``load()`` runs on one rank of each node. Every rank, also that one, gets its own object, whose tensors are
+    views of the same memory. A single process on its node gets the result of ``load()``. Nodes may load at
     different speed: all ranks return when all nodes are done.
 
     Return a :class:`manyhop_dgl.Graph`, as ``Graph.from_dgl(g)``: what samplers read is shared then, and made once for
@@ -38,13 +38,13 @@ def share(
     (``g.ndata["x"] = ...``) by one. Tensors that are memory-mapped files remain mapped files.
 
     The memory has no name in the file system and is free once no process uses it any more, also after a crash. While
-    it is filled, ``load()``'s own copy exists, too.
+    it is filled, ``load()``'s own copy also exists.
 
     Args:
-        load: takes nothing and returns the graph, or whatever else can be pickled, such as ``(g, split)``; must not
+        load: a function that returns the graph, or an object for pickle such as ``(g, split)``; must not
             communicate with other ranks. Or a graph; then ranks that loaded it in vain should drop it, as
             ``g = share(g)`` does.
-        timeout: seconds to wait for another rank's ``load()``: on this node, then on the others.
+        timeout: seconds to wait for other ranks' ``load()``: on this node, then on the others.
         placement: ``"shared"``: host memory, once per node. Or another place for the data of two or more dimensions of
             a :class:`manyhop_dgl.Graph`, and for its edges where GPUs read them: as ``Graph(placement=)``. All ranks of
             the run call it.
@@ -69,7 +69,7 @@ def share(
 
 
 def _placed(data: object, placement: Place, device: torch.device | str | None) -> object:
-    """Return the data with its graphs in a place of GPUs, or spread over nodes."""
+    """Return the data with its graphs on GPUs, or spread over nodes."""
     if not leaves_host(placement, device):
         return data
     parts = data if isinstance(data, tuple) else (data,)

@@ -30,7 +30,7 @@ class Topology:
     """A graph ready to be sampled, and how to translate between DGL's terms and its own."""
 
     graph: Graph
-    """Node types in the order of ``g.ntypes``, edge types in the order of ``g.canonical_etypes``; edge ids are DGL's.
+    """Node types in the order of ``g.ntypes``, edge types in the order of ``g.canonical_etypes``; edge ids as in DGL.
     With ``edge_dir="out"``, the graph's edges are DGL's reversed."""
 
     weighted: bool
@@ -42,7 +42,7 @@ class Topology:
     """DGL's canonical edge type -> the graph's edge type: the same, or reversed with ``edge_dir="out"``."""
 
     index_dtype: torch.dtype
-    """``g.idtype``: what ids in blocks are."""
+    """``g.idtype``: the dtype of ids in blocks."""
 
     latest_walks: list[Walker] = field(default_factory=list, compare=False, repr=False)
     """At most one: the sampler of the latest random walks, which may have a table of the edges."""
@@ -52,9 +52,9 @@ class Topology:
 class _Entry:
     names: TypeNames
     read: tuple[tuple[Tensor, int], ...]
-    """Data that went into the tables, each with its version then."""
+    """Data of the tables, each with its version at that time."""
     checksums: tuple[int, ...]
-    """Of these data, then."""
+    """The versions of these data, at that time."""
     topology: Topology
 
 
@@ -127,7 +127,7 @@ def topology_of(
 def forget_changed(g: GraphLike) -> None:
     """Drop topologies whose data were written by numpy or another process, so that they are built again.
 
-    Reads all data, up to 256 MiB of each tensor, so it is for loaders that are made, not for batches.
+    Reads all data, up to 256 MiB of each tensor, so it is for creating loaders, not for batches.
     """
     with _lock:
         tables = known(reader_of(g).owner).tables
@@ -141,7 +141,7 @@ def reader_of(g: GraphLike) -> GraphReader:
     """Return how to read a graph.
 
     Raises:
-        InputError: another kind of object.
+        InputError: an unsupported object.
     """
     if isinstance(g, GraphData):
         return g.reader

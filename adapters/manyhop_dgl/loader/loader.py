@@ -102,7 +102,7 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         pad: ``"auto"``: pad the batches to fixed sizes, for CUDA graphs and ``torch.compile``; needs manyhop's
             samplers. Nodes and edges are filled up hop by hop, their rows with zeros and their ids with 0; padding
             edges join padding nodes only. Blocks have ``srcdata["node_mask"]``, ``dstdata["node_mask"]`` and
-            ``edata["edge_mask"]``, ``bool``, of real nodes and edges; the graphs of seed edges and negatives have them in
+            ``edata["edge_mask"]``, ``bool``, of real nodes and edges; graphs of seed edges and negatives have them in
             ``ndata`` and ``edata``. Output nodes are also padded. A batch that does not fit gets larger sizes, out of
             few (``stats().pad_fit_rate``).
         seed: names all random choices of manyhop's samplers and the order; the batches are a function of it. Default:

@@ -49,7 +49,7 @@ def pair_graphs(
     """Return the graph of the seed edges, that of the negatives if there are any, and the nodes that both consist of.
 
     Nodes are numbered where they first occur: the sources, then the destinations of each edge type, seed edges before
-    negatives. The first graph has the data of the graph's nodes and edges, gathered where it is first read.
+    negatives. The first graph has the data of the graph's nodes and edges, gathered at the first access.
 
     Args:
         g: the graph.
@@ -59,7 +59,7 @@ def pair_graphs(
         output_device: where the graphs shall be.
 
     Raises:
-        InputError: a GPU that is not there.
+        InputError: a missing GPU.
     """
     node_types, edge_types = list(g.ntypes), list(g.canonical_etypes)
     num_nodes = [g.num_nodes(t) for t in node_types]
@@ -221,7 +221,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         Args:
             g: the graph, on the CPU.
             seed_edges: ``[num_edges]`` edge ids, or a dict, edge type -> edge ids, on the CPU.
-            key: ``(seed, epoch, batch)``: what the sample is a function of; ``None``: the next one.
+            key: ``(seed, epoch, batch)``: determines the sample; ``None``: the next one.
             device: where to sample and to gather; ``None``: on the CPU.
             node_features: names of node data to gather for the input nodes.
             edge_features: names of edge data to gather for the edges of all blocks.
@@ -309,7 +309,7 @@ def as_edge_prediction_sampler(
     *,
     seed: int | None = None,
 ) -> EdgePredictionSampler:
-    """Make a sampler of seed edges of one of seed nodes: DGL's ``as_edge_prediction_sampler``.
+    """Turn a sampler of seed nodes into one of seed edges: DGL's ``as_edge_prediction_sampler``.
 
     A batch, its negatives too, is a function of its key. The graph of the seed edges has them in the given order, with
     their ids in ``edata[dgl.EID]``.
@@ -319,17 +319,17 @@ def as_edge_prediction_sampler(
         exclude: edges that the blocks must not have: ``None``; ``"self"``: the seed edges; ``"reverse_id"``: and their
             reverses, by ``reverse_eids``; ``"reverse_types"``: and the edges of the same ids of the reverse types, by
             ``reverse_etypes``; a callable, seed edges (by canonical edge type, if there are multiple) -> edges, which
-            decides alone, whatever ``reverse_eids`` and ``reverse_etypes`` are; or the edges themselves.
+            decides, regardless of ``reverse_eids`` and ``reverse_etypes``; or the edges themselves.
         reverse_eids: ``[num_edges]`` edge id -> id of its reverse, or a dict of these by edge type.
         reverse_etypes: edge type -> the type of its reverses.
         negative_sampler: ``negative_sampler(g, seed_edges)`` -> sources and destinations (by edge type, where there are
-            multiple). DGL's own ``PerSourceUniform`` and ``GlobalUniform`` are replaced by those of this package.
+            multiple). DGL's own ``PerSourceUniform`` and ``GlobalUniform`` are replaced by this package's samplers.
         prefetch_labels: names of edge data for the graph of the seed edges, by edge type if there are multiple.
-        seed: what negatives are functions of, if ``sampler`` is not one of this package, which has its own.
+        seed: of the negatives, if ``sampler`` is not one of this package, which has its own seed.
 
     Raises:
         InputError: arguments that do not make sense.
-        TypeError: ``sampler.sample`` takes no edges to exclude.
+        TypeError: ``sampler.sample`` has no argument for edges to exclude.
     """
     return EdgePredictionSampler(
         sampler, exclude, reverse_eids, reverse_etypes, negative_sampler, prefetch_labels, seed=seed

@@ -53,7 +53,7 @@ def sample_tensors(
     """Sample blocks as tensors. It needs no build of DGL for the device, nor DGL at all for a ``manyhop_dgl.Graph``.
 
     The sample is that of :class:`NeighborSampler` for the same key, on the CPU and on a GPU. On a GPU the edges are
-    read from its memory, where they are copied once per graph.
+    read from its memory, to which they are copied once per graph.
 
     Args:
         graph: a ``DGLGraph`` on the CPU or a ``manyhop_dgl.Graph``.
@@ -63,9 +63,9 @@ def sample_tensors(
         prob: name of edge data to pick by.
         mask: name of boolean edge data: edges that may be sampled.
         replace: sample with replacement.
-        exclude_eids: edge ids, or a dict, edge type -> edge ids: they are taken out of what was picked.
-        key: ``(seed, epoch, batch)``: what the sample is a function of. ``None``: in a loader's iteration that of the
-            batch, else drawn, as by a sampler without a seed.
+        exclude_eids: edge ids, or a dict, edge type -> edge ids: they are removed from the picks.
+        key: ``(seed, epoch, batch)``: determines the sample. ``None``: in a loader's iteration, the key of the
+            batch, otherwise drawn.
         device: where to sample and to gather; ``None``: on the CPU.
         node_features: names of node data to gather for the input nodes (of every node type that has it), or a dict,
             node type -> names.
@@ -117,7 +117,7 @@ def sample_and_gather(
 
 
 def with_rows(tensors: BlockTensors, graph: GraphLike, node_features: Names, edge_features: Names) -> BlockTensors:
-    """Blocks with rows of the graph's data, as it is now: all gathered by one call.
+    """Blocks with rows of the graph's current data, gathered by one call.
 
     Raises:
         FeatureError: data that the graph does not have.

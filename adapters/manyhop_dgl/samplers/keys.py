@@ -1,4 +1,4 @@
-"""Which key a sampler uses: that of the batch being made in this thread, else one of its own."""
+"""The key of a sampler's call: the current batch's, or its own."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _seeded: tuple[torch.Generator, int] | None = None  # and the process that seede
 
 
 def seed(val: int) -> None:
-    """Fix what all samplers and loaders draw from now on, those that exist already included.
+    """Fix all draws of samplers and loaders that follow, also of existing ones.
 
     Loaders draw once per epoch, when it begins, and samplers that are used alone once per call. Before the first call,
-    they draw from torch's default generator. What has a seed of its own (``seed=``) does not draw.
+    they draw from torch's default generator. Samplers and loaders with ``seed=`` do not draw.
 
     Args:
         val: any integer.
@@ -45,7 +45,7 @@ def draw() -> int:
 
 
 def next_key() -> BatchKey:
-    """Return the key of one call of a sampler: of the batch being made in this thread, else drawn."""
+    """Return the key of one call of a sampler: the current batch's, or a drawn one."""
     return loading.next_key(draw)
 
 
@@ -54,13 +54,13 @@ class Keys:
 
     Inside manyhop's loaders a call has the key of its batch. Elsewhere (DGL's own DataLoader, calls by hand) a call
     draws its key, so that ``dgl.seed`` and ``torch.manual_seed`` reproduce it; or, with a seed, keys are counted: the
-    seed, and the number of the call. Worker processes and ranks have seeds of their own, derived from it.
+    seed, and the number of the call. Worker processes and ranks derive their own seeds from it.
 
     Args:
         seed: ``None``: each call draws.
 
     Raises:
-        InputError: a seed that is no integer.
+        InputError: a seed that is not an integer.
     """
 
     def __init__(self, seed: int | None) -> None:
@@ -71,7 +71,7 @@ class Keys:
         """Return the key of one call.
 
         Args:
-            counts: draw a seed in the first call only, and count calls from there.
+            counts: draw a seed in the first call only, and count the calls.
         """
         if current_key() is not None:
             return next_key()
@@ -80,7 +80,7 @@ class Keys:
             return key if rank == 0 else key._replace(seed=_seed(key.seed, rank, None))
         if self.seed is None:
             self.seed = draw()
-        worker = torch.utils.data.get_worker_info()  # its seed is another one in each epoch
+        worker = torch.utils.data.get_worker_info()  # its seed changes in each epoch
         return BatchKey(_seed(self.seed, _rank(), None if worker is None else worker.seed), 0, next(self._calls))
 
     def __getstate__(self) -> dict[str, object]:

@@ -40,7 +40,7 @@ class LaborArguments(Arguments):
         )
 
     def check(self, device: torch.device) -> None:
-        """Raise InputError where a device cannot sample so."""
+        """Raise InputError if a device does not support the sampling."""
         if device.type != "cpu" and self.importance_sampling != 0:
             raise InputError(
                 f"Expected importance_sampling=0 for sampling on {device}, got {self.importance_sampling}, which the "
@@ -55,7 +55,7 @@ class LaborSampler(EngineSampler):
     fewer nodes than with :class:`NeighborSampler`, at the same variance. Fanouts are expected numbers of neighbours.
 
     With ``prob`` or ``importance_sampling``, blocks have ``edata["edge_weights"]``, by which messages must be
-    multiplied before they are averaged; they are 1 on average. In graphs with multiple edge types, too.
+    multiplied before they are averaged; they are 1 on average, also in graphs with multiple edge types.
 
     Args:
         fanouts: as for :class:`NeighborSampler`.
@@ -140,7 +140,7 @@ class LaborSampler(EngineSampler):
         """Begin again with another seed: samplers of the same seed have the same random numbers.
 
         Args:
-            random_seed: ``None``: drawn, as for a new sampler.
+            random_seed: ``None``: drawn.
         """
         self._keys = Keys(random_seed)
 

@@ -1,4 +1,4 @@
-"""Which edges the blocks around seed edges must not have."""
+"""Edges to exclude from the blocks around seed edges, and negatives."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_exclude(exclude: object, reverse_eids: object, reverse_etypes: object)
             raise InputError(
                 f"Expected reverse_etypes as a dict, edge type -> the type of its reverses, got {given!r}."
             )
-        if given is not None and not wanted and not callable(exclude):  # a callable decides by itself
+        if given is not None and not wanted and not callable(exclude):  # a callable decides
             raise InputError(f"{name} is for exclude={mode!r}, got exclude={exclude!r}: leave {name} out.")
 
 
@@ -116,14 +116,14 @@ def _reverses(edge_type: EdgeType, ids: Tensor, reverse: Mapping[EdgeType, objec
 Ints = npt.NDArray[np.int64]
 
 NegativeSampler: TypeAlias = Callable[..., Any] | None
-"""``negative_sampler(graph, seed_edges)`` gives sources and destinations, by edge type if there are multiple."""
+"""``negative_sampler(graph, seed_edges)`` returns sources and destinations, by edge type if there are multiple."""
 _ATTEMPTS = 16
 _ENDS = ("sources", "destinations")
 
 
 class KeyedNegatives:
     """A negative sampler of DGL's interface. Inside a sampler for seed edges, it draws with the key of the batch;
-    called by itself, with keys of its own."""
+    called alone, with its own keys."""
 
     def __init__(self, k: int, *, seed: int | None) -> None:
         self.k = integer(k, "the number of negatives per edge")
@@ -159,7 +159,7 @@ class KeyedNegatives:
         raise NotImplementedError
 
     def _generate(self, g: GraphLike, eids: Tensor, canonical_etype: EdgeType) -> Pairs:
-        """Return negatives for edges of one type: what subclasses of DGL's samplers replace."""
+        """Return negatives for edges of one type; subclasses of DGL's samplers override it."""
         if isinstance(g, DistGraph):
             return self.of_dgl()._generate(g, eids, canonical_etype)  # type: ignore[no-any-return]
         return self.draw(g, {canonical_etype: g.find_edges(eids, etype=canonical_etype)}, self._keys.next())[
@@ -192,11 +192,11 @@ class PerSourceUniform(KeyedNegatives):
 
     Args:
         k: negatives per edge.
-        seed: what draws are functions of when it is called by itself; ``None``: each call draws a key, which
+        seed: of calls outside loaders; ``None``: each call draws a key, which
             ``dgl.seed`` fixes, and ``torch.manual_seed`` where that was never called.
 
     Raises:
-        InputError: ``k`` is no integer, or negative.
+        InputError: ``k`` is not an integer, or negative.
     """
 
     def __init__(self, k: int, *, seed: int | None = None) -> None:
@@ -219,7 +219,7 @@ Uniform = PerSourceUniform
 class GlobalUniform(KeyedNegatives):
     """For each edge, ``k`` pairs of nodes that have no edge, drawn uniformly.
 
-    There are fewer if the graph is so dense or so small that hardly any such pairs exist.
+    There are fewer in graphs with few such pairs.
 
     Args:
         k: negatives per edge.
@@ -228,7 +228,7 @@ class GlobalUniform(KeyedNegatives):
         seed: as for :class:`PerSourceUniform`.
 
     Raises:
-        InputError: ``k`` is no integer, or negative.
+        InputError: ``k`` is not an integer, or negative.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class GlobalUniform(KeyedNegatives):
     ) -> None:
         super().__init__(k, seed=seed)
         self.exclude_self_loops = flag("exclude_self_loops", exclude_self_loops)
-        # Code written for DGL passes other numbers, too, as DGL's own tests do: GlobalUniform(15, False, 3).
+        # Code written for DGL also passes other numbers: GlobalUniform(15, False, 3).
         self.replace = flag("replace", bool(replace) if isinstance(replace, int) else replace)
 
     def of_dgl(self) -> GlobalUniformOfDGL | PerSourceUniformOfDGL:

@@ -38,7 +38,7 @@ from manyhop_dgl.typing import Fanouts, GraphLike, Names, Nodes
 
 
 class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
-    """What the samplers of this package share: from seeds to blocks. Safe to call from multiple threads.
+    """The base of this package's samplers: from seeds to blocks. Safe to call from multiple threads.
 
     ``arguments()`` of a subclass defines how neighbours are sampled.
     """
@@ -73,7 +73,7 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         raise NotImplementedError
 
     def plan(self, g: GraphLike, device: torch.device | str | None = None) -> Plan:
-        """Return the engine's work on a graph: sampling without DGL's objects. Made once per graph and device.
+        """Return the plan that samples a graph without DGL's objects, built once per graph and device.
 
         Args:
             g: the graph.
@@ -94,15 +94,15 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         Args:
             g: the graph, on the CPU. DGL's own sampler samples from a ``DistGraph``.
             seed_nodes: ``[num_seeds]`` ids (tensor, array or list), or a dict, node type -> ids. Each copy of a
-                duplicate is a row of the output, with neighbours of its own.
-            exclude_eids: edge ids, or a dict, edge type -> edge ids: they are taken out of what was picked.
+                duplicate is a row of the output, with its own neighbours.
+            exclude_eids: edge ids, or a dict, edge type -> edge ids: they are removed from the picks.
 
         Returns:
             Input nodes (a dict, node type -> ids, if the graph has multiple node types), the seeds, and the blocks,
             the input layer first.
 
         Raises:
-            InputError: seeds of unknown types, out of range, not on the CPU; edges to exclude likewise.
+            InputError: seeds of unknown types, out of range, not on the CPU; such edges to exclude.
         """
         if isinstance(g, DistGraph):  # whose servers DGL's sampler asks
             return self.of_dgl().sample_blocks(g, seed_nodes, exclude_eids)  # type: ignore[no-any-return]
@@ -119,9 +119,9 @@ class EngineSampler(BlockSampler):  # type: ignore[misc]  # DGL is untyped
         same_device((*seeds.values(), *(exclude or {}).values()), CPU, "seeds and edges to exclude")
         tensors = self.plans.of(topology, arguments, CPU).sample(seeds, key, exclude)
         blocks = to_blocks(tensors, g)
-        input_nodes = tensors.input_nodes if blocks else output_nodes  # without layers the seeds as given, as in DGL
+        input_nodes = tensors.input_nodes if blocks else output_nodes  # without layers, the unchanged seeds, as in DGL
         if self.output_device is not None and (there := parse_device("output_device", self.output_device)) != CPU:
-            blocks = move(blocks, there)  # first, as it says which GPU is not there
+            blocks = move(blocks, there)  # first, as its error names a missing GPU
             return _moved(input_nodes, there), _moved(output_nodes, there), blocks
         return input_nodes, output_nodes, blocks
 
@@ -193,8 +193,8 @@ class NeighborSampler(EngineSampler):
         prefetch_labels: names of node data for the destinations of the last block.
         prefetch_edge_feats: names of edge data for the edges of all blocks.
         output_device: device of the blocks; ``None``: that of the graph.
-        fused: DGL chooses between two of its implementations by it. Here there is one; both values give the same.
-        seed: what the random numbers are functions of; ``None``: each call draws a key, which ``dgl.seed`` fixes, and
+        fused: DGL selects one of two implementations by it; without effect here.
+        seed: of the random numbers; ``None``: each call draws a key, which ``dgl.seed`` fixes, and
             ``torch.manual_seed`` where that was never called.
 
     Raises:

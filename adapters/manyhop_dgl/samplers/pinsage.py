@@ -21,10 +21,10 @@ from manyhop_dgl.typing import EdgeName
 
 
 class RandomWalkNeighborSampler(RandomWalkNeighborSamplerOfDGL):  # type: ignore[misc]  # DGL is untyped
-    """DGL's ``RandomWalkNeighborSampler``: neighbours of a node are those that walks from it visit most.
+    """DGL's ``RandomWalkNeighborSampler``: neighbours of a node are the most visited nodes of walks from it.
 
     A walk traverses the metapath up to ``num_traversals`` times, and ends after each with ``termination_prob``. Among
-    nodes visited equally often, those of higher id are taken, as in DGL.
+    nodes with equal visits, the higher ids are used, as in DGL.
 
     Args:
         G: the graph, on the CPU.
@@ -34,7 +34,7 @@ class RandomWalkNeighborSampler(RandomWalkNeighborSamplerOfDGL):  # type: ignore
         num_neighbors: neighbours per seed node.
         metapath: edge types that lead from a node type back to it; ``None``: the only edge type, once.
         weight_column: name of the edge data with the numbers of visits.
-        seed: what the walks are functions of, with the number of the call; ``None``: each call draws a key, which
+        seed: determines the walks, with the number of the call; ``None``: each call draws a key, which
             ``dgl.seed`` fixes, and ``torch.manual_seed`` where that was never called.
 
     Raises:
@@ -75,10 +75,10 @@ class RandomWalkNeighborSampler(RandomWalkNeighborSamplerOfDGL):  # type: ignore
         """Sample neighbours.
 
         Args:
-            seed_nodes: ``[num_seeds]`` ids, on the CPU or on a GPU; each copy of a duplicate has neighbours of its own.
+            seed_nodes: ``[num_seeds]`` ids, on the CPU or on a GPU; each copy of a duplicate has its own neighbours.
 
         Returns:
-            A graph of all nodes of the type, where the seeds are, with an edge from each neighbour to its seed node.
+            A graph of all nodes of the type, on the seeds' device, with an edge from each neighbour to its seed node.
 
         Raises:
             InputError: seeds out of range.
@@ -153,7 +153,7 @@ def _most_visited(visited: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
     Args:
         visited: ``[num_rows, num_visited]`` nodes, or -1.
-        k: how many; where a row has fewer nodes, the others are 0 times there.
+        k: number per row; missing nodes have count 0.
     """
     node = visited.sort(dim=1, descending=True).values
     first = torch.ones_like(node, dtype=torch.bool)

@@ -43,7 +43,7 @@ Pad = Callable[[Sequence[SampledSubgraph]], list[Padded]]
 def cut(
     sample: SampledSubgraph, *, dtype: torch.dtype = torch.int64, empty: Empty = empty, pad: Pad | None = None
 ) -> BlockTensors:
-    """Cut a sample, in which every hop samples for all nodes, into blocks, which are views.
+    """Cut a sample whose hops expand all nodes into blocks, which are views.
 
     Args:
         sample: of a spec with ``expand="all"``.
@@ -168,7 +168,7 @@ CPU = torch.device("cpu")
 
 
 def parse_device(name: str, device: torch.device | str | None) -> torch.device:
-    """Return the CPU or a GPU, which need not be there; ``None``: the CPU.
+    """Return the CPU or a GPU, which may be missing; ``None``: the CPU.
 
     Raises:
         InputError: anything else.
@@ -186,7 +186,7 @@ def as_device(device: torch.device | str | None) -> torch.device:
     """Resolve a device; ``None``: the CPU; a GPU without a number: the current one.
 
     Raises:
-        InputError: no device, or a GPU that is not there.
+        InputError: no device, or a missing GPU.
     """
     found = parse_device("device", device)
     if found.type == "cpu":
@@ -225,7 +225,7 @@ class Arguments:
         )
 
     def check(self, device: torch.device) -> None:
-        """Raise InputError where a device cannot sample so."""
+        """Raise InputError if a device does not support the sampling."""
 
 
 class Plan:
@@ -286,7 +286,7 @@ class Plan:
     def begin_group(
         self, node_type: NodeType, seeds: Tensor, sizes: Sequence[int], keys: Sequence[BatchKey]
     ) -> PendingBlocks:
-        """Begin, on a GPU, to sample for batches whose seeds are there already.
+        """Begin to sample batches whose seeds are on the GPU.
 
         Args:
             node_type: type of the seeds.
@@ -307,7 +307,7 @@ class PendingBlocks:
     launch: Pending
 
     def finish(self, pad: Pad | None = None) -> list[BlockTensors]:
-        """Wait until the sizes of the samples are known, and enqueue what writes them, padded by ``pad``."""
+        """Wait until the sizes of the samples are known, and enqueue the kernels that write them, padded by ``pad``."""
         return cut_all(self.launch.finish(), dtype=self.plan.index_dtype, pad=pad)
 
 
@@ -334,7 +334,7 @@ class Plans:
     def of(self, topology: Topology, arguments: Arguments, device: torch.device, where: Place = "device") -> Plan:
         """Return the plan for a topology, which a GPU reads from its own memory, or the host's (``where="pinned"``).
 
-        Made when it is first requested.
+        Built at the first access.
         """
         found = self._by_topology.get(id(topology))
         plan = None if found is None else found[1].get((arguments, device, where))

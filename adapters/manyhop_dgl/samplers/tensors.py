@@ -26,7 +26,7 @@ class BlockEdges:
     """One block: the edges from its source nodes to its destination nodes, compressed by destination (CSC).
 
     The destination nodes are the first of the source nodes. In a graph with one edge type, ``indptr``, ``indices``,
-    ``edge_ids`` and ``edge_weights`` are tensors, else they are keyed by edge type.
+    ``edge_ids`` and ``edge_weights`` are tensors, otherwise keyed by edge type.
     """
 
     num_src: dict[NodeType, int]
@@ -45,10 +45,10 @@ class BlockEdges:
     """``[num_edges]``: the graph's id of each edge."""
 
     weights: dict[EdgeType, Tensor] | None = None
-    """``[num_edges] float32``: what to multiply messages with, where the sampler gives weights."""
+    """``[num_edges] float32``: factors of messages, if the sampler returns weights."""
 
     masks: dict[EdgeType, Tensor] | None = None
-    """``[num_edges] bool``: which edges are no padding; ``None`` without padding."""
+    """``[num_edges] bool``: which edges are real; ``None`` without padding."""
 
     @property
     def indptr(self) -> Tensor | dict[EdgeType, Tensor]:
@@ -78,7 +78,7 @@ class BlockEdges:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Hops:
-    """The edges of all hops of a batch, the seeds' first: what its blocks are cut from when they are read."""
+    """The edges of all hops of a batch, the seeds' first; blocks are cut from them when they are read."""
 
     num_nodes: list[dict[NodeType, int]]
     """``[num_hops + 1]``: the seeds, then the nodes up to each hop."""
@@ -96,10 +96,10 @@ class Hops:
     """``[num_edges]``: the graph's id of each edge."""
 
     weights: dict[EdgeType, Tensor] | None = None
-    """``[num_edges] float32``; ``None``: the sampler gives no weights."""
+    """``[num_edges] float32``; ``None``: the sampler returns no weights."""
 
     masks: dict[EdgeType, Tensor] | None = None
-    """``[num_edges] bool``: which edges are no padding; ``None`` without padding."""
+    """``[num_edges] bool``: which edges are real; ``None`` without padding."""
 
     def cut(self) -> list[BlockEdges]:
         """Return the blocks, the input layer first: views."""
@@ -127,7 +127,7 @@ class Hops:
         return blocks
 
     def by_hop(self, whole: Mapping[EdgeType, Tensor]) -> list[dict[EdgeType, Tensor]]:
-        """Return for each hop what it has of tensors with a row per edge."""
+        """Return for each hop its part of tensors with a row per edge."""
         parts = {t: values.unsafe_split_with_sizes(self.num_edges[t]) for t, values in whole.items()}
         return [{t: of_type[hop] for t, of_type in parts.items()} for hop in range(len(self.num_nodes) - 1)]
 
@@ -155,7 +155,7 @@ class Hops:
 class BlockTensors:
     """A batch: the blocks of all layers, the input layer first. Ids are of the graph's dtype, on the sampler's device.
 
-    In a graph with one node type, ``input_nodes`` and ``output_nodes`` are tensors, else they are keyed by node type.
+    In a graph with one node type, ``input_nodes`` and ``output_nodes`` are tensors, otherwise keyed by node type.
     """
 
     node: dict[NodeType, Tensor]
@@ -178,10 +178,10 @@ class BlockTensors:
     """Per block: name -> ``[num_edges, ...]``: rows of its edges, where requested."""
 
     masks: dict[NodeType, Tensor] | None = None
-    """``[num_nodes] bool``: which nodes are no padding; ``None`` without padding."""
+    """``[num_nodes] bool``: which nodes are real; ``None`` without padding."""
 
     padding: Padded | None = None
-    """What is padding; ``None`` without, and in batches that are complete."""
+    """The padding; ``None`` without, and in complete batches."""
 
     _blocks: list[BlockEdges] | None = field(default=None, init=False, repr=False)
 
@@ -247,15 +247,15 @@ def _each_row(
 
 
 def only(by_type: dict[T, Tensor], among: int | None = None) -> Tensor | dict[T, Tensor]:
-    """Return the tensor of the only type, else all by type. ``among``: number of types of the graph, if larger."""
+    """Return the tensor of the only type, or all by type. ``among``: number of types of the graph, if larger."""
     return next(iter(by_type.values())) if (among or len(by_type)) == 1 else by_type
 
 
 @dataclass(frozen=True, kw_only=True)
 class EdgeTensors:
-    """A batch of seed edges: blocks around their ends, and where the ends are among the blocks' output nodes.
+    """A batch of seed edges: blocks around their ends, and the positions of the ends among the output nodes.
 
-    In a graph with one edge type, ``positives``, ``negatives`` and ``edge_ids`` are tensors, else they are keyed by
+    In a graph with one edge type, ``positives``, ``negatives`` and ``edge_ids`` are tensors, otherwise keyed by
     edge type.
     """
 
@@ -269,19 +269,19 @@ class EdgeTensors:
     """``[num_edges]``: the graph's id of each seed edge."""
 
     negative_ends: dict[EdgeType, Pairs] | None
-    """The same for the negatives; ``None`` without a negative sampler."""
+    """Positions of the negatives; ``None`` without a negative sampler."""
 
     edge_features: dict[str, Tensor | dict[EdgeType, Tensor]] = field(default_factory=dict)
-    """Name -> ``[num_edges, ...]``: rows of the seed edges, such as labels, where a loader is asked for them."""
+    """Name -> ``[num_edges, ...]``: rows of the seed edges, such as labels, if a loader requests them."""
 
     masks: dict[EdgeType, Tensor] | None = None
-    """``[num_edges] bool``: which seed edges are no padding; ``None`` without padding."""
+    """``[num_edges] bool``: which seed edges are real; ``None`` without padding."""
 
     negative_masks: dict[EdgeType, Tensor] | None = None
     """The same for the negatives."""
 
     num_edges: dict[EdgeType, int] | None = None
-    """Seed edges that are no padding; ``None`` without padding."""
+    """Number of real seed edges; ``None`` without padding."""
 
     @property
     def positives(self) -> Pairs | dict[EdgeType, Pairs]:

@@ -31,7 +31,7 @@ def random_walk(
 ) -> tuple[Tensor, ...]:
     """Walk along the edges, from source to destination: DGL's ``random_walk``.
 
-    Each call draws a key, which ``dgl.seed`` fixes, and ``torch.manual_seed`` where that was never called. Walks are
+    Each call draws a key, which ``dgl.seed`` fixes, and ``torch.manual_seed`` if that was never called. Walks are
     made on the device of ``nodes``, the same ones everywhere; a GPU keeps a copy of the edges.
 
     Args:
@@ -39,13 +39,13 @@ def random_walk(
         nodes: ``[num_walks]`` ids of the nodes where walks start, on the CPU or on a GPU.
         metapath: the edge type of each step. Excludes ``length``.
         length: number of steps, in a graph of one edge type.
-        prob: name of edge data: steps are taken in proportion to it. Edge types without it: uniformly.
+        prob: name of edge data: weights of steps. Edge types without it: uniformly.
         restart_prob: probability that a walk ends before each step: a number, or ``[num_steps]``.
         return_eids: whether the result has edge ids.
 
     Returns:
-        ``traces [num_walks, num_steps + 1]``: the nodes, -1 from where a walk has ended; with ``return_eids``, ``eids
-        [num_walks, num_steps]``: the edges, -1 likewise; ``types [num_steps + 1]``: the node type of each column, its
+        ``traces [num_walks, num_steps + 1]``: the nodes, -1 after the end of a walk; with ``return_eids``, ``eids
+        [num_walks, num_steps]``: the edges, or -1; ``types [num_steps + 1]``: the node type of each column, its
         position in ``g.ntypes``. All of the graph's ``idtype``, on the device of ``nodes``.
 
     Raises:
@@ -88,7 +88,7 @@ def node2vec_random_walk(
         p: return parameter: a step back to the node before counts ``1 / p``.
         q: in-out parameter: a step to a node without an edge to the node before counts ``1 / q``.
         walk_length: number of steps.
-        prob: name of edge data: steps are taken in proportion to it, times these.
+        prob: name of edge data: weights of steps, multiplied by these.
         return_eids: whether the result has edge ids.
 
     Returns:
@@ -133,15 +133,15 @@ def walk(topology: Topology, spec: WalkSpec, nodes: object, key: BatchKey) -> Wa
     """Walk from nodes, as the function of a key that it is.
 
     Raises:
-        InputError: a spec that does not make sense; nodes that are no ids, or out of range.
-        CapacityError: what a GPU needs does not fit in its memory.
+        InputError: a spec that does not make sense; nodes that are not ids, or out of range.
+        CapacityError: too little memory of a GPU.
     """
     start = as_ids(nodes, "start nodes of walks")
     return walk_sampler(topology, spec).sample(WalkRequest(key=key, start=start))
 
 
 def walk_sampler(topology: Topology, spec: WalkSpec) -> Walker:
-    """Return the sampler of a spec; that of the latest is kept, with its table of edges.
+    """Return the sampler of a spec; the latest one is cached, with its table of edges.
 
     Raises:
         InputError: a spec that does not make sense.
@@ -159,7 +159,7 @@ def _probabilities(given: float | Tensor, num_steps: int) -> tuple[float, ...]:
         found = torch.as_tensor(given, dtype=torch.float64).expand(num_steps)
         if bool(((found >= 0) & (found <= 1)).all()):
             return tuple(found.tolist())
-    except (TypeError, ValueError, RuntimeError):  # another kind, or another number of them
+    except (TypeError, ValueError, RuntimeError):  # wrong type or number
         pass
     raise InputError(
         f"Expected restart_prob as a number from 0 to 1, or a tensor of {num_steps} such numbers, one per step, got "
