@@ -26,7 +26,6 @@ from torch_geometric.nn import (
     SAGEConv,
     to_hetero,
 )
-from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from manyhop_pyg import LinkNeighborLoader, NeighborLoader, accelerate
 from manyhop_pyg.training import layers, trim
@@ -131,38 +130,19 @@ def test_kernels(data, device, name):  # noqa: F811
     check(model, fast, 8, batches[1].x, batches[1].edge_index)
 
 
-@pytest.mark.parametrize("kind", [GraphSAGE, GIN, GAT, "EdgeCounts"])
-def test_pygs_models_with_counts_per_hop(data, kind, monkeypatch, caplog):
-    """Compute what they would without counts; ``GraphConv`` has weights of edges."""
-
-    class EdgeCounts(BasicGNN):
-        supports_edge_weight, supports_edge_attr = True, False
-
-        def init_conv(self, in_channels: int, out_channels: int, **more: Any) -> GraphConv:
-            return GraphConv(in_channels, out_channels, **more)
-
+@pytest.mark.parametrize("kind", [GraphSAGE, GIN, GAT])
+def test_pygs_models_with_counts_per_hop_trim_by_these(data, kind, caplog):
     torch.manual_seed(0)
-    model = (EdgeCounts if kind == "EdgeCounts" else kind)(4, 8, 2, 3).eval()
-    first, *batches = batches_of(data, "cpu", num_neighbors=[3, 2])
-    weights = [batch.edge_attr[:, 0] if kind == "EdgeCounts" else None for batch in batches]
-    fast = trimmed(model, first.x, first.edge_index)
-    found = lengths(monkeypatch)
-    for batch, weight in zip(batches, weights, strict=True):
-        counts = {
-            "num_sampled_nodes_per_hop": batch.num_sampled_nodes,
-            "num_sampled_edges_per_hop": batch.num_sampled_edges,
-        }
-        found.clear()
-        out = fast(batch.x, batch.edge_index, weight, **counts)
-        by_layers = list(found)
-        found.clear()
-        assert torch.equal(fast(batch.x, batch.edge_index, weight), out)
-        assert found == by_layers
-        assert len(out) == batch.batch_size
-        expected = model(batch.x, batch.edge_index, weight, **counts)[: batch.batch_size]
-        torch.testing.assert_close(out, expected, rtol=2e-5, atol=2e-5)
-        check(model, fast, batch.batch_size, batch.x, batch.edge_index, weight, None, None, None, *counts.values())
-    assert caplog.messages == []
+    model = kind(4, 8, 2, 3).eval()
+    fast = copy.deepcopy(model)
+    accelerate(fast, trim=True)
+    for batch in batches_of(data, "cpu", num_neighbors=[3, 2]):
+        counts = (batch.num_sampled_nodes, batch.num_sampled_edges)
+        arguments = {"num_sampled_nodes_per_hop": counts[0], "num_sampled_edges_per_hop": counts[1]}
+        expected = model(batch.x, batch.edge_index, **arguments)
+        torch.testing.assert_close(fast(batch.x, batch.edge_index, **arguments), expected, rtol=2e-5, atol=2e-5)
+    (message,) = caplog.messages
+    assert "the model passes other edges than those of the batch to some layers" in message
 
 
 @pytest.mark.parametrize(("layers", "fanouts"), [(1, [3, 2]), (2, [3, 2, 2]), (3, [3, 2])])

@@ -53,7 +53,7 @@ def accelerate(model: torch.nn.Module, *, trim: bool = False) -> Accelerated:
         raise InputError(f"Expected a torch.nn.Module, got a {type(model).__name__}. Pass the model.")
     from torch_geometric.nn import MessagePassing
 
-    from manyhop_pyg.training.layers import PassEdges, obstacle, replace, replace_trims
+    from manyhop_pyg.training.layers import PassEdges, obstacle, replace
     from manyhop_pyg.training.trim import Trim
 
     edges = PassEdges(Trim() if trim else None)
@@ -70,8 +70,6 @@ def accelerate(model: torch.nn.Module, *, trim: bool = False) -> Accelerated:
         raise InputError(f"Expected layers that accelerate supports, got {got}. Leave out trim=True.")
     for name in found.reached:
         replace(layers[name], edges)
-    if trim:
-        replace_trims(model, edges)
     if found.reached:
         model.register_forward_pre_hook(edges.begin)
         model.register_forward_hook(edges.end, always_call=True)

@@ -10,7 +10,6 @@ from torch.nn.functional import dropout, leaky_relu, pad
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, MessagePassing, SAGEConv
 from torch_geometric.nn.aggr import MaxAggregation, MeanAggregation, SumAggregation
-from torch_geometric.nn.models.basic_gnn import TrimToLayer
 from torch_geometric.typing import Adj, Size
 
 from manyhop.errors import InputError
@@ -72,10 +71,6 @@ class PassEdges:
             edges = self._known[key] = Edges(edge_index, ordered=ordered, beside=True)
         return edges
 
-    def trims(self, edge_index: Adj) -> bool:
-        """Return whether the running model trims its layers on these edges."""
-        return self._trim is not None and not torch.compiler.is_compiling() and self._trim.trims(edge_index)
-
     def trimmed(self, layer: MessagePassing, edge_index: Adj) -> tuple[Needed | None, Adj]:
         """Return the rows and edges that a layer needs; ``None`` and all edges without trimming."""
         if self._trim is None:
@@ -89,26 +84,6 @@ class PassEdges:
         self.of(edge_index)  # whose order also serves the first edges
         plain = edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
         return needed, plain[:, : needed.num_edges]
-
-
-class TrimByNeed(TrimToLayer):  # type: ignore[misc]  # PyG is untyped
-    """PyG's ``TrimToLayer`` that leaves trimming to the layers, which trim more."""
-
-    segment_edges: PassEdges
-
-    def forward(
-        self,
-        layer: int,
-        nodes: list[int],
-        edges: list[int],
-        x: Tensor,
-        edge_index: Adj,
-        edge_attr: Tensor | None = None,
-    ) -> object:
-        """Return rows, edges and edge attributes for a layer."""
-        if self.segment_edges.trims(edge_index):
-            return x, edge_index, edge_attr
-        return super().forward(layer, nodes, edges, x, edge_index, edge_attr)
 
 
 def is_plain(layer: MessagePassing, edge_index: Adj) -> bool:
@@ -395,17 +370,3 @@ def replace(layer: MessagePassing, edges: PassEdges) -> None:
     """Let a layer without obstacles aggregate by segments."""
     layer.__class__ = _CLASSES[type(layer)]
     layer.segment_edges = edges
-
-
-def replace_trims(model: torch.nn.Module, edges: PassEdges) -> None:
-    """Leave trimming to the layers in models that PyG trims by counts per hop.
-
-    Not if a ``GCNConv`` normalizes: it counts the edges that PyG keeps.
-    """
-    modules = list(model.modules())
-    if any(isinstance(module, GCNConv) and module.normalize for module in modules):
-        return
-    for module in modules:
-        if type(module) is TrimToLayer:
-            module.__class__ = TrimByNeed
-            module.segment_edges = edges  # type: ignore[assignment]  # of its new class

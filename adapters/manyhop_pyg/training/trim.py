@@ -148,12 +148,6 @@ class Trim:
             sum(hops.edges[: following + 1]),
         )
 
-    def trims(self, edge_index: Adj) -> bool:
-        """Return whether layers of the running model trim a batch with these edges."""
-        of_types = edge_index.values() if isinstance(edge_index, Mapping) else [edge_index]
-        known = all(isinstance(edges, Tensor) and hops_of(edges) is not None for edges in of_types)
-        return known and self._running and not self._others and not self._refused
-
     def check_untrimmed(self) -> None:
         """Raise InputError if layers before one that needs all rows were trimmed."""
         if self._trimmed:
