@@ -53,7 +53,9 @@ def measure_columns_of(edges: Edges, nodes: Nodes, found: Found, t: int) -> None
         if edges[t].pages > 0:
             prefetch_numbers(base, 8, node[c:end])
         for i in range(c, end):
-            prefetch(base + _EIGHT * node[min(i + AHEAD, n - 1)])
+            ahead = base + _EIGHT * node[min(i + AHEAD, n - 1)]
+            prefetch(ahead)
+            prefetch(ahead + _EIGHT)  # may be in the next line
             v = node[i]
             start[i] = colptr[v]
             degree[i] = colptr[v + _ONE] - colptr[v]
