@@ -78,5 +78,5 @@ def test_wrong_starts_and_devices():
     sampler = GPUWalkSampler(graph, WalkSpec(steps=(EDGE,)), device=DEVICE)
     with pytest.raises(InputError, match=r"in \[0, 40\), got 40"):
         sampler.sample(WalkRequest(key=KEY, start=torch.tensor([3, 40], device=DEVICE)))
-    with pytest.raises(InputError, match="one edge type"):
+    with pytest.raises(InputError, match="the same edge type"):
         GPUWalkSampler(place(typed(), DEVICE), WalkSpec(steps=(LIKES, BY), p=2.0), device=DEVICE)
