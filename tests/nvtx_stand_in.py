@@ -29,7 +29,7 @@ torch.version.cuda = None
 try:
     ranged("wait")
 except InputError as error:
-    assert "a torch with CUDA for MANYHOP_NVTX=1" in str(error)
+    assert "a PyTorch build with CUDA for MANYHOP_NVTX=1" in str(error)
 else:
     raise AssertionError
 torch.version.cuda = "13.0"

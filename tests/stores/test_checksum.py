@@ -115,5 +115,5 @@ def test_tensors_without_numbers_of_their_dtype_are_refused():
         warnings.simplefilter("ignore")  # new versions of torch deprecate it
         quantized = torch.quantize_per_tensor(torch.rand(12), 0.1, 0, torch.qint8)
     for x in (fake, quantized, torch.empty(3, device="meta"), torch.eye(3).to_sparse()):
-        with pytest.raises(InputError, match="Expected a dense tensor with memory of its own, got a tensor"):
+        with pytest.raises(InputError, match="Expected a dense tensor with its own memory, got a tensor"):
             checksum(x)

@@ -1,1 +1,1 @@
-"""What the engine needs of the machine, of drivers and of compilers."""
+"""Interfaces to the machine, its drivers and compilers."""

@@ -1,8 +1,7 @@
-"""GPU memory: torch's segments grow, since batches differ in size, and RMM and CuPy take theirs from torch.
+"""One allocator of GPU memory: torch's, with expandable segments, also for RMM and CuPy.
 
-Memory that torch has taken in segments of a fixed size serves a slightly larger batch only with another segment. RMM's
-pool under torch would cost what batches rely on: blocks that wait for the streams that use them (``record_stream``),
-pools of CUDA graphs, segments that grow, torch's own statistics of memory.
+Batches differ in size. With segments of fixed sizes, a slightly larger batch needs an additional segment. RMM's pool
+below torch would lose ``record_stream``, pools of CUDA graphs, expandable segments and torch's statistics.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from typing import Any
 from manyhop.errors import MissingExtraError
 
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-"""Where torch looks for its settings; all that manyhop supports read each of them."""
+"""Environment variables with torch's settings. Each supported version reads all of them."""
 
 SETTING = "expandable_segments:True"
 
 MESSAGE = (
-    "The GPU was used before manyhop was imported, so that torch's allocator keeps segments of fixed sizes: batches of "
-    f"changing sizes will take more GPU memory. Import manyhop earlier, or set {VARIABLES[0]}={SETTING} (or "
-    "expandable_segments:False, to leave it as it is) before the program starts."
+    "The GPU was used before manyhop was imported, so torch's allocator has segments of fixed sizes: batches of "
+    f"changing sizes will need more GPU memory. Import manyhop earlier, or set {VARIABLES[0]}={SETTING} (or "
+    "expandable_segments:False, to leave it unchanged) before the program starts."
 )
 
 
 def configure(environ: MutableMapping[str, str], *, started: bool) -> bool:
-    """Request segments that grow, unless the user has set anything. Returns whether it came too late for that.
+    """Request expandable segments, unless the user has set a variable. Return whether it is too late.
 
     Args:
         environ: variables of the process, which children inherit.
@@ -56,19 +55,19 @@ def cuda_started() -> bool:
 
 
 def configure_at_import() -> None:
-    """Run at the import of manyhop. Log a line, not a warning: under ``-W error`` programs go on."""
+    """Run at the import of manyhop. It logs instead of warning, so that programs continue under ``-W error``."""
     if configure(os.environ, started=cuda_started()):
         logging.getLogger("manyhop").warning(MESSAGE)
 
 
-_LEGACY, _PER_THREAD = 1, 2  # CUDA's names for its two default streams, beside 0
+_LEGACY, _PER_THREAD = 1, 2  # CUDA's other handles of default streams
 
 
 def use_torch_memory() -> None:
     """Let RMM, and CuPy if it is installed, allocate on the current GPU with torch's allocator.
 
-    For programs that use RAPIDS beside torch, cuGraph for one: with a pool each, memory that one has freed is lost to
-    the other. Call it before RMM allocates anything; afterwards, do not call ``rmm.reinitialize()``.
+    For programs that use RAPIDS and torch: with two pools, neither can use the memory that the other has freed. Call it
+    before RMM allocates anything, and do not call ``rmm.reinitialize()`` later.
 
     Raises:
         MissingExtraError: rmm is not installed.
@@ -90,7 +89,7 @@ def use_torch_memory() -> None:
 
 
 def share_memory_with_rapids() -> None:
-    """Do the same, unless the user has chosen RMM's memory of the current GPU.
+    """Call :func:`use_torch_memory`, unless the user has set a memory resource of RMM for the current GPU.
 
     Raises:
         MissingExtraError: rmm is not installed.
@@ -108,8 +107,8 @@ def share_memory_with_rapids() -> None:
 class _TorchMemory:
     """Blocks of torch's allocator, in the order of CUDA streams.
 
-    torch gives a block that was freed to the next request of the stream that it was allocated on. So that stream has to
-    wait for the one on which the block was used last.
+    torch returns a freed block to the next request of the stream that allocated it. That stream must therefore wait for
+    the last stream that used the block.
     """
 
     def __init__(self, device: int) -> None:
@@ -121,13 +120,13 @@ class _TorchMemory:
         import torch
 
         used = stream.__cuda_stream__()[1]
-        # Each thread has a per-thread stream of its own, under the same name; torch would take them for one. The
-        # default stream is in order with all of them.
+        # All threads have the same handle for their per-thread streams, which torch cannot distinguish. The default
+        # stream is in order with all of them.
         owner = 0 if used in (_LEGACY, _PER_THREAD) else used
         try:
             block = int(torch.cuda.caching_allocator_alloc(nbytes, self.device, owner))
         except torch.OutOfMemoryError as error:
-            raise MemoryError(str(error)) from error  # which RMM's callers know
+            raise MemoryError(str(error)) from error  # as RMM's callers expect
         if used == _PER_THREAD:
             self._wait(used, owner)
         if block:
@@ -135,8 +134,8 @@ class _TorchMemory:
         return block
 
     def deallocate(self, block: int, nbytes: int, stream: Any) -> None:
-        """Take a block back that was last used on ``stream``."""
-        if not block or sys.is_finalizing():  # of no bytes; or the process ends, and its memory with it
+        """Free a block that was last used on ``stream``."""
+        if not block or sys.is_finalizing():  # of no bytes, or the process ends
             return
         import torch
 

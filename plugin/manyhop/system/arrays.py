@@ -1,4 +1,4 @@
-"""Tensors as arrays and as bytes, which hold the memory that they show; whether tensors are changed in place."""
+"""Conversions between tensors, arrays and bytes, and descriptions of tensors."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _MAP_STYLE = {"__getitem__": True, "__len__": True, "__iter__": False, "__array_
 
 
 def is_map_style(value: Any) -> bool:
-    """Return whether a value is read by number and has a length, but cannot be iterated, as datasets of torch."""
+    """Return whether a value has a length and items by number, but no iterator, like datasets of torch."""
     return all(hasattr(value, name) == has for name, has in _MAP_STYLE.items())
 
 
 def from_array(value: Any) -> Tensor:
-    """Return an array, or what numpy makes one of, as a tensor: on the same memory, or a copy where torch has no such.
+    """Return an array, or a value that numpy converts to one, as a tensor. It is copied only if torch requires it.
 
     Raises:
-        TypeError, ValueError: what torch has no numbers for.
+        TypeError, ValueError: the value has no dtype of torch.
     """
     if hasattr(value, "__cuda_array_interface__"):
         return torch.as_tensor(value)
@@ -40,41 +40,40 @@ def from_array(value: Any) -> Tensor:
 def has_memory(tensor: Tensor) -> bool:
     """Return whether the entries of a tensor are numbers of its dtype in memory.
 
-    Not so where it is sparse, nested or quantized, on ``meta``, or of a subclass of Tensor that wraps others or none,
-    such as FakeTensor.
+    False for sparse, nested and quantized tensors, on ``meta``, and for wrappers such as FakeTensor.
     """
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested or tensor.device.type == "meta":
         return False
     if type(tensor) is Tensor:
         return True
-    if tensor.untyped_storage().device.type == "meta":  # a FakeTensor's, whose data_ptr() warns
+    if tensor.untyped_storage().device.type == "meta":  # data_ptr() of a FakeTensor warns
         return False
     return tensor.numel() == 0 or tensor.data_ptr() != 0
 
 
 def flat_bytes(tensor: Tensor) -> Tensor:
-    """Return ``[nbytes] uint8`` on the tensor's device: its memory where that is contiguous, else a copy in order.
+    """Return ``[nbytes] uint8`` on the tensor's device: its memory if that is contiguous, otherwise a copy.
 
     Raises:
         InputError: a tensor that has no memory.
     """
     if not has_memory(tensor):
         raise InputError(
-            f"Expected a dense tensor with memory of its own, got {describe(tensor)}. Convert it with to_dense() or "
-            "dequantize(), or make it outside of FakeTensorMode."
+            f"Expected a dense tensor with its own memory, got {describe(tensor)}. Convert it with to_dense() or "
+            "dequantize(), or create it outside of FakeTensorMode."
         )
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    # Strides of tensors of one entry or none may be any, which view(dtype) refuses.
+    # view(dtype) rejects arbitrary strides, which tensors of at most one entry may have.
     return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """Return :func:`flat_bytes` of a CPU tensor as something that files read and write, and that holds the tensor."""
+    """Return :func:`flat_bytes` of a CPU tensor as a buffer for files. It keeps the tensor alive."""
     return flat_bytes(tensor).numpy().data
 
 
 def describe(value: Any) -> str:
-    """Return what errors call a value that came: dtype, shape and what is unusual about it."""
+    """Describe a value in an error message: dtype, shape, device."""
     if not isinstance(value, Tensor):
         return f"{value.dtype} {list(value.shape)}" if hasattr(value, "dtype") else f"a {type(value).__name__}"
     kind = "" if type(value) is Tensor else f" of class {type(value).__name__}"
@@ -85,8 +84,5 @@ def describe(value: Any) -> str:
 
 
 def version_of(value: object) -> int:
-    """Return the number of changes of a tensor in place, as torch counts them.
-
-    0 for anything else, and for tensors of ``torch.inference_mode()``, whose changes nobody counts.
-    """
+    """Return the number of in-place changes that torch has counted; 0 for other objects and inference tensors."""
     return value._version if isinstance(value, Tensor) and not value.is_inference() else 0

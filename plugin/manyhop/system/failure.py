@@ -1,4 +1,4 @@
-"""Exceptions that end an iteration: raised as what they are, with a note that names the batch."""
+"""Notes on exceptions that name the batch that failed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ def note_batch(error: BaseException, *, epoch: int, batch: int, replay: str = ""
     An exception object that is raised again for another batch has the note of the last one only.
 
     Args:
-        error: the user's exception, of whatever class.
+        error: the exception, of any class.
         epoch: the epoch of the batch.
         batch: the index of the batch within its epoch.
-        replay: code that makes the batch again, with ``{epoch}`` and ``{batch}``.
+        replay: code that creates the batch again, with ``{epoch}`` and ``{batch}``.
     """
     again = f"; to make it again: {replay.format(epoch=epoch, batch=batch)}" if replay else ""
     note = f"{_NOTE}{batch} of epoch {epoch}{again}"
@@ -31,9 +31,9 @@ def failed_batch(error: BaseException) -> tuple[int, int] | None:
 
 
 def text_of(error: BaseException) -> str:
-    """Return class and message of an exception, whatever its ``__str__`` does."""
+    """Return class and message of an exception, even if its ``__str__`` fails."""
     try:
         message = str(error)
-    except Exception:  # it is the user's
+    except Exception:  # of a user's class
         message = "(its message cannot be shown)"
     return f"{type(error).__name__}: {message}"

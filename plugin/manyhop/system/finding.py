@@ -1,4 +1,4 @@
-"""Lines of the doctor's report, and what they are made from."""
+"""Versions of packages, and lines of the doctor's report."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Diagnosis:
     """One line of the report."""
 
     topic: str
-    """What was looked at."""
+    """Subject of the line."""
     state: State
-    """``missing``: optional and not there; ``broken``: there or essential, but unusable."""
+    """``missing``: optional and not installed; ``broken``: unusable, or essential and not installed."""
     text: str
-    """What was found and, unless all is well, what to do."""
+    """Finding, with a remedy if the state is not ``ok``."""
 
 
 def installed_version(distributions: tuple[str, ...]) -> str | None:

@@ -1,4 +1,4 @@
-"""Compilation of kernels: what users see of it, and how long threads were at it."""
+"""Progress and times of the compilation of kernels."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 
 class Compilation(NamedTuple):
-    """When a thread compiled kernels, or waited for them."""
+    """An interval during which a thread compiled kernels or waited for them."""
 
     thread: str
-    """Its name."""
+    """Name of the thread."""
 
     start: float
     """Seconds on the clock of ``time.perf_counter``."""
@@ -24,12 +24,12 @@ class Compilation(NamedTuple):
 
 
 compilations: list[Compilation] = []
-"""Those of all threads so far, a few per kernel, in the order of their ends."""
+"""Compilations of all threads, in the order of their ends."""
 
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """In the body, this thread compiles kernels, loads them from the disk, or waits for another one that does."""
+    """Record the body as a compilation of this thread."""
     start = perf_counter()
     try:
         yield
@@ -43,8 +43,9 @@ def compiled_within(thread: str, start: float, end: float) -> list[Compilation]:
 
 
 class KernelProgress:
-    """Counts the kernels that are compiled: a line on a terminal that changes, elsewhere one line per process. Only the
-    first rank of a node shows them.
+    """Count the compiled kernels in a line of a terminal, or in one line of a pipe per process.
+
+    Only the first rank of a node shows it.
 
     Args:
         kind: of the kernels.
@@ -56,14 +57,14 @@ class KernelProgress:
         self._total = 0
         self._open = False
         self._begin: float | None = None
-        """When the kernels that are announced on a pipe began to compile."""
+        """Start of a compilation that was announced on a pipe."""
 
     def expect(self, count: int) -> None:
-        """Show that ``count`` kernels are about to be compiled."""
+        """Set the number of kernels to compile."""
         self._total = self._done + count
 
     def begin(self, name: str) -> None:
-        """Count the next kernel, which is about to be compiled."""
+        """Count the next kernel."""
         self._done += 1
         self._total = max(self._total, self._done)
         self._show(f"{self._done}/{self._total} ({name})")
@@ -87,7 +88,7 @@ class KernelProgress:
             print(f"{text}, once on this machine", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """Clear the line, or report on a pipe how long it took, once all kernels are compiled."""
+        """Clear the line once all kernels are compiled, or report the seconds on a pipe."""
         if self._begin is not None and self._done >= self._total:
             seconds, self._begin = max(1, round(perf_counter() - self._begin)), None
             print(f"manyhop: compiling {self._kind} kernels: done in {seconds} s", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Files that are memory of this process, and whether they are still whole."""
+"""Detection of truncated files that this process has mapped."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ _files: weakref.WeakKeyDictionary[mmap.mmap, tuple[str, int]] = weakref.WeakKeyD
 
 
 def watch(memory: mmap.mmap, path: str | PathLike[str], end: int) -> None:
-    """Let :func:`check_mapped_files` check a mapped file, of which the first ``end`` bytes are needed."""
+    """Register a mapped file for :func:`check_mapped_files`. Its first ``end`` bytes are needed."""
     _files[memory] = str(path), end
 
 
 def check_mapped_files() -> None:
-    """Look whether the files that are mapped are as long as they must be: one ``fstat`` each.
+    """Check that no mapped file has been truncated, with one ``fstat`` each.
 
-    Reading what a file has lost would end the process with SIGBUS, without a message.
+    Reading beyond the end of a file would end the process with SIGBUS, without a message.
 
     Raises:
-        InputError: a file has been truncated; names it.
+        InputError: a file has been truncated.
     """
     for memory, (path, end) in list(_files.items()):
         if (size := memory.size()) < end:
             raise InputError(
                 f"{path}: expected {end} bytes, as when the file was mapped, got {size}: it has been truncated while "
-                "in use. Write the file again and start the program anew. To replace a file that is in use, write "
-                "another one and rename it."
+                "in use. Write the file and start the program again. To replace a file that is in use, write "
+                "a new one and rename it."
             )

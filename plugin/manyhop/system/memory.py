@@ -1,4 +1,4 @@
-"""How much memory this process may still take."""
+"""Free memory of this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def available_memory() -> int | None:
 
 
 def require_memory(what: str, needed: int, remedy: str) -> None:
-    """Raise CapacityError if ``needed`` bytes are more than what is available."""
+    """Raise CapacityError if fewer than ``needed`` bytes are available."""
     free = available_memory()
     if free is not None and needed > free:
         raise CapacityError(f"{what} needs about {needed / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free. {remedy}")
@@ -39,7 +39,7 @@ def _cgroup_v1() -> int | None:
 
 
 def _left(limit: str, used: str, stat: str, reclaimable: str) -> int | None:
-    """Limit minus use, where the page cache that can be dropped does not count as used."""
+    """Return the limit minus the use, without the reclaimable page cache."""
     if not limit.isdigit() or not used.isdigit():
         return None
     cache = [int(line.split()[1]) for line in stat.splitlines() if line.split()[0] == reclaimable]

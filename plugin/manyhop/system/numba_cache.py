@@ -1,7 +1,4 @@
-"""Compiled CPU kernels on disk: what they are valid for, how helpers become part of them, messages meanwhile.
-
-Importing this module imports numba.
-"""
+"""Cache of compiled CPU kernels on disk, and the compiler of their helpers. Importing this module imports numba."""
 
 from __future__ import annotations
 
@@ -41,10 +38,7 @@ def _source(module: ModuleType) -> bytes:
 
 @cache
 def digest_of_sources(name: str) -> str:
-    """Return a digest of the sources of a module and of all that it imports, in turn.
-
-    Only what a kernel can call is in it, so it is the same whatever else a process has imported.
-    """
+    """Return a digest of the sources of a module and of its imports, recursively."""
     found, todo = {}, [sys.modules[name]]
     while todo:
         module = todo.pop()
@@ -73,12 +67,12 @@ class Cache(FunctionCache):  # type: ignore[misc]
         return (*super()._index_key(sig, codegen), digest, self._variant)
 
     def has(self, sig: Any, codegen: Any) -> bool:
-        """Whether a compiled form is there."""
+        """Return whether the cache has a compiled form."""
         return self._index_key(sig, codegen) in self._cache_file._load_index()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Let no other process compile this kernel in the body; who has waited finds it done."""
+        """Exclude other processes from compiling this kernel in the body."""
         with ExitStack() as stack:
             with suppress(ImportError, OSError):
                 import fcntl  # POSIX systems have it
@@ -88,7 +82,7 @@ class Cache(FunctionCache):  # type: ignore[misc]
             yield
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Load the compiled form, without what only compiling needs: numba's registries take 0.3 s to fill."""
+        """Load the compiled form without numba's registries, which take 0.3 s to fill."""
         rtsys.initialize(target_context)  # kernels allocate
         with self._guard_against_spurious_io_errors():
             found = self._load_overload(sig, target_context)
@@ -99,17 +93,17 @@ class Cache(FunctionCache):  # type: ignore[misc]
 
 
 class NoCache(NullCache):  # type: ignore[misc]
-    """Where no folder can be written to: each process compiles."""
+    """Stand in for the cache if no folder is writable: each process compiles."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def has(self, sig: Any, codegen: Any) -> bool:
-        """Nothing is there."""
+        """Return False."""
         return False
 
     def alone(self) -> AbstractContextManager[None]:
-        """Nobody finds what others compile."""
+        """Exclude no process."""
         return nullcontext()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -119,7 +113,7 @@ class NoCache(NullCache):  # type: ignore[misc]
 
 
 class _NoEnvironment:
-    """A codegen for what has no address yet, where numba would set a pointer."""
+    """A codegen that ignores pointers to environments, as helpers have no address yet."""
 
     def __init__(self, codegen: Any) -> None:
         self._codegen = codegen
@@ -132,10 +126,9 @@ class _NoEnvironment:
 
 
 class _Part(JITCodeLibrary):  # type: ignore[misc]
-    """LLVM code of a helper, to be linked into kernels, which are optimised as a whole.
+    """LLVM code of a helper. It is linked into kernels, which are optimised as a whole.
 
-    numba by itself optimises each helper, with all that it calls, and makes machine code of it, too: 20 s for a
-    kernel of 50 helpers instead of 11 s.
+    Without it, numba also optimises each helper alone: 20 s for a kernel of 50 helpers instead of 11 s.
     """
 
     @property
@@ -144,7 +137,7 @@ class _Part(JITCodeLibrary):  # type: ignore[misc]
         return _NoEnvironment(self._codegen)
 
     def get_pointer_to_function(self, name: str) -> int:
-        """There is no machine code."""
+        """Return 0, as a helper has no machine code."""
         self._ensure_finalized()
         return 0
 

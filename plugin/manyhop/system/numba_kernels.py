@@ -1,8 +1,8 @@
-"""The one place of the CPU kernels that knows numba: decorators and intrinsics (numba_cache: the cache on disk).
+"""Decorators and intrinsics for CPU kernels. Importing this module imports numba.
 
-Importing this module imports numba. Kernels take addresses instead of arrays, so that one compiled function serves all
-graphs, whatever their number of types and the width of their ids; ``i32(address, n)`` and its like turn an address into
-an array. Unsigned indices spare numba's test for negative ones.
+Kernels accept addresses instead of arrays: one compiled function serves any number of types and widths of ids.
+``i32(address, n)`` and similar helpers convert an address to an array. Unsigned indices avoid numba's test for negative
+ones.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ hold_while_forking(global_compiler_lock)
 
 
 def helper(function: F) -> F:
-    """A function that kernels call; it is compiled as a part of them."""
+    """Decorate a function that kernels call. It is compiled as a part of them."""
     made = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=PartCompiler, **_OPTIONS)(function)
     return cast(F, made)
 
 
 def kernel(signature: str | Signature) -> Callable[[F], F]:
-    """A function compiled for one signature, or loaded from the cache on disk, when it is first called.
+    """Decorate a function that is compiled for one signature, or loaded from the cache, when it is first called.
 
     It releases the GIL.
     """
@@ -62,17 +62,14 @@ def records(dtype: np.dtype[np.void]) -> Any:
 
 
 def without(function: F, *helpers: Callable[..., Any]) -> F:
-    """Return a variant of a kernel, for requests that never reach these helpers, which it can do without.
-
-    It does the same, bit for bit, and compiles in a part of the time.
-    """
+    """Return a variant of a kernel for requests that never call these helpers. It compiles faster."""
     full = cast(Any, function)
     variant = "_without_" + "_".join(sorted(h.__name__.strip("_") for h in helpers))
     return cast(F, _declare(_stripped(full.py_func, frozenset(map(id, helpers)), variant, {}), full.signature, variant))
 
 
 def prepare(*kernels: Callable[..., Any]) -> None:
-    """Load kernels, or compile them, with a line of progress; threads and processes to come find them ready."""
+    """Load kernels, or compile them and show the progress."""
     todo = [cast(Any, k) for k in kernels if not cast(Any, k).overloads]
     progress.expect(sum(not k.is_cached() for k in todo))
     for k in todo:
@@ -80,7 +77,7 @@ def prepare(*kernels: Callable[..., Any]) -> None:
 
 
 def _declare(function: Any, signature: str | Signature, variant: str = "") -> Any:
-    """A dispatcher that compiles its one signature when numba finds that it has no code yet, at the first call."""
+    """Return a dispatcher that compiles its one signature at the first call."""
     dispatcher = numba.njit(**_OPTIONS)(function)
     dispatcher.signature = signature
 
@@ -94,7 +91,7 @@ def _declare(function: Any, signature: str | Signature, variant: str = "") -> An
         return arguments, dispatcher._cache
 
     def build() -> None:
-        with compiling(), global_compiler_lock:  # other threads wait, and find it done
+        with compiling(), global_compiler_lock:  # other threads wait
             if not dispatcher.overloads:
                 arguments, on_disk = types_and_cache()
                 with nullcontext() if is_cached() else on_disk.alone():
@@ -121,9 +118,9 @@ def _nothing(*args: Any) -> int:
 
 
 def _stripped(function: Any, gone: frozenset[int], variant: str, done: dict[int, Any]) -> Any:
-    """A copy of a function, and of helpers that it calls, in which some helpers do nothing.
+    """Return a copy of a function and of the helpers that it calls. Helpers in ``gone`` do nothing.
 
-    A copy has a name of its own: machine code that was compiled now and code from the disk find each other by name.
+    A copy has its own name, since numba links compiled and cached machine code by name.
     """
     if id(function) in done:
         return done[id(function)]
@@ -146,7 +143,7 @@ def _stripped(function: Any, gone: frozenset[int], variant: str, done: dict[int,
 
 
 def _prefetch_into(level: int, lines: int = 1) -> Any:
-    """An intrinsic that asks for cache lines from an address on, which may be any; 3: into the L1 cache, 2: the L2."""
+    """Return an intrinsic that prefetches cache lines at any address. ``level``: 3 for the L1 cache, 2 for the L2."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def prefetch(typingctx: Any, address: Any) -> Any:
@@ -178,7 +175,7 @@ prefetch8_near = _prefetch_into(3, 8)
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _pointer(typingctx: Any, address: Any) -> Any:
-    """An address as a pointer."""
+    """Return an address as a pointer."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], cgutils.voidptr_t)
@@ -188,7 +185,7 @@ def _pointer(typingctx: Any, address: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def count_below(typingctx: Any, address: Any, bound: Any, n: Any) -> Any:
-    """How many of the first ``n`` of the 32 uint16 at an address are below a bound, compared at once."""
+    """Count the values below a bound among the first ``n`` of 32 uint16 at an address, in one comparison."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         int16, int32, int64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
@@ -216,7 +213,7 @@ def fence(typingctx: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def bits_of(typingctx: Any, value: Any) -> Any:
-    """The bits of a float64."""
+    """Return the bits of a float64."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.IntType(64))
@@ -226,47 +223,47 @@ def bits_of(typingctx: Any, value: Any) -> Any:
 
 @helper
 def i32(address: int | np.int64, n: int) -> npt.NDArray[np.int32]:
-    """``[n] int32`` at an address."""
+    """Return ``[n] int32`` at an address."""
     return numba.carray(_pointer(address), (n,), np.int32)  # type: ignore[no-any-return]
 
 
 @helper
 def u8(address: int | np.int64, n: int) -> npt.NDArray[np.uint8]:
-    """``[n] uint8`` at an address."""
+    """Return ``[n] uint8`` at an address."""
     return numba.carray(_pointer(address), (n,), np.uint8)  # type: ignore[no-any-return]
 
 
 @helper
 def u16(address: int | np.int64, n: int) -> npt.NDArray[np.uint16]:
-    """``[n] uint16`` at an address."""
+    """Return ``[n] uint16`` at an address."""
     return numba.carray(_pointer(address), (n,), np.uint16)  # type: ignore[no-any-return]
 
 
 @helper
 def u32(address: int | np.int64, n: int) -> npt.NDArray[np.uint32]:
-    """``[n] uint32`` at an address."""
+    """Return ``[n] uint32`` at an address."""
     return numba.carray(_pointer(address), (n,), np.uint32)  # type: ignore[no-any-return]
 
 
 @helper
 def i64(address: int | np.int64, n: int) -> npt.NDArray[np.int64]:
-    """``[n] int64`` at an address."""
+    """Return ``[n] int64`` at an address."""
     return numba.carray(_pointer(address), (n,), np.int64)  # type: ignore[no-any-return]
 
 
 @helper
 def u64(address: int | np.int64, n: int) -> npt.NDArray[np.uint64]:
-    """``[n] uint64`` at an address."""
+    """Return ``[n] uint64`` at an address."""
     return numba.carray(_pointer(address), (n,), np.uint64)  # type: ignore[no-any-return]
 
 
 @helper
 def f32(address: int | np.int64, n: int) -> npt.NDArray[np.float32]:
-    """``[n] float32`` at an address."""
+    """Return ``[n] float32`` at an address."""
     return numba.carray(_pointer(address), (n,), np.float32)  # type: ignore[no-any-return]
 
 
 @helper
 def f64(address: int | np.int64, n: int) -> npt.NDArray[np.float64]:
-    """``[n] float64`` at an address."""
+    """Return ``[n] float64`` at an address."""
     return numba.carray(_pointer(address), (n,), np.float64)  # type: ignore[no-any-return]

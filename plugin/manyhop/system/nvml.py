@@ -1,6 +1,6 @@
-"""What the driver reports about the machine's GPUs, by nvidia-ml-py. Starts no CUDA, takes no memory on a GPU.
+"""The machine's GPUs, as the driver reports them (nvidia-ml-py), without starting CUDA.
 
-torch would start CUDA to tell what a GPU can compute, and does not see those that ``CUDA_VISIBLE_DEVICES`` hides.
+torch would start CUDA to report the compute capability, and omits GPUs that ``CUDA_VISIBLE_DEVICES`` hides.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ class GPU:
     """One GPU of the machine."""
 
     index: int
-    """Its number among all of the machine, which need not be torch's."""
+    """Number among all GPUs of the machine, which may differ from torch's number."""
     uuid: str
-    """``"GPU-..."``, the same for all processes."""
+    """``"GPU-..."``, equal in all processes."""
     name: str
     total: int
     """Bytes of memory."""
     free: int
-    """Bytes that no process has."""
+    """Free bytes."""
     pcie: str | None
     """The fastest link to the host, such as ``"PCIe 5 x16"``; ``None`` if the driver does not report it."""
     peers: tuple[str, ...]
     """``uuid`` of the other GPUs whose memory it can read."""
     capability: tuple[int, int] = (0, 0)
-    """What it can compute, such as ``(9, 0)``."""
+    """Compute capability, such as ``(9, 0)``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """What the driver reports."""
+    """The driver's version and GPUs."""
 
     version: str
     gpus: tuple[GPU, ...]
 
 
 def driver() -> Driver | None:
-    """Return all GPUs of the machine, including those that ``CUDA_VISIBLE_DEVICES`` hides; ``None``: no driver."""
+    """Return all GPUs of the machine, including hidden ones (``CUDA_VISIBLE_DEVICES``); ``None``: no driver."""
     try:
         import pynvml  # a dependency on Linux
     except ImportError:
@@ -94,9 +94,9 @@ def _ask(query: Callable[..., Any], *args: Any) -> Any:
 
 
 def visible(gpus: tuple[GPU, ...]) -> tuple[GPU, ...]:
-    """Return those of ``gpus`` that CUDA shows this process: all, or what ``CUDA_VISIBLE_DEVICES`` names.
+    """Return the GPUs that CUDA shows to this process, as ``CUDA_VISIBLE_DEVICES`` selects them.
 
-    As CUDA does, stops at the first name that is none.
+    Like CUDA, stop at the first unknown name.
     """
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:

@@ -1,7 +1,4 @@
-"""Compiled calls by which the system reads pages of mapped files: no others, and many at the same time.
-
-Importing this module imports numba.
-"""
+"""Compiled calls of ``madvise`` for pages of mapped files. Importing this module imports numba."""
 
 from __future__ import annotations
 
@@ -22,9 +19,9 @@ _advise: Any = types.ExternalFunction("madvise", types.int32(types.uint64, types
 
 @kernel("void(int64, int64)")
 def advise_random(source: int, num_bytes: int) -> None:
-    """Have the system read no pages of mapped memory but those that are asked for.
+    """Disable read-ahead of mapped memory.
 
-    Otherwise a fault reads megabytes around it, in whose place others go that were asked for, and are not copied yet.
+    With it, a fault reads megabytes around a page, which may evict requested pages before they are copied.
     """
     begin = source // _PAGE * _PAGE
     _advise(np.uint64(begin), np.uint64(source + num_bytes - begin), np.int32(_RANDOM))
@@ -32,13 +29,13 @@ def advise_random(source: int, num_bytes: int) -> None:
 
 @kernel("void(int64, int64, int64, int64)")
 def prefetch_rows(source: int, row_bytes: int, rows: int, count: int) -> None:
-    """Have the system read rows of a mapped file, all at the same time, without waiting for them.
+    """Request rows of a mapped file from the system, without waiting for them.
 
     Args:
         source: address of row 0.
         row_bytes: bytes of a row.
         rows: address of ``[count]`` row numbers.
-        count: how many.
+        count: number of rows.
     """
     row = i64(rows, count)
     for i in range(count):
@@ -49,12 +46,12 @@ def prefetch_rows(source: int, row_bytes: int, rows: int, count: int) -> None:
 
 @helper
 def prefetch_numbers(source: np.uint64, num_bytes: int, positions: npt.NDArray[np.uint64]) -> None:
-    """Have the system read single numbers of a mapped file, of a page that comes several times in a row once.
+    """Request numbers of a mapped file from the system. Consecutive numbers of one page cause one request.
 
     Args:
         source: address of number 0, a multiple of ``num_bytes``.
         num_bytes: bytes of each.
-        positions: ``[count]``: which ones.
+        positions: ``[count]``, of the numbers.
     """
     page = np.uint64(_PAGE)
     before = np.uint64(0)

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 
 class _Bar(tqdm):  # type: ignore[misc]
-    # Start nothing: tqdm's own lock may start a process of multiprocessing's, tqdm's monitor is a thread.
+    # tqdm's own lock may start a process, and its monitor is a thread.
     _lock = threading.RLock()
     monitor_interval = 0
 
@@ -26,11 +26,11 @@ class Progress:
     """One line that shows how much is done; thread-safe.
 
     Args:
-        title: what is being done.
+        title: description of the work.
         total: how many units there are; ``None``: unknown.
-        unit: what is counted: ``"B"``, in multiples of 1024, or a noun.
+        unit: ``"B"``, in multiples of 1024, or a noun.
         show: whether to show the bar; ``None``: on a terminal, after ``delay`` seconds, in the first rank of a node.
-        delay: see there.
+        delay: in seconds.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ _PIECE_BYTES = 256 << 20
 def to_device(tensor: Tensor, device: torch.device | str, title: str) -> Tensor:
     """Return a tensor on a device, or in page-locked memory (``"pinned"``).
 
-    Large ones are copied to a GPU piece by piece, while a progress bar shows how far it is.
+    Large tensors are copied to a GPU in pieces, with a progress bar.
     """
     if device == "pinned":
         return tensor.pin_memory()

@@ -1,7 +1,6 @@
-"""Ranges in NVIDIA's Nsight Systems: what the threads of a loader do, beside the kernels of the GPU.
+"""Ranges of a loader's threads in NVIDIA Nsight Systems.
 
-With ``MANYHOP_NVTX=1`` in the environment when manyhop is imported, NVTX shows calls; otherwise functions stay as they
-are, and cost nothing.
+If ``MANYHOP_NVTX=1`` is set when manyhop is imported, calls are NVTX ranges. Otherwise there is no overhead.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ def ranged(name: Literal["sample", "gather", "exchange", "assemble", "wait"]) ->
     """Decorate a function: its calls are ranges ``manyhop.NAME`` of the thread, if the environment requests them.
 
     Raises:
-        InputError: ranges are requested, and torch has no CUDA; or ``MANYHOP_NVTX`` is neither 0 nor 1.
+        InputError: ``MANYHOP_NVTX`` is neither 0 nor 1, or 1 without CUDA in torch.
     """
     return functools.partial(_with_range, f"manyhop.{name}") if wanted() else lambda function: function
 
@@ -50,5 +49,7 @@ def wanted() -> bool:
     import torch
 
     if torch.version.cuda is None:
-        raise InputError(f"Expected a torch with CUDA for MANYHOP_NVTX=1, got {torch.__version__}. Unset the variable.")
+        raise InputError(
+            f"Expected a PyTorch build with CUDA for MANYHOP_NVTX=1, got {torch.__version__}. Unset the variable."
+        )
     return True

@@ -1,4 +1,4 @@
-"""Cores, threads for kernels that release the GIL, and what forks of processes with threads wait for."""
+"""Cores, threads for kernels that release the GIL, and hooks of forks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def available_cores() -> int:
 
 
 def executor(threads: int) -> ThreadPoolExecutor:
-    """Return threads that all callers with the same number of them share; a forked child has its own."""
+    """Return the process's pool of this many threads."""
     key = (os.getpid(), threads)
     if key not in _executors:
         _executors.setdefault(key, ThreadPoolExecutor(threads, thread_name_prefix="manyhop-gather"))
@@ -24,7 +24,7 @@ def executor(threads: int) -> ThreadPoolExecutor:
 
 
 class Lock(Protocol):
-    """A lock that its owner may take again."""
+    """A reentrant lock."""
 
     def acquire(self) -> object: ...
     def release(self) -> object: ...
@@ -37,6 +37,6 @@ def in_forked_children(call: Callable[[], object]) -> None:
 
 
 def hold_while_forking(lock: Lock) -> None:
-    """Let forks wait until no other thread has a lock: in the child, that thread would never release it."""
+    """Delay forks until no other thread holds a lock. In the child, that thread would never release it."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)

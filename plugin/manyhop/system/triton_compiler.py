@@ -1,4 +1,4 @@
-"""The triton that compiles the GPU kernels: is it there, and new enough? What it compiles is shown."""
+"""The installed version of triton, and the progress of its compilations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 OLDEST = (3, 5)
-"""The oldest triton with which the tests pass on a GPU; torch 2.9 brings it. 3.4 cannot let launches overlap."""
+"""The oldest triton that passes the tests on a GPU, part of torch 2.9. In 3.4, launches cannot overlap."""
 
 
 def usable() -> bool:
@@ -33,7 +33,7 @@ def require(purpose: str) -> None:
     """Check that GPU kernels can be compiled.
 
     Args:
-        purpose: what needs them, the subject of the message.
+        purpose: subject of the message.
 
     Raises:
         MissingExtraError: triton is missing, or too old.
@@ -48,13 +48,13 @@ def require(purpose: str) -> None:
             "cu13",
             purpose,
             problem=f"version {needed} or later, but {found} is installed",
-            advice="torch brings triton: install a newer torch (pip install 'torch>=2.9'), or pass device='cpu'.",
+            advice="Install a newer PyTorch, which contains triton (pip install 'torch>=2.9'), or pass device='cpu'.",
         )
 
 
 @contextmanager
 def showing_compilation() -> Iterator[None]:
-    """In the body, show the kernels that triton compiles, but not those that it finds on the disk."""
+    """Show the kernels that triton compiles in the body, except cached ones."""
     from triton import knobs
 
     progress, before = KernelProgress("GPU"), knobs.compilation.listener

@@ -15,13 +15,13 @@ from triton.runtime import driver
 from manyhop.system.kernel_progress import compiling
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-_locks: dict[object, threading.Lock] = {}  # what triton has compiled is shared, and loaded in two steps
+_locks: dict[object, threading.Lock] = {}  # compiled kernels are shared, and loaded in two steps
 _ALREADY: AbstractContextManager[None] = nullcontext()
-_SOME = (1 << 40) + 1  # triton types it as 64 bits, and takes no divisor of it for granted, as it would in tuples
+_SOME = (1 << 40) + 1  # triton types it as 64 bits, and does not specialise on its divisors
 
 
 def as_current(device: torch.device) -> AbstractContextManager[object]:
-    """Make a GPU the current one within a context, as launches require; in the interpreter, a CPU stands for it."""
+    """Make a GPU the current one within a context, as launches require. Do nothing for a CPU (interpreter)."""
     if device.type != "cuda" or torch._C._cuda_getDevice() == device.index:
         return _ALREADY
     return torch.cuda.device(device)
@@ -47,7 +47,7 @@ class Kernel:
         self._lock = _locks.setdefault((id(function), constants, num_warps), threading.Lock())
 
     def prepare(self, device: torch.device) -> None:
-        """Compile for a GPU, or load what was compiled before; other threads wait for it."""
+        """Compile for a GPU, or load from the cache. Other threads wait."""
         if INTERPRETED or device.index in self._enqueue:
             return
         with compiling(), self._lock:
@@ -71,14 +71,14 @@ class Kernel:
         self._enqueue[index] = enqueue
 
     def __call__(self, device: torch.device, programs: int, *args: Any, **named: Any) -> None:
-        """Enqueue on the current stream of the device, which has to be the current one."""
+        """Enqueue on the current stream of the device, which must be the current device."""
         if named:
             args = (*args, *(named[name] for name in self._names[len(args) :]))
         if INTERPRETED:
             self._function[(programs,)](*args, *self._constants)
         else:
             enqueue = self._enqueue.get(device.index)
-            if enqueue is None:  # kernels that are seldom needed are not prepared
+            if enqueue is None:  # rarely used kernels are not prepared
                 self.prepare(device)
                 enqueue = self._enqueue[device.index]
             enqueue(programs, *args)

@@ -19,10 +19,10 @@ def in_units(nbytes: float) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """``"12GiB"`` or ``"12G"`` -> ``12 * 2**30``; ``"12GB"`` -> ``12 * 10**9``; ``"4096"`` -> ``4096``.
+    """Return ``12 * 2**30`` for ``"12GiB"`` and ``"12G"``, ``12 * 10**9`` for ``"12GB"``, 4096 for ``"4096"``.
 
     Raises:
-        InputError: for anything else.
+        InputError: the text has a different form.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?B)?\s*", text, flags=re.IGNORECASE)
     if match is None:
