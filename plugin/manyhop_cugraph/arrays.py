@@ -1,4 +1,4 @@
-"""Tensors as pylibcugraph takes and gives them: arrays of CuPy over the same memory, on cuGraph's stream."""
+"""Conversions between tensors and pylibcugraph's arrays, on cuGraph's stream, without copies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @contextmanager
 def on_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """In the body, torch and CuPy work on a stream of torch's: cuGraph's. It waits for what the caller has enqueued.
+    """Make a stream current for torch and CuPy. It first waits for the caller's current stream.
 
     Args:
         stream: the stream; ``None``: no GPU.
@@ -27,7 +27,7 @@ def on_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
 
 
 class Mark:
-    """What the current stream of a device has been given so far; nothing where there is no GPU."""
+    """The work enqueued so far on the current stream of a device; on a CPU, no work."""
 
     def __init__(self, device: torch.device) -> None:
         self._event: torch.cuda.Event | None = None
@@ -36,7 +36,7 @@ class Mark:
             self._event.record(torch.cuda.current_stream(device))
 
     def wait(self, tensors: Iterable[Tensor]) -> None:
-        """Let the current stream wait for it, and use tensors that were made by then."""
+        """Let the current stream wait for the work, and use tensors that it creates."""
         if self._event is None:
             return
         for tensor in tensors:
@@ -46,7 +46,7 @@ class Mark:
 
 
 def _of_cupy(stream: torch.cuda.Stream) -> Any:
-    """Return a stream of torch's as CuPy has it."""
+    """Return a torch stream as a CuPy stream."""
     import cupy
 
     if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14
@@ -55,7 +55,7 @@ def _of_cupy(stream: torch.cuda.Stream) -> Any:
 
 
 class _Stream:
-    """A stream by CUDA's protocol, which torch's own follow from 2.8 on."""
+    """A stream with CUDA's protocol, which torch streams have since 2.8."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -65,7 +65,7 @@ class _Stream:
 
 
 def to_array(tensor: Tensor) -> Any:
-    """Return an array over the memory of a tensor; of a tensor on the CPU, for tests, numpy's."""
+    """Return a CuPy array over the memory of a tensor; in tests on a CPU, a numpy array."""
     if tensor.device.type == "cpu":
         return tensor.numpy()
     import cupy
@@ -81,5 +81,5 @@ def to_tensor(array: Any, device: torch.device) -> Tensor:
 
 
 def fanout_array(fanouts: list[int]) -> Any:
-    """Return fanouts as pylibcugraph takes them, in memory of the host."""
+    """Return fanouts for pylibcugraph, in host memory."""
     return np.array(fanouts, dtype=np.int32)

@@ -20,13 +20,13 @@ from manyhop_cugraph.graph import Numbering
 
 @dataclass(frozen=True)
 class Seeds:
-    """Seeds of several batches. A label is what cuGraph keeps apart: a batch or, if disjoint, the tree of a seed."""
+    """Seeds of multiple batches. A label separates samples in cuGraph: a batch or, if disjoint, the tree of a seed."""
 
     key: Tensor
     """``[num_seeds] int64``: ``label * num_vertices + vertex``, batch by batch, in the order of the requests."""
 
     unique: Tensor
-    """``[num_unique] int64``: the same, ascending, each once: what cuGraph is asked for."""
+    """``[num_unique] int64``: the unique keys in ascending order, which cuGraph receives."""
 
     batch_of_label: Tensor
     """``[num_labels] int64``."""
@@ -35,7 +35,7 @@ class Seeds:
     """``[num_batches] int64``: the first label of each batch."""
 
     time: tuple[Tensor, Tensor] | None
-    """``[num_unique] int64`` each: earliest and latest time of the edges of each of ``unique``; disjoint only."""
+    """``[num_unique] int64`` each: bounds of the edges' times, by unique key; disjoint only."""
 
     @property
     def num_batches(self) -> int:
@@ -54,11 +54,11 @@ class Seeds:
 
     @property
     def has_copies(self) -> bool:
-        """Return whether a batch has a seed more than once; not if disjoint."""
+        """Return whether a batch contains duplicate seeds; False if disjoint."""
         return self.key.numel() > self.unique.numel()
 
     def tensors(self) -> list[Tensor]:
-        """Return all that there are."""
+        """Return all tensors."""
         return [self.key, self.unique, self.batch_of_label, self.first_label, *(self.time or ())]
 
     def offsets(self, numbering: Numbering) -> Tensor:
@@ -68,7 +68,7 @@ class Seeds:
 
 
 EARLIEST = -(1 << 62)
-"""Before all times: where no limit is given."""
+"""A time before all others, if there is no limit."""
 
 
 def gather_seeds(
@@ -95,7 +95,7 @@ def gather_seeds(
 
 
 def join_seeds(parts: Sequence[Seeds], numbering: Numbering) -> Seeds:
-    """Return the seeds of several works as those of one; all have times, or none."""
+    """Concatenate the seeds of multiple works. Either all have times, or none."""
     if len(parts) == 1:
         return parts[0]
     labels = list(itertools.accumulate((part.num_labels for part in parts), initial=0))
@@ -112,7 +112,7 @@ def join_seeds(parts: Sequence[Seeds], numbering: Numbering) -> Seeds:
 
 
 def no_seeds(num_batches: int, device: torch.device, *, disjoint: bool, timed: bool) -> Seeds:
-    """Return batches without seeds, with which a rank takes part in a call of the others."""
+    """Return batches without seeds, for a rank that only joins a call of other ranks."""
     none, every = torch.empty(0, dtype=torch.int64, device=device), torch.arange(num_batches, device=device)
     return Seeds(none, none, none if disjoint else every, torch.zeros_like(every), (none, none) if timed else None)
 
@@ -153,7 +153,7 @@ _NEVER = 1 << 40
 
 @dataclass(frozen=True)
 class SampledEdgeList:
-    """What one call of cuGraph has sampled for this rank. Edges lie label by label, hop by hop."""
+    """The result of a call of cuGraph for this rank, sorted by label and hop."""
 
     frontier: Tensor
     """``[num_edges] int64``: the vertex whose neighbours were sampled."""
@@ -171,16 +171,16 @@ class SampledEdgeList:
     """``[num_labels, num_hops] int64``: edges of each label and hop."""
 
     def tensors(self) -> list[Tensor]:
-        """Return all that there are."""
+        """Return all tensors."""
         return [tensor for tensor in vars(self).values() if tensor is not None]
 
 
 def split_edges(edges: SampledEdgeList, labels: Sequence[int]) -> list[SampledEdgeList]:
-    """Return the edges of a call work by work, in memory of their own. Waits for the device.
+    """Split the edges of a call by work, with copies. It waits for the device.
 
     Args:
         edges: of all works.
-        labels: how many each work has.
+        labels: number of labels of each work.
     """
     if len(labels) == 1:
         return [edges]
@@ -213,11 +213,11 @@ class _Hop:
 def decode(edges: SampledEdgeList, seeds: Seeds, numbering: Numbering, *, disjoint: bool) -> list[SampledSubgraph]:
     """Return the samples of the batches of a call. Waits for the device.
 
-    The nodes of a call are ordered by first occurrence: the seeds as they are, then hop by hop where an edge first
-    leads to them. A seed that a batch has more than once has the neighbours of its first copy each time.
+    The nodes of a call are ordered by first occurrence: the seeds, then the neighbours hop by hop. All copies of a seed
+    in a batch have the same neighbours.
 
     Args:
-        edges: what cuGraph has sampled.
+        edges: result of cuGraph.
         seeds: seeds of the call.
         numbering: of the graph.
         disjoint: whether each seed has its own tree.
@@ -282,7 +282,7 @@ def _sorted_hop(
     seeds: Seeds,
     numbering: Numbering,
 ) -> _Hop:
-    """Return the edges of a hop in their order; ``order`` is that of all nodes before it."""
+    """Return the edges of a hop in their order. ``order`` is the order of all earlier nodes."""
     label = label_of_edge[chosen]
     frontier = torch.searchsorted(known, label * numbering.num_vertices + edges.frontier[chosen])
     col = order[frontier]
@@ -298,10 +298,10 @@ def _sorted_hop(
 
 
 def _repeated(chosen: Tensor, label: Tensor, col: Tensor, seeds: Seeds) -> tuple[Tensor, Tensor, Tensor]:
-    """Repeat the edges of seeds that a batch has more than once, for each copy."""
+    """Repeat the edges of duplicate seeds for each copy."""
     num_seeds = seeds.key.numel()
     keys, copies = torch.sort(seeds.key, stable=True)
-    of_seed = torch.cat([seeds.key, seeds.key.new_full((1,), -1)])[col.clamp(max=num_seeds)]  # -1: no seed asked
+    of_seed = torch.cat([seeds.key, seeds.key.new_full((1,), -1)])[col.clamp(max=num_seeds)]  # -1: not a seed
     begin = torch.searchsorted(keys, of_seed)
     times = (torch.searchsorted(keys, of_seed, right=True) - begin).clamp(min=1)
     each = torch.repeat_interleave(times)
@@ -313,7 +313,7 @@ def _repeated(chosen: Tensor, label: Tensor, col: Tensor, seeds: Seeds) -> tuple
 def _joined_hops(hops: list[_Hop], counts: Tensor, order: Tensor, local: Tensor) -> tuple[Tensor, Tensor]:
     """Return the edges of all hops, batch by batch, type by type: ``[2 * num_edges]`` local ids, and edge ids.
 
-    The rows of each batch and type come before its columns.
+    The rows of each batch and type precede its columns.
     """
     device, total = counts.device, sum(hop.row.numel() for hop in hops)
     pairs = torch.empty(2 * total, dtype=torch.int64, device=device)
@@ -341,7 +341,7 @@ def _cut(
     node_counts: list[int],
     edge_counts: list[int],
 ) -> list[SampledSubgraph]:
-    """Return the samples of each batch, views of what holds all."""
+    """Return the samples of each batch as views of common tensors."""
     of_nodes = [node_counts[i : i + num_hops + 1] for i in range(0, len(node_counts), num_hops + 1)]
     of_edges = [edge_counts[i : i + num_hops] for i in range(0, len(edge_counts), num_hops)]
     num_nodes, num_edges = [sum(counts) for counts in of_nodes], [sum(counts) for counts in of_edges]

@@ -1,8 +1,7 @@
 """pylibcugraph and the parts of raft-dask that it needs, without Dask; the handle for the GPUs of all ranks.
 
-raft-dask holds a binding of NCCL and one that puts a NCCL communicator into a handle of RAFT's. Its packages import
-Dask, Dask-CUDA and UCXX before these two can be reached. Bare packages stand in for them while the two are loaded, so
-that raft-dask may be installed without its dependencies.
+raft-dask contains bindings of NCCL and of RAFT's communicators. Importing its packages also imports Dask, Dask-CUDA and
+UCXX. Empty packages replace them while the two bindings are loaded, so raft-dask can be installed without dependencies.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Communication:
-    """What joins GPUs for cuGraph."""
+    """The bindings that connect GPUs for cuGraph."""
 
     nccl: Any
     """raft-dask's class of NCCL communicators."""
     inject: Any
-    """Puts a communicator into a handle: ``(handle, nccl, world_size, rank, verbose)``."""
+    """Sets the communicator of a handle: ``(handle, nccl, world_size, rank, verbose)``."""
 
 
 def install_command(cuda: str | None) -> str:
@@ -71,7 +70,7 @@ def pylibcugraph() -> ModuleType:
 
 
 def communication() -> Communication:
-    """Return what joins GPUs for cuGraph, loaded when first needed.
+    """Return the bindings that connect GPUs for cuGraph, loaded when first needed.
 
     Raises:
         MissingExtraError: raft-dask is not installed, or its modules cannot be loaded.
@@ -106,7 +105,7 @@ def _missing(package: str, error: ImportError) -> MissingExtraError:
 
 @contextmanager
 def _bare_packages() -> Iterator[None]:
-    """In the body, modules of raft-dask are imported without its packages, unless these are there already."""
+    """Import modules of raft-dask without its packages in the body, unless these are already loaded."""
     if "raft_dask" in sys.modules or (spec := importlib.util.find_spec("raft_dask")) is None:
         yield
         return
@@ -122,7 +121,7 @@ def _bare_packages() -> Iterator[None]:
     try:
         yield
     finally:
-        for name in bare:  # whoever uses raft-dask itself imports it whole
+        for name in bare:  # a program that uses raft-dask imports it whole
             del sys.modules[name]
 
 
@@ -135,9 +134,9 @@ class Handle:
     stream: torch.cuda.Stream | None
     """On which cuGraph works; ``None``: the stand-in of tests, on the CPU."""
     world_size: int
-    """How many GPUs work together."""
+    """Number of GPUs."""
     keeps: tuple[Any, ...]
-    """What has to outlive the handle: RAFT's own, and the NCCL communicator."""
+    """Objects that must outlive the handle: RAFT's handle and the NCCL communicator."""
 
 
 _handle: Handle | None = None
@@ -147,9 +146,9 @@ def handle(*, timeout: float) -> Handle:
     """Return the handle of this rank, made when first requested. All ranks of the run call it.
 
     Raises:
-        InputError: no GPU, or several ranks with the same GPU.
-        MissingExtraError: pylibcugraph or, for several ranks, raft-dask is not installed.
-        RankError: ranks did not come in time.
+        InputError: no GPU, or multiple ranks with the same GPU.
+        MissingExtraError: pylibcugraph or, for multiple ranks, raft-dask is not installed.
+        RankError: a rank did not arrive in time.
     """
     global _handle
     if _handle is not None:
@@ -169,14 +168,14 @@ def handle(*, timeout: float) -> Handle:
 
 
 def _raft_handle(stream: torch.cuda.Stream) -> Any:
-    """Return a handle of RAFT's whose work is on a stream of torch's."""
+    """Return a RAFT handle that works on a torch stream."""
     from pylibraft.common import Handle as RaftHandle
 
     return RaftHandle(stream=stream.cuda_stream)
 
 
 def _joined(plc: Any, ours: world.World, stream: torch.cuda.Stream, timeout: float) -> tuple[Any, Any]:
-    """Return a handle that joins all ranks, and its NCCL communicator, which no one else uses."""
+    """Return a handle that connects all ranks, and its own NCCL communicator."""
     there = control.attempt("cuGraph's communicator", communication, timeout=timeout)
     facts = {"id": there.nccl.get_unique_id().hex() if ours.rank == 0 else ""}
     uid = control.exchange("cuGraph's communicator", facts, timeout=timeout)[0]["id"]

@@ -1,6 +1,6 @@
 """The engine that samples with cuGraph: batches of a group in one call, of all ranks together.
 
-It uses cuGraph's random numbers and otherwise follows the contract; docs/scale/cugraph.md lists what cuGraph decides.
+It uses cuGraph's random numbers and otherwise follows the contract; docs/scale/cugraph.md lists the differences.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class _Work:
 
     seeds: Seeds
     state: int
-    """What the random state of the call begins with, where this is its first work."""
+    """Begin of the call's random state, if this is its first work."""
     ready: Mark
-    """When the seeds are on the device."""
+    """Marks the end of the seeds' transfer."""
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What was sampled for a work."""
+    """The sampled edges of a work."""
 
     edges: SampledEdgeList
     ready: Mark
@@ -60,10 +60,10 @@ class CuGraphSampler:
 
     Args:
         graph: the topology, spread.
-        spec: how to sample; the same for every request, and on all ranks.
+        spec: how to sample, equal for all requests and ranks.
 
     Raises:
-        InputError: the spec does not fit the graph, or requests what cuGraph cannot do.
+        InputError: the spec does not fit the graph, or is not supported by cuGraph.
     """
 
     collective = True
@@ -75,14 +75,14 @@ class CuGraphSampler:
         self._hops = num_hops(spec.fanouts)
         self._fanouts = [spec.fanouts[t][hop] for hop in range(self._hops) for t in graph.graph.edge_types]
         first = self._fanouts[: len(graph.graph.edge_types)] if spec.expand == "new" else self._fanouts
-        self._asks = any(first)  # else no hop has anything to request, which cuGraph refuses
+        self._asks = any(first)  # cuGraph rejects calls without fanouts
         self._calls = itertools.count()
         self._scheduler = scheduler(timeout=graph.timeout)
         self._scheduler.add(self)
 
     @property
     def name(self) -> int:
-        """Names the graph and the spec among the engines of the run; the same on all ranks."""
+        """Identifier of the graph and the spec, equal on all ranks."""
         return 1 + zlib.crc32(f"{self.graph.number} {self.spec!r}".encode())
 
     @property
@@ -98,9 +98,9 @@ class CuGraphSampler:
 
     @property
     def request_size(self) -> int:
-        """Return the number of seeds that a loader requests at once: half of what a call takes.
+        """Return the number of seeds that a loader requests at once: half of a call's capacity.
 
-        A call then has room for the loader's next request, or for one of another loader.
+        A call can then also serve the loader's next request, or a different loader.
         """
         return self.capacity // 2
 
@@ -109,7 +109,7 @@ class CuGraphSampler:
         return work.seeds.key.numel()
 
     def prepare(self) -> None:
-        """Do nothing: the graph is there, and cuGraph compiles nothing."""
+        """Do nothing, as cuGraph compiles nothing."""
 
     def sample(self, request: NodeRequest) -> SampledSubgraph:
         """Sample around ``request.seeds``. All ranks call it, or :meth:`begin`."""
@@ -127,7 +127,7 @@ class CuGraphSampler:
         works: list[_Work] = []
         error: InputError | None = None
         for group in self._groups(requests):
-            try:  # other ranks wait for this one, regardless of its own batches
+            try:  # other ranks wait for this one
                 self._check(group)
                 seeds = gather_seeds(group, self.graph.numbering, self.device, disjoint=self.spec.disjoint)
             except InputError as wrong:
@@ -226,7 +226,7 @@ class CuGraphSampler:
         }
 
     def _edges(self, found: dict[str, Any], seeds: Seeds) -> SampledEdgeList:
-        """Return what a call has found as tensors of torch's own memory."""
+        """Return the result of a call as tensors in torch's memory."""
         frontier, neighbor, edge_id = (self._column(found, name) for name in ("majors", "minors", "edge_id"))
         several = len(self.graph.numbering.edge_types) > 1
         counts = torch.zeros(seeds.num_labels, self._hops, dtype=torch.int64, device=self.device)
@@ -241,7 +241,7 @@ class CuGraphSampler:
         return self._asks and not seeds.is_empty
 
     def edges_of(self, seeds: Seeds, found: Iterator[_Found]) -> SampledEdgeList:
-        """Return the edges around seeds: the next ones of what was found, ready on the current stream, or none."""
+        """Return the edges around seeds, ready on the current stream: the next ones in ``found``, or none."""
         if self._is_asked(seeds):
             one = next(found)
             one.ready.wait(one.edges.tensors())
@@ -266,19 +266,19 @@ class Pending:
         self._submission: Submission | None = submission
 
     def finish(self) -> list[SampledSubgraph]:
-        """Return one sample per request, in their order, on the sampler's device. Waits for it. Call it once.
+        """Return one sample per request, in their order, on the sampler's device, and wait for it. Call it once.
 
-        Where they are not sampled yet, all ranks do so together, in this call.
+        If they are not sampled yet, all ranks sample together in this call.
 
         Raises:
-            RankError: other ranks did not come in time.
+            RankError: a rank did not arrive in time.
             InputError: a request does not fit the graph or the spec.
         """
         assert self._submission is not None
         found = iter(self._submission.results())
         if self._error is not None:
             raise self._error
-        self._submission = None  # the edges are not needed beside the samples
+        self._submission = None  # frees the edges with the last sample
         numbering, spec, samples = self._sampler.graph.numbering, self._sampler.spec, []
         for seeds in self._seeds:
             edges = self._sampler.edges_of(seeds, found)
@@ -291,14 +291,14 @@ class Pending:
 
 
 def check_supported(graph: SpreadGraph, spec: NeighborSpec) -> None:
-    """Raise InputError where a spec requests what cuGraph cannot do."""
+    """Raise InputError if cuGraph does not support a spec."""
     if not any(spec.fanouts.values()):
         raise InputError(f"Expected at least one hop with cuGraph, got none. {_INSTEAD}")
     if spec.subgraph == "induced":
         raise InputError(f"Expected subgraph 'directional' or 'bidirectional' with cuGraph, got 'induced'. {_INSTEAD}")
     if graph.drops_edges and not spec.weighted:
         raise InputError(
-            "Expected weighted sampling with cuGraph of a graph in which edges weigh nothing, as these are left out, "
+            "Expected weighted sampling with cuGraph of a graph with edges of weight 0, as these are omitted, "
             f"got weighted=False. {_INSTEAD}"
         )
     if spec.temporal is not None and not graph.has_times:
@@ -309,10 +309,10 @@ def check_supported(graph: SpreadGraph, spec: NeighborSpec) -> None:
             f"replace={spec.replace} and expand={spec.expand!r}. {_INSTEAD}"
         )
     if any(k >= np.iinfo(np.int32).max for fanout in spec.fanouts.values() for k in fanout):
-        raise InputError("Expected fanouts below 2**31 with cuGraph. Use -1 to take all neighbours.")
+        raise InputError("Expected fanouts below 2**31 with cuGraph. Use -1 for all neighbours.")
 
 
 def _state(requests: Sequence[NodeRequest]) -> int:
-    """Return what the random state of a call begins with."""
+    """Return the begin of a call's random state."""
     key = requests.keys[0] if isinstance(requests, SeedGroup) else requests[0].key
     return int(make_key(Use.NEIGHBOR, *key))

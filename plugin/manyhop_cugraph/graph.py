@@ -55,7 +55,7 @@ class Numbering:
 
 _numbers = itertools.count(1)  # all ranks create graphs in the same order
 _CHUNK = 1 << 25  # edges that are sent at a time
-_NARROW = 1 << 31  # what 32-bit ids are below
+_NARROW = 1 << 31  # exclusive bound of 32-bit ids
 # Sizes of the edge list that GPUs need while cuGraph builds the graph. For 12 bytes per edge in the list, 40.5 were
 # measured on one H200, 48.5 on two, 53.5 on four (2026-11-26, 2^24 edges).
 _BUILD_COPIES = 4.5
@@ -74,31 +74,31 @@ class _Columns:
 
 
 class SpreadGraph:
-    """A topology in cuGraph. All ranks create it, of the same graph; each hands in its part of the edges.
+    """A topology in cuGraph. All ranks create it, of the same graph; each passes its part of the edges.
 
-    With one rank, its GPU holds all. Ids take 32 bits each where all of them fit.
+    With one rank, its GPU holds all. Ids have 32 bits if all of them fit.
 
     Args:
-        graph: the topology, in CPU memory, which a rank reads its part of only.
+        graph: the topology, in CPU memory, of which a rank reads its part only.
         device: this rank's GPU.
         timeout: seconds to wait for other ranks.
 
     Raises:
         CapacityError: it does not fit in the memory of a GPU.
         MissingExtraError: cuGraph is not installed.
-        RankError: ranks have other graphs, or did not come in time.
+        RankError: ranks have different graphs, or did not arrive in time.
     """
 
     def __init__(self, graph: Graph, device: torch.device, *, timeout: float) -> None:
         self.graph, self.device, self.timeout = graph, device, timeout
         self.number = next(_numbers)
-        """The same on all ranks."""
+        """Number of the graph, equal on all ranks."""
         self.numbering = Numbering(graph, device)
         self.handle = handle(timeout=timeout)
         rank, size = world.current_rank(), self.handle.world_size
         parts = [_that_weigh(csc.part(rank, size)) for csc in graph.csc.values()]
         self.drops_edges = any(csc.num_positive is not None for csc in graph.csc.values())
-        """Whether some edges weigh nothing: they are left out, as cuGraph would take them where all are requested."""
+        """Whether edges of weight 0 are omitted. cuGraph would return them if all neighbours are requested."""
         self.has_times = all(part.time is not None for part in parts)
         self.has_weights = any(part.weight is not None for part in parts)
         self.is_wide = _agree(graph, parts, self.numbering, timeout)
@@ -149,7 +149,7 @@ class SpreadGraph:
         return _Columns(dst=dst, src=src, edge_id=edge_id, edge_type=edge_type, weight=weight, time=time)
 
     def _vertices(self, rank: int, size: int) -> Tensor:
-        """Return this rank's part of all vertices, which cuGraph must know for those without edges."""
+        """Return this rank's part of all vertices. cuGraph needs it for vertices without edges."""
         begin, end = (self.numbering.num_vertices * k // size for k in (rank, rank + 1))
         return torch.arange(begin, end, dtype=self.id_dtype, device=self.device)
 
@@ -165,7 +165,7 @@ def _that_weigh(edges: EdgeSlice) -> EdgeSlice:
 
 
 def build_bytes(graph: Graph) -> int:
-    """Return about how many bytes all GPUs together need while cuGraph builds a topology: several of its edge list."""
+    """Estimate the bytes that all GPUs together need while cuGraph builds a topology."""
     num_edges = sum(csc.num_edges for csc in graph.csc.values())
     extras = 4 * any(csc.weight is not None for csc in graph.csc.values())
     extras += 8 * any(csc.time is not None for csc in graph.csc.values())
@@ -173,12 +173,12 @@ def build_bytes(graph: Graph) -> int:
 
 
 def build_bytes_of(num_nodes: int, num_edges: int, *, extras: int = 0) -> int:
-    """Return the same of a graph that is not there.
+    """Return the value of :func:`build_bytes` for a graph of this size.
 
     Args:
         num_nodes: of all types.
         num_edges: of all types.
-        extras: bytes of an edge beside its ends and its id.
+        extras: bytes of an edge, in addition to its ends and its id.
     """
     ids = 3 * (8 if max(num_edges, num_nodes) >= _NARROW else 4)
     return int(num_edges * _BUILD_COPIES * (ids + extras))

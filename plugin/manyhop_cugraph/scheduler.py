@@ -1,13 +1,12 @@
-"""Calls of cuGraph: which requests share one, and in which order, so that all ranks agree.
+"""Schedule of cuGraph's calls: groups requests and agrees on an order with all ranks.
 
-A call takes all ranks and holds Python's lock until it returns, so no rank may enter one that another rank does not.
-Before, ranks meet over gloo, which waits with a limit and without the lock: each gives the engine that it wants to
-sample with, and how many calls it needs. They then make the same calls, in the same order; a rank without seeds for one
-takes part with none.
+A call involves all ranks and holds the GIL until it returns, so all ranks must enter it. They first meet over gloo,
+which waits with a limit and without the GIL, and exchange the engine that each rank needs and its number of calls. Then
+all ranks make the same calls in the same order, some of them without seeds.
 
-Requests wait until one of them is needed. Its last call then also serves others that wait for the same engine, of
-whatever loader, as far as their seeds fit on every rank. All work is in the thread that needs samples: another thread
-would compete with that one for the lock, and with its collectives for their order.
+Requests wait until one of them is needed. Its last call also serves other requests for the same engine, from any
+loader, if their seeds fit on every rank. The thread that needs samples does all the work: a second thread would compete
+for the GIL and for the order of collectives.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ _END = "the end of an epoch"
 
 
 class Caller(Protocol):
-    """What makes one kind of call."""
+    """Makes calls of one kind."""
 
     @property
     def name(self) -> int:
-        """The same on all ranks, and that of no other caller; above 0."""
+        """Unique positive number of the caller, equal on all ranks."""
         ...
 
     @property
@@ -43,7 +42,7 @@ class Caller(Protocol):
 
     @property
     def capacity(self) -> int:
-        """The largest size of the works of a call."""
+        """Largest total size of the works of a call."""
         ...
 
     def size(self, work: Any) -> int:
@@ -61,7 +60,7 @@ class Submission:
     def __init__(self, scheduler: Scheduler, caller: Caller, works: Sequence[Any], number: int) -> None:
         self.caller, self.works, self.number = caller, works, number
         self.outcome: list[Any] | Exception | None = None
-        """The result of each work, or why there is none; ``None``: they wait."""
+        """Result of each work, or the error; ``None``: they wait."""
         self._scheduler = scheduler
 
     @property
@@ -70,10 +69,10 @@ class Submission:
         return sum(map(self.caller.size, self.works))
 
     def results(self) -> list[Any]:
-        """Return the result of each work, after their calls, which all ranks create together.
+        """Return the result of each work. All ranks make the calls together.
 
         Raises:
-            RankError: other ranks did not come in time, or have other engines.
+            RankError: a rank did not arrive in time, or has different engines.
         """
         if self.outcome is None:
             self._scheduler.run(self)
@@ -84,14 +83,14 @@ class Submission:
 
 
 class _Want(NamedTuple):
-    """What a rank wants in a round."""
+    """A rank's request in a round."""
 
     name: int
-    """Of a caller; 0: nothing."""
+    """Number of the caller; 0: none."""
     calls: int
-    """How many it needs for the submission that is needed."""
+    """Number of calls for the needed submission."""
     reach: int
-    """Up to which submission the last of them has room, counted from the one that is needed."""
+    """Number of later submissions that the last call can also serve."""
 
 
 class Scheduler:
@@ -114,13 +113,13 @@ class Scheduler:
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
 
     def add(self, caller: Caller) -> None:
-        """Let a caller join the calls of other ranks. All ranks add the same ones."""
+        """Register a caller. All ranks register the same callers."""
         self._callers[caller.name] = caller
 
     def submit(self, caller: Caller, works: Sequence[Any]) -> Submission:
-        """Let works wait for calls, none of them larger than the capacity but where it is one that cannot be cut.
+        """Let works wait for calls. A work is larger than the capacity only if it cannot be split.
 
-        Ranks that are in step submit in the same order.
+        Ranks in step submit in the same order.
         """
         with self._lock:
             self._submitted += 1
@@ -129,13 +128,13 @@ class Scheduler:
             return submission
 
     def run(self, needed: Submission) -> None:
-        """Make the calls of a submission, and take part in what other ranks want meanwhile.
+        """Make the calls of a submission, and join the calls of other ranks.
 
         Raises:
-            RankError: other ranks did not come in time, or have other engines.
+            RankError: a rank did not arrive in time, or has different engines.
         """
         with self._lock:
-            if needed.outcome is not None:  # from another thread meanwhile
+            if needed.outcome is not None:  # a different thread has made them
                 return
             waiting = self._same_caller(needed)
             every = self._meet(_Want(needed.caller.name, len(needed.works), self._reach(needed, waiting)), needed)
@@ -145,13 +144,13 @@ class Scheduler:
                 for name in sorted({want.name for want in every} - {0}):
                     self._call(name, every, served if name == needed.caller.name else [])
             except Exception as error:
-                for submission in served:  # no batch is sampled again, without the other ranks
+                for submission in served:  # sampling again would need all ranks
                     if submission.outcome is None:
                         submission.outcome = error
                 raise
 
     def drain(self) -> None:
-        """Take part in the calls of the others until all ranks do no more than that.
+        """Join the calls of other ranks until no rank needs any.
 
         Raises:
             RankError: as above.
@@ -166,17 +165,16 @@ class Scheduler:
                     self._call(name, every, [])
 
     def _same_caller(self, needed: Submission) -> list[Submission]:
-        """Return the submissions that wait for the same caller, in their order, without the one that is needed."""
+        """Return other submissions that wait for the same caller, in their order."""
         there = [(reference, reference()) for reference in self._waiting]
         self._waiting = [reference for reference, other in there if other is not None and other.outcome is None]
         every = (other for _, other in there if other is not None and other.outcome is None and other is not needed)
         return [other for other in every if other.caller is needed.caller]
 
     def _reach(self, needed: Submission, waiting: Sequence[Submission]) -> int:
-        """Return up to which submission the last call of the one that is needed has room, counted from that one.
+        """Return the number of later submissions that the last call of the needed one can also serve.
 
-        Ranks in step have to serve the same submissions, or one would wait for a round that others do not need. So
-        they take the least of this number, of which submissions that only one of them still has are no part.
+        Ranks in step must serve the same submissions, so they use the minimum of this number.
         """
         caller = needed.caller
         room = caller.capacity - caller.size(needed.works[-1]) if needed.works else -1  # no call, no room
@@ -187,12 +185,12 @@ class Scheduler:
         return self._submitted - needed.number
 
     def _call(self, name: int, every: Sequence[_Want], served: Sequence[Submission]) -> None:
-        """Make the calls of one caller that ranks want; ``served``: the submission of this rank, and what joins it."""
+        """Make the requested calls of one caller. ``served``: this rank's submission, and others that join it."""
         caller = self._callers.get(name)
         if caller is None:
             raise RankError(
-                "Expected all ranks to make the same loaders with engine='cugraph', got one whose fanouts or graph "
-                "this rank has no loader for. Make all loaders on all ranks, with the same arguments."
+                "Expected all ranks to create the same loaders with engine='cugraph', got fanouts or a graph for "
+                "which this rank has no loader. Create all loaders on all ranks, with the same arguments."
             )
         calls = [[work] for work in served[0].works] if served else []
         if calls:
@@ -204,7 +202,7 @@ class Scheduler:
             submission.outcome = list(itertools.islice(results, len(submission.works)))
 
     def _meet(self, want: _Want, needed: Submission | None) -> list[_Want]:
-        """Return what each rank wants."""
+        """Return the request of each rank."""
         if self._size == 1:
             return [want]
         import torch.distributed as dist
@@ -220,13 +218,13 @@ class Scheduler:
         except RuntimeError as error:
             raise RankError(
                 f"Expected all ranks to sample with cuGraph within {self._timeout:g} s of each other, got "
-                f"{self._absent(store)}, while this rank asks for {title} ({error}). Take batches on all ranks, to the "
-                "end of an epoch or equally many."
+                f"{self._absent(store)}, while this rank requests {title} ({error}). Iterate on all ranks, to the "
+                "end of an epoch or for the same number of batches."
             ) from error
         return [_Want(*map(int, other.tolist())) for other in every]
 
     def _absent(self, store: Any) -> str:
-        """Describe the ranks that have not come to this round, by what they wanted last."""
+        """Describe the last requests of the ranks that have not arrived at this round."""
         absent = []
         for rank in set(range(self._size)) - {self._rank}:
             key = f"{self._key}/{rank}"
@@ -243,7 +241,7 @@ _scheduler: Scheduler | None = None
 
 
 def scheduler(*, timeout: float) -> Scheduler:
-    """Return the scheduler of the run, made when first requested. All ranks of the run call it."""
+    """Return the scheduler of the run, created by the first call. All ranks of the run call it."""
     global _scheduler
     if _scheduler is None:
         world.init(timeout=timeout)
@@ -253,7 +251,7 @@ def scheduler(*, timeout: float) -> Scheduler:
 
 
 def drain(*, timeout: float) -> None:
-    """Help other ranks until none has batches to sample. All ranks call it."""
+    """Join the calls of other ranks until no rank has batches to sample. All ranks call it."""
     scheduler(timeout=timeout).drain()
 
 

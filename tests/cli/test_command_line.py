@@ -65,7 +65,7 @@ def test_the_command_alone_shows_its_help(capsys):
     assert main([]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("usage: manyhop [-h]")
-    assert "measure loaders beside" in captured.out.replace("\n", " ")
+    assert "compare loaders with PyG's" in captured.out.replace("\n", " ")
     assert captured.err == ""
 
 

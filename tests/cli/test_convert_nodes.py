@@ -49,7 +49,7 @@ def test_a_table_of_nodes_that_are_numbered_already(tmp_path):
     ("table", "options", "message"),
     [
         ("id,y\nann,1\nbob,2\n", [], "expected a row for each id that edges have, got none for 'cy'. Add 1 rows"),
-        ("id,y\nann,1\ncy,1\nbob,2\nann,2\n", [], "expected each id once, got the same in rows 0 and 3"),
+        ("id,y\nann,1\ncy,1\nbob,2\nann,2\n", [], "expected each id once, got duplicates in rows 0 and 3"),
         ("id,y\nann,1\n", ["--node-id", "name"], "expected a column of ['id', 'y'], got 'name'. See --node-id"),
         ("id,y\nann,1\ncy,\nbob,2\n", [], "no value"),
         ("id,y\n1,1\n", [], "one kind"),

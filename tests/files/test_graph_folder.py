@@ -195,7 +195,7 @@ def test_manifests_that_do_not_fit(tmp_path, change, error, message):
     [
         ("[" * 200_000, "nested too deeply"),
         ('{"a":' * 70 + "1" + "}" * 70, "nested too deeply"),
-        ('{"nodes": [], "nodes": []}', "the key 'nodes' is there twice"),
+        ('{"nodes": [], "nodes": []}', "the key 'nodes' occurs twice"),
         ("[1]", "'format' to be a str"),
         ("9" * 5000, "expected a JSON text"),
         ("", "expected a JSON text"),
@@ -242,7 +242,7 @@ def test_what_cannot_be_written(tmp_path):
         files.save_graph(tmp_path / "full", num_nodes, edges)
     assert (tmp_path / "full" / "x").exists()
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be made"):
+    with pytest.raises(InputError, match="cannot be created"):
         files.save_graph(tmp_path / "file", num_nodes, edges)
     cases = [
         (dict(num_nodes={**num_nodes, "author": 5}), r"expected source ids of author.writes.paper in \[0, 5\)"),
@@ -258,7 +258,7 @@ def test_what_cannot_be_written(tmp_path):
         assert not (tmp_path / "g").exists()  # nothing half-written is left
     with pytest.raises(InputError, match="other names"):
         files.save_graph(tmp_path / "g", num_nodes, edges, edge_tensors={WRITES: {"row": torch.zeros(100)}})
-    with pytest.raises(InputError, match="there is none"):
+    with pytest.raises(InputError, match="got a folder without"):
         files.open_graph(tmp_path / "g")
 
 

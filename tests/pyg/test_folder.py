@@ -204,7 +204,7 @@ def test_auto_names_what_would_help(tmp_path, host_memory):
 
 
 def test_what_is_refused(tmp_path):
-    with pytest.raises(InputError, match="there is none"):
+    with pytest.raises(InputError, match="got a folder without"):
         manyhop_pyg.open(tmp_path)
     with pytest.raises(InputError, match="placement"):
         manyhop_pyg.open(tmp_path, placement="disk")

@@ -1,4 +1,4 @@
-"""Files that are written beside others: under their own names, whole or not at all, on disks that may be full."""
+"""Atomic writes of files, and errors of full disks."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def writing(path: Path, nbytes: int) -> Iterator[None]:
 
 
 def unfinished(path: Path) -> Path:
-    """Return a name beside ``path`` that no other writer has, for what becomes ``path`` when it is complete."""
+    """Return a unique name in the folder of ``path`` for a file that is renamed to ``path`` when it is complete."""
     return path.with_name(f"{path.name[:50]}.{uuid.uuid4().hex[:12]}.partial")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give the body another name to write to, which becomes ``path`` if it does not fail, and is removed if it does."""
+    """Yield a temporary name to write to. The file is renamed to ``path`` at the end, or removed after an error."""
     partial = unfinished(path)
     try:
         yield partial

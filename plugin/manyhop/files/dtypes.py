@@ -53,7 +53,7 @@ def code_of_dtype(dtype: torch.dtype) -> str:
 
 
 def dtype_of_numpy(dtype: np.dtype, where: str) -> torch.dtype:
-    """Return torch's dtype for numpy's; InputError if torch has none, or the bytes are in the other order."""
+    """Return torch's dtype for numpy's; InputError if torch has none, or for a foreign byte order."""
     if not dtype.isnative:
         raise InputError(
             f"{where}: expected numbers in this machine's byte order, got {dtype}: convert the array with "
@@ -62,7 +62,7 @@ def dtype_of_numpy(dtype: np.dtype, where: str) -> torch.dtype:
     if dtype.name not in _BY_NAME:
         raise InputError(
             f"{where}: expected a dtype that torch has too, got numpy's {dtype}: convert the array (bfloat16 and "
-            "float8 are kept in .safetensors or .bin)."
+            "float8 are stored in .safetensors or .bin)."
         )
     return _BY_NAME[dtype.name]
 

@@ -82,7 +82,7 @@ def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
             raise InputError(f"{path}: not a safetensors file: its header would have {length} bytes, the file {size}.")
         header = parse_json(file.read(length), f"{path}: not a safetensors file, its header")
     if not isinstance(header, dict) or not all(isinstance(entry, dict) for entry in header.values()):
-        raise InputError(f"{path}: not a safetensors file: its header is no JSON object of objects.")
+        raise InputError(f"{path}: not a safetensors file: its header is not a JSON object of objects.")
     header.pop("__metadata__", None)
     return header, 8 + length
 
@@ -106,7 +106,7 @@ def read_raw(path: Path, dtype: torch.dtype, width: int | None) -> Found:
     size, row_bytes = file_size(path), (width or 1) * dtype.itemsize
     if size % row_bytes:
         raise InputError(
-            f"{path}: expected rows of {row_bytes} bytes ({width or 1} of {dtype}), got {size} bytes, which is no "
+            f"{path}: expected rows of {row_bytes} bytes ({width or 1} of {dtype}), got {size} bytes, which is not a "
             "multiple. Correct the dtype or the width."
         )
     part = FilePart(path=path, offset=0, num_rows=size // row_bytes, row_bytes=row_bytes)
@@ -114,13 +114,13 @@ def read_raw(path: Path, dtype: torch.dtype, width: int | None) -> Found:
 
 
 def read_manifest(path: Path) -> Found:
-    """Return a JSON manifest of raw files: of ``x.bin`` beside it (``x.bin.json``), or of the parts that it names."""
+    """Read a JSON manifest of raw files: of ``x.bin`` (``x.bin.json``), or of the parts that it names."""
     try:
         manifest = read_json(path)
     except FileNotFoundError:
         raise InputError(
-            f"{path}: a raw file needs this manifest beside it, with its shape and dtype, such as "
-            '{"shape": [1000, 128], "dtype": "float32"}. For convert, see --raw, too.'
+            f"{path}: a raw file needs this manifest, with its shape and dtype, such as "
+            '{"shape": [1000, 128], "dtype": "float32"}. For convert, see also --raw.'
         ) from None
     if not isinstance(manifest, dict):
         raise InputError(f"{path}: expected a JSON object with 'shape' and 'dtype', got {type(manifest).__name__}.")
@@ -167,7 +167,7 @@ def _manifest_part(manifest: Path, entry: Any, row_bytes: int) -> FilePart:
 
 
 def check_sum(name: str, value: Any, digits: int, where: Path) -> str:
-    """Return a checksum; InputError if it is none."""
+    """Return a checksum; InputError if it is malformed."""
     if not isinstance(value, str) or len(value) != digits or any(c not in "0123456789abcdefABCDEF" for c in value):
         raise InputError(f"{where}: expected {name} to have {digits} hexadecimal digits, got {value!r}.")
     return value

@@ -35,9 +35,9 @@ from manyhop.system.memory import available_memory
 from manyhop.system.progress import Progress
 
 EdgePiece = tuple[Tensor, Tensor, Mapping[str, Tensor]]
-"""Some edges: sources ``[n] int64``, destinations ``[n] int64``, and what belongs to each, by name: ``[n, ...]``."""
+"""Some edges: sources ``[n] int64``, destinations ``[n] int64``, and tensors of the edges by name: ``[n, ...]``."""
 
-_PIECE = 1 << 20  # edges that are taken from a tensor at once
+_PIECE = 1 << 20  # edges that are read from a tensor at once
 
 
 @dataclass(frozen=True)
@@ -47,24 +47,24 @@ class NodeIds:
     tensor: Tensor
     """``[...]`` integer."""
     types: tuple[NodeType, ...]
-    """The type of all of them, or of each row of the tensor; none: of several types, and never numbered again."""
+    """The type of all of them, or of each row of the tensor; none: of multiple types, and never numbered again."""
 
 
 class GraphWriter:
     """Writes a graph into a new folder.
 
     Edges are stored in order of destination, which is the form that samplers read, and their tensors in the same order.
-    All files go to a folder beside it, which gets its name in the end. Of several writers, one succeeds.
+    All files are written to a temporary folder, which is renamed at the end. Of multiple writers, one succeeds.
 
     Args:
         folder: does not exist yet, or is empty.
         homogeneous: whether the graph has one node type and one edge type, ``"_N"`` and ``("_N", "_E", "_N")``.
-        memory: about how many bytes sorting may use; ``None``: a quarter of what is free, at most 4 GiB.
-        crc32: whether a checksum of every file goes into the manifest.
+        memory: bytes for sorting, approximately; ``None``: a quarter of the free memory, at most 4 GiB.
+        crc32: whether the manifest contains checksums of all files.
         progress: whether progress bars are written to stderr; ``None``: on a terminal, after a second.
 
     Raises:
-        InputError: the folder has files in it, or cannot be made.
+        InputError: the folder is not empty, or cannot be created.
 
     If it fails, as on a full disk (CapacityError), nothing is left of the folder.
     """
@@ -90,7 +90,7 @@ class GraphWriter:
                 raise self._taken()
             self._partial.mkdir(parents=True)
         except OSError as error:
-            raise InputError(f"{self.folder}: the folder cannot be made: {error.strerror}.") from error
+            raise InputError(f"{self.folder}: the folder cannot be created: {error.strerror}.") from error
         self._memory = memory or min(1 << 32, (available_memory() or 1 << 32) // 4)
         self._crc32, self._progress = crc32, progress
         self._manifest: dict[str, Any] = {
@@ -107,7 +107,7 @@ class GraphWriter:
         others: Mapping[str, Any] | None = None,
         ids: SourceIds | None = None,
     ) -> None:
-        """Write the nodes of one type; tensors are ``[count, ...]``, others anything that :meth:`add_others` takes."""
+        """Write the nodes of one type; tensors are ``[count, ...]``, others are as in :meth:`add_others`."""
         written = {}
         for name, tensor in tensors.items():
             if tensor.shape[:1] != (count,):
@@ -122,12 +122,12 @@ class GraphWriter:
         self._manifest["nodes"].append(entry | self._others(node_type, others))
 
     def scratch(self) -> Path:
-        """Return a new folder for temporary files, on the disk of the target; it is gone in the end."""
+        """Return a new folder for temporary files, on the disk of the target. It is removed at the end."""
         with writing(self.folder, 0):
             return Path(tempfile.mkdtemp(prefix=".scratch-", dir=self._partial))
 
     def sorter(self, columns: Mapping[str, Kind]) -> EdgeSorter:
-        """Return what takes the edges of one type in pieces, for :meth:`add_sorted`."""
+        """Return a sorter for the edges of one type, to be passed to :meth:`add_sorted`."""
         return EdgeSorter(self.scratch(), columns, memory=self._memory)
 
     def add_sorted(
@@ -140,7 +140,7 @@ class GraphWriter:
         transposed: Collection[str] = (),
         others: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write the edges of one type, of which all pieces have been added to ``edges``.
+        """Write the edges of one type, after all pieces were added to ``edges``.
 
         Columns in ``transposed`` were ``[..., num_edges]`` at their source.
 
@@ -166,11 +166,10 @@ class GraphWriter:
         self._manifest["edges"].append(entry | self._others(prefix, others))
 
     def add_others(self, others: Mapping[str, Any]) -> None:
-        """Write what belongs to the graph as a whole: tensors ``[n, ...]``, :class:`NodeIds`, numbers, texts, lists of
-        them.
+        """Write attributes of the graph: tensors ``[n, ...]``, :class:`NodeIds`, numbers, texts, lists of them.
 
         Raises:
-            InputError: a value of another kind.
+            InputError: a value of a different kind.
         """
         self._manifest |= self._others("graph", others)
 
@@ -204,7 +203,7 @@ class GraphWriter:
     ) -> None:
         if kind is not None:
             shutil.rmtree(self._partial, ignore_errors=True)
-            with contextlib.suppress(OSError):  # somebody has put something there
+            with contextlib.suppress(OSError):  # not empty
                 for path in self._made:
                     path.rmdir()
 
@@ -224,7 +223,7 @@ class GraphWriter:
             else:
                 raise InputError(
                     f"Expected '{name}' to be a tensor, a number, a text or a list of them (of at "
-                    f"most {MOST_LEVELS // 2} levels), got a {type(value).__name__}: delete or convert it; nothing is "
+                    f"most {MOST_LEVELS // 2} levels), got a {type(value).__name__}. Delete or convert it: nothing is "
                     "ever pickled."
                 )
         return {"others": found} if others else {}
@@ -269,10 +268,10 @@ def save_graph(
         node_tensors: node type -> name -> ``[num_nodes, ...]``.
         edge_tensors: edge type -> name -> ``[num_edges, ...]``.
         homogeneous: whether it has only ``"_N"`` and ``("_N", "_E", "_N")``.
-        crc32: whether a checksum of every file goes into the manifest.
+        crc32: whether the manifest contains checksums of all files.
 
     Returns:
-        The graph as :func:`open_graph` finds it. Its edges are in order of destination, and so are their tensors.
+        The graph as :func:`open_graph` returns it. Edges and their tensors are in order of destination.
 
     Raises:
         InputError: the folder has files in it.
@@ -294,8 +293,7 @@ def save_graph(
 def edge_pieces(
     src: Tensor, dst: Tensor, columns: Mapping[str, Tensor | Rows]
 ) -> tuple[dict[str, Kind], Iterator[EdgePiece]]:
-    """Return the kinds of the columns, and the edges in pieces, of which only one at a time is in memory where tensors
-    are mapped.
+    """Return the kinds of the columns, and the edges in pieces. Mapped tensors are in memory one piece at a time.
 
     Raises:
         GraphError: ends or columns of unequal length.

@@ -35,7 +35,7 @@ def whole_numbers(array: Any, where: str) -> npt.NDArray[np.int64]:
 
 
 class IdCollector:
-    """Takes ids in pieces and keeps each of them once."""
+    """Collect unique ids in pieces."""
 
     def __init__(self) -> None:
         self._pieces: list[Any] = []
@@ -49,7 +49,7 @@ class IdCollector:
         if self._text not in (None, text):
             raise InputError(
                 f"{where}: holds {'texts' if text else 'integers'}, another column or file of the same node type "
-                f"{'integers' if text else 'texts'}: give the ids of a node type one kind."
+                f"{'integers' if text else 'texts'}: use one kind of ids per node type."
             )
         self._text = text
         piece = array.cast("large_string").unique() if text else np.unique(whole_numbers(array, where))
@@ -100,7 +100,7 @@ class SourceIds:
         return SourceIds(self._ids.take(order.numpy()))
 
     def save(self, path: Path) -> Path:
-        """Write the ids: to ``path``, or, if they are texts, to a Parquet file beside it. Returns the file."""
+        """Write the ids: to ``path``, or texts to a Parquet file with its name. Return the path."""
         if isinstance(self._ids, np.ndarray):
             write(path, torch.from_numpy(self._ids))
             return path
@@ -115,7 +115,7 @@ class IdMap(SourceIds):
     """Ids of nodes at their source, in ascending order: the position of an id is the node."""
 
     def lookup(self, array: Any, where: str) -> Tensor:
-        """Return ``[n] int64``: the nodes of the ids in a ``pyarrow.Array``, all of which are known."""
+        """Return ``[n] int64``: the nodes of the known ids in a ``pyarrow.Array``."""
         if isinstance(self._ids, np.ndarray):
             return torch.from_numpy(np.searchsorted(self._ids, whole_numbers(array, where)))
         compute = arrow("Mapping ids", "pyarrow.compute")

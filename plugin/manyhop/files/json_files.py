@@ -16,10 +16,10 @@ MOST_LEVELS = 64
 
 
 def read_json(path: Path) -> Any:
-    """Return what is in a JSON file.
+    """Return the content of a JSON file.
 
     Raises:
-        InputError: no JSON, or one that is too large, too deep, or has a key twice.
+        InputError: no JSON, or it is too large or too deep, or has a duplicate key.
         FileNotFoundError: no such file.
     """
     if not path.exists():
@@ -42,7 +42,7 @@ def parse_json(text: bytes, where: str) -> Any:
 
 
 def within_levels(value: Any, levels: int) -> bool:
-    """Return whether lists and dictionaries are inside of each other so many times at most."""
+    """Return whether lists and dictionaries are nested at most ``levels`` times."""
     if not isinstance(value, list | dict):
         return True
     inner = value.values() if isinstance(value, dict) else value
@@ -53,6 +53,6 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f"the key {name!r} is there twice")
+            raise ValueError(f"the key {name!r} occurs twice")
         found[name] = value
     return found

@@ -46,7 +46,7 @@ def parquet_columns(path: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class ParquetPart:
-    """Columns of one Parquet file, side by side where there are several."""
+    """Columns of one Parquet file, side by side if there are multiple."""
 
     path: Path
     columns: tuple[str, ...]
@@ -78,7 +78,7 @@ class ParquetPart:
 
 
 def read_parquet(path: Path, columns: Sequence[str]) -> Found:
-    """Return one column of numbers or of lists of numbers, or several columns of numbers of the same dtype."""
+    """Read one column of numbers or of lists of numbers, or multiple columns of numbers of the same dtype."""
     types = arrow("Reading Parquet files").types
     with open_parquet(path) as file:
         schema, meta = file.schema_arrow, file.metadata
@@ -114,7 +114,7 @@ def _first_length(file: Any, path: Path, name: str) -> int:
 
 
 def numbers(where: str, array: Any, shape: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Return a column of numbers, or of lists of as many numbers, as an array of ``shape``."""
+    """Return a column of numbers, or of lists of equal length, as an array of ``shape``."""
     types = arrow("Reading Parquet files").types
     if hasattr(array, "combine_chunks"):
         array = array.combine_chunks()

@@ -23,7 +23,7 @@ from manyhop.system.mapped import watch
 CHUNK = 1 << 24
 """Bytes that are read at once."""
 
-# Without it, Linux refuses private mappings of files that are larger than the machine's memory.
+# Without it, Linux rejects private mappings of files that are larger than the machine's memory.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 
@@ -45,7 +45,7 @@ class Part(Protocol):
         """Read rows ``[begin, end)`` into ``out``, which is contiguous."""
 
     def check(self, rows: Tensor | None) -> None:
-        """Raise InputError unless the checksums, if there are any, are those of ``rows`` (``None``: of the file)."""
+        """Raise InputError if ``rows`` (``None``: the file) do not match existing checksums."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class FilePart:
 
     path: Path
     offset: int
-    """Where the first row begins, in bytes."""
+    """Begin of the first row, in bytes."""
     num_rows: int
     row_bytes: int
     crc32: str | None = None
@@ -73,7 +73,7 @@ class FilePart:
         if size < self.offset + self.nbytes:
             raise InputError(
                 f"{self.path}: expected {self.offset + self.nbytes} bytes, got {size}: the file is truncated, or its "
-                "header or manifest belongs to another one. Copy or write it again."
+                "header or manifest belongs to a different file. Copy or write it again."
             )
         return self
 
@@ -130,7 +130,7 @@ class FilePart:
         return torch.frombuffer(memory, dtype=dtype, count=count, offset=self.offset).view(shape)
 
     def check(self, rows: Tensor | None) -> None:
-        """Raise InputError unless the checksums are those of ``rows`` (``None``: of the file's)."""
+        """Raise InputError if ``rows`` (``None``: the file) do not match existing checksums."""
         if self.crc32 is None and self.sha256 is None:
             return
         self.require_size()
@@ -142,7 +142,7 @@ class FilePart:
                 )
 
     def crc32_of(self, rows: Tensor | None) -> str:
-        """Return the CRC-32 of ``rows`` (``None``: of the file's)."""
+        """Return the CRC-32 of ``rows`` (``None``: of the file)."""
         value = 0
 
         def update(data: memoryview) -> None:

@@ -30,7 +30,7 @@ Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 
 class Rows:
-    """A tensor ``[num_rows, ...]`` in files, of which nothing is loaded yet. Made by :func:`manyhop.files.open`.
+    """A tensor ``[num_rows, ...]`` in files, opened without loading by :func:`manyhop.files.open`.
 
     Attributes:
         shape: the shape of the whole tensor.
@@ -62,7 +62,7 @@ class Rows:
 
     @property
     def can_map(self) -> bool:
-        """Return whether :meth:`mapped` works: one file, whose bytes are those of the tensor."""
+        """Return whether :meth:`mapped` works: the tensor is one file, uncompressed."""
         return len(self._parts) == 1 and isinstance(self._parts[0], FilePart)
 
     def __repr__(self) -> str:
@@ -72,11 +72,10 @@ class Rows:
     def mapped(self) -> Tensor:
         """Return a tensor whose memory is the file.
 
-        Nothing is read until it is used, and all processes of a machine share what was read. Writes stay in this
-        process.
+        Pages are read on first use and shared by all processes of a machine. Writes affect this process only.
 
         Raises:
-            InputError: the tensor is stored in several files, or in one that cannot be mapped (Parquet).
+            InputError: the tensor has multiple files, or one that cannot be mapped (Parquet).
             CapacityError: the process may not map so much.
         """
         part = self._parts[0]
@@ -115,7 +114,7 @@ class Rows:
 
         Raises:
             InputError: a range outside the rows; a file that is truncated or damaged.
-            FeatureError: an ``out`` of another shape, dtype or kind.
+            FeatureError: an ``out`` of a different shape, dtype or kind.
             CapacityError: the rows do not fit in memory.
         """
         end = self.num_rows if end is None else end
@@ -203,15 +202,14 @@ def open(paths: Paths, *, name: str | Sequence[str] | None = None) -> Rows:
     """Open a tensor in files: reads their headers only, and unpickles nothing.
 
     Args:
-        paths: one file, or several whose rows follow each other in the given order: ``.npy``; ``.bin`` (raw numbers)
-            with a manifest ``.bin.json`` beside it; ``.json`` (a manifest that names its parts); ``.parquet``;
+        paths: one file, or multiple files to concatenate: ``.npy``; ``.bin`` (raw numbers)
+            with a manifest ``.bin.json``; ``.json`` (a manifest that names its parts); ``.parquet``;
             ``.safetensors``.
-        name: which tensor of a safetensors file, which column (or columns, side by side) of a Parquet file; may be left
-            out where there is only one.
+        name: a tensor of a safetensors file, or a column (or columns, side by side) of a Parquet file; optional if
+            there is only one.
 
     Raises:
-        InputError: a file that is missing, truncated, of an unknown kind, or whose dtype or shape is not that of the
-            others.
+        InputError: a file is missing, truncated, of an unknown kind, or has a different dtype or shape.
         MissingExtraError: Parquet files need ``manyhop[files]``.
     """
     names = [paths] if isinstance(paths, str | PathLike) else list(paths)
@@ -262,7 +260,7 @@ def _find(path: Path, name: str | Sequence[str] | None) -> Found:
 
 
 def _in_threads(tasks: Sequence[Callable[[], None]], threads: int | None, bar: Progress | None) -> None:
-    """Run all tasks; after the first error no further one begins, and it is raised."""
+    """Run all tasks. Raise the first error, after which no task begins."""
     if threads is not None and threads < 1:
         raise InputError(f"Expected at least 1 thread, got {threads}.")
     count = min(len(tasks), threads or min(8, os.cpu_count() or 1))

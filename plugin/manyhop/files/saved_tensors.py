@@ -21,12 +21,12 @@ _DTYPES = "bool uint8 int8 int16 int32 int64 float16 float32 float64"
 
 
 def load_safely(path: Path, allowed: Sequence[Any], advice: str) -> Any:
-    """Return what a file of ``torch.save`` holds. Nothing is unpickled but tensors, plain values and what is allowed.
+    """Load a file of ``torch.save``. Only tensors, plain values and allowed classes are unpickled.
 
     Args:
         path: the file.
-        allowed: classes and functions, as ``torch.serialization.safe_globals`` takes them.
-        advice: what to do about a file with anything else.
+        allowed: classes and functions, as in ``torch.serialization.safe_globals``.
+        advice: end of the message about a file with other classes.
 
     Raises:
         InputError: no such file, or one with anything else.
@@ -45,7 +45,7 @@ def load_safely(path: Path, allowed: Sequence[Any], advice: str) -> Any:
 
 
 def load_plain(path: Path) -> Any:
-    """Return what a file of ``torch.save`` holds: tensors, arrays (as tensors), numbers, texts, dictionaries of them.
+    """Load tensors, arrays (as tensors), numbers, texts and dictionaries of them from a file of ``torch.save``.
 
     Raises:
         InputError: no such file, or one with anything else.
@@ -55,7 +55,7 @@ def load_plain(path: Path) -> Any:
 
 
 def _arrays() -> list[Any]:
-    """Return what arrays are made of, by the names that numpy 1 and 2 give to it."""
+    """Return the parts of pickled arrays, with their names in numpy 1 and 2."""
     array, scalar = np.empty(0).__reduce__()[0], np.float64().__reduce__()[0]
     makers = [(array, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
     makers += [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]

@@ -1,8 +1,8 @@
 """Edges in any number, in any order -> compressed columns in files, in bounded memory.
 
-Edges are kept in temporary files as they come. If they are more than memory holds, they are dealt out to buckets, each
-of them a range of destinations; then bucket after bucket is sorted, and written where it belongs. Edges of the same
-destination keep the order in which they came: a sample of the stored graph is a sample of the given one.
+Edges are written to temporary files. If they exceed the memory, they are divided into buckets by ranges of
+destinations, which are sorted and written one at a time. Edges of a destination retain their order, so samples of the
+stored graph and of the source are equal.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Kind = tuple[torch.dtype, tuple[int, ...]]
 
 
 class EdgeSorter:
-    """Takes the edges of one type in pieces and writes them in order of destination.
+    """Sort the edges of one type by destination.
 
     Args:
         folder: an empty folder for temporary files, on the disk of the target.
-        columns: name -> dtype and row shape of what belongs to every edge.
-        memory: about how many bytes may be used; what grows with the number of nodes comes on top.
+        columns: name -> dtype and row shape of the edges' tensors.
+        memory: bytes to use, approximately, in addition to tables of nodes.
     """
 
     def __init__(self, folder: Path, columns: Mapping[str, Kind], *, memory: int) -> None:
@@ -44,7 +44,7 @@ class EdgeSorter:
         self._kinds: dict[str, Kind] = {"src": (torch.int64, ()), "dst": (torch.int64, ()), **columns}
         record = sum(math.prod(shape) * dtype.itemsize for dtype, shape in self._kinds.values())
         self.piece = max(1024, memory // (3 * record + 32))
-        """How many edges are worked on at a time."""
+        """Number of edges per step."""
         self._all = _Pile(folder, "all", self._kinds)
         self._degree = torch.zeros(0, dtype=torch.int64)
         self._in_order = True
@@ -54,7 +54,7 @@ class EdgeSorter:
 
     @property
     def columns(self) -> dict[str, Kind]:
-        """Return what belongs to every edge beside its ends."""
+        """Return the kinds of the edges' tensors."""
         return {name: kind for name, kind in self._kinds.items() if name not in ("src", "dst")}
 
     @property
@@ -92,7 +92,7 @@ class EdgeSorter:
         Args:
             names: the files.
             num_src: number of nodes of the sources' type, above all ids of sources.
-            num_dst: the same of destinations.
+            num_dst: number of nodes of the destinations' type.
             progress: show a progress bar; ``None``: on a terminal.
         """
         _require_for(num_dst)

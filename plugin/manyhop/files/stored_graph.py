@@ -35,15 +35,15 @@ FORMAT, VERSION = "manyhop graph", 1
 
 @dataclass(frozen=True, kw_only=True)
 class Others:
-    """What belongs to a node type, an edge type or the graph as a whole, not to each node or edge."""
+    """Attributes of a node type, an edge type or the graph, not of single nodes or edges."""
 
     tensors: Mapping[str, Rows] = field(default_factory=dict)
     """Name -> rows in any number."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """Name -> number, text, or list of them."""
     node_ids: Mapping[str, tuple[NodeType, ...]] = field(default_factory=dict)
-    """Names of tensors whose numbers are nodes -> the type of all of them, or of each row of the tensor;
-    none: of several types, which only their reader can distinguish."""
+    """Names of tensors with node ids -> the type of all ids, or of each row; none: multiple types, known to the reader
+    only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +55,7 @@ class StoredNodes:
     tensors: Mapping[str, Rows] = field(default_factory=dict)
     """Name -> ``[count, ...]``."""
     ids: Path | None = None
-    """A file with the id of each node at its source, where these were not 0, 1, 2, ...: ``.npy``, or ``.parquet`` for
-    texts."""
+    """A file with the original ids, unless these were 0, 1, 2, ...: ``.npy``, or ``.parquet`` for texts."""
     others: Others = field(default_factory=Others)
 
 
@@ -64,7 +63,7 @@ class StoredNodes:
 class StoredEdges:
     """The edges of one type: as compressed columns (``colptr``, ``row``), as a list (``edge_index``), or both.
 
-    The id of an edge is its position, the same in both.
+    The id of an edge is its position, which is equal in both.
     """
 
     count: int
@@ -84,7 +83,7 @@ class StoredEdges:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredGraph:
-    """A graph in a folder, of which only headers were read. Made by :func:`manyhop.files.open_graph`."""
+    """A graph in a folder, opened without loading by :func:`manyhop.files.open_graph`."""
 
     path: Path
     """The folder."""
@@ -106,7 +105,7 @@ class StoredGraph:
         yield from self.others.tensors.items()
 
     def shardable(self) -> frozenset[str]:
-        """Return the names of the features of which nodes may hold a part of the rows.
+        """Return the names of the features that may be sharded.
 
         These are tensors of two or more dimensions with a row for each node or edge. Others, such as labels, masks,
         times and weights, are small, or needed whole by samplers.
@@ -149,7 +148,7 @@ class StoredGraph:
         return sum(8 * (self.nodes[dst].count + 1) for _, _, dst in self.edges)
 
     def build(self) -> Graph:
-        """Return the topology, ready to be sampled; compressed columns with ``int32`` ids stay memory-mapped.
+        """Return the topology, ready to be sampled; compressed columns with ``int32`` ids remain memory-mapped.
 
         Raises:
             GraphError: ids out of range.
@@ -169,7 +168,7 @@ class StoredGraph:
         """Check that compressed columns are ones, before anything is made of them. Reads them once.
 
         Args:
-            tensors: ``id`` of rows -> the tensor, of all tables that are to be checked.
+            tensors: ``id`` of rows -> the tensor, of all tables to check.
 
         Raises:
             GraphError: naming the file: columns that do not rise from 0 to the number of edges, or ids out of range.
@@ -200,7 +199,7 @@ class StoredGraph:
 
 
 def tensor_of(rows: Rows) -> Tensor:
-    """Return the tensor: mapped where that is possible, else read."""
+    """Return the tensor, mapped if possible, otherwise read."""
     return rows.mapped() if rows.can_map else rows.read()
 
 
@@ -218,7 +217,7 @@ def open_graph(folder: str | PathLike[str]) -> StoredGraph:
         manifest = read_json(path / MANIFEST)
     except FileNotFoundError:
         raise InputError(
-            f"{path}: expected a folder with {MANIFEST}, as `manyhop convert` writes it; there is none."
+            f"{path}: expected a folder with {MANIFEST}, as `manyhop convert` writes it, got a folder without."
         ) from None
     read = _Reader(path)
     if read.get(manifest, "format", str) != FORMAT or read.get(manifest, "version", int) != VERSION:
@@ -368,6 +367,6 @@ def _parts_of(column: Any) -> list[Any]:
 
 
 def checksums(rows: Rows) -> list[str] | None:
-    """Return the CRC-32 of each file, computed now; ``None`` if a file is no plain one."""
+    """Compute the CRC-32 of each file; ``None`` if a file is not a plain one."""
     sums = [part.crc32_of(None) for part in rows.parts if isinstance(part, FilePart)]
     return sums if len(sums) == len(rows.parts) else None

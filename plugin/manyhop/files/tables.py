@@ -23,7 +23,7 @@ _ROWS = 1 << 18  # rows of Parquet at once
 
 
 def is_table(path: Path) -> bool:
-    """Return whether the name is that of a CSV (compressed or not) or Parquet file."""
+    """Return whether a file is CSV (compressed or not) or Parquet, by its name."""
     return _kind(path) in TABLES
 
 
@@ -51,11 +51,11 @@ class Table:
         """Yield a ``pyarrow.Array`` of each column, for some rows at a time.
 
         Args:
-            columns: which.
-            dtype: what CSV is to be read as, such as ``"int64"``; ``None``: as what it looks like at its beginning.
+            columns: names.
+            dtype: dtype of CSV columns, such as ``"int64"``; ``None``: inferred from the beginning.
 
         Raises:
-            InputError: a file that cannot be read so, a missing value.
+            InputError: a file that cannot be read like that, a missing value.
         """
         invalid = arrow("Reading CSV and Parquet files").ArrowInvalid
         row = 0
@@ -71,7 +71,7 @@ class Table:
             raise InputError(f"{self.path}: cannot be read: {error}.") from error
 
     def matrix(self) -> Iterator[Tensor]:
-        """Yield all columns, ``[n, num_columns]``: int64 if all are whole, else float32 (missing ones NaN)."""
+        """Yield all columns, ``[n, num_columns]``: int64 if all are whole, otherwise float32 (missing: NaN)."""
         columns = self.columns()
         whole = True
         try:
@@ -124,7 +124,7 @@ class Table:
 
 
 def tensor(array: Any, where: str) -> Tensor:
-    """``pyarrow.Array`` of numbers or lists of as many numbers -> ``[n]`` or ``[n, width]``."""
+    """Return a ``pyarrow.Array`` of numbers, or of lists of equal length, as ``[n]`` or ``[n, width]``."""
     from manyhop.files.parquet import numbers
 
     types = arrow("Reading CSV and Parquet files").types

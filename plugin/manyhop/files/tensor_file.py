@@ -25,9 +25,9 @@ from manyhop.system.progress import Progress
 
 
 class TensorFile:
-    """A file of a tensor of known shape, written from any place: .npy, .safetensors (one tensor) or .bin.
+    """A file of a tensor of known shape, writable at any position: .npy, .safetensors (one tensor) or .bin.
 
-    Until it is closed without an error, the file has another name: no half-written tensor is ever found.
+    The file has a temporary name until it is closed without an error.
     """
 
     def __init__(self, path: str | PathLike[str], shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -49,7 +49,7 @@ class TensorFile:
                 raise
 
     def write(self, element: int, data: Tensor) -> None:
-        """Put the numbers of ``data`` at position ``element`` of the flattened tensor."""
+        """Write ``data`` at position ``element`` of the flattened tensor."""
         view = bytes_of(data.cpu())
         position = self._begin + element * self.dtype.itemsize
         with writing(self.path, self._nbytes):
@@ -97,15 +97,15 @@ def write(path: str | PathLike[str], tensor: Tensor | Rows, *, progress: bool | 
     """Write a tensor ``[num_rows, ...]``, or copy one from other files without holding more than a few rows in memory.
 
     Args:
-        path: ``.npy``, ``.bin`` (its manifest, with a checksum, is written beside it) or ``.safetensors``.
-        tensor: what to write.
+        path: ``.npy``, ``.bin`` (also writes a manifest with a checksum) or ``.safetensors``.
+        tensor: of any shape.
         progress: whether a progress bar is written to stderr; ``None``: on a terminal, after a second.
 
     Returns:
         The rows as :func:`manyhop.files.open` finds them.
 
     Raises:
-        InputError: another kind of file, a dtype that the file cannot hold, or a file that cannot be written.
+        InputError: an unknown kind of file, a dtype that the file cannot hold, or a file that cannot be written.
         CapacityError: the disk is full.
     """
     from manyhop.files.rows import open as open_rows

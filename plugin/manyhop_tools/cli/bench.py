@@ -1,4 +1,4 @@
-"""``manyhop bench``: loaders of manyhop beside those of the frameworks that are installed, on this machine."""
+"""``manyhop bench``: compares manyhop's loaders with installed ones on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from manyhop.errors import ManyhopError
 from manyhop.hints import pip_install
 from manyhop_tools.cli.verbs import Verbs, add_verb, at_least_one
 
-_GROUP = "manyhop.peers"  # entry points of the adapters: what makes the loaders
+_GROUP = "manyhop.peers"  # entry points of the adapters, which create the loaders
 _MANYHOP = "manyhop"
 
 Epoch: TypeAlias = Callable[[], tuple[int, int]]
@@ -46,10 +46,10 @@ def add_to(verbs: Verbs) -> None:
         verbs,
         "bench",
         _run,
-        help="measure loaders beside those of PyG and DGL",
-        description="Measures epochs of manyhop's loaders beside PyG's NeighborLoader (with pyg-lib or torch-sparse) "
-        "and DGL's DataLoader, as far as they are installed, on a graph on disk or a random one; where there is a GPU, "
-        "also with batches on it. Loaders take turns.",
+        help="compare loaders with PyG's and DGL's",
+        description="Compares epochs of manyhop's loaders with PyG's NeighborLoader (with pyg-lib or torch-sparse) "
+        "and DGL's DataLoader, if installed, on a graph on disk or a random one. If there is a GPU, batches on it are "
+        "also measured. Rounds alternate between loaders.",
     )
     add = parser.add_argument
     add("folder", nargs="?", type=Path, metavar="FOLDER", help="a graph that save() or `manyhop convert` wrote")
@@ -69,7 +69,7 @@ def _run(args: argparse.Namespace) -> int:
     import torch
 
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # a loader has the threads that it is given
+    torch.set_num_threads(1)  # loaders have their own threads
     try:
         with tempfile.TemporaryDirectory() as scratch:
             folder = args.folder or _random_graph(Path(scratch) / "graph", args.nodes, args.edges, args.features)
@@ -80,7 +80,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _random_graph(folder: Path, num_nodes: int, num_edges: int, num_features: int) -> Path:
-    """Write a graph in which the node of rank r is an end of an edge in proportion to ``r ** -0.6``."""
+    """Write a random graph whose degrees follow a power law: ``r ** -0.6`` for the node of rank r."""
     import numpy as np
     import torch
 
@@ -141,7 +141,7 @@ def _report(folder: Path, args: argparse.Namespace) -> Iterator[str]:
 
 
 def _rows(framework: str, device: str, epochs: Mapping[str, Epoch], rounds: int) -> Iterator[tuple[str, ...]]:
-    """Measure the loaders in turns: ratios are of the same round, as the speed of a machine drifts."""
+    """Measure the loaders in turns. Ratios are per round, as the speed of a machine drifts."""
     import numpy as np
 
     for epoch in epochs.values():

@@ -1,4 +1,4 @@
-"""The verbs of the command: their arguments. What a verb does is imported when it is called."""
+"""Verbs of the command and their arguments. A verb imports its code when it is called."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def _add_doctor(verbs: Verbs) -> None:
         verbs,
         "doctor",
         _doctor,
-        help="report what is installed here, what is missing, and how to add it",
-        description="Reports what is installed here, what is missing, and how to add it. "
-        "Exits with 1 if manyhop cannot work, else with 0.",
+        help="report installed and missing packages, GPUs and remedies",
+        description="Reports installed and missing packages, GPUs and remedies. "
+        "The exit status is 1 if manyhop cannot work, otherwise 0.",
     )
 
 
@@ -57,23 +57,23 @@ def _add_plan(verbs: Verbs) -> None:
         verbs,
         "plan",
         _plan,
-        help="report what will be in which memory, before anything is loaded",
-        description="Reports, before anything is loaded, which memory topology and features will be in, and why. "
-        "Machines, their GPUs and the graph may be described by options: they need not be there.",
+        help="report in which memory a graph will reside",
+        description="Reports whether topology and features fit, in which memory they will reside, and why. Nothing is "
+        "loaded. Options may describe machines, GPUs and graphs that are not available.",
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="folders of graphs, or files of tensors")
     parser.add_argument("--ranks", type=at_least_one, metavar="N", help="processes in all (1, or one per GPU)")
     parser.add_argument("--nodes", type=at_least_one, default=1, metavar="M", help="nodes (machines) they run on (1)")
-    parser.add_argument("--memory", metavar="BYTES", help="free memory of each node, such as 12GiB (what is free)")
+    parser.add_argument("--memory", metavar="BYTES", help="free memory of each node, such as 12GiB (the free memory)")
     parser.add_argument(
         "--no-shards", action="store_true", help="loaders will not be distributed=True, which sharded features need"
     )
     gpus = parser.add_argument_group("for loaders on GPUs")
     gpus.add_argument("--gpus", type=at_least_one, metavar="K", help="GPUs of each node, with a rank each")
-    gpus.add_argument("--gpu-memory", metavar="BYTES", help="free memory of each, such as 141GB (what is free here)")
+    gpus.add_argument("--gpu-memory", metavar="BYTES", help="free memory of each, such as 141GB (the free memory)")
     gpus.add_argument("--no-peers", action="store_true", help="the GPUs of a node cannot read each other's memory")
     gpus.add_argument("--placement", choices=LOADER_PLACES, metavar="HOW", help="as the loaders' argument (auto)")
-    numbers = parser.add_argument_group("for a graph that is not here, instead of FILE")
+    numbers = parser.add_argument_group("for a graph that is not available, instead of FILE")
     numbers.add_argument("--num-nodes", type=_number, metavar="N", help="nodes, such as 111e6")
     numbers.add_argument("--num-edges", type=_number, metavar="E", help="directed edges")
     numbers.add_argument("--features", type=_number, metavar="F", help="numbers of features per node (0)")
@@ -81,7 +81,7 @@ def _add_plan(verbs: Verbs) -> None:
 
 
 def _number(text: str) -> int:
-    """Return the type of an argument: an integer from 0 on, also written as 1e9."""
+    """Return the type of an argument: a non-negative integer, also written as 1e9."""
     try:
         number = float(text)
         if number >= 0 and number == int(number):
@@ -99,7 +99,7 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 _CONVERT = """\
-Writes a graph into a new folder, from which open() takes it, memory-mapped if need be.
+Writes a graph into a new folder, for open(), which can map it into memory.
 
 SOURCE is one of
   a folder that this command or save() wrote, with --partition
@@ -110,7 +110,7 @@ SOURCE is one of
   files, and SRC,REL,DST=FILE for the edges of one type of a heterogeneous graph
 Files and folders may be at addresses that fsspec can read, such as s3://bucket/edges.csv.
 
-Edges are sorted in pieces: they may be larger than memory, numbers of nodes may not."""
+Edges are sorted in pieces: they may exceed the memory, tables of nodes may not."""
 
 
 def _add_convert(verbs: Verbs) -> None:
@@ -128,23 +128,23 @@ def _add_convert(verbs: Verbs) -> None:
     add(
         "--memory",
         metavar="BYTES",
-        help="how much to sort with, such as 2GiB (a quarter of what is free, at most 4GiB)",
+        help="memory for sorting, such as 2GiB (a quarter of the free memory, at most 4GiB)",
     )
     add(
         "--partition",
         metavar="N | [TYPE=]FILE",
         action="append",
-        help="number nodes by part, so that ranks, which hold equal slices of the rows, hold neighbours together: N "
-        "parts by METIS (as many as ranks or nodes of the run, or a multiple), or a file with the part of each node",
+        help="renumber nodes by part, for features sharded over ranks: N parts by METIS (as many as ranks or nodes, or "
+        "a multiple), or a file with the part of each node",
     )
-    add("--crc32", action="store_true", help="keep checksums of the files")
-    add("--both-ways", action="store_true", help="add each edge in the other direction, too (edges and OGB)")
+    add("--crc32", action="store_true", help="store checksums of the files")
+    add("--both-ways", action="store_true", help="also add each edge in the other direction (edges and OGB)")
     pyg = parser.add_argument_group("PyG's data sets")
     pyg.add_argument(
         "--dataset-arg", metavar="NAME=VALUE", action="append", help="an argument of the class, such as root=data"
     )
     ogb = parser.add_argument_group("OGB")
-    ogb.add_argument("--split", metavar="NAME", help="which split, where there are several")
+    ogb.add_argument("--split", metavar="NAME", help="the split, if there are multiple")
     add("--raw", metavar="FILE=DTYPE[,WIDTH]", action="append",
         help="dtype and width of a raw file (.bin without .bin.json) that another argument names")  # fmt: skip
     edges = parser.add_argument_group("edges")
@@ -155,8 +155,8 @@ def _add_convert(verbs: Verbs) -> None:
     add("--no-header", action="store_true", help="CSV has no line of names: columns are called 0, 1, 2, ...")
     add("--delimiter", metavar="CHAR", help="between the columns of CSV (a comma; in .tsv a tab)")
     add("--ids", choices=["auto", "keep", "map"],
-        help="keep integer ids as they are, or map ids to 0, 1, 2, ...; auto (the default): map texts, and integers "
-        "that are negative or far above the number of edges")  # fmt: skip
+        help="retain integer ids, or map ids to 0, 1, 2, ...; auto (the default): map texts, and integers that are "
+        "negative or far above the number of edges")  # fmt: skip
     add("--num-nodes", metavar="[TYPE=]N", action="append", help="number of nodes, if not 1 + the highest id")
     add("--nodes", metavar="[TYPE=]FILE", action="append",
         help="a CSV or Parquet table of nodes: an id in each row, and numbers that become tensors")  # fmt: skip
@@ -203,11 +203,11 @@ def _add_timeline(verbs: Verbs) -> None:
         verbs,
         "timeline",
         _timeline,
-        help="put the timelines of all ranks into one file",
-        description="Puts timelines that loader.timeline('....json') saved on each rank into one file for "
-        "ui.perfetto.dev or chrome://tracing. Ranks are processes in it; times are those of the nodes' wall clocks.",
+        help="merge the timelines of all ranks into one file",
+        description="Merges timelines that loader.timeline('....json') saved on each rank into one file for "
+        "ui.perfetto.dev or chrome://tracing. Each rank is a process. Times are wall-clock times of the nodes.",
     )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="timelines of ranks, or of several loaders of a rank")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="timelines of ranks, or of multiple loaders of a rank")
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the file to write")
 
 

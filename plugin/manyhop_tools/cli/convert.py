@@ -1,4 +1,4 @@
-"""What ``manyhop convert`` does: read a graph from files of other formats, write a folder that ``open()`` takes."""
+"""``manyhop convert``: reads a graph from files of other formats, and writes a folder for ``open()``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from manyhop_tools.convert.remote import address_in, fetch
 from manyhop_tools.convert.renumber import Order, given_order, metis_order, renumber
 
 _DATASET = "pyg:"
-_FORMATS = "manyhop.formats"  # entry points of what reads the frameworks' own files
+_FORMATS = "manyhop.formats"  # entry points of readers of the frameworks' files
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Source:
 
 
 def convert(args: argparse.Namespace) -> StoredGraph:
-    """Convert what the arguments of ``manyhop convert`` specify.
+    """Convert the source of ``manyhop convert``.
 
     Raises:
         InputError: the source cannot be converted.
@@ -65,9 +65,11 @@ def convert(args: argparse.Namespace) -> StoredGraph:
 
 @contextmanager
 def _fetched(args: argparse.Namespace) -> Iterator[argparse.Namespace]:
-    """Copy what is at addresses, such as s3://bucket/edges.csv, to the disk of the target until the body ends."""
+    """Copy remote files, such as s3://bucket/edges.csv, to the disk of the target until the body ends."""
     if address_in(args.target):
-        raise InputError(f"Expected a folder of this machine as the target, got {args.target}. Copy it afterwards.")
+        raise InputError(
+            f"Expected a folder of this machine as the target, got {args.target}. Copy the folder after the conversion."
+        )
     named = {name: getattr(args, name) or [] for name in ("source", "nodes", "node_tensor", "partition", "raw")}
     if not any(address_in(text) for texts in named.values() for text in texts):
         yield args
@@ -89,7 +91,7 @@ def _fetched(args: argparse.Namespace) -> Iterator[argparse.Namespace]:
                 copies[address] = fetch(address, Path(scratch))
             return f"{before}{copies[address]}{mark}{rest}"
 
-        marks = {"node_tensor": ":", "partition": ":", "raw": "="}  # of what follows the name of a file
+        marks = {"node_tensor": ":", "partition": ":", "raw": "="}  # separators after file names
         new = {name: [local(text, marks.get(name, "")) for text in texts] for name, texts in named.items()}
         yield argparse.Namespace(**{**vars(args), **{name: texts or None for name, texts in new.items()}})
 
@@ -99,7 +101,7 @@ def _report(text: str) -> None:
 
 
 def _source(args: argparse.Namespace, raw: Mapping[Path, Rows]) -> Source | StoredGraph:
-    """Return what reads the source, or a folder that was converted before."""
+    """Return a reader of the source, or a converted folder."""
     if len(args.source) == 1 and args.source[0].startswith(_DATASET):
         _refuse_others(args, edges=False, ogb=False)
         return _dataset(args.source[0].removeprefix(_DATASET), args.dataset_arg or [])
@@ -112,7 +114,9 @@ def _source(args: argparse.Namespace, raw: Mapping[Path, Rows]) -> Source | Stor
     _refuse_others(args, edges=not (saved or stored or processed or ogb), ogb=ogb)
     if stored:
         if args.partition is None:
-            raise InputError(f"{paths[0]}: is what convert writes. Copy it, or number its nodes anew: --partition.")
+            raise InputError(
+                f"{paths[0]}: is a converted graph already. Copy it, or pass --partition to renumber its nodes."
+            )
         return open_graph(paths[0])
     if saved:
         return _load_saved(paths[0])
@@ -154,7 +158,7 @@ def _order(graph: StoredGraph, partition: Sequence[str], raw: Mapping[Path, Rows
             hint = "FILE" if graph.is_homogeneous else "TYPE=FILE"
             raise InputError(f"Expected --partition N, once, or --partition {hint}, got '{text}'.")
         if (name or HOMOGENEOUS_NODE) in given:
-            raise InputError(f"Expected --partition once per node type, got '{text}' besides another one.")
+            raise InputError(f"Expected --partition once per node type, got '{text}' in addition.")
         given[name or HOMOGENEOUS_NODE] = _open(path, raw)
     return given_order(graph, given, _report)
 
@@ -223,7 +227,7 @@ def _split_type(source: str) -> tuple[EdgeType | None, Path]:
 
 
 def _open(text: str, raw: Mapping[Path, Rows]) -> Rows:
-    """``x.npy``, or ``nodes.parquet:x``, or one of the raw files."""
+    """Open ``x.npy``, ``nodes.parquet:x`` or a raw file."""
     if Path(text) in raw:
         return raw[Path(text)]
     path, colon, name = text.rpartition(":")
@@ -277,7 +281,7 @@ def _dataset(name: str, texts: Sequence[str]) -> Source:
 
 
 def _adapter(kind: str, purpose: str) -> Callable[..., SavedGraph]:
-    """Return what an adapter has for a kind of source."""
+    """Return an adapter's reader for a kind of source."""
     found = entry_points(group=_FORMATS, name=kind)
     if not found:
         raise MissingExtraError("manyhop", "pyg", f"{purpose} (its entry point '{kind}' of '{_FORMATS}')")

@@ -23,7 +23,7 @@ def report(args: argparse.Namespace) -> str:
     """Return the report for the arguments of ``manyhop plan``.
 
     Raises:
-        InputError: arguments that do not go together, or a file that cannot be read.
+        InputError: contradictory arguments, or a file that cannot be read.
         CapacityError: not all fits.
     """
     _check_graph(args)
@@ -75,7 +75,7 @@ def _gpu_report(args: argparse.Namespace, memory: int) -> str:
         together=not args.no_shards,
     )
     topology, features, shapes = _items(args)
-    features = [replace(item, can_shard=True) for item in features]  # GPUs hold parts of vectors, too
+    features = [replace(item, can_shard=True) for item in features]  # GPUs can also hold parts of vectors
     try:
         placement = decide_gpu(topology, features, hardware, mode=args.placement or "auto")
     except CapacityError as error:
@@ -186,7 +186,7 @@ def _labels(path: Path, prefix: str) -> list[tuple[str, str | None]]:
 
 
 def _table(placement: Placement | GPUPlacement, shapes: dict[str, str]) -> Iterator[str]:
-    """Yield the lines of a table of places. Reasons fill the last column, in lines that fit the terminal."""
+    """Yield the lines of the table, with reasons wrapped in the last column."""
     rows = [("", "shape", "size", "placement", "reason")]
     for choice in (placement.topology, *placement.features):
         name, size = choice.item.name, in_units(choice.item.nbytes)

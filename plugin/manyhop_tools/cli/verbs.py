@@ -1,4 +1,4 @@
-"""What the verbs of the command share: parsers, kinds of arguments, and how a command line is run."""
+"""Parsers, types of arguments, and execution of a command line."""
 
 from __future__ import annotations
 
@@ -15,13 +15,10 @@ Run: TypeAlias = Callable[[argparse.Namespace], int]
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that refuses unknown arguments itself.
-
-    argparse would leave that to the parser of the whole command, whose usage is not that of the verb.
-    """
+    """A parser that rejects unknown arguments with the usage of its verb, instead of that of the whole command."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse; exits where an argument is unknown."""
+        """Parse arguments. Exit if one is unknown."""
         found, rest = super().parse_known_args(args, namespace)
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -63,7 +60,7 @@ def run_verb(parser: Parser, argv: Sequence[str] | None) -> int:
 
 
 def at_least_one(text: str) -> int:
-    """Return the type of an argument: an integer from 1 on."""
+    """Return the type of an argument: a positive integer."""
     try:
         number = int(text)
     except ValueError:

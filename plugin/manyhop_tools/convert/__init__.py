@@ -1,1 +1,1 @@
-"""Graphs of other formats -> a graph on disk; graphs on disk -> the same with other numbers of their nodes."""
+"""Conversion of other formats to graphs on disk, and renumbering of their nodes."""

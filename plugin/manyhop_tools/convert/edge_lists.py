@@ -87,16 +87,16 @@ class EdgeLists:
     dst: str | None = None
     """Column of the destination nodes; ``None``: the second."""
     columns: Sequence[str] = ()
-    """Columns that are kept as tensors of the edges."""
+    """Columns to store as tensors of the edges."""
     header: bool = True
     delimiter: str | None = None
     ids: Ids = "auto"
     """``keep``: ids are nodes. ``map``: they are mapped. ``auto``: texts are mapped, types with a table of nodes, and
-    integers of which one is negative or above ``4 * n + 1,000,000``, where ``n`` counts them with duplicates."""
+    integers if one is negative or above ``4 * n + 1,000,000`` for ``n`` ids, including duplicates."""
     both_ways: bool = False
     """Whether every edge is also added in the other direction, right after it."""
     num_nodes: Mapping[NodeType, int] = field(default_factory=dict)
-    """Numbers of nodes, where they are not 1 + the highest id."""
+    """Numbers of nodes, if not 1 + the highest id."""
     node_tensors: Mapping[NodeType, Mapping[str, Rows]] = field(default_factory=dict)
     """Node type -> name -> ``[num_nodes, ...]``."""
     node_tables: Mapping[NodeType, Path] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class EdgeLists:
     node_id: str | None = None
     """Column of the ids in tables of nodes; ``None``: the first."""
     raw: Mapping[Path, Rows] = field(default_factory=dict)
-    """Raw files among the sources, whose dtype and width the user gave."""
+    """Raw files among the sources, with dtype and width."""
 
 
 def convert_edge_lists(lists: EdgeLists, writer: GraphWriter, report: Callable[[str], None]) -> None:
@@ -120,7 +120,7 @@ def convert_edge_lists(lists: EdgeLists, writer: GraphWriter, report: Callable[[
         if name not in node_types:
             raise InputError(f"Expected the node types {node_types}, got '{name}'.")
     if lists.both_ways and any(src != dst for src, _, dst in edge_types):
-        raise InputError("Edges can be added in the other direction only where both ends are of the same node type.")
+        raise InputError("Edges can be added in the other direction only if both ends are of the same node type.")
     files = [_EdgeFile(lists, edge_type, path, report) for edge_type, path in lists.sources]
     tables = {
         name: NodeTable(name, Table(path=path, header=lists.header, delimiter=lists.delimiter), lists.node_id, report)
@@ -232,7 +232,7 @@ def _map_ids(
 
 
 def _to_be_mapped(files: Sequence[_EdgeFile | NodeTable], report: Callable[[str], None]) -> set[NodeType]:
-    """Node types with a table, and those whose ids are texts, or integers that cannot be nodes."""
+    """Return the node types with a table, and the types whose ids are texts or integers that cannot be nodes."""
     mapped = {file.node_types[0] for file in files if isinstance(file, NodeTable)}
     lowest: dict[NodeType, int] = {}
     highest: dict[NodeType, int] = {}

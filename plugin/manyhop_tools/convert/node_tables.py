@@ -84,7 +84,7 @@ class NodeTable:
         twice = (nodes[1:] == nodes[:-1]).nonzero().view(-1)
         if twice.numel():
             first, second = sorted(order[int(twice[0]) : int(twice[0]) + 2].tolist())
-            raise GraphError(f"{self.where(0)}: expected each id once, got the same in rows {first} and {second}.")
+            raise GraphError(f"{self.where(0)}: expected each id once, got duplicates in rows {first} and {second}.")
         if ids is None:
             raise GraphError(
                 f"{self.where(0)}: expected the ids 0 to {count - 1} in {count} rows, got {int(nodes[0])} to "

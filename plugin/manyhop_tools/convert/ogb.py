@@ -31,7 +31,7 @@ _WHOLE = "split_dict.pt"  # all parts in one file, which OGB prefers
 
 
 def has_link_split(folder: Path) -> bool:
-    """Return whether a folder of ``split/`` is of links."""
+    """Return whether a folder of ``split/`` contains links."""
     return (folder / _WHOLE).exists() or (folder / "train.pt").exists()
 
 
@@ -43,7 +43,7 @@ def link_split(folder: Path, node_types: Collection[NodeType]) -> dict[str, Any]
         node_types: of the graph, in order.
 
     Returns:
-        What belongs to the graph as a whole: ``train_edge [n, 2]``, ``val_edge_neg``, ... with OGB's names. Node types
+        Attributes of the graph: ``train_edge [n, 2]``, ``val_edge_neg``, ... with OGB's names. Node types
         (``train_head_type``) are their positions among ``node_types``.
 
     Raises:
@@ -106,7 +106,7 @@ def convert_ogb(
     hetero = is_hetero_ogb(folder)
     counts, edge_types = _types(source) if hetero else ({HOMOGENEOUS_NODE: source.num_nodes()}, [HOMOGENEOUS_EDGE])
     if both_ways and any(src != dst for src, _, dst in edge_types):
-        raise InputError("Edges can be added in the other direction only where both ends are of the same node type.")
+        raise InputError("Edges can be added in the other direction only if both ends are of the same node type.")
     chosen = _split_folder(folder, split, report)
     of_links = chosen is not None and has_link_split(chosen)
     for node_type, count in counts.items():
@@ -171,7 +171,7 @@ class _Source:
         return found
 
     def tensor(self, name: Path, key: str) -> Rows | None:
-        """Return one tensor, from ``name.csv.gz`` or ``name.npz``; ``None`` if there is none."""
+        """Return one tensor, from ``name.csv.gz`` or ``name.npz``; ``None`` if neither exists."""
         archive = self._raw / name.parent / f"{name.name}.npz"
         if archive.exists():
             rows = self._extract(archive, key)
@@ -275,13 +275,13 @@ def _split_folder(folder: Path, split: str | None, report: Callable[[str], None]
     if split is not None and split not in names:
         raise InputError(f"{folder}: expected a split of {names}, got '{split}'.")
     if not found:
-        report(f"{folder}: has no split/: there will be no masks.")
+        report(f"{folder}: has no split/, so the graph will have no masks.")
         return None
     return folder / "split" / (split or names[0])
 
 
 def _masks(folder: Path, count: int) -> dict[str, Tensor]:
-    """``train_mask``, ``val_mask`` and ``test_mask``; nothing for a node type without a split."""
+    """Return ``train_mask``, ``val_mask`` and ``test_mask``, or nothing for a node type without a split."""
     masks = {}
     for ours, theirs in (("train", "train"), ("val", "valid"), ("test", "test")):
         path = folder / f"{theirs}.csv"

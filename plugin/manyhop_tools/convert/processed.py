@@ -1,4 +1,4 @@
-"""Folders with ``processed/``, a folder for each node and edge type, as of OGB-LSC's MAG240M and of IGB and IGBH."""
+"""Readers of MAG240M (OGB-LSC), IGB and IGBH: folders with ``processed/`` and a folder per node and edge type."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Processed:
 
     @property
     def is_homogeneous(self) -> bool:
-        """Return whether all nodes and edges are of one type."""
+        """Return whether the graph has one node type and one edge type."""
         edge_types = [*self._edge_types()]
         return len(edge_types) == 1 and edge_types[0][0] == edge_types[0][2]
 
@@ -108,7 +108,9 @@ class Processed:
     def _masks(self, count: int) -> dict[str, Tensor | Rows]:
         path = self.folder / "split_dict.pt"
         if not path.exists():
-            self.report(f"{self.folder}: has no split: there will be no masks (IGB's loader draws 60, 20 and 20 %).")
+            self.report(
+                f"{self.folder}: has no split, so the graph will have no masks (IGB's loader draws 60, 20 and 20 %)."
+            )
             return {}
         split = load_plain(path)
         if not isinstance(split, dict) or not {"train", "valid"} <= set(split):

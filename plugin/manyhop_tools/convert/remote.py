@@ -18,11 +18,11 @@ def address_in(text: str) -> str | None:
 
 
 def fetch(address: str, folder: Path) -> Path:
-    """Copy a file, or a folder with all in it, from an address. The manifest beside a raw file comes along.
+    """Copy a file, or a folder with all in it, from an address. A raw file is copied with its manifest.
 
     Args:
         address: what fsspec can open; credentials are those of its file systems (``FSSPEC_S3_KEY``, ...).
-        folder: where the copy goes, in its own folder and under the name that it has at the address.
+        folder: receives a folder with the copy, which retains its name.
 
     Raises:
         InputError: no such file, or no access.
@@ -46,6 +46,6 @@ def fetch(address: str, folder: Path) -> Path:
         return here
     except InputError:
         raise
-    except Exception as error:  # each file system has errors of its own
+    except Exception as error:  # file systems have their own errors
         kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "  # "Install s3fs to access S3"
         raise InputError(f"{address}: cannot be read: {kind}{str(error).rstrip('.')}.") from error

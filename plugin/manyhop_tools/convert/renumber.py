@@ -1,4 +1,4 @@
-"""Orders of nodes: by parts of METIS, or as given; and the renumbering of all that contains node ids.
+"""Orders of nodes by part, from METIS or given, and the renumbering of node ids.
 
 Nodes of a part get consecutive numbers. Ranks and nodes of a run hold equal slices of all rows, by arithmetic
 (``features.sources``). METIS's parts are therefore made equal per node type, so that parts are slices for as many ranks
@@ -36,7 +36,7 @@ _PIECE = 1 << 22  # edges at a time
 def metis_order(graph: StoredGraph, num_parts: int, report: Callable[[str], None]) -> Order:
     """Order nodes by the parts that METIS finds, across all node types, with few edges between parts.
 
-    Where a part has more nodes of a type than its share, those with the fewest neighbours go to other parts.
+    If a part has more nodes of a type than its share, the nodes with the fewest neighbours move to other parts.
 
     Args:
         graph: the graph on disk.
@@ -103,10 +103,10 @@ def given_order(graph: StoredGraph, given: Mapping[NodeType, Rows], report: Call
 
 
 def edges_of(graph: StoredGraph, stored: StoredEdges) -> tuple[Tensor, Tensor]:
-    """Return sources and destinations, ``[count]`` integer each, mapped where the folder has them.
+    """Return sources and destinations, ``[count]`` integer each, mapped if the folder contains them.
 
     Raises:
-        GraphError: compressed columns that make no sense.
+        GraphError: invalid compressed columns.
         CapacityError: edges that the folder has as compressed columns only do not fit in memory.
     """
     if stored.edge_index is not None:
@@ -125,7 +125,7 @@ def _by_part(parts: Ints) -> Tensor:
 
 
 def _equal_parts(parts: Ints, degrees: Ints, num_parts: int) -> Ints:
-    """Give each part its share, as slices of rows have; nodes of the lowest degree leave parts that have more."""
+    """Equalise parts, so that they are slices of rows. Nodes of the lowest degree leave parts that are too large."""
     shares = np.diff(len(parts) * np.arange(num_parts + 1) // num_parts)
     sizes = np.bincount(parts, minlength=num_parts)
     order = np.lexsort((-degrees, parts))
@@ -162,7 +162,7 @@ def renumber(graph: StoredGraph, writer: GraphWriter, order: Order, report: Call
         report: gets a sentence about tensors that may hold node ids, but are not known to.
 
     Raises:
-        InputError: a tensor holds nodes of several types.
+        InputError: a tensor holds nodes of multiple types.
     """
     new = {name: torch.empty_like(old).scatter_(0, old, torch.arange(len(old))) for name, old in order.items()}
     for name, nodes in graph.nodes.items():
@@ -196,7 +196,7 @@ def renumber(graph: StoredGraph, writer: GraphWriter, order: Order, report: Call
 
 
 def _ids(nodes: StoredNodes, order: Tensor) -> SourceIds:
-    """Return what each node was at the source."""
+    """Return the original ids of the nodes."""
     if nodes.ids is None:
         return SourceIds(order.numpy())
     ids = SourceIds.load(nodes.ids)
@@ -213,7 +213,7 @@ def _others(others: Others, new: Mapping[NodeType, Tensor], report: Callable[[st
             types = others.node_ids[name]
             if not types:
                 raise InputError(
-                    f"'{name}' holds nodes of several types, which cannot be numbered anew: leave --partition out."
+                    f"'{name}' holds nodes of multiple types, which cannot be renumbered. Leave --partition out."
                 )
             found[name] = NodeIds(renumbered(tensor, types, new), types)
             continue
@@ -224,13 +224,13 @@ def _others(others: Others, new: Mapping[NodeType, Tensor], report: Callable[[st
 
 def _report_ids(name: str, dtype: torch.dtype, report: Callable[[str], None]) -> None:
     if dtype in (torch.int32, torch.int64):
-        report(f"'{name}' is not known to hold nodes: its numbers stay those of the source.")
+        report(f"'{name}' may hold node ids, but is not marked: its numbers are unchanged.")
 
 
 def renumbered(ids: Tensor, node_types: tuple[NodeType, ...], new: Mapping[NodeType, Tensor]) -> Tensor:
     """Return other numbers of nodes: of one type, or ``[len(node_types), ...]``, a type for each row.
 
-    Numbers out of range, such as -1 for none, stay.
+    Numbers out of range, such as -1 for none, do not change.
     """
     rows = ids[None] if len(node_types) == 1 else ids
     found = []
@@ -248,7 +248,7 @@ def _taken(rows: Rows, order: Tensor) -> Rows:
 
 @dataclass(frozen=True)
 class _TakenPart:
-    """Rows of a tensor in another order, read by number."""
+    """Rows of a tensor in a different order, read by number."""
 
     tensor: Tensor
     order: Tensor
@@ -266,4 +266,4 @@ class _TakenPart:
         out.copy_(self.tensor[self.order[begin:end]])
 
     def check(self, rows: Tensor | None) -> None:
-        """The file's checksum is that of another order."""
+        """Do nothing: the file's checksum applies to a different order."""

@@ -1,1 +1,1 @@
-"""What ``manyhop doctor`` finds out."""
+"""``manyhop doctor``."""

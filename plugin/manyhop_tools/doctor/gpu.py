@@ -1,4 +1,4 @@
-"""What ``manyhop doctor`` reports about GPUs: what was found (:func:`look`), and what that means (:func:`findings`)."""
+"""GPUs in ``manyhop doctor``: facts (:func:`look`) and lines of the report (:func:`findings`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RAFT_DASK = ("raft-dask-cu13", "raft-dask-cu12", "raft-dask")
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What there is."""
+    """Facts about drivers, GPUs and their packages."""
 
     driver: nvml.Driver | None = None
     """``None``: no NVIDIA driver."""
@@ -40,7 +40,7 @@ class Facts:
     cuda: str | None = None
     """Version of CUDA that torch was built with; ``None``: without."""
     names: tuple[str, ...] = ()
-    """The GPUs that torch can use, and what they can do: ``"NVIDIA H200 (9.0)"``."""
+    """The GPUs that torch can use, with their capability: ``"NVIDIA H200 (9.0)"``."""
     peers: bool = False
     """Whether each of them reads the memory of all others."""
     nccl: str | None = None
@@ -57,7 +57,7 @@ class Facts:
     settings: dict[str, str] = field(default_factory=dict)
     """Variables of torch's allocator that are set."""
     compiled: Compiled | Exception | None = None
-    """What compiling a kernel gave; ``None``: it was not tried."""
+    """Result of compiling a kernel; ``None``: not tried."""
 
 
 def look() -> Facts:
@@ -89,7 +89,7 @@ def look() -> Facts:
 
 
 def findings(facts: Facts) -> list[Diagnosis]:
-    """Return what these facts mean for manyhop, and what to do."""
+    """Return the lines of the report, with remedies."""
     found = [_gpus(facts)]
     if not facts.names:
         idle = "not needed without a GPU"
@@ -241,7 +241,7 @@ def _error_of(load: Callable[[], object]) -> str | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             load()
-    except Exception as error:  # whatever a broken package raises
+    except Exception as error:  # of a broken package
         return f"{type(error).__name__}: {error}".splitlines()[0][:200]
     return None
 
@@ -253,5 +253,5 @@ def _compile() -> Compiled | Exception:
         from manyhop_tools.doctor.gpu_probe import compile_one
 
         return compile_one(torch.device("cuda", 0))
-    except Exception as error:  # whatever a broken compiler raises: the doctor reports it and goes on
+    except Exception as error:  # of a broken compiler
         return error

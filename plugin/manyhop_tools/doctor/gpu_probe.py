@@ -1,4 +1,4 @@
-"""A kernel as small as can be: whether triton compiles here, how long that takes, and where it keeps the result."""
+"""Compiles a minimal kernel to check triton, its speed and its cache."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Compiled:
     seconds: float
     """From the call to the kernel's end."""
     folder: str
-    """Where triton keeps kernels, of all programs."""
+    """Folder of triton's cache, for all programs."""
     kept: int
-    """How many are there."""
+    """Number of kernels in the cache."""
     writable: bool
-    """Whether this process can keep any there."""
+    """Whether this process can write to it."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -37,8 +37,8 @@ def compile_one(device: torch.device) -> Compiled:
     """Compile the kernel, whether or not it has been before, and run it.
 
     Raises:
-        Exception: whatever triton, its compilers or the driver raise.
-        RuntimeError: it ran, and computed nonsense.
+        Exception: any error of triton, its compilers or the driver.
+        RuntimeError: the kernel returned a wrong result.
     """
     numbers = torch.zeros(1000, dtype=torch.int64, device=device)
     always, triton.knobs.compilation.always_compile = triton.knobs.compilation.always_compile, True
@@ -50,7 +50,7 @@ def compile_one(device: torch.device) -> Compiled:
     finally:
         triton.knobs.compilation.always_compile = always
     if not right:
-        raise RuntimeError("a kernel that adds 1 gave another result")
+        raise RuntimeError("a kernel that adds 1 returned a wrong result")
     folder = Path(triton.knobs.cache.dir)
     kept = sum(1 for _ in folder.glob("*/*.cubin"))
     return Compiled(seconds=seconds, folder=str(folder), kept=kept, writable=_writable(folder))

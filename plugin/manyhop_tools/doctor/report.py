@@ -1,4 +1,4 @@
-"""What ``manyhop doctor`` finds out: versions, hardware, what is missing and what brings it, the compiled kernels."""
+"""The report of ``manyhop doctor``: versions, hardware, missing packages, compiled kernels."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class _Package:
 
     topic: str
     module: str | None
-    """What is imported to see whether it works; ``None``: nothing is."""
+    """Module to import as a check; ``None``: none."""
     distributions: tuple[str, ...]
     """Names it may have on the package index; the first found counts."""
     versions: Versions | None = None
     essential: bool = False
     advice: str = ""
-    """What to do where it is missing."""
+    """Remedy if it is missing."""
 
 
 _PACKAGES = (
@@ -70,14 +70,12 @@ _PACKAGES = (
     _Package(topic="pyarrow", module="pyarrow", distributions=("pyarrow",),
              advice=f"for Parquet and CSV files: {pip_install('files')}"),
 )  # fmt: skip
-# What manyhop does not need: other samplers, to compare with.
+# Optional samplers, for comparisons.
 _PEERS = {"pyg-lib": ("pyg-lib", "pyg_lib"), "torch-sparse": ("torch-sparse", "torch_sparse")}
 
 
 def examine() -> Report:
-    """Look at this machine and at this Python's packages. Imports torch and numba; where there is a GPU, compiles a
-    small kernel for it.
-    """
+    """Examine this machine and the installed packages. If there is a GPU, a small kernel is compiled for it."""
     python = Diagnosis(topic="python", state="ok", text=f"{platform.python_version()} ({sys.executable})")
     packages = [_package(package) for package in _PACKAGES]
     broken = {finding.topic for finding in packages if finding.state == "broken"}
@@ -99,10 +97,10 @@ def _package(package: _Package) -> Diagnosis:
         return finding("broken" if package.essential else "missing", f"not installed; {package.advice}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what a package brings along
+            warnings.simplefilter("ignore")  # of packages
             if package.module is not None:
                 importlib.import_module(package.module)
-    except Exception as error:  # whatever a broken package raises: the doctor reports it and goes on
+    except Exception as error:  # of a broken package
         return finding("broken", f"{version}, but 'import {package.module}' fails: {error!r}")
     if package.versions is not None:
         return version_in(package.topic, version, package.versions, package.advice)
