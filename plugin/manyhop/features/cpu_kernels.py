@@ -11,7 +11,6 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from manyhop.system.numba_kernels import (
-    AHEAD,
     fence,
     helper,
     i32,
@@ -20,13 +19,12 @@ from manyhop.system.numba_kernels import (
     prefetch,
     prefetch8_far,
     prefetch8_near,
-    prefetch_near,
 )
 
 _LINE = 64  # bytes of a cache line
 _BLOCK = 512  # bytes that are copied, and prefetched, at once
-_NEAR = 16  # how many rows of up to 8 bytes ahead they are prefetched from the L2 cache
-_ROWS_AHEAD, _ROWS_NEAR = 48, 8  # the same for longer rows: from memory, and from the L2 cache
+_BYTES_AHEAD, _MOST_AHEAD = 48 << 10, 256  # rows are prefetched from memory up to so many bytes and rows ahead
+_ROWS_NEAR = 4  # and longer ones from the L2 cache, so many rows ahead
 _MOST = 4096  # bytes of a row that are prefetched; the hardware has noticed by then
 _MOVED_AHEAD = 8
 _STREAM_BYTES = 4 << 20  # results from this size on go past the caches, which the sampler needs more
@@ -99,34 +97,33 @@ def _prefetch_near(row: Any, num_bytes: int) -> None:
         row += _BLOCK
 
 
-def _small_rows(num_bytes: int, copy: Any) -> Callable[[Any, int, int, np.uint64, int], int]:
-    """Return a helper that gathers rows of a fixed number of bytes."""
+def _rows_of(num_bytes: int, copy: Any) -> Callable[[Any, int, np.uint64, int], int]:
+    """Return a helper that gathers contiguous rows of a fixed number of bytes."""
 
     @helper
-    def gather(rows: Any, source: int, stride: int, limit: np.uint64, target: int) -> int:
-        count = rows.size
-        for i in range(count):
-            if i + AHEAD < count:
-                prefetch(np.uint64(source + rows[i + AHEAD] * stride))
-                prefetch_near(np.uint64(source + rows[i + _NEAR] * stride))
+    def gather(rows: Any, source: int, limit: np.uint64, target: int) -> int:
+        for i in range(rows.size):
+            if i + _MOST_AHEAD < rows.size:
+                prefetch(np.uint64(source + rows[i + _MOST_AHEAD] * num_bytes))
             if np.uint64(rows[i]) >= limit:
                 return i
-            copy(target + i * num_bytes, source + rows[i] * stride)
+            copy(target + i * num_bytes, source + rows[i] * num_bytes)
         return -1
 
     return gather
 
 
-_gather4, _gather8 = _small_rows(4, copy4), _small_rows(8, copy8)
+_gather4, _gather8 = _rows_of(4, copy4), _rows_of(8, copy8)
 
 
 @helper
 def _gather(rows: Any, source: int, stride: int, limit: np.uint64, target: int, row_bytes: int) -> int:
-    if row_bytes == 4:
-        return _gather4(rows, source, stride, limit, target)
-    if row_bytes == 8:
-        return _gather8(rows, source, stride, limit, target)
-    count, most, ahead = rows.size, min(row_bytes, _MOST), AHEAD if row_bytes <= _LINE else _ROWS_AHEAD
+    if row_bytes == 4 and stride == 4:
+        return _gather4(rows, source, limit, target)
+    if row_bytes == 8 and stride == 8:
+        return _gather8(rows, source, limit, target)
+    count, most = rows.size, max(1, min(row_bytes, _MOST))
+    ahead = min(_MOST_AHEAD, _BYTES_AHEAD // most)
     stream = (row_bytes | target) % _LINE == 0 and count * row_bytes >= _STREAM_BYTES
     for i in range(count):
         if i + ahead < count:

@@ -168,7 +168,6 @@ AHEAD = 128
 """How many entries ahead a pass of a sampler prefetches; at most `manyhop.sampling.cpu.tables.SPARE`."""
 
 prefetch = _prefetch_into(2)
-prefetch_near = _prefetch_into(3)
 prefetch8_far = _prefetch_into(2, 8)
 prefetch8_near = _prefetch_into(3, 8)
 
