@@ -1,4 +1,4 @@
-"""Loaders whose ranks share batches: what is compared, data that are spread over nodes, resume by other ranks."""
+"""Loaders whose ranks share batches: rounds, graphs that are compared, data that are spread over nodes."""
 
 import sys
 from pathlib import Path
@@ -44,62 +44,17 @@ def batches(loader):
     return [(nodes.tolist(), blocks[0].srcdata["x"].tolist()) for nodes, _, blocks in loader]
 
 
-def epoch_and_state(drop_last, num_workers):
-    made = loader(drop_last=drop_last, num_workers=num_workers)
-    iterator = iter(made)
-    first = batches([next(iterator)])
-    state = made.state_dict()
-    return first + batches(iterator), len(made), state
+def epoch():
+    made = loader(drop_last=True)
+    return batches(made), len(made)
 
 
-def go_on(state):
-    made = loader()
-    made.load_state_dict(state)
-    return batches(made)
-
-
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_ranks_get_the_batches_of_one_process(launcher, drop_last):
-    alone = batches(loader(seed=5, use_ddp=False, drop_last=drop_last))
-    for world_size in (2, 3):
-        ranks = launcher.run(epoch_and_state, drop_last, world_size - 2, world_size=world_size)
-        rounds = len(alone) // world_size if drop_last else -(-len(alone) // world_size)
-        assert [length for _, length, _ in ranks] == [rounds] * world_size
-        dealt = [rank[0][i] for i in range(rounds) for rank in ranks]
-        assert dealt == (alone[: len(dealt)] if drop_last else (alone + alone)[: len(dealt)])
-        assert all(rank[2] == ranks[0][2] for rank in ranks)
-    if not drop_last:  # three ranks have had a round; two go on
-        rest = launcher.run(go_on, ranks[0][2], world_size=2)
-        dealt = [batch for both in zip(*rest, strict=True) for batch in both]
-        assert dealt == (alone[3:] + alone)[: len(dealt)]
-
-
-def padded_batches(use_ddp=True):
-    made = loader(pad="auto", use_ddp=use_ddp, seed=5)
-    sizes = [[block.num_edges() for block in blocks] for _, _, blocks in made]
-    assert all(size == sizes[0] for size in sizes)
-    return batches(made), made.padding.sizes
-
-
-def test_ranks_agree_on_fixed_sizes(launcher):
-    alone, sizes = padded_batches(use_ddp=False)
-    ranks = launcher.run(padded_batches, world_size=2)
-    assert all(rank[1] == sizes for rank in ranks)
-    assert [rank[0][i] for i in range(len(alone) // 2) for rank in ranks] == alone[: len(alone) // 2 * 2]
-
-
-def differing(rank_arguments):
-    import torch.distributed as dist
-
-    import manyhop
-
-    rank = manyhop.init().rank
-    try:
-        loader(**rank_arguments[rank])
-    except RankError as error:
-        return str(error)
-    finally:
-        dist.barrier()
+def test_incomplete_rounds_are_dropped(launcher):
+    alone = batches(loader(seed=5, use_ddp=False, drop_last=True))
+    assert len(alone) == 7
+    ranks = launcher.run(epoch, world_size=2)
+    assert [length for _, length in ranks] == [3, 3]
+    assert [rank[0][i] for i in range(3) for rank in ranks] == alone[:6]
 
 
 def with_data(name, at):
@@ -132,15 +87,6 @@ def test_edges_weights_and_features_that_differ_are_named(launcher, name, named)
         assert len(messages) == 4
         for message, expected in zip(messages, named, strict=True):
             assert f"expected the same {expected}" in message
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [({"batch_size": 9}, "batch_size"), ({"num_seeds": 60}, "indices"), ({"seed": 7}, "seed")],
-)
-def test_differences_are_named(launcher, arguments, message):
-    for text in launcher.run(differing, [{"seed": 6}, {"seed": 6} | arguments], world_size=2):
-        assert message in text
 
 
 def sharded():

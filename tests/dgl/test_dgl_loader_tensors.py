@@ -1,6 +1,5 @@
 """Batches as tensors, and the way of GPUs: equal to the blocks that the CPU makes."""
 
-import pickle
 import threading
 
 import pytest
@@ -156,16 +155,6 @@ def test_layer_neighbour_sampling(device, importance):
         for mine, block in zip(ours.blocks, theirs, strict=True):
             if importance:
                 assert torch.equal(mine.edge_weights.cpu(), block.edata["edge_weights"])
-
-
-@pytest.mark.parametrize("kind", ["plain", "ours"])
-@pytest.mark.parametrize("output", ["blocks", "tensors"])
-def test_loaders_can_be_pickled(kind, output):
-    made = loader(kind, output=output)
-    again = pickle.loads(pickle.dumps(made))
-    for ours, theirs in zip(again, made, strict=True):
-        nodes = [batch.input_nodes if output == "tensors" else batch[0] for batch in (ours, theirs)]
-        assert torch.equal(*nodes)
 
 
 def test_what_tensors_cannot_be_made_of():

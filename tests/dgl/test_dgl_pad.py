@@ -185,15 +185,6 @@ def test_sizes_survive_pickling_and_data_that_change():
             assert torch.equal(blocks[0].srcdata["x"][mask], g.ndata["x"][blocks[0].srcdata[dgl.NID][mask]])
 
 
-def test_one_batch_of_given_seeds():
-    made = loader("plain", pad="auto")
-    sizes = shapes(next(iter(made))[2])
-    _, _, blocks = made.batch(torch.tensor([5, 90]))
-    assert shapes(blocks) == sizes
-    assert blocks[-1].dstdata["node_mask"].sum() == 2
-    assert shapes(made.batch(torch.arange(100))[2]) != sizes
-
-
 def test_wrong_arguments():
     g = graph("plain")
     sampler = manyhop_dgl.NeighborSampler([2])

@@ -207,18 +207,6 @@ def test_prefetching_marks_what_loaders_gather():
             assert {k: type(c) for k, c in mine._columns.items()} == {k: type(c) for k, c in other._columns.items()}
 
 
-def test_message_passing_on_blocks():
-    g = graph()
-    x = g.ndata["feat"]
-    blocks = manyhop_dgl.MultiLayerFullNeighborSampler(2).sample(g, torch.arange(10))[2]
-    conv = dgl.nn.SAGEConv(4, 4, "mean")
-    whole = conv(g, conv(g, x))[:10]
-    h = blocks[0].srcdata["feat"]
-    for block in blocks:
-        h = conv(block, (h, h[: block.num_dst_nodes()]))
-    torch.testing.assert_close(h, whole)
-
-
 def test_a_batch_is_a_function_of_its_key():
     g = graph()
     seeds = torch.arange(20)
@@ -232,15 +220,6 @@ def test_a_batch_is_a_function_of_its_key():
         in_loader = first.sample(g, seeds)
     assert same_batch(in_loader, NeighborSampler([3, 3], seed=99).blocks_for_key(g, seeds, key))
     assert same_batch(first.sample(g, seeds), other.sample(g, seeds))  # the loader's calls are not counted
-
-
-def test_seeds_are_drawn_from_torch_where_none_is_given():
-    g = graph()
-    torch.manual_seed(3)
-    batch = NeighborSampler([2]).sample(g, torch.arange(30))
-    assert not same_batch(batch, NeighborSampler([2]).sample(g, torch.arange(30)))
-    torch.manual_seed(3)
-    assert same_batch(batch, NeighborSampler([2]).sample(g, torch.arange(30)))
 
 
 def test_copies_go_on_where_the_sampler_was():

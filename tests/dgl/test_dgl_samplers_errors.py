@@ -109,6 +109,9 @@ def test_prob_and_mask():
         NeighborSampler([2], prob="nothing").sample(g, seeds)
     with pytest.raises(GraphError, match="as bool"):
         NeighborSampler([2], mask="weight").sample(g, seeds)
+    g.edata["pairs"] = torch.rand(g.num_edges(), 2) > 0.5
+    with pytest.raises(GraphError, match=r"\[400\] or \[400, 1\]"):
+        NeighborSampler([2], mask="pairs").sample(g, seeds)
     for bad in (-1.0, float("nan"), float("inf")):
         g.edata["weight"][7] = bad
         with pytest.raises(GraphError, match="finite and not negative"):

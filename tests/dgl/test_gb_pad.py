@@ -8,7 +8,6 @@ from test_gb_loader_groups import sizes as on_gpu  # noqa: F401
 import manyhop_dgl
 import manyhop_dgl.graphbolt as gb
 from manyhop.errors import InputError
-from manyhop.loading.pipeline import tensors_in
 from manyhop_graphbolt.graph.subgraph import columns_of_edges
 
 GRAPH, TYPED = random_graph(), random_hetero_graph()
@@ -187,10 +186,6 @@ def test_only_padding_is_added(request, chain, groups):
     )
 
 
-def all_tensors(minibatches):
-    return [tensor for one in minibatches for tensor in tensors_in(one)]
-
-
 @pytest.mark.parametrize("chain", LEFT_OUT)
 def test_seed_edges_are_left_out(chain):
     def edges(leave_out):
@@ -223,25 +218,6 @@ def test_a_step_is_captured_on_minibatches():
     assert (step.eager, step.replayed) == (4, 0)
     with pytest.raises(InputError, match="not padded"):
         manyhop_dgl.capture(step)(next(iter(gb.DataLoader(nodes()))))
-
-
-def test_one_minibatch_of_given_seeds():
-    loader = gb.DataLoader(nodes(), pad="auto")
-    (*_, last) = loader
-    few = loader.batch(torch.tensor([5, 9]))
-    assert shape_of(few) == shape_of(last)
-    assert few.seed_mask.sum() == 2
-    assert few.seeds[few.seed_mask].tolist() == [5, 9]
-    many = loader.batch(torch.arange(60))
-    assert shape_of(many) != shape_of(last)
-    assert many.seeds[many.seed_mask].tolist() == list(range(60))
-
-
-def test_sizes_do_not_depend_on_the_seed():
-    first = [shape_of(one) for one in gb.DataLoader(nodes(), pad="auto")]
-    pipe = nodes()
-    pipe.datapipe.datapipe.datapipe.set_seed(77)
-    assert [shape_of(one) for one in gb.DataLoader(pipe, pad="auto")] == first
 
 
 class Own(gb.SubgraphSampler):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers_pyg import all_same, name_of
+from helpers_pyg import name_of
 from padded import both, link_loader, node_loader
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import HeteroConv, SAGEConv, global_max_pool
@@ -231,22 +231,6 @@ def test_batches_that_do_not_fit_get_larger_sizes():
     report = node_loader(data).stats()
     assert report.pad_fit_rate is None
     assert "padded" not in str(report)
-
-
-def test_sizes_are_those_of_the_arguments(data):
-    """They depend neither on threads nor on the seed, so they are the same after a restart."""
-    first, other = node_loader(data, pad="auto"), node_loader(data, pad="auto", seed=9, num_workers=2)
-    state = first.state_dict()
-    expected = list(first)
-    other.load_state_dict(state)
-    assert other.padding.sizes == first.padding.sizes == node_loader(data, pad="auto", seed=None).padding.sizes
-    assert all_same(expected, list(other))
-    assert all_same(expected, list(copy.copy(node_loader(data, pad="auto"))))
-
-
-def test_without_seeds(data):
-    assert list(node_loader(data, input_nodes=torch.empty(0, dtype=torch.int64), shuffle=False, pad="auto")) == []
-    assert list(node_loader(data, batch_size=100, drop_last=True, pad="auto")) == []
 
 
 def test_a_transform_of_the_sample(data):
