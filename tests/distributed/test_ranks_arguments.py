@@ -190,7 +190,7 @@ def come_alone(timeout):
 def test_a_rank_that_makes_no_loader(launcher):
     message, ranks, seconds = launcher.run(come_alone, 1.0)[0]
     assert ranks == (1,)
-    assert "a loader of several ranks: rank 1 did not come within 1 s" in message
+    assert "a loader of several ranks: rank 1 did not arrive within 1 s" in message
     assert seconds < 100  # by default ranks wait for ten minutes
 
 

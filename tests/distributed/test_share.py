@@ -183,7 +183,7 @@ def wait_for_a_slow_node(refusal):
 def test_a_slow_node_is_named(launcher, tmp_path):
     kind, text, ranks = launcher.run(wait_for_a_slow_node, tmp_path / "refusal", node_of=[0, 1])[0]
     assert (kind, ranks) == ("RankError", (1,))
-    assert "share(): rank 1 did not come within 1 s" in text
+    assert "share(): rank 1 did not arrive within 1 s" in text
 
 
 def share_in_another_order():

@@ -47,5 +47,5 @@ def test_a_node_that_loads_for_long_is_awaited_and_one_that_does_not_come_is_nam
     for rank in (0, 1):
         assert torchruns.was_awaited(output, rank), output
         assert f"rank {rank} has 7 batches" in output, output
-        assert f"rank {rank}: a loader of several ranks: ranks 2 and 3 did not come within 8 s" in output
+        assert f"rank {rank}: a loader of several ranks: ranks 2 and 3 did not arrive within 8 s" in output
     assert torchruns.names(output, 3), output

@@ -178,7 +178,7 @@ def test_ranks_that_do_not_start_are_named(launcher):
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # as torchrun's agent has one
     env = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_PORT": str(store.port)}
     for message, ranks, left, initialized in launcher.run(miss_a_rank, world_size=3, env=env)[:2]:
-        assert message.startswith("manyhop.init(): rank 2 did not come within 8 s")
+        assert message.startswith("manyhop.init(): rank 2 did not arrive within 8 s")
         assert (ranks, left, initialized) == ((2,), None, False)
     del store
 
@@ -218,7 +218,7 @@ def come_late():
 def test_ranks_that_do_not_come_are_named(launcher):
     message, ranks, seconds = launcher.run(come_late)[0]
     assert ranks == (1,)
-    assert "a loader: rank 1 did not come within 0.5 s" in message
+    assert "a loader: rank 1 did not arrive within 0.5 s" in message
     assert seconds < 100  # by default ranks wait for ten minutes
 
 

@@ -64,5 +64,5 @@ def test_faults():
         output, everything = late[1][0].output(), both(late[1])
         assert torchruns.was_awaited(output, 0), everything
         assert "rank 0 has 13 batches" in output, everything
-        assert f"rank 0: a loader of several ranks: rank 1 did not come within {TIMEOUT} s" in output, everything
+        assert f"rank 0: a loader of several ranks: rank 1 did not arrive within {TIMEOUT} s" in output, everything
     print("a node that loads for long is awaited, and one that does not come is named")

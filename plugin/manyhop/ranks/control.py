@@ -165,7 +165,7 @@ def exchange(title: str, facts: Facts, *, timeout: float) -> list[Facts]:
         if isinstance(error, RankError):
             raise
         raise RankError(
-            f"{title}: the store of the process group cannot be reached: {error}. The process that holds it, rank 0 or "
+            f"{title}: no connection to the store of the process group: {error}. The process that holds it, rank 0 or "
             "torchrun's agent, has ended: look for its error.",
         ) from error
 
@@ -248,7 +248,7 @@ def _difference(title: str, name: str, values: list[Any]) -> RankError:
     usual = max(by_value.values(), key=len)
     odd = tuple(rank for rank in range(len(values)) if rank not in usual)
     got = "; ".join(f"{value} on {rank_names(ranks)}" for value, ranks in by_value.items())
-    return RankError(f"{title}: expected the same {name} on all ranks, got {got}. Pass the same everywhere.", ranks=odd)
+    return RankError(f"{title}: expected the same {name} on all ranks, got {got}. Pass equal values.", ranks=odd)
 
 
 def rank_names(ranks: Sequence[int]) -> str:
@@ -260,10 +260,10 @@ def rank_names(ranks: Sequence[int]) -> str:
 
 def _missing_ranks(title: str, ranks: tuple[int, ...], timeout: float, rank: int | None = None) -> RankError:
     if not ranks:
-        return RankError(f"{title}: all ranks came, but the last one ended before it answered. Look for its error.")
-    late = " This rank came later, when others had given up." if rank in ranks else ""
+        return RankError(f"{title}: all ranks arrived, but the last one ended before it answered. Look for its error.")
+    late = " This rank arrived later, after the others had given up." if rank in ranks else ""
     return RankError(
-        f"{title}: {rank_names(ranks)} did not come within {timeout:g} s.{late} Every rank has to make this call; look "
+        f"{title}: {rank_names(ranks)} did not arrive within {timeout:g} s.{late} All ranks must call this: check "
         "whether one failed or waits elsewhere.",
         ranks=ranks,
     )

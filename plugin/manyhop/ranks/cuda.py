@@ -90,7 +90,7 @@ def combine(every: Sequence[dict[str, Any]], ranks: world.World, *, together: bo
         names = [one["gpu"] for one in local]
         if len(set(names)) < len(names):
             raise InputError(
-                f"Expected a GPU for each rank, got {len(names)} ranks on {len(set(names))} GPUs of node {node}: call "
+                f"Expected a GPU for each rank, got {len(names)} ranks on {len(set(names))} GPUs of node {node}. Call "
                 "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before anything else uses a GPU."
             )
         peers &= all(set(names) <= {one["gpu"], *one["peers"]} for one in local)

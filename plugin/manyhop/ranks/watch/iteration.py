@@ -64,7 +64,7 @@ class Watch:
         if monitor is not None and monitor.over:
             raise InputError(
                 f"{loop.name}: expected no epoch after manyhop.shutdown() or dist.destroy_process_group(), which ended "
-                "the ranks' records of each other. Make the loader anew."
+                "the ranks' records of each other. Create a new loader."
             )
         if loop.at[3] != "out":
             loop.leave("left")
