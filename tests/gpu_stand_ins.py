@@ -229,9 +229,9 @@ class NoSteps:
 def exchange_nothing(patch: Patch, loader: Any) -> None:
     """Let a loader make its batches as where ranks exchange rows on GPUs: one by one."""
 
-    def in_step(adapter: Any, epoch: Any, gpu: Any, really: Any = steps.steps_on_gpu) -> Any:
+    def in_step(adapter: Any, epoch: Any, gpu: Any, really: Any = steps.GPUStages) -> Any:
         return really(adapter, epoch._replace(exchanges=NoSteps()), gpu)
 
-    patch(steps, "steps_on_gpu", in_step)
+    patch(steps, "GPUStages", in_step)
     patch(loader, "_exchanges", lambda: True)
     patch(loader, "_make_lockstep", lambda *_: NoSteps())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Unpack
 
@@ -105,10 +105,6 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
     def _num_threads(self) -> int:
         return 0 if self._is_on_gpu() else self.num_workers
 
-    def _threads(self) -> Threads:
-        threads = super()._threads()
-        return replace(threads, timeout=None) if self._is_on_gpu() else threads  # nothing is late
-
     def _nodes_of_seeds(self) -> list[tuple[Tensor, int]]:
         return [(torch.arange(self._num_items), self._num_items)]
 
@@ -136,7 +132,7 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
             rank_batch.contents.update(self._contents(len(index), made))
             return pinned(made) if self._pins_batches else made
 
-        return make, None, self._threads()
+        return make, None, self._threads(self._num_threads())
 
     def _contents(self, num_starts: int, made: Windows) -> dict[str, int]:
         """Return the contents of a batch: entries of all windows as nodes, and steps of walks as edges."""

@@ -152,11 +152,11 @@ class EpochLoader(Resumable, PaddedLoader, PreparedLoader, Figures):
         """Return the stages of a thread, the caller's stage (``None``: not needed), and the threads."""
         adapter, gpu = self._adapter(), self._gpu
         if gpu is None:
-            return *steps_on_cpu(adapter, epoch), self._threads()
-        from manyhop.loading.gpu.steps import steps_on_gpu
+            return *steps_on_cpu(adapter, epoch), self._threads(self._num_threads())
+        from manyhop.loading.gpu.steps import GPUStages
 
-        needs_none = gpu.needs_no_threads(adapter.assembler, self.timeout)
-        return *steps_on_gpu(adapter, epoch, gpu), self._no_threads() if needs_none else self._threads()
+        stages, needs_none = GPUStages(adapter, epoch, gpu), gpu.needs_no_threads(adapter.assembler, self.timeout)
+        return stages.groups(), stages.hand_out, self._threads(0 if needs_none else self._num_threads())
 
     def _planned(
         self, plan: BatchPlan, epoch: int, schedule: RankSchedule
@@ -398,14 +398,9 @@ class EpochLoader(Resumable, PaddedLoader, PreparedLoader, Figures):
         """Return the number of threads that make batches; 0: the caller makes them."""
         return self.num_workers
 
-    def _no_threads(self) -> Threads:
-        """Return the options for batches that the caller makes."""
-        prefetch = self.prefetch_factor or 2
-        return Threads(num_workers=0, prefetch=prefetch, timeout=None, worker_init=None, pool=None)
-
-    def _threads(self) -> Threads:
-        """Return the threads that make the batches of the next epoch."""
-        pool, number = None, self._num_threads()
+    def _threads(self, number: int) -> Threads:
+        """Return the threads that make the batches of the next epoch; 0: the caller makes them."""
+        pool = None
         if self.persistent_workers and number > 0:
             ahead = self._gpu is not None
             if self._pool is None or self._pool_init is not self.worker_init_fn or self._pool.start_ahead != ahead:
@@ -417,7 +412,7 @@ class EpochLoader(Resumable, PaddedLoader, PreparedLoader, Figures):
         return Threads(
             num_workers=number,
             prefetch=self.prefetch_factor or 2,
-            timeout=self.timeout,
+            timeout=self.timeout if number > 0 else None,
             worker_init=self.worker_init_fn if pool is None and number > 0 else None,
             pool=pool,
         )

@@ -48,21 +48,14 @@ def steps_on_cpu(
     """Return the stages of a thread, and the caller's, which hands a batch out; ``None``: not needed."""
     assembler = adapter.assembler
     in_thread = assembler.in_thread
-    if in_thread and not assembler.hands_out:
-
-        @ranged("assemble")
-        def collate(batch: int, item: Item) -> Any:
-            rank_batch, index = item
-            with epoch.batch_context(batch, rank_batch), epoch.in_step(rank_batch):
-                return _counting_reads(rank_batch, assembler.collate, epoch.to_index(index))
-
-        return collate, None
+    complete = in_thread and not assembler.hands_out
 
     @ranged("assemble")
-    def collate_in_thread(batch: int, item: Item) -> Any:
+    def collate(batch: int, item: Item) -> Any:
         rank_batch, index = item
         with epoch.batch_context(batch, rank_batch), epoch.in_step(rank_batch):
-            return rank_batch, _counting_reads(rank_batch, assembler.collate, epoch.to_index(index))
+            value = _counting_reads(rank_batch, assembler.collate, epoch.to_index(index))
+        return value if complete else (rank_batch, value)
 
     def hand_out(batch: int, made: Any) -> Any:
         rank_batch, value = made
@@ -72,7 +65,7 @@ def steps_on_cpu(
                     value = _counting_reads(rank_batch, assembler.assemble, value)
             return _counting_reads(rank_batch, assembler.hand_out, value)
 
-    return collate_in_thread, hand_out
+    return collate, None if complete else hand_out
 
 
 def _counting_reads(rank_batch: RankBatch, work: Callable[[Any], Any], value: Any) -> Any:

@@ -176,14 +176,6 @@ class SampledGroup:
             self._rank_batches[i].contents.update(self._adapter.assembler.contents(sample))
 
 
-def steps_on_gpu(
-    adapter: Adapter[Any, Any], epoch: Epoch, gpu: GPURuntime
-) -> tuple[Groups[Item, Any], Callable[[int, Any], Any]]:
-    """Return the stages of threads, which sample and assemble, and the caller's, which hands a batch out."""
-    stages = GPUStages(adapter, epoch, gpu)
-    return stages.groups(), stages.hand_out
-
-
 class GPUStages:
     """The stages of the batches of one epoch.
 

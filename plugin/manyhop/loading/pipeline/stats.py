@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from threading import Lock, current_thread
-from time import perf_counter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from manyhop.errors import InputError
@@ -251,10 +250,6 @@ class Stats:
                 maxlen=_KEPT_BATCHES * len(self._seconds)
             )
 
-    def stage(self, batch: int, name: Stage) -> StageTimer:
-        """Return a context that is timed as one stage of making a batch, even if it raises an error."""
-        return StageTimer(self, batch, name)
-
     def record(
         self, batch: int, name: Stage, start: float, end: float, thread: str | None = None, times: int = 1
     ) -> None:
@@ -395,21 +390,6 @@ class Stats:
 
     def __reduce__(self) -> tuple[Any, tuple[int]]:
         return partial(Stats, on_gpu=self.on_gpu), (self.num_workers,)
-
-
-class StageTimer:
-    """Records the time between entering and leaving. (A generator would cost three times as much.)"""
-
-    __slots__ = ("_batch", "_name", "_start", "_stats")
-
-    def __init__(self, stats: Stats, batch: int, name: Stage) -> None:
-        self._stats, self._batch, self._name = stats, batch, name
-
-    def __enter__(self) -> None:
-        self._start = perf_counter()
-
-    def __exit__(self, *error: object) -> None:
-        self._stats.record(self._batch, self._name, self._start, perf_counter())
 
 
 def _si(x: float) -> str:

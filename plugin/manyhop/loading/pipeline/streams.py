@@ -118,12 +118,6 @@ class Streams:
         """Return whether the GPU has done all work of a batch."""
         return bool(made.ready.query())  # type: ignore[no-untyped-call]  # of torch
 
-    def lend(self, value: T) -> OnStream[T]:
-        """Wrap a value of the caller's stream, for a thread that continues with it."""
-        ready = Event()  # type: ignore[no-untyped-call]  # of torch
-        ready.record(self._current())
-        return OnStream(value, ready)
-
     def adopt(self, made: OnStream[T]) -> T:
         """Continue with a value of another thread, on this thread's stream."""
         stream: Stream = self._mine.context.stream
