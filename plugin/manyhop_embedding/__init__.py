@@ -1,4 +1,4 @@
-"""Trainable rows by id: a table in any memory, whose gradients go to the ranks that own its rows."""
+"""Trainable rows by id: a table in any memory, whose gradients are sent to the ranks that own its rows."""
 
 from manyhop_embedding.ahead import RowsAhead
 from manyhop_embedding.gradients import Rule

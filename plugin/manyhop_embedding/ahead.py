@@ -1,8 +1,8 @@
-"""Rows of batches that are made ahead: gathered by a loader, read again at their turn where steps have updated them.
+"""Rows of prefetched batches: gathered by a loader, and read again later if steps have updated them.
 
-Each row has a stamp, the number of the update that changed it last, in memory like the row's. A gather notes which
+Each row has a stamp, the number of the update that changed it last, in the same kind of memory. A gather notes which
 updates have ended when it begins. At the batch's turn no update is under way, and rows with a later stamp are read
-again: all others were gathered as they are.
+again: all others are current.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class RowsAhead:
     """The rows of a batch before its turn.
 
     Args:
-        finish: returns the rows of such an object as they are now.
+        finish: returns the current rows of such an object.
         ids: ``[count]`` int64 or int32.
-        latest: the last update that had ended when they were gathered; ``None``: they are not gathered ahead.
+        latest: the last update that had ended when they were gathered; ``None``: they are not prefetched.
     """
 
     __slots__ = ("_finish", "ids", "latest", "rows")
@@ -40,7 +40,7 @@ class RowsAhead:
         return [self.ids] if self.rows is None else [self.ids, self.rows]
 
     def finish(self) -> Tensor:
-        """Return the rows as they are now, with a graph for ``backward``."""
+        """Return the current rows, with a graph for ``backward``."""
         return self._finish(self)
 
 
@@ -49,7 +49,7 @@ class Versions:
 
     Args:
         place: of the table.
-        table: whose rows are stamped, unless ranks have to exchange them.
+        table: whose rows are stamped, unless ranks exchange them.
         owners: of its rows.
         name: for errors.
     """
@@ -57,7 +57,7 @@ class Versions:
     def __init__(self, place: TablePlace, table: Table, owners: Owners, name: str) -> None:
         self._table, self._place = table, place
         self._stamps: Table | None = None
-        if owners.copies in ("rank", "node"):  # else other ranks must be requested stamps, as for rows
+        if owners.copies in ("rank", "node"):  # otherwise, stamps would need an exchange like rows
             what = f"versions of {name}"
             self._stamps, _ = place.make(owners.num_rows, 1, torch.int32, what, keeps_hot=False)
         self._begun = self._ended = 0
@@ -70,7 +70,7 @@ class Versions:
         return self._stamps is not None
 
     def next(self) -> Stamps | None:
-        """Return the stamps of the update that is about to be made, of the rows that this rank owns."""
+        """Return the stamps of the next update, of the rows that this rank owns."""
         return None if self._stamps is None else Stamps(self._stamps.own, self._begun + 1)
 
     def updated(self) -> None:
@@ -86,7 +86,7 @@ class Versions:
             self._look()
 
     def outdate(self) -> None:
-        """Stamp all rows that this rank owns: the next update replaces them."""
+        """Mark all rows that this rank owns as outdated: the next update replaces them."""
         if self._stamps is not None:
             self._stamps.own.fill_(self._begun + 1)
 

@@ -12,8 +12,8 @@ from manyhop_embedding.gradients import PIECE, Kind
 F32 = npt.NDArray[np.float32]
 
 _ADAM, _ADAGRAD, _RMSPROP, _SGD = int(Kind.ADAM), int(Kind.ADAGRAD), int(Kind.RMSPROP), int(Kind.SGD)
-_AHEAD = 8  # rows that are asked for before they are needed
-_LINES = 512  # bytes that are asked for at once
+_AHEAD = 8  # rows that are prefetched
+_LINES = 512  # bytes of one prefetch
 _DIGITS = 2048
 _DIGIT, _DIGIT_BITS = np.uint64(_DIGITS - 1), np.uint64(11)
 _HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
@@ -64,7 +64,7 @@ def update_rows(
     ids, order: addresses of int64, ascending row numbers and the gradient of each; positions ``[begin, end)`` are done,
     in which no row is only in part. grads, weight: of ``[..., width]``, float32 (wide) or bfloat16. first: the number
     of the row at ``weight``, and at the states, which are float32. stamps: address of an int32 per row, which gets
-    ``stamp`` where the row is updated; 0: there are none. scale: what sums are multiplied by.
+    ``stamp`` where the row is updated; 0: there are none. scale: factor of the sums.
     """
     id_of, order_of = i64(ids, end), i64(order, end)
     total, piece, row = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)

@@ -44,7 +44,7 @@ class GradientExchange:
         self._bounds: dict[Owners, Tensor] = {}
 
     def send(self, gradients: Gradients | None, owners: Owners, width: int) -> Gradients | None:
-        """Sum gradients, send sums, and receive those of the rows that this rank owns. All ranks call it.
+        """Sum gradients, send sums, and receive sums of the rows that this rank owns. All ranks call it.
 
         Args:
             gradients: in ascending order of their rows; ``None``: there was no ``backward`` on this rank.
@@ -52,11 +52,11 @@ class GradientExchange:
             width: numbers of a row.
 
         Returns:
-            The sums of all ranks, those of a row in the order of ranks. ``None``: there was no ``backward`` on any
+            The sums of all ranks; sums of a row are in the order of ranks. ``None``: there was no ``backward`` on any
             rank.
 
         Raises:
-            RankError: another rank is gone or late.
+            RankError: another rank is lost or late.
         """
         dtype, rank = ids_dtype(self._device, owners.num_rows), self._world.rank
         held = self._none(width, dtype) if gradients is None else gradients
@@ -65,7 +65,7 @@ class GradientExchange:
                 self._bounds[owners] = owners.bounds(dtype, self._device)
             before, ids = distinct_rows(held)
             self._exchange_counts(peers, held, before, self._bounds[owners], is_active=gradients is not None)
-            # What only this rank needs is summed when the rest is on its way.
+            # Gradients of own rows are summed while other sums are sent.
             apart = self._at[rank] if self._device.type == "cuda" and owners.num_copies == 1 else None
             by_number = numbered(held, before)
             sums = sum_by_row(by_number, apart)
@@ -92,7 +92,7 @@ class GradientExchange:
     def _exchange_counts(
         self, peers: Peers, held: Gradients, before: Tensor, bounds: Tensor, *, is_active: bool
     ) -> None:
-        """Begin to read where the sums for each rank are, and how many come from it.
+        """Begin to exchange the positions and numbers of the sums for each rank.
 
         Args:
             peers: the other ranks.
@@ -116,7 +116,7 @@ class GradientExchange:
         self._numbers.send()
 
     def _read_routes(self) -> _Routes | None:
-        """Return what goes where, when it is known; ``None``: there was no ``backward`` on any rank."""
+        """Wait for the routes; ``None``: there was no ``backward`` on any rank."""
         rank, numbers = self._world.rank, iter(self._numbers.read())
         at, sent, received = (
             [tuple(islice(numbers, each.shape[1])) for _ in range(each.shape[0])]
@@ -137,7 +137,7 @@ class GradientExchange:
         return Gradients(ids, ids.long(), torch.empty(0, width, device=self._device))
 
     def wait(self) -> None:
-        """Wait until all ranks have come here: on a GPU, its stream waits. All ranks call it."""
+        """Wait for all ranks, on a GPU in its stream. All ranks call it."""
         import torch.distributed as dist
 
         with self._failing() as peers:
@@ -162,13 +162,13 @@ class GradientExchange:
             yield self._peers
         except RuntimeError as error:
             raise RankError(
-                f"{self._name}: gradients could not be exchanged: {str(error).splitlines()[0]}. Every rank has to call "
-                "step() equally often; look whether one failed or waits elsewhere."
+                f"{self._name}: gradients could not be exchanged: {str(error).splitlines()[0]}. Every rank must call "
+                "step() the same number of times; look whether one failed or waits elsewhere."
             ) from error
 
 
 class _OnHost:
-    """Integers on their way to the host: memory for all steps, each of which waits for them.
+    """Integers on their way to the host: memory for all steps.
 
     Args:
         count: how many.
@@ -183,13 +183,13 @@ class _OnHost:
             self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def send(self) -> None:
-        """Copy them when they are there."""
+        """Begin to copy them."""
         if self._arrived is not None:
             self._there.copy_(self.values, non_blocking=True)
             self._arrived.record()
 
     def read(self) -> list[int]:
-        """Return them, when they have come."""
+        """Wait for the copy, and return them."""
         if self._arrived is not None:
             self._arrived.synchronize()
         values: list[int] = self._there.tolist()
@@ -198,16 +198,16 @@ class _OnHost:
 
 @dataclass(frozen=True)
 class _Routes:
-    """Which sums come from where and go where."""
+    """The sums that a rank sends and receives."""
 
     sent: list[tuple[int, int]]
-    """Per rank: where the sums for it begin and end."""
+    """Per rank: begin and end of the sums for it."""
 
     received: list[tuple[int, int]]
-    """Per rank: where its sums are put."""
+    """Per rank: begin and end of the sums from it."""
 
     count: int
-    """How many sums come from all ranks."""
+    """Number of received sums."""
 
     apart: tuple[int, int]
     """Begin and end of the positions of gradients whose rows this rank owns."""

@@ -69,11 +69,10 @@ def _gradients(gradients: Gradients, others: Sequence[Tensor]) -> tuple[tuple[in
 
     Args:
         gradients: some.
-        others: of as many columns, read or written beside.
+        others: tensors of the same width that the kernel also reads or writes.
 
     Returns:
-        Their first arguments; constants, from the dtype of ids on; and what a program works on: rows, and how many
-        programs do for all columns.
+        First arguments, constants, rows of a program, and number of programs per row.
     """
     ids, values, width = gradients.ids, gradients.values, gradients.values.shape[1]
     columns = min(_MOST_COLUMNS, 1 << max(4, (width - 1).bit_length()))
@@ -121,7 +120,7 @@ def _kernel(function: Any, constants: tuple[Any, ...], **tuples: int) -> Kernel:
 
 
 def _bits(number: float) -> int:
-    """Return the bits of a float32, as a kernel takes them."""
+    """Return the bits of a float32, for a kernel."""
     (bits,) = struct.unpack("<i", struct.pack("<f", number))
     return int(bits)
 
@@ -146,13 +145,13 @@ def number_on_gpu(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def routes_on_gpu(ids: Tensor, before: Tensor, bounds: Tensor, total: int, at: Tensor, routes: Tensor) -> None:
-    """Find how many gradients, and how many rows, come before each bound, on the current stream.
+    """Count the gradients and rows before each bound, on the current stream.
 
     Args:
         ids: ``[count]``, ascending.
         before: of :func:`number_on_gpu`.
         bounds: ``[ranks, bounds]``, like ids: rows, ascending for each rank.
-        total: what the last column of ``routes`` gets.
+        total: value of the last column of ``routes``.
         at: gets ``[ranks, bounds] int64``: numbers of gradients.
         routes: gets ``[ranks, bounds + 1] int64``: numbers of rows, and ``total``.
     """

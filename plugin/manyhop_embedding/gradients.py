@@ -1,4 +1,4 @@
-"""Gradients of rows, and the rules by which optimizers apply them."""
+"""Gradients of rows, and update rules of optimizers."""
 
 from __future__ import annotations
 
@@ -26,24 +26,23 @@ class Gradients:
     """``[count, width]`` float32 or bfloat16, contiguous, on the same device."""
 
     pieces: list[Tensor] = field(default_factory=list)
-    """Of a GPU, which sums parts of a row that has many gradients at the same time: these sums, made once; at first
-    none."""
+    """On a GPU: partial sums of rows with many gradients, computed once."""
 
     positions: tuple[int, int] | None = None
-    """Begin and end of those that are meant, none of whose rows has others; ``None``: all."""
+    """Begin and end of the selected gradients, whose rows have no others; ``None``: all."""
 
     @property
     def ends(self) -> tuple[int, int]:
-        """Begin and end of those that are meant."""
+        """Begin and end of the selected gradients."""
         return self.positions or (0, len(self.ids))
 
     def part(self, begin: int, end: int) -> Gradients:
-        """Return the same gradients, of which some positions are meant: sums do not depend on where they are cut."""
+        """Select some positions of the same gradients, with the same sums."""
         return Gradients(self.ids, self.order, self.values, self.pieces.copy(), (begin, end))
 
 
 class Kind(IntEnum):
-    """What a kernel does with the gradient of a row."""
+    """The use of the gradient of a row in a kernel."""
 
     STORE = 0
     """The row becomes the gradient."""
@@ -55,7 +54,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Rule:
-    """One update: ``g`` is the gradient of a row, ``w`` the row, ``a`` and ``b`` its states; float32 throughout.
+    """One update: ``g`` is the gradient of a row, ``w`` the row, ``a`` and ``b`` its states; all in float32.
 
     ============ =============================================================================================
     ``SGD``      ``w -= h0 g``
@@ -84,8 +83,8 @@ class Stamps:
 
 
 PIECE = 64
-"""Gradients of a row are added in pieces that end at multiples of this, of positions in the order of rows: a GPU adds
-pieces at the same time, and the sum has the same bits everywhere."""
+"""Gradients of a row are added in pieces that end at positions divisible by this. A GPU adds pieces at the same time,
+and every backend returns the same bits."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +104,11 @@ class Hot:
         return Hot(ids, rows_set, held[ids.to(held.device)].to(ids.device))
 
     def source(self, held: Tensor) -> CachedRows:
-        """Return what gathers read all rows from, on the GPU."""
+        """Return a source of all rows for gathers on the GPU."""
         return CachedRows(held, self.rows_set, self.rows)
 
     def settle(self, held: Tensor) -> None:
-        """Copy the rows to their places in ``held``, where the host reads them."""
+        """Copy the rows to ``held``, for reads by the host."""
         if self.rows.is_cuda:
             torch.cuda.synchronize(self.rows.device)  # updates of the others
         held[self.ids.to(held.device)] = self.rows.to(held.device)
@@ -127,8 +126,8 @@ class Change:
     """What to do with the sum of the gradients of a row."""
 
     weight: Tensor
-    """``[rows, width]`` float32 or bfloat16, contiguous: in GPU memory or pinned, if the gradients are on a GPU. The
-    gradients are of these rows only."""
+    """``[rows, width]`` float32 or bfloat16, contiguous: in GPU memory or pinned, if the gradients are on a GPU. There
+    are no gradients of other rows."""
 
     states: Sequence[Tensor] = ()
     """As many as the rule has, each ``[rows, width] float32``."""
@@ -137,14 +136,14 @@ class Change:
     """The number of the first row of ``weight``."""
 
     scale: float = 1.0
-    """What sums are multiplied by."""
+    """Factor of the sums."""
 
     stamps: Stamps | None = None
     """Marks the rows that are updated."""
 
     hot: Sequence[Hot] = ()
-    """Rows of ``weight`` and of each state that reside elsewhere, the same of all; of one GPU."""
+    """Rows of ``weight`` and of each state that reside elsewhere, with equal ids, on one GPU."""
 
     apart: Tensor | None = None
-    """``[2] int64`` on a GPU: positions of gradients, which the host does not know. Those from the first to the
-    last are left out; none of their rows has others."""
+    """``[2] int64`` on a GPU: begin and end of positions that are left out, unknown on the host. Their rows have no
+    other gradients."""

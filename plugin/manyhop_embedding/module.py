@@ -29,11 +29,11 @@ from manyhop_embedding.updating import sort_gradients, sort_ids
 InitialRows: TypeAlias = Callable[[range], Tensor]
 """``init(rows)`` returns rows by their numbers, ``[len(rows), width]``."""
 
-_PIECE_BYTES = 32 << 20  # of rows that are made at once
+_PIECE_BYTES = 32 << 20  # of rows that are initialised at the same time
 
 
 def initializer(init: float | InitialRows | None, width: int, seed: int) -> InitialRows:
-    """Return what makes initial rows.
+    """Return a function that makes initial rows.
 
     Args:
         init: a function; or the bound ``b`` of a uniform distribution in ``[-b, b)``; ``None``: ``1 / sqrt(width)``.
@@ -64,7 +64,7 @@ def initializer(init: float | InitialRows | None, width: int, seed: int) -> Init
 
 
 def filler(initial: InitialRows) -> Callable[[range, Tensor], None]:
-    """Return what writes initial rows to where they stay, a piece at a time."""
+    """Return a function that writes initial rows to the table, a piece at a time."""
 
     def fill(rows: range, out: Tensor) -> None:
         width = out.shape[1]
@@ -104,7 +104,7 @@ class Embedding(nn.Module):
             ``process``: host memory, of a run of one process. ``pinned``: host memory that GPUs read and update.
             ``device``: on each GPU. ``sharded``: over the nodes' host memory or, with a device, over the GPUs of each
             node. ``distributed``: over the GPUs of all nodes.
-        device: this rank's GPU; ``None``: the current GPU for places that only GPUs have, else host memory.
+        device: this rank's GPU; ``None``: the current GPU if the place needs one, otherwise host memory.
         init: initial values: a bound ``b`` for uniform ones in ``[-b, b)``, the same on any number of ranks;
             ``None``: ``1 / sqrt(width)``; or a function that returns the rows of a ``range``, ``[len(range), width]``.
         seed: of the initial values; the same on all ranks.
@@ -161,13 +161,13 @@ class Embedding(nn.Module):
         Where other nodes or ranks hold rows (``sharded`` over nodes, ``distributed``), all ranks call it.
 
         Args:
-            ids: int64 or int32 of any shape, on the CPU or a GPU. The same id may come several times.
+            ids: int64 or int32 of any shape, on the CPU or a GPU. Ids may be repeated.
 
         Returns:
             ``[*ids.shape, width]``.
 
         Raises:
-            FeatureError: ids that are out of range; of those that a GPU checks, ``step()`` raises it.
+            FeatureError: ids that are out of range; for ids that a GPU checks, ``step()`` raises it.
         """
         flat = require_ids(ids, self.name)
         if torch.is_grad_enabled():
@@ -177,7 +177,7 @@ class Embedding(nn.Module):
         return rows if ids.dim() == 1 else rows.view(*ids.shape, self.width)
 
     def begin(self, ids: Tensor, device: torch.device) -> tuple[RowsAhead, RowRequest | None]:
-        """Begin to read the rows of a batch that is made ahead, in any thread.
+        """Begin to read the rows of a prefetched batch, in any thread.
 
         Args:
             ids: ``[count]`` int64 or int32, where the batch is.
@@ -218,10 +218,10 @@ class Embedding(nn.Module):
         return rows
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        """Refuse to be copied or pickled: a table is in memory that all ranks share, and is made once."""
+        """Refuse to be copied or pickled: a table is in memory that all ranks share, and is created once."""
         raise InputError(
-            f"Expected {self.name} to stay where it is, got a copy or a pickle of it. Write it with save(folder), "
-            "load(folder) reads it; of a model, copy or pickle state_dict(), which has all but the table."
+            f"Expected {self.name} in place, got a copy or a pickle of it. Write it with save(folder), "
+            "load(folder) reads it; of a model, copy or pickle state_dict(), which has all except the table."
         )
 
     def extra_repr(self) -> str:
@@ -233,7 +233,7 @@ class Embedding(nn.Module):
         """Return ``[rows, width]``: the rows that this rank owns, where they reside: of a run of one process, all of
         them.
 
-        Changes in place are seen by all ranks that share the memory. ``hot`` rows are copies, as they are now.
+        Changes in place are seen by all ranks that share the memory. ``hot`` rows are copies of the current values.
         """
         return self.table.settled()
 
@@ -255,14 +255,14 @@ class Embedding(nn.Module):
         Raises:
             InputError: no such folder; a file that is missing or damaged.
             RankError: another rank failed.
-            StateError: a table of another shape or dtype.
+            StateError: a table of a different shape or dtype.
         """
         self.versions.outdate()
         load_tables(folder, {"weight": (self.table, self.owners)})
         self.versions.updated()
 
     def take_gradients(self) -> Gradients | None:
-        """Return the gradients since the last call, and forget them; ``None``: there was no ``backward``.
+        """Return the gradients since the last call, and drop them; ``None``: there was no ``backward``.
 
         Those of a row are in the order of the forwards.
 
@@ -272,7 +272,7 @@ class Embedding(nn.Module):
         pending, self._pending = self._pending, []
         on_gpu = self.place.device.type == "cuda"
         if not on_gpu:
-            self._checks.ask(wait=True)  # for the gathers of forwards, not for what follows them
+            self._checks.ask(wait=True)  # for the gathers of forwards, not for later work
         found = self._sorted(pending) if pending else None
         if on_gpu:
             self._checks.ask(wait=True)  # while the GPU sorts, if it has not done so
@@ -296,7 +296,7 @@ class Embedding(nn.Module):
         return sort_gradients(ids, grads, num_rows=self.num_rows)
 
     def sort_early(self, ids: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Have a GPU sort the ``[count]`` ids of a forward, while the host goes on; ``None``: a step sorts them."""
+        """Sort the ``[count]`` ids of a forward on a GPU, without waiting; ``None``: a step sorts them."""
         return sort_ids(ids, self.num_rows) if ids.is_cuda and ids.device == self.place.device else None
 
     def add_gradients(self, forward: int, ids: Tensor, grads: Tensor, ids_sorted: tuple[Tensor, Tensor] | None) -> None:
@@ -307,7 +307,7 @@ class Embedding(nn.Module):
         )
 
     def gather_numbered(self, flat: Tensor, rows: Tensor | None) -> tuple[int, Tensor]:
-        """Return the number of a forward, and its rows ``[count, width]``, if these are not there already."""
+        """Return the number of a forward, and its rows ``[count, width]``, if these do not exist yet."""
         rows = self.place.gather(self.table, flat, self.name, self._checks) if rows is None else rows
         return next(self._forwards), rows
 
@@ -324,7 +324,7 @@ class _Pending(NamedTuple):
 
 
 class _Rows(torch.autograd.Function):
-    """The rows of some ids, whose gradients go to the embedding."""
+    """The rows of some ids, whose gradients are added to the embedding."""
 
     @staticmethod
     def forward(ctx: Any, handle: Tensor, embedding: Embedding, flat: Tensor, gathered: Tensor | None) -> Tensor:

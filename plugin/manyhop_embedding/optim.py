@@ -41,7 +41,7 @@ class Optimizer(torch.optim.Optimizer):
     """
 
     states: tuple[str, ...] = ()
-    """Names of what is kept for each number of a row."""
+    """Names of the states of each number of a row."""
 
     def __init__(self, embeddings: Embedding | Iterable[Embedding], defaults: dict[str, Any]) -> None:
         self.embeddings = list(embeddings) if isinstance(embeddings, Iterable) else [embeddings]
@@ -49,7 +49,7 @@ class Optimizer(torch.optim.Optimizer):
             if not isinstance(embedding, Embedding):
                 raise InputError(
                     f"Expected manyhop.Embedding, got a {type(embedding).__name__}. Pass parameters to an optimizer of "
-                    "torch.optim, beside this one."
+                    "torch.optim, in addition to this one."
                 )
         if len(set(map(id, self.embeddings))) < max(1, len(self.embeddings)):
             raise InputError(
@@ -79,13 +79,13 @@ class Optimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float]) -> float: ...
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Apply the gradients since the last step, and forget them. All ranks call it.
+        """Apply the gradients since the last step, and drop them. All ranks call it.
 
         When it returns, rows gathered on this rank are current; on GPUs, those gathered on the current stream.
 
         Raises:
             FeatureError: ids on a GPU were out of range.
-            RankError: another rank is gone or late.
+            RankError: another rank is lost or late.
         """
         loss = None
         if closure is not None:
@@ -103,8 +103,8 @@ class Optimizer(torch.optim.Optimizer):
         """
         if len(self.param_groups) == len(self.embeddings):
             raise InputError(
-                "Expected all embeddings when the optimizer is made, got another group. Pass a list of embeddings, or "
-                "make an optimizer for each."
+                "Expected all embeddings at the creation of the optimizer, got another group. Pass a list of "
+                "embeddings, or create an optimizer for each."
             )
         super().add_param_group(param_group)
 
@@ -198,7 +198,7 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """Lazy Adam, as ``torch.optim.SparseAdam``: moments of rows without a gradient stay as they are.
+    """Lazy Adam, as ``torch.optim.SparseAdam``: moments of rows without a gradient do not change.
 
     Args:
         embeddings: one or several.

@@ -1,4 +1,4 @@
-"""The memory of a table, and of what is kept for each of its rows: made in place, read by all, written by owners."""
+"""The memory of a table and of states of its rows: read by all ranks, written by owners."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from manyhop.system.arrays import describe
 from manyhop_embedding.gradients import Hot
 
 Copies = Literal["rank", "node", "nodes", "ranks"]
-"""Who has a copy of a table. ``rank``: each rank. ``node``: each node, whose ranks share it. ``nodes``: all nodes
+"""Holders of copies of a table. ``rank``: each rank. ``node``: each node, whose ranks share it. ``nodes``: all nodes
 together, a part each, which its ranks share. ``ranks``: all ranks together, a part each."""
 
 
@@ -52,8 +52,7 @@ class Owners:
     def share_memory(self) -> bool:
         """Return whether ranks read rows where another rank updates them.
 
-        Elsewhere a rank reads its own, or gets those of other ranks in an exchange, which each of these begins after
-        its update.
+        Elsewhere a rank reads its own rows, or exchanges rows of other ranks, each of which joins after its update.
         """
         return self.copies in ("node", "nodes")
 
@@ -91,7 +90,7 @@ class Table:
     """``[num_rows, width]`` in some memory."""
 
     source: Tensor | ShardedRows | DistributedRows | CachedRows
-    """What rows are gathered from."""
+    """The source of gathers."""
 
     own: Tensor
     """``[len(owners.rows_of(rank)), width]``: the rows that this rank updates, in place."""
@@ -100,7 +99,7 @@ class Table:
     """Rows that reside on the GPU instead."""
 
     def settled(self) -> Tensor:
-        """Return ``own`` with all rows as they are now."""
+        """Return ``own`` with current values of all rows."""
         if self.hot is not None:
             self.hot.settle(self.own)
         return self.own
@@ -116,7 +115,7 @@ class TablePlace:
         hot: rows of pinned tables that reside on the GPU, ``[count] int64``, ascending.
 
     Raises:
-        InputError: a place that cannot be trained in, or that is not here.
+        InputError: a place that does not support training, or does not exist here.
     """
 
     def __init__(self, placement: Any, device: Any, timeout: float | None, hot: Tensor | None = None) -> None:
@@ -135,7 +134,7 @@ class TablePlace:
         self._pool = BufferPool()
         self.timeout = timeout
         self.device = torch.device("cpu") if gpu is None else _numbered(gpu)
-        """Where rows are updated: in pinned memory as well, by the GPU, of which it has the number."""
+        """Where rows are updated: in pinned memory as well, by the GPU; includes its number."""
         self._hot = None if hot is None else hot.to(self.device)
         self._hot_set: HotRows | None = None
         if hot is not None:
@@ -162,7 +161,7 @@ class TablePlace:
         *,
         keeps_hot: bool = True,
     ) -> tuple[Table, Owners]:
-        """Make a table, of which each rank fills a part; ``None``: with zeros. All ranks call it.
+        """Allocate a table; each rank fills a part, with zeros if ``fill`` is ``None``. All ranks call it.
 
         With ``keeps_hot``, its hot rows are on the GPU.
         """
@@ -189,7 +188,7 @@ class TablePlace:
         All ranks call it where nodes, or ranks, exchange rows.
 
         Args:
-            table: made here.
+            table: from :meth:`make`.
             ids: ``[count]`` int64 or int32.
             name: for errors.
             checks: gets ids that a GPU checks; ``None``: wait for the GPU.
@@ -217,7 +216,7 @@ def _fill_zeros(rows: range, out: Tensor) -> None:
 
 
 def _numbered(device: torch.device) -> torch.device:
-    """Return a device that equals those of its tensors: of ``cuda``, the current GPU."""
+    """Return a device that equals the devices of its tensors: of ``cuda``, the current GPU."""
     is_any = device.type == "cuda" and device.index is None
     return torch.device("cuda", torch.cuda.current_device()) if is_any else device
 

@@ -38,7 +38,7 @@ def save_tables(folder: str | PathLike[str], tables: Tables, facts: Mapping[str,
     Args:
         folder: that all nodes see, and that does not exist.
         tables: what to write.
-        facts: what JSON can hold, the same on all ranks; for ``facts.json``.
+        facts: what JSON can hold, equal on all ranks; for ``facts.json``.
 
     Raises:
         CapacityError: the disk is full.
@@ -96,7 +96,7 @@ def load_tables(folder: str | PathLike[str], tables: Tables) -> None:
     Raises:
         InputError: no such folder; a file that is missing or damaged.
         RankError: another rank failed.
-        StateError: a table has another shape or dtype.
+        StateError: a table has a different shape or dtype.
     """
     path = path_of("folder", folder)
     rank = world.init().rank
@@ -146,7 +146,7 @@ def load_facts(folder: str | PathLike[str]) -> Any:
             raise InputError(f"{path}: there is no such file. Pass a folder that an optimizer was saved to.") from None
         if not isinstance(found, dict) or found.get("crc32") != _crc32(found.get("facts")):
             raise InputError(
-                f"{path}: its crc32 is not that of its facts: it is damaged or has been changed. Load another one."
+                f"{path}: its crc32 is not that of its facts: it is damaged or has been changed. Load a different one."
             )
         return found["facts"]
 

@@ -1,4 +1,4 @@
-"""Sums of gradients by row, and updates of rows: by the CPU's kernels or the GPU's."""
+"""Sums of gradients by row, and updates of rows, on CPUs and GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROWS_OF_A_THREAD = 1024  # fewer are not worth handing to another thread
 
 
 def sort_gradients(ids: Tensor, values: Tensor, *, num_rows: int) -> Gradients:
-    """Sort gradients by row; those of the same row keep their order.
+    """Sort gradients by row; gradients of a row remain in their order.
 
     Args:
         ids: ``[count]`` int64 or int32 in ``[0, num_rows)``.
@@ -36,12 +36,12 @@ def merge_gradients(ids: Tensor, values: Tensor, sizes: Sequence[int], *, num_ro
 
 
 def ids_dtype(device: torch.device, num_rows: int) -> torch.dtype:
-    """Return the dtype of sorted ids: a GPU sorts by digits, of which int32 has fewer."""
+    """Return the dtype of sorted ids: a GPU sorts by digits, and int32 has fewer."""
     return torch.int32 if device.type == "cuda" and num_rows < 1 << 31 else torch.int64
 
 
 def sort_ids(ids: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
-    """Return ids in ascending order, equal ones as they were, and ``[count] int64``: their positions before."""
+    """Return ids in ascending order, and ``[count] int64``: their positions before. The sort is stable."""
     return _sorted_on_cpu(ids, num_rows) if ids.device.type == "cpu" else _sorted_on_gpu(ids, num_rows)
 
 
@@ -66,8 +66,8 @@ def _sorted_on_gpu(ids: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
 
 
 def distinct_rows(gradients: Gradients) -> tuple[Tensor, Tensor]:
-    """Return ``[count + 1] int64``: how many different rows come before each position, and in all; and ``[count]``:
-    these rows, ascending, undefined from their number on.
+    """Return ``[count + 1] int64``: numbers of different rows before each position, and in total; and ``[count]``:
+    these rows, ascending, undefined after the last.
     """
     ids = gradients.ids
     if ids.is_cuda:
@@ -110,8 +110,8 @@ def sum_apart(gradients: Gradients, begin: int, end: int, first: int, out: Tenso
         gradients: as there.
         begin: of the positions.
         end: of the positions.
-        first: how many rows come before those at these positions.
-        out: where sums go.
+        first: number of rows before these positions.
+        out: written.
     """
     update(gradients.part(begin, end), Change(_STORE, out, first=1 + first))
 

@@ -150,14 +150,14 @@ def test_the_builder_waits_for_the_others(key: str) -> None:
 
 
 def test_who_does_not_ask_is_an_error(key: str) -> None:
-    with pytest.raises(RankError, match="2 of the 3 ranks of this node did not ask for it in time"):
+    with pytest.raises(RankError, match="2 of the 3 ranks of this node did not call it in time"):
         ask(key, others=2, timeout=0.1)
 
 
 def test_a_slow_builder_is_named(key: str) -> None:
     first = builder(key)
     hasty, patient = waiting(key, timeout=0.5), waiting(key)
-    assert f"process {os.getpid()}, which does it for this node, was not ready within 0.5 s" in str(hasty.get())
+    assert f"process {os.getpid()}, which builds it for this node, was not ready within 0.5 s" in str(hasty.get())
     copy = first.end_build()
     assert patient.get().segments[0].id == copy.segments[0].id
 
@@ -282,7 +282,7 @@ def test_the_death_of_the_builder_reaches_all(key: str, processes: Callable[...,
     others = [waiting(key) for _ in range(2)]
     first.kill()
     for other in others:
-        assert f"process {first.pid}, which did it for this node, has ended in the middle of it" in str(other.get())
+        assert f"process {first.pid}, which built it for this node, has ended" in str(other.get())
     assert ask(key)
 
 

@@ -107,14 +107,14 @@ def put_wrongly(what):
 
 
 WRONG = [
-    ("gap", ["FeatureError", "FeatureError"], "rank 1 with rows 5 to 9 where row 4 comes next"),
+    ("gap", ["FeatureError", "FeatureError"], "rank 1 with rows 5 to 9 where row 4 is expected"),
     ("dtype", ["RankError", "RankError"], "expected the same dtype on all ranks"),
     ("sparse", ["RankError", "FeatureError"], "as a dense tensor or array in CPU memory"),
     ("mixed", ["FeatureError", "FeatureError"], "either whole on all ranks or in parts on all ranks"),
     ("length", ["FeatureError", "FeatureError"], "index=slice(begin, begin + 10)"),
     ("csc", ["GraphError", "GraphError"], "Expected parts of edges as 'coo'"),
-    ("shared", ["GraphError", "GraphError"], "got the same 3 on ranks 0 and 1: each would be there twice"),
-    ("distributed", ["GraphError", "GraphError"], "got the same 3 on ranks 0 and 1: each would be there twice"),
+    ("shared", ["GraphError", "GraphError"], "got the same 3 on ranks 0 and 1: each would be stored twice"),
+    ("distributed", ["GraphError", "GraphError"], "got the same 3 on ranks 0 and 1: each would be stored twice"),
 ]
 
 

@@ -130,7 +130,7 @@ def refused(lacks_memory):
 
 def test_what_gpus_cannot_exchange(launcher):
     for error in launcher.run(refused, False, node_of=[0, 1, 1], env=ENV):
-        assert "InputError: Expected nodes with equally many ranks" in error
+        assert "InputError: Expected nodes with the same number of ranks" in error
     first, second = launcher.run(refused, True, node_of=[0, 1], env=ENV)
     assert first == "RankError: rows that GPUs exchange: rank 1 failed: CapacityError: Expected to pin."
     assert second == "CapacityError: Expected to pin."

@@ -196,7 +196,7 @@ def share_in_another_order():
 def test_different_calls_are_an_error(launcher):
     errors = [error for seen in launcher.run(share_in_another_order) for error in seen if error]
     assert errors
-    assert all(kind == "RankError" and "have to make the same calls in the same order" in t for kind, t, _ in errors)
+    assert all(kind == "RankError" and "must make the same calls in the same order" in t for kind, t, _ in errors)
 
 
 def share_more_often_on_rank_1():
@@ -208,7 +208,7 @@ def test_one_call_more_is_an_error(launcher):
     (first,), (also, error) = launcher.run(share_more_often_on_rank_1)
     assert first is also is None
     assert error[0] == "RankError"
-    assert "1 of the 2 ranks of this node did not ask for it in time" in error[1]
+    assert "1 of the 2 ranks of this node did not call it in time" in error[1]
 
 
 def wait_for_a_slow_rank(begun, refusal):
@@ -231,7 +231,7 @@ def test_a_slow_load_is_named(launcher, tmp_path):
     first, second = launcher.run(wait_for_a_slow_rank, tmp_path / "begun", tmp_path / "refusal")
     assert first is None
     assert second[0] == "RankError"
-    assert re.search(r"process \d+, which does it for this node, was not ready within 1 s", second[1])
+    assert re.search(r"process \d+, which builds it for this node, was not ready within 1 s", second[1])
 
 
 # Memory

@@ -227,7 +227,7 @@ def test_the_table_is_no_parameter():
         ({"dtype": torch.float16}, "torch.float32 or torch.bfloat16, got torch.float16"),
         ({"placement": "mapped"}, "'distributed'], got 'mapped'. Use 'shared'"),
         ({"placement": "nowhere"}, "'distributed'], got 'nowhere'"),
-        ({"placement": "process", "rank_timeout": 5.0}, "rank_timeout only where ranks share"),
+        ({"placement": "process", "rank_timeout": 5.0}, "rank_timeout only if ranks share"),
         ({"device": "cuda"}, "device='cuda' with placement="),
         ({"init": -1.0}, "init in units of the embedding, at least 0, got -1.0"),
         ({"init": "zeros"}, "init to be a number, or a function of a range of rows, got 'zeros'"),
@@ -264,7 +264,7 @@ def test_ids_that_are_none(ids):
         (lambda e: optim.SGD(torch.nn.Linear(2, 2)), "Expected manyhop.Embedding, got a Linear"),
         (lambda e: optim.SGD(e.parameters()), "at least one manyhop.Embedding, each once, got 0. Pass the embeddings"),
         (lambda e: optim.SGD([e, e]), "each once, got 2"),
-        (lambda e: optim.SGD(e).add_param_group({"params": [e.handle]}), "Expected all embeddings when the optimizer"),
+        (lambda e: optim.SGD(e).add_param_group({"params": [e.handle]}), "Expected all embeddings at the creation"),
     ],
     ids=["lr", "beta", "one beta", "alpha", "modules", "module", "parameters", "twice", "group"],
 )
@@ -275,7 +275,7 @@ def test_wrong_arguments_of_optimizers(wrong, said):
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, pickle.dumps], ids=["deepcopy", "copy", "pickle"])
 def test_a_table_is_not_copied(copied):
-    with pytest.raises(InputError, match="Expected people to stay where it is"):
+    with pytest.raises(InputError, match="Expected people in place"):
         copied(make(name="people"))
 
 

@@ -202,7 +202,7 @@ def test_objects_that_index_themselves() -> None:
     assert gather([(Frame(), index)]) == [[40, 0, 40]]
     with pytest.raises(FeatureError, match=r"\[0, 5\) for the features, got 5 \(at position 1\)"):
         gather([(Frame(), torch.tensor([0, 5]))])
-    with pytest.raises(FeatureError, match="rows along dimension 1 can be taken, got a Frame"):
+    with pytest.raises(FeatureError, match="reading rows along dimension 1, got a Frame"):
         gather([RowRequest(Frame(), index, 1)])
 
 

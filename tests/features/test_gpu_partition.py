@@ -112,7 +112,7 @@ def test_a_gpu_without_room_for_a_communicator_is_named(monkeypatch):
     require_communicator("WholeMemory", timeout=1)
     assert free == 1200 * MIB
     others[1] = 600 * MIB
-    with pytest.raises(CapacityError, match=r"needs 1.0 GiB .*, but 600.0 MiB are free on that of rank 2\."):
+    with pytest.raises(CapacityError, match=r"needs 1.0 GiB .*, but 600.0 MiB are free on the GPU of rank 2\."):
         require_communicator("WholeMemory", timeout=1)
 
 

@@ -79,5 +79,5 @@ _ON_GPU = {
 def __getattr__(name: str) -> Any:
     if name not in _ON_GPU:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    triton_compiler.require("Memory over several GPUs")
+    triton_compiler.require("Memory over multiple GPUs")
     return getattr(import_module(f"manyhop.features.{_ON_GPU[name]}"), name)

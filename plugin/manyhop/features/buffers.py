@@ -21,9 +21,9 @@ from torch import Tensor
 from manyhop.errors import InputError
 
 _ALIGN = 64
-_SMALLEST = 64 * 1024  # below, the allocator of the C library recycles by itself
+_SMALLEST = 64 * 1024  # below, the C library recycles memory
 _STEPS = 8  # size classes per power of two: at most 1/8 of a buffer is not used
-_LARGER = 3  # how many classes above its own a request may take from
+_LARGER = 3  # size classes that a request searches above its own
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -38,9 +38,9 @@ CacheSize: TypeAlias = float | int | Literal["auto"]
 VISITS_PER_ROW = 8
 """Requested rows per cached row: enough to separate frequent rows from others."""
 
-_SMALLEST_ROW = 64  # bytes; a page has too many shorter ones for a cache of rows to pay
-_AT_ONCE = 2048  # rows that the system is asked to read ahead of copying
-_PIECES = 8  # in which new rows come into use
+_SMALLEST_ROW = 64  # bytes; a page has too many shorter ones for a cache to save time
+_AT_ONCE = 2048  # rows that the system reads before they are copied
+_PIECES = 8  # of new rows, one published after the other
 _AUTO_SHARE = 0.5  # of the memory that is available; the rest is for the system's cache of files, batches and the model
 _GRACE = 0.001  # seconds for gathers to copy rows that are about to be replaced; later ones read the file instead
 _WHAT, _REMEDY = "A cache of rows", "Pass a smaller cache."
@@ -50,7 +50,7 @@ class FileCache:
     """Rows of one mapped tensor that memory keeps. Threads and processes may gather while the rows are changed.
 
     Args:
-        layout: where the rows of the tensor are, one after the other.
+        layout: where the consecutive rows of the tensor are.
         kept: the cached rows.
         version: of the tensor; a tensor that was written to differs from its file.
         why: where the capacity comes from; empty: from the user.
@@ -88,7 +88,7 @@ class FileCache:
             kept.count_requested(count)
             return out
         prefetch_rows(layout.address, width, rows + 8 * hits, min(_AT_ONCE, count - hits))
-        if not kept.copy(rows, positions, hits, out, number):  # replaced meanwhile: the file has them
+        if not kept.copy(rows, positions, hits, out, number):  # replaced in the meantime: the file has them
             found[0, :hits] = index[found[1, :hits]]
             hits = 0
         for begin in range(hits, count, _AT_ONCE):
@@ -107,7 +107,7 @@ class FileCache:
         """Select the rows to cache again, and read them, in a separate thread; unless that is under way or just done.
 
         Args:
-            source: the tensor, which must remain mapped meanwhile.
+            source: the tensor, which must remain mapped until the thread ends.
         """
         if self._renewing.acquire(blocking=False):
             threading.Thread(target=self._renew, args=(source,), name="manyhop-file-cache").start()
@@ -165,7 +165,7 @@ class FileCache:
             self._renewing.release()
 
     def _change_to(self, chosen: Tensor) -> None:
-        """Keep these rows (``[count] int64``, ascending) in the place of others."""
+        """Keep these rows (``[count] int64``, ascending) instead of others."""
         from manyhop.system.paging import prefetch_rows
 
         kept, layout = self._kept, self._layout
@@ -200,15 +200,14 @@ def cache_files(sources: Sequence[Any], size: CacheSize) -> None:
     Ranks share the rows of tensors whose memory is the same part of a file, if they were started with ``MASTER_ADDR``
     and ``MASTER_PORT`` and request the same size; otherwise each has its own. Any rank may call this, alone.
 
-    Tensors with rows of less than 64 bytes, or whose rows do not follow each other, are left to the system. What is
-    written into a tensor by torch later ends its cache; do not write into it otherwise.
+    Tensors with rows of less than 64 bytes, or whose rows are not consecutive, are left to the system. Writing into a
+    tensor with torch ends its cache; do not write into it by other means.
 
     Args:
         sources: tensors or arrays in mapped files.
         size: a float, share of the rows of each; an integer, bytes of rows of all together, in proportion to their
-            size; ``"auto"``: half of the memory that is available now, divided by the ranks of this node where each of
-            them has its own cache. Beside the rows, 1.5 bytes per row of the file and 16 per row that is kept are
-            needed.
+            size. With ``"auto"``, half of the memory that is available now, divided by the ranks of this node if each
+            has its own cache. In addition to the rows, 1.5 bytes per row of the file and 16 per cached row are needed.
 
     Raises:
         InputError: a size out of range.
@@ -247,7 +246,7 @@ def _make_cache(
     if place is None or segment is None:
         require_memory(_WHAT, nbytes, _REMEDY)
         return FileCache(layout, KeptRows(torch.zeros(nbytes, dtype=torch.uint8), *rows), version, why)
-    # Others read what this process writes, so it reads the file, not the tensor, whose pages it may change.
+    # Others read the rows that this process writes, so it reads the file, not the tensor, whose pages it may change.
     file = map_again(place)
     layout = replace(layout, address=file.ctypes.data)
     kept = KeptRows(torch.from_numpy(segment.memory), *rows, segment)
@@ -266,7 +265,7 @@ def _in_files(layouts: Sequence[RowLayout]) -> list[FilePlace | None]:
 def _fitting_memory(
     layouts: Sequence[RowLayout], places: Sequence[FilePlace | None]
 ) -> tuple[int, str, Segment | None]:
-    """Return the bytes for rows of files with ``"auto"``, their origin, and an object to keep meanwhile."""
+    """Return the bytes for rows of files with ``"auto"``, their origin, and an object to retain."""
     free, agreed, of_ranks, ranks = available_memory() or 0, None, "", 1  # unknown: the system's own cache must do
     if places and None not in places:
 

@@ -27,7 +27,7 @@ _BYTES_AHEAD, _MOST_AHEAD = 48 << 10, 256  # rows are prefetched from memory up 
 _ROWS_NEAR = 4  # and longer ones from the L2 cache, so many rows ahead
 _MOST = 4096  # bytes of a row that are prefetched; the hardware has noticed by then
 _MOVED_AHEAD = 8
-_STREAM_BYTES = 4 << 20  # results from this size on go past the caches, which the sampler needs more
+_STREAM_BYTES = 4 << 20  # larger results bypass the caches, which the sampler needs more
 
 
 def _copy_of(num_bytes: int, *, stream: bool = False) -> Any:
@@ -63,7 +63,7 @@ _stream512, _stream64 = (_copy_of(n, stream=True) for n in (_BLOCK, _LINE))
 
 @helper
 def copy_rest(target: Any, source: Any, done: int, num_bytes: int) -> None:
-    """Copy what follows the first ``done`` bytes, line by line."""
+    """Copy the rest after the first ``done`` bytes, line by line."""
     while done + _LINE <= num_bytes:
         copy64(target + done, source + done)
         done += _LINE
@@ -144,7 +144,7 @@ def _gather(rows: Any, source: int, stride: int, limit: np.uint64, target: int, 
             done += _BLOCK
         copy_rest(a, b, done, row_bytes)
     if stream:
-        fence()  # stores past the caches are seen by other threads from here on
+        fence()  # stores past the caches are seen by other threads after this
     return -1
 
 
@@ -164,7 +164,7 @@ def gather_rows(
         row_bytes: bytes of a row.
 
     Returns:
-        Position of the first index that is out of range, -1 if there is none.
+        Position of the first index that is out of range, otherwise -1.
     """
     if wide:
         return _gather(i64(index, count), source, stride, np.uint64(num_rows), target, row_bytes)

@@ -1,4 +1,4 @@
-"""Which rows are where: caches in host memory, and the parts of nodes. Importing this module imports numba."""
+"""Lookups of rows in caches of host memory and in the parts of nodes. Importing this module imports numba."""
 
 from __future__ import annotations
 
@@ -70,23 +70,23 @@ def find_rows(
     rows: int,
     positions: int,
 ) -> int:
-    """Sort the entries of an index: those of rows that are kept come first, the others follow. Count visits.
+    """Sort the entries of an index: cached rows first, then the others. Count visits.
 
-    The index may be written meanwhile. What is found is of no use then, but all slots are in range.
+    The index may be written at the same time. The results are useless then, but all slots are in range.
 
     Args:
         index: address of ``[count]`` int64 (if ``wide``) or int32 row numbers.
         count: how many.
         num_rows: rows of the table.
-        groups: address of those of ``HotRows``.
-        slots: address of ``[capacity]``: where each row of the index is kept.
-        capacity: how many can be.
-        visits: address of ``[num_rows] uint8``: how often each row was asked for; counts up to 255. 0: not counted.
+        groups: address of the groups of ``HotRows``.
+        slots: address of ``[capacity]``: slot of each row of the index.
+        capacity: number of slots.
+        visits: address of ``[num_rows] uint8``: number of requests of each row, at most 255. 0: not counted.
         rows: address of ``[count]``, written: slot, or row number.
         positions: address of ``[count]``, written: which entries of the index these are.
 
     Returns:
-        How many are kept; -1 - i, if row number i is the first that is out of range.
+        Number of cached rows; -1 - i, if row number i is the first that is out of range.
     """
     wide_ids, narrow_ids = i64(index, count), i32(index, count)
     words, slot = u64(groups, 2 * ((num_rows + 63) // 64)), u64(slots, capacity)
@@ -114,16 +114,16 @@ def find_rows(
 
 @kernel("int64(int64, int64, int64, int64, int64)")
 def choose_rows(visits: int, num_rows: int, groups: int, most: int, rows: int) -> int:
-    """Choose the rows that were visited most often, and halve the visits of all: what is long ago counts less.
+    """Choose the rows that were visited most often, and halve the visits of all: old visits count less.
 
-    Of rows visited as often, those that are kept stay, and others follow by their number. None that was never visited
-    is new.
+    Among rows with equal visits, cached rows precede others, and lower numbers precede higher ones. Rows without visits
+    are not added.
 
     Args:
         visits: address of ``[num_rows] uint8``.
         num_rows: rows of the table.
-        groups: address of those of ``HotRows``: the rows that are kept now.
-        most: how many rows can be kept, at least 1.
+        groups: address of the groups of ``HotRows``: the cached rows.
+        most: largest number of rows, at least 1.
         rows: address of ``[most]``, written: the rows, ascending.
 
     Returns:
@@ -139,7 +139,7 @@ def choose_rows(visits: int, num_rows: int, groups: int, most: int, rows: int) -
     while least > 0 and counts[least] <= room:
         room -= counts[least]
         least -= 1
-    stay = min(room, kept[least])  # of those that were visited ``least`` times
+    stay = min(room, kept[least])  # of the rows that were visited ``least`` times
     come = min(room - stay, counts[least] - kept[least]) if least > 0 else 0
     total = 0
     for i in range(num_rows):
@@ -156,7 +156,7 @@ def choose_rows(visits: int, num_rows: int, groups: int, most: int, rows: int) -
                 if come == 0:
                     continue
                 come -= 1
-        if total < most:  # visits are counted meanwhile
+        if total < most:  # visits are still being counted
             row[total] = i
             total += 1
     return total
@@ -182,9 +182,9 @@ def route(
     rows: int,
     positions: int,
 ) -> int:
-    """Sort the entries of an index by where their rows are, in the order in which they come.
+    """Sort the entries of an index by the place of their rows, in their order in the index.
 
-    Places are the nodes ``0 .. num_nodes - 1``, the cache, and, for ids of other nodes that came before in this index,
+    Places are the nodes ``0 .. num_nodes - 1``, the cache, and, for repeated ids of other nodes,
     the result itself.
 
     Args:
@@ -203,7 +203,7 @@ def route(
         positions: address of ``[count]``, written: which entries of the index these are.
 
     Returns:
-        Position of the first row number that is out of range, -1 if there is none.
+        Position of the first row number that is out of range, otherwise -1.
     """
     wide_ids, narrow_ids = i64(index, count), i32(index, count)
     limits, begin, row, at = (
@@ -230,7 +230,7 @@ def route(
             return i
         where, what = node, id - mine_begin
         if id < mine_begin or id >= mine_end:
-            owner = min(np.int64(id * nodes_per_row), num_nodes - 1)  # or beside it; a division takes longer
+            owner = min(np.int64(id * nodes_per_row), num_nodes - 1)  # or a neighbour of it; a division takes longer
             while id < limits[owner]:
                 owner -= 1
             while id >= limits[owner + 1]:

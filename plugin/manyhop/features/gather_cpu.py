@@ -105,7 +105,7 @@ def index_by_itself(request: RowRequest, index: Tensor) -> Any:
     except (AttributeError, TypeError, RuntimeError) as error:  # NotImplementedError is a RuntimeError
         kind = f"{source.layout} tensor" if isinstance(source, Tensor) else type(source).__name__
         raise FeatureError(
-            f"Expected {request.name} to be of a kind whose rows along dimension {dim} can be taken, got a {kind}. "
+            f"Expected {request.name} to support reading rows along dimension {dim}, got a {kind}. "
             "Convert it, to a dense or COO tensor with its rows along dimension 0."
         ) from error
 

@@ -24,12 +24,12 @@ from manyhop.system.triton_launch import Kernel
 
 _TILE = 256  # words of a program, if they have 16 bytes; of smaller ones twice as many
 _SIZES = (1, 4, 16)  # requests of a launch; a kernel each
-_NEVER = 1 << 62  # the first program of a request that is not there
+_NEVER = 1 << 62  # the first program of an absent request
 _LONGEST_ROW = 1 << 30  # bytes
 _SMALL_ROW = 64  # bytes: all that are gathered from a source at once share memory ...
 _SHARING = 4  # ... longer ones that of this many requests ...
-_SHARED_BYTES = 64 << 20  # ... of up to so much: it is kept alive as long as some of them, or of their batches
-_MOST_PLANS = 256  # that are kept
+_SHARED_BYTES = 64 << 20  # ... of at most this size: it lives as long as one of them, or of their batches
+_MOST_PLANS = 256  # that are cached
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class _Rows:
     dtype: torch.dtype
     checked: bool  # row numbers may be out of range
     narrow: bool  # row numbers are sorted as 32 bits
-    entry: tuple[int, ...]  # what the kernel must know
+    entry: tuple[int, ...]  # arguments of the kernel
 
     @property
     def row_bytes(self) -> int:
@@ -55,7 +55,7 @@ class _Launch:
     """One launch: up to 16 sources.
 
     Args:
-        sources: what rows are read from.
+        sources: the sources of rows.
         device: the GPU.
         sort: whether to ask in the order of row numbers. Reads over the bus are slow where each is in another page, and
             a row that is requested several times is read once.
@@ -129,7 +129,7 @@ class _Launch:
                     outs[k] = torch.empty(size, *rows.tail, dtype=rows.dtype, device=self._device)
                 continue
             out = torch.empty(sum(sizes), *rows.tail, dtype=rows.dtype, device=self._device)
-            # These are no views of one tensor, as those of split() are: a change of one would count as a change of all.
+            # Not split(): its results are views of one tensor, so that a change of one would count as a change of all.
             for k, part in zip(numbers, out.unsafe_split_with_sizes(sizes), strict=True):
                 outs[k] = part
         return outs
@@ -314,7 +314,7 @@ def gather_staged(
         asked.append(replace(request, index=lookup.ids))
     try:
         found = gather_on_cpu(asked, _staging, threads)
-    except FeatureError:  # gives the position among the missing rows
+    except FeatureError:  # names the position among the missing rows
         gather_on_cpu([replace(requests[i], index=requests[i].index.cpu()) for i in positions], _staging, threads)
         raise
     for i, request, rows in zip(positions, asked, found, strict=True):
@@ -388,7 +388,7 @@ def gather_on_gpu(
     collected = checks
     for launch in plan.launches:
         suspect = launch(requests, results)
-        if suspect is not None:  # noted at once: its flag has to outlive the kernel, whatever fails below
+        if suspect is not None:  # noted at once: its flag must outlive the kernel, even if an error follows
             collected = Checks() if collected is None else collected
             collected.add(suspect)
     if plan.staged:

@@ -75,7 +75,7 @@ def _collapse(found: list[tuple[int, int, Any]]) -> None:
         begin, end, owner = found.pop()
         for first, last in _overlaps(private, begin, end):
             for at in range(first, last, _STEP):
-                madvise(at, min(_STEP, last - at), MADV_COLLAPSE)  # an older kernel, or one short of memory: refused
+                madvise(at, min(_STEP, last - at), MADV_COLLAPSE)  # fails on an older kernel, or if memory is short
         del owner
 
 

@@ -86,8 +86,8 @@ class KeptRows:
             counts: whether these are visits by which rows are chosen.
 
         Returns:
-            The number of the index that was used; how many rows are kept, or -1 - i if row number i is the first that
-            is out of range.
+            The number of the index that was used; the number of cached rows, or -1 - i if row number i is the first
+            that is out of range.
         """
         from manyhop.features.cpu_lookup import find_rows
 
@@ -111,7 +111,7 @@ class KeptRows:
         """Copy the first ``hits`` rows that :meth:`find` has found; return whether these are the right rows.
 
         Args:
-            rows, positions: addresses of slots, and of places in ``out``.
+            rows, positions: addresses of slots, and of positions in ``out``.
             hits: how many.
             out: ``[count, ...]``, written.
             number: of the index that they were found by.
@@ -140,7 +140,7 @@ class KeptRows:
             try:
                 yield True
             finally:
-                fcntl.flock(lock, fcntl.LOCK_UN)  # a forked process may have it open, too
+                fcntl.flock(lock, fcntl.LOCK_UN)  # a forked process may also have it open
         finally:
             os.close(lock)
 
@@ -155,13 +155,13 @@ class KeptRows:
         return chosen[:count]
 
     def latest(self) -> tuple[Tensor, Tensor]:
-        """Return the rows that are kept, ``[count] int64``, ascending, and their slots, ``[count] int64``."""
+        """Return the cached rows, ``[count] int64``, ascending, and their slots, ``[count] int64``."""
         groups, slots = self._places[self.number % 2]
         ids = np.flatnonzero(np.unpackbits(groups[:, 0].contiguous().numpy().view(np.uint8), bitorder="little"))
         return torch.from_numpy(ids), slots[: len(ids)].clone()
 
     def publish(self, ids: Tensor, slots: Tensor) -> None:
-        """Make an index the latest one; the one before the latest becomes invalid.
+        """Publish an index as the latest one; the one before the latest becomes invalid.
 
         Args:
             ids: ``[count] int64``, ascending.

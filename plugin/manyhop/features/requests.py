@@ -17,7 +17,7 @@ from manyhop.errors import FeatureError
 
 @dataclass(slots=True, eq=False)  # frozen ones take three times as long to make
 class RowRequest:
-    """Which rows of which tensor."""
+    """A tensor, and the rows to gather from it."""
 
     source: Any
     """``torch.Tensor``, ``numpy.ndarray`` or ``numpy.memmap`` of shape ``[num_rows, ...]``, one of them with a cache on
@@ -43,7 +43,7 @@ def out_of_range(request: RowRequest, position: int, num_rows: int) -> FeatureEr
     """Return the error for a row number that does not exist."""
     return FeatureError(
         f"Expected indices in [0, {num_rows}) for {request.name}, got {int(request.index[position])} (at position "
-        f"{position}). Give it a row for every node or edge of the graph."
+        f"{position}). Store a row for every node or edge of the graph."
     )
 
 
@@ -52,7 +52,7 @@ class RowLayout:
     """Rows that can be copied as bytes."""
 
     address: int
-    """Of row 0."""
+    """Address of row 0."""
 
     stride: int
     """Bytes from one row to the next, of any sign."""
@@ -125,7 +125,7 @@ class Suspect:
     """When the kernel has ended; ``None``: it has."""
 
     requests: Sequence[tuple[RowRequest, int]]
-    """What was requested, and how many rows there are."""
+    """The request, and how many rows there are."""
 
 
 class Checks:

@@ -36,7 +36,7 @@ class HotRows:
 
 
 class HitCounts:
-    """Rows that were requested of a cache, and those that it had, counted by any thread."""
+    """Rows that were requested of a cache, and hits among them, counted by any thread."""
 
     def __init__(self) -> None:
         self._counting = threading.Lock()
@@ -62,7 +62,7 @@ class HitCounts:
 
 @dataclass(eq=False)
 class CachedRows:
-    """A tensor on the host, in a file, or on other GPUs, of which this GPU keeps some rows; a source for ``gather``.
+    """A tensor on the host, in a file, or on other GPUs; this GPU caches some of its rows. A source for ``gather``.
 
     Only indices on this GPU use the cache; with others, the tensor is read.
     """
@@ -71,7 +71,7 @@ class CachedRows:
     """``[num_rows, ...]``: all rows."""
 
     hot: HotRows
-    """Which of them the GPU keeps. Tensors that are indexed by the same ids may share it."""
+    """The set of rows that the GPU caches. Tensors that are indexed by the same ids may share it."""
 
     rows: Tensor
     """``[hot.count, ...]``: these rows, on the GPU."""
@@ -83,7 +83,7 @@ class CachedRows:
     def __post_init__(self) -> None:
         self.counts = torch.zeros(2, dtype=torch.int64, device=self.rows.device)
         self.staged = HitCounts()
-        """Counts of gathers in which the CPU reads the other rows."""
+        """Counts of gathers whose other rows the CPU reads."""
 
     def take_counts(self) -> tuple[int, int]:
         """Return the requested rows and the hits since the last call; waits for the GPU."""
@@ -141,7 +141,7 @@ class RowsInParts:
     """The ranks."""
 
     hot: HotRows | None = None
-    """Rows of other parts that are also here. Tensors that are indexed by the same ids share it."""
+    """Cached rows of other parts. Tensors that are indexed by the same ids share it."""
 
     hot_rows: Tensor | None = None
     """``[hot.count, ...]``: these rows."""

@@ -1,4 +1,4 @@
-"""Rows that batches request most often: counted over the first batches, then kept where they are read faster.
+"""Rows that batches request most often: counted over the first batches, then cached in faster memory.
 
 The counts choose rows of slow memory for a GPU (:func:`keep_hot`), rows of other ranks for a GPU
 (:meth:`manyhop.features.GPUExchange.keep`), and rows of other nodes for a node (:func:`keep_on_nodes`).
@@ -79,7 +79,7 @@ class Visits:
             self.rows += ids.numel()
 
     def __call__(self, requests: list[RowRequest], pool: BufferPool) -> list[Tensor]:
-        """Count the requests of one batch in place of an exchange; return rows of undefined content."""
+        """Count the requests of one batch instead of an exchange; return rows of undefined content."""
         self.add(requests)
         return [pool.empty((r.index.numel(), *r.source.shape[1:]), r.source.dtype) for r in requests]
 
@@ -88,7 +88,7 @@ class Visits:
 
         Args:
             size: a float, share of the rows of each tensor; an integer, bytes of all together. Among rows with equal
-                counts, lower ids come first.
+                counts, lower ids precede others.
             near: rows that this GPU has itself, which are left out.
         """
         groups = list(self._groups.values())

@@ -28,7 +28,7 @@ from manyhop.system.threads import in_forked_children
 AVAILABLE = sys.platform == "linux"
 """Whether the system has sockets without files, and ``/proc``."""
 
-_LINGER_S = 5.0  # for processes that have yet to ask for what could not be built
+_LINGER_S = 5.0  # for processes that call later, after a failure
 _PAUSE_S = 0.002
 _LONGEST = 4000  # characters of an error
 _MAX_BYTES, _MAX_FDS = 1 << 16, 250  # of a message; the kernel passes 253 descriptors at once
@@ -40,7 +40,7 @@ class Copy:
     """An object in shared memory."""
 
     segments: tuple[Segment, ...]
-    """The one with the pickle first, then those with tensors that were in shared memory before."""
+    """The segment with the pickle, then segments of tensors that were in shared memory before."""
 
     pickle_at: tuple[int, int] = (0, 0)
     """Offset and bytes of the pickle."""
@@ -60,19 +60,19 @@ class Copy:
 def find_or_build(
     key: str, build: Callable[[], Copy], *, what: str, rank: int, timeout: float, others: int = 0
 ) -> Copy:
-    """Return the copy that a process of this node uses or is building; build it if there is none.
+    """Return the copy that a process of this node uses or is building, or build it.
 
     Args:
         key: at most 80 characters, which no other user can guess.
-        build: must not ask for the same key.
+        build: must not use the same key.
         what: name of the object in errors.
         rank: rank of this process, for errors of the others.
         timeout: seconds to wait for the process that builds and, in that process, for ``others``.
-        others: number of processes that will ask as well. The builder waits for them, so that it cannot end before.
+        others: number of other processes that also call this; the builder waits for them.
 
     Raises:
-        RankError: building failed in another process, which may have ended or be too slow; the others did not ask, or
-            asked for another object.
+        RankError: building failed in another process, which may have ended or be too slow; the others did not call, or
+            called it for a different object.
     """
     end = time.monotonic() + timeout
     while True:
@@ -110,14 +110,14 @@ def _build(
     asked = _answer(lock, message, [s.fd for s in copy.segments], expected, timeout)
     if asked < expected:
         raise RankError(
-            f"{what}: {others - asked} of the {others + 1} ranks of this node did not ask for it in time. All ranks "
-            "have to make the same calls; if one is only slow, pass a larger timeout."
+            f"{what}: {others - asked} of the {others + 1} ranks of this node did not call it in time. All ranks "
+            "must make the same calls; if one is only slow, pass a larger timeout."
         )
     return copy
 
 
 def _answer(lock: socket.socket, message: dict[str, Any], fds: list[int], at_least: int, timeout: float) -> int:
-    """Answer all who wait, and who come until ``at_least`` have asked; return how many have."""
+    """Answer all waiting processes, and later ones until ``at_least`` have asked; return their number."""
     asked, end = 0, time.monotonic() + timeout
     while True:
         lock.settimeout(max(0.0, end - time.monotonic()) if asked < at_least else 0)
@@ -125,7 +125,7 @@ def _answer(lock: socket.socket, message: dict[str, Any], fds: list[int], at_lea
             connection, _ = lock.accept()
         except (TimeoutError, BlockingIOError):
             return asked
-        with connection, contextlib.suppress(OSError):  # it is gone, or of another user
+        with connection, contextlib.suppress(OSError):  # it has ended, or belongs to another user
             _check_peer(connection)
             asked += 1
             socket.send_fds(connection, [json.dumps(message).encode()], fds)
@@ -136,7 +136,7 @@ def _wait(connection: socket.socket, key: str, what: str, timeout: float, end: f
     connection.settimeout(max(0.001, end - time.monotonic()))
     try:
         connection.connect(_address(key))
-    except (ConnectionRefusedError, BlockingIOError):  # it has ended, does not listen yet, or too many come at once
+    except (ConnectionRefusedError, BlockingIOError):  # it has ended, does not listen yet, or has too many connections
         if time.monotonic() > end:
             raise RankError(f"{what}: no process of this node builds it, but one holds its name.") from None
         time.sleep(_PAUSE_S)
@@ -146,7 +146,7 @@ def _wait(connection: socket.socket, key: str, what: str, timeout: float, end: f
         content, fds, _, _ = socket.recv_fds(connection, _MAX_BYTES, _MAX_FDS)
     except TimeoutError:
         raise RankError(
-            f"{what}: process {process}, which does it for this node, was not ready within {timeout:g} s. If it is "
+            f"{what}: process {process}, which builds it for this node, was not ready within {timeout:g} s. If it is "
             "only slow, pass a larger timeout."
         ) from None
     except ConnectionResetError:
@@ -155,7 +155,7 @@ def _wait(connection: socket.socket, key: str, what: str, timeout: float, end: f
         found = _find(key, what)
         if found is None:
             raise RankError(
-                f"{what}: process {process}, which did it for this node, has ended in the middle of it. Look for its "
+                f"{what}: process {process}, which built it for this node, has ended. Look for its "
                 "error; it may have run out of memory."
             )
         return found
@@ -171,7 +171,7 @@ def _use(key: str, what: str, message: dict[str, Any], fds: list[int]) -> Copy:
         for fd in fds:
             os.close(fd)
         raise RankError(
-            f"{what} on this rank, but {message['what']} on rank {message['rank']}. All ranks of a node have to make "
+            f"{what} on this rank, but {message['what']} on rank {message['rank']}. All ranks of a node must make "
             "the same calls in the same order."
         )
     copy = Copy.of(message, fds)
@@ -206,7 +206,7 @@ def _open_all(files: dict[str, str], names: list[str]) -> list[int]:
         for name in names:
             fds.append(os.open(files[name], os.O_RDWR))
             if _target(f"/proc/self/fd/{fds[-1]}") != name:
-                raise FileNotFoundError(name)  # the number is that of another file by now
+                raise FileNotFoundError(name)  # the number belongs to a different file now
     except BaseException:
         for fd in fds:
             os.close(fd)
@@ -215,7 +215,7 @@ def _open_all(files: dict[str, str], names: list[str]) -> list[int]:
 
 
 def _target(file: str) -> str:
-    with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+    with contextlib.suppress(FileNotFoundError):  # it is closed now
         return os.readlink(file)
     return ""
 
@@ -229,7 +229,7 @@ def _address(key: str) -> str:
 
 
 def _check_peer(connection: socket.socket) -> int:
-    """Return the process at the other end; refuse other users."""
+    """Return the process at the other end; raise PermissionError for other users."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     process, user, _ = struct.unpack("3i", credentials)
     if user != os.getuid():

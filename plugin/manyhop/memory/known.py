@@ -30,7 +30,7 @@ class Known:
         self.store_place: weakref.ref[Any] | None = None
         """The ``TopologyPlace`` of the store of a topology."""
         self.tables: Any = None
-        """The topologies of a graph of DGL."""
+        """Topologies built for a graph."""
 
 
 def known(value: Any) -> Known:

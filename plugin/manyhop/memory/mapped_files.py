@@ -96,7 +96,7 @@ def map_again(place: FilePlace, *, read_only: bool = False) -> Bytes:
         elif writes:
             mapping = mmap.mmap(file.fileno(), length, offset=begin)
         else:
-            # torch has no read-only memory: writing makes a copy of the page. No memory is set aside for that.
+            # torch has no read-only memory: writing copies the page. No memory is set aside for that.
             flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0x4000)
             mapping = mmap.mmap(file.fileno(), length, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=begin)
     watch(mapping, place.path, begin + length)
@@ -160,7 +160,7 @@ def _read_mappings() -> list[_Range]:
             if is_file:
                 ranges.append(_Range(begin, end, int(words[2], 16), path, shared and words[1][1] == "w"))
         elif words[0] == "Anonymous:" and is_file and words[1] != "0":
-            ranges.pop()  # pages of it were written to, and are no longer those of the file
+            ranges.pop()  # pages of it were written to, and differ from the file
     return ranges
 
 
@@ -178,5 +178,5 @@ def identity(tensor: Tensor) -> str | None:
     place = segments.where(tensor.data_ptr()) or where(tensor.data_ptr())
     if place is None:
         return None
-    # Another name where this process has changed it by operations of torch, such as x[i] = y.
+    # A different name if this process has changed it by operations of torch, such as x[i] = y.
     return f"{kind} {tensor.stride()} at {place[1]} of {place[0]}, version {version_of(tensor)}"

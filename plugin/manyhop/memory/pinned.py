@@ -18,7 +18,7 @@ from manyhop.errors import CapacityError, InputError
 from manyhop.system.threads import in_forked_children
 
 _PAGE = mmap.PAGESIZE
-_PAGES_OF_ITS_OWN = 32 << 20  # bytes from which on the C library gives memory pages of its own
+_PAGES_OF_ITS_OWN = 32 << 20  # bytes of the smallest allocation that has pages of its own
 _PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8  # of cudaHostRegister
 
 
@@ -144,7 +144,7 @@ class _Registry:
             self.generation += 1
 
     def remove(self, begin: int, end: int) -> None:
-        """Unpin the pages that no one else has pinned."""
+        """Unpin pages that have no other owner."""
         user = begin, end
         begin, end = _pages(begin, end)
         with self._lock:
@@ -186,7 +186,7 @@ def _register(begin: int, nbytes: int) -> None:
     raise CapacityError(
         f"Expected to pin {nbytes / 2**30:.2f} GiB, on top of {_registry.bytes / 2**30:.2f} GiB that this process has "
         f"pinned, got CUDA error {code} from cudaHostRegister (locked memory, 'ulimit -l': {_limit()}). Raise the "
-        "limit, copy the rows of a file into memory of their own, or leave them where they are, for the CPU to gather."
+        "limit, copy the rows of a file to separate memory, or let the CPU gather them."
     )
 
 

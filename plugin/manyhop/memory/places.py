@@ -1,4 +1,4 @@
-"""Where data resides: the words of every ``placement=``, and those that each argument accepts."""
+"""Where data resides: the words of every ``placement=``, and the words that each argument accepts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Place = Literal[
     "auto", "process", "shared", "mapped", "pinned", "device", "sharded", "distributed", "host",
     "cuda-cuda", "pinned-cuda", "cpu-cuda",
 ]  # fmt: skip
-"""A place, beside a device.
+"""A place, in addition to a device.
 
 - ``auto``: decided by sizes and free memory.
 - ``process``: memory of this process.
 - ``shared``: host memory, one copy per node, which its ranks read.
 - ``mapped``: its file: the operating system keeps frequently read pages in memory.
-- ``pinned``: page-locked host memory, one copy per node, which GPUs read; of a topology, all but the column pointers,
-  of which each GPU has a copy.
+- ``pinned``: page-locked host memory, one copy per node, which GPUs read. Column pointers of a topology are copied to
+  each GPU instead.
 - ``device``: a copy on each GPU.
 - ``sharded``: a part of the rows in the host memory of each node or, on a GPU, on each GPU of the node, where its peers
   read them.

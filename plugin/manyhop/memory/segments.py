@@ -1,4 +1,4 @@
-"""Memory without a name that several processes of a node map: it lives as long as one of them does."""
+"""Anonymous memory that processes of a node map; the last one frees it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _MAP_FIXED = 0x10
 class Segment:
     """A piece of memory, as this process has mapped it.
 
-    Whoever keeps a view of ``memory`` (a window, or a tensor on it) keeps it mapped. There is no file of it that could
-    be left behind: the kernel frees the memory with the last mapping and the last descriptor, also after ``kill -9``.
+    It remains mapped as long as a view of ``memory`` exists. It has no file that could be left behind: the kernel frees
+    the memory with the last mapping and the last descriptor, also after ``kill -9``.
     """
 
     id: str
@@ -74,7 +74,7 @@ def create(what: str, size: int, remedy: str = "Share less, or use a machine wit
 
 
 def attach(id: str, fd: int) -> Segment:
-    """Map the segment that another process has passed on. ``fd`` belongs to the segment from now on."""
+    """Map the segment that another process has passed on. ``fd`` then belongs to the segment."""
     known = find(id)
     try:
         if known is None:
@@ -114,7 +114,7 @@ def return_freed_memory() -> None:
 
 
 def _register(id: str, fd: int, mapping: Any, begin: int, size: int) -> Segment:
-    # This very array is what every window and tensor keeps alive, and nothing else: it dies with the last one.
+    # Every view keeps this array alive, and nothing else does: it is freed with the last view.
     memory = np.frombuffer(mapping, np.uint8, size, begin)
     _mapped[id] = _Mapping(memory.ctypes.data, memory.ctypes.data + size, fd, weakref.ref(memory))
     weakref.finalize(memory, _forget, id).atexit = False
@@ -129,7 +129,7 @@ def _map(fd: int, size: int) -> tuple[mmap.mmap, int]:
     """Map a file; return the mapping and where the file begins in it: at a multiple of a huge page, if it is large."""
     if size < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return mmap.mmap(fd, size), 0
-    # The kernel aligns such a mapping by itself only if the administrator has allowed huge pages everywhere.
+    # The kernel aligns such a mapping only if the administrator has allowed huge pages everywhere.
     mapping = mmap.mmap(-1, size + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     address = np.frombuffer(mapping, np.uint8).ctypes.data
     begin = -address % HUGE
@@ -138,14 +138,14 @@ def _map(fd: int, size: int) -> tuple[mmap.mmap, int]:
         raise OSError(ctypes.get_errno(), f"mapping {size} bytes of shared memory: {os.strerror(ctypes.get_errno())}")
     with contextlib.suppress(OSError):  # huge pages are off
         mapping.madvise(mmap.MADV_HUGEPAGE, begin, size)
-    return mapping, begin  # unmaps what resides there, too
+    return mapping, begin  # also unmaps the file
 
 
 def _gather_into_huge_pages(mapping: mmap.mmap, begin: int, size: int) -> None:
     """Request huge pages for fresh memory. Random reads of small rows are twice as fast there."""
     if size < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return
-    np.frombuffer(mapping, np.uint8, size, begin)[::HUGE] = 0  # only what has one page already can become a huge one
+    np.frombuffer(mapping, np.uint8, size, begin)[::HUGE] = 0  # only memory with a page can get a huge one
     with contextlib.suppress(OSError):  # an older kernel, or memory in too small pieces
         mapping.madvise(MADV_COLLAPSE, begin, size)
 
@@ -159,5 +159,5 @@ def _libc() -> ctypes.CDLL:
 
 
 def round_up(n: int, unit: int) -> int:
-    """Return the smallest multiple of ``unit`` from ``n`` on."""
+    """Return the smallest multiple of ``unit`` that is at least ``n``."""
     return -(-n // unit) * unit

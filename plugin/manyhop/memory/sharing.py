@@ -32,7 +32,7 @@ from manyhop.system.progress import Progress
 _ALIGN = 64
 _PAGE = 4096
 _PIECE = 256 << 20  # bytes that are copied at once
-_WORTH_A_LOOK = 1 << 16  # bytes from which on it is found out whether they are those of a mapped file
+_WORTH_A_LOOK = 1 << 16  # bytes of the smallest tensor that is looked up among mapped files
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ class _Parts:
         """Return the number of a piece."""
         if storage.device.type != "cpu":
             raise InputError(
-                f"Expected tensors on the CPU, got one on {storage.device}. Share them before they go to a device, and "
-                "move the batches: batch.to(device)."
+                f"Expected tensors on the CPU, got one on {storage.device}. Share them before they move to a device, "
+                "and move the batches: batch.to(device)."
             )
         return self._add(torch.empty(0, dtype=torch.uint8).set_(storage).numpy())
 
@@ -127,7 +127,7 @@ class _Parts:
         key = source.ctypes.data, source.nbytes
         if key not in self._known:
             self._known[key] = len(self.sources)
-            self.sources.append(source)  # which keeps it alive, so that nothing else can take its address
+            self.sources.append(source)  # which keeps it alive, so that its address is not used again
         return self._known[key]
 
 
@@ -207,10 +207,10 @@ def share(load: Callable[[], T], *, what: str | None = None, timeout: float = DE
         load: function without arguments that returns anything that can be pickled, with its tensors on the CPU. Must
             not communicate.
         what: name of the result in errors, equal on all ranks. Default: the name of ``load``.
-        timeout: seconds to wait for another rank's ``load()``: on this node, then on the others.
+        timeout: seconds to wait for ``load()`` on a different rank: on this node, then on the others.
 
     Raises:
-        RankError: ``load()`` failed or was killed on another rank, or takes too long there; the ranks make different
+        RankError: ``load()`` failed or was killed on a different rank, or is too slow there; the ranks make different
             calls.
         InputError: ``load()`` returned something that cannot be shared.
         CapacityError: there is not enough memory.
@@ -250,7 +250,7 @@ def once_per_node(key: str, build: Callable[[], T], *, what: str) -> T:
 
     This is not a collective: any rank may ask, at any time, alone. The key must name everything that ``build``
     depends on. It is ``build()`` without a ``share()`` before, after the end of its run, and where the rank that
-    builds it fails, is killed or takes too long.
+    builds it fails, is killed or is too slow.
 
     Args:
         key: any length.
@@ -261,7 +261,7 @@ def once_per_node(key: str, build: Callable[[], T], *, what: str) -> T:
         return build()
     try:
         return _once(f"{_run} {key}", build, what, DEFAULT_TIMEOUT)
-    except RankError:  # of another rank that builds: its own error, if there is one, comes here as well
+    except RankError:  # of the rank that builds; an error of this rank is raised by build()
         return build()
 
 

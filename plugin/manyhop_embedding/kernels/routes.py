@@ -1,4 +1,4 @@
-"""Distinct rows among sorted ids, the ranks that they go to, and the order of what comes from all ranks."""
+"""Distinct rows among sorted ids, the ranks that own them, and the order of received ids."""
 
 import triton
 import triton.language as tl

@@ -70,8 +70,8 @@ def update_rows(
 ):
     """Update some columns of the rows that begin at ``ROWS`` positions of the ascending ids.
 
-    All others as in ``manyhop_embedding.cpu_kernels.update_rows``. ids: int64 (WIDE_IDS) or int32. pieces: what
-    ``sum_pieces`` has written. apart, apart_end: unless 0, addresses of int64: begin and end of positions
+    All others as in ``manyhop_embedding.cpu_kernels.update_rows``. ids: int64 (WIDE_IDS) or int32. pieces: results of
+    ``sum_pieces``. apart, apart_end: unless 0, addresses of int64: begin and end of positions
     that are left out. numbers: the bits of ``NUMBERS`` float32. groups: with HOT, of
     ``manyhop.features.HotRows``, which are at hot_weight, hot_a and hot_b instead. LANES: numbers that are read at
     once, aligned in every row. Sums have the same order in every launch.
@@ -160,7 +160,7 @@ def sum_pieces(
 ):
     """Sum the gradients from each multiple of ``_PIECE`` on that continues a row, up to the next one.
 
-    Of positions ``[begin, end)``. pieces: address of ``[ceil(end / _PIECE), WIDTH] float32``; others stay undefined.
+    Of positions ``[begin, end)``. pieces: address of ``[ceil(end / _PIECE), WIDTH] float32``; others remain undefined.
     """
     blocks: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0).to(tl.int64)
@@ -207,7 +207,7 @@ def _sum_to_boundary(
 
 @triton.jit
 def _add_pieces(total, id_of, pieces, i, count, row, rows, column, WIDTH: tl.constexpr, LANES: tl.constexpr):
-    """Add what ``sum_pieces`` has written for rows that continue beyond a boundary."""
+    """Add the results of ``sum_pieces`` for rows that continue beyond a boundary."""
     number = i // _PIECE + 1
     more = _has_more(id_of, number * _PIECE, count, row, rows)
     going = tl.max(more.to(tl.int32), 0)
@@ -228,14 +228,14 @@ def _ids_at(ids, WIDE_IDS: tl.constexpr):
 
 @triton.jit
 def _has_more(id_of, i, count, row, rows):
-    """Return of which rows the gradient at a position is as well."""
+    """Return the rows that have another gradient at a position."""
     inside = rows & (i < count)
     return inside & (tl.load(id_of + i, mask=inside, other=-1) == row)
 
 
 @triton.jit
 def _gradients(order, grads, i, column, rows, WIDE: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr):
-    """Return ``[ROWS, COLUMNS] float32``: the gradients at some positions; zeros where there are none."""
+    """Return ``[ROWS, COLUMNS] float32``: the gradients at some positions; otherwise zeros."""
     place = tl.load(order.to(tl.pointer_type(tl.int64)) + i, mask=rows, other=0)
     at = _numbers_at(grads, place[:, None] * WIDTH + column[None, :], WIDE, LANES)
     return tl.load(at, mask=rows[:, None] & (column < WIDTH)[None, :], other=0).to(tl.float32)
@@ -281,7 +281,7 @@ def refresh_rows(
     ROWS: tl.constexpr,
     HOT: tl.constexpr,
 ):
-    """Copy the rows whose stamp is above ``latest`` from the table to their places among the gathered ones.
+    """Copy the rows whose stamp is above ``latest`` from the table to their positions among the gathered rows.
 
     ids: address of ``[count]`` int64 (WIDE_IDS) or int32; those out of range are left alone. stamps: of an int32 per
     row of the table. table, rows: of ``[num_rows, WORDS]`` and ``[count, WORDS]`` words of 2 bytes. groups: with HOT,

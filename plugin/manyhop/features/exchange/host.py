@@ -28,7 +28,7 @@ from manyhop.ranks.world import World
 # Bytes that one rank sends another at a time. Measured: with cores for all threads, as much as the cache of a core
 # holds; otherwise each part costs changes of the thread.
 _PART_BYTES, _PART_BYTES_FEW_CORES = 1 << 20, 4 << 20
-_THREADS = 3  # of a rank in an exchange: one gives, one takes, one of gloo reads and writes
+_THREADS = 3  # of a rank in an exchange: a sender, a receiver, and one of gloo
 _IN_FLIGHT = 3  # parts
 
 Counts: TypeAlias = Sequence[Sequence[int]]
@@ -63,7 +63,7 @@ class Exchange(RowExchange):
         """Exchange bytes with all ranks, by rank: ``[sum(expected)]`` and ``[sum(sizes)] uint8``.
 
         Raises:
-            RankError: another rank is gone or late.
+            RankError: another rank is lost or late.
         """
         with self._failing((-1, -1)):
             self._connected.swap(received, sent, expected, sizes)
@@ -108,7 +108,7 @@ class Exchange(RowExchange):
         self._take(routes, wanted, parts, pool)
         giving.result()
         for r, width in zip(routes, widths, strict=True):
-            r.copy(nodes + 1, r.outs)  # ids that came before
+            r.copy(nodes + 1, r.outs)  # repeated ids
             self.traffic.add(sum(r.count(other) for other in range(nodes) if other != node), width, r.count(nodes))
         return outs
 
@@ -126,7 +126,7 @@ class Exchange(RowExchange):
             routes: routes of each index.
             given: ``[ranks][indices]``: rows that each rank requests from this one.
             ids: ``[ranks][indices]``: these rows.
-            parts: number of parts, the same on all ranks.
+            parts: number of parts, equal on all ranks.
             pool: memory of messages.
         """
         widths, nothing = [r.shared.widths for r in routes], [0] * len(routes)
@@ -148,7 +148,7 @@ class Exchange(RowExchange):
         Args:
             routes: routes of each index.
             wanted: ``[ranks][indices]``: rows that this rank requests.
-            parts: number of parts, the same on all ranks.
+            parts: number of parts, equal on all ranks.
             pool: memory of messages.
         """
         widths, nothing = [r.shared.widths for r in routes], [0] * len(routes)
@@ -195,7 +195,7 @@ class Exchange(RowExchange):
 
 @dataclass(frozen=True)
 class Routes:
-    """The ids of one index by the place of their rows: a node, the cache or, of repeated ids, the result."""
+    """The ids of one index by the holder of their rows: a node, the cache or, of repeated ids, the result."""
 
     shared: Shared
     outs: list[Tensor]
@@ -243,7 +243,7 @@ class Routes:
 
 
 def _number_of_parts(nbytes: int, world: World) -> int:
-    """Return the number of parts in which ranks send rows, at most ``nbytes`` from one to another."""
+    """Return the number of parts of the rows that ranks send, at most ``nbytes`` from one to another."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     enough = cores >= _THREADS * world.local_world_size
     return max(1, math.ceil(nbytes / (_PART_BYTES if enough else _PART_BYTES_FEW_CORES)))
@@ -263,7 +263,7 @@ def _route(request: RowRequest, shared: Shared, outs: Sequence[Tensor], pool: Bu
     position_bits = count.bit_length()
     if position_bits + shards.num_rows.bit_length() > 63:
         raise FeatureError(f"Expected fewer ids at a time of {shards.num_rows} rows, got {count}. Use smaller batches.")
-    table_bits = max(6, position_bits + 1, shards.num_nodes.bit_length() + 1)  # half of it stays empty: fewer steps
+    table_bits = max(6, position_bits + 1, shards.num_nodes.bit_length() + 1)  # half of it remains empty: fewer steps
     bounds = torch.tensor(shards.bounds)
     offsets = torch.empty(shards.num_nodes + 3, dtype=torch.int64)
     table = pool.empty((1 << table_bits,), torch.int64)

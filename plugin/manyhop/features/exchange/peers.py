@@ -31,7 +31,7 @@ class Peers:
     Attributes:
         group: its process group.
         is_connected: whether ranks have exchanged something.
-        latest: what was announced last to the other ranks, which may be in flight.
+        latest: the last announcement to the other ranks, which may be in flight.
         done: event after the latest exchange; ``None`` without a GPU.
     """
 
@@ -60,10 +60,10 @@ class Peers:
             wait: without a GPU, wait for the exchange.
 
         Returns:
-            Without a GPU, and with ``wait=False``, the work to wait for; else ``None``.
+            Without a GPU, and with ``wait=False``, the work to wait for; otherwise ``None``.
 
         Raises:
-            RuntimeError: a rank is gone, or late.
+            RuntimeError: a rank is lost or late.
         """
         if self._on_gpu:
             stream = torch._C._cuda_getCurrentRawStream(self._device.index)
@@ -76,7 +76,7 @@ class Peers:
         return None if wait else work
 
     def swap_aside(self, received: Tensor, sent: Tensor, expected: list[int], sizes: list[int], stream: Any) -> Any:
-        """Enqueue an exchange, as :meth:`swap`, beside ``stream``, which has to be the current stream.
+        """Enqueue an exchange, as :meth:`swap`, beside ``stream``, which must be the current stream.
 
         Returns:
             The work: its ``wait`` orders ``stream`` after the exchange. It keeps both tensors alive.
@@ -110,14 +110,14 @@ class Peers:
         return Works([dist.irecv(each, rank, group=self.group) for rank, each in enumerate(received) if len(each)])
 
     def is_idle(self) -> bool:
-        """Return whether all ranks have taken part in what this one has enqueued last."""
+        """Return whether all ranks have participated in the last collective that this one has enqueued."""
         if self._on_gpu:
             return bool(self.done.query())
         return self.latest is None or bool(self.latest.is_complete())
 
     def close(self) -> None:
         """Close the connections."""
-        with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # the default group is gone already
+        with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # the default group is destroyed
             dist.destroy_process_group(self.group)
 
     def abort(self) -> None:
@@ -164,7 +164,7 @@ class Works:
         """Wait for all of it.
 
         Raises:
-            RuntimeError: a rank is gone, or late.
+            RuntimeError: a rank is lost or late.
         """
         while self.works:
             self.works.pop().wait()
@@ -195,7 +195,7 @@ class _NCCL:
 def _nccl() -> _NCCL | None:
     """Return the functions that torch itself calls; ``None``: torch does not export them."""
     path = str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so")
-    try:  # this library and those that it needs are loaded already
+    try:  # this library and its dependencies are loaded already
         short, long = ctypes.PyDLL(path), ctypes.CDLL(path)  # other threads continue while ``long`` runs
         found = _NCCL(short.ncclGroupStart, short.ncclSend, short.ncclRecv, long.ncclGroupEnd, short.ncclGetErrorString)
     except (OSError, AttributeError):
@@ -212,6 +212,6 @@ def _new_group(device: torch.device, timeout: float) -> Any:
     if device.type == "cpu":
         return dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
     options = dist.ProcessGroupNCCL.Options()
-    options.config.blocking = 1  # whatever the environment sets: work is enqueued when NCCL returns
+    options.config.blocking = 1  # regardless of the environment: work is enqueued when NCCL returns
     options._timeout = timedelta(seconds=timeout)
     return dist.new_group(backend="nccl", timeout=options._timeout, pg_options=options)

@@ -36,7 +36,7 @@ class Pattern:
     """The constant part of requests for the same tensors, independent of their ids.
 
     Args:
-        requests: requests to take the pattern from.
+        requests: requests that define the pattern.
 
     Attributes:
         signature: number that differs for requests for other tensors, and for requests that share indices differently.

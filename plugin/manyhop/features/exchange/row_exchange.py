@@ -21,13 +21,13 @@ from manyhop.ranks import control
 from manyhop.ranks.world import World, init
 
 Tag = tuple[int, int]
-"""Epoch and number of the exchange in it, from 0: the same on all ranks."""
+"""Epoch and number of the exchange in it, from 0: equal on all ranks."""
 
-_HEAD = 6  # numbers in a header: status, epoch, batch, what is requested, its words, parts of answers
+_HEAD = 6  # numbers in a header: status, epoch, batch, signature, words, parts of answers
 _TEXT_WORDS = 48
 HEADER_WORDS = _HEAD + _TEXT_WORDS
 _GRACE_SECONDS = 2.0  # ranks that lose an exchange do so within that time of each other
-_BROKEN = ("closed", "reset", "broken pipe")  # in errors of connections whose other end is gone
+_BROKEN = ("closed", "reset", "broken pipe")  # in errors of connections whose other end is closed
 
 
 class Status(IntEnum):
@@ -74,7 +74,7 @@ def make_headers(status: Status, tag: Tag, signature: int, text: str, lengths: S
 
 
 def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tuple[int, int]]:
-    """Return for each rank the words of its request and the parts that it wants, by its header.
+    """Return for each rank the words of its request and the number of parts, by its header.
 
     Args:
         name: of the exchange, for errors.
@@ -105,7 +105,7 @@ def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tup
         )
         raise RankError(
             f"{name}: expected all ranks at exchange {tag[1]} of epoch {tag[0]} with the same tensors, but "
-            f"{control.rank_names([different[0]])} {what}. Ranks that share batches have to take the same number.",
+            f"{control.rank_names([different[0]])} {what}. Ranks that share batches must read the same number of them.",
             ranks=tuple(different),
         )
     return [(words, parts) for *_, words, parts in heads]
@@ -128,7 +128,7 @@ def absent(key: str, world: World) -> tuple[int, ...]:
         while missing and time.monotonic() < end:
             missing = [missing[k] for k in control.absent(store, [f"{key}/{rank}" for rank in missing])]
             time.sleep(0.02)
-    except RuntimeError:  # whoever holds the store has gone
+    except RuntimeError:  # the process that holds the store has ended
         return ()
     return tuple(missing)
 
@@ -160,7 +160,7 @@ class Traffic:
     """Ids of other nodes or ranks whose rows were cached."""
 
     def add(self, rows: int, row_bytes: int, cached: int) -> None:
-        """Add the rows of one index, with the bytes of a row of all of its tensors."""
+        """Add the rows of one index, with the bytes of a row, summed over its tensors."""
         self.rows_received += rows
         self.bytes_received += rows * row_bytes
         self.rows_cached += cached
@@ -175,7 +175,7 @@ class RowExchange:
 
     Args:
         name: name of the exchange in errors.
-        store_key: key of the exchange in the ranks' store: the same on all ranks, unique per exchange.
+        store_key: key of the exchange in the ranks' store: equal on all ranks, unique per exchange.
         timeout: seconds to wait for other ranks.
 
     Raises:
@@ -186,7 +186,7 @@ class RowExchange:
     """Whether :meth:`release` is called after a failure, when no step waits for rows that may not arrive."""
 
     lacks_rows: bool = False
-    """Whether rows that :meth:`release` was called for had been handed out before they arrived."""
+    """Whether rows that :meth:`release` was called for were returned before they arrived."""
 
     def __init__(self, name: str, store_key: str, timeout: float) -> None:
         self.world: World = init(timeout=timeout)
@@ -218,7 +218,7 @@ class RowExchange:
             return self._gather(requests, pattern, tag, pool)
 
     def end(self, tag: Tag, failure: str = "") -> None:
-        """Announce that this rank takes no part in exchange ``tag`` or later ones of this epoch.
+        """Announce that this rank does not join exchange ``tag`` or later ones of this epoch.
 
         Other ranks raise RankError in that exchange. Does not wait for them.
         """
@@ -239,7 +239,7 @@ class RowExchange:
         return self._ended
 
     def rows_under_way(self) -> bool:
-        """Return whether rows that were handed out have not arrived on this rank's GPU yet."""
+        """Return whether returned rows have not arrived on this rank's GPU yet."""
         return False
 
     def release(self) -> None:
@@ -279,12 +279,12 @@ class RowExchange:
 
     @contextlib.contextmanager
     def _failing(self, tag: Tag) -> Iterator[None]:
-        """End the exchange on all ranks if the body raises, unless all ranks raise alike."""
+        """End the exchange on all ranks if the body raises, unless all ranks raise the same error."""
         if self._ended is not None:
             raise RankError(str(self._ended), ranks=self._ended.ranks)
         try:
             yield
-        except (ExchangeEndedError, FeatureError):  # raised on all ranks, after which exchanges continue
+        except (ExchangeEndedError, FeatureError):  # raised on all ranks; exchanges continue
             raise
         except RankError as error:
             self._ended = error

@@ -83,7 +83,7 @@ def spread(part: Tensor, begin: int, wanted: Sequence[range], exchange: Exchange
     """Return the rows of a tensor that this node will hold; every rank has a part of the tensor. All ranks call it.
 
     Args:
-        part: ``[count, ...]``: the rows from ``begin`` on; those of all ranks together are all rows, each once.
+        part: ``[count, ...]``: the rows from ``begin`` on; the parts of all ranks contain every row once.
         begin: number of the first row of this part.
         wanted: ``[num_nodes]``: the rows that each node will hold.
         exchange: what to send by.
@@ -125,7 +125,7 @@ def _send(
         if world.nodes[sender] != node
     }
     begin, first = parts[world.rank].start, wanted[world.node].start
-    rows = source.view(-1, width)  # bytes, as not all operators of torch know all dtypes
+    rows = source.view(-1, width)  # bytes, as not all operators of torch support all dtypes
     for come, data in send_in_chunks(flows, rows, begin, world.rank, world.world_size, width, exchange.all_to_all):
         _copy(data.numpy(), come, come.start, target, first, width)
 
@@ -140,7 +140,7 @@ def _agree_on_parts(part: Tensor, begin: int, what: str, timeout: float) -> list
         if p.start != end:
             raise FeatureError(
                 f"Expected the parts of {what} to follow each other, got {control.rank_names([parts.index(p)])} with "
-                f"rows {p.start} to {p.stop} where row {end} comes next. Give every row to one rank."
+                f"rows {p.start} to {p.stop} where row {end} is expected. Pass every row on one rank."
             )
         end = p.stop
     return parts

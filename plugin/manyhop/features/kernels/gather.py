@@ -172,7 +172,7 @@ def _copy(
 
 @triton.jit
 def _load_id(index, r, wide, mask):
-    """Row numbers, of 4 or 8 bytes, as int64."""
+    """Return row numbers, of 4 or 8 bytes, as int64."""
     narrow_id = tl.load(index.to(tl.pointer_type(tl.int32)) + r, mask=mask & (wide == 0), other=0)
     wide_id = tl.load(index.to(tl.pointer_type(tl.int64)) + r, mask=mask & (wide != 0), other=0)
     return tl.where(wide != 0, wide_id, narrow_id.to(tl.int64))

@@ -79,10 +79,10 @@ def serve(
     """Report the received headers to the host (see ``report``; ``reports`` programs, all or none), and gather rows that
     other ranks request: at most ``cap`` for each, by ``blocks`` programs.
 
-    source: address of row 0 of ``num_rows``, with ``row_words`` words each. Of what has come from the first of the
-    other ranks (that of the next one lies ``words`` int64 further): ids: ``[cap]`` NARROW or WIDE (KIND), which may be
-    anything where the exchange has been broken off; lengths: the int64 with the number that it requests. target: where
-    the rows for the first of the other ranks go; those of the next one ``stride`` bytes further.
+    - source: address of row 0 of ``num_rows``, with ``row_words`` words each.
+    - ids, lengths: addresses in the message of the first other rank; messages follow each other by ``words`` int64.
+      ``[cap]`` ids, NARROW or WIDE (KIND), undefined after a failed exchange; and the int64 with their number.
+    - target: address of the rows for the first other rank; rows for the next one follow ``stride`` bytes later.
     """
     program = tl.program_id(0)
     if program < reports:
@@ -126,13 +126,15 @@ def settle(
     LANES: tl.constexpr,
     KIND: tl.constexpr,
 ):
-    """Put rows where they belong: the first ``cap`` that each other rank has sent, the own ones, those in the cache.
+    """Copy rows to the result: the first ``cap`` rows of each other rank, own rows, and cached rows.
 
-    came: address of the rows that the first of the other ranks has sent; those of the next one lie ``stride`` bytes
-    further. own, hot: of row 0 of the part of this rank, and of the cache. most: of own, or cached rows. totals: of
-    ``[num_ranks + 2] int64``: entries of each bucket (see ``mark``). rows, positions: of all entries, by bucket: NARROW
-    or WIDE (KIND), and int32. target: of row 0 of the result. ``blocks`` programs for each other rank, then
-    ``own_blocks`` for the own ones, and as many for the cache.
+    - came: address of the rows from the first other rank; rows of the next one follow ``stride`` bytes later.
+    - own, hot: addresses of row 0 of the part of this rank, and of the cache. most: number of own or cached rows.
+    - totals: address of ``[num_ranks + 2] int64``: entries of each bucket (see ``mark``).
+    - rows, positions: addresses of all entries, by bucket: NARROW or WIDE (KIND), and int32.
+    - target: address of row 0 of the result.
+
+    ``blocks`` programs copy the rows of each other rank, then ``own_blocks`` own rows, and ``own_blocks`` cached rows.
     """
     program = tl.program_id(0)
     others = num_ranks - 1

@@ -6,7 +6,7 @@ import triton.language as tl
 from manyhop.features.kernels.gather import hot_slot
 
 TILE = tl.constexpr(1024)  # ids of a program
-# Buckets: ids that came before; for each other rank, ascending, those whose rows it has; those of this rank; the cache.
+# Buckets: repeated ids, ids of each other rank in ascending order, ids of this rank, cached ids.
 REPEATED = tl.constexpr(0)
 _LARGEST = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 
@@ -37,15 +37,20 @@ def mark(
     DEDUPLICATE: tl.constexpr,
     HOT: tl.constexpr,
 ):
-    """Find the bucket of each id, and reserve places in the buckets for those of this program.
+    """Find the bucket of each id, and reserve positions in the buckets for the ids of this program.
 
-    index: address of ``[count]`` int64 (if ``wide``) or int32. table: of ``[1 << table_bits] int64``, all 0, more than
-    ``count`` entries (DEDUPLICATE): a hash table in whose chains entries descend, each of them the largest number less
-    the id and its position; where programs write the same chain at once they may overlook that an id came before, which
-    is harmless. hot: of the groups of a ``HotRows`` (HOT). first, buckets: of ``[count] int32``, written: where the id
-    came before, or lies in the cache; its bucket. totals: of ``[num_ranks + 2] int64``, 0 at first: ids of each bucket.
-    begins: of ``[num_ranks + 2, blocks] int32``, written: where this program's begin in it. bad: of an int64: a
-    position with a bad id, plus 1.
+    All arguments up to ``bad`` that are not numbers are addresses:
+
+    - index: ``[count]`` int64 (if ``wide``) or int32.
+    - table (DEDUPLICATE): ``[1 << table_bits] int64``, zeros, with more than ``count`` entries. It is a hash table
+      whose chains descend. An entry is the largest number minus the id and its position. Programs that write a chain
+      at the same time may miss a repeated id, which is harmless.
+    - hot (HOT): groups of a ``HotRows``.
+    - first: ``[count] int32``, written: first position of a repeated id, or position in the cache.
+    - buckets: ``[count] int32``, written: the bucket of each id.
+    - totals: ``[num_ranks + 2] int64``, initially 0: ids of each bucket.
+    - begins: ``[num_ranks + 2, blocks] int32``, written: begin of this program's ids in each bucket.
+    - bad: an int64: a position with a bad id, plus 1.
     """
     block = tl.program_id(0)
     i = block.to(tl.int64) * TILE + tl.arange(0, TILE)
@@ -72,7 +77,7 @@ def mark(
         one = tl.full([1], 1, tl.int64)
         slot = ((id * 0x1E3779B97F4A7C15) >> (63 - table_bits)) & ((one << table_bits) - 1)
         pending = remote
-        own = remote  # the entry is this id's; else one that it took the place of, which needs another
+        own = remote  # the entry is of this id, or of a replaced one, which needs a different slot
         while tl.max(pending.to(tl.int32), axis=0) != 0:
             old = tl.atomic_max(slots + slot, entry, mask=pending, sem="relaxed")
             same = ((_LARGEST - old) >> position_bits) == ((_LARGEST - entry) >> position_bits)
@@ -127,16 +132,18 @@ def place(
     bad,
     WIDE_ROWS: tl.constexpr,
 ):
-    """Write the entries of each bucket behind each other, and what the other ranks must know.
+    """Write the entries of all buckets consecutively, and headers for the other ranks.
 
-    totals, begins, bad: what ``mark`` has written. rows: of ``[count]`` int64 (WIDE_ROWS) or int32, written: row in the
-    part of its rank, in the cache or (repeated ids) in the result. positions: of ``[count] int32``, written: which
-    entries of the index these are. header: of ``[num_ranks - 1, words] int64``, what goes to each other rank. It begins
-    with
-    ``status``, or ``failed`` if ``bad`` is not 0, then ``epoch``, ``number``, ``signature``, 0 and ``parts``, unless
-    ``status`` is 0: they have been written then. Of the first header, for the others alike: lengths: address of the
-    word for the number of rows asked of its rank; needs: of that for the most that any rank is asked for; ids: of
-    ``[room]``, as ``rows``: what fits of them.
+    All arguments up to ``bad`` that are not numbers are addresses:
+
+    - totals, begins, bad: results of ``mark``.
+    - rows: ``[count]`` int64 (WIDE_ROWS) or int32, written: row in the part of its rank, in the cache or (repeated ids)
+      in the result.
+    - positions: ``[count] int32``, written: positions of the entries in the index.
+    - header: ``[num_ranks - 1, words] int64``, one per other rank: ``status``, or ``failed`` if ``bad`` is not 0, then
+      ``epoch``, ``number``, ``signature``, 0 and ``parts``. With ``status`` 0, these are present already.
+    - lengths, needs, ids: addresses in the first header; other headers follow ``words`` later. The number of rows
+      requested of its rank; the largest number requested of any rank; ``[room]`` row numbers, as many as fit.
     """
     block = tl.program_id(0)
     i = block.to(tl.int64) * TILE + tl.arange(0, TILE)
@@ -147,7 +154,7 @@ def place(
     bucket = tl.load(buckets.to(tl.pointer_type(tl.int32)) + i, mask=inside, other=-1)
     came = tl.load(first.to(tl.pointer_type(tl.int32)) + i, mask=inside, other=0)
     repeated = bucket == REPEATED
-    while tl.max(repeated.to(tl.int32), axis=0) != 0:  # where it came before may repeat another one
+    while tl.max(repeated.to(tl.int32), axis=0) != 0:  # its first position may also be a repeated id
         there = tl.load(buckets.to(tl.pointer_type(tl.int32)) + came, mask=repeated, other=1)
         repeated = repeated & (there == REPEATED)
         came = tl.load(first.to(tl.pointer_type(tl.int32)) + came, mask=repeated, other=0) + tl.where(repeated, 0, came)

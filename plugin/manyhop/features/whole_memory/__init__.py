@@ -1,1 +1,1 @@
-"""Memory over several GPUs, by WholeGraph."""
+"""Memory over multiple GPUs, by WholeGraph."""

@@ -20,7 +20,7 @@ from manyhop.ranks import control, world
 from manyhop.ranks.cuda import check_gpus
 from manyhop.system.units import in_units
 
-_SPARE = 64 << 20  # bytes that allocations of other kinds may need meanwhile
+_SPARE = 64 << 20  # bytes that allocations of other kinds may need in the meantime
 _COMMUNICATOR = 1 << 30  # NCCL's buffers: 772 MiB were seen, between two H200
 
 
@@ -29,12 +29,12 @@ def require_room(division: Division, rank: int, *, name: str, timeout: float) ->
 
     Args:
         division: of the tensor.
-        rank: this one, among those that hold the tensor together.
+        rank: this one, among the ranks that hold the tensor.
         name: of the tensor.
         timeout: seconds to wait for other ranks.
 
     Raises:
-        CapacityError: naming the tensor, the sizes and what can be done.
+        CapacityError: naming the tensor, the sizes and remedies.
     """
     need = division.bytes_of_ranks()[rank]
     facts = {"need": need, "free": _free_on_gpu(need + _SPARE)}
@@ -45,17 +45,17 @@ def require_room(division: Division, rank: int, *, name: str, timeout: float) ->
 
 
 def require_communicator(title: str, *, timeout: float) -> None:
-    """See that every rank's GPU has room for a communicator. All ranks of the run call it, and all raise if one does.
+    """Require room for a communicator on every rank's GPU. All ranks of the run call it, and all raise if one does.
 
     Raises:
-        CapacityError: naming the ranks and what can be done.
+        CapacityError: naming the ranks and remedies.
     """
     every = control.exchange(f"room for {title}", {"free": _free_on_gpu(_COMMUNICATOR)}, timeout=timeout)
     lacking = [rank for rank, fact in enumerate(every) if fact["free"] < _COMMUNICATOR]
     if lacking:
         free = min(every[rank]["free"] for rank in lacking)
         raise CapacityError(
-            f"{title} needs {in_units(_COMMUNICATOR)} to connect the GPUs, but {in_units(free)} are free on that of "
+            f"{title} needs {in_units(_COMMUNICATOR)} to connect the GPUs, but {in_units(free)} are free on the GPU of "
             f"{control.rank_names(lacking)}. Free memory there, or make WholeMemory before GPUs are filled."
         )
 
@@ -63,18 +63,18 @@ def require_communicator(title: str, *, timeout: float) -> None:
 def require_contexts(ranks: Sequence[int], *, name: str, timeout: float) -> None:
     """Start CUDA, in this process, on the GPUs of other ranks of its node as well. All ranks of the run call it.
 
-    It takes some hundred MB of each, for each process. All ranks raise if one cannot have them.
+    Each process needs some hundred MB of each GPU. All ranks raise if one cannot have them.
 
     Args:
-        ranks: those of this node that hold a tensor together.
+        ranks: ranks of this node that hold a tensor together.
         name: of the tensor.
         timeout: seconds to wait for other ranks.
 
     Raises:
-        CapacityError: naming the GPU and what can be done.
+        CapacityError: naming the GPU and remedies.
     """
     here, reason = torch.cuda.current_device(), ""
-    torch.cuda.empty_cache()  # what torch keeps for later allocations may be what others lack
+    torch.cuda.empty_cache()  # other processes may need the memory that torch caches
     every = control.exchange(f"GPUs for {name}", {"gpu": here}, timeout=timeout)
     for gpu in sorted({every[rank]["gpu"] for rank in ranks}):
         try:
@@ -87,7 +87,7 @@ def require_contexts(ranks: Sequence[int], *, name: str, timeout: float) -> None
     if failed:
         rank, reason = next(iter(failed.items()))
         raise CapacityError(
-            f"{name}: rank {rank} cannot start CUDA {reason}. Each rank takes some hundred MB of every GPU of the node "
+            f"{name}: rank {rank} cannot start CUDA {reason}. Each rank needs some hundred MB of every GPU of the node "
             "whose memory it reads. Free memory there, make loaders and WholeMemory before the GPUs are filled, or use "
             "kind='distributed' (placement='distributed')."
         )
@@ -114,7 +114,7 @@ def shortage(division: Division, need: Sequence[int], free: Sequence[int], name:
 
 
 def _free_on_gpu(wanted: int) -> int:
-    """Bytes, with those that torch keeps for later allocations where there would be too few."""
+    """Return the free bytes; release memory that torch caches if they are fewer than ``wanted``."""
     free = torch.cuda.mem_get_info()[0]
     if free < wanted:
         torch.cuda.empty_cache()
@@ -123,7 +123,7 @@ def _free_on_gpu(wanted: int) -> int:
 
 
 Scope = Literal["node", "all"]
-"""Which ranks hold a tensor together: those of each node, or all."""
+"""The ranks that hold a tensor together: the ranks of each node, or all."""
 
 _GRACE_SECONDS = 60.0  # that ranks may end after each other
 
@@ -133,7 +133,7 @@ class Communicator:
     """Ranks that hold tensors together."""
 
     ranks: tuple[int, ...]
-    """Which ranks of the run, ascending."""
+    """Ranks of the run, ascending."""
     handle: Any
     """WholeGraph's own."""
     memories: dict[int, Any] = field(default_factory=dict)
@@ -141,12 +141,12 @@ class Communicator:
     unused: set[int] = field(default_factory=set)
     """Numbers of memory that nothing on this rank uses any more."""
     made: int = 0
-    """How many there have been."""
+    """Number of allocations so far."""
     sees_gpus: bool = False
     """Whether CUDA has been started, in this process, on the GPUs of all these ranks that are on its node."""
 
     def add(self, handle: Any) -> int:
-        """Note memory that has been allocated; its number."""
+        """Record allocated memory; return its number."""
         self.made += 1
         self.memories[self.made] = handle
         return self.made
@@ -171,7 +171,7 @@ _communicators: dict[Scope, Communicator] = {}
 
 
 def binding() -> ModuleType:
-    """WholeGraph's own functions, loaded when first needed.
+    """Return WholeGraph's functions, loaded when first needed.
 
     Raises:
         MissingExtraError: pylibwholegraph is not installed.
@@ -180,7 +180,7 @@ def binding() -> ModuleType:
         import pylibwholegraph.binding.wholememory_binding as wmb
     except ImportError as error:
         extra = "cu12" if (torch.version.cuda or "").startswith("12") else "cu13"
-        raise MissingExtraError(f"pylibwholegraph-{extra}", extra, "Memory over several GPUs") from error
+        raise MissingExtraError(f"pylibwholegraph-{extra}", extra, "Memory over multiple GPUs") from error
     return wmb  # type: ignore[no-any-return]
 
 
@@ -189,9 +189,9 @@ def communicator(scope: Scope, *, timeout: float) -> Communicator:
 
     Raises:
         CapacityError: there is no room for it on a GPU.
-        InputError: no GPU, or several ranks with the same GPU.
+        InputError: no GPU, or multiple ranks with the same GPU.
         MissingExtraError: pylibwholegraph is not installed.
-        RankError: ranks did not come in time.
+        RankError: ranks are late.
     """
     wmb = binding()
     ours = world.init(timeout=timeout)
@@ -217,12 +217,12 @@ def communicator(scope: Scope, *, timeout: float) -> Communicator:
 
 
 def _close() -> None:
-    """Free what is left and end WholeGraph: ranks do so together, or, if one of them has failed, not at all."""
+    """Free the remaining memory and end WholeGraph: ranks do so together, or, if one of them has failed, not at all."""
     left = list(_communicators.values())
     _communicators.clear()
     failing = getattr(sys, "last_exc", getattr(sys, "last_value", None)) is not None
     with contextlib.suppress(RankError):
-        # A rank that fails does not wait: it notifies the others, and goes.
+        # A rank that fails does not wait: it notifies the others, and ends.
         grace = 0.0 if failing else _GRACE_SECONDS
         every = control.exchange("the end of WholeMemory", {"failing": failing}, timeout=grace)
         if any(fact["failing"] for fact in every):

@@ -1,4 +1,4 @@
-"""Memory over several GPUs, and graphs in it."""
+"""Memory over multiple GPUs, and graphs in it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from manyhop.system.progress import copy_rows
 class WholeMemory:
     """A tensor ``[num_rows, ...]`` in WholeGraph's memory: every rank holds a part of its rows. All ranks create it.
 
-    Its content is undefined at first. Views (``local``, ``whole``) are torch tensors on this rank's GPU, which other
-    libraries take through DLPack. The memory is kept until :meth:`close` or the end of the run, or until all ranks
-    create another one when nothing on any of them uses this one or its views any more.
+    Its content is undefined at first. Views (``local``, ``whole``) are torch tensors on this rank's GPU, which
+    other libraries read through DLPack. :meth:`close` or the end of the run frees the memory. Unused memory is also
+    freed when all ranks create a new tensor.
 
     Args:
         shape: of the whole tensor.
-        dtype: any of torch's.
+        dtype: any dtype.
         kind: ``continuous``: the ranks of each node hold the whole tensor, and read all rows at one range of addresses.
             ``distributed``: all ranks hold it together. Each reads its own rows only, and gets others by
             :class:`manyhop.features.GPUExchange`.
@@ -45,9 +45,9 @@ class WholeMemory:
     Raises:
         CapacityError: there is not enough memory, on this rank or another; WholeGraph itself would end the process.
         FeatureError: a shape without rows, or of rows without numbers.
-        InputError: an unknown kind, or one that the GPUs do not support; a rank without a GPU of its own.
+        InputError: an unknown kind, or one that the GPUs do not support; ranks that share a GPU.
         MissingExtraError: pylibwholegraph is not installed.
-        RankError: ranks request different tensors, or did not come in time.
+        RankError: ranks request different tensors, or are late.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class WholeMemory:
         name: str = "a tensor",
         timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
-        Division(tuple(shape), dtype, 1, kind)  # raises what is wrong on all ranks without a collective call
+        Division(tuple(shape), dtype, 1, kind)  # raises errors that are equal on all ranks before any collective
         self._name, self._timeout = name, timeout
         self._communicator = communicator("all" if kind == "distributed" else "node", timeout=timeout)
         self._ranks = self._communicator.ranks
@@ -87,7 +87,7 @@ class WholeMemory:
         """Return a tensor from one file or several (see :func:`manyhop.files.open`): each rank reads its own rows only.
 
         Args:
-            paths: the files, the same on all ranks, or what ``manyhop.files.open`` gave.
+            paths: the files, equal on all ranks, or the result of ``manyhop.files.open``.
             column: which tensor of a safetensors file, which column of a Parquet file.
             kind, timeout: see :class:`WholeMemory`; reading may take longer.
             threads: how many threads of each rank read; ``None``: one per core, at most 8.
@@ -104,17 +104,17 @@ class WholeMemory:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the whole tensor."""
+        """Shape of the whole tensor."""
         return self.division.shape
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the rows."""
+        """Dtype of the rows."""
         return self.division.dtype
 
     @property
     def local_rows(self) -> range:
-        """Return which rows this rank holds."""
+        """Return the numbers of the rows that this rank holds."""
         return self.division.shards.rows_of(self._rank)
 
     @cached_property
@@ -141,7 +141,7 @@ class WholeMemory:
         return self._shaped(flat, self.shape[0])
 
     def rows(self) -> DistributedRows:
-        """Return what :func:`manyhop.features.gather` takes: rows that ranks exchange.
+        """Return a source for :func:`manyhop.features.gather`: rows that ranks exchange.
 
         Raises:
             InputError: the tensor is not over all ranks.
@@ -163,7 +163,7 @@ class WholeMemory:
         """Fill it from files: each rank reads its own rows only. All ranks call it; arguments as in :meth:`from_files`.
 
         Raises:
-            FeatureError: the files have another shape or dtype.
+            FeatureError: the files have a different shape or dtype.
             InputError: a file that is missing or damaged.
         """
         rows = source if isinstance(source, Rows) else open_rows(source, name=column)
@@ -172,10 +172,10 @@ class WholeMemory:
         self.finish("is loaded")
 
     def copy_from(self, source: Tensor) -> None:
-        """Fill it from a tensor that all ranks have (one copy per node, say): each copies its own rows. All call it.
+        """Fill it from a tensor that all ranks have, of which each copies its own rows. All ranks call it.
 
         Raises:
-            FeatureError: ``source`` has another shape or dtype.
+            FeatureError: ``source`` has a different shape or dtype.
         """
         self._require_same(tuple(source.shape), source.dtype, "the source")
         own = source[self.local_rows.start : self.local_rows.stop]
@@ -183,14 +183,14 @@ class WholeMemory:
         self.finish("is copied")
 
     def put(self, part: Tensor, begin: int) -> None:
-        """Fill it from parts: every rank has some rows, those of all ranks that hold it are all rows. All call it.
+        """Fill it from parts: every rank has some rows, and together they have every row once. All call it.
 
         Args:
             part: ``[count, ...]``: the rows from ``begin`` on; may be empty.
             begin: number of the first row of this part.
 
         Raises:
-            FeatureError: the parts do not follow each other, or have another shape or dtype.
+            FeatureError: the parts do not follow each other, or have a different shape or dtype.
         """
         self._require_same((self.shape[0], *part.shape[1:]), part.dtype, "the part")
         facts = {"begin": begin, "end": begin + len(part)}
@@ -202,15 +202,15 @@ class WholeMemory:
             wanted = [shards.rows_of(rank) for rank in range(shards.num_nodes)]
             send_rows(part, parts, self.local, wanted, self._rank, self._ranks, timeout=self._timeout)
         else:
-            for held in map(shards.rows_of, range(shards.num_nodes)):  # a copy stays on one GPU
+            for held in map(shards.rows_of, range(shards.num_nodes)):  # a copy writes to one GPU
                 copy_overlap(part, parts[self._rank], self.whole[held.start : held.stop], held)
         self.finish("is put together")
 
     def finish(self, what: str) -> None:
-        """After writing to ``local`` or other views: wait until all ranks have done so as well. All ranks call it.
+        """Wait until all ranks have written to ``local`` or other views. All ranks call it.
 
         Args:
-            what: has been done, for errors.
+            what: the action, for errors.
         """
         torch.cuda.synchronize()
         control.exchange(f"{self._name} {what}", {}, timeout=self._timeout)
@@ -243,7 +243,7 @@ class WholeMemory:
             raise InputError(
                 f"{self._name}: WholeGraph cannot make {self.division.kind} memory over "
                 f"{control.rank_names(self._ranks)}: their GPUs cannot read each other's memory, or they are on "
-                "several nodes. Use kind='distributed'."
+                "multiple nodes. Use kind='distributed'."
             )
 
     def _type_and_location(self) -> tuple[object, object]:
@@ -253,17 +253,17 @@ class WholeMemory:
         return kind, wmb.WholeMemoryMemoryLocation.MlDevice
 
     def _view(self) -> tuple[object, object, int]:
-        """Of what type and from where WholeGraph's memory is seen: as bytes, which all dtypes are made of."""
+        """Return the type and location of a view of WholeGraph's memory, which is one of bytes."""
         wmb = binding()
         return wmb.WholeMemoryDataType.DtInt8, wmb.WholeMemoryMemoryLocation.MlDevice, torch.cuda.current_device()
 
     def _import(self, view: Any) -> Tensor:
-        view.typestr = _TypeString(view.typestr)  # what a view keeps; its tensor's memory keeps the view
+        view.typestr = _TypeString(view.typestr)  # a view retains it, and its tensor's memory retains the view
         view.typestr.lease = self._lease
         return torch.utils.dlpack.from_dlpack(view.__dlpack__())
 
     def _shaped(self, flat: Tensor, num_rows: int) -> Tensor:
-        used = flat[: num_rows * self.division.row_bytes]  # a rank without rows has been given one
+        used = flat[: num_rows * self.division.row_bytes]  # a rank without rows has one all the same
         return used.view(self.dtype).view(num_rows, *self.shape[1:])
 
     def _require_same(self, shape: tuple[int, ...], dtype: torch.dtype, what: str) -> None:
@@ -296,11 +296,11 @@ class _TypeString(str):
     lease: _Lease
 
 
-_ALIGNMENT = 256  # bytes; what memory of a table's own would have
+_ALIGNMENT = 256  # bytes
 
 
 def share_graph(graph: Graph, *, timeout: float = DEFAULT_TIMEOUT) -> tuple[Graph, WholeMemory]:
-    """Put a graph into memory that the GPUs of a node hold together. All ranks call it, with the same graph.
+    """Copy a graph to memory that the GPUs of a node hold together. All ranks call it, with the same graph.
 
     Every rank copies its part of the tables, so a graph in memory that ranks share is read once per node. One
     allocation holds all tables; each GPU has the same share of it.
@@ -310,12 +310,12 @@ def share_graph(graph: Graph, *, timeout: float = DEFAULT_TIMEOUT) -> tuple[Grap
         timeout: seconds to wait for other ranks.
 
     Returns:
-        The graph, whose tables are CUDA tensors, for ``GPUSampler``; and the memory, which is there until it is closed,
+        The graph, whose tables are CUDA tensors, for ``GPUSampler``; and the memory, which remains until it is closed
         or the run ends.
 
     Raises:
         CapacityError: there is not enough memory on the GPUs.
-        RankError: ranks have different graphs, or did not come in time.
+        RankError: ranks have different graphs, or are late.
     """
     tables = list(tables_of(graph))
     facts = zlib.crc32(repr([(name, list(table.shape), str(table.dtype)) for name, table in tables]).encode())
@@ -335,7 +335,7 @@ def share_graph(graph: Graph, *, timeout: float = DEFAULT_TIMEOUT) -> tuple[Grap
 
 
 def tables_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
-    """The tables that a graph consists of, and their names."""
+    """Yield the names and tables of a graph."""
     for edge_type, csc in graph.csc.items():
         for name, table in csc.tables().items():
             yield f"{edge_type} {name}", table
@@ -344,7 +344,7 @@ def tables_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
 
 
 def with_tables(graph: Graph, tables: dict[str, Tensor]) -> Graph:
-    """Return the graph with other tensors in place of its own, named as :func:`tables_of` does."""
+    """Return the graph with other tensors instead, named as :func:`tables_of` does."""
     csc: dict[tuple[str, str, str], CSC] = {}
     for edge_type, edges in graph.csc.items():
         present: dict[str, Any] = {name: tables[f"{edge_type} {name}"] for name in edges.tables()}

@@ -1,4 +1,4 @@
-"""Which rows each GPU holds, and how these rows are read or sent to it."""
+"""Parts of a tensor that GPUs hold, and how their rows are read or sent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ part only."""
 
 KINDS: tuple[Kind, ...] = ("continuous", "distributed")
 
-# WholeGraph takes pages of this size, and larger ones for large tensors.
+# WholeGraph allocates pages of this size, and larger ones for large tensors.
 _PAGE, _LARGE_PAGE, _LARGE = 2 << 20, 512 << 20, 16 << 30
 
 
@@ -38,10 +38,10 @@ class Division:
     """
 
     shape: tuple[int, ...]
-    """That of the whole tensor."""
+    """Shape of the whole tensor."""
     dtype: torch.dtype
     num_ranks: int
-    """Of those that hold it together."""
+    """Number of ranks that hold it together."""
     kind: Kind
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class Division:
 
     @property
     def shards(self) -> Shards:
-        """Return which rows each rank holds."""
+        """Return the rows of each rank."""
         return Shards(self.shape[0], self.num_ranks)
 
     @property
@@ -81,7 +81,7 @@ class Division:
         return sum(self.partition) * self.row_bytes
 
     def bytes_of_ranks(self) -> list[int]:
-        """Return ``[num_ranks]``: what each rank allocates: whole pages."""
+        """Return ``[num_ranks]``: bytes that each rank allocates: whole pages."""
         total, ranks = self.allocated_bytes, range(self.num_ranks)
         if self.kind == "continuous":
             page = _LARGE_PAGE if total >= _LARGE else _PAGE
@@ -123,7 +123,7 @@ def read_rows(rows: Rows, wanted: range, target: Tensor, *, threads: int | None,
 
 
 def copy_overlap(source: Tensor, rows: range, target: Tensor, wanted: range) -> None:
-    """Copy the rows that both have; ``rows`` and ``wanted`` are their numbers in the whole tensor."""
+    """Copy common rows; ``rows`` and ``wanted`` are their numbers in the whole tensor."""
     both = overlap(rows, wanted)
     there = target[both.start - wanted.start : both.stop - wanted.start]
     there.copy_(source[both.start - rows.start : both.stop - rows.start])
@@ -139,15 +139,15 @@ def send_rows(
     *,
     timeout: float,
 ) -> None:
-    """Send the rows that ranks have to those that want them, by way of their hosts, a chunk at a time.
+    """Send rows between ranks, through host memory, a chunk at a time.
 
     Args:
-        part: ``[len(parts[rank]), ...]``: what this rank has.
-        parts: ``[num_ranks]``: which rows each rank has.
-        target: ``[len(wanted[rank]), ...]``: where the rows go to that this rank wants.
-        wanted: ``[num_ranks]``: which rows each rank wants.
-        rank: this one, of those.
-        ranks: ``[num_ranks]``: which ranks of the run they are: all of them.
+        part: ``[len(parts[rank]), ...]``: rows of this rank.
+        parts: ``[num_ranks]``: numbers of the rows of each rank.
+        target: ``[len(wanted[rank]), ...]``: written: rows for this rank.
+        wanted: ``[num_ranks]``: numbers of the rows for each rank.
+        rank: this one, among them.
+        ranks: ``[num_ranks]``: all ranks of the run.
         timeout: seconds to wait for other ranks.
     """
     import torch.distributed as dist

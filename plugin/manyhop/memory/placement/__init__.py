@@ -1,6 +1,6 @@
 """Placement of data in memory: decided from sizes alone, with reasons. Nothing here loads, measures or communicates.
 
-:func:`decide` places what CPUs read, :func:`decide_gpu` what GPUs read.
+:func:`decide` places data that CPUs read, :func:`decide_gpu` data that GPUs read.
 """
 
 from manyhop.memory.placement.gpu import GPUChoice, GPUPlacement, decide_gpu

@@ -1,4 +1,4 @@
-"""What GPUs read: a copy on each, a part on each, host memory that they reach into, or batches that the CPU makes."""
+"""Placement of data that GPUs read: a copy or a part on each GPU, host memory, or batches that the CPU makes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ CACHE_SHARE = 0.2
 
 _MOST_NAMES = 4  # in a line
 
-# The features that are smaller leave a place all at once: hundreds of types are decided quickly.
+# Smaller features move together: hundreds of types are decided quickly.
 _ONE_BY_ONE = 12
 
 _FOR_ALL: tuple[Place, ...] = ("device", "pinned", "host")
-# Best first. What a mode leaves open: sharded and distributed concern features of which GPUs can hold parts.
+# Best first, for undecided items: sharded and distributed apply to features that can be divided.
 _OPEN: dict[str, tuple[Place, ...]] = {
     "auto": ("device", "sharded", "pinned", "distributed", "host"),
     "sharded": ("device", "sharded"),
@@ -35,14 +35,14 @@ class GPUChoice:
     item: Item
     place: Place
     cache_bytes: int
-    """Bytes of each GPU that hold this feature's hot rows, those requested most often; 0 where none are kept."""
+    """Bytes of each GPU that hold this feature's hot rows, the most requested ones; 0: none."""
     reason: str
     """A sentence or two."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GPUPlacement:
-    """What :func:`decide_gpu` decided; ``str`` gives it in sentences."""
+    """Decision of :func:`decide_gpu`; ``str`` describes it in sentences."""
 
     topology: GPUChoice
     features: tuple[GPUChoice, ...]
@@ -87,22 +87,21 @@ class GPUPlacement:
 
 
 def decide_gpu(topology: Item, features: Sequence[Item], hardware: Hardware, *, mode: Place = "auto") -> GPUPlacement:
-    """Decide where topology and features go for ranks that have one GPU each.
+    """Place topology and features for ranks that have one GPU each.
 
-    ``auto``: what fits goes to each GPU. If not all fits, the largest features are sharded over the GPUs of a node,
-    then the topology is; what does not fit then is pinned. If the memory of the node is too small, features are
-    distributed over all GPUs, and so is the topology where cuGraph is installed, which then samples it; what is left
-    then is left to the CPU. Hot rows of features that are not on each GPU are kept there. As little as possible takes
-    each step, the largest features first, the topology last.
+    ``auto`` copies data to each GPU if all fits. Otherwise it first shards the largest features over the GPUs of a
+    node, then the topology, and pins the rest. If the memory of the node is too small, it distributes features over all
+    GPUs, and the topology if cuGraph is installed, which then samples it. The CPU reads the remaining data. As few
+    items as possible move at each step, the largest features first, the topology last. GPUs cache hot rows of features
+    that they do not hold.
 
-    ``device``, ``pinned`` and ``host`` put everything there, with hot rows on GPUs only of what is pinned.
-    ``sharded`` and ``distributed`` do that to the features that can be; the others, and the topology, go where they
-    are read fastest.
+    ``device``, ``pinned`` and ``host`` place all data there, with cached hot rows only for pinned data. ``sharded`` and
+    ``distributed`` apply to features that support it; other data is placed in the fastest memory.
 
     Args:
         topology: the tables that samplers read, in the size they have there.
-        features: all other tensors; those that are on a GPU already are left out.
-        hardware: what there is.
+        features: all other tensors, except tensors on a GPU.
+        hardware: the available hardware.
         mode: places that are fixed.
 
     Raises:
@@ -128,14 +127,14 @@ def _check_mode(mode: Place, hardware: Hardware) -> None:
         return
     if not hardware.together:
         raise InputError(
-            f"placement={mode!r} spreads rows over the GPUs of several ranks, which have to make the loader "
+            f"placement={mode!r} spreads rows over the GPUs of multiple ranks, which must create the loader "
             "together: pass distributed=True, or another placement."
         )
     if mode == "sharded" and hardware.gpus_per_node > 1:
         if not hardware.peer_access:
             raise InputError(
-                "placement='sharded' needs GPUs that read each other's memory (peer access), which those of "
-                "this machine cannot. Pass placement='distributed', which sends rows instead, or 'pinned-cuda'."
+                "placement='sharded' needs GPUs that read each other's memory (peer access), which is not "
+                "possible on this machine. Pass placement='distributed', which sends rows instead, or 'pinned-cuda'."
             )
         if not hardware.wholegraph:
             raise MissingExtraError("pylibwholegraph", "cu13", "placement='sharded'")
@@ -151,7 +150,7 @@ class _Search:
         if mode in _FOR_ALL:
             self.fixed = dict.fromkeys(self.items, mode)
         elif mode == "sharded":
-            # Scripts that request parts run unchanged where there is one GPU, which then holds all of them.
+            # With one GPU, scripts that request parts run unchanged: it holds all of them.
             part: Place = "device" if hardware.gpus_per_node == 1 else "sharded"
             self.fixed = {item.name: part for item in features if item.can_shard}
         elif mode == "distributed":
@@ -167,7 +166,7 @@ class _Search:
         small = open_[_ONE_BY_ONE:]
         alike = [[i for i in small if i.can_shard], [i for i in small if not i.can_shard]]
         self.order = [*([item] for item in open_[:_ONE_BY_ONE]), *filter(None, alike)]
-        """Items that are still open, in the order in which they leave the good places."""
+        """Undecided items, in the order of leaving the best places."""
         if topology.name not in self.fixed:
             self.order.append([topology])
         self.can = _available(hardware, _OPEN.get(mode, ("device",)))
@@ -184,7 +183,7 @@ class _Search:
         return {**self.fixed, **{i.name: [p for p in self.can if self._can_be(i, p)][-1] for i in chain(*self.order)}}
 
     def _ways(self, order: Sequence[Sequence[Item]], places: Sequence[Place]) -> Iterator[dict[str, Place]]:
-        """Yield all ways to cut ``order`` into a run for each of ``places``; as little as possible goes to the last."""
+        """Yield all ways to cut ``order`` into a run for each of ``places``; as few items as possible for the last."""
         worst, better = places[-1], places[:-1]
         takes = [items for items in order if all(self._can_be(item, worst) for item in items)]
         for count in range(len(takes) + 1) if better else ([len(takes)] if takes == order else []):
@@ -212,10 +211,10 @@ class _Search:
 
 
 def _available(hardware: Hardware, places: Sequence[Place]) -> list[Place]:
-    """Return those of ``places`` that this hardware has, best first."""
+    """Return the ``places`` that this hardware has, best first."""
     several = hardware.together and hardware.world_size > 1
     peers = several and hardware.gpus_per_node > 1 and hardware.peer_access and hardware.wholegraph
-    # Inside a node of peers, distributed rows would take as much memory as sharded ones.
+    # Inside a node of peers, distributed rows need as much memory as sharded ones.
     has = {"sharded": peers, "distributed": several and not (peers and hardware.num_nodes == 1)}
     return [place for place in places if has.get(place, True)]
 

@@ -1,4 +1,4 @@
-"""What CPUs read: in the memory of the process, shared by the node, in its file, or spread over the nodes."""
+"""Placement of data that CPUs read: memory of the process or the node, files, or parts on each node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """What :func:`decide` decided; ``str`` gives it in sentences."""
+    """Decision of :func:`decide`; ``str`` describes it in sentences."""
 
     topology: Choice
     features: tuple[Choice, ...]
@@ -54,11 +54,11 @@ def decide(
     num_nodes: int = 1,
     can_shard: bool = True,
 ) -> Placement:
-    """Decide where topology and features go.
+    """Place topology and features.
 
-    What fits goes to memory: of the process where it is the only rank of its node, else once per node. If not all fits,
-    the largest features are sharded over the nodes, as few as possible; where that is not possible or not enough, the
-    largest items stay in their files. The topology, which is read most, is the last to do so, and is never sharded.
+    Data is placed in memory if it fits: once per node, or in the process if that is the only rank of its node.
+    Otherwise the largest features are sharded over the nodes, as few as possible. If that is not enough, the largest
+    items remain in their files. The topology, which is read most, is the last of them, and is never sharded.
 
     Args:
         topology: the tables that samplers read.

@@ -141,7 +141,7 @@ class Needs:
         loaded += [item for item in left if not item.in_memory and not item.can_map]
         self.host = sum(item.nbytes for item in loaded)
         self.mapped: set[str] = set()
-        # What only CPUs read may stay in files; as much of it as fits is read into memory, the smallest first.
+        # Data that only CPUs read may remain in files; as much as fits is read into memory, the smallest first.
         for item in sorted((i for i in left if i.can_map and not i.in_memory), key=lambda item: item.nbytes):
             if self.host + item.nbytes <= hardware.host_usable:
                 self.host += item.nbytes
@@ -194,7 +194,7 @@ def reason(item: Item, place: Place, hardware: Hardware, *, asked: bool, mapped:
 
 
 def _without_cugraph(item: Item, hardware: Hardware) -> str:
-    """Return what would have the GPUs sample a topology that is too large for a node, in a sentence."""
+    """Return the condition for GPUs to sample a topology that is too large for a node, in a sentence."""
     if not item.can_distribute or hardware.world_size == 1:
         return ""
     if not hardware.together:

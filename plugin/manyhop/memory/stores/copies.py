@@ -22,7 +22,7 @@ from manyhop.system.progress import to_device
 
 WHOLE = 16 << 20  # bytes: about 1.5 ms
 WHOLE_ONCE = 256 << 20  # about 20 ms, where tables of a graph would take seconds
-_PLACES, _RUN = 1024, 4  # entries beside each other come from one page
+_PLACES, _RUN = 1024, 4  # adjacent entries are in one page
 _BLOCK = 1024  # words per row of the product: two thirds of the speed of a plain sum
 _CHUNK = 4 << 20  # words that a GPU multiplies at a time
 
@@ -51,7 +51,7 @@ def checksum_of_values(tensor: Tensor) -> int:
 
     As :func:`checksum`; integers count as int64 and other numbers as float64. Computed once per tensor and version.
     """
-    version = -1 if tensor.is_inference() else tensor._version  # nobody counts the changes of such a tensor
+    version = -1 if tensor.is_inference() else tensor._version  # changes of such a tensor are not counted
     record = known(tensor)
     found = record.checksum
     if found is None or found[0] != version or version < 0:

@@ -42,7 +42,7 @@ def store_device(place: Any, device: Any, timeout: float | None) -> torch.device
 
     Args:
         place: the user's ``placement``.
-        device: device that the user passed; ``None``: the current GPU for places that only GPUs have, else host memory.
+        device: device that the user passed; ``None``: the current GPU if the place needs one, otherwise host memory.
         timeout: ``rank_timeout`` that the user passed.
 
     Raises:
@@ -50,7 +50,7 @@ def store_device(place: Any, device: Any, timeout: float | None) -> torch.device
     """
     check_place(place, STORE_PLACES)
     if timeout is not None and place in ("process", "mapped"):
-        raise InputError(f"Expected rank_timeout only where ranks share tensors, got {timeout!r}. Leave it out.")
+        raise InputError(f"Expected rank_timeout only if ranks share tensors, got {timeout!r}. Leave it out.")
     if timeout is not None and not timeout > 0:
         raise InputError(f"Expected a rank_timeout of more than 0 seconds, got {timeout!r}.")
     on_gpu = place in ("pinned", "device", "distributed")
@@ -152,8 +152,8 @@ class GPURows:
 
         Raises:
             CapacityError: there is not enough memory.
-            FeatureError: something else was given; the parts do not fit together.
-            RankError: the ranks do not put the same, or are late.
+            FeatureError: not a tensor; the parts do not fit together.
+            RankError: ranks pass different tensors, or are late.
         """
         ours, what = world.init(timeout=self._timeout), f"{self._title}, {name}"
         place = self._place_in(ours)
@@ -272,7 +272,7 @@ class StoreExchange:
         on_gpus = isinstance(rows, DistributedRows)
         if self._place is not None and on_gpus == isinstance(self._place, GPURows):
             return self._place
-        if on_gpus not in self._of_others:  # they were put as they are
+        if on_gpus not in self._of_others:  # they were stored unchanged
             place: Place = "distributed" if on_gpus else "sharded"
             self._of_others[on_gpus] = rows_in(place, rows.rows.device if on_gpus else None, None)
         found = self._of_others[on_gpus]
@@ -293,7 +293,7 @@ def exchanged_on_gpus(named: Sequence[tuple[str, Any]], timeout: float) -> dict[
         timeout: seconds to wait for other ranks.
 
     Returns:
-        Of each :class:`ShardedRows` among them, what GPUs exchange the rows by: the same for all loaders.
+        For each :class:`ShardedRows` among them, the rows that GPUs exchange: one object for all loaders.
 
     Raises:
         CapacityError: the system does not let this rank page-lock its part.
@@ -312,8 +312,8 @@ def _part_of_rank(rows: ShardedRows) -> DistributedRows:
         world, of_node = rows.world, rows.shards.rows_of(rows.world.node)
         if not _is_even(world):
             raise InputError(
-                "Expected nodes with equally many ranks, of consecutive numbers, for GPUs to exchange rows of the "
-                f"nodes' memory, got ranks on nodes {list(world.nodes)}. Pass device='cpu', or put the rows on the "
+                "Expected nodes with the same number of ranks, numbered consecutively, for GPUs to exchange rows of "
+                f"the nodes' memory, got ranks on nodes {list(world.nodes)}. Pass device='cpu', or place the rows on "
                 "GPUs: placement='distributed'."
             )
         part = Shards(rows.num_rows, world.world_size).rows_of(world.rank)

@@ -49,8 +49,8 @@ class NodeRows:
         end)``).
 
         Raises:
-            FeatureError: something else was given; the parts do not fit together.
-            RankError: the ranks do not put the same, or are late.
+            FeatureError: not a tensor; the parts do not fit together.
+            RankError: ranks pass different tensors, or are late.
         """
         ours, what = world.init(timeout=self._timeout), f"{self._title}, {name}"
         begin = begin_of(tensor, index, name, what, self._timeout)
@@ -171,9 +171,9 @@ def counts_of_parts(part: Sequence[Tensor], name: str, what: str, timeout: float
         before = first.setdefault((other["length"], *other["digest"]), rank)
         if before != rank and other["length"]:
             raise GraphError(
-                f"Expected each rank to put a part of its own of the {name}, got the same {other['length']} on ranks "
-                f"{before} and {rank}: each would be there twice. Put every edge on one rank only; a rank without any "
-                "puts an empty part."
+                f"Expected a different part of the {name} on each rank, got the same {other['length']} on ranks "
+                f"{before} and {rank}: each would be stored twice. Pass every edge on one rank only, and an empty part "
+                "on a rank without edges."
             )
     return [other["length"] for other in every]
 
@@ -182,7 +182,7 @@ def begin_of(tensor: Any, index: Any, name: str, what: str, timeout: float, *, o
     """Return where a rank's part of a tensor begins; ``None``: it is the whole. All ranks call it.
 
     Args:
-        tensor: what this rank puts.
+        tensor: tensor of this rank.
         index: the rows that these are.
         name: of the tensor.
         what: is done, for errors.
@@ -203,7 +203,7 @@ def begin_of(tensor: Any, index: Any, name: str, what: str, timeout: float, *, o
     if len({facts["part"] for facts in every}) > 1:
         raise FeatureError(
             f"Expected {name} either whole on all ranks or in parts on all ranks, got parts, index=slice(begin, "
-            "end), on some. Ranks without rows put an empty part."
+            "end), on some. Pass an empty part on ranks without rows."
         )
     return begin
 
@@ -214,7 +214,7 @@ def part_of_rows(part: Tensor, begin: int, what: str, timeout: float) -> tuple[T
     A part without rows gets the shape and dtype of the others: its rank may lack them.
 
     Args:
-        part: ``[count, ...]``: the rows from ``begin`` on.
+        part: ``[count, ...]``: rows whose first has the number ``begin``.
         begin: number of the first row of this part.
         what: is done, for errors.
         timeout: seconds to wait for other ranks.

@@ -1,7 +1,7 @@
-"""Rows and topology spread over several GPUs: one allocation for all loaders of the process.
+"""Rows and topology spread over multiple GPUs: one allocation for all loaders of the process.
 
-Ranks make such memory together, so it is only reused where all ranks still have it: they compare its numbers. One rank
-alone may read what is sharded over its node, which takes no part of the others.
+Ranks allocate such memory together, so it is only reused if all ranks still have it: they compare its numbers. A single
+rank may read data that is sharded over its node, without the other ranks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from manyhop.features import WholeMemory
 
 TOPOLOGY = "topology"
-"""The name of the tables that samplers read, among those of features."""
+"""The name of the tables that samplers read, among names of features."""
 
 _run = ""
 _numbers = itertools.count(1)  # all ranks create spread memory in the same order
@@ -46,7 +46,7 @@ class Held:
         """The set of hot rows that this rank's GPU caches, and these rows."""
 
     def reader(self, rows: Any) -> Any:
-        """Return a source for ``gather`` of its own for each loader; hot rows are shared."""
+        """Return a separate source for ``gather`` for each loader; hot rows are shared."""
         if isinstance(rows, DistributedRows):
             hot, hot_rows = self.hot or (None, None)
             return replace(rows, hot=hot, hot_rows=hot_rows)
@@ -57,8 +57,8 @@ class SpreadRows(Kept):
     """A tensor, or an array, of the user's whose rows are spread over GPUs. All ranks create it.
 
     Args:
-        value: ``[num_rows, ...]``, the same on all ranks.
-        place: where the rows go.
+        value: ``[num_rows, ...]``, equal on all ranks.
+        place: of the rows.
         name: for errors.
         timeout: seconds to wait for other ranks.
 
@@ -169,7 +169,7 @@ class TopologyPlace:
         self._kept[id(graph)] = placed, self._owners.get(id(graph))
 
     def __getstate__(self) -> dict[str, object]:
-        return {"place": self.place}  # all else is of this process
+        return {"place": self.place}  # everything else belongs to this process
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]

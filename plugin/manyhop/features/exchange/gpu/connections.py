@@ -1,4 +1,4 @@
-"""Communicators of GPUs over NCCL (or gloo without a GPU), which the exchanges of a process share in turns."""
+"""Communicators of GPUs over NCCL (or gloo without a GPU), which the exchanges of a process share."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ from manyhop.features.exchange.row_exchange import ExchangeLostError
 from manyhop.ranks import control, world
 
 _BROKEN = "nobody: broken"
-_LONGEST_END = (
-    60.0  # seconds that the end of a run waits for ranks that have not heard of it; the watch tells them, too
-)
-_LAST_KERNELS = 2.0  # seconds for what is under way between ranks that have all come to their ends
+_LONGEST_END = 60.0  # seconds that the end of a run waits for other ranks, which the watch also notifies
+_LAST_KERNELS = 2.0  # seconds for the last kernels once all ranks are ending
 
 
 class Connections:
-    """The communicators with the other ranks. Each belongs to one exchange at a time, the same on all ranks.
+    """The communicators with the other ranks. All ranks assign each to one exchange at a time.
 
-    Rank 0 chooses one, and the others read it from the store. It chooses among those that its own exchanges returned.
-    On another rank, the exchange before may still be under way, which is waited for: it takes none of the ranks that
-    are through, since an exchange gives its communicator back after equally many calls on all ranks.
+    Rank 0 chooses one that its own exchanges have returned, and the others read the choice from the store. Another rank
+    first waits for its former exchange. That exchange needs no further calls of other ranks: each exchange returns its
+    communicator after the same number of calls on all ranks.
 
     Args:
         device: device of this rank.
@@ -35,7 +33,7 @@ class Connections:
 
     def __init__(self, device: torch.device, timeout: float) -> None:
         self._device, self._timeout = device, timeout
-        self._store = control.side_store()  # others may wait in the ranks' own for long
+        self._store = control.side_store()  # threads may wait in the main store for a long time
         self._condition = threading.Condition()
         self._made: list[Peers] = []
         self._users: list[str] = []
@@ -46,13 +44,13 @@ class Connections:
         """Callbacks of exchanges that did not wait for their turn."""
 
     def take(self, key: str) -> Peers:
-        """Return a communicator for an exchange, which gives it back. All ranks call it.
+        """Return a communicator for an exchange, which later calls :meth:`give_back`. All ranks call it.
 
         Args:
             key: equal on all ranks, different each time.
 
         Raises:
-            RankError: rank 0 is late; the exchange before does not end on this rank, or has broken.
+            RankError: rank 0 is late; the former exchange does not end on this rank, or has broken.
         """
         number, before = self._choose(key) if world.current_rank() == 0 else self._hear(key)
         with self._condition:
@@ -61,7 +59,7 @@ class Connections:
                 raise RankError("Expected connections between the GPUs, got some that an exchange has broken off.")
             self._users[number] = self._latest[number] = key
             if not self._condition.wait_for(lambda: len(self._made) >= number, self._timeout):
-                raise RankError(f"Expected connections between the GPUs to be made within {self._timeout:g} s.")
+                raise RankError(f"Expected connections between the GPUs within {self._timeout:g} s.")
             if number < len(self._made):
                 return self._made[number]
         # One after the other, in the same order on all ranks. On a GPU, the exchange loses patience before NCCL does.
@@ -72,10 +70,10 @@ class Connections:
         return peers
 
     def take_at_once(self, key: str, settle: Callable[[Peers], None]) -> Peers | None:
-        """Return a communicator as :meth:`take`, unless that may take other ranks.
+        """Return a communicator as :meth:`take`, or ``None`` if that may have to wait for other ranks.
 
-        Otherwise return ``None``. Whoever takes next what the exchange should have had on this rank calls ``settle``
-        with it before; or the exchange itself calls :meth:`take`, after :meth:`forgive`.
+        After ``None``, the next user of this communicator on this rank first calls ``settle`` with it, or the exchange
+        itself calls :meth:`take` after :meth:`forgive`.
         """
         with self._condition:
             if world.current_rank() == 0:
@@ -91,7 +89,7 @@ class Connections:
             return None
 
     def forgive(self, key: str) -> bool:
-        """Return whether nobody has called ``settle`` for an exchange, and nobody will."""
+        """Cancel ``settle`` of an exchange; return whether it was not called yet."""
         with self._condition:
             return self._debts.pop(key, None) is not None
 
@@ -105,9 +103,9 @@ class Connections:
     def close(self) -> None:
         """Close all at the end of the run.
 
-        What this rank has announced may reach ranks that are still in a step, so it is waited for. A rank that ends
-        elsewhere, or has broken its communicator, does not come any more: then it is aborted. Else the end of the
-        process group, which closes those of NCCL together with the other ranks, would wait for it for ever.
+        Wait for announcements to ranks that are still in a step. If a rank has ended, or has broken its communicator,
+        abort the communicator: the end of the process group, which closes NCCL's communicators with all ranks, would
+        otherwise wait forever.
         """
         with self._condition:
             made, self._made = self._made, []
@@ -127,7 +125,7 @@ class Connections:
         def all_closed() -> bool:
             try:
                 missing[:] = [missing[k] for k in control.absent(self._store, missing)]
-            except RuntimeError:  # whoever holds the store has gone
+            except RuntimeError:  # the process that holds the store has ended
                 missing.clear()
             return not missing
 
@@ -149,7 +147,7 @@ class Connections:
     def _hear(self, key: str) -> tuple[int, str]:
         """Return the choice that rank 0 has published."""
         if not control.appears(self._store, key, world.current_size(), self._timeout):
-            raise ExchangeLostError(f"Rank 0 did not come to an exchange within {self._timeout:g} s.", ranks=(0,))
+            raise ExchangeLostError(f"Rank 0 did not join an exchange within {self._timeout:g} s.", ranks=(0,))
         number, _, before = self._store.get(key).decode().partition(" ")
         return int(number), before
 
@@ -162,8 +160,8 @@ class Connections:
             settle(self._made[number])
         if not self._condition.wait_for(lambda: self._is_free(number, before), self._timeout):
             raise RankError(
-                f"Expected an epoch to end on this rank within {self._timeout:g} s, as it has on rank 0, got an "
-                "iterator that is open. Leave loops on all ranks after the same batch."
+                f"Expected an epoch to end on this rank within {self._timeout:g} s, like on rank 0, got an open "
+                "iterator. Leave loops on all ranks after the same batch."
             )
 
     def _is_free(self, number: int, before: str) -> bool:
@@ -177,7 +175,7 @@ class Connections:
 
 
 def _is_idle(peers: Peers, others_ended: Callable[[], bool], timeout: float) -> bool:
-    """Return whether nothing is under way any more, once that is so, or nobody is left who could end it."""
+    """Wait until no work is under way, for less time if all others have ended; return success."""
     now = time.monotonic()
     end = now + timeout
     while not peers.is_idle() and now < end:

@@ -119,7 +119,7 @@ class GPUExchange(RowExchange):
                 source.hot, source.hot_rows = hot, next(rows)
 
     def close(self) -> None:
-        """Refuse further exchanges. All ranks call it."""
+        """Refuse all later exchanges. All ranks call it."""
         self.rest()
         super().close()
 
@@ -218,7 +218,7 @@ class GPUExchange(RowExchange):
         """Process the report of the headers, and learn from it for the next exchanges.
 
         Returns:
-            ``[groups]``: the most rows that any rank requests from another one.
+            ``[groups]``: the most rows that any rank requests from a different rank.
 
         Raises:
             FeatureError: an id is out of range.
@@ -306,7 +306,7 @@ class GPUExchange(RowExchange):
     def _disconnect(self) -> None:
         """Give up the connections, and abort them, which unblocks kernels that wait on this GPU.
 
-        If rows that were handed out are still under way, a step may wait for them: then :meth:`release` aborts.
+        If returned rows are still under way, a step may wait for them: then :meth:`release` aborts.
         """
         peers, self._peers, self._last = self._peers, None, None
         if peers is not None and self._connections is not None:
@@ -336,10 +336,10 @@ class _Announcement:
     """Event after the announcement; ``None`` without a GPU."""
 
     def wait(self) -> None:
-        """Wait until all ranks have taken part.
+        """Wait until all ranks have participated.
 
         Raises:
-            RuntimeError: a rank is gone, or late.
+            RuntimeError: a rank is lost or late.
         """
         for work in self.works:
             work.wait()

@@ -26,7 +26,7 @@ class ScratchBuffer:
     def take(self, count: int) -> Tensor:
         """Return ``[count]`` or more entries with undefined content."""
         if self._tensor.numel() < count:
-            if self._tensor.is_cuda:  # earlier uses precede the work enqueued on this stream from now on
+            if self._tensor.is_cuda:  # earlier uses precede the work enqueued later on this stream
                 self._tensor.record_stream(torch.cuda.current_stream())
             self._tensor = torch.empty(count + count // 4, dtype=self._tensor.dtype, device=self._tensor.device)
         return self._tensor
@@ -100,7 +100,7 @@ class Flight:
         if id_words != self.words - IDS:
             self._resize(id_words)
         states = groups * (self.ranks + 3)
-        self._turn = 1 - self._turn  # the kernel that reports to the host clears the other one
+        self._turn = 1 - self._turn  # the kernel that reports to the host clears the other half
         self._used[self._turn] = states
         self.state_at = self._states_at + 8 * self._turn * MOST_GROUPS * (self.ranks + 3)
 
@@ -118,10 +118,10 @@ class Flight:
             wait: without a GPU, wait for the exchange.
 
         Returns:
-            Without a GPU, the work to wait for; else ``None``.
+            Without a GPU, the work to wait for; otherwise ``None``.
 
         Raises:
-            RuntimeError: without a GPU, a rank is gone or late.
+            RuntimeError: without a GPU, a rank is lost or late.
         """
         return None if peers is None else peers.swap(*self._flat, self._sizes, self._sizes, wait=wait)
 
@@ -135,7 +135,7 @@ class Flight:
         )  # fmt: skip
 
     def record_report(self, stream: Any) -> None:
-        """Record the report after the work enqueued on ``stream``, which has to be the current stream."""
+        """Record the report after the work enqueued on ``stream``, which must be the current stream."""
         if self._event is not None:
             self._event.record(stream)
 
@@ -143,7 +143,7 @@ class Flight:
         """Wait for the report.
 
         Raises:
-            RuntimeError: a rank is gone, or late.
+            RuntimeError: a rank is lost or late.
         """
         if self._event is None:
             return
@@ -151,5 +151,5 @@ class Flight:
         while not self._event.query():
             waited = time.monotonic() - begin
             if waited > self._timeout:
-                raise RuntimeError(f"nothing came for {self._timeout:g} s")
-            time.sleep(0 if waited < _SPIN_SECONDS else _SPIN_SECONDS / 10)  # gives the caller the interpreter's lock
+                raise RuntimeError(f"nothing arrived for {self._timeout:g} s")
+            time.sleep(0 if waited < _SPIN_SECONDS else _SPIN_SECONDS / 10)  # releases the interpreter's lock

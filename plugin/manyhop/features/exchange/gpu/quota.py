@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from manyhop.features.exchange.requested import ALIGNMENT
 
 AHEAD_BYTES = 320 << 20
-"""Largest number of bytes of rows that a rank sends to all others before it knows their counts."""
+"""Largest number of bytes of rows that a rank sends to all others before counts are exchanged."""
 
 _WINDOW = 8  # exchanges that quotas are learned from
 _MOST_KINDS = 16
@@ -64,7 +64,7 @@ class SpeculativeQuota:
 
     Attributes:
         id_words: int64 for ids after each header.
-        ahead: bytes of rows that each rank sends to each other one speculatively.
+        ahead: bytes of rows that each rank sends to each of the others speculatively.
     """
 
     def __init__(self, others: int) -> None:
@@ -77,7 +77,7 @@ class SpeculativeQuota:
         """Return the layout of the quota in an exchange.
 
         Args:
-            signature: signature of the requests, the same on all ranks.
+            signature: signature of the requests, equal on all ranks.
             widths: ``[groups][tables]``: bytes of a row of each tensor that is read by the same index.
             id_bytes: bytes of a row number.
         """
@@ -90,11 +90,11 @@ class SpeculativeQuota:
         return kind.shares[1]
 
     def learn(self, signature: int, needs: Sequence[int], widths: Sequence[Sequence[int]], id_bytes: int) -> None:
-        """Learn from the counts of an exchange, which all ranks know.
+        """Learn from the counts of an exchange, which are equal on all ranks.
 
         Args:
             signature: signature of the requests.
-            needs: ``[groups]``: the most rows that any rank requested from another one.
+            needs: ``[groups]``: the most rows that any rank requested from a different rank.
             widths, id_bytes: as in :meth:`shares`.
         """
         kind = self._kinds.get(signature)

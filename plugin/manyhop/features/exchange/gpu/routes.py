@@ -220,7 +220,7 @@ class Repeats:
     """The history of repeated ids, by kind of index."""
 
     def __init__(self) -> None:
-        self._since: dict[tuple[int, int, int], int] = {}  # exchanges since an attempt that did not pay
+        self._since: dict[tuple[int, int, int], int] = {}  # exchanges since an attempt that saved no time
 
     def decide(self, signature: int, groups: Sequence[Group]) -> None:
         """Set ``deduplicate`` of each group.
@@ -237,7 +237,7 @@ class Repeats:
             group.deduplicate = since % _AGAIN == 0 and _can_repeat(group)
 
     def learn(self, signature: int, groups: Sequence[Group]) -> None:
-        """Learn from the numbers of repeated ids, once the host knows them."""
+        """Learn from the numbers of repeated ids, once the host has them."""
         for g, group in enumerate(groups):
             if group.deduplicate:
                 kind = signature, g, group.count.bit_length()

@@ -146,7 +146,7 @@ class Transfer:
         groups: groups of requests.
         flight: the exchanged headers and ids, on the GPU.
         shares: layout of the speculative message.
-        stride: bytes that each rank sends to each other one speculatively, the same on all.
+        stride: bytes that each rank sends to each of the others speculatively, the same on all.
         buffers: buffers of the speculative message.
         stream: the current stream; ``None`` without a GPU.
     """
@@ -165,7 +165,7 @@ class Transfer:
     _later: list[tuple[Any, list[Piece], Tensor]] = field(default_factory=list)
 
     def send_ahead(self) -> None:
-        """Send the rows within the quota, and enqueue the report to the host. All ranks take part."""
+        """Send the rows within the quota, and enqueue the report to the host. All ranks participate."""
         if self.peers is None or self.stride == 0:
             enqueue_serve([], self.flight, self.shares, 0, 0, self.stream)
             return
@@ -185,7 +185,7 @@ class Transfer:
         """Send the rows beyond the quota, in parts. All ranks do so, or none does.
 
         Args:
-            needs: ``[groups]``: the most rows that any rank requests from another one.
+            needs: ``[groups]``: the most rows that any rank requests from a different rank.
         """
         caps = self.shares.row_caps
         left = [max(0, need - cap) for need, cap in zip(needs, caps, strict=True)]
@@ -241,7 +241,7 @@ class Transfer:
             peers: the other ranks.
             given: ``[ranks][groups]``: rows that each rank requests from this one.
             taken: ``[ranks][groups]``: rows that this rank requests from each.
-            came: whether all ids came with the headers, on all ranks; else ranks send them now.
+            came: whether all ids came with the headers, on all ranks; otherwise ranks send them now.
         """
         if came:
             begin, header = self.flight.received_at + 8 * IDS, 8 * self.flight.words
