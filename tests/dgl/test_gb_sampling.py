@@ -65,20 +65,6 @@ def test_masks_and_weights(stage):
         next(iter(getattr(batches("seeds", torch.arange(10)), stage)(graph, [2], prob_name="prob")))
 
 
-def test_layers_share_neighbours():
-    graph = random_graph(num_nodes=100, num_edges=5000)
-    seeds = batches("seeds", torch.arange(40), batch_size=40, seed=1)
-    (apart,), (together,) = seeds.sample_neighbor(graph, [5]), seeds.sample_layer_neighbor(graph, [5])
-    assert together.sampled_subgraphs[0].sampled_csc.indices.numel() == 200
-    assert together.input_nodes.numel() < 0.85 * apart.input_nodes.numel()
-
-
-def test_edges_without_ids():
-    graph = random_graph(ids=False)
-    (minibatch,) = batches("seeds", torch.arange(8)).sample_neighbor(graph, [2])
-    assert minibatch.sampled_subgraphs[0].original_edge_ids is None
-
-
 def test_hetero():
     graph = random_hetero_graph()
     (minibatch,) = of_users().sample_neighbor(graph, [ALL, ALL])
@@ -233,20 +219,6 @@ def test_probabilities_go_together_with_times():
         ids = minibatch.sampled_subgraphs[0].original_edge_ids.tolist()
         assert sorted(ids) == expected if expected is not None else {k for k in possible if k < 200}.issuperset(ids)
         assert len(ids) > 4
-
-
-def test_masks_go_together_with_times():
-    time = torch.arange(300)
-    graph = random_graph(num_nodes=20, num_edges=300, time=time, mask=time % 3 == 0)
-    pipe = batches(("seeds", "timestamp"), (torch.arange(4), torch.tensor([200, 20, 300, 100])))
-    (minibatch,) = pipe.temporal_sample_neighbor(graph, [-1], prob_name="mask", edge_timestamp_attr_name="time")
-    (layer,) = minibatch.sampled_subgraphs
-    limit = [200, 20, 300, 100]
-    expected = [k for k in range(0, 300, 3) if graph.edges[1, k] < 4 and k < limit[graph.edges[1, k]]]
-    assert sorted(layer.original_edge_ids.tolist()) == expected
-    pipe = pipe.temporal_sample_neighbor(graph, [2], prob_name="nothing", edge_timestamp_attr_name="time")
-    with pytest.raises(InputError, match="Unknown edge attribute 'nothing'"):
-        next(iter(pipe))
 
 
 def test_times_of_links_go_to_both_ends_and_to_negatives():
