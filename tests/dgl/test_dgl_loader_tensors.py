@@ -332,7 +332,7 @@ def test_edges_that_change_while_they_are_spread_over_gpus(monkeypatch):
     sampler = NeighborSampler([3])
     sampling = source.GPUSampling(sampler, before, torch.device("cpu"), "sharded")
     assert sampling.plan(before, sampler.arguments()) == "plan"
-    with pytest.raises(GraphError, match="Make a new loader, on all ranks"):
+    with pytest.raises(GraphError, match="Create a new loader on all ranks"):
         sampling.plan(after, sampler.arguments())
 
 

@@ -122,7 +122,7 @@ def test_prob_and_mask():
 
 
 def test_arguments_of_another_kind():
-    with pytest.raises(InputError, match=r"prob as the name of edge data, got a Tensor\. Put the values into g.edata"):
+    with pytest.raises(InputError, match=r"prob as the name of edge data, got a Tensor\. Store the values in g.edata"):
         NeighborSampler([2], prob=torch.ones(400))
     with pytest.raises(InputError, match="prob as the name of edge data, got a Tensor"):
         manyhop_dgl.LaborSampler([2], prob=torch.ones(400))
@@ -142,7 +142,7 @@ def test_arguments_of_another_kind():
     ):
         with pytest.raises(InputError, match=message):
             manyhop_dgl.sample_tensors(graph(), [0], [2], key=key)
-    for device, message in (("cuda:99", "a device that is there, got 'cuda:99'"), ("mars", "device to be 'cuda'")):
+    for device, message in (("cuda:99", "an available device, got 'cuda:99'"), ("mars", "device to be 'cuda'")):
         with pytest.raises(InputError, match=message):
             manyhop_dgl.sample_tensors(graph(), [0], [2], device=device)
 
@@ -200,7 +200,7 @@ def test_graphs_that_are_none():
 
 def test_blocks_on_a_gpu_need_the_gpu():
     sampler = NeighborSampler([2], output_device="cuda:99")
-    with pytest.raises(InputError, match="Expected a device that is there, got 'cuda:99'"):
+    with pytest.raises(InputError, match="Expected an available device, got 'cuda:99'"):
         sampler.sample(graph(), torch.tensor([0]))
     sampler.output_device = "meta"
     with pytest.raises(InputError, match=r"Expected output_device to be 'cuda', .* got 'meta'"):

@@ -91,5 +91,5 @@ def own(items, names):
 
 
 def test_a_minibatcher_of_the_user():
-    with pytest.raises(InputError, match="a minibatcher of its own"):
+    with pytest.raises(InputError, match="its own minibatcher"):
         gb.DataLoader(nodes(minibatcher=own)).batch(torch.tensor([1]))

@@ -180,7 +180,7 @@ def test_a_wrong_placement():
     pipe = batches("seeds", torch.arange(60)).sample_neighbor(GRAPH, [2])
     with pytest.raises(InputError, match="placement only for minibatches that are moved to a GPU"):
         gb.DataLoader(pipe, placement="cuda-cuda")
-    with pytest.raises(InputError, match="put copy_to\\('cuda'\\) at the end"):
+    with pytest.raises(InputError, match="move copy_to\\('cuda'\\) to the end"):
         gb.DataLoader(fetched(store(torch.ones(60, 5))), placement="cpu-cuda")
 
 

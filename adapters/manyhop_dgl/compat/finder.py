@@ -180,12 +180,11 @@ def _in_place_of(name: str) -> str:
         return _INSTEAD
     from manyhop_dgl import graphbolt
 
-    if hasattr(graphbolt, name):
-        return _INSTEAD
-    return (
-        f"manyhop_dgl.graphbolt, which stands in for it, has no {name} either. The table 'What is there' in "
-        "docs/dgl/graphbolt-names.md lists what it has in place of GraphBolt's names"
-    )
+    try:
+        getattr(graphbolt, name)
+    except AttributeError as error:
+        return str(error).removesuffix(".")
+    return _INSTEAD
 
 
 def _no_library() -> str | None:

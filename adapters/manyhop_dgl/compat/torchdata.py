@@ -74,8 +74,8 @@ class _Loader(Loader):
 
         def missing(attribute: str) -> object:
             raise AttributeError(
-                f"{module.__name__}.{attribute} is gone from the torchdata that is installed. In its place manyhop_dgl "
-                f"serves {', '.join(sorted(names)) or 'submodules only'}. Write the stage with those.",
+                f"{module.__name__}.{attribute} does not exist in the installed torchdata. manyhop_dgl "
+                f"provides {', '.join(sorted(names)) or 'submodules only'}. Write the stage with those.",
                 name=attribute,
                 obj=module,
             )

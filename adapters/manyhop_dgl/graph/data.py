@@ -90,7 +90,7 @@ def as_ids(ids: object, bound: int, what: str) -> tuple[Tensor, bool]:
             raise InputError(f"Expected a mask of {what} of shape [{bound}], got {list(tensor.shape)}.")
         return tensor.nonzero().view(-1), False
     if tensor.device.type != "cpu":
-        raise InputError(f"Expected {what} on the CPU, where the graph is, got ids on {tensor.device}.")
+        raise InputError(f"Expected {what} on the CPU, like the graph, got ids on {tensor.device}.")
     return arguments.as_ids(what, tensor, bound).long(), single
 
 

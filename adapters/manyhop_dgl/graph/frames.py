@@ -158,7 +158,7 @@ class Frame(MutableMapping[str, Any]):
             raise InputError(f"Expected the name of data as a string, got {name!r}.")
         if begin is not None and self._stores is None:
             raise InputError(
-                f"Expected '{name}' of {self._what} as a whole: the graph is this process's own. Ranks put parts into "
+                f"Expected '{name}' of {self._what} as a whole: the graph belongs to this process. Ranks set parts of "
                 "a graph with placement='shared' or 'sharded'."
             )
         if isinstance(value, Embedding) and begin is None:
@@ -200,7 +200,7 @@ class Frame(MutableMapping[str, Any]):
             raise FeatureError(f"Expected '{name}' of {self._what} as a dense tensor, got {describe(value)}.")
         if isinstance(value, Tensor) and value.device.type != "cpu" and not is_held(value):
             raise FeatureError(
-                f"Expected '{name}' of {self._what} on the CPU, where the graph is, got it on {value.device}. Leave it "
+                f"Expected '{name}' of {self._what} on the CPU, like the graph, got it on {value.device}. Leave it "
                 "in host memory: the DataLoader brings rows to the GPU (device=...)."
             )
         shape = list(value.shape)
@@ -225,7 +225,7 @@ class TypedData(MutableMapping[str, Any]):
     def __setitem__(self, name: str, value: object) -> None:
         if not isinstance(value, Mapping):
             raise FeatureError(
-                f"Expected {{type: tensor}} for {name!r} in a graph with several types, got {type(value).__name__}. "
+                f"Expected {{type: tensor}} for {name!r} in a graph with multiple types, got {type(value).__name__}. "
                 f"The types are {list(self._frames)}."
             )
         for kind, tensor in {self._key(kind): tensor for kind, tensor in value.items()}.items():

@@ -248,8 +248,8 @@ class Graph(_Widths, GraphData):
         if torch.device(device).type == "cpu":
             return self
         raise InputError(
-            f"Expected the CPU, got {device}: edges and data stay in host memory, where all loaders find them, and the "
-            f"DataLoader samples and gathers on the GPU by itself. Leave out g.to(), and pass device={str(device)!r} "
+            f"Expected the CPU, got {device}: edges and data remain in host memory for all loaders, and the "
+            f"DataLoader samples and gathers on the GPU. Leave out g.to(), and pass device={str(device)!r} "
             "to DataLoader."
         )
 

@@ -59,8 +59,8 @@ class DGLGraphReader:
             )
         if g.device.type != "cpu":
             raise InputError(
-                f"Expected a graph on the CPU, got one on {g.device}. Pass it as it is in host memory, without "
-                "g.to(device): manyhop keeps its own tables on the GPU where it samples there."
+                f"Expected a graph on the CPU, got one on {g.device}. Pass it in host memory, without "
+                "g.to(device): to sample on a GPU, manyhop has its own tables there."
             )
         self._g = g
 

@@ -63,7 +63,7 @@ class LoaderOptions:
         integer(self.ddp_seed, "ddp_seed")
         if self.use_ddp and self.seed is not None and self.ddp_seed not in (0, self.seed):
             raise InputError(
-                f"Expected either seed or ddp_seed with use_ddp=True, where they are the same, got {self.seed!r} and "
+                f"Expected either seed or ddp_seed with use_ddp=True, since both are the seed, got {self.seed!r} and "
                 f"{self.ddp_seed!r}. Pass one."
             )
         check_rank_options("use_ddp", self.use_ddp, rank_timeout=self.rank_timeout, seed_parts=self.seed_parts)
@@ -96,13 +96,13 @@ class LoaderOptions:
         given = {"batch_size": size not in (1, None), "drop_last": self.drop_last, "use_ddp": self.use_ddp}
         for name in (name for name, is_given in given.items() if is_given):
             raise InputError(
-                f"Got {name} with a {kind} as indices, each item of which is a batch already. Leave it out, or pass a "
+                f"Got {name} with a {kind} as indices, whose items are batches. Leave it out, or pass a "
                 "tensor of indices."
             )
         if self.shuffle and not callable(getattr(seeds.dataset, "shuffle", None)):
             raise InputError(
-                f"Got shuffle=True with a {kind} as indices, which has no method shuffle(). Give it one, which is "
-                "called before each epoch, or let it shuffle by itself."
+                f"Got shuffle=True with a {kind} as indices, which has no method shuffle(). Add one, which is "
+                "called before each epoch, or shuffle in the dataset."
             )
 
     def check_device(self, device: torch.device) -> None:
@@ -119,8 +119,8 @@ class LoaderOptions:
         for name in () if on_cpu else ("use_alternate_streams", "pin_prefetcher"):
             if getattr(self, name) is False:
                 raise InputError(
-                    f"Got {name}=False, but batches on a GPU are always made on streams of their own, and what they "
-                    "are sent from is pinned. Leave it out."
+                    f"Got {name}=False, but batches on a GPU always use separate streams and pinned memory. Leave it "
+                    "out."
                 )
         check_placement(self.placement, device)
         if self.placement is not None and self.use_uva:
@@ -156,12 +156,12 @@ def check_places(graph: GraphLike, seeds: Seeds | GivenBatches, device: torch.de
     if num_workers > 0 and torch.device(getattr(graph, "device", "cpu")).type == "cuda":
         raise InputError(
             f"Expected num_workers=0 with a graph on a GPU, where DGL samples, got {num_workers}. Leave it out, or "
-            "keep the graph on the CPU: with device='cuda' manyhop's samplers have it on the GPU by themselves."
+            "keep the graph on the CPU: with device='cuda' manyhop's samplers copy it to the GPU."
         )
     if isinstance(seeds, Seeds) and device.type == "cpu":
         tensors = seeds.indices.values() if isinstance(seeds.indices, dict) else (seeds.indices,)
         if there := [tensor.device for tensor in tensors if tensor.device.type != "cpu"]:
-            raise InputError(f"Expected indices on the CPU, where the graph is, got some on {there[0]}: move them.")
+            raise InputError(f"Expected indices on the CPU, like the graph, got some on {there[0]}: move them.")
 
 
 def with_graph(seeds: Seeds | GivenBatches, graph: GraphLike) -> Seeds | GivenBatches:
@@ -220,8 +220,8 @@ def check_torch_arguments(kwargs: dict[str, object], own: type) -> None:
         if kwargs.get(name) is not None:
             raise InputError(
                 f"Got {name}, which a loader of graphs has no use for: the indices define the batches, "
-                "graph_sampler what is made of them."
+                "graph_sampler their content."
             )
         kwargs.pop(name, None)
     if kwargs.get("pin_memory"):
-        raise InputError("Got pin_memory=True, which pins what torch has collated. For a GPU, pass device='cuda'.")
+        raise InputError("Got pin_memory=True, which pins collated tensors. For a GPU, pass device='cuda'.")

@@ -42,7 +42,7 @@ def check_pad(pad: Pad | None, sampler: BlockSampler, seeds: Seeds | GivenBatche
             f"as_edge_prediction_sampler, got a {type(sampler_of_nodes(sampler)).__name__}. Leave pad out."
         )
     if sampler.output_device is not None:
-        raise InputError("Got a sampler with output_device, with pad='auto'. Pass device to the loader in its place.")
+        raise InputError("Got a sampler with output_device, with pad='auto'. Pass device to the loader instead.")
     if isinstance(seeds, GivenBatches):
         raise InputError(
             f"Expected indices that the loader cuts into batches with pad='auto', got a {type(seeds.dataset).__name__} "

@@ -98,7 +98,7 @@ def check_sharded(graph: GraphLike, *, use_ddp: bool) -> None:
         )
     if not use_ddp and over_nodes(graph):
         raise InputError(
-            "Expected use_ddp=True, as data of the graph are spread over several nodes, and all ranks have to take "
-            "part in every batch to exchange rows. Pass use_ddp=True on all ranks, or keep all rows on every node: "
+            "Expected use_ddp=True, as data of the graph are spread over multiple nodes, and all ranks exchange rows "
+            "in every batch. Pass use_ddp=True on all ranks, or keep all rows on every node: "
             "Graph(placement='shared')."
         )

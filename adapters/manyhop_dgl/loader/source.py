@@ -125,8 +125,8 @@ class GPUSampling:
         if self._plan is not None and self._stays:
             if topology is not self._topology:
                 raise GraphError(
-                    "Expected edges and weights to stay as they were, since they are spread over several GPUs, but "
-                    "they have changed. Make a new loader, on all ranks."
+                    "Expected unchanged edges and weights, since they are spread over multiple GPUs, but they have "
+                    "changed. Create a new loader on all ranks."
                 )
             return self._plan
         device = CPU if on_cpu_only(arguments) else self.device

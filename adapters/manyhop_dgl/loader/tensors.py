@@ -99,7 +99,7 @@ class TensorPrefetcher(Prefetching):
                         if tensors.padding is not None:
                             raise InputError(
                                 f"Expected no embedding to be prefetched with pad='auto', got {title}: padding nodes "
-                                "have no rows. Take it out of the sampler's prefetch_node_feats, and call it with "
+                                "have no rows. Remove it from the sampler's prefetch_node_feats, and call it with "
                                 "input_nodes."
                             )
                         into, key = place
@@ -246,9 +246,7 @@ def check_tensors(sampler: BlockSampler) -> None:
             f"as_edge_prediction_sampler, got a {type(sampler_of_nodes(sampler)).__name__}. Leave output out."
         )
     if sampler.output_device is not None:
-        raise InputError(
-            "Got a sampler with output_device for output='tensors'. Pass device to the loader in its place."
-        )
+        raise InputError("Got a sampler with output_device for output='tensors'. Pass device to the loader instead.")
 
 
 def _with_pairs(batch: EdgeTensors, blocks: list[DGLBlock], frames: Frames | None) -> tuple[object, ...]:

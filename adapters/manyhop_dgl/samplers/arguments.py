@@ -52,9 +52,7 @@ def fanouts_by_type(layer: LayerFanouts, edge_types: Iterable[EdgeType]) -> dict
         return dict.fromkeys(edge_types, layer)
     given: dict[EdgeType, int] = by_edge_type(dict(layer), edge_types, "fanouts")
     if missing := [t for t in edge_types if t not in given]:
-        raise InputError(
-            f"Expected a fanout for every edge type, got none for {missing[0]}. Give 0 where none is to be taken."
-        )
+        raise InputError(f"Expected a fanout for every edge type, got none for {missing[0]}. Pass 0 to sample none.")
     return given
 
 
@@ -93,7 +91,7 @@ def read_exclude(edges: Any, topology: Topology) -> dict[EdgeType, Tensor] | Non
     if not isinstance(edges, Mapping):
         if len(topology.edge_types) != 1:
             raise InputError(
-                "Expected edges to exclude as a dict, edge type -> edge ids, since the graph has several edge types: "
+                "Expected edges to exclude as a dict, edge type -> edge ids, since the graph has multiple edge types: "
                 f"{list(topology.edge_types)}."
             )
         edges = {next(iter(topology.edge_types)): edges}
@@ -126,7 +124,7 @@ def canonical(name: object, edge_types: Iterable[EdgeType], what: str) -> EdgeTy
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise InputError(f"Ambiguous edge type {name!r} in {what}: it may be {fitting}. Give the triple.")
+        raise InputError(f"Ambiguous edge type {name!r} in {what}: it may be {fitting}. Pass the triple.")
     raise InputError(f"Unknown edge type {name!r} in {what}. The graph has: {list(edge_types)}.")
 
 
@@ -181,7 +179,7 @@ def check_name(name: object, what: str) -> None:
     """Raise InputError unless ``name`` is ``None`` or a string."""
     if name is not None and not isinstance(name, str):
         raise InputError(
-            f"Expected {what} as the name of edge data, got a {type(name).__name__}. Put the values into g.edata, and "
+            f"Expected {what} as the name of edge data, got a {type(name).__name__}. Store the values in g.edata, and "
             "pass their name."
         )
 

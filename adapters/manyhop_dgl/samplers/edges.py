@@ -160,7 +160,7 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         negative_sampler = keyed(negative_sampler)
         super().__init__(sampler, exclude, on_host(reverse_eids), reverse_etypes, negative_sampler, prefetch_labels)
         if seed is not None and isinstance(sampler, EngineSampler):
-            raise InputError("The sampler of nodes has the seed of both: pass seed to it, not here.")
+            raise InputError("The sampler of nodes has the seed of both: pass seed to it.")
         self._keys = Keys(seed)
 
     def next_key(self) -> BatchKey:
@@ -268,8 +268,8 @@ class EdgePredictionSampler(EdgePredictionSamplerOfDGL):  # type: ignore[misc]  
         if not isinstance(drawn, Mapping):
             if len(edge_types) != 1:
                 raise InputError(
-                    "Expected the negative sampler to give a dict, edge type -> (sources, destinations), since the "
-                    f"graph has several edge types: {edge_types}."
+                    "Expected the negative sampler to return a dict, edge type -> (sources, destinations), since the "
+                    f"graph has multiple edge types: {edge_types}."
                 )
             drawn = {edge_types[0]: drawn}
         return {(own := canonical(t, edge_types, "the negatives")): pairs_of(g, own, pair) for t, pair in drawn.items()}

@@ -327,7 +327,7 @@ def pairs_of(g: GraphLike, edge_type: EdgeType, drawn: object) -> Pairs:
     what = f"negatives of edge type {edge_type}"
     if not isinstance(drawn, tuple | list) or len(drawn) != 2:
         raise InputError(
-            f"Expected the negative sampler to give {what} as (sources, destinations), got a {type(drawn).__name__}."
+            f"Expected the negative sampler to return {what} as (sources, destinations), got a {type(drawn).__name__}."
         )
     src, dst = (as_ids(ids, f"{end} of {what}").cpu() for ids, end in zip(drawn, _ENDS, strict=True))
     if src.numel() != dst.numel():

@@ -193,7 +193,7 @@ def as_device(device: torch.device | str | None) -> torch.device:
         return CPU
     if not (found.index or 0) < torch.cuda.device_count():
         raise InputError(
-            f"Expected a device that is there, got {str(found)!r}, and {torch.cuda.device_count()} CUDA devices are "
+            f"Expected an available device, got {str(found)!r}, and {torch.cuda.device_count()} CUDA devices are "
             "found. device='cpu' does the same on the CPU."
         )
     return torch.device("cuda", torch.cuda.current_device()) if found.index is None else found

@@ -234,7 +234,7 @@ def _sampling_graph(
         for entry in entries:
             if set(entry) - known:
                 got = sorted(set(entry) - known)
-                raise InputError(f"Expected only {sorted(known)} in {where} in metadata.yaml, got {got} too.")
+                raise InputError(f"Expected only {sorted(known)} in {where} in metadata.yaml, also got {got}.")
     counts = [_count(_entry(entry, "num", "nodes")) for entry in nodes]
     offset = torch.tensor([0, *counts]).cumsum(0)
     total = int(offset[-1])

@@ -208,7 +208,7 @@ def _made(kind: type[_Kind], entry: object, where: str) -> _Kind:
     values = {name: value for name, value in entry.items() if name in known and value is not None}
     extra = {name: value for name, value in entry.items() if name not in known}
     if extra and "extra_fields" not in known:
-        raise InputError(f"Expected only {sorted(known)} in {where} in metadata.yaml, got {sorted(extra)} too.")
+        raise InputError(f"Expected only {sorted(known)} in {where} in metadata.yaml, also got {sorted(extra)}.")
     if "extra_fields" in known:
         values["extra_fields"] = {**values.get("extra_fields", {}), **extra}
     try:

@@ -299,7 +299,7 @@ class DiskBasedFeature(TorchBasedFeature):
         if self._tensor is not self._mapped:
             return False
         warnings.warn(
-            f"Expected a feature in memory to {what}, got a {type(self).__name__}: its rows stay in the file. Call "
+            f"Expected a feature in memory to {what}, got a {type(self).__name__}: its rows remain in the file. Call "
             "read_into_memory() first, or set in_memory: true in metadata.yaml.",
             GBWarning,
             stacklevel=3,
@@ -334,7 +334,7 @@ class TorchBasedFeatureStore(BasicFeatureStore):
         for spec in feat_data:
             key = spec.domain.value, spec.type, spec.name
             if key in features:
-                raise InputError(f"Expected each feature once, got {key} twice. Give them different names.")
+                raise InputError(f"Expected each feature once, got {key} twice. Rename one of them.")
             rows: Tensor | Rows
             in_memory = placement != "mapped" and (spec.in_memory or placement != "process")
             if not in_memory and spec.format.value == "numpy":

@@ -133,11 +133,11 @@ def check_exchanged(chain: Chain, *, distributed: bool, runs_ahead: bool) -> Non
     if on_gpu and not FeatureColumns(chain.fetchers).complete:
         raise InputError(
             f"Expected only features that a GPU can read, {why}, got some with a read of their own. Make them "
-            "TorchBasedFeatures, or put copy_to('cuda') after fetch_feature."
+            "TorchBasedFeatures, or move copy_to('cuda') after fetch_feature."
         )
     if not on_gpu and any(isinstance(rows, DistributedRows) for rows in found.values()):
         raise InputError(
-            f"Expected copy_to('cuda') before sampling, {why}, by GPUs, got a chain that fetches on the CPU. Put it "
+            f"Expected copy_to('cuda') before sampling, {why}, by GPUs, got a chain that fetches on the CPU. Move it "
             "there, or pass placement='sharded' to the feature, without device."
         )
 
@@ -154,8 +154,8 @@ def check_placed(chain: Chain, placement: Place | None) -> None:
         )
     if placement in ("host", "cpu-cuda"):
         raise InputError(
-            f"Expected a placement that a GPU samples from, got {placement!r}. Leave it out, and put copy_to('cuda') "
-            "at the end of the chain: the CPU then samples and gathers."
+            f"Expected a placement that a GPU samples from, got {placement!r}. Leave it out, and move copy_to('cuda') "
+            "to the end of the chain: the CPU then samples and gathers."
         )
 
 

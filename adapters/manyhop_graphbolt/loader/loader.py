@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -39,6 +38,7 @@ from manyhop_graphbolt.loader.source import Sampled, Source, given_minibatch
 from manyhop_graphbolt.pipes import check_hints
 from manyhop_graphbolt.types import Nodes, Pipe
 
+_HINTS = ("overlap_graph_fetch", "max_uva_threads", "num_gpu_cached_edges", "gpu_cache_threshold")
 _finding_gpu = threading.Lock()
 
 
@@ -62,10 +62,6 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         persistent_workers: keep the threads between epochs.
         overlap_feature_fetch: ``False``, without threads (``num_workers=0``): everything runs in the caller, when it
             asks.
-        overlap_graph_fetch: a hint; GPUs' reads of the graph are overlapped in either case.
-        max_uva_threads: a hint; manyhop decides how many threads of a GPU read host memory.
-        num_gpu_cached_edges: a hint for GraphBolt's cache of edges on the GPU; manyhop has none.
-        gpu_cache_threshold: see ``num_gpu_cached_edges``.
         placement: where topology and features reside if minibatches are moved to a GPU before they are sampled:
             ``"device"``, ``"pinned"``, ``"sharded"``, ``"distributed"`` or ``"auto"``, see PyG's loaders;
             ``None``: ``"pinned"`` for a graph in pinned memory, otherwise ``"auto"``: by sizes and free memory.
@@ -76,6 +72,8 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             ``seed_mask``, and ``row_mask`` and ``edge_mask`` of each layer, ``bool``, mark real rows and edges; blocks
             have ``"node_mask"`` and ``"edge_mask"``. Seed nodes and labels have as many rows as the last layer has
             columns. A minibatch that does not fit gets larger sizes, out of few (``stats().pad_fit_rate``).
+        hints: ``overlap_graph_fetch``, ``max_uva_threads``, ``num_gpu_cached_edges`` and ``gpu_cache_threshold`` of
+            GraphBolt are validated and have no effect.
 
     Raises:
         InputError: an argument does not make sense; rows that ranks exchange, in a chain that cannot keep them in step.
@@ -91,29 +89,24 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         num_workers: int = 0,
         persistent_workers: bool = True,
         overlap_feature_fetch: bool = True,
-        overlap_graph_fetch: bool = False,
-        max_uva_threads: int = 6144,
-        num_gpu_cached_edges: int = 0,
-        gpu_cache_threshold: int = 1,
         *,
         placement: Place | None = None,
         pad: Pad | None = None,
-        **others: object,
+        **hints: object,
     ) -> None:
-        if others:
-            raise _cannot_be_made_again(others)
+        if {"dataset", "sampler"} <= hints.keys():
+            raise InputError(
+                "Expected a Trainer that uses GraphBolt's loader unchanged, got one that creates it again with another "
+                "sampler, as Lightning does in predict() and for overfit_batches. Use validate() or test() and collect "
+                "results in the step, or limit_train_batches."
+            )
         if not isinstance(datapipe, IterDataPipe):
             raise InputError(
                 f"Expected a pipe, such as ItemSampler(...).sample_neighbor(...), got a {type(datapipe).__name__}."
             )
         integer("num_workers", num_workers, 0)
         flags(persistent_workers=persistent_workers, overlap_feature_fetch=overlap_feature_fetch)
-        check_hints(
-            overlap_graph_fetch=overlap_graph_fetch,
-            max_uva_threads=max_uva_threads,
-            num_gpu_cached_edges=num_gpu_cached_edges,
-            gpu_cache_threshold=gpu_cache_threshold,
-        )
+        check_hints(_HINTS, **hints)
         self._chain = chain = Chain(datapipe)
         check_pad(pad, chain)
         check_placed(chain, placement)
@@ -293,14 +286,3 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         """
         super().load_state_dict(state)
         self._chain.sampler.resume_at(self._progress.epoch, self._progress.seed)
-
-
-def _cannot_be_made_again(others: Mapping[str, object]) -> InputError:
-    """Return the error of unknown arguments, such as those of loaders that Lightning creates again."""
-    if {"dataset", "sampler"} <= others.keys():
-        return InputError(
-            "Expected a Trainer that uses GraphBolt's loader unchanged, got one that makes it again with another "
-            "sampler, as Lightning does in predict() and for overfit_batches. Use validate() or test() and collect "
-            "results in the step, or limit_train_batches."
-        )
-    return InputError(f"Expected the arguments of DataLoader, got {sorted(others)} too. Leave them out.")

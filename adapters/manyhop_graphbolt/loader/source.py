@@ -68,8 +68,8 @@ class GPUSampling:
         if self._layers.current()[0] is not placed[0]:
             if self._where == "sharded":
                 raise GraphError(
-                    "Expected the graph to stay as it was, since it is spread over several GPUs, but it has changed. "
-                    "Make a new loader, on all ranks."
+                    "Expected an unchanged graph, since it is spread over multiple GPUs, but it has changed. Create a "
+                    "new loader on all ranks."
                 )
             placed = self._placed = self._place()  # in one piece: other threads read it
         return placed[:2]
@@ -166,7 +166,7 @@ def given_minibatch(chain: Chain, seeds: object) -> MiniBatch:
     if not parts or not all(isinstance(part, Tensor) for part in parts):
         raise InputError(f"Expected seeds as a tensor, tensors by type, or a MiniBatch, got a {type(seeds).__name__}.")
     if chain.sampler.minibatcher is not minibatcher_default:
-        raise InputError("Expected a MiniBatch, since this chain has a minibatcher of its own, got seeds.")
+        raise InputError("Expected a MiniBatch, since this chain has its own minibatcher, got seeds.")
     return MiniBatch(seeds=seeds)  # type: ignore[arg-type]  # tensors
 
 

@@ -61,7 +61,7 @@ class FeatureFetcher(MiniBatchTransformer):
             )
         for what, keys in (("node_feature_keys", node_feature_keys), ("edge_feature_keys", edge_feature_keys)):
             if isinstance(keys, str) or any(isinstance(names, str) for names in _lists(keys)):
-                raise InputError(f"Expected {what} as lists of names, got {keys!r}. Put the name into a list.")
+                raise InputError(f"Expected {what} as lists of names, got {keys!r}. Pass a list.")
         kinds = {isinstance(keys, Mapping) for keys in (node_feature_keys, edge_feature_keys) if keys}
         if len(kinds) > 1:
             raise InputError(

@@ -176,7 +176,7 @@ class CopyTo(Stage):
         except (RuntimeError, TypeError):
             raise InputError(f"Expected device to be 'cuda', 'cuda:0' or 'cpu', got {device!r}.") from None
         if isinstance(extra_attrs, str):
-            raise InputError(f"Expected extra_attrs as a list of names, got {extra_attrs!r}. Put the name into a list.")
+            raise InputError(f"Expected extra_attrs as a list of names, got {extra_attrs!r}. Pass a list.")
         self.extra_attrs = tuple(extra_attrs or ())
 
     def step(self, item: object) -> object:
