@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
@@ -24,9 +24,6 @@ from manyhop_pyg.samplers.neighbor import NeighborSampler, is_changed
 from manyhop_pyg.samplers.requests import joined
 from manyhop_pyg.typing import Batch, Permutation, Sample
 from manyhop_train.aggregation import Hops, mark_sorted
-
-if TYPE_CHECKING:
-    pass
 
 
 def uploaded(out: Sample, perm: Permutation, device: torch.device) -> tuple[Sample, Permutation]:
@@ -50,23 +47,12 @@ def to_device(out: Sample, perm: Permutation, device: torch.device) -> Sample:
         assert perm is None or isinstance(perm, Mapping)
         if out.edge is not None:
             values["edge"] = {t: edge_ids(edge, None if perm is None else perm.get(t)) for t, edge in out.edge.items()}
-    found: list[Tensor | None] = []
-    _each(values, found.append)
-    sent = iter(upload(found, device))
-    values = _each(values, lambda _: next(sent))
+    leaves, structure = pytree.tree_flatten(values)
+    sent = upload([leaf if isinstance(leaf, Tensor) else None for leaf in leaves], device)
+    both = zip(leaves, sent, strict=True)
+    values = pytree.tree_unflatten([leaf if there is None else there for leaf, there in both], structure)
     kind = HeteroSamplerOutput if hetero else SamplerOutput
     return kind(**values, num_sampled_nodes=out.num_sampled_nodes, num_sampled_edges=out.num_sampled_edges)
-
-
-def _each(value: Any, change: Any) -> Any:
-    """Return the same nested containers with changed tensors."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: _each(part, change) for key, part in value.items()}
-    if isinstance(value, tuple):
-        return tuple(_each(part, change) for part in value)
-    return value
 
 
 def join(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[list[Batch], list[Sample], int]:

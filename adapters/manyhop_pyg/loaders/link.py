@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeAlias, Unpack
+from typing import TypeAlias, Unpack
 
 import torch
 import torch_geometric.loader
@@ -28,9 +28,6 @@ from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.samplers.seeds import TypedEdgeInput, parts_of
 from manyhop_pyg.samplers.spec import GivenNegatives, as_negative_sampling, each_of, negatives_of, not_by_position
 from manyhop_pyg.typing import Attributes, Batch, Metadata, PyGData, Sample, Transform
-
-if TYPE_CHECKING:
-    pass
 
 NegSampling: TypeAlias = NegativeSampling | str | Mapping[EdgeType, NegativeSampling | str] | None
 """A dict if negatives differ by seed edge type."""

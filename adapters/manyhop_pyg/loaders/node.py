@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import torch_geometric.loader
 from torch import Tensor
@@ -23,9 +23,6 @@ from manyhop_pyg.loaders.options import LoaderOptions, extends, sampler_of_argum
 from manyhop_pyg.samplers.hgt import NO_TIMES, HeteroInput, HGTSampler
 from manyhop_pyg.samplers.neighbor import NeighborSampler
 from manyhop_pyg.typing import Attributes, Batch, PyGData, Sample, Transform
-
-if TYPE_CHECKING:
-    pass
 
 
 @extends(ThreadedLoader)

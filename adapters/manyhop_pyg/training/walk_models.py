@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Unpack
 
@@ -32,23 +31,6 @@ Windows = tuple[Tensor, Tensor]
 """Positive and negative samples, ``[num_windows, context_size] int64`` each."""
 
 
-@dataclass(frozen=True)
-class WalkSource:
-    """Functions that a model passes to its loader."""
-
-    num_starts: int
-    """Walks start at nodes 0, 1, ..."""
-
-    sample: Callable[[Tensor], Windows]
-    """Makes the samples of a batch around nodes ``[batch_size] int64``."""
-
-    facts: Callable[[], tuple[Walker, dict[str, int]]]
-    """Returns the current walker, and ``walks_per_node`` and other numbers that samples depend on."""
-
-    device: Callable[[], torch.device]
-    """Returns the current device of the samples."""
-
-
 class WalkLoader(EpochLoader, DataLoader[Windows]):
     """Load batches of positive and negative samples around nodes, prefetched by threads, in keyed order.
 
@@ -56,7 +38,10 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
     the walks, without threads. :class:`manyhop_pyg.NodeLoader` explains the arguments.
 
     Args:
-        source: creates the samples.
+        num_starts: walks start at nodes 0, 1, ...
+        sample: creates the samples of a batch around nodes ``[batch_size] int64``.
+        facts: returns the current walker, and ``walks_per_node`` and other numbers that samples depend on.
+        device: returns the current device of the samples.
         seed, distributed, uneven, rank_timeout: as in other loaders; batches have no ``is_padding``.
         **of_torch: arguments of torch's ``DataLoader``, applied to threads.
 
@@ -67,7 +52,10 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
 
     def __init__(
         self,
-        source: WalkSource,
+        num_starts: int,
+        sample: Callable[[Tensor], Windows],
+        facts: Callable[[], tuple[Walker, dict[str, int]]],
+        device: Callable[[], torch.device],
         *,
         seed: int | None = None,
         distributed: bool = False,
@@ -78,11 +66,11 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
         kwargs: dict[str, Any] = dict(of_torch)
         check_torch_arguments(kwargs)
         check_options(distributed, uneven, rank_timeout, None, kwargs)
-        self.source, self.distributed = source, distributed
+        self._sample, self._walks, self._find_device, self.distributed = sample, facts, device, distributed
         self.uneven, self.rank_timeout = of_ranks(distributed, uneven, rank_timeout)
         self._pins_batches = False
-        shuffle, own_order = load_positions(self, source.num_starts, kwargs)
-        self._get_ready(source.num_starts, seed, shuffle=shuffle, own_order=own_order)
+        shuffle, own_order = load_positions(self, num_starts, kwargs)
+        self._get_ready(num_starts, seed, shuffle=shuffle, own_order=own_order)
 
     def _get_ready(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
         self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=own_order)
@@ -97,7 +85,7 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
         return self._begin_epoch(self._index_sampler)
 
     def _device(self) -> torch.device:
-        return self.source.device()
+        return self._find_device()
 
     def _is_on_gpu(self) -> bool:
         return self._device().type == "cuda"
@@ -118,7 +106,7 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
         return facts
 
     def _shape(self) -> dict[str, object]:
-        walker, numbers = self.source.facts()
+        walker, numbers = self._walks()
         return {"specification of the walks": walker.spec} | numbers | graph_facts(walker.graph)
 
     def _stages(self, epoch: Epoch) -> tuple[Callable[[int, Item], Windows], None, Threads]:
@@ -136,13 +124,13 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
 
     def _contents(self, num_starts: int, made: Windows) -> dict[str, int]:
         """Return the contents of a batch: entries of all windows as nodes, and steps of walks as edges."""
-        walker, numbers = self.source.facts()
+        walker, numbers = self._walks()
         num_steps = num_starts * numbers["walks_per_node"] * len(walker.spec.steps)
         return {"seeds": num_starts, "nodes": sum([part.numel() for part in made]), "edges": num_steps}
 
     def collate_fn(self, index: Any) -> Windows:
         """Return the samples around nodes."""
-        return self.source.sample(index if self._own_order else positions(index, self._num_items))
+        return self._sample(index if self._own_order else positions(index, self._num_items))
 
     def batch(self, seeds: Tensor | Sequence[int], *, key: tuple[int, int, int] | None = None) -> Windows:
         """Return the samples around these nodes now; see :meth:`manyhop_pyg.NodeLoader.batch`.
@@ -154,7 +142,7 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
         Raises:
             InputError: seeds or a key that do not make sense.
         """
-        made: Windows = self._make_alone(key, lambda: self.source.sample(positions(seeds, self._num_items)))
+        made: Windows = self._make_alone(key, lambda: self._sample(positions(seeds, self._num_items)))
         return made
 
 
@@ -231,7 +219,7 @@ class Node2Vec(torch_geometric.nn.Node2Vec):  # type: ignore[misc]  # PyG is unt
             InputError: arguments that do not make sense.
             RankError: with ``distributed=True``, ranks pass different arguments, or a rank is late.
         """
-        return WalkLoader(WalkSource(self.num_nodes, self.sample, self._facts, self._device), **kwargs)
+        return WalkLoader(self.num_nodes, self.sample, self._facts, self._device, **kwargs)
 
     def sample(self, batch: list[int] | Tensor) -> Windows:
         """Return positive and negative samples around nodes, on the device of the embedding."""
@@ -351,7 +339,7 @@ class MetaPath2Vec(torch_geometric.nn.MetaPath2Vec):  # type: ignore[misc]
     def loader(self, **kwargs: Unpack[RankOptions]) -> WalkLoader:
         """Return a loader of samples around all nodes of the metapath's first type; see :meth:`Node2Vec.loader`."""
         num_starts = self.num_nodes_dict[self.metapath[0][0]]
-        return WalkLoader(WalkSource(num_starts, self._sample, self._facts, self._device), **kwargs)
+        return WalkLoader(num_starts, self._sample, self._facts, self._device, **kwargs)
 
     def _sample(self, batch: list[int] | Tensor) -> Windows:
         return super()._sample(as_ids("batch", batch).to(self._device()))  # type: ignore[no-any-return]

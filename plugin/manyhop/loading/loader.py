@@ -112,11 +112,12 @@ class EpochLoader(Resumable, PaddedLoader, PreparedLoader, Figures):
             return object.__repr__(self)
         length, fanouts = self._length(), self._fanouts()
         parts = [f"{self._num_items:,} seeds"] if self._num_items else []
-        parts += [f"fanouts {fanouts}"] if fanouts is not None else []
+        parts += [f"fanouts {fanouts}"] if fanouts else []
         parts += [f"batch size {self.batch_size}"] if self.batch_size is not None else []
         parts += [f"{length:,} batches"] if length is not None else []
         gpu = self._gpu
-        where = f"{self._num_threads()} threads" if gpu is None else gpu.memory.placement.summary()
+        threads = self._num_threads()
+        where = f"{threads} thread{'' if threads == 1 else 's'}" if gpu is None else gpu.memory.placement.summary()
         return f"{type(self).__name__}({', '.join([*parts, f'{self._device()}: {where}'])})"
 
     # Defined by each kind of loader.
