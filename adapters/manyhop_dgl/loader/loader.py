@@ -242,7 +242,8 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         return self.device.type == "cuda" and samples_tensors(sampler) and isinstance(self.dataset, Seeds)
 
     def _fanouts(self) -> object:
-        return getattr(self.graph_sampler, "fanouts", None)
+        sampler = self.graph_sampler
+        return getattr(sampler, "fanouts", None) if isinstance(sampler, EngineSampler) else None
 
     def _find_gpu(self) -> None:
         if self.engine is not None and not self.samples_on_gpu():
