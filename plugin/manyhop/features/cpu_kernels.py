@@ -23,17 +23,17 @@ from manyhop.system.numba_kernels import (
 
 _LINE = 64  # bytes of a cache line
 _BLOCK = 512  # bytes that are copied, and prefetched, at once
-_BYTES_AHEAD, _MOST_AHEAD = 48 << 10, 256  # rows are prefetched from memory up to so many bytes and rows ahead
-_ROWS_NEAR = 4  # and longer ones from the L2 cache, so many rows ahead
+_BYTES_AHEAD, _MOST_AHEAD = 48 << 10, 256  # largest distance of prefetches from memory: bytes, rows
+_ROWS_NEAR = 4  # distance of prefetches from the L2 cache, for rows of more than 8 bytes
 _MOST = 4096  # bytes of a row that are prefetched; the hardware has noticed by then
 _MOVED_AHEAD = 8
 _STREAM_BYTES = 4 << 20  # larger results bypass the caches, which the sampler needs more
 
 
 def _copy_of(num_bytes: int, *, stream: bool = False) -> Any:
-    """An intrinsic that copies a fixed number of bytes, of any alignment, in as few instructions as the CPU has.
+    """Return an intrinsic that copies a fixed number of bytes of any alignment in few instructions.
 
-    With ``stream`` they go past the caches; the target is a multiple of 64 then, and a :func:`fence` has to follow.
+    With ``stream``, the copy bypasses the caches. The target must be a multiple of 64, and a :func:`fence` must follow.
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -90,7 +90,7 @@ def _prefetch_far(row: Any, num_bytes: int) -> None:
 
 @helper
 def _prefetch_near(row: Any, num_bytes: int) -> None:
-    """Ask for the whole blocks of a row from the L2 cache, into the L1 cache."""
+    """Prefetch the whole blocks of a row from the L2 cache into the L1 cache."""
     end = row + num_bytes
     while row + _BLOCK <= end:
         prefetch8_near(np.uint64(row))

@@ -56,16 +56,16 @@ def deal(
 
     Args:
         row: address of ``[num_edges]`` int64 (if ``row_wide``) or int32 sources.
-        row_wide: see there.
-        col: the same of destinations.
-        col_wide: see there.
+        row_wide: whether they are int64.
+        col: address of the destinations.
+        col_wide: whether they are int64.
         begin: first edge.
         end: the one after the last.
         shift: the bucket of a destination is ``destination >> shift``.
-        cursor: address of ``[num_buckets]``: where the first of these edges goes, of each bucket; changed.
+        cursor: address of ``[num_buckets]``: position of each bucket's next edge; changed.
         row_out: address of ``[num_edges] int32``, written: sources.
-        col_out: the same of destinations; 0: not wanted.
-        position_out: the same of positions in the input.
+        col_out: like ``row_out``, for destinations; 0: not needed.
+        position_out: like ``row_out``, for positions in the input.
     """
     wide_row, narrow_row, wide_col, narrow_col = i64(row, end), i32(row, end), i64(col, end), i32(col, end)
     rooms = i64(cursor, _ANY)
@@ -89,8 +89,8 @@ def settle(
 
     Args:
         row: address of ``[num_edges] int32`` sources, changed.
-        col: the same of destinations, read.
-        position: the same of positions, changed.
+        col: address of the destinations, read.
+        position: address of the positions, changed.
         begin: first edge of the bucket.
         end: the one after the last.
         first: first destination of the bucket.

@@ -1,7 +1,7 @@
 """Sampling of the Heterogeneous Graph Transformer, compiled: budgets, and the draw of nodes in proportion to them.
 
-Candidates, the nodes with a budget, are numbered in the order in which they come in, by a second table of nodes. One
-that is drawn keeps its number, with a budget of zero: entries of weight zero change nothing in a weighted draw.
+A second table of nodes numbers the candidates, which are the nodes with a budget, in the order of addition. A drawn
+candidate retains its number, with a budget of zero: entries of weight zero change nothing in a weighted draw.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One hop, compiled: for each edge type and chunk of the frontier, picks, neighbours, local ids, each in a pass.
 
-Passes beat one loop over everything: in each, many memory accesses that do not depend on each other are under way at
-once, helped by prefetches, and results of a pass remain in the L1 cache for the next one.
+Passes are faster than one loop over everything. Within a pass, many independent memory accesses are under way at once,
+helped by prefetches. The results of a pass remain in the L1 cache for the next one.
 """
 
 from __future__ import annotations
@@ -279,8 +279,8 @@ def sample_batch(
 
     Returns:
         ``DONE``; otherwise call again, with more memory: ``NEEDS_FRONTIER`` for the frontier of the hop,
-        ``NEEDS_ROOM`` for new nodes and edges, ``NEEDS_OUTPUT``: ``out_*`` for all edges. ``NEEDS_PICKS``: what the hop
-        picks, ``take``, ``total``, ``most`` and ``picked``. ``BAD_SEEDS``: ids out of range.
+        ``NEEDS_ROOM`` for new nodes and edges, ``NEEDS_OUTPUT``: ``out_*`` for all edges. ``NEEDS_PICKS``: the picks
+        of the hop, in ``take``, ``total``, ``most`` and ``picked``. ``BAD_SEEDS``: ids out of range.
     """
     mode = modes[0]
     num_hops, num_types = fanouts.shape[0], len(nodes)

@@ -61,10 +61,9 @@ def _keep_by_table(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int,
 
 @helper
 def make_filter(nodes: Nodes, t: int) -> U64s:
-    """Return a bit for each node of the batch, at a hash of its tree and id, among eight times as many; none without
-    trees.
+    """Return eight bits per node of the batch: those at the hash of a node's tree and id are set. Empty without trees.
 
-    Most sources outside of the batch have none: the bits fit in the cache, the hash table does not.
+    Most sources outside of the batch have no bit. The bits fit in the cache, the hash table does not.
     """
     if nodes[t].mask < 0:
         return np.zeros(0, np.uint64)
@@ -112,7 +111,7 @@ def _keep_by_hash(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int, 
 
 @helper
 def keep_known(edges: Edges, nodes: Nodes, found: Found, mode: Mode, t: int, m: int, n: int, bits: U64s) -> int:
-    """Append those of the ``m`` collected edges whose source is in the batch to ``n`` edges; their number then.
+    """Append the collected edges, of ``m``, whose source is in the batch to ``n`` edges; return their new number.
 
     ``bits``: :func:`make_filter` of the source type.
     """

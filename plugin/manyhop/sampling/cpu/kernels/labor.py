@@ -1,6 +1,6 @@
 """LABOR, compiled: picks of the nodes of a hop, which the passes of the hop then read.
 
-Nodes that ask share a number per neighbour, whose key is that of the hop and of the neighbours' type.
+All frontier nodes use the same number for a neighbour. Its key has the hop and the neighbours' type.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def measure_labor(edges: Edges, nodes: Nodes, found: Found, fanout: Ints) -> Non
 
 @kernel(int64(edges_type, nodes_type, found_type, mode_type, labor_type, int64[::1], uint64[::1]))
 def pick_labor(edges: Edges, nodes: Nodes, found: Found, modes: Modes, labors: Labors, fanout: Ints, key: U64s) -> int:
-    """Pick for all edge types, from ``AT_TYPE`` and ``at_node`` on, after ``measure_labor`` and with its memory.
+    """Pick for all edge types, beginning at ``at_type`` and ``at_node``, after ``measure_labor`` and with its memory.
 
     Fills ``take``, ``total``, ``most``, ``picked`` and, for probabilities that differ, ``picked_weight``.
 

@@ -128,7 +128,7 @@ def add_to_set(mode: Mode, q: np.uint64) -> bool:
 
 @helper
 def is_in_set(mode: Mode, q: np.uint64) -> bool:
-    """Add a number to the set; return whether it is new."""
+    """Return whether the set has a number."""
     mask = np.uint64(mode.set_mask)
     entries, stamp = u64(mode.set, mode.set_mask + 1), np.uint64(mode.set_stamp)
     entry = stamp << _HALF | q
@@ -165,10 +165,10 @@ def all_positive(weight: F64s, out: U64s) -> None:
 def without_replacement(find: Callable[[Any, np.uint64], np.uint64]) -> Callable[..., None]:
     """Return a helper ``pick(mode, table, first, weight, key, out, replace)``.
 
-    It picks as many entries as ``out`` holds, fewer than there are of positive weight. Draws that hit a picked entry
+    It fills ``out``, which is shorter than the number of entries of positive weight. Draws that hit a picked entry
     are repeated; after too many, the remaining entries are scanned.
 
-    The entries are those of a range of a column: ``weight`` are its weights, ``first`` is where it begins. Draws that
+    The entries are a range of a column that begins at ``first`` and has the weights ``weight``. Draws that
     hit another entry of the column are also repeated. With ``replace``, picked entries may be picked again.
 
     Args:

@@ -104,8 +104,8 @@ def _count_up_to(
 ) -> None:
     """Count the entries of each column with a time up to its limit; at most ``_LANES`` columns.
 
-    A window of codes is compared at once: all of a short column, and of a longer one where its end is expected if its
-    times are like those of all edges. That is a cache line or two, where a bisection of the times takes several.
+    A window of codes is compared at once. It covers a short column; in a longer one, it is at the expected end, as if
+    times were distributed like the times of all edges. It has one or two cache lines; a bisection reads more.
     """
     code, base = u16(edges[t].code, 1 << 62), np.uint64(edges[t].code)
     time, bound = i64(edges[t].time, 1 << 62), i64(edges[t].bound, BUCKETS)
@@ -158,7 +158,7 @@ def _bounds_up_to(bound: Ints, limit: int) -> np.uint16:
 
 @helper
 def take_positive(edges: Edges, nodes: Nodes, found: Found, replace: bool, k: int, t: int) -> None:
-    """Compute how many entries each node picks if only those of positive weight count."""
+    """Compute how many entries each node picks if only entries of positive weight count."""
     dst = edges[t].dst
     begin, n = nodes[dst].begin, nodes[dst].end - nodes[dst].begin
     node, take = u64(nodes[dst].node + 8 * begin, n), u32(found[t].take, n)

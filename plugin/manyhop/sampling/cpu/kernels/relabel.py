@@ -1,6 +1,6 @@
 """From global node ids to local ids: a table of all nodes, or a hash table of the batch's size.
 
-Slots hold ``stamp + local id``; whatever is below the stamp of this batch is empty, so that nothing is cleared between
+Slots hold ``stamp + local id``; values below the stamp of this batch are empty, so that nothing is cleared between
 batches. A table of all nodes (``mask == -1``) has one int32 slot per node. A hash table, keyed by (tree, node), has
 64-bit slots: the upper half is a part of the hash, which settles most comparisons; it is probed linearly. Disjoint
 batches begin with a small table per tree instead: see :func:`relabel_by_tree`.
@@ -37,7 +37,7 @@ def begin_runs(nodes: Nodes, t: int) -> None:
 
 @helper
 def begin_pass(nodes: Nodes, t: int) -> None:
-    """Forget the table: nodes of this type were added, or moved, or are looked up in another order."""
+    """Forget the table: nodes of this type were added, or moved, or are looked up in a different order."""
     nodes[t].table_tree = _NO_TREE
 
 

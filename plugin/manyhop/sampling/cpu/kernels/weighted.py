@@ -1,6 +1,6 @@
 """Second pass of a hop with weights: the draws of the nodes of a chunk, looked up in alias tables.
 
-A node's draws are made some nodes before they are looked up, so that the entries which they need are on their way.
+The draws of a node precede its look-ups by some nodes, so that its entries can be prefetched.
 """
 
 from __future__ import annotations
