@@ -282,7 +282,7 @@ def test_the_death_of_the_builder_reaches_all(key: str, processes: Callable[...,
     others = [waiting(key) for _ in range(2)]
     first.kill()
     for other in others:
-        assert f"process {first.pid}, which built it for this node, has ended" in str(other.get())
+        assert f"process {first.pid}, which was building it for this node, has ended" in str(other.get())
     assert ask(key)
 
 

@@ -87,7 +87,7 @@ def test_the_death_of_the_builder_reaches_the_others_at_once(launcher, tmp_path)
     ranks.kill(builder)
     for other in {0, 1, 2} - {builder}:
         ranks.wait_for_output(other, "RankError")
-        assert "which built it for this node, has ended" in ranks.output(other)
+        assert "which was building it for this node, has ended" in ranks.output(other)
     assert time.monotonic() - began < 200  # ranks wait ten minutes for a load
     ranks.wait()
     assert wait_until(lambda: not left_behind()), left_behind()

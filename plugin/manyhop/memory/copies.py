@@ -155,8 +155,8 @@ def _wait(connection: socket.socket, key: str, what: str, timeout: float, end: f
         found = _find(key, what)
         if found is None:
             raise RankError(
-                f"{what}: process {process}, which built it for this node, has ended. Look for its "
-                "error; it may have run out of memory."
+                f"{what}: process {process}, which was building it for this node, has ended. Look for "
+                "its error; it may have run out of memory."
             )
         return found
     message = json.loads(content)

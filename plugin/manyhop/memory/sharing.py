@@ -207,7 +207,8 @@ def share(load: Callable[[], T], *, what: str | None = None, timeout: float = DE
         load: function without arguments that returns anything that can be pickled, with its tensors on the CPU. Must
             not communicate.
         what: name of the result in errors, equal on all ranks. Default: the name of ``load``.
-        timeout: seconds to wait for ``load()`` on a different rank: on this node, then on the others.
+        timeout: seconds to wait for ``load()`` on a different rank of this node, for ranks that call this later, and
+            then for other nodes.
 
     Raises:
         RankError: ``load()`` failed or was killed on a different rank, or is too slow there; the ranks make different
