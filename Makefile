@@ -19,7 +19,7 @@ PYTEST = OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses $(WORKERS) --dist loa
 # what is about GPUs alone, or about when kernels are compiled.
 QUICK := tests/graph tests/files tests/sampling/test_reference_golden.py tests/sampling/test_cpu_sampler.py \
 	tests/features/test_gather.py tests/features/test_buffers.py tests/pipeline/test_pipeline.py \
-	tests/pipeline/test_plan.py $(filter-out %_lazy.py %_ready.py,\
+	tests/pipeline/test_plan.py $(filter-out %_lazy.py %_ready.py tests/pyg/test_loader_gpu%,\
 	$(wildcard tests/pyg/test_*_loader.py tests/pyg/test_loader_*.py)) \
 	tests/dgl/test_dgl_samplers.py tests/dgl/test_dgl_loader.py tests/dgl/test_gb_loader.py
 
@@ -40,7 +40,7 @@ test: lint ## the whole suite: style, types, tests
 
 quick: WORKERS := $(shell getconf _NPROCESSORS_ONLN)# none of its tests waits
 quick: $(VENV)/quick.stamp ## the tests that another version of torch, PyG or Python could fail, about a minute
-	$(PYTEST) -m 'not slow' $(QUICK)
+	$(PYTEST) -m 'not slow' -k 'not lightning' $(QUICK)
 
 # mypy gives its processes three seconds to start, which a busy machine may exceed: then it does without them.
 lint: $(VENV)/dev.stamp ## ruff and mypy

@@ -10,6 +10,25 @@ from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, Graph, 
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, SampledSubgraph
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+MODES = {
+    "uniform": ({}, {}, {}),
+    "weighted": ({"weighted": True}, {"weighted": True}, {}),
+    "temporal uniform": ({"timed": True}, {"temporal": "uniform", "disjoint": True}, {"timed": True}),
+    "temporal last": ({"timed": True}, {"temporal": "last", "disjoint": True}, {"timed": True}),
+    "window": ({"timed": True}, {"temporal": "uniform", "disjoint": True}, {"timed": True, "window": True}),
+    "last in a window": ({"timed": True}, {"temporal": "last", "disjoint": True}, {"timed": True, "window": True}),
+    "weighted in time": (
+        {"timed": True, "weighted": True},
+        {"temporal": "uniform", "weighted": True, "disjoint": True},
+        {"timed": True},
+    ),
+    "weighted in a window": (
+        {"timed": True, "weighted": True},
+        {"temporal": "uniform", "weighted": True, "disjoint": True},
+        {"timed": True, "window": True},
+    ),
+}
+"""Options of graphs, specs and requests."""
 
 
 @st.composite

@@ -2,7 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+import pytest
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
@@ -16,3 +18,10 @@ def ours() -> list[threading.Thread]:
     """Threads of pipelines; those that share the copying of a gather stay, by design."""
     names = [(t, t.name) for t in threading.enumerate()]
     return [t for t, name in names if name.startswith("manyhop") and not name.startswith("manyhop-gather")]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    assert wait_until(lambda: not ours()), ours()  # of tests before
+    yield
+    assert wait_until(lambda: not ours()), ours()

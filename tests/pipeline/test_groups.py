@@ -109,19 +109,6 @@ def test_the_batch_at_fault_fails_alone_at_its_turn(num_workers: int, bad: int, 
     assert got == [i * i for i in range(bad)]
 
 
-@pytest.mark.parametrize("num_workers", WORKERS)
-@pytest.mark.parametrize("bad", [0, 4])
-def test_an_error_of_the_items_comes_at_its_turn(num_workers: int, bad: int) -> None:
-    def items() -> Iterator[int]:
-        yield from range(bad)
-        raise ValueError("bad sampler")
-
-    got: list[int] = []
-    with pytest.raises(ValueError, match=f"(?s)bad sampler.*batch {bad} of"):
-        got.extend(Pipeline(items(), Device(3).groups, num_workers=num_workers))
-    assert got == [i * i for i in range(bad)]
-
-
 def test_an_interrupt_in_the_caller_does_not_wait_for_its_turn() -> None:
     def begin(batches: Sequence[tuple[int, int]]) -> list[Callable[[], int]]:
         def complete(item: int) -> int:
@@ -161,50 +148,6 @@ def test_waits_are_counted_without_a_call_for_each_batch() -> None:
     assert next(pipeline, None) is None
     assert [(i.batch, i.stage) for i in stats.intervals()][3:] == [(1, "step"), (2, "wait"), (2, "step")]
     assert stats.report().batches == 3
-
-
-@pytest.mark.parametrize("num_workers", WORKERS)
-def test_finish_and_snapshots_belong_to_what_is_handed_out(num_workers: int) -> None:
-    seen: list[int] = []
-
-    def items() -> Iterator[int]:
-        for i in range(9):
-            seen.append(i)
-            yield i
-
-    pipeline = Pipeline(
-        items(),
-        Device(4).groups,
-        num_workers=num_workers,
-        finish=lambda batch, value: value + batch,
-        snapshot=lambda: len(seen),
-    )
-    for i in range(9):
-        assert next(pipeline) == i * i + i
-        assert pipeline.snapshot == i + 1
-
-
-@pytest.mark.parametrize("num_workers", WORKERS)
-def test_leaving_early_drops_everything(num_workers: int) -> None:
-    class Payload:
-        pass
-
-    payloads: weakref.WeakSet[Payload] = weakref.WeakSet()
-
-    def begin(batches: Sequence[tuple[int, int]]) -> list[Callable[[], Payload]]:
-        begun = [Payload() for _ in batches]
-        payloads.update(begun)
-        return [lambda payload=payload: payload for payload in begun]  # type: ignore[misc]
-
-    gc.disable()
-    try:
-        pipeline = Pipeline(range(1000), Groups(begin, 3), num_workers=num_workers)
-        for _ in range(4):
-            next(pipeline)
-        del pipeline
-        assert wait_until(lambda: not payloads)
-    finally:
-        gc.enable()
 
 
 @pytest.mark.parametrize("where", ["begin", "complete"])

@@ -6,23 +6,18 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
 
 import pytest
-from pipeline_threads import ours, wait_until
+from pipeline_threads import no_thread_is_left, ours, wait_until  # noqa: F401  # a fixture
 
 from manyhop.errors import InputError
-from manyhop.loading.pipeline import Pipeline, Stats, WorkerPool
+from manyhop.loading.pipeline import Groups, Pipeline, Stats, WorkerPool
 
 WORKERS = [0, 1, 2, 4]
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    assert wait_until(lambda: not ours()), ours()  # of tests before
-    yield
-    assert wait_until(lambda: not ours()), ours()
+T = TypeVar("T")
 
 
 def square(batch: int, item: int) -> tuple[int, int]:
@@ -112,16 +107,22 @@ def test_an_error_comes_at_its_turn_with_its_cause(num_workers: int, bad: int) -
         next(pipeline)
 
 
+def grouped(make: Callable[[int, int], T], size: int = 3) -> Groups[int, T]:
+    """The same batches, begun in groups."""
+    return Groups(lambda batches: [partial(make, *batch) for batch in batches], size)
+
+
+@pytest.mark.parametrize("make", [square, grouped(square)], ids=["alone", "grouped"])
 @pytest.mark.parametrize("num_workers", WORKERS)
 @pytest.mark.parametrize("bad", [0, 5])
-def test_an_error_of_the_items_comes_at_its_turn(num_workers: int, bad: int) -> None:
+def test_an_error_of_the_items_comes_at_its_turn(num_workers: int, bad: int, make: Any) -> None:
     def items() -> Iterator[int]:
         yield from range(bad)
         raise ValueError("bad sampler")
 
     got: list[tuple[int, int]] = []
     with pytest.raises(ValueError, match="bad sampler") as caught:
-        got.extend(Pipeline(items(), square, num_workers=num_workers))
+        got.extend(Pipeline(items(), make, num_workers=num_workers))
     assert got == [(i, i * i) for i in range(bad)]
     assert caught.value.failed_batch == (0, bad)  # type: ignore[attr-defined]
 
@@ -140,8 +141,9 @@ def test_interrupts_and_exits_are_not_wrapped(num_workers: int, error: type[Base
         next(pipeline)
 
 
+@pytest.mark.parametrize("in_groups", [False, True])
 @pytest.mark.parametrize("num_workers", WORKERS)
-def test_leaving_the_loop_ends_the_threads_and_frees_the_batches(num_workers: int) -> None:
+def test_leaving_the_loop_ends_the_threads_and_frees_the_batches(num_workers: int, in_groups: bool) -> None:
     class Batch:
         pass
 
@@ -152,7 +154,7 @@ def test_leaving_the_loop_ends_the_threads_and_frees_the_batches(num_workers: in
         alive.add(b)
         return b
 
-    for i, _ in enumerate(Pipeline(range(1000), make, num_workers=num_workers)):
+    for i, _ in enumerate(Pipeline(range(1000), grouped(make) if in_groups else make, num_workers=num_workers)):
         if i == 5:
             break
     del _
@@ -276,17 +278,9 @@ def test_timeout_names_the_batch() -> None:
         next(pipeline)
 
 
+@pytest.mark.parametrize("make", [square, grouped(square, 4)], ids=["alone", "grouped"])
 @pytest.mark.parametrize("num_workers", WORKERS)
-def test_resume_delivers_each_batch_exactly_once(num_workers: int) -> None:
-    first, done = Pipeline(range(20), square, num_workers=num_workers), 7
-    got = [next(first) for _ in range(done)]
-    first.close()
-    got += list(Pipeline(range(done, 20), square, num_workers=num_workers, batch_of=lambda i: done + i))
-    assert got == [(i, i * i) for i in range(20)]
-
-
-@pytest.mark.parametrize("num_workers", WORKERS)
-def test_snapshots_belong_to_the_batch_handed_out(num_workers: int) -> None:
+def test_snapshots_belong_to_the_batch_handed_out(num_workers: int, make: Any) -> None:
     state = 0
 
     def items() -> Iterator[int]:
@@ -295,7 +289,7 @@ def test_snapshots_belong_to_the_batch_handed_out(num_workers: int) -> None:
             state = i + 1
             yield i
 
-    with Pipeline(items(), square, num_workers=num_workers, snapshot=lambda: state) as pipeline:
+    with Pipeline(items(), make, num_workers=num_workers, snapshot=lambda: state) as pipeline:
         assert pipeline.snapshot is None
         for i, _ in enumerate(pipeline):
             assert pipeline.snapshot == i + 1
@@ -319,8 +313,9 @@ def test_an_error_of_worker_init_reaches_the_caller() -> None:
         list(Pipeline(range(30), square, num_workers=2, worker_init=init))
 
 
+@pytest.mark.parametrize("make", [square, grouped(square, 4)], ids=["alone", "grouped"])
 @pytest.mark.parametrize("num_workers", WORKERS)
-def test_batches_are_finished_in_the_caller(num_workers: int) -> None:
+def test_batches_are_finished_in_the_caller(num_workers: int, make: Any) -> None:
     threads, stats = set(), Stats(num_workers)
     finished: list[tuple[float, float]] = []
 
@@ -331,7 +326,7 @@ def test_batches_are_finished_in_the_caller(num_workers: int) -> None:
         finished.append((begin, time.perf_counter()))
         return batch, -value[1]
 
-    pipeline = Pipeline(range(10), square, num_workers=num_workers, finish=finish, stats=stats)
+    pipeline = Pipeline(range(10), make, num_workers=num_workers, finish=finish, stats=stats)
     assert list(pipeline) == [(i, -i * i) for i in range(10)]
     assert threads == {threading.current_thread()}
     waits = [i for i in stats.intervals() if i.stage == "wait"]

@@ -9,18 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from pipeline_threads import ours, wait_until
+from pipeline_threads import no_thread_is_left, ours, wait_until  # noqa: F401  # a fixture
 
 from manyhop.loading.pipeline import Pipeline, WorkerPool, end_workers
 
 WORKERS = [0, 1, 2, 4]
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    assert wait_until(lambda: not ours()), ours()  # of tests before
-    yield
-    assert wait_until(lambda: not ours()), ours()
 
 
 def square(batch: int, item: int) -> tuple[int, int]:

@@ -6,17 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from pipeline_threads import ours, wait_until
+from pipeline_threads import no_thread_is_left  # noqa: F401  # a fixture
 
 from manyhop.loading.pipeline import Groups, Pipeline, WorkerPool
 
 WORKERS = [0, 1, 4]
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    yield
-    assert wait_until(lambda: not ours()), ours()
 
 
 def in_threads(work: Callable[[], Any], count: int = 4) -> list[Any]:

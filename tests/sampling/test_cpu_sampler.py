@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cpu_cases import assert_equal, graphs, requests, specs, times, weights
+from cpu_cases import MODES, assert_equal, graphs, requests, specs, times, weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,25 +16,6 @@ from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_g
 from manyhop.sampling import BatchKey, NeighborSpec, NodeRequest, ReferenceSampler
 from manyhop.sampling.cpu import tables, workspace
 from manyhop.sampling.cpu.sampler import CPUSampler
-
-MODES = {
-    "uniform": ({}, {}, {}),
-    "weighted": ({"weighted": True}, {"weighted": True}, {}),
-    "temporal uniform": ({"timed": True}, {"temporal": "uniform", "disjoint": True}, {"timed": True}),
-    "temporal last": ({"timed": True}, {"temporal": "last", "disjoint": True}, {"timed": True}),
-    "window": ({"timed": True}, {"temporal": "uniform", "disjoint": True}, {"timed": True, "window": True}),
-    "last in a window": ({"timed": True}, {"temporal": "last", "disjoint": True}, {"timed": True, "window": True}),
-    "weighted in time": (
-        {"timed": True, "weighted": True},
-        {"temporal": "uniform", "weighted": True, "disjoint": True},
-        {"timed": True},
-    ),
-    "weighted in a window": (
-        {"timed": True, "weighted": True},
-        {"temporal": "uniform", "weighted": True, "disjoint": True},
-        {"timed": True, "window": True},
-    ),
-}
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cpu_cases import assert_equal, graphs, requests, some_edges, specs
+from cpu_cases import MODES, assert_equal, graphs, requests, some_edges, specs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_cpu_sampler import MODES, larger_graph, larger_request
+from test_cpu_sampler import larger_graph, larger_request
 
 from manyhop.errors import InputError
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph

@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cpu_cases import assert_equal, graphs, requests, some_edges, specs
+from cpu_cases import MODES, assert_equal, graphs, requests, some_edges, specs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_gpu_sampler import (
     DEVICE,
-    MODES,
     assert_all_equal,
     few_programs,  # noqa: F401  # a fixture
     request_of,

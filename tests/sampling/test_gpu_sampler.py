@@ -8,7 +8,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from cpu_cases import assert_equal, graphs, requests, specs
+from cpu_cases import MODES, assert_equal, graphs, requests, specs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,24 +21,6 @@ from manyhop.sampling.gpu.launch import pool as launches
 from manyhop.sampling.gpu.launch.seeds import SeedGroup
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-MODES = {
-    "uniform": ({}, {}, {}),
-    "weighted": ({"weighted": True}, {"weighted": True}, {}),
-    "temporal uniform": ({"timed": True}, {"temporal": "uniform", "disjoint": True}, {"timed": True}),
-    "temporal last": ({"timed": True}, {"temporal": "last", "disjoint": True}, {"timed": True}),
-    "window": ({"timed": True}, {"temporal": "uniform", "disjoint": True}, {"timed": True, "window": True}),
-    "last in a window": ({"timed": True}, {"temporal": "last", "disjoint": True}, {"timed": True, "window": True}),
-    "weighted in time": (
-        {"timed": True, "weighted": True},
-        {"temporal": "uniform", "weighted": True, "disjoint": True},
-        {"timed": True},
-    ),
-    "weighted in a window": (
-        {"timed": True, "weighted": True},
-        {"temporal": "uniform", "weighted": True, "disjoint": True},
-        {"timed": True, "window": True},
-    ),
-}
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,8 @@
 """LABOR against exact distributions: what a node picks, and what nodes pick together that share neighbours.
 
 A graph consists of many copies of a few nodes, whose neighbours have numbers of their own: one batch gives an outcome
-per copy. The controls draw anew for each node that asks, or for each hop or batch.
+per copy. The controls draw anew for each node that asks, or for each hop or batch. The CPU kernels, which equal the
+reference bit for bit.
 """
 
 import itertools
@@ -15,9 +16,9 @@ from numpy.polynomial import Polynomial
 from scipy.optimize import brentq
 
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeInput, build_graph
-from manyhop.sampling import BatchKey, CPULaborSampler, LaborSpec, NodeRequest, ReferenceLaborSampler
+from manyhop.sampling import BatchKey, CPULaborSampler, LaborSpec, NodeRequest
 
-BACKENDS = pytest.mark.parametrize(("backend", "copies"), [(ReferenceLaborSampler, 1500), (CPULaborSampler, 20_000)])
+COPIES = 20_000
 COLUMNS = [(2, 3, 4, 5, 6), (5, 6, 7)]  # the neighbours of node 0 and of node 1, which share two
 WEIGHTS = [(1.0, 2.0, 3.0, 0.5, 1.0), (1.0, 1.0, 4.0)]
 SIZE = 8  # nodes of a copy
@@ -36,16 +37,16 @@ def graph_of(copies):
     return build_graph({HOMOGENEOUS_NODE: SIZE * copies}, {HOMOGENEOUS_EDGE: edge})
 
 
-def picked(backend, copies, *, batch=0, fanouts=(K,), frontier=(0, 1), **options):
+def picked(*, batch=0, fanouts=(K,), frontier=(0, 1), **options):
     """per hop, destination and copy: the picked neighbours, sorted. ``result[hop][dst][copy]``."""
-    graph = graph_of(copies)
-    sampler = backend(graph, LaborSpec(fanouts={HOMOGENEOUS_EDGE: fanouts}, **options))
-    seeds = (SIZE * torch.arange(copies)[:, None] + torch.tensor(frontier)).flatten()
+    graph = graph_of(COPIES)
+    sampler = CPULaborSampler(graph, LaborSpec(fanouts={HOMOGENEOUS_EDGE: fanouts}, **options))
+    seeds = (SIZE * torch.arange(COPIES)[:, None] + torch.tensor(frontier)).flatten()
     out = sampler.sample(NodeRequest(key=BatchKey(5, 0, batch), seeds={HOMOGENEOUS_NODE: seeds}))
     row, col = (out.node[HOMOGENEOUS_NODE][x].tolist() for x in (out.row[HOMOGENEOUS_EDGE], out.col[HOMOGENEOUS_EDGE]))
     hops, at = [], 0
     for n in out.num_sampled_edges[HOMOGENEOUS_EDGE]:
-        found = [[[] for _ in range(copies)] for _ in COLUMNS]
+        found = [[[] for _ in range(COPIES)] for _ in COLUMNS]
         for u, v in zip(row[at : at + n], col[at : at + n], strict=True):
             found[v % SIZE][v // SIZE].append(u % SIZE)
         hops.append([[tuple(sorted(x)) for x in of_node] for of_node in found])
@@ -97,7 +98,6 @@ def probabilities(k, rounds, *, weighted):
     return [{u: min(1.0, x * p[u]) for u in p} for x, p in zip(c, pi, strict=True)]
 
 
-@BACKENDS
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -108,44 +108,41 @@ def probabilities(k, rounds, *, weighted):
     ],
     ids=str,
 )
-def test_poisson(backend, copies, options, expected):
+def test_poisson(options, expected):
     """Numbers of neighbours are uniform, independent, and the same for both nodes; the probabilities are right."""
-    (one,) = picked(backend, copies, **options)
-    (other,) = picked(backend, copies, batch=1, **options)
+    (one,) = picked(**options)
+    (other,) = picked(batch=1, **options)
     exact = independent(expected)
     check(exact, together(*one), together(one[0], other[1]))
 
 
-@BACKENDS
-def test_exact(backend, copies):
+def test_exact():
     """The first of a shuffle of all neighbours."""
     orders = uniform(itertools.permutations(range(2, 8)))
     exact = image(orders, lambda order: tuple(tuple(sorted([u for u in order if u in c][:K])) for c in COLUMNS))
-    (one,) = picked(backend, copies, method="exact")
-    (other,) = picked(backend, copies, batch=1, method="exact")
+    (one,) = picked(method="exact")
+    (other,) = picked(batch=1, method="exact")
     check(exact, together(*one), together(one[0], other[1]))
 
 
-@BACKENDS
-def test_exact_with_replacement(backend, copies):
+def test_exact_with_replacement():
     """The smallest of all numbers, of which each neighbour has as many as the fanout."""
     numbers = list(itertools.combinations([u for u in COLUMNS[0] for _ in range(K)], K))
     exact = {pair: numbers.count(pair) / len(numbers) for pair in numbers}
-    (one,) = picked(backend, copies, method="exact", replace=True)
-    (control,) = picked(backend, copies, method="exact")
+    (one,) = picked(method="exact", replace=True)
+    (control,) = picked(method="exact")
     check(exact, one[0], control[0])
 
 
-@BACKENDS
-def test_exact_with_weights(backend, copies):
+def test_exact_with_weights():
     """Of the numbers, each uniform up to one over its weight, the smallest."""
     exact = {}
     for i, w in enumerate(WEIGHTS[0]):
         others = [Polynomial([1, -x]) for j, x in enumerate(WEIGHTS[0]) if j != i]
         integral = (w * math.prod(others, start=Polynomial([1]))).integ()
         exact[(COLUMNS[0][i],)] = integral(1 / max(WEIGHTS[0])) - integral(0)
-    (one,) = picked(backend, copies, fanouts=(1,), method="exact", weighted=True)
-    (control,) = picked(backend, copies, fanouts=(1,), method="exact")
+    (one,) = picked(fanouts=(1,), method="exact", weighted=True)
+    (control,) = picked(fanouts=(1,), method="exact")
     check(exact, one[0], control[0])
 
 
@@ -161,20 +158,18 @@ def both_times(p_again):
     return image(joint(*[part] * d), picks)
 
 
-@BACKENDS
-def test_hops(backend, copies):
+def test_hops():
     """Each hop draws anew, or none does."""
-    one, two = (hop[0] for hop in picked(backend, copies, fanouts=(K, K), frontier=(0,)))
-    same = picked(backend, copies, fanouts=(K, K), frontier=(0,), layer_dependency=True)
+    one, two = (hop[0] for hop in picked(fanouts=(K, K), frontier=(0,)))
+    same = picked(fanouts=(K, K), frontier=(0,), layer_dependency=True)
     assert same[0] == same[1]
     check(both_times(K / len(COLUMNS[0])), together(one, two), together(same[0][0], same[1][0]))
 
 
-@BACKENDS
-def test_batches(backend, copies):
+def test_batches():
     """Of two batches that depend on each other, half of the neighbours draw anew."""
-    now, later, other = (picked(backend, copies, batch=b, batch_dependency=2)[0][0] for b in (2, 3, 0))
+    now, later, other = (picked(batch=b, batch_dependency=2)[0][0] for b in (2, 3, 0))
     p = K / len(COLUMNS[0])
     check(both_times((1 + p) / 2), together(now, later), together(now, other))
-    after = picked(backend, copies, batch=4, batch_dependency=2)[0][0]
+    after = picked(batch=4, batch_dependency=2)[0][0]
     check(both_times((1 + p) / 2), together(later, after), together(later, other))
