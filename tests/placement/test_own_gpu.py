@@ -57,12 +57,13 @@ def test_a_process_without_gpu_has_none():
 def test_adapters_ask_for_it(four_gpus, monkeypatch):
     from torch_geometric.data import Data
 
+    from manyhop_graphbolt import ItemSampler, ItemSet
     from manyhop_graphbolt.loader.chain import Chain, gpu_of
     from manyhop_pyg.loaders.options import find_device
 
     monkeypatch.setattr(triton_compiler, "usable", lambda: True)
     data = Data(x=torch.ones(3, 1), edge_index=torch.zeros(2, 0, dtype=torch.int64))
-    assert find_device(None, data) == gpu_of(Chain([])) == torch.device("cuda", 3)
+    assert find_device(None, data) == gpu_of(Chain(ItemSampler(ItemSet(torch.arange(3)), 1))) == torch.device("cuda", 3)
     assert find_device(torch.device("cuda"), data) == torch.device("cuda", 0)  # what torch means by it
     assert find_device(torch.device("cpu"), data) is None
 
