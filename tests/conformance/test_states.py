@@ -66,7 +66,7 @@ DIFFERENCES = {
     "shuffle=False": {"shuffle": False},
     "drop_last=True": {"drop_last": True},
     "seeds|indices|input_nodes|items": {"seeds": SEEDS.flip(0)},
-    "num_items=49": {"seeds": torch.arange(49)},
+    "49 seeds": {"seeds": torch.arange(49)},
     "fanouts|stage": {"fanouts": [3, 3]},
     "edges|csc_indptr": {"source": edges(seed=1)},
     "number of edges|csc_indptr": {"source": EDGES[:, 1:]},

@@ -37,7 +37,7 @@ def test_what_a_loader_may_differ_in() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_items": 999}, "Expected a state with num_items=1000, as this loader has, got num_items=999"),
+        ({"num_items": 999}, "Expected a state with 1000 seeds, as this loader has, got 999 seeds"),
         ({"batch_size": 64, "shuffle": False}, "batch_size=64"),
         ({"shuffle": False, "drop_last": True}, "shuffle=False"),
         ({"drop_last": True}, "drop_last=True"),

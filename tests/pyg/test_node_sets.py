@@ -225,7 +225,7 @@ def test_an_edge_out_of_range_is_named_by_its_own_end(data, make):
     for end, name in enumerate(("source", "destination")):
         data.edge_index[:, 7] = 0
         data.edge_index[end, 7] = 60
-        with pytest.raises(GraphError, match=rf"{name} nodes of .* in \[0, 60\), got 60"):
+        with pytest.raises(GraphError, match=rf"{name} nodes in \[0, 60\), got 60"):
             make(data)
 
 

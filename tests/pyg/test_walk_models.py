@@ -85,7 +85,7 @@ def test_metapaths_over_edges_of_other_dtypes_and_none(dtype):
         (lambda: Node2Vec(EDGES, 4, 1, 1), InputError, "walk_length to be an integer of at least 2"),
         (lambda: Node2Vec(EDGES, 4, 5, 6), InputError, "context_size of at most walk_length, got 6 and 5"),
         (lambda: Node2Vec(EDGES, 4, 5, 5, p=0), InputError, "p and q to be positive"),
-        (lambda: Node2Vec(EDGES, 4, 5, 5, num_nodes=4), GraphError, r"destination nodes of .* in \[0, 4\), got 4"),
+        (lambda: Node2Vec(EDGES, 4, 5, 5, num_nodes=4), GraphError, r"destination nodes in \[0, 4\), got 4"),
         (lambda: Node2Vec(EDGES, 4, 5, 5).pos_sample(torch.tensor([9])), InputError, r"in \[0, 5\), got 9"),
         (
             lambda: MetaPath2Vec({("a", "to", "a"): EDGES}, 4, [("a", "on", "a")], 5, 5),

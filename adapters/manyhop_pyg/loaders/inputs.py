@@ -264,8 +264,9 @@ def _split_type(data: PyGData, input_nodes: InputNodes) -> tuple[NodeType | None
         return None, input_nodes
     known = list(data.node_types) if isinstance(data, HeteroData) else None
     if input_nodes is None and (known is not None or is_hetero(data[1])):
+        types = "" if known is None else f" The graph has: {known}."
         raise InputError(
-            "Expected input_nodes to name the type of the seed nodes: 'type' for all nodes, or ('type', ids)."
+            f"Expected input_nodes to name the type of the seed nodes: 'type' for all nodes, or ('type', ids).{types}"
         )
     if known is None and not isinstance(input_nodes, str) and not _is_typed(input_nodes):
         return None, input_nodes  # a homogeneous store

@@ -13,7 +13,7 @@ from manyhop.arguments import check_range
 from manyhop.errors import GraphError
 from manyhop.graph import columns
 from manyhop.graph.columns import roomy
-from manyhop.graph.csc import CSC, EdgeType, Graph, NodeType
+from manyhop.graph.csc import CSC, EdgeType, Graph, NodeType, of_type
 from manyhop.graph.deferred import DeferredCSC, PartCSC
 from manyhop.system.memory import require_memory
 
@@ -138,9 +138,9 @@ def weight_tables(edge_type: EdgeType, weight: Tensor, perm: Tensor | None, colp
     Raises:
         GraphError: weights of wrong length or dtype, negative, not finite, or of infinite sum.
     """
-    _expect_length(f"weights of edge type {edge_type}", weight, int(colptr[-1]))
+    _expect_length(f"weights{of_type(edge_type)}", weight, int(colptr[-1]))
     if weight.dtype == torch.bool or weight.is_complex():
-        raise GraphError(f"Expected real weights for edge type {edge_type}, got {weight.dtype}.")
+        raise GraphError(f"Expected real weights{of_type(edge_type)}, got {weight.dtype}.")
     return _weight_tables(edge_type, weight.detach().to(torch.float64), perm, colptr)
 
 
@@ -151,7 +151,7 @@ def _weight_tables(
     if bool(bad.any()):
         at = int(bad.nonzero()[0])
         raise GraphError(
-            f"Expected weights that are finite and not negative for edge type {edge_type}, got {float(weight[at])} for "
+            f"Expected weights that are finite and not negative{of_type(edge_type)}, got {float(weight[at])} for "
             f"edge {at} ({int(bad.sum())} such weights). Clean them before building the loader."
         )
     weight = weight.contiguous() if perm is None else weight[perm.long()]
@@ -179,7 +179,7 @@ def _build_csc(
     timed = edge.time is not None or src_time is not None
     waits = defer and grouped and not timed and edge.weight is None and edge.edge_id is None
     if waits and edge.col is not None and edge.colptr is None and _on_gpu(edge.row, edge.col):
-        _expect_length(f"{edge.ends[1]} nodes of edge type {edge_type}", edge.col, num_edges)
+        _expect_length(f"{edge.ends[1]} nodes{of_type(edge_type)}", edge.col, num_edges)
         check_ids(edge_type, edge.ends[1], edge.col, num_dst)
         in_order = _is_in_order(edge_type, edge, edge.col, None)
         return DeferredCSC(edge.row, edge.col, num_src, num_dst, in_order=in_order)
@@ -196,19 +196,19 @@ def _build_csc(
     )
     time = None
     if edge.time is not None:
-        _expect_length(f"times of edge type {edge_type}", edge.time, num_edges)
+        _expect_length(f"times{of_type(edge_type)}", edge.time, num_edges)
         time = edge.time if edge.edge_id is None else edge.time[edge.edge_id.long()]
     elif src_time is not None:
         time = src_time[edge.row.long()]
     if (edge.col is None) == (edge.colptr is None):
-        raise GraphError(f"Expected either col or colptr for edge type {edge_type}, got both or neither.")
+        raise GraphError(f"Expected either col or colptr{of_type(edge_type)}, got both or neither.")
     colptr = None
     if edge.colptr is not None:
         colptr = check_colptr(edge_type, edge.colptr, num_dst, num_edges)
         col = torch.repeat_interleave(torch.diff(colptr)) if time is not None else None
     else:
         assert edge.col is not None
-        _expect_length(f"{edge.ends[1]} nodes of edge type {edge_type}", edge.col, num_edges)
+        _expect_length(f"{edge.ends[1]} nodes{of_type(edge_type)}", edge.col, num_edges)
         check_ids(edge_type, edge.ends[1], edge.col, num_dst)
         col = edge.col
     row, perm = edge.row, edge.edge_id
@@ -245,7 +245,7 @@ def _part(edge_type: EdgeType, edge: EdgeInput, num_src: int, num_dst: int, src_
             f"Expected a part of the edges of {edge_type} as an edge list, without weights and times of edges, got "
             "more. Use times of nodes, or pass all edges on every rank."
         )
-    _expect_length(f"{edge.ends[1]} nodes of edge type {edge_type}", edge.col, edge.row.numel())
+    _expect_length(f"{edge.ends[1]} nodes{of_type(edge_type)}", edge.col, edge.row.numel())
     check_ids(edge_type, edge.ends[1], edge.col, num_dst)
     first, total = edge.part.tolist()
     time = None if src_time is None else src_time[edge.row.long()]
@@ -302,13 +302,13 @@ def _own(ids: Tensor, bound: int) -> Tensor:
 
 def check_colptr(edge_type: EdgeType, colptr: Tensor, num_dst: int, num_edges: int) -> Tensor:
     """Return column pointers ``[num_dst + 1]`` as ``int64``; GraphError unless they rise from 0 to ``num_edges``."""
-    _expect_length(f"colptr of edge type {edge_type}", colptr, num_dst + 1)
+    _expect_length(f"colptr{of_type(edge_type)}", colptr, num_dst + 1)
     colptr = colptr.to(torch.int64).contiguous()
     falls = colptr[1:] < colptr[:-1]  # differences of damaged numbers may overflow
     if int(colptr[0]) != 0 or int(colptr[-1]) != num_edges or bool(falls.any()):
         at = f"; it falls after entry {int(falls.nonzero()[0])}" if bool(falls.any()) else ""
         raise GraphError(
-            f"Expected colptr of {edge_type} to rise from 0 to the number of edges ({num_edges}), "
+            f"Expected colptr{of_type(edge_type)} to rise from 0 to the number of edges ({num_edges}), "
             f"got {int(colptr[0])} to {int(colptr[-1])}{at}."
         )
     return colptr
@@ -318,11 +318,11 @@ def check_ids(edge_type: EdgeType, end: str, ids: Tensor, bound: int) -> None:
     """Raise GraphError unless ``ids`` are ``[num_edges]`` integers in ``[0, bound)``; ``end`` is for errors."""
     if ids.dtype not in INTEGERS or ids.dim() != 1:
         raise GraphError(
-            f"Expected {end} nodes of edge type {edge_type} as a 1-dimensional integer tensor, "
+            f"Expected {end} nodes{of_type(edge_type)} as a 1-dimensional integer tensor, "
             f"got {ids.dtype} of shape {list(ids.shape)}."
         )
     advice = "Check edge_index, or set num_nodes."
-    check_range(f"{end} nodes of edge type {edge_type}", ids, bound, GraphError, advice)
+    check_range(f"{end} nodes{of_type(edge_type)}", ids, bound, GraphError, advice)
 
 
 def _expect_length(what: str, tensor: Tensor, length: int) -> None:

@@ -63,6 +63,13 @@ HOMOGENEOUS_NODE: NodeType = "_N"
 HOMOGENEOUS_EDGE: EdgeType = ("_N", "_E", "_N")
 
 
+def of_type(name: NodeType | EdgeType) -> str:
+    """Return the words for a type in messages, `` of edge type ...``; none for a homogeneous graph."""
+    if name in (HOMOGENEOUS_NODE, HOMOGENEOUS_EDGE):
+        return ""
+    return f" of node type {name!r}" if isinstance(name, str) else f" of edge type {name}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class EdgeSlice:
     """Some edges of one type, in any order."""

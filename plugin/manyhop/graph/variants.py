@@ -12,7 +12,7 @@ from torch import Tensor
 from manyhop.errors import GraphError
 from manyhop.graph.build import EdgeInput, build_graph, weight_tables
 from manyhop.graph.columns import roomy
-from manyhop.graph.csc import CSC, EdgeType, Graph
+from manyhop.graph.csc import CSC, EdgeType, Graph, of_type
 from manyhop.memory import segments
 from manyhop.memory.mapped_files import reside_in_files
 from manyhop.system.arrays import has_memory
@@ -60,7 +60,7 @@ def with_mask(graph: Graph, masks: Mapping[EdgeType, Tensor]) -> Graph:
         table = _table(csc, edge_type)
         if mask.dtype != torch.bool or mask.shape != (table.num_edges,):
             raise GraphError(
-                f"Expected the mask of edge type {edge_type} as bool of shape [{table.num_edges}], got {mask.dtype} of "
+                f"Expected the mask{of_type(edge_type)} as bool of shape [{table.num_edges}], got {mask.dtype} of "
                 f"shape {list(mask.shape)}."
             )
         if table.weight is not None:
@@ -90,9 +90,9 @@ def with_edge_ids(graph: Graph, ids: Mapping[EdgeType, Tensor]) -> Graph:
         GraphError: an unknown edge type.
     """
     csc = dict(graph.csc)
-    for edge_type, of_type in ids.items():
+    for edge_type, new in ids.items():
         table = _table(csc, edge_type)
-        perm = of_type if table.perm is None else of_type[table.perm.long()]
+        perm = new if table.perm is None else new[table.perm.long()]
         small = perm.numel() == 0 or int(perm.max()) < 2**31
         csc[edge_type] = replace(table, perm=perm.to(torch.int32 if small else torch.int64))
     return replace(graph, csc=csc)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from manyhop.errors import StateError
+from manyhop.graph import HOMOGENEOUS_EDGE
 from manyhop.loading.facts import brief
 from manyhop.loading.iterator import Progress
 from manyhop.loading.ranks import Ranks
@@ -218,8 +219,9 @@ class LoaderState:
         for name in ("contract_version", "num_items", "batch_size", "shuffle", "drop_last"):
             saved, own = getattr(self, name), getattr(loader, name)
             if saved != own:
+                form = "{} seeds" if name == "num_items" else name + "={!r}"
                 raise StateError(
-                    f"Expected a state with {name}={own!r}, as this loader has, got {name}={saved!r}. "
+                    f"Expected a state with {form.format(own)}, as this loader has, got {form.format(saved)}. "
                     + (
                         "Its batches would be others: use the release of manyhop that saved it."
                         if name == "contract_version"
@@ -246,7 +248,8 @@ def _differences(saved: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[t
     for name in dict.fromkeys([*own, *saved]):
         one, other = saved.get(name), own.get(name)
         if isinstance(one, Mapping) and isinstance(other, Mapping):
-            yield from ((f"{name}, {part}", a, b) for part, a, b in _differences(one, other))
+            for part, a, b in _differences(one, other):
+                yield name if part == str(HOMOGENEOUS_EDGE) else f"{name}, {part}", a, b
         elif one != other:
             yield name, "nothing" if one is None else one, "nothing" if other is None else other
 

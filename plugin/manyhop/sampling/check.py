@@ -12,6 +12,7 @@ from torch import Tensor
 from manyhop.arguments import check_range
 from manyhop.errors import GraphError, InputError
 from manyhop.graph import EdgeType, Graph, NodeType
+from manyhop.graph.csc import of_type
 from manyhop.sampling.contract import (
     EdgeRequest,
     HGTSpec,
@@ -89,12 +90,12 @@ def _check_fanouts(graph: Graph, fanouts: Mapping[EdgeType, tuple[int, ...]], *,
         for k in fanout:
             if k < -1:
                 raise InputError(
-                    f"Expected fanouts of -1 (all neighbours), 0 (none) or more, got {k} for {edge_type}. "
+                    f"Expected fanouts of -1 (all neighbours), 0 (none) or more, got {k}{of_type(edge_type)}. "
                     "Use -1 for all neighbours."
                 )
             if k >= (_MOST_PICKS if replace else _MOST_FANOUT):
                 remedy = "So many edges of one node fit nowhere." if replace else "Use -1 for all neighbours."
-                raise InputError(f"Expected smaller fanouts, got {k} for {edge_type}. {remedy}")
+                raise InputError(f"Expected smaller fanouts, got {k}{of_type(edge_type)}. {remedy}")
 
 
 def check_hgt_spec(graph: Graph, spec: HGTSpec) -> None:
@@ -188,7 +189,7 @@ def check_request(
         for name, times in (("time_max", request.time_max), ("time_min", request.time_min)):
             if times is not None and (node_type not in times or times[node_type].shape != seeds.shape):
                 got = tuple(times[node_type].shape) if node_type in times else "nothing"
-                raise InputError(f"Expected {name} of shape {tuple(seeds.shape)} for '{node_type}', got {got}.")
+                raise InputError(f"Expected {name} of shape {tuple(seeds.shape)}{of_type(node_type)}, got {got}.")
             if times is not None:
                 _check_memory(name, times[node_type])
 
@@ -261,8 +262,8 @@ def _check_exclude(graph: Graph, exclude: Mapping[EdgeType, Tensor]) -> None:
     for edge_type, ids in exclude.items():
         if ids.dtype != torch.int64 or ids.dim() != 1:
             raise InputError(
-                f"Expected edges to exclude as a 1-dimensional int64 tensor of ids of {edge_type}, got {ids.dtype} of "
-                f"shape {list(ids.shape)}."
+                f"Expected edges to exclude{of_type(edge_type)} as a 1-dimensional int64 tensor of ids, got "
+                f"{ids.dtype} of shape {list(ids.shape)}."
             )
         _check_memory("edges to exclude", ids)
 
@@ -308,7 +309,7 @@ def check_ids(what: str, ids: Tensor, num_nodes: int, node_type: NodeType, *, in
     _check_memory(what, ids)
     if in_range or num_nodes == 0:
         advice = "Check the ids, or the number of nodes that the graph was built with."
-        check_range(f"{what} of type '{node_type}'", ids, num_nodes, advice=advice)
+        check_range(f"{what}{of_type(node_type)}", ids, num_nodes, advice=advice)
 
 
 def _check_memory(what: str, tensor: Tensor) -> None:
