@@ -140,7 +140,7 @@ def test_an_early_break_is_no_fault(ended):
 def test_a_step_that_waits_for_rows_of_a_rank_that_is_stuck_is_ended(ended):
     result = ended["stuck"][0]
     assert result.exit_code == 1
-    assert "rank 0 cannot go on" in result.output
+    assert "manyhop ERROR: rank 0 cannot go on" in result.output
     assert "rank 1 did not come to the next batch for 8 s, while others need it" in result.output
 
 
