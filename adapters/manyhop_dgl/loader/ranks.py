@@ -7,7 +7,6 @@ from dgl.dataloading import BlockSampler
 from manyhop.errors import InputError
 from manyhop.features import DistributedRows, ShardedRows
 from manyhop.loading import graph_facts, plain, rows_fact
-from manyhop.sampling import CONTRACT_VERSION
 from manyhop_dgl.graph.frames import frames
 from manyhop_dgl.graph.graph import Graph
 from manyhop_dgl.loader.prefetched import sampler_of_nodes
@@ -26,13 +25,10 @@ class LoaderFacts:
     def __init__(self, loader: LoaderView) -> None:
         self._loader = loader
 
-    def of_ranks(self, seed: int | None) -> dict[str, object]:
+    def of_ranks(self) -> dict[str, object]:
         """Return the facts that must be equal on all ranks, in the order of error messages."""
         loader = self._loader
-        facts: dict[str, object] = {"class": type(loader).__name__}
-        facts |= {"version of the sampling contract": CONTRACT_VERSION, "seed": seed}
-        facts |= {name: plain(getattr(loader, name)) for name in ("batch_size", "shuffle", "drop_last", "pad")}
-        facts |= plain(self.of_state())
+        facts: dict[str, object] = {"pad": plain(getattr(loader, "pad", None))} | plain(self.of_state())
         samplers = (loader.graph_sampler, sampler_of_nodes(loader.graph_sampler))
         if isinstance(samplers[1], EngineSampler):
             facts["edge ids"] = plain(samplers[1].arguments().topology(loader.graph).graph.edge_ids())

@@ -14,7 +14,6 @@ from manyhop.features import DistributedRows, RowRequest, ShardedRows
 from manyhop.loading import check_placement, plain, rows_fact
 from manyhop.loading.padding import Pad
 from manyhop.memory.places import Place
-from manyhop.sampling import CONTRACT_VERSION
 from manyhop_graphbolt.features.feature import Feature, own_feature, title_of
 from manyhop_graphbolt.features.tensors import TorchBasedFeature
 from manyhop_graphbolt.graph.graph import FusedCSCSamplingGraph
@@ -168,12 +167,9 @@ class ChainFacts:
     def __init__(self, chain: Chain, columns: FeatureColumns, pad: Pad | None) -> None:
         self._chain, self._columns, self._pad = chain, columns, pad
 
-    def of_ranks(self, seed: int | None) -> dict[str, object]:
+    def of_ranks(self) -> dict[str, object]:
         """Return the facts that must be equal on all ranks, in the order of error messages."""
-        plan = self._chain.sampler.plan
-        facts: dict[str, object] = {"version of the sampling contract": CONTRACT_VERSION, "seed": seed}
-        facts |= {name: getattr(plan, name) for name in ("num_items", "batch_size", "shuffle", "drop_last")}
-        facts |= plain(self.of_state())
+        facts: dict[str, object] = {"num_items": self._chain.sampler.plan.num_items} | plain(self.of_state())
         return facts | {title: rows_fact(tensor) for title, tensor in self._columns.named()}
 
     def of_state(self) -> dict[str, object]:

@@ -190,10 +190,6 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             self._progress.epoch = self._next_epoch
         return self._begin_epoch(None)
 
-    def _facts(self, seed: int | None) -> dict[str, object]:
-        facts = ChainFacts(self._chain, self._columns, self.pad)  # called before the loader is complete
-        return facts.of_ranks(seed)
-
     def _adapter(self) -> Adapter[object, object]:
         chain, gpu = self._chain, self._gpu
         facts = ChainFacts(chain, self._columns, self.pad)

@@ -197,8 +197,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
     def _adapter(self) -> Adapter[Sample, Batch]:
         exchanges = self._gpu is not None and self._exchanges()
         batches = Batches(self, pins=self._pins_batches, exchanges=exchanges)
-        facts = LoaderFacts(self, shuffle=self._shuffle)
-        return Adapter(self.seeds(), columns_of(self.data), batches, facts)
+        return Adapter(self.seeds(), columns_of(self.data), batches, LoaderFacts(self))
 
     def _exchanges(self) -> bool:
         return sharded_store(self.data) is not None or super()._exchanges()

@@ -15,7 +15,6 @@ from manyhop.graph import EdgeType
 from manyhop.loading import count_traffic, graph_facts, plain, rows_fact
 from manyhop.loading.keys import first_batches
 from manyhop.loading.pipeline import BatchPlan, Lockstep, exchanging
-from manyhop.sampling import CONTRACT_VERSION
 from manyhop_pyg.batch.join import join
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.data.feature_store import FeatureStore
@@ -27,9 +26,6 @@ from manyhop_pyg.typing import PyGData
 
 # Arguments of the loaders, which keep them under the same names.
 _ARGUMENTS = (
-    "batch_size",
-    "shuffle",
-    "drop_last",
     "uneven",
     "pad",
     "engine",
@@ -71,16 +67,15 @@ _INPUTS = {
 class LoaderFacts:
     """The ``Facts`` of a loader."""
 
-    def __init__(self, loader: LoaderView, *, shuffle: bool) -> None:
-        self._loader, self._shuffle = loader, shuffle
+    def __init__(self, loader: LoaderView) -> None:
+        self._loader = loader
 
-    def of_ranks(self, seed: int | None) -> dict[str, object]:
+    def of_ranks(self) -> dict[str, object]:
         """Return facts that must be equal on all ranks, in the order of their reports."""
         loader = self._loader
-        facts: dict[str, object] = {"class": type(loader).__name__}
-        facts |= {"version of the sampling contract": CONTRACT_VERSION, "seed": seed}
-        own = vars(loader) | {"shuffle": self._shuffle}
-        facts |= {name: plain(own[name]) for name in _ARGUMENTS if name in own} | plain(self.of_state())
+        own = vars(loader)
+        facts: dict[str, object] = {name: plain(own[name]) for name in _ARGUMENTS if name in own}
+        facts |= plain(self.of_state())
         facts["edge ids"] = plain(_edge_ids(loader))
         return facts | _features(loader.data)
 

@@ -19,7 +19,7 @@ from manyhop.graph.build import check_ids
 from manyhop.loading import Epoch, EpochLoader, Item, Threads, check_options, graph_facts, next_key, plain
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.pipeline import Uneven
-from manyhop.sampling import CONTRACT_VERSION, WalkRequest, WalkSpec
+from manyhop.sampling import WalkRequest, WalkSpec
 from manyhop.sampling.walks import NegativeWalker, Walker
 from manyhop.system.ranges import ranged
 from manyhop_pyg.data.convert import edge_list, nodes_in
@@ -99,11 +99,8 @@ class WalkLoader(EpochLoader, DataLoader[Windows]):
     def _sources(self) -> list[object]:
         return []  # samples have no rows
 
-    def _facts(self, seed: int | None) -> dict[str, object]:
-        facts: dict[str, object] = {"class": type(self).__name__, "version of the sampling contract": CONTRACT_VERSION}
-        facts |= {"seed": seed, "batch_size": self.batch_size, "shuffle": self._shuffle, "drop_last": self.drop_last}
-        facts |= {"uneven": self.uneven} | plain(self._shape())
-        return facts
+    def _own_facts(self) -> dict[str, object]:
+        return {"uneven": self.uneven, **plain(self._shape())}
 
     def _shape(self) -> dict[str, object]:
         walker, numbers = self._walks()

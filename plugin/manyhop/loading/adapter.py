@@ -191,8 +191,8 @@ class Assembler(Protocol[SampleT, BatchT]):
 class Facts(Protocol):
     """Describes a loader's batches by plain values."""
 
-    def of_ranks(self, seed: int | None) -> dict[str, Any]:
-        """Return the facts that must be equal on all ranks, in the order in which differences are reported."""
+    def of_ranks(self) -> dict[str, Any]:
+        """Return the facts that must be equal on all ranks, besides the arguments of torch's ``DataLoader``."""
         ...
 
     def of_state(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from manyhop.loading.trainers import PreparedLoader, SharedSampler
 from manyhop.loading.which_gpu import on_gpu
 from manyhop.memory.places import Place
 from manyhop.ranks.world import current_rank, current_size
-from manyhop.sampling import BatchKey
+from manyhop.sampling import CONTRACT_VERSION, BatchKey
 from manyhop.sampling.random import Use, make_key
 from manyhop.system.mapped import check_mapped_files
 
@@ -143,7 +143,13 @@ class EpochLoader(Resumable, PaddedLoader, PreparedLoader, Figures):
 
     def _facts(self, seed: int | None) -> dict[str, Any]:
         """Return the facts that must be equal on all ranks, in the order in which differences are reported."""
-        return self._adapter().facts.of_ranks(seed)
+        facts = {"class": type(self).__name__, "version of the sampling contract": CONTRACT_VERSION, "seed": seed}
+        facts |= {"batch_size": self.batch_size, "shuffle": self._shuffle, "drop_last": self.drop_last}
+        return facts | self._own_facts()
+
+    def _own_facts(self) -> dict[str, Any]:
+        """Return the facts that must be equal on all ranks for loaders of this kind."""
+        return self._adapter().facts.of_ranks()
 
     def _shape(self) -> dict[str, Any]:
         """Return the facts that a saved state is recognised by."""
