@@ -1,7 +1,6 @@
 """One graph, the loaders that each adapter makes of it, and what their batches have in common."""
 
 import contextlib
-import importlib.util
 import io
 import re
 from collections.abc import Callable
@@ -42,13 +41,12 @@ class Harness:
     """What the tests need of an adapter."""
 
     name: str
-    package: str | None = None  # that has to be installed
     sharing: dict[str, Any]  # the options of loaders whose ranks share batches
     shares_by: str  # what an error tells the user to pass
 
     @classmethod
     def installed(cls) -> bool:
-        return cls.package is None or importlib.util.find_spec(cls.package) is not None
+        return True
 
     def source(self, ends: Tensor = EDGES, x: Tensor = X) -> Any:
         """Return the adapter's graph with features."""
@@ -64,14 +62,8 @@ class Harness:
         Options: ``seeds``, ``fanouts``, ``each`` (called with the seeds of each batch, where functions of the user
         run), and those of all loaders.
         """
-        options = {
-            "seeds": SEEDS,
-            "fanouts": [3, 2],
-            "batch_size": 8,
-            "shuffle": True,
-            "seed": 3,
-            "each": None,
-        } | options
+        usual = {"seeds": SEEDS, "fanouts": [3, 2], "batch_size": 8, "shuffle": True, "seed": 3, "each": None}
+        options = usual | options
         return self.make(self.source() if source is None else source, **options)
 
     def make(self, source: Any, *, seeds: Tensor, fanouts: list[int], each: Callable[[list[int]], Any] | None,
@@ -130,7 +122,7 @@ class PyG(Harness):
 
 
 class DGL(Harness):
-    name, package = "DGL", "dgl"
+    name = "DGL"
     sharing, shares_by = {"use_ddp": True}, "use_ddp=True"
 
     @classmethod
