@@ -146,7 +146,7 @@ def test_files_stay_files(tmp_path):
         ({"placement": "moon"}, "placement to be one of"),
         ({"placement": "process", "device": "cuda"}, "Expected device='cuda' with placement='pinned'"),
         ({"placement": "device", "device": "cpu"}, "got placement='device' and device='cpu'"),
-        ({"placement": "mapped", "rank_timeout": 3.0}, "only where ranks share"),
+        ({"placement": "mapped", "rank_timeout": 3.0}, "rank_timeout only if ranks share"),
         ({"placement": "sharded", "device": "cuda", "cache": 0.1}, "Expected cache only"),
     ],
 )
