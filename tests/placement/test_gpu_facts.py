@@ -43,7 +43,7 @@ def test_one_rank_has_no_peers_to_lack():
 
 
 def test_ranks_that_share_a_gpu():
-    with pytest.raises(InputError, match=r"2 ranks on 1 GPUs of node 1: call torch\.cuda\.set_device"):
+    with pytest.raises(InputError, match=r"2 ranks on 1 GPUs of node 1\. Call torch\.cuda\.set_device"):
         cuda.combine([facts("a"), facts("b"), facts("b")], World(0, (0, 1, 1)), together=True)
     # The same name on two nodes is no contradiction: virtual machines may have such GPUs.
     assert cuda.combine([facts("a"), facts("a")], World(0, (0, 1)), together=True).num_nodes == 2
