@@ -56,7 +56,7 @@ def initializer(init: float | InitialRows | None, width: int, seed: int) -> Init
     def uniform(rows: range) -> Tensor:
         from manyhop_embedding.cpu_kernels import fill_uniform
 
-        out = torch.empty(len(rows), width)
+        out = torch.empty(len(rows), width, device="cpu")
         fill_uniform(out.data_ptr(), rows.start, len(rows), width, key, bound)
         return out
 
@@ -148,7 +148,7 @@ class Embedding(nn.Module):
         }  # fmt: skip
         self.place.agree(f"the embedding {name}", facts)
         self.table, self.owners = self.place.make(self.num_rows, self.width, dtype, name, filler(initial))
-        self.handle = torch.empty(0, requires_grad=True)
+        self.handle = torch.empty(0, requires_grad=True, device="cpu")
         """Stands for the table in autograd's graph, and in optimizers."""
         self.versions = Versions(self.place, self.table, self.owners, name)
         self._forwards = itertools.count()

@@ -53,8 +53,11 @@ def _sorted_on_cpu(ids: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
     from manyhop_embedding.cpu_kernels import sort_rows
 
     ids, count = ids.long().contiguous(), len(ids)
-    rows, order = torch.empty(count, dtype=torch.int64), torch.empty(count, dtype=torch.int64)
-    scratch = torch.empty(2, count, dtype=torch.int64)
+    rows, order = (
+        torch.empty(count, dtype=torch.int64, device="cpu"),
+        torch.empty(count, dtype=torch.int64, device="cpu"),
+    )
+    scratch = torch.empty(2, count, dtype=torch.int64, device="cpu")
     sort_rows(ids.data_ptr(), count, num_rows, rows.data_ptr(), order.data_ptr(), scratch.data_ptr())
     return rows, order
 

@@ -53,6 +53,16 @@ def test_a_batch_of_given_seeds(harness):
     assert harness.real(many.batch(SEEDS)).seeds.tolist() == SEEDS.tolist()
 
 
+@pytest.mark.without("DGL")  # whose graphs are on the default device
+def test_the_default_device_of_torch_changes_nothing(harness):
+    loader = harness.loader(pad="auto", num_workers=0)
+    expected = [harness.take(batch).ids() for batch in loader]
+    loader.load_state_dict(harness.loader(pad="auto", num_workers=0).state_dict())
+    with torch.device("meta"):  # stands for "cuda"
+        again = list(loader)
+    assert [harness.take(batch).ids() for batch in again] == expected
+
+
 def test_no_seeds(harness):
     assert list(harness.loader(pad="auto", seeds=SEEDS[:0], shuffle=False)) == []
     assert list(harness.loader(pad="auto", batch_size=100, drop_last=True)) == []

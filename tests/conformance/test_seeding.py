@@ -73,7 +73,7 @@ def test_one_number_per_epoch_is_drawn_and_none_before(harness):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.without("DGL", "toy")  # DGL's graphs, and the toy's look-up of seeds, are on the default device
+@pytest.mark.without("DGL")  # whose graphs are on the default device
 def test_the_default_device_of_torch_does_not_draw(harness):
     """``torch.set_default_device("cuda")``, for which "meta" stands here, after the loader is made."""
     loader = unseeded(harness)

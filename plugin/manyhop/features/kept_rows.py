@@ -148,7 +148,7 @@ class KeptRows:
         """Return the rows that were visited most often, ``[count] int64``, ascending; forget half of the visits."""
         from manyhop.features.cpu_lookup import choose_rows
 
-        chosen, (groups, _) = torch.empty(self.capacity, dtype=torch.int64), self._places[self.number % 2]
+        chosen, (groups, _) = torch.empty(self.capacity, dtype=torch.int64, device="cpu"), self._places[self.number % 2]
         visits = self._memory.data_ptr() + self._visits
         count = choose_rows(visits, self._num_rows, groups.data_ptr(), self.capacity, chosen.data_ptr())
         self._counts[_REQUESTED // 8] = 0

@@ -102,7 +102,7 @@ class FilePart:
         """
         self.require_size()
         if self.nbytes == 0:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         if self.offset % dtype.itemsize:
             raise InputError(
                 f"{self.path}: cannot be mapped: its numbers begin at byte {self.offset}, which is no multiple of "
@@ -161,7 +161,7 @@ class FilePart:
         if rows is not None:
             use(bytes_of(rows))
             return
-        buffer = torch.empty(min(CHUNK, self.nbytes), dtype=torch.uint8)
+        buffer = torch.empty(min(CHUNK, self.nbytes), dtype=torch.uint8, device="cpu")
         whole = FilePart(path=self.path, offset=self.offset, num_rows=self.nbytes, row_bytes=1)
         for begin in range(0, self.nbytes, CHUNK):
             out = buffer[: min(CHUNK, self.nbytes - begin)]

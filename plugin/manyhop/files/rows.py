@@ -125,7 +125,7 @@ class Rows:
             nbytes = math.prod(shape) * self.dtype.itemsize
             if nbytes > _OWN_MEMORY_CHECK:
                 require_memory(f"Reading {self!r}", nbytes, "Map the file (mapped()), or read fewer rows at a time.")
-            out = torch.empty(shape, dtype=self.dtype)
+            out = torch.empty(shape, dtype=self.dtype, device="cpu")
         elif out.shape != shape or out.dtype != self.dtype or out.device.type != "cpu" or not out.is_contiguous():
             raise FeatureError(
                 f"Expected out to be a contiguous CPU tensor {self.dtype} of shape {list(shape)}, got {out.dtype} of "

@@ -215,7 +215,7 @@ class _Pile:
     def read(self, begin: int, end: int) -> dict[str, Tensor]:
         columns = {}
         for name, (dtype, shape) in self._kinds.items():
-            columns[name] = torch.empty((end - begin, *shape), dtype=dtype)
+            columns[name] = torch.empty((end - begin, *shape), dtype=dtype, device="cpu")
             row_bytes = math.prod(shape) * dtype.itemsize
             part = FilePart(path=self._paths[name], offset=0, num_rows=self.num_rows, row_bytes=row_bytes)
             if columns[name].numel():

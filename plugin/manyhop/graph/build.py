@@ -157,7 +157,10 @@ def _weight_tables(
     weight = weight.contiguous() if perm is None else weight[perm.long()]
     from manyhop.graph.column_kernels import fill_aliases
 
-    alias, num_positive = roomy(weight.numel(), np.int64), torch.empty(colptr.numel() - 1, dtype=torch.int64)
+    alias, num_positive = (
+        roomy(weight.numel(), np.int64),
+        torch.empty(colptr.numel() - 1, dtype=torch.int64, device="cpu"),
+    )
     finite = fill_aliases(colptr.numpy(), weight.numpy(), alias.numpy().view(np.uint64), num_positive.numpy())
     if not finite:
         raise GraphError(

@@ -99,7 +99,7 @@ class Exchange(RowExchange):
         questions = [self._question(routes, wanted[rank], rank, dtype) for rank in ranks]
         lengths, parts = [len(question) for question in questions], _number_of_parts(largest, self.world)
         headers = self._compare_headers(tag, pattern.signature, lengths, parts)
-        asked = [torch.empty(words, dtype=dtype) for words, _ in headers]
+        asked = [torch.empty(words, dtype=dtype, device="cpu") for words, _ in headers]
         self._connected.swap_each(asked, questions).wait()
         given = [words[: len(routes)].tolist() if len(words) else [0] * len(routes) for words in asked]
         ids = [torch.split(words[len(routes) :].long(), counts) for words, counts in zip(asked, given, strict=True)]
@@ -115,7 +115,7 @@ class Exchange(RowExchange):
     def _question(self, routes: list[Routes], counts: list[int], rank: int, dtype: torch.dtype) -> Tensor:
         """Return the request for a rank: the number of rows of each index, then the rows; nothing for most ranks."""
         if rank not in self._servers:
-            return torch.empty(0, dtype=dtype)
+            return torch.empty(0, dtype=dtype, device="cpu")
         node = self.world.nodes[rank]
         return torch.cat([torch.tensor(counts, dtype=dtype), *(r.rows_at(node).to(dtype) for r in routes)])
 
@@ -185,7 +185,10 @@ class Exchange(RowExchange):
         self, status: Status, tag: Tag, signature: int, text: str, lengths: list[int], parts: int
     ) -> tuple[Tensor, Any]:
         headers = make_headers(status, tag, signature, text, lengths, parts)
-        received, sizes = torch.empty(headers.numel(), dtype=torch.int64), [headers.shape[1]] * len(headers)
+        received, sizes = (
+            torch.empty(headers.numel(), dtype=torch.int64, device="cpu"),
+            [headers.shape[1]] * len(headers),
+        )
         return received, self._connected.swap(received, headers.view(-1), sizes, sizes, wait=False)
 
     def _disconnect(self) -> None:
@@ -265,7 +268,7 @@ def _route(request: RowRequest, shared: Shared, outs: Sequence[Tensor], pool: Bu
         raise FeatureError(f"Expected fewer ids at a time of {shards.num_rows} rows, got {count}. Use smaller batches.")
     table_bits = max(6, position_bits + 1, shards.num_nodes.bit_length() + 1)  # half of it remains empty: fewer steps
     bounds = torch.tensor(shards.bounds)
-    offsets = torch.empty(shards.num_nodes + 3, dtype=torch.int64)
+    offsets = torch.empty(shards.num_nodes + 3, dtype=torch.int64, device="cpu")
     table = pool.empty((1 << table_bits,), torch.int64)
     scratch = pool.empty((2 * count,), torch.int64)
     rows, positions = pool.empty((count,), torch.int64), pool.empty((count,), torch.int64)

@@ -63,9 +63,9 @@ def make_headers(status: Status, tag: Tag, signature: int, text: str, lengths: S
         lengths: ``[world_size]``: words of the request to each rank.
         parts: number of parts of the rows that it requests.
     """
-    headers = torch.zeros(len(lengths), HEADER_WORDS, dtype=torch.int64)
-    headers[:, :_HEAD] = torch.tensor([status, *tag, signature, 0, parts])
-    headers[:, 4] = torch.tensor(lengths)
+    headers = torch.zeros(len(lengths), HEADER_WORDS, dtype=torch.int64, device="cpu")
+    headers[:, :_HEAD] = torch.tensor([status, *tag, signature, 0, parts], device="cpu")
+    headers[:, 4] = torch.tensor(lengths, device="cpu")
     encoded = text.encode()[: 8 * _TEXT_WORDS]
     headers[:, _HEAD:].view(torch.uint8)[:, : len(encoded)] = torch.frombuffer(
         bytearray(encoded or b"\0"), dtype=torch.uint8

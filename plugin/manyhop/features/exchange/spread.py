@@ -59,7 +59,7 @@ def send_in_chunks(
         into = [pieces.get((other, rank), range(0)) for other in range(num_ranks)]
         sent = torch.cat([part[:0], *(part[p.start - begin : p.stop - begin] for p in out if p)]).cpu()
         sizes = [len(p) * row_bytes for p in into]
-        received = torch.empty(sum(sizes), dtype=torch.uint8)
+        received = torch.empty(sum(sizes), dtype=torch.uint8, device="cpu")
         all_to_all(received, flat_bytes(sent), sizes, [len(p) * row_bytes for p in out])
         for rows, data in zip(into, torch.split(received, sizes), strict=True):
             if rows:
@@ -76,7 +76,7 @@ def node_memory(shape: Sequence[int], dtype: torch.dtype, what: str) -> Tensor:
         CapacityError: there is not enough memory.
         RankError: another rank of this node failed.
     """
-    return share(lambda: torch.empty(tuple(shape), dtype=dtype), what=what)
+    return share(lambda: torch.empty(tuple(shape), dtype=dtype, device="cpu"), what=what)
 
 
 def spread(part: Tensor, begin: int, wanted: Sequence[range], exchange: Exchange, what: str, timeout: float) -> Tensor:

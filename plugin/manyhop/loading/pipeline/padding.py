@@ -171,7 +171,8 @@ class _Frame:
         self.sizes = sizes
         self._first = {t: list(accumulate(blocks, initial=0)) for t, blocks in sizes.nodes.items()}
         largest = max((sum(blocks) for blocks in (*sizes.nodes.values(), *sizes.edges.values())), default=0)
-        self._number, self._yes = torch.arange(largest), torch.ones(largest, dtype=torch.bool)
+        self._number = torch.arange(largest, device="cpu")
+        self._yes = torch.ones(largest, dtype=torch.bool, device="cpu")
         self._zero, self._tree = torch.zeros_like(self._number), torch.full_like(self._number, num_trees)
         self._no = torch.zeros_like(self._yes)
         self._spare: dict[EdgeType, tuple[list[Tensor], list[Tensor]]] = {}

@@ -56,9 +56,9 @@ class CPUWalkSampler:
 
         check_walk_request(self.graph, self.spec, request)
         num_walks, num_steps = request.start.numel(), len(self.spec.steps)
-        node = torch.empty((num_walks, num_steps + 1), dtype=torch.int64)
+        node = torch.empty((num_walks, num_steps + 1), dtype=torch.int64, device="cpu")
         node[:, 0] = request.start
-        edge_id = torch.empty((num_walks, num_steps) if self.spec.edge_ids else (0, 0), dtype=torch.int64)
+        edge_id = torch.empty((num_walks, num_steps) if self.spec.edge_ids else (0, 0), dtype=torch.int64, device="cpu")
         lookup = np.zeros(3, np.int64)
         if self._lookup is not None:
             begin, destination = self._lookup.tables()
@@ -83,7 +83,7 @@ class CPUNegativeWalks:
         """Return ``[num_walks, num_steps + 1] int64``: the starts, and the nodes drawn."""
         from manyhop.sampling.cpu.kernels.walks import negative_walk
 
-        node = torch.empty((request.start.numel(), self._num_nodes.size + 1), dtype=torch.int64)
+        node = torch.empty((request.start.numel(), self._num_nodes.size + 1), dtype=torch.int64, device="cpu")
         node[:, 0] = request.start
         negative_walk(np.array([make_key(Use.NEGATIVE_DST, *request.key)]), self._num_nodes, node.numpy())
         return node

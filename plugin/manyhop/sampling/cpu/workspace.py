@@ -205,8 +205,8 @@ Table = npt.NDArray[np.int64]
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Allocate memory for a result."""
-    return torch.empty(shape, dtype=dtype)
+    """Allocate memory for a result, on the CPU regardless of ``torch.set_default_device``."""
+    return torch.empty(shape, dtype=dtype, device="cpu")
 
 
 def describe_edges(graph: Graph, *, temporal: bool = False) -> c.Records:
