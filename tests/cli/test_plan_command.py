@@ -19,7 +19,8 @@ def folder(tmp_path):
     return tmp_path / "g"
 
 
-def test_a_graph(folder, capsys):
+def test_a_graph(folder, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     assert main(["plan", str(folder), "--ranks", "4", "--nodes", "2", "--memory", "160KiB"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "Fits: 118.8 KiB of 128.0 KiB usable per node (2 nodes, 2 ranks each, 160.0 KiB free)."

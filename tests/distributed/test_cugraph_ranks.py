@@ -384,7 +384,7 @@ def leave():
 def test_a_rank_that_leaves_is_an_error_on_the_others(launcher):
     error, _ = launcher.run(leave, env=ENV)
     assert "Expected all ranks to sample with cuGraph within 20 s of each other" in error
-    assert "got nothing from rank 1 after a sample by fanouts [2], while this rank asks for" in error
+    assert "got nothing from rank 1 after a sample by fanouts [2]" in error
 
 
 def leave_together():

@@ -131,7 +131,7 @@ def leave_open():
 
 def test_an_iterator_that_stays_open_on_one_rank(launcher):
     first, second = launcher.run(leave_open, env=ENV)
-    assert "got an iterator that is open. Leave loops on all ranks after the same batch." in second
+    assert "got an open iterator. Leave loops on all ranks after the same batch." in second
     assert first
 
 

@@ -5,6 +5,7 @@ import time
 
 import pytest
 import torch
+from plan_table import placements
 from torch_geometric.data import Data, HeteroData
 
 import manyhop
@@ -156,7 +157,7 @@ def decide_by_open(folder, free):
 def test_open_does_as_planned(launcher, tmp_path, capsys, free):
     manyhop_pyg.save(plain(), tmp_path / "g")
     assert cli.main(["plan", str(tmp_path / "g"), "--ranks", "2", "--nodes", "2", "--memory", str(free)]) == 0
-    planned = dict(line.split(". ")[0].split(": ") for line in capsys.readouterr().out.splitlines() if ": " in line)
+    planned = placements(capsys.readouterr().out)
     for places in launcher.run(decide_by_open, str(tmp_path / "g"), free, node_of=TWO):
         assert {name.removeprefix("features "): place for name, place in places.items()}.items() <= planned.items()
         assert "sharded" in places.values()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from gpu_stand_ins import Driver
+from plan_table import placements
 from torch_geometric.data import Data
 
 import manyhop_pyg
@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 def plan(folder: Path, gpu_memory: int, memory: int, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     argv = ["plan", str(folder), "--gpus", "1", "--gpu-memory", str(gpu_memory), "--memory", str(memory)]
     assert main(argv) == 0
-    return dict(re.findall(r"^(topology|x|y): (\w+)\.", capsys.readouterr().out, flags=re.MULTILINE))
+    return placements(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("where", ["mapped", "process"])

@@ -109,7 +109,7 @@ def test_a_walk_depends_on_key_number_and_start_only():
         (WalkSpec(steps=()), InputError, "at least one step"),
         (WalkSpec(steps=(LIKES, LIKES)), InputError, "begin where the one before leads"),
         (WalkSpec(steps=(("a", "b", "c"),)), InputError, "Unknown edge type"),
-        (WalkSpec(steps=(LIKES, BY), p=2.0), InputError, "one edge type"),
+        (WalkSpec(steps=(LIKES, BY), p=2.0), InputError, "the same edge type"),
         (WalkSpec(steps=(LIKES,), q=0.0), InputError, "positive numbers"),
         (WalkSpec(steps=(LIKES,), stop=(0.1, 0.2)), InputError, "1 probabilities"),
         (WalkSpec(steps=(LIKES,), stop=(1.1,)), InputError, "1 probabilities"),
