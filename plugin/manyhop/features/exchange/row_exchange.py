@@ -94,7 +94,10 @@ def compare_headers(name: str, headers: Tensor, rank: int, tag: Tag) -> list[tup
             what = f"failed: {text}" if text else f"left the loop of epoch {tag[0]} after {tag[1]} batches"
             error = ExchangeEndedError(f"{name}: {control.rank_names(ranks)} {what}", ranks=ranks)
             error.without_reason = not text
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # its traceback refers to this frame
     different = [r for r, head in enumerate(heads) if head[:4] != heads[rank][:4]]
     if different:
         _, epoch, number, *_ = heads[different[0]]

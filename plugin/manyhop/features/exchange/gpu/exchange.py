@@ -237,7 +237,10 @@ class GPUExchange(RowExchange):
         if all_in_step and groups and tag != CACHE_TAG:
             self._quota.learn(signature, needs, [group.widths for group in groups], groups[0].id_bytes)
         if wrong is not None:
-            raise wrong
+            try:
+                raise wrong
+            finally:
+                del wrong  # its traceback refers to this frame
         if not all_in_step:
             self._raise_mismatch(signature, tag)
         self._repeats.learn(signature, groups)
