@@ -22,10 +22,10 @@ way."""
 
 
 def flag(name: str, value: Any) -> bool:
-    """A yes or no: a bool, or 0 or 1.
+    """Return a bool, or 0 or 1, as a bool.
 
     Raises:
-        InputError: anything else, such as a text.
+        InputError: any other value.
     """
     import numpy as np
 
@@ -41,10 +41,10 @@ def flags(**values: Any) -> None:
 
 
 def integer(name: str, value: Any, least: int | None = None) -> int:
-    """An integer of any kind, but no bool.
+    """Return an integer of any type except bool.
 
     Raises:
-        InputError: anything else, or less than ``least``.
+        InputError: any other value, or one less than ``least``.
     """
     bound, advice = "" if least is None else f" of at least {least}", "Pass an int."
     try:
@@ -67,10 +67,10 @@ def at_least_one(**values: int) -> None:
 
 
 def real(name: str, value: Any, unit: str, *, positive: bool = False, finite: bool = True) -> float:
-    """A number of at least 0, or above; finite, unless that does not matter.
+    """Return a number of at least 0, or above 0 if ``positive``, that is finite if ``finite``.
 
     Raises:
-        InputError: anything else.
+        InputError: any other value.
     """
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not is_number or not value >= 0 or (positive and value == 0) or (finite and value == math.inf):
@@ -111,14 +111,14 @@ def cpu_cores(name: str, value: Any, *, nested: bool = False) -> list[Any]:
 
 
 def path_of(name: str, value: Any) -> Path:
-    """A path; InputError for what is none."""
+    """Return a str or path as a path; raise InputError for other values."""
     if not isinstance(value, str | os.PathLike):
         raise InputError(f"Expected {name} as a path, got {value!r}. Pass a str or a Path.")
     return Path(value)
 
 
 def positions(index: Any, count: int) -> Tensor:
-    """Positions that a user's sampler gave, as a tensor ``[batch_size] int64``.
+    """Return the positions from a user's sampler, ``[batch_size] int64``.
 
     Raises:
         InputError: no integers, or some outside of ``[0, count)``.

@@ -242,8 +242,10 @@ def _forget_a_failed_import() -> None:
 
 
 def _choose_the_backend() -> None:
-    """Where nobody has, DGL takes torch, and writes that down in the home directory: which may be read-only, and which
-    multiple processes then do at once, while others read the half-written file.
+    """Choose PyTorch if the user has chosen no backend.
+
+    DGL would write its choice to the home directory, which may be read-only. Other processes could read the file before
+    it is complete.
     """
     folder = os.environ.get("DGLDEFAULTDIR") or os.path.join(os.path.expanduser("~"), ".dgl")
     if not os.path.exists(os.path.join(folder, "config.json")):

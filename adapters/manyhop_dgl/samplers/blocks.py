@@ -342,8 +342,10 @@ def index_of_dgl(num_src: int, num_dst: int, indptr: Tensor, sources: Tensor) ->
 
 
 def lazy_frames(graph: GraphLike) -> Frames:
-    """DGL's frames of a graph's node types and edge types, as they are now. Data on other nodes (machines) is not in
-    them: loaders bring it."""
+    """Return DGL's frames of a graph's current node and edge data, by type.
+
+    Loaders gather data of other nodes (machines), which the frames do not contain.
+    """
     if isinstance(graph, dgl.DGLGraph):
         return [*map(same_columns, graph._node_frames)], [*map(same_columns, graph._edge_frames)]
     data = frames(graph)

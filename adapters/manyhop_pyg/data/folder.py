@@ -173,12 +173,12 @@ def open(
 
 
 def load_saved(path: Path) -> Data | HeteroData:
-    """``Data`` or ``HeteroData`` saved with ``torch.save``, or what an ``InMemoryDataset`` of one graph keeps.
+    """Load a ``Data`` or ``HeteroData`` saved with ``torch.save``, or the file of an ``InMemoryDataset`` with one graph.
 
-    Nothing is unpickled but tensors, plain values and PyG's containers of them.
+    Only tensors, plain values and PyG's containers are unpickled.
 
     Raises:
-        InputError: a file with anything else.
+        InputError: the file contains other objects.
     """
     advice = "Load it yourself, if you trust it, and call manyhop_pyg.save(data, folder)."
     data = load_safely(path, _CONTAINERS, advice)
@@ -258,7 +258,7 @@ def write_data(data: Data | HeteroData, writer: GraphWriter) -> None:
 
 
 def _attributes(store: BaseStorage) -> Iterator[tuple[str, object]]:
-    """All but topology and counts; arrays as tensors."""
+    """Yield all attributes except topology and counts, with arrays as tensors."""
     for name, value in store.items():
         if name in _EDGES or name == "num_nodes":
             if name in ("adj", "adj_t") and hasattr(value, "has_value") and value.has_value():

@@ -68,7 +68,7 @@ class FactExchange:
             self.store.set(f"{key}/all", outcome())
 
     def side(self) -> Any:
-        """See :func:`side_store`."""
+        """Return the store of :func:`side_store`."""
         if self._side is None:
             self._side = self.store.clone()
         return self._side

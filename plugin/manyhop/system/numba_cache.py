@@ -23,7 +23,7 @@ _IMPORT = re.compile(r"^(?:from[ ]+([\w.]+)[ ]+import[ ]+(\([^)]*\)|[^\n]*)|impo
 
 
 def _imported(module: ModuleType) -> list[ModuleType]:
-    """Modules of manyhop, or of the package of ``module``, that it imports on its top level."""
+    """Return the modules of manyhop or of its own package that ``module`` imports at its top level."""
     ours = ("manyhop", module.__name__.partition(".")[0])
     names = []
     for source, members, plain in _IMPORT.findall(_source(module).decode()):
