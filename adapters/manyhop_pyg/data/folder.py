@@ -173,7 +173,7 @@ def open(
 
 
 def load_saved(path: Path) -> Data | HeteroData:
-    """Load a ``Data`` or ``HeteroData`` saved with ``torch.save``, or the file of an ``InMemoryDataset`` with one graph.
+    """Load ``Data`` or ``HeteroData`` that ``torch.save`` wrote, or the file of an ``InMemoryDataset`` with one graph.
 
     Only tensors, plain values and PyG's containers are unpickled.
 
