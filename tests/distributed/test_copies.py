@@ -304,3 +304,27 @@ def test_a_forked_child_does_not_hold_the_name(key: str) -> None:
 def test_importing_loads_nothing_heavy() -> None:
     code = "import sys, manyhop.memory; print([m for m in ('numba', 'torch_geometric') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_processes_that_come_when_building_has_just_failed() -> None:
+    """They get its error, or build on their own; they do not take the builder for one that was killed."""
+    errors: list[Exception] = []
+
+    def fail() -> Copy:
+        raise ValueError("of the data")
+
+    def ask_for(key: str) -> None:
+        try:
+            find_or_build(key, fail, what="a test", rank=0, timeout=20)
+        except (RankError, ValueError) as error:
+            errors.append(error)
+
+    for _ in range(200):
+        name = f"test {uuid.uuid4().hex}"
+        threads = [threading.Thread(target=ask_for, args=(name,)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(errors) == 1200
+    assert all("of the data" in str(error) for error in errors)

@@ -118,13 +118,17 @@ def _build(
 
 def _answer(lock: socket.socket, message: dict[str, Any], fds: list[int], at_least: int, timeout: float) -> int:
     """Answer all waiting processes, and later ones until ``at_least`` have asked; return their number."""
-    asked, end = 0, time.monotonic() + timeout
+    asked, end, refuses = 0, time.monotonic() + timeout, False
     while True:
-        lock.settimeout(max(0.0, end - time.monotonic()) if asked < at_least else 0)
+        lock.settimeout(max(0.0, end - time.monotonic()) if asked < at_least and not refuses else 0)
         try:
             connection, _ = lock.accept()
         except (TimeoutError, BlockingIOError):
-            return asked
+            if refuses:
+                return asked
+            lock.shutdown(socket.SHUT_RDWR)  # later processes try again; those that have connected are answered
+            refuses = True
+            continue
         with connection, contextlib.suppress(OSError):  # it has ended, or belongs to another user
             _check_peer(connection)
             asked += 1
