@@ -32,6 +32,7 @@ INTRODUCTION = """# Compatibility
 PyG's and DGL's own tests, example scripts and notebooks run unchanged with `manyhop_pyg.install()` and
 `manyhop_dgl.install()`, and without. Small random graphs stand in for the scripts' datasets. "Not run" names the
 missing requirement. [Compatibility with projects](compatibility-projects.md) has tests of projects that use PyG or DGL.
+In these runs, loaders print only their names, because PyG's tests assert this before they read batches.
 
 GraphBolt's tests import names from its internal modules, which `manyhop_dgl.graphbolt` replaces as a whole. Tests of
 these names fail intentionally and form the largest group. DGL's last wheel, 2.1, contains GraphBolt's C++ library for
