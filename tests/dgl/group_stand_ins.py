@@ -18,7 +18,7 @@ def dgl_on_stand_in(monkeypatch):
         return begin(self, requests)
 
     def switch(on):
-        monkeypatch.setattr(DataLoader, "samples_on_gpu", lambda self: on)
+        monkeypatch.setattr(DataLoader, "_samples_on_gpu", lambda self: on)
         return {}
 
     switch.groups = groups

@@ -232,7 +232,7 @@ def load_dgl():
     from manyhop_dgl.loader import loader as loaders
 
     stand_in = install()
-    loaders.DataLoader.samples_on_gpu, loaders.check_engine = lambda self: True, lambda *_: None
+    loaders.DataLoader._samples_on_gpu, loaders.check_engine = lambda self: True, lambda *_: None
     rank, data = manyhop.init(timeout=100).rank, make_data()
     graph = manyhop_dgl.Graph(tuple(data.edge_index), NUM_NODES)
     graph.ndata["x"] = data.x

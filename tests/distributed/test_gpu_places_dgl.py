@@ -21,7 +21,7 @@ def use_dgl(place, device, how, folder):
     from manyhop_dgl.loader import loader as loaders
 
     binding = whole_graph_stand_in.install()
-    loaders.DataLoader.samples_on_gpu = lambda self: True
+    loaders.DataLoader._samples_on_gpu = lambda self: True
     given, world = tensors(), manyhop.init()
     begin, end = [(200, NUM_NODES), (0, 200)][world.rank]
     mine = given["edges"][:, :1000] if world.rank == 0 else given["edges"][:, 1000:]
@@ -68,7 +68,7 @@ def share_dgl(place, device):
     from manyhop_dgl.loader import loader as loaders
 
     whole_graph_stand_in.install()
-    loaders.DataLoader.samples_on_gpu = lambda self: (place, device) != ("sharded", None)
+    loaders.DataLoader._samples_on_gpu = lambda self: (place, device) != ("sharded", None)
     given = tensors()
 
     def load():

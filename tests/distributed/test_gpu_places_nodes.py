@@ -35,7 +35,7 @@ def load_dgl(given):
     import manyhop_dgl
     from manyhop_dgl.loader import loader as loaders
 
-    loaders.DataLoader.samples_on_gpu = lambda self: True
+    loaders.DataLoader._samples_on_gpu = lambda self: True
     world = manyhop.init()
     mine = given["edges"].tensor_split(world.world_size, 1)[world.rank]
     g = manyhop_dgl.Graph(tuple(mine), NUM_NODES, placement="sharded")

@@ -28,7 +28,7 @@ def padded_batches():
         batches = list(loader)
         same = all(shapes(batch) == shapes(batches[0]) for batch in batches)
         digests = [digest(batch) for batch in batches]
-        out[name] = same, loader.padding.sizes, digests, [i for batch in batches for i in seeds_that_count(batch)]
+        out[name] = same, loader._padding.sizes, digests, [i for batch in batches for i in seeds_that_count(batch)]
     return out
 
 
@@ -41,7 +41,7 @@ def test_sizes_of_all_ranks(launcher):
         for rank, seen in enumerate(ranks):
             same, sizes, digests, _ = seen[name]
             assert same
-            assert sizes == loader.padding.sizes
+            assert sizes == loader._padding.sizes
             assert digests == [expected[(3 * i + rank) % len(expected)] for i in range(rounds)]
         counted = [seed for seen in ranks for seed in seen[name][3]]
         number = len(expected) * loader.batch_size if loader.drop_last else NUM_SEEDS

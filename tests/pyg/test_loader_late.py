@@ -13,7 +13,6 @@ from torch_geometric.transforms import Constant
 from manyhop.loading.pipeline.streams import tensors_in
 from manyhop_pyg import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
 from manyhop_pyg.loaders.adapter import Batches
-from manyhop_pyg.loaders.loader import ThreadedLoader
 
 OF_THE_CALLER = ("is_padding", "_orig_edge_index")
 """Attributes whose memory is of the caller's stream."""
@@ -82,11 +81,11 @@ def test_threads_leave_to_the_caller_what_no_function_of_the_user_needs(data, mo
     exchange_nothing(monkeypatch.setattr, loader)
     threads: set[bool] = set()
 
-    def finish(self: Any, *args: Any, really: Any = ThreadedLoader.finish_batches) -> None:
+    def label(self: Any, *args: Any, really: Any = NeighborLoader._label) -> Any:
         threads.add(threading.current_thread() is threading.main_thread())
-        really(self, *args)
+        return really(self, *args)
 
-    monkeypatch.setattr(ThreadedLoader, "finish_batches", finish)
+    monkeypatch.setattr(NeighborLoader, "_label", label)
     assert [batch.batch_size for batch in loader] == [8] * 7 + [4]
     assert threads == {late}
 

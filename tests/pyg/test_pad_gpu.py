@@ -69,10 +69,10 @@ def test_sizes_of_padding_are_found_without_kernels_for_the_cpu(data, monkeypatc
     def make() -> Any:
         return NeighborLoader(data, [3, 2], batch_size=8, shuffle=True, seed=1, pad="auto")
 
-    sizes = make().padding.sizes
+    sizes = make()._padding.sizes
     on_gpu()
     monkeypatch.setattr(BatchPlan, "indices", None)  # which are compiled
-    assert make().padding.sizes == sizes
+    assert make()._padding.sizes == sizes
 
 
 @pytest.mark.parametrize("gpu", ["stand-in"], indirect=True)

@@ -13,9 +13,9 @@ from manyhop.features import BufferPool, RowRequest, gather
 from manyhop.loading import current_batch
 from manyhop.loading.gpu.samples import empty_sample
 from manyhop.loading.pipeline import RankBatch, Stats, current_exchange
-from manyhop_dgl.loader.prefetched import Data, sampler_of_nodes
+from manyhop_dgl.loader.prefetched import Data, Prefetched, sampler_of_nodes
 from manyhop_dgl.loader.source import Source, contents_of, on_cpu_only
-from manyhop_dgl.loader.storages import Filled, moved
+from manyhop_dgl.loader.storages import Filled, Prefetching, moved
 from manyhop_dgl.loader.tensors import TensorPrefetcher, rows_of
 from manyhop_dgl.loader.view import LoaderView
 from manyhop_dgl.samplers.plan import cut
@@ -54,8 +54,8 @@ class FrameColumns:
 
     complete = True
 
-    def __init__(self, loader: LoaderView) -> None:
-        self._prefetched, self._gpu_cache = loader.prefetched, loader.gpu_cache
+    def __init__(self, prefetched: Prefetched, gpu_cache: Mapping[str, Mapping[str, int]] | None) -> None:
+        self._prefetched, self._gpu_cache = prefetched, gpu_cache
 
     def named(self) -> list[tuple[str, object]]:
         """Return title and value of the data that are wanted and there, without embeddings, which change."""
@@ -97,17 +97,24 @@ class Batches:
     transform = None
 
     def __init__(
-        self, loader: LoaderView, source: Source, gpu: GPURuntime | None, stats: Stats, pool: BufferPool
+        self,
+        loader: LoaderView,
+        source: Source,
+        columns: FrameColumns,
+        prefetcher: Prefetching,
+        gpu: GPURuntime | None,
+        stats: Stats,
+        pool: BufferPool,
     ) -> None:
-        self._loader, self._source, self._gpu, self._stats, self._pool = loader, source, gpu, stats, pool
-        self._columns = FrameColumns(loader)
+        self._loader, self._source, self._columns, self._prefetcher = loader, source, columns, prefetcher
+        self._gpu, self._stats, self._pool = gpu, stats, pool
         self.in_thread: bool = loader.use_prefetch_thread is not False
         """Whether data are gathered on the device that samples."""
 
     @property
     def gathers_groups(self) -> bool:
         """Whether batches contain no objects of DGL, so that rows of multiple batches are gathered at once."""
-        return isinstance(self._loader.prefetcher, TensorPrefetcher)
+        return isinstance(self._prefetcher, TensorPrefetcher)
 
     @property
     def runs_user_code(self) -> bool:
@@ -142,7 +149,7 @@ class Batches:
             times.append(time.perf_counter())
             return rows
 
-        (filled,), nbytes = self._loader.prefetcher.fill([sample], gather_timed)
+        (filled,), nbytes = self._prefetcher.fill([sample], gather_timed)
         end = time.perf_counter()
         if (rank_batch := current_batch()) is None:
             return filled
@@ -160,7 +167,7 @@ class Batches:
         gpu = self._gpu
         assert gpu is not None
         start = gpu.start_gather()
-        filled, nbytes = self._loader.prefetcher.fill(samples, self._gather)
+        filled, nbytes = self._prefetcher.fill(samples, self._gather)
         gpu.end_gather(start, len(samples))
         for one in filled:
             one.is_watched = rank_batches is not None
@@ -205,10 +212,10 @@ class Batches:
     def hand_out(self, batch: Filled) -> object:
         """Return the batch with the data that the graph has now."""
         loader = self._loader
-        if not batch.is_watched and (nbytes := loader.prefetcher.renew(batch, self._gather)):
+        if not batch.is_watched and (nbytes := self._prefetcher.renew(batch, self._gather)):
             self._stats.count(gathered_bytes=nbytes)
         batch.finish()
-        value, prefetcher = batch.batch, loader.prefetcher
+        value, prefetcher = batch.batch, self._prefetcher
         if loader.output == "blocks" and isinstance(prefetcher, TensorPrefetcher):
             value = prefetcher.as_graphs(value)
         else:

@@ -218,10 +218,10 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
             worker_init_fn=worker_init_fn,
             **kwargs,
         )
-        self.prefetched = Prefetched(graph, graph_sampler)
-        self.prefetcher: Prefetching = (
-            TensorPrefetcher(graph, self.prefetched)
-            if output == "tensors" or pad is not None or self.samples_on_gpu()
+        self._prefetched = Prefetched(graph, graph_sampler)
+        self._prefetcher: Prefetching = (
+            TensorPrefetcher(graph, self._prefetched)
+            if output == "tensors" or pad is not None or self._samples_on_gpu()
             else Prefetcher(graph, self.other_storages)
         )
         num_seeds = seeds.num_seeds if isinstance(seeds, Seeds) else 0
@@ -230,13 +230,13 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         self._get_ready(num_seeds, options.seed_of_all, shuffle=shuffle, own_order=own_order)
 
     def _get_ready(self, num_items: int, seed: int | None, *, shuffle: bool, own_order: bool) -> None:
-        self.use_ddp, self.padding, self._gpu = self.distributed, None, None
+        self.use_ddp, self._padding, self._gpu = self.distributed, None, None
         self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=own_order)
         self._find_gpu()
         self._find_padding()
         self._prepare_ranks()
 
-    def samples_on_gpu(self) -> bool:
+    def _samples_on_gpu(self) -> bool:
         """Return whether a GPU samples: with manyhop's samplers, and if the loader cuts the seeds into batches."""
         sampler = self.graph_sampler
         return self.device.type == "cuda" and samples_tensors(sampler) and isinstance(self.dataset, Seeds)
@@ -246,12 +246,12 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
         return getattr(sampler, "fanouts", None) if isinstance(sampler, EngineSampler) else None
 
     def _find_gpu(self) -> None:
-        if self.engine is not None and not self.samples_on_gpu():
+        if self.engine is not None and not self._samples_on_gpu():
             raise InputError(
                 f"Expected one of manyhop's samplers and a tensor of indices with engine={self.engine!r}, got a "
                 f"{type(self.graph_sampler).__name__} and a {type(self.indices).__name__}. Leave engine out."
             )
-        if self._gpu is not None or not self.samples_on_gpu():
+        if self._gpu is not None or not self._samples_on_gpu():
             return
         self._stats.on_gpu = True
         self._start_gpu(self.device, self._mode)
@@ -303,11 +303,13 @@ class DataLoader(CoreControl, EpochLoader, dgl.dataloading.DataLoader):  # type:
 
     def _adapter(self) -> Adapter[Any, Any]:
         source = self._source()
-        batches = Batches(self, source, self._gpu, self._stats, self._buffers)
-        return Adapter(source, FrameColumns(self), batches, LoaderFacts(self))
+        columns = FrameColumns(self._prefetched, self.gpu_cache)
+        batches = Batches(self, source, columns, self._prefetcher, self._gpu, self._stats, self._buffers)
+        return Adapter(source, columns, batches, LoaderFacts(self))
 
     def _source(self) -> Source:
-        return Source(self, self._gpu, self._stats)
+        as_tensors = isinstance(self._prefetcher, TensorPrefetcher)
+        return Source(self, self._gpu, self._stats, self._padding, on_gpu=self._samples_on_gpu(), as_tensors=as_tensors)
 
     def _over_nodes(self) -> bool:
         return over_nodes(self.graph)

@@ -23,7 +23,6 @@ from manyhop_dgl.graph.graph import Graph as OwnGraph
 from manyhop_dgl.graph.topology import Topology
 from manyhop_dgl.loader.prefetched import sampler_of_nodes
 from manyhop_dgl.loader.seeds import MOST, GPUSeeds, Indices, Seeds, SeedsOfBatches
-from manyhop_dgl.loader.tensors import TensorPrefetcher
 from manyhop_dgl.loader.view import LoaderView
 from manyhop_dgl.nested import all_in_nested
 from manyhop_dgl.samplers.arguments import read_exclude, read_seeds, same_device
@@ -35,6 +34,7 @@ from manyhop_dgl.typing import GraphLike
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
+    from manyhop_dgl.loader.padding import Padding
 
 
 def contents_of(batch: object, indices: object = None) -> dict[str, int]:
@@ -163,15 +163,25 @@ class Source:
 
     has_times = True
 
-    def __init__(self, loader: LoaderView, gpu: GPURuntime | None, stats: Stats) -> None:
-        self._loader, self._gpu, self._stats = loader, gpu, stats
+    def __init__(
+        self,
+        loader: LoaderView,
+        gpu: GPURuntime | None,
+        stats: Stats,
+        padding: Padding | None,
+        *,
+        on_gpu: bool,
+        as_tensors: bool,
+    ) -> None:
+        self._loader, self._gpu, self._stats, self._padding = loader, gpu, stats, padding
+        self._on_gpu, self._as_tensors = on_gpu, as_tensors
         self._sampler = sampler_of_nodes(loader.graph_sampler)
         self._edges = None if self._sampler is loader.graph_sampler else loader.graph_sampler
 
     @property
     def graph(self) -> Graph | None:
         """The edges that a sampler of this package reads."""
-        if not self._loader.samples_on_gpu():
+        if not self._on_gpu:
             return None
         own = self._loader.graph
         topology = self._sampler.arguments().topology(own)
@@ -242,11 +252,10 @@ class Source:
         """Call the sampler for some indices."""
         start = time.perf_counter()
         loader, sampler = self._loader, self._loader.graph_sampler
-        if loader.padding is not None:
+        if self._padding is not None:
             batch: Any = self._sample_padded(indices)
         else:
-            as_tensors = isinstance(loader.prefetcher, TensorPrefetcher)
-            batch = (sampler.sample_tensors if as_tensors else sampler.sample)(loader.graph, indices)
+            batch = (sampler.sample_tensors if self._as_tensors else sampler.sample)(loader.graph, indices)
         if (rank_batch := current_batch()) is not None:
             self._stats.record(rank_batch.batch, "sample", start, time.perf_counter())
             rank_batch.contents.update(contents_of(batch, indices))
@@ -262,13 +271,12 @@ class Source:
 
     @property
     def _pad(self) -> Pad | None:
-        padding = self._loader.padding
-        return None if padding is None else padding.pad
+        return None if self._padding is None else self._padding.pad
 
     def _to_sample(self, topology: Topology, seeds: Indices, key: BatchKey, device: torch.device) -> ToSample:
         if self._edges is None:
             return ToSample(read_seeds(seeds, topology)[1], key, None, lambda tensors: tensors)
-        graph, padding = self._loader.graph, self._loader.padding
+        graph, padding = self._loader.graph, self._padding
         edges, pairs, nodes, exclude = self._edges.around(graph, seeds, key, None)
 
         def dress(tensors: BlockTensors) -> Sample:

@@ -126,7 +126,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
         self.uneven, self.rank_timeout = None, DEFAULT_TIMEOUT if self.distributed else None
         check_exchanged(chain, distributed=self.distributed, runs_ahead=self._ahead > 0)
         self._columns = FeatureColumns(chain.fetchers if chain.grouped is not None else [])
-        self.padding, self._gpu = None, None
+        self._padding, self._gpu = None, None
         self._set_up_epochs(plan.num_items, sampler.seed, shuffle=plan.shuffle, own_order=True)
         self._replay = REPLAY_NEXT  # the item sampler counts epochs, not the loader
         self._find_gpu()
@@ -204,7 +204,7 @@ class DataLoader(EpochLoader, TorchDataLoader[object]):
             stats,
             gpu,
             self._buffers,
-            self.padding,
+            self._padding,
             threads=1 if self.num_workers > 0 else torch.get_num_threads(),
             num_workers=self.num_workers,
         )

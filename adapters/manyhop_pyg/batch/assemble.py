@@ -18,11 +18,11 @@ from torch_geometric.typing import SparseTensor, TensorFrame
 from manyhop.errors import InputError
 from manyhop.features import BufferPool, RowRequest
 from manyhop.graph import HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, EdgeType, NodeType
-from manyhop.loading.pipeline import RankBatch
+from manyhop.loading.pipeline import RankBatch, Stats
 from manyhop_embedding import Embedding, RowsAhead
 from manyhop_pyg.batch.columns import Column, DataColumns, DataPlan, PlacedStore, PlanCache, StoreColumns
 from manyhop_pyg.data.feature_store import FeatureStore
-from manyhop_pyg.typing import Attributes, Batch, Bounds, Permutation, PyGData, Sample, StoreSize
+from manyhop_pyg.typing import Attributes, Batch, Bounds, Permutation, PyGData, Sample, StoreSize, Transform
 
 if TYPE_CHECKING:
     from manyhop.loading.gpu.runtime import GPURuntime
@@ -37,8 +37,8 @@ class Joining(NamedTuple):
     data: PyGData
     custom_cls: type[Batch] | None
     sampler: BaseSampler
-    transforms_samples: bool
-    """Whether the user changes samples."""
+    transform: Transform | None
+    """The user's function of samples."""
     gpu: GPURuntime | None
     padding: Padding | None
     placed: DataPlan | PlacedStore | None
@@ -47,10 +47,14 @@ class Joining(NamedTuple):
     store_size: StoreSize
     copy_threads: int | None
     buffers: BufferPool
+    stats: Stats
+    label: Callable[[Batch, Sample], list[Attributes]]
+    """Sets the attributes of seeds; returns the mapping that holds ``input_id``, for each seed type."""
+    distributed: bool
 
 
 class Gathered(NamedTuple):
-    """A batch with its rows. Edges, and what else is known of it, are set by ``finish_batches`` of its loader."""
+    """A batch with its rows. Edges, and what else is known of it, are set by ``finish_batches``."""
 
     batch: Batch
     out: Sample

@@ -16,13 +16,24 @@ from torch_geometric.sampler.base import SubgraphType
 
 from manyhop.errors import InputError
 from manyhop.features import gather
+from manyhop.loading import current_batch
 from manyhop.loading.gpu.samples import upload
-from manyhop_pyg.batch.assemble import Joining, Rows, begin_data, begin_hetero_data, edge_ids
+from manyhop.loading.pipeline import RankBatch
+from manyhop_pyg.batch.assemble import (
+    Gathered,
+    Joining,
+    Rows,
+    begin_data,
+    begin_hetero_data,
+    edge_ids,
+    label_data,
+    label_types,
+)
 from manyhop_pyg.batch.assemble_stores import join_stores
 from manyhop_pyg.batch.columns import DataPlan
 from manyhop_pyg.samplers.neighbor import NeighborSampler, is_changed
 from manyhop_pyg.samplers.requests import joined
-from manyhop_pyg.typing import Batch, Permutation, Sample
+from manyhop_pyg.typing import Attributes, Batch, Permutation, Sample
 from manyhop_train.aggregation import Hops, mark_sorted
 
 
@@ -108,9 +119,58 @@ def join(joining: Joining, outs: Sequence[Sample], times: list[float]) -> tuple[
     return batches, list(outs), nbytes
 
 
-def put_edges(joining: Joining, batches: Sequence[Batch], outs: Sequence[Sample]) -> None:
+def join_one(joining: Joining, out: Sample) -> Gathered:
+    """Return the batch of a sample, transformed, with its rows."""
+    start = time.perf_counter()
+    times: list[float] = []
+    if joining.transform is not None:
+        out = joining.transform(out)
+    (batch,), (out,), nbytes = join(joining, [out], times)
+    rank_batch = current_batch()
+    if rank_batch is not None:
+        stats = joining.stats
+        if joining.gpu is None:
+            stats.record(rank_batch.batch, "assemble", start, times[0])
+            stats.record(rank_batch.batch, "gather", times[0], times[1])
+        else:  # which measures gathering itself
+            stats.record(rank_batch.batch, "assemble", start, times[1])
+        rank_batch.contents["gathered_bytes"] = nbytes
+    return Gathered(batch, out, joining, rank_batch)
+
+
+def finish_batches(
+    joining: Joining, batches: Sequence[Batch], outs: Sequence[Sample], rank_batches: Sequence[RankBatch | None]
+) -> None:
+    """Set edges, labels and masks of batches that are joined with features."""
+    _put_edges(joining, batches, outs)
+    for batch, out, rank_batch in zip(batches, outs, rank_batches, strict=True):
+        if isinstance(out, SamplerOutput):
+            label_data(batch, out)
+        else:
+            label_types(batch, out)
+        seeds = joining.label(batch, out)
+        if joining.distributed:
+            _mark_padding(joining, seeds, out, whole=rank_batch is not None and rank_batch.is_padding)
+        if joining.padding is not None:
+            joining.padding.label(batch, out, seeds)
+            if rank_batch is not None:
+                rank_batch.contents.update(padded=1, fit=int(out.padding.padded.grown == 0))
+
+
+def _mark_padding(joining: Joining, seeds: Sequence[Attributes], out: Sample, *, whole: bool) -> None:
+    """Set ``is_padding`` of the seeds of each type; ``whole``: the batch fills up a round of the ranks."""
+    n = out.metadata[0].numel()
+    marks = torch.zeros(n, dtype=torch.bool) if joining.gpu is None else joining.gpu.marks.take(n)
+    if whole:
+        marks[:] = True
+    parts = [marks] if len(seeds) == 1 else marks.split_with_sizes(list(out.metadata[2].values()))
+    for attributes, mark in zip(seeds, parts, strict=True):
+        attributes["is_padding"] = mark
+
+
+def _put_edges(joining: Joining, batches: Sequence[Batch], outs: Sequence[Sample]) -> None:
     """Set ``edge_index`` of batches that have none, and mark its order."""
-    plan, transformed = joining.placed, joining.transforms_samples
+    plan, transformed = joining.placed, joining.transform is not None
     if not isinstance(plan, DataPlan):
         plan = None
     for batch, out in zip(batches, outs, strict=True):

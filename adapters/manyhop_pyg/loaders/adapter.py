@@ -26,7 +26,7 @@ from manyhop.system.ranges import ranged
 from manyhop_embedding import RowsAhead
 from manyhop_pyg.batch.assemble import Gathered, finish_trainable
 from manyhop_pyg.batch.columns import has_embeddings
-from manyhop_pyg.batch.join import join
+from manyhop_pyg.batch.join import finish_batches, join, join_one
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.data.feature_store import FeatureStore
 from manyhop_pyg.loaders.inputs import input_of
@@ -54,28 +54,9 @@ class LoaderView(Protocol):
     distributed: bool
     seed_parts: int | None
 
-    @property
-    def seed_sampler(self) -> BaseSampler: ...
-
     def collate_fn(self, index: Positions) -> Sample | Batch: ...
 
     def filter_fn(self, out: Sample) -> Batch: ...
-
-    def joining(self) -> Joining: ...
-
-    def join_one(self, out: Sample) -> Gathered: ...
-
-    def finish_batches(
-        self,
-        joining: Joining,
-        batches: Sequence[Batch],
-        outs: Sequence[Sample],
-        rank_batches: Sequence[RankBatch | None],
-    ) -> None: ...
-
-    def has_own_collate(self) -> bool: ...
-
-    def has_own_filter(self) -> bool: ...
 
 
 @dataclass(kw_only=True, slots=True)
@@ -260,12 +241,25 @@ class Batches:
 
     Args:
         loader: whose batches these are.
+        sampler: its sampler.
+        joining: returns the data, rows and options that samples are joined with, as of now.
+        replaced: which of ``collate_fn`` and ``filter_fn`` the user has replaced.
         pins: whether batches are copied to pinned memory.
         exchanges: whether ranks exchange rows of batches on GPUs, in a thread.
     """
 
-    def __init__(self, loader: LoaderView, *, pins: bool, exchanges: bool) -> None:
-        self._loader, self._pins = loader, pins
+    def __init__(
+        self,
+        loader: LoaderView,
+        sampler: BaseSampler,
+        joining: Callable[[], Joining],
+        replaced: set[str],
+        *,
+        pins: bool,
+        exchanges: bool,
+    ) -> None:
+        self._loader, self._sampler, self._joining = loader, sampler, joining
+        self._replaced, self._pins = replaced, pins
         # Other ranks wait for this rank's thread, so it leaves all other work to the caller.
         self._gathers_only = exchanges and loader.transform is None and self.gathers_groups
         self._trains = has_embeddings(loader.data)
@@ -285,12 +279,12 @@ class Batches:
         """Whether rows of groups of batches can be gathered at once, without the user's code in between."""
         loader = self._loader
         own = isinstance(loader.data, Data | HeteroData) or type(loader.data[0]) is FeatureStore
-        return own and loader.transform_sampler_output is None and not loader.has_own_filter()
+        return own and loader.transform_sampler_output is None and "filter_fn" not in self._replaced
 
     @property
     def samples_alone(self) -> bool:
         """Whether ``collate_fn`` is overridden."""
-        return self._loader.has_own_collate()
+        return "collate_fn" in self._replaced
 
     @property
     def runs_user_code(self) -> bool:
@@ -299,7 +293,7 @@ class Batches:
         functions = (loader.transform, loader.transform_sampler_output, loader.worker_init_fn)
         negatives = each_of(getattr(loader, "neg_sampling", None))
         calls = any(isinstance(one, GivenNegatives) and callable(one.dst) for one in negatives)
-        return calls or any(f is not None for f in functions) or loader.has_own_collate() or loader.has_own_filter()
+        return calls or any(f is not None for f in functions) or bool(self._replaced)
 
     @property
     def transform(self) -> Transform | None:
@@ -314,7 +308,7 @@ class Batches:
     def assemble(self, sample: Sample) -> Batch | Gathered:
         """Call ``filter_fn``, or only gather rows if :meth:`hand_out` does the rest."""
         if self._gathers_only:
-            return self._loader.join_one(sample)
+            return join_one(self._joining(), sample)
         batch = self._loader.filter_fn(sample)
         return pinned(batch) if self._pins else batch
 
@@ -322,11 +316,10 @@ class Batches:
         self, samples: Sequence[Sample], rank_batches: Sequence[RankBatch] | None
     ) -> tuple[list[Batch], int]:
         """Join samples with the features of the data, by one gather."""
-        loader = self._loader
-        joining = loader.joining()
+        joining = self._joining()
         batches, outs, nbytes = join(joining, samples, [])
         if rank_batches is not None:
-            loader.finish_batches(joining, batches, outs, rank_batches)
+            finish_batches(joining, batches, outs, rank_batches)
         return batches, nbytes
 
     def contents(self, sample: Sample) -> dict[str, int]:
@@ -353,16 +346,14 @@ class Batches:
 
     def empty(self, device: torch.device) -> Sample:
         """Return a sample without nodes and edges, in PyG's terms."""
-        sampler = self._loader.seed_sampler
-        graph = sampler.topology.graph
-        sample = empty_sample(graph, device)
-        return sampler.node_output(replace(sample, num_sampled_nodes=None, num_sampled_edges=None))
+        sample = empty_sample(self._sampler.topology.graph, device)
+        return self._sampler.node_output(replace(sample, num_sampled_nodes=None, num_sampled_edges=None))
 
     def hand_out(self, batch: Batch | Gathered) -> Batch:
         """Return the complete batch, with the rows that embeddings have now."""
         if isinstance(batch, Gathered):
             batch, out, joining, rank_batch = batch
-            self._loader.finish_batches(joining, [batch], [out], [rank_batch])
+            finish_batches(joining, [batch], [out], [rank_batch])
         if self._trains:
             finish_trainable(batch)
         return batch

@@ -118,7 +118,7 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         self.exclude_seed_edges = exclude_seed_edges
         self.reverse_eids = reverse_eids
         self.reverse_etypes = reverse_etypes
-        self.exclusion = make_exclusion(
+        self._exclusion = make_exclusion(
             link_sampler, [*parts_of(self.input_data)], exclude_seed_edges, reverse_eids, reverse_etypes
         )
         engine = kwargs.get("engine")
@@ -176,20 +176,20 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
         return self._batch_around(inputs, key)
 
     @property
-    def seed_sampler(self) -> BaseSampler:
+    def _seed_sampler(self) -> BaseSampler:
         return self.link_sampler
 
-    def seeds(self) -> LinkSeeds:
-        options = self._seed_options() | {"on_host": self.exclusion is not None}  # which looks up edge ids there
+    def _seeds(self) -> LinkSeeds:
+        options = self._seed_options() | {"on_host": self._exclusion is not None}  # which looks up edge ids there
         return LinkSeeds(
             neg_sampling=self.neg_sampling,
             exclude_true=self.exclude_true_negatives,
-            exclusion=self.exclusion,
+            exclusion=self._exclusion,
             **options,
         )
 
     def _can_distribute(self) -> bool:
-        if self.exclusion is not None or self.exclude_true_negatives or self.worker_init_fn is not None:
+        if self._exclusion is not None or self.exclude_true_negatives or self.worker_init_fn is not None:
             return False
         return isinstance(self.link_sampler, NeighborSampler) and suits_cugraph(self.link_sampler.spec)
 
@@ -202,8 +202,8 @@ class LinkLoader(ThreadedLoader, torch_geometric.loader.LinkLoader):  # type: ig
                     negatives_of(self.neg_sampling, edge_type),
                     exclude_true=self.exclude_true_negatives,
                 )
-        if self.exclusion is not None:
-            self.exclusion.prepare()
+        if self._exclusion is not None:
+            self._exclusion.prepare()
 
     def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
         triplets = self.neg_sampling is not None and self.neg_sampling.is_triplet()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch_geometric.loader.utils import infer_filter_per_worker
-from torch_geometric.sampler import BaseSampler, SamplerOutput
+from torch_geometric.sampler import BaseSampler
 
 from manyhop.arguments import callables, flag
 from manyhop.errors import InputError
@@ -20,12 +20,12 @@ from manyhop.loading import EngineName, EpochLoader, check_engine, check_options
 from manyhop.loading.adapter import Adapter
 from manyhop.loading.iterator import EpochIterator
 from manyhop.loading.padding import Pad
-from manyhop.loading.pipeline import Lockstep, RankBatch, Uneven
+from manyhop.loading.pipeline import Lockstep, Uneven
 from manyhop.memory.places import Place
 from manyhop.ranks import cuda
-from manyhop_pyg.batch.assemble import Gathered, Joining, finish_trainable, label_data, label_types, placed_columns
+from manyhop_pyg.batch.assemble import Joining, finish_trainable, placed_columns
 from manyhop_pyg.batch.columns import DataPlan, PlanCache, columns_of
-from manyhop_pyg.batch.join import join, put_edges
+from manyhop_pyg.batch.join import finish_batches, join_one
 from manyhop_pyg.batch.padding import Padding, check_pad
 from manyhop_pyg.loaders.adapter import Batches, Seeds, find_pinning, nodes_of_seeds
 from manyhop_pyg.loaders.check import check_torch_arguments
@@ -94,7 +94,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         kwargs: dict[str, Any] = dict(of_torch)
         check_torch_arguments(kwargs)
         check_device(device, placement)
-        check_pad(pad, self.seed_sampler, self.data)
+        check_pad(pad, self._seed_sampler, self.data)
         self.device, self._mode, self.pad = device, placement, pad
         self.__dict__["placement"] = placement  # for Lightning; the property of this name is the decision
         callables(transform=self.transform, transform_sampler_output=self.transform_sampler_output)
@@ -118,9 +118,9 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         self._gpu, self._num_items, self._own_order = None, num_items, own_order
         self._bounds: Bounds = {}
         self._knows_device = False
-        self.padding = None
+        self._padding = None
         shared_by = find_device(check_device(self.device, self._mode), self.data) if self.distributed else None
-        with grouped_on(self.seeds().graph, shared_by):  # ranks compare the edges
+        with grouped_on(self._seeds().graph, shared_by):  # ranks compare the edges
             self._set_up_epochs(num_items, seed, shuffle=shuffle, own_order=own_order)
             self._find_gpu()
         self._find_padding()
@@ -138,8 +138,8 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         if self._infers_filter:
             self.filter_per_worker = True
         self._stats.on_gpu = True
-        if self.seeds().graph is not None and self.transform_sampler_output is None:
-            self._bounds = self.seed_sampler.topology.bounds
+        if self._seeds().graph is not None and self.transform_sampler_output is None:
+            self._bounds = self._seed_sampler.topology.bounds
         self._start_gpu(found, self._mode)
         assert self._gpu is not None
         if self._gpu.sampling is None:
@@ -148,7 +148,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
 
     def _prepare_for_cpu(self) -> None:
         """Compile kernels and build tables that the first batch would wait for, if the CPU samples."""
-        prepare(self.seed_sampler)
+        prepare(self._seed_sampler)
 
     def _make_padding(self, samples: list[Sample], device: torch.device | None) -> Padding:
         transform, gpu = self.transform_sampler_output, self._gpu
@@ -156,7 +156,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             samples = [transform(out) for out in samples]
         assert self.batch_size is not None
         negatives = getattr(self, "neg_sampling", None)
-        return Padding(self.seed_sampler.topology, self.input_data, self.batch_size, samples, device, negatives)
+        return Padding(self._seed_sampler.topology, self.input_data, self.batch_size, samples, device, negatives)
 
     # Iteration
 
@@ -188,16 +188,17 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             self._knows_device = True
 
     def _fanouts(self) -> object:
-        sampler = self.seed_sampler
+        sampler = self._seed_sampler
         return getattr(sampler, "num_samples", getattr(getattr(sampler, "num_neighbors", None), "values", None))
 
     def _nodes_of_seeds(self) -> list[tuple[Tensor, int]]:
-        return nodes_of_seeds(self.input_data, self.seed_sampler)
+        return nodes_of_seeds(self.input_data, self._seed_sampler)
 
     def _adapter(self) -> Adapter[Sample, Batch]:
         exchanges = self._gpu is not None and self._exchanges()
-        batches = Batches(self, pins=self._pins_batches, exchanges=exchanges)
-        return Adapter(self.seeds(), columns_of(self.data), batches, LoaderFacts(self))
+        seeds, options = self._seeds(), {"pins": self._pins_batches, "exchanges": exchanges}
+        batches = Batches(self, seeds.sampler, self._joining, self._replaced(), **options)
+        return Adapter(seeds, columns_of(self.data), batches, LoaderFacts(self, seeds.sampler))
 
     def _exchanges(self) -> bool:
         return sharded_store(self.data) is not None or super()._exchanges()
@@ -205,24 +206,24 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
     def _make_lockstep(self, title: str, timeout: float) -> Lockstep | None:
         store = sharded_store(self.data)
         if store is not None and not super()._exchanges():
-            return make_lockstep(self, self.seeds(), store, self._plan(), title, timeout)
+            return make_lockstep(self._joining, self._seeds(), store, self._plan(), title, timeout)
         return super()._make_lockstep(title, timeout)
 
     # One batch
 
     @property
-    def seed_sampler(self) -> BaseSampler:
+    def _seed_sampler(self) -> BaseSampler:
         """The sampler."""
         raise NotImplementedError
 
-    def seeds(self) -> Seeds:
+    def _seeds(self) -> Seeds:
         """Return the seeds and how to sample around them, as of now."""
         raise NotImplementedError
 
     def _seed_options(self) -> dict[str, Any]:
         """Return the arguments of :class:`Seeds`."""
         return {
-            "sampler": self.seed_sampler,
+            "sampler": self._seed_sampler,
             "given": self.input_data,
             "num_items": self._num_items,
             "own_order": self._own_order,
@@ -231,21 +232,24 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             "transform": self.transform_sampler_output,
         }
 
-    def joining(self) -> Joining:
+    def _joining(self) -> Joining:
         """Return the data, rows and options that samples are joined with, as of now."""
         return Joining(
             type(self).__name__,
             self.data,
             self.custom_cls,
-            self.seed_sampler,
-            self.transform_sampler_output is not None,
+            self._seed_sampler,
+            self.transform_sampler_output,
             self._gpu,
-            self.padding,
+            self._padding,
             placed_columns(self.data, self._gpu, self._plans),
             self._bounds,
             self._store_size,
             self._copy_threads,
             self._buffers,
+            self._stats,
+            self._label,
+            self.distributed,
         )
 
     def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
@@ -275,7 +279,7 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
     def collate_fn(self, index: Positions) -> Sample | Batch:
         """Sample around the inputs at positions ``index``; also join features if ``filter_per_worker``."""
         start = time.perf_counter()
-        seeds = self.seeds()
+        seeds = self._seeds()
         out = seeds.around(seeds.at(index))
         if (rank_batch := current_batch()) is not None:
             self._stats.record(rank_batch.batch, "sample", start, time.perf_counter())
@@ -284,14 +288,14 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
 
     def _batch_around(self, inputs: Inputs, key: tuple[int, int, int] | None) -> Batch:
         """Return the batch of some inputs, outside of any epoch."""
-        if self.has_own_collate():
+        if "collate_fn" in self._replaced():
             raise InputError(
                 "Expected the loader's own collate_fn for a batch of given seeds, got a subclass that replaces it, and "
                 "takes positions of seeds. Call loader(positions)."
             )
         if not self._knows_device:
             self._settle_device()
-        batch: Batch = self._make_alone(key, lambda: self.filter_fn(self.seeds().around(inputs)))
+        batch: Batch = self._make_alone(key, lambda: self.filter_fn(self._seeds().around(inputs)))
         return batch
 
     def _sampled_on(self) -> torch.device | None:
@@ -300,15 +304,16 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
             self._settle_device()
         return None if self._gpu is None or self._gpu.sampling is None else self._gpu.device
 
-    def has_own_collate(self) -> bool:
-        """Return whether the user has replaced ``collate_fn``."""
-        return getattr(self.collate_fn, "__func__", None) is not ThreadedLoader.collate_fn
+    def _replaced(self) -> set[str]:
+        """Return which of ``collate_fn`` and ``filter_fn`` the user has replaced."""
+        names = ("collate_fn", "filter_fn")
+        return {k for k in names if getattr(getattr(self, k), "__func__", None) is not getattr(ThreadedLoader, k)}
 
     def filter_fn(self, out: Sample) -> Batch:
         """Join a sample with the features: the batch as ``Data`` or ``HeteroData``, transformed."""
-        data, out, joining, rank_batch = self.join_one(out)
+        data, out, joining, rank_batch = join_one(self._joining(), out)
         start = time.perf_counter()
-        self.finish_batches(joining, [data], [out], [rank_batch])
+        finish_batches(joining, [data], [out], [rank_batch])
         if rank_batch is None and type(joining.placed) is DataPlan and joining.placed.embeddings:
             finish_trainable(data)
         if self.transform is not None:
@@ -316,62 +321,6 @@ class ThreadedLoader(CoreControl, EpochLoader, DataLoader[Batch]):
         if rank_batch is not None:
             self._stats.record(rank_batch.batch, "assemble", start, time.perf_counter())
         return data
-
-    def join_one(self, out: Sample) -> Gathered:
-        """Return the batch of a sample with its rows."""
-        start = time.perf_counter()
-        times: list[float] = []
-        if self.transform_sampler_output is not None:
-            out = self.transform_sampler_output(out)
-        joining = self.joining()
-        (batch,), (out,), nbytes = join(joining, [out], times)
-        rank_batch = current_batch()
-        if rank_batch is not None:
-            if self._gpu is None:
-                self._stats.record(rank_batch.batch, "assemble", start, times[0])
-                self._stats.record(rank_batch.batch, "gather", times[0], times[1])
-            else:  # which measures gathering itself
-                self._stats.record(rank_batch.batch, "assemble", start, times[1])
-            rank_batch.contents["gathered_bytes"] = nbytes
-        return Gathered(batch, out, joining, rank_batch)
-
-    def finish_batches(
-        self,
-        joining: Joining,
-        batches: Sequence[Batch],
-        outs: Sequence[Sample],
-        rank_batches: Sequence[RankBatch | None],
-    ) -> None:
-        """Set what else is known of batches that are joined with features."""
-        put_edges(joining, batches, outs)
-        for batch, out, rank_batch in zip(batches, outs, rank_batches, strict=True):
-            self._finish_batch(batch, out, rank_batch)
-
-    def _finish_batch(self, batch: Batch, out: Sample, rank_batch: RankBatch | None) -> None:
-        if isinstance(out, SamplerOutput):
-            label_data(batch, out)
-        else:
-            label_types(batch, out)
-        seeds = self._label(batch, out)
-        if self.distributed:
-            n = out.metadata[0].numel()
-            marks = torch.zeros(n, dtype=torch.bool) if self._gpu is None else self._gpu.marks.take(n)
-            if rank_batch is not None and rank_batch.is_padding:
-                marks[:] = True
-            if len(seeds) == 1:
-                seeds[0]["is_padding"] = marks
-            else:
-                of_types = marks.split_with_sizes(list(out.metadata[2].values()))
-                for attributes, mark in zip(seeds, of_types, strict=True):
-                    attributes["is_padding"] = mark
-        if self.padding is not None:
-            self.padding.label(batch, out, seeds)
-            if rank_batch is not None:
-                rank_batch.contents.update(padded=1, fit=int(out.padding.padded.grown == 0))
-
-    def has_own_filter(self) -> bool:
-        """Return whether the user has replaced ``filter_fn``."""
-        return getattr(self.filter_fn, "__func__", None) is not ThreadedLoader.filter_fn
 
     def __getstate__(self) -> dict[str, object]:
         return super().__getstate__() | {"_plans": PlanCache(), "_knows_device": False}

@@ -142,10 +142,10 @@ class NodeLoader(ThreadedLoader, torch_geometric.loader.NodeLoader):  # type: ig
         return seed_input(self.data, self.input_nodes, self.input_time, self.input_id)
 
     @property
-    def seed_sampler(self) -> BaseSampler:
+    def _seed_sampler(self) -> BaseSampler:
         return self.node_sampler
 
-    def seeds(self) -> NodeSeeds:
+    def _seeds(self) -> NodeSeeds:
         return NodeSeeds(**self._seed_options())
 
     def _can_distribute(self) -> bool:

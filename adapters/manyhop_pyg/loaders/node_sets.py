@@ -246,7 +246,7 @@ class ClusterLoader(NodeSetLoader, torch_geometric.loader.ClusterLoader):  # typ
     def _label(self, batch: Batch, out: Sample) -> list[Attributes]:
         (into,) = super()._label(batch, out)
         partition = self.cluster_data.partition
-        masks = (None, None) if self.padding is None else self.padding.masks(out)
+        masks = (None, None) if self._padding is None else self._padding.masks(out)
         for name, ids, mask in zip(("n_id", "e_id"), (partition.node_perm, partition.edge_perm), masks, strict=True):
             found = ids[getattr(batch, name).to(ids.device)].to(out.node.device)
             into[name] = found if mask is None else found.masked_fill(~mask, 0)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import NodeSamplerInput
+from torch_geometric.sampler import BaseSampler, NodeSamplerInput
 from torch_geometric.typing import SparseTensor, TensorFrame
 
 from manyhop.errors import InputError
@@ -15,6 +15,7 @@ from manyhop.graph import EdgeType
 from manyhop.loading import count_traffic, graph_facts, plain, rows_fact
 from manyhop.loading.keys import first_batches
 from manyhop.loading.pipeline import BatchPlan, Lockstep, exchanging
+from manyhop_pyg.batch.assemble import Joining
 from manyhop_pyg.batch.join import join
 from manyhop_pyg.data.convert import Topology
 from manyhop_pyg.data.feature_store import FeatureStore
@@ -67,8 +68,8 @@ _INPUTS = {
 class LoaderFacts:
     """The ``Facts`` of a loader."""
 
-    def __init__(self, loader: LoaderView) -> None:
-        self._loader = loader
+    def __init__(self, loader: LoaderView, sampler: BaseSampler) -> None:
+        self._loader, self._sampler = loader, sampler
 
     def of_ranks(self) -> dict[str, object]:
         """Return facts that must be equal on all ranks, in the order of their reports."""
@@ -76,13 +77,13 @@ class LoaderFacts:
         own = vars(loader)
         facts: dict[str, object] = {name: plain(own[name]) for name in _ARGUMENTS if name in own}
         facts |= plain(self.of_state())
-        facts["edge ids"] = plain(_edge_ids(loader))
+        facts["edge ids"] = plain(_edge_ids(self._sampler))
         return facts | _features(loader.data)
 
     def of_state(self) -> dict[str, object]:
         """Return facts that samples depend on, except seeds of random numbers and the size and order of batches."""
         loader = self._loader
-        sampler = loader.seed_sampler
+        sampler = self._sampler
         facts = {
             "kind of seeds": "nodes" if isinstance(loader.input_data, NodeSamplerInput) else "edges",
             "sampler": type(sampler).__name__,
@@ -93,19 +94,19 @@ class LoaderFacts:
         facts |= {name: value for name, value in vars(loader).items() if name in _OF_LINKS}
         if isinstance(sampler, NodeSetSampler):
             facts |= sampler.facts()
-        if (topology := _topology(loader)) is not None:
+        if (topology := _topology(sampler)) is not None:
             facts |= graph_facts(topology.graph)
         inputs = vars(loader.input_data)
         return facts | {name: inputs[field] for field, name in _INPUTS.items() if field in inputs}
 
 
-def _edge_ids(loader: LoaderView) -> Mapping[EdgeType, Tensor | None]:
-    topology = _topology(loader)
+def _edge_ids(sampler: BaseSampler) -> Mapping[EdgeType, Tensor | None]:
+    topology = _topology(sampler)
     return {} if topology is None else topology.graph.edge_ids()
 
 
-def _topology(loader: LoaderView) -> Topology | None:
-    topology = getattr(loader.seed_sampler, "topology", None)
+def _topology(sampler: BaseSampler) -> Topology | None:
+    topology = getattr(sampler, "topology", None)
     return topology if isinstance(topology, Topology) else None
 
 
@@ -157,7 +158,7 @@ def check_sharded(data: PyGData, *, distributed: bool) -> None:
 
 
 def make_lockstep(
-    loader: LoaderView, seeds: Seeds, store: FeatureStore, plan: BatchPlan, title: str, timeout: float
+    joining: Callable[[], Joining], seeds: Seeds, store: FeatureStore, plan: BatchPlan, title: str, timeout: float
 ) -> Lockstep:
     """Return the exchanges of a loader over a store that is spread over nodes. All ranks call it.
 
@@ -172,6 +173,6 @@ def make_lockstep(
             if visits.rows >= enough:
                 break
             with exchanging(visits):
-                join(loader.joining(), [seeds.sample(positions)], [])
+                join(joining(), [seeds.sample(positions)], [])
         keep_on_nodes(visits.hottest(store.cache), exchange, timeout=timeout)
     return Lockstep(exchange, count_traffic)

@@ -52,7 +52,7 @@ class PaddedLoader:
     pad: Pad | None = None
     """The user's choice."""
 
-    padding: Any = None
+    _padding: Any = None
     """The adapter's object that pads batches, once their sizes are known."""
 
     batch_size: int | None
@@ -72,7 +72,7 @@ class PaddedLoader:
 
     def _sizes_are_known(self) -> bool:
         """Return whether batches have their final sizes."""
-        return self.pad is None or self.padding is not None
+        return self.pad is None or self._padding is not None
 
     def _find_padding(self) -> None:
         """Find the sizes of batches, if they are to be padded."""
@@ -87,7 +87,7 @@ class PaddedLoader:
         plan = replace(plan, shuffle=plan.shuffle or not self._own_order, drop_last=False)
         with nullcontext() if gpu is None else gpu.streams.on_stream():
             samples = probe(plan, self._adapter().seeds, gpu)
-            self.padding = self._make_padding(samples, None if gpu is None else gpu.device)
+            self._padding = self._make_padding(samples, None if gpu is None else gpu.device)
             if gpu is not None and gpu.sampling is not None:
                 from manyhop.loading.gpu.warm_up import reserve
 
