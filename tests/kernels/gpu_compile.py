@@ -212,19 +212,18 @@ def compile_aggregation() -> None:
             assert "ld.global.v4.b32" in ptx, f"{name} does not read 16 bytes at once"
 
 
-def compile_captured_ends() -> None:
-    for count_of_tensors in (8, 16, 32):
-        calls = {"calls": ("i64",) * (count_of_tensors * capture.FIELDS.value)}
-        for out in (False, True):
-            ptx = compiled(capture.copy_tensors, calls, {"NUM": count_of_tensors, "OUT": out})
-            assert "ld.global.v2.b64" in ptx, "16 bytes are not read at once"
+def compile_captured_inputs() -> None:
+    for count_of_tensors in (1, 8, 32):
+        targets = {"targets": ("i64",) * (count_of_tensors * capture.FIELDS.value)}
+        ptx = compiled(capture.copy_tensors, targets, {"NUM": count_of_tensors})
+        assert "ld.global.v2.b64" in ptx, "16 bytes are not read at once"
     for width in (16, 128):
-        compiled(capture.fetch_arguments, {}, {"SLOTS": 64, "WIDTH": width}, 1)
+        compiled(capture.fetch_addresses, {}, {"SLOTS": 256, "WIDTH": width}, 1)
 
 
 if __name__ == "__main__":
     with showing_compilation():
         compile_sampling()
     for compile_others in (compile_hgt, compile_gathers, compile_padding, compile_updates, compile_aggregation,
-                           compile_captured_ends):  # fmt: skip
+                           compile_captured_inputs):  # fmt: skip
         compile_others()

@@ -6,8 +6,8 @@ import math
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from manyhop.arguments import integer
-from manyhop_train.capture.objects import Undo, whole
+from manyhop_train.capture.objects import Reads, memory_of, place_of
 from manyhop_train.capture.replicas import Exchanges
 from manyhop_train.capture.state import WEIGHTS, StepState
 
@@ -67,17 +67,17 @@ class _Pair(NamedTuple):
     """Value before both runs; ``None``: a new tensor."""
 
 
-class Outcome(NamedTuple):
-    """Result and final state of a run of a step."""
+class _Moment(NamedTuple):
+    """State before or after a run of a step."""
 
-    result: Any
-    values: dict[int, Tensor]
     grads: list[Tensor | None]
     generator: Tensor
+    values: dict[int, Tensor]
+    """Copies of memory, by address."""
 
 
-class Comparison:
-    """Runs of a step from one state.
+class Comparison(Reads):  # type: ignore[no-untyped-call]  # of torch
+    """Runs of a step from one state. A dispatch mode: it also restores the memory that operators change.
 
     Args:
         state: of the step.
@@ -85,61 +85,84 @@ class Comparison:
     """
 
     def __init__(self, state: StepState, tensors: Sequence[Tensor]) -> None:
-        self._state, self._device = state, tensors[0].device
-        self._parameters = state.parameters
-        self._grads = [p.grad for p in self._parameters]
-        self._generator = self._draws()
-        self._undo = Undo([*state.tensors(), *[g for g in self._grads if g is not None]], tensors)
-        self._exchanges = Exchanges()
+        super().__init__()
+        self._state, self._device, self._exchanges = state, tensors[0].device, Exchanges()
+        self._batch = set(map(place_of, tensors))
+        self._memory, self._room = dict[int, Tensor](), dict[int, Tensor]()
+        self._begin = _Moment([p.grad for p in state.parameters], self._draws(), {})
+        self._named = dict[int, tuple[str, str]]()
+        for kind, name, tensor in state.tensors():
+            if (memory := memory_of(tensor)) is not None:
+                self._named[memory.data_ptr()] = kind, name
+                self.before_change(memory.data_ptr(), memory)
 
-    def eager(self, step: Callable[[], Any]) -> Outcome:
-        """Run a step eagerly, then restore the state."""
-        with self._state.exchanging(self._exchanges), nullcontext() if _compiles() else self._undo:
-            result = step()
-        grads = [p.grad for p in self._parameters]
-        outcome = Outcome(result, self._undo.values(), grads, self._draws())
+    def before_change(self, place: int, memory: Tensor) -> None:
+        """Copy memory."""
+        if place not in self._memory:
+            with torch.inference_mode(False):
+                self._memory[place], self._begin.values[place] = memory, memory.clone()
+                self._room[place] = torch.empty_like(memory)  # memory may be too small now, not after a change
+
+    @torch.no_grad()
+    def _copies(self) -> dict[int, Tensor]:
+        """Return copies of the current memory, except the batch's, which differs in a replay."""
+        return {place: self._room[place].copy_(now) for place, now in self._memory.items() if place not in self._batch}
+
+    def eagerly(self, step: Callable[[], Any]) -> None:
+        """Run a step eagerly, store what it computes, then restore the state."""
+        with self._between_ranks(), nullcontext() if _compiles() else self:
+            self._result = step()
+        self._end = _Moment([p.grad for p in self._state.parameters], self._draws(), self._copies())
         self.restart()
-        return outcome
 
     def again(self, step: Callable[[], Any]) -> Any:
         """Run a step with the values that the eager run received from other ranks."""
         self._exchanges.again()
-        with self._state.exchanging(self._exchanges):
+        with self._between_ranks():
             return step()
 
-    def restart(self) -> None:
-        """Restore the state."""
-        self._put(self._grads, self._generator)
+    @contextmanager
+    def _between_ranks(self) -> Iterator[None]:
+        self._state.replicas.exchanges = self._exchanges
+        try:
+            yield
+        finally:
+            self._state.replicas.exchanges = None
 
-    def finish(self, outcome: Outcome) -> None:
-        """Set the final state of an eager run."""
-        self._put(outcome.grads, outcome.generator, outcome.values)
+    def restart(self) -> None:
+        """Restore the state before the eager run."""
+        self._put(self._begin)
+
+    def finish(self) -> None:
+        """Set the state after the eager run."""
+        self._put(self._end)
 
     @torch.no_grad()
-    def differences(self, expected: Outcome, result: Any) -> dict[str, tuple[float, str]]:
+    def differences(self, result: Any) -> dict[str, tuple[float, str]]:
         """Return by how many tolerances each kind of values differs, now that another run has ended; and a name."""
         pairs = [_Pair("gradient", "the gradients for other ranks", *pair, None) for pair in self._exchanges.pairs]
-        problem = _add_results(expected.result, result, pairs)
-        described, places = self._state.described(), {_place(g) for g in expected.grads if g is not None}
-        gone = {_place(g) for g in self._grads if g is not None} - places  # a graph writes new gradients there
-        for place, value in expected.values.items():
-            if place in gone:
-                continue
-            now, before = self._undo.before[place]
-            pairs.append(_Pair(*described.get(place, ("other", "a tensor that it changes")), value, now, before))
-        for p, grad in zip(self._parameters, expected.grads, strict=True):
+        problem = _add_results(self._result, result, pairs)
+        before, after = ({place_of(g) for g in each.grads if g is not None} for each in (self._begin, self._end))
+        for place, value in self._end.values.items():
+            if place not in before - after:  # a graph writes new gradients there
+                named = self._named.get(place, ("other", "a tensor that it changes"))
+                pairs.append(_Pair(*named, value, self._memory[place], self._begin.values[place]))
+        for p, grad in zip(self._state.parameters, self._end.grads, strict=True):
             name = f"the gradient of {self._state.name_of(p)}"
             if (grad is None) != (p.grad is None):
                 problem = problem or name
-            elif grad is not None and p.grad is not None and _place(grad) not in expected.values:
+            elif grad is not None and p.grad is not None and place_of(grad) not in self._end.values:
                 pairs.append(_Pair("gradient", name, grad, p.grad, None))
-        found = _judge(pairs, _TOLERANCE_16 if self._undo.low else _TOLERANCE)
+        found = _judge(pairs, _TOLERANCE_16 if self.low else _TOLERANCE)
         return found if problem is None else {"": (math.inf, problem), **found}
 
-    def _put(self, grads: list[Tensor | None], draws: Tensor, values: dict[int, Tensor] | None = None) -> None:
-        self._undo.restore(values)
-        for p, grad in zip(self._parameters, grads, strict=True):
+    @torch.no_grad()
+    def _put(self, moment: _Moment) -> None:
+        for place, now in self._memory.items():
+            now.copy_(moment.values.get(place, self._begin.values[place]))
+        for p, grad in zip(self._state.parameters, moment.grads, strict=True):
             p.grad = grad
+        draws = moment.generator
         torch.cuda.set_rng_state(draws, self._device) if self._device.type == "cuda" else torch.set_rng_state(draws)
 
     def _draws(self) -> Tensor:
@@ -160,11 +183,6 @@ def _compiles() -> bool:
     """Return whether ``torch.compile`` is in use, whose functions do not run in a dispatch mode."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return dynamo is not None and bool(dynamo.counters.get("frames"))
-
-
-def _place(tensor: Tensor) -> int:
-    memory = whole(tensor)
-    return 0 if memory is None else memory.data_ptr()
 
 
 def _add_results(expected: Any, got: Any, pairs: list[_Pair]) -> str | None:

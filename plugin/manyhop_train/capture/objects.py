@@ -1,10 +1,10 @@
-"""Inputs of a step besides its batch: objects, whose numbers are part of a graph's key, and memory."""
+"""Inputs of a step besides its batch: numbers and objects, which are part of a graph's key, and memory."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from itertools import chain
-from operator import is_, itemgetter
+from operator import is_
 from typing import Any, Final
 
 import torch
@@ -30,95 +30,83 @@ class Snapshot:
     def __init__(
         self, numbers: Iterable[dict[str, Any]], parts: Iterable[dict[Any, Any]], hooks: Iterable[dict[int, Any]]
     ) -> None:
-        named = [(where, [name for name, value in where.items() if type(value) in _PLAIN]) for where in numbers]
-        # One call for all names of a dictionary; with at least two names, it returns a tuple.
-        self._getters = [(itemgetter(*names, names[0]), where) for where, names in named if names]
-        self._names = [name for _, names in named if names for name in (*names, names[0])]
-        self._parts = list(parts)
+        self._numbers, self._parts = list(numbers), list(parts)
         self._counted = [*self._parts, *hooks]
-        self._counts, self._values = self._now()
-        self.plain: Hashable = tuple(zip(self._names, self._values, strict=False))
+        self._counts = list(map(len, self._counted))
+        self._objects = self._objects_now()
+        self._values: list[object] = []
+        self.plain: Hashable = ()
         """Names and values of the numbers and strings."""
+        self._read_numbers()
 
     def replaced(self) -> str | None:
         """Compare again. Return the name of an object that was replaced."""
-        try:
-            counts, values = self._now()
-        except KeyError as missing:
-            return str(missing.args[0])
-        if counts != self._counts:
+        self._read_numbers()
+        if list(map(len, self._counted)) != self._counts:
             return "a hook, a part or a state"
-        if all(map(is_, values, self._values)):
+        before, self._objects = self._objects, self._objects_now()
+        if same(before, self._objects):
             return None
-        before, self._values = self._values, values
-        self.plain = tuple(zip(self._names, values, strict=False))
-        names = [*self._names, *chain.from_iterable(self._parts)]
-        for name, old, new in zip(names, before, values, strict=True):
+        for name, old, new in zip(chain.from_iterable(self._parts), before, self._objects, strict=True):
             if old is not new and not (type(old) in _PLAIN and type(new) in _PLAIN):
                 return str(name)
         return None
 
-    def _now(self) -> tuple[list[int], list[object]]:
-        values = [value for get, where in self._getters for value in get(where)]
-        values += chain.from_iterable(map(dict.values, self._parts))
-        return list(map(len, self._counted)), values
+    def _objects_now(self) -> list[object]:
+        return list(chain.from_iterable(map(dict.values, self._parts)))
+
+    def _read_numbers(self) -> None:
+        values = list(chain.from_iterable(map(dict.values, self._numbers)))
+        if not same(values, self._values):
+            self._values = values
+            pairs = chain.from_iterable(map(dict.items, self._numbers))
+            self.plain = tuple(pair for pair in pairs if type(pair[1]) in _PLAIN)
 
 
-class Watched:
-    """The objects of ``watch=``.
+def same(before: list[object], now: list[object]) -> bool:
+    """Return whether two lists contain the same objects."""
+    return len(before) == len(now) and all(map(is_, before, now))
 
-    Args:
-        objects: objects with numbers, strings, tensors, arrays or containers of them as attributes or entries; of
-            modules, only numbers and strings are compared.
+
+def check_watched(objects: object) -> list[object]:
+    """Return the objects of ``watch=``: numbers, strings, tensors, arrays and containers of them may change in them.
 
     Raises:
         InputError: no list of such objects.
     """
-
-    def __init__(self, objects: object) -> None:
-        if not isinstance(objects, list | tuple):
-            raise InputError(f"Expected watch as a list of objects, got a {type(objects).__name__}. Pass [it].")
-        for one in objects:
-            if type(one) in _PLAIN:
-                raise InputError(
-                    f"Expected objects in watch, got {one!r}, which cannot change. Pass the object that has it."
-                )
-        self._objects = objects
-        self._known: list[object] = []
-        self.plain: Hashable = ()
-        """Values that are not compared by identity."""
-
-    def replaced(self) -> str | None:
-        """Compare again. Return the name of an object that was replaced."""
-        if not self._objects:
-            return None
-        plain, known = list[Hashable](), list[object]()
-        for one in self._objects:
-            _collect(one, plain, known, whole=True)
-        same = len(known) == len(self._known) and all(map(is_, known, self._known))
-        self.plain, self._known = tuple(plain), known
-        return None if same else "what watch= names"
+    if not isinstance(objects, list | tuple):
+        raise InputError(f"Expected watch as a list of objects, got a {type(objects).__name__}. Pass [it].")
+    for one in objects:
+        if type(one) in _PLAIN:
+            raise InputError(
+                f"Expected objects in watch, got {one!r}, which cannot change. Pass the object that has it."
+            )
+    return list(objects)
 
 
-def _collect(value: Any, plain: list[Hashable], known: list[object], *, whole: bool = False) -> None:
-    """Add the numbers and objects of a value and, if ``whole``, of its attributes."""
+def collect(value: Any, plain: list[Hashable], known: list[object], *, whole: bool = False) -> None:
+    """Add the numbers and objects of a value and, if ``whole``, of its attributes; of modules, only numbers."""
     if type(value) in _PLAIN:
         plain.append(value)
     elif isinstance(value, Mapping):
         plain.append(len(value))
         for key, entry in value.items():
-            plain.append(key)
-            _collect(entry, plain, known)
+            if type(entry) is tuple and all(type(part) in _PLAIN for part in entry):
+                plain.append((key, entry))
+            else:
+                plain.append(key)
+                collect(entry, plain, known)
     elif isinstance(value, list | tuple):
         plain.append(len(value))
         for entry in value:
-            _collect(entry, plain, known)
+            collect(entry, plain, known)
     elif whole and isinstance(value, torch.nn.Module):  # changes of its parts are noticed when it runs
         plain += [pair for pair in vars(value).items() if type(pair[1]) in _PLAIN]
     elif isinstance(value, Tensor):
         known.append(value)  # graphs read the current memory of a GPU
-        host = value.device.type == "cpu" and not value.is_inference()
-        plain += (value.data_ptr(), value._version if host else 0)
+        plain.append(value.data_ptr())
+        if value.device.type == "cpu" and not value.is_inference():
+            plain.append(value.item() if value.numel() == 1 else value._version)
     elif type(value).__module__ == "numpy":  # an array, or a number
         plain.append(value.tobytes())
     else:
@@ -126,11 +114,13 @@ def _collect(value: Any, plain: list[Hashable], known: list[object], *, whole: b
         if whole:
             slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
             attributes = {name: getattr(value, name) for name in slots if hasattr(value, name)}
-            _collect(attributes | getattr(value, "__dict__", {}), plain, known)
+            collect(attributes | getattr(value, "__dict__", {}), plain, known)
 
 
 def modes(device: str) -> Hashable:
     """Return the modes of torch that a graph repeats."""
+    # torch's old getter of the precision raises if the new setting was used.
+    precision = getattr(torch._C, "_get_fp32_precision_getter", lambda *_: torch.get_float32_matmul_precision())
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
@@ -138,17 +128,11 @@ def modes(device: str) -> Hashable:
         torch.get_autocast_dtype(device),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
-        _precision(),
+        precision("cuda", "matmul"),
     )
 
 
-def _precision() -> Hashable:
-    """Return the precision of matrix products; torch's old getter raises if the new setting was used."""
-    ask = getattr(torch._C, "_get_fp32_precision_getter", None)
-    return torch.get_float32_matmul_precision() if ask is None else ask("cuda", "matmul")
-
-
-def whole(tensor: Tensor) -> Tensor | None:
+def memory_of(tensor: Tensor) -> Tensor | None:
     """Return the whole memory of a view as ``[n]`` of its dtype; ``None``: it has no memory."""
     try:
         storage = tensor.untyped_storage()
@@ -158,6 +142,12 @@ def whole(tensor: Tensor) -> Tensor | None:
         return None
     with torch.inference_mode(False):  # others write to it outside
         return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
+
+
+def place_of(tensor: Tensor) -> int:
+    """Return the address of a tensor's whole memory; 0: it has none."""
+    memory = memory_of(tensor)
+    return 0 if memory is None else memory.data_ptr()
 
 
 class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
@@ -188,13 +178,13 @@ class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
         for tensor in pytree.tree_leaves(result):
             if isinstance(tensor, Tensor):
                 self.low |= tensor.dtype in (torch.bfloat16, torch.float16)
-                memory = whole(tensor)
-                if memory is not None and memory.data_ptr() not in self.read:
-                    self._made.add(memory.data_ptr())
+                place = place_of(tensor)
+                if place and place not in self.read:
+                    self._made.add(place)
         return result
 
     def _note(self, tensor: Tensor, writes: bool) -> None:
-        memory = whole(tensor)
+        memory = memory_of(tensor)
         if memory is None or (place := memory.data_ptr()) in self._made:
             return
         self.read.setdefault(place, memory)
@@ -204,45 +194,3 @@ class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
 
     def before_change(self, place: int, memory: Tensor) -> None:
         """Handle the first change of outside memory, before it happens."""
-
-
-class Undo(Reads):  # type: ignore[no-untyped-call]  # of torch
-    """Restores the memory that operators have changed.
-
-    Args:
-        tensors: tensors that kernels outside of torch may change.
-        ignored: tensors whose final values are not returned.
-    """
-
-    def __init__(self, tensors: Iterable[Tensor], ignored: Sequence[Tensor]) -> None:
-        super().__init__()
-        self.before: dict[int, tuple[Tensor, Tensor]] = {}
-        """Memory and a copy of its former contents, by address."""
-        self._after: dict[int, Tensor] = {}
-        self._ignored = {place for place, _ in _places(ignored)}
-        for place, memory in _places(tensors):
-            self.before_change(place, memory)
-
-    def before_change(self, place: int, memory: Tensor) -> None:
-        """Copy memory."""
-        if place not in self.before:
-            with torch.inference_mode(False):
-                self.before[place] = memory, memory.clone()
-                self._after[place] = torch.empty_like(memory)  # memory may be too small now, not after a change
-
-    @torch.no_grad()
-    def values(self) -> dict[int, Tensor]:
-        """Return copies of the current memory."""
-        for place, (now, _) in self.before.items():
-            self._after[place].copy_(now)
-        return {place: value for place, value in self._after.items() if place not in self._ignored}
-
-    @torch.no_grad()
-    def restore(self, values: dict[int, Tensor] | None = None) -> None:
-        """Write the former contents, or those returned by :meth:`values`."""
-        for place, (now, before) in self.before.items():
-            now.copy_(before if values is None else values.get(place, before))
-
-
-def _places(tensors: Iterable[Tensor]) -> Iterable[tuple[int, Tensor]]:
-    return ((memory.data_ptr(), memory) for tensor in tensors if (memory := whole(tensor)) is not None)

@@ -6,10 +6,9 @@ so graphs, differ between ranks, and a rank runs a new size eagerly: no collecti
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias
 
 import torch
@@ -48,18 +47,63 @@ class Exchanges:
             flat.copy_(result)
 
 
-class Replica:
+class Replicas:
+    """The ``DistributedDataParallel`` modules of a step."""
+
+    def __init__(self) -> None:
+        self._all: dict[int, _Replica] = {}
+        self._between: Between = now
+        self.exchanges: Exchanges | None = None
+        """Collectives of compared steps."""
+
+    def add(self, module: DistributedDataParallel) -> str | None:
+        """Add a module. Return why its steps cannot be captured; ``None``: they can."""
+        if id(module) not in self._all:
+            self._all[id(module)] = _Replica(module, self.exchange)
+        return _obstacle(module)
+
+    @contextmanager
+    def running(self, between: Between) -> Iterator[None]:
+        """Run the collectives of a step through ``between``, and those of its gradients after each backward pass."""
+        if not self._all:
+            yield
+            return
+        self._between, original, thread = between, torch.autograd.backward, threading.get_ident()
+
+        def backward(*args: Any, **kwargs: Any) -> None:
+            original(*args, **kwargs)
+            if threading.get_ident() == thread:
+                for replica in self._all.values():
+                    replica.collect()
+
+        with ExitStack() as stack:
+            for replica in self._all.values():
+                stack.enter_context(replica.running())
+            torch.autograd.backward = backward
+            stack.callback(setattr, torch.autograd, "backward", original)
+            yield
+
+    def exchange(self, flat: Tensor, collective: Callable[[Tensor], Any]) -> None:
+        """Call a collective on a tensor, between graphs; in compared steps, only once."""
+
+        def call() -> None:
+            if self.exchanges is None:
+                collective(flat)
+            else:
+                self.exchanges(flat, collective)
+
+        self._between(call)
+
+
+class _Replica:
     """A ``DistributedDataParallel`` in a captured step: one all-reduce averages all gradients of a backward pass.
 
     DDP keeps the gradient accumulators of its parameters on its stream, which cannot be captured. So the module runs
     with other tensors over the same memory, whose gradients are then added to those of the parameters.
-
-    Args:
-        wrapper: the module.
     """
 
-    def __init__(self, wrapper: DistributedDataParallel) -> None:
-        self._wrapper = wrapper
+    def __init__(self, wrapper: DistributedDataParallel, exchange: Callable[[Tensor, Any], None]) -> None:
+        self._wrapper, self._call = wrapper, exchange
         self._parameters = {
             name: p
             for name, p in wrapper.module.named_parameters()
@@ -67,15 +111,12 @@ class Replica:
         }
         self._leaves: dict[str, Tensor] = {}
         self._flat: dict[object, Tensor] = {}
-        self._between: Between = now
         self._used = False
-        self.exchanges: Exchanges | None = None
-        """Collectives of compared steps."""
 
     @contextmanager
-    def running(self, between: Between) -> Iterator[None]:
-        """Run the collectives of a step through ``between``."""
-        self._between, self._used = between, False
+    def running(self) -> Iterator[None]:
+        """Replace the module's forward function."""
+        self._used = False
         vars(self._wrapper)["forward"] = self._forward
         try:
             yield
@@ -131,27 +172,20 @@ class Replica:
         for dtype in dict.fromkeys(t.dtype for t in tensors):
             chosen = [(t, ok) for t, ok in zip(tensors, there, strict=True) if t.dtype == dtype]
             key = dtype, tuple(t.shape for t, _ in chosen)
-            flat = self._flat.get(key)
-            if flat is None:
-                flat = self._flat[key] = chosen[0][0].new_zeros(sum(t.numel() for t, _ in chosen))
+            if key not in self._flat:
+                self._flat[key] = chosen[0][0].new_zeros(sum(t.numel() for t, _ in chosen))
+            flat = self._flat[key]
             parts = torch.split(flat, [t.numel() for t, _ in chosen])
             views = [part.view_as(t) for part, (t, ok) in zip(parts, chosen, strict=True) if ok]
             values = [t for t, ok in chosen if ok]
             if len(values) < len(chosen):
                 flat.zero_()
             torch._foreach_copy_(views, values)
-            self._between(functools.partial(self._call, flat, collective))
+            self._call(flat, collective)
             torch._foreach_copy_(values, views)
 
-    def _call(self, flat: Tensor, collective: Callable[[Tensor], Any]) -> None:
-        if self.exchanges is None:
-            collective(flat)
-        else:
-            self.exchanges(flat, collective)
 
-
-def obstacle(wrapper: DistributedDataParallel) -> str | None:
-    """Return why a step of this module cannot be captured; ``None``: it can."""
+def _obstacle(wrapper: DistributedDataParallel) -> str | None:
     parameters = [p for p in wrapper.module.parameters() if p.requires_grad]
     if wrapper.find_unused_parameters:
         return "find_unused_parameters=True looks for parameters anew in each step"
@@ -164,24 +198,6 @@ def obstacle(wrapper: DistributedDataParallel) -> str | None:
     if any(getattr(module, "sparse", False) is True for module in wrapper.modules()):
         return "it has sparse gradients"
     return None
-
-
-@contextmanager
-def collecting(replicas: Sequence[Replica]) -> Iterator[None]:
-    """Call :meth:`Replica.collect` after each backward pass of this thread."""
-    original, thread = torch.autograd.backward, threading.get_ident()
-
-    def backward(*args: Any, **kwargs: Any) -> None:
-        original(*args, **kwargs)
-        if threading.get_ident() == thread:
-            for replica in replicas:
-                replica.collect()
-
-    torch.autograd.backward = backward
-    try:
-        yield
-    finally:
-        torch.autograd.backward = original
 
 
 def now(function: Callable[[], None]) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from operator import is_
-from typing import Any, Final
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,49 +14,55 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from manyhop_train.capture.objects import Reads, Snapshot, whole
-from manyhop_train.capture.replicas import Between, Exchanges, Replica, collecting, obstacle
+from manyhop_train.capture.objects import Reads, Snapshot, collect, place_of, same
+from manyhop_train.capture.replicas import Between, Replicas
 
 _OF_RANKS: Final = ("torch.nn.parallel", "torch.distributed")
 """Modules whose steps are collectives, in the middle of forward and backward passes."""
-
-
 WEIGHTS: Final = "weights"
 """Parameters of optimizers with moments: if a gradient is only rounding error, its sign determines the update, and only
 the moments show faults."""
 
 
+class StateTensor(NamedTuple):
+    """A tensor that a step may change."""
+
+    kind: str
+    name: str
+    """For errors."""
+    tensor: Tensor
+
+
 class StepState:
-    """State that a step changes: parameters, buffers, optimizers and gradients.
+    """State that a step changes: parameters, buffers, optimizers and gradients; and objects that it reads.
 
     A graph repeats the numbers of its recording. Learning rates of most optimizers are tensors while a step runs, so
     graphs read the current ones. Other settings of optimizers, numbers and hooks of modules, and ``requires_grad`` are
     part of a graph's key.
 
     Args:
-        replicas: the replicas that ranks have run, by id.
+        watched: objects that the step reads and that may change.
+        replicas: the replicas that ranks have run.
     """
 
-    def __init__(self, replicas: dict[int, Replica] | None = None) -> None:
+    def __init__(self, watched: Sequence[object], replicas: Replicas) -> None:
+        self._watched, self.replicas = watched, replicas
         self._optimizers: dict[int, Optimizer] = {}
-        self._groups: list[dict[str, Any]] = []
         self._rates: dict[int, _Rate] = {}
         self._parameters: dict[int, torch.nn.Parameter] = {}
         self._buffers: list[Tensor] = []
-        self._replicas = {} if replicas is None else replicas
         self._modules: dict[int, torch.nn.Module] = {}
         self._names: dict[int, str] = {}
         self._snapshot, self._places = Snapshot((), (), ()), list[int]()
-        self._hosts: list[Tensor] = []
-        self._known: list[object] = []
-        self._settings: Hashable = ()  # as long as these are the values of all groups
+        self._settings: list[Hashable] = []
+        self._known: tuple[list[object], list[object]] = [], []
         self._others, self._changed = list[Tensor](), list[Tensor]()
         self.refusal: str | None = None
         """Why the step cannot be recorded, as far as its modules and gradients show."""
 
     def successor(self) -> StepState:
         """Return the state of a step with other objects; ranks continue to call the same collectives."""
-        return StepState(self._replicas)
+        return StepState(self._watched, self.replicas)
 
     def note(self) -> None:
         """Store the participating objects and their memory."""
@@ -70,18 +75,43 @@ class StepState:
             parts += [optimizer.state, *[state for state in optimizer.state.values() if isinstance(state, dict)]]
             hooks += (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
         self._snapshot = Snapshot([vars(one) for one in (*modules, *optimizers)], parts, hooks)
-        self._groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         self._buffers = [b for m in modules for b in m._buffers.values() if b is not None]
-        self._places = self._places_now()
+        self._places, self._known = self._places_now(), self._read_settings()
 
     def replaced(self) -> str | None:
         """Return the name of an object that was replaced or moved since :meth:`note`."""
-        groups = [group for optimizer in self._optimizers.values() for group in optimizer.param_groups]
-        if len(groups) != len(self._groups) or not all(map(is_, groups, self._groups)):
-            return "param_groups"
+        before, self._known = self._known, self._read_settings()
+        for kind, known, now in zip(("param_groups", "what watch= names"), before, self._known, strict=True):
+            if not same(known, now):
+                return kind
         if (name := self._snapshot.replaced()) is not None:
             return name
         return None if self._places_now() == self._places else "the memory of a weight or of a buffer"
+
+    def key(self) -> Hashable:
+        """Return the settings that a graph repeats, as of the last :meth:`note` or :meth:`replaced`."""
+        learning = [
+            (p.requires_grad, len(p._backward_hooks or ()), len(p._post_accumulate_grad_hooks or ()))
+            for p in self._parameters.values()
+        ]
+        return *self._settings, self._snapshot.plain, *learning
+
+    def _read_settings(self) -> tuple[list[object], list[object]]:
+        """Read the settings of optimizers and watched objects. Return the objects among them."""
+        plain, groups, watched = list[Hashable](), list[object](), list[object]()
+        for optimizer in self._optimizers.values():
+            for group in optimizer.param_groups:
+                left_out = {"params", "initial_lr", "lr" if id(group) in self._rates else ""}
+                groups.append(group)
+                collect({name: value for name, value in group.items() if name not in left_out}, plain, groups)
+                plain.append(len(group["params"]))
+        for one in self._watched:
+            collect(one, plain, watched, whole=True)
+        self._settings = plain
+        return groups, watched
+
+    def _places_now(self) -> list[int]:
+        return [tensor.data_ptr() for tensor in (*self._parameters.values(), *self._buffers)]
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -93,24 +123,22 @@ class StepState:
         """Whether the step calls an optimizer."""
         return bool(self._optimizers)
 
-    def tensors(self) -> list[Tensor]:
-        """Return tensors that a step may change: parameters, buffers, optimizer states, and other changed tensors."""
-        states = [value for _, _, value in self._states()]
-        return [*self._parameters.values(), *self._buffers, *states, *self._changed]
-
-    def described(self) -> dict[int, tuple[str, str]]:
-        """Return the kind and the name of each of :meth:`tensors`, by address."""
-        named = [("buffer", self.name_of(b), b) for b in self._buffers]
+    def tensors(self) -> list[StateTensor]:
+        """Return the tensors that a step may change: of modules and optimizers, gradients, and others."""
+        found = [StateTensor("buffer", self.name_of(b), b) for b in self._buffers]
         moments = set[int]()
-        for parameter, name, value in self._states():
-            named.append((name, f"{name} of {self.name_of(parameter)}", value))
-            if value.shape == parameter.shape and value.is_floating_point():
-                moments.add(id(parameter))
+        for optimizer in self._optimizers.values():
+            for parameter, state in optimizer.state.items():
+                for name, value in state.items() if isinstance(state, dict) else ():
+                    if isinstance(parameter, Tensor) and isinstance(value, Tensor):
+                        found.append(StateTensor(str(name), f"{name} of {self.name_of(parameter)}", value))
+                        if value.shape == parameter.shape and value.is_floating_point():
+                            moments.add(id(parameter))
         for p in self._parameters.values():
-            named.append((WEIGHTS if id(p) in moments else "parameter", self.name_of(p), p))
+            found.append(StateTensor(WEIGHTS if id(p) in moments else "parameter", self.name_of(p), p))
             if p.grad is not None:
-                named.append(("gradient", f"the gradient of {self.name_of(p)}", p.grad))
-        return {memory.data_ptr(): (kind, name) for kind, name, value in named if (memory := whole(value)) is not None}
+                found.append(StateTensor("gradient", f"the gradient of {self.name_of(p)}", p.grad))
+        return [*found, *(StateTensor("other", "a tensor that it changes", t) for t in self._changed)]
 
     def name_of(self, tensor: Tensor) -> str:
         """Return the name of a parameter or buffer."""
@@ -140,8 +168,8 @@ class StepState:
                 # DDP's first step, which is not recorded, runs on a different stream from DDP's constructor.
                 warnings.filterwarnings("ignore", ".*AccumulateGrad.*stream")
                 stack.callback(self._keep, stack.enter_context(Reads()), batch)
-            if batch is not None and "torch._dynamo" in sys.modules:
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
+                if "torch._dynamo" in sys.modules:
+                    stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(self.current_rates())
             yield
 
@@ -156,51 +184,17 @@ class StepState:
             for rate in self._rates.values():
                 rate.leave()
 
-    @contextmanager
-    def outside(self, between: Between) -> Iterator[None]:
-        """Run the collectives of ``DistributedDataParallel`` through ``between``.
-
-        From the step after the first on: all ranks then call the same collectives, whether they replay or not.
-        """
-        replicas = [] if self.refusal is not None else list(self._replicas.values())
-        with ExitStack() as stack:
-            for replica in replicas:
-                stack.enter_context(replica.running(between))
-            if replicas:
-                stack.enter_context(collecting(replicas))
-            yield
-
-    @contextmanager
-    def exchanging(self, exchanges: Exchanges) -> Iterator[None]:
-        """Run these collectives as those of compared steps."""
-        for replica in self._replicas.values():
-            replica.exchanges = exchanges
-        try:
-            yield
-        finally:
-            for replica in self._replicas.values():
-                replica.exchanges = None
-
     def write_rates(self) -> None:
         """Write the current learning rates for graphs."""
         for rate in self._rates.values():
             rate.write()
 
-    def key(self) -> Hashable:
-        """Return the settings that a graph repeats."""
-        values: list[object] = []
-        for optimizer in self._optimizers.values():
-            for group in optimizer.param_groups:
-                values += group.values()
-                values.append(len(group["params"]))
-        if len(values) != len(self._known) or not all(map(is_, values, self._known)):
-            self._known, self._settings = values, tuple(self._settings_now())
-        hosts = [tensor.item() for tensor in self._hosts]
-        learning = [
-            (p.requires_grad, len(p._backward_hooks or ()), len(p._post_accumulate_grad_hooks or ()))
-            for p in self._parameters.values()
-        ]
-        return self._settings, *hosts, self._snapshot.plain, *learning
+    def outside(self, between: Between) -> AbstractContextManager[None]:
+        """Run the collectives of ``DistributedDataParallel`` through ``between``.
+
+        From the step after the first on: all ranks then call the same collectives, whether they replay or not.
+        """
+        return self.replicas.running(between) if self.refusal is None else nullcontext()
 
     def obstacle(self) -> str | None:
         """Return why the step cannot be recorded; ``None``: no reason is known."""
@@ -217,16 +211,6 @@ class StepState:
                         return f"{type(optimizer).__name__} reads '{name}' of its state on the host"
         return None
 
-    def _states(self) -> Iterator[tuple[Tensor, str, Tensor]]:
-        for optimizer in self._optimizers.values():
-            for parameter, state in optimizer.state.items():
-                for name, value in state.items() if isinstance(state, dict) else ():
-                    if isinstance(parameter, Tensor) and isinstance(value, Tensor):
-                        yield parameter, str(name), value
-
-    def _places_now(self) -> list[int]:
-        return [tensor.data_ptr() for tensor in (*self._parameters.values(), *self._buffers)]
-
     def _keep(self, reads: Reads, batch: Sequence[Tensor]) -> None:
         """Keep outside memory that the step reads or changes, except the batch and known tensors."""
         if reads.scales:
@@ -234,37 +218,19 @@ class StepState:
                 "steps of a GradScaler cannot be captured: it decides on the host. Call its unscale_(), step() and "
                 "update() outside, or use bfloat16"
             )
-        own = (*batch, *self.tensors(), *[p.grad for p in self._parameters.values() if p.grad is not None])
-        places = {memory.data_ptr() for tensor in own if (memory := whole(tensor)) is not None}
-        self._others = [memory for place, memory in reads.read.items() if place not in places]
-        self._changed = [memory for place, memory in reads.written.items() if place not in places]
-
-    def _settings_now(self) -> list[Hashable]:
-        self._hosts = [
-            value
-            for value in self._known
-            if isinstance(value, Tensor) and value.device.type == "cpu" and value.numel() == 1
-        ]
-        return [
-            (name, len(value) if name == "params" else value if value.__hash__ else id(value))
-            for optimizer in self._optimizers.values()
-            for group in optimizer.param_groups
-            for name, value in group.items()
-            if name != "initial_lr" and not (name == "lr" and id(group) in self._rates)
-        ]
+        own = {place_of(tensor) for tensor in (*batch, *(each.tensor for each in self.tensors()))}
+        self._others = [memory for place, memory in reads.read.items() if place not in own]
+        self._changed = [memory for place, memory in reads.written.items() if place not in own]
 
     def _add_module(self, module: torch.nn.Module) -> None:
         wrapper = getattr(module, "_orig_mod", module)  # of a compiled module
-        if isinstance(module, DistributedDataParallel) and id(module) not in self._replicas:
-            reason = obstacle(module)
+        if isinstance(module, DistributedDataParallel):
+            reason = self.replicas.add(module)
             if reason is not None:
                 self.refusal = f"DistributedDataParallel is not captured where {reason}"
-            self._replicas[id(module)] = Replica(module)
             for parameter in module.parameters():
                 self._parameters.setdefault(id(parameter), parameter)
-        elif isinstance(module, torch.nn.SyncBatchNorm) or (
-            type(wrapper).__module__.startswith(_OF_RANKS) and not isinstance(module, DistributedDataParallel)
-        ):
+        elif isinstance(module, torch.nn.SyncBatchNorm) or type(wrapper).__module__.startswith(_OF_RANKS):
             self.refusal = (
                 f"{type(wrapper).__name__} talks to other ranks in the middle of a step. Wrap the model, compiled or "
                 "not, in DistributedDataParallel"

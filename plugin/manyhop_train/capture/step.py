@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -20,10 +20,10 @@ from torch.utils import _pytree as pytree
 
 from manyhop.errors import InputError, StaleStepError
 from manyhop_train.capture.check import Comparison, Schedule, stale
-from manyhop_train.capture.ends import Buffers, Ends, Gradients, copied
-from manyhop_train.capture.objects import Watched, modes
+from manyhop_train.capture.inputs import Gradients, Inputs
+from manyhop_train.capture.objects import check_watched, modes
 from manyhop_train.capture.recorder import CUDARecorder, none_on_host, recorder_of
-from manyhop_train.capture.replicas import now
+from manyhop_train.capture.replicas import Replicas, now
 from manyhop_train.capture.state import StepState
 
 B = TypeVar("B")
@@ -59,26 +59,18 @@ class Layout(Protocol[B]):
         ...
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False)
 class _Graph(Generic[R]):
     """A recorded step."""
 
     replay: Callable[[], None]
-    ends: Ends[R]
+    inputs: Inputs
     gradients: Gradients
+    result: R
+    """Its tensors are written by each replay."""
     replays: int = 0
     verified: int = 0
     """Number of the last step that was compared."""
-
-
-@dataclass(eq=False)
-class _Size(Generic[R]):
-    """Batches of one size."""
-
-    buffers: Buffers | None = None
-    """Inputs of the graphs, allocated at the second batch of the size."""
-    graphs: list[_Graph[R]] = field(default_factory=list)
-    """One, unless gradients are accumulated."""
 
 
 class CapturedStep(Generic[B, R]):
@@ -101,13 +93,14 @@ class CapturedStep(Generic[B, R]):
         _check(step)
         functools.update_wrapper(self, step, updated=())
         self._step, self._layout = step, layout
-        self._watched, self._schedule = Watched(watch), Schedule(verify)
-        self._state = StepState()
+        self._schedule = Schedule(verify)
+        self._state = StepState(check_watched(watch), Replicas())
         self._warm = 0
         """Eager steps since the last change of objects."""
         self._moves = 0
         """Number of such changes since the last replay."""
-        self._sizes: dict[Hashable, _Size[R]] = {}
+        self._sizes: dict[Hashable, list[_Graph[R]]] = {}
+        """The graphs of each size: one, unless gradients are accumulated."""
         self._recorders: dict[torch.device, CUDARecorder | None] = {}
         self._stopped = False
         self.eager = 0
@@ -118,7 +111,7 @@ class CapturedStep(Generic[B, R]):
     @property
     def graphs(self) -> int:
         """Number of recorded graphs."""
-        return sum(len(size.graphs) for size in self._sizes.values())
+        return sum(map(len, self._sizes.values()))
 
     def __call__(self, batch: B) -> R:
         """Run the step.
@@ -136,19 +129,18 @@ class CapturedStep(Generic[B, R]):
                 self._check_batch(batch, tensors)
             return self._run(batch, tensors, recorder)
         self._look()
-        settings = self._state.key(), self._watched.plain, modes(tensors[0].device.type)
-        key = (*map(_FORM, tensors), constants, settings)
-        size = self._sizes.get(key)
-        if size is None or self._warm < _WARM_UP:
+        key = (*map(_FORM, tensors), constants, self._state.key(), modes(tensors[0].device.type))
+        graphs = self._sizes.get(key)
+        if graphs is None or self._warm < _WARM_UP:
             self._check_batch(batch, tensors)
-            if size is None and len(self._sizes) >= _MOST_SIZES:
+            if graphs is None and len(self._sizes) >= _MOST_SIZES:
                 before = next(reversed(self._sizes))
                 self._stop(f"batches, or settings of optimizers, always differ: {_difference(before, key)}")
-            self._sizes.setdefault(key, _Size())
+            self._sizes.setdefault(key, [])
             return self._run(batch, tensors, recorder)
-        graph = next((known for known in size.graphs if known.gradients.fit()), None)
+        graph = next((known for known in graphs if known.gradients.fit()), None)
         if graph is None:
-            made = self._record(batch, tensors, size, recorder)
+            made = self._record(batch, tensors, graphs, recorder)
             if isinstance(made, str):
                 result = self._run(batch, tensors, recorder)  # which may raise an error of the user's for this batch
                 self._stop(made)
@@ -162,11 +154,10 @@ class CapturedStep(Generic[B, R]):
 
     def _look(self) -> None:
         """Delete graphs if objects or memory of the step were replaced."""
-        replaced = self._watched.replaced()
         if self._warm < _WARM_UP:
             self._state.note()
             return
-        replaced = self._state.replaced() or replaced
+        replaced = self._state.replaced()
         if replaced is None:
             return
         self._forget()
@@ -195,20 +186,20 @@ class CapturedStep(Generic[B, R]):
         self.eager += 1
         self._warm += 1
         if recorder is None:
-            return copied(_detached(self._step(batch)))
+            return _copied(_detached(self._step(batch)))
         first = tensors if self._warm == 1 else None
         with nullcontext() if self._stopped else self._state.observe(first), self._state.outside(now):
-            return copied(_detached(recorder.run(lambda: self._step(batch))))
+            return _copied(_detached(recorder.run(lambda: self._step(batch))))
 
     def _replay(self, graph: _Graph[R], tensors: Sequence[Tensor]) -> R:
         """Replay a graph on the tensors of a batch."""
-        sources = graph.ends.write(tensors)
+        graph.inputs.write(tensors)
         self._state.write_rates()
         graph.replay()
-        del sources
+        graph.inputs.launched()
         graph.gradients.put()
         graph.replays += 1
-        return graph.ends.results()
+        return _copied(graph.result)
 
     def _verify(self, graph: _Graph[R], batch: B, tensors: Sequence[Tensor], recorder: CUDARecorder) -> R:
         """Replay a graph, and compare it with an eager step from the same state."""
@@ -228,14 +219,14 @@ class CapturedStep(Generic[B, R]):
             logging.getLogger("manyhop").warning("Replays are no longer checked, since copies of weights do not fit")
             self._schedule = Schedule(0)
             return self._replay(graph, tensors)
-        expected = comparison.eager(eagerly)
+        comparison.eagerly(eagerly)
         result: R = comparison.again(lambda: self._replay(graph, tensors))
-        found = comparison.differences(expected, result)
+        found = comparison.differences(result)
         if stale(found, {}) is not None:  # unless eager runs differ as much from each other
             comparison.restart()
-            noise = comparison.differences(expected, comparison.again(eagerly))
+            noise = comparison.differences(comparison.again(eagerly))
             if (difference := stale(found, noise)) is not None:
-                comparison.finish(expected)
+                comparison.finish()
                 self._forget()
                 since = graph.verified + 1 if replays else number
                 steps = f"step {number}" if since == number else f"step {number}, and perhaps in those since {since}"
@@ -262,42 +253,41 @@ class CapturedStep(Generic[B, R]):
                 "a tensor of its batches requires gradients, which would end at the copy. Calculate it in the step"
             )
 
-    def _record(self, batch: B, tensors: Sequence[Tensor], size: _Size[R], recorder: CUDARecorder) -> _Graph[R] | str:
+    def _record(
+        self, batch: B, tensors: Sequence[Tensor], graphs: list[_Graph[R]], recorder: CUDARecorder
+    ) -> _Graph[R] | str:
         """Record the step for batches of a size, or return why that is impossible."""
         if (obstacle := self._state.obstacle()) is not None:
             return obstacle
-        if len(size.graphs) >= _MOST_OF_SIZE:
+        if len(graphs) >= _MOST_OF_SIZE:
             return "gradients are other tensors in each step, such as those of another step"
         if self.graphs >= _MOST_GRAPHS:
             return f"there are {_MOST_GRAPHS} graphs already: sizes or settings of optimizers change all the time"
-        if size.buffers is None:
-            size.buffers = Buffers(tensors)
-        buffers, ends = size.buffers.tensors, Ends[R](size.buffers)
-        ends.write(tensors)
+        inputs = graphs[0].inputs if graphs else Inputs(tensors)
+        inputs.write(tensors)
         gradients = Gradients(self._state.parameters)
-        step = ends.recording(lambda: self._run_static(batch, buffers, recorder))
         try:
             with self._state.current_rates():
-                replay, result = recorder.record(step)
+                replay, result = recorder.record(lambda: self._run_static(batch, inputs, recorder))
         except BaseException as error:
-            gradients.forget()
+            gradients.restore()
             if not isinstance(error, Exception):  # the user has interrupted it
                 raise
             return _reason(error)
         gradients.recorded(updates=self._state.updates)
-        ends.recorded(result)
-        graph = _Graph(replay=replay, ends=ends, gradients=gradients)
-        size.graphs.append(graph)
-        return graph
+        inputs.recorded()
+        graphs.append(_Graph(replay, inputs, gradients, result))
+        return graphs[-1]
 
-    def _run_static(self, batch: B, buffers: Sequence[Tensor], recorder: CUDARecorder) -> R:
-        """Run the step on the tensors that its graphs read.
+    def _run_static(self, batch: B, inputs: Inputs, recorder: CUDARecorder) -> R:
+        """Copy the batch, and run the step on the tensors that its graphs read.
 
         Results are detached, since a remaining autograd graph would accumulate on the stream of the recording. Values
         derived from the batch, such as sorted edges, are derived in each replay.
         """
-        with self._state.outside(recorder.between), none_on_host(buffers[0].device):
-            result = _detached(self._step(self._layout.with_tensors(batch, buffers)))
+        inputs.copy()
+        with self._state.outside(recorder.between), none_on_host(inputs.tensors[0].device):
+            result = _detached(self._step(self._layout.with_tensors(batch, inputs.tensors)))
         other = next((leaf for leaf in pytree.tree_leaves(result) if not isinstance(leaf, (Tensor, *_PLAIN))), None)
         if other is not None:
             raise InputError(f"it returns a {type(other).__name__}. Return tensors, in tuples, lists or dictionaries")
@@ -333,6 +323,11 @@ def _difference(before: Hashable, now: Hashable) -> str:
             if a != b:
                 return _difference(a, b)
     return f"{before!r:.60} and {now!r:.60}"
+
+
+def _copied(result: R) -> R:
+    copies: R = pytree.tree_map_only(Tensor, torch.clone, result)
+    return copies
 
 
 def _detached(result: R) -> R:
