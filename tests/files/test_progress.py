@@ -78,7 +78,7 @@ def test_tables_that_take_long_have_bars(monkeypatch, capsys):
     row, col = 59 - torch.arange(300) % 60, torch.arange(300) % 7
     graph = build_graph({NODE: 60}, {EDGE: EdgeInput(row=row, col=col)})
     assert "Sorting edges: 100%" in capsys.readouterr().err
-    EdgeIds(graph.csc[EDGE]).prepare()
+    EdgeIds(graph.csc[EDGE]).tables()
     assert "Sorting edges: 100%" in capsys.readouterr().err
 
 

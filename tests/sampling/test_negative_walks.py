@@ -8,7 +8,7 @@ import torch
 from manyhop.errors import InputError
 from manyhop.sampling import BatchKey, WalkRequest
 from manyhop.sampling.gpu.walk_sampler import GPUNegativeWalks
-from manyhop.sampling.negatives import NegativeTable, draw_destinations
+from manyhop.sampling.negatives import NegativeTable, draw_negatives
 from manyhop.sampling.random import Use, draw, make_key
 from manyhop.sampling.reference.walks import negative_walks
 from manyhop.sampling.walks import NegativeWalker
@@ -46,7 +46,7 @@ def test_they_are_those_of_the_contract(key, num_walks, num_nodes):
 def test_a_walk_of_one_step_has_the_negatives_of_seed_edges():
     start = torch.arange(50)
     found = NegativeWalker([9]).sample(WalkRequest(key=KEYS[0], start=start))
-    expected = draw_destinations(KEYS[0], start.numpy(), NegativeTable.build(9))
+    _, expected = draw_negatives(KEYS[0], start.numpy(), NegativeTable.build(9), 50)
     assert found[:, 1].tolist() == expected.tolist()
 
 

@@ -21,7 +21,7 @@ from manyhop.sampling import (
     negatives,
 )
 from manyhop.sampling.lookup import EdgeLookup
-from manyhop.sampling.negatives import MAX_ATTEMPTS, NegativeTable, draw_destinations, draw_pairs
+from manyhop.sampling.negatives import MAX_ATTEMPTS, NegativeTable, draw_negatives
 from manyhop.sampling.random import Use, below, draw, make_key, unit
 
 KEY = BatchKey(7, 1, 5)
@@ -117,21 +117,21 @@ class TestTimes:
     def test_never_later(self):
         table = NegativeTable.build(5, node_time=self.time)
         limit = np.array([3, 5, 6, 7, 8, 9, 100] * 30)
-        _, nodes = draw_pairs(KEY, table, table, limit.size, limit)
+        _, nodes = draw_negatives(KEY, table, table, limit.size, limit)
         assert (self.time.numpy()[nodes] <= limit).all()
         assert set(nodes[limit == 3].tolist()) == {1, 3}
         assert set(nodes[limit >= 9].tolist()) == {0, 1, 2, 3, 4}
 
     def test_nobody_in_time(self):
         table = NegativeTable.build(5, node_time=self.time)
-        src, dst = draw_pairs(KEY, table, NegativeTable.build(5), 20, np.full(20, 2))
+        src, dst = draw_negatives(KEY, table, NegativeTable.build(5), 20, np.full(20, 2))
         assert set(src.tolist()) == {1}  # the first of the earliest
         assert len(set(dst.tolist())) > 1  # no times: not restricted
 
     def test_weights_within_times(self):
         table = NegativeTable.build(5, torch.tensor([1.0, 0.0, 5.0, 0.0, 0.0]), self.time)
         limit = np.array([2, 3, 5, 8, 9] * 20)
-        nodes = draw_destinations(KEY, np.zeros(100, np.int64), table, limit)
+        _, nodes = draw_negatives(KEY, np.zeros(100, np.int64), table, 100, limit)
         assert set(nodes[limit < 9].tolist()) == {0}  # the earliest of positive weight, also before its time
         assert set(nodes[limit == 9].tolist()) == {0, 2}
 
@@ -140,13 +140,15 @@ class TestNeverTrue:
     edges = tuple((s, d) for s in range(4) for d in range(5) if (s, d) not in {(0, 1), (2, 3), (2, 4)})
 
     def test_pairs(self):
-        src, dst = draw_pairs(KEY, NegativeTable.build(4), NegativeTable.build(5), 300, avoid=lookup(4, 5, self.edges))
+        src, dst = draw_negatives(
+            KEY, NegativeTable.build(4), NegativeTable.build(5), 300, avoid=lookup(4, 5, self.edges)
+        )
         assert set(zip(src.tolist(), dst.tolist(), strict=True)) == {(0, 1), (2, 3), (2, 4)}
 
     def test_first_attempts_are_the_plain_draws(self):
         tables = NegativeTable.build(4), NegativeTable.build(5)
-        plain = np.stack(draw_pairs(KEY, *tables, 50))
-        kept = np.stack(draw_pairs(KEY, *tables, 50, avoid=lookup(4, 5, [(0, 0), (1, 1), (2, 2)])))
+        plain = np.stack(draw_negatives(KEY, *tables, 50))
+        kept = np.stack(draw_negatives(KEY, *tables, 50, avoid=lookup(4, 5, [(0, 0), (1, 1), (2, 2)])))
         true = ((plain[0] == plain[1]) & (plain[0] < 3)).nonzero()[0]
         assert 0 < true.size < 50
         assert (np.flatnonzero((plain != kept).any(0)) == true).all()
@@ -159,7 +161,7 @@ class TestNeverTrue:
         time = torch.tensor([0, 0, 1, 1])
         early, late = NegativeTable.build(4, node_time=time), NegativeTable.build(4)
         avoid = lookup(4, 4, [(0, d) for d in range(4)] + [(1, d) for d in range(3)])
-        src, dst = draw_pairs(KEY, early, late, 100, np.zeros(100, np.int64), avoid)
+        src, dst = draw_negatives(KEY, early, late, 100, np.zeros(100, np.int64), avoid)
         assert set(zip(src.tolist(), dst.tolist(), strict=True)) == {(1, 3)}
 
     def test_times_are_given_up_rather_than_a_true_edge_returned(self):
@@ -167,10 +169,10 @@ class TestNeverTrue:
         table = NegativeTable.build(4, node_time=time)
         avoid = lookup(4, 4, [(s, d) for s in range(2) for d in range(2)])
         limit = np.zeros(200, np.int64)
-        src, dst = draw_pairs(KEY, table, table, 200, limit, avoid)
+        src, dst = draw_negatives(KEY, table, table, 200, limit, avoid)
         assert not avoid.contains(src, dst).any()
         assert len(set(zip(src.tolist(), dst.tolist(), strict=True))) == 12
-        dst = draw_destinations(KEY, np.zeros(50, np.int64), table, limit[:50], avoid)
+        _, dst = draw_negatives(KEY, np.zeros(50, np.int64), table, 50, limit[:50], avoid)
         assert set(dst.tolist()) == {2, 3}
 
     def test_candidates_stay_in_order_of_time_when_times_are_given_up(self):
@@ -182,37 +184,37 @@ class TestNeverTrue:
             unit(draw(make_key(use, *KEY), np.arange(40) + MAX_ATTEMPTS * 40))
             for use in (Use.NEGATIVE_SRC, Use.NEGATIVE_DST)
         )
-        dst = draw_destinations(KEY, np.full(40, 3), table, limit, lookup(5, 5, [(3, 3)]))
+        _, dst = draw_negatives(KEY, np.full(40, 3), table, 40, limit, lookup(5, 5, [(3, 3)]))
         assert dst.tolist() == others[(u_dst * 4).astype(int)].tolist()
         avoid = lookup(5, 5, [(3, d) for d in range(5)] + [(s, 3) for s in range(5)])
-        src, dst = draw_pairs(KEY, table, table, 40, limit, avoid)
+        src, dst = draw_negatives(KEY, table, table, 40, limit, avoid)
         assert src.tolist() == others[(u_src * 4).astype(int)].tolist()
         assert dst.tolist() == others[(u_dst * 4).astype(int)].tolist()
 
     def test_weights_are_never_given_up(self):
         avoid = lookup(4, 5, self.edges)
         dst = NegativeTable.build(5, torch.tensor([1.0, 0.0, 1.0, 0.0, 1e-3]))
-        src, d = draw_pairs(KEY, NegativeTable.build(4), dst, 50, avoid=avoid)
+        src, d = draw_negatives(KEY, NegativeTable.build(4), dst, 50, avoid=avoid)
         assert set(zip(src.tolist(), d.tolist(), strict=True)) == {(2, 4)}
         with pytest.raises(InputError, match="source node 0"):
-            draw_destinations(KEY, np.zeros(3, np.int64), dst, avoid=avoid)
+            draw_negatives(KEY, np.zeros(3, np.int64), dst, 3, avoid=avoid)
         only_zero = NegativeTable.build(5, torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0]))
         with pytest.raises(InputError, match="all pairs"):
-            draw_pairs(KEY, NegativeTable.build(4), only_zero, 3, avoid=avoid)
+            draw_negatives(KEY, NegativeTable.build(4), only_zero, 3, avoid=avoid)
 
     def test_light_free_destination_survives_rounding(self):
         # 1e-20 is lost in the sum of the weights, so plain draws cannot hit it, but it is the only free one.
         weight = torch.tensor([1e-20, 1.0, 1.0])
         avoid = lookup(2, 3, [(0, 1), (0, 2), (1, 0), (1, 1), (1, 2)])
         table = NegativeTable.build(3, weight)
-        src, dst = draw_pairs(KEY, NegativeTable.build(2), table, 10, avoid=avoid)
+        src, dst = draw_negatives(KEY, NegativeTable.build(2), table, 10, avoid=avoid)
         assert (src == 0).all()
         assert (dst == 0).all()
 
     def test_destinations(self):
         avoid = lookup(4, 5, self.edges)
         sources = np.array([0, 2] * 50)
-        dst = draw_destinations(KEY, sources, NegativeTable.build(5), avoid=avoid)
+        _, dst = draw_negatives(KEY, sources, NegativeTable.build(5), sources.size, avoid=avoid)
         assert not avoid.contains(sources, dst).any()
         assert set(dst[sources == 2].tolist()) == {3, 4}
 
@@ -220,28 +222,29 @@ class TestNeverTrue:
         full = lookup(2, 2, [(0, 0), (0, 1), (1, 0), (1, 1)])
         table = NegativeTable.build(2)
         with pytest.raises(InputError, match="all pairs"):
-            draw_pairs(KEY, table, table, 1, avoid=full)
+            draw_negatives(KEY, table, table, 1, avoid=full)
         with pytest.raises(InputError, match="source node 1"):
-            draw_destinations(KEY, np.array([1]), table, avoid=full)
+            draw_negatives(KEY, np.array([1]), table, 1, avoid=full)
 
     def test_exact_draw_after_the_attempts(self):
         n = 1000  # one free destination in a thousand: the attempts almost surely fail
         avoid = lookup(1, n, [(0, d) for d in range(n) if d != 123])
-        assert draw_destinations(KEY, np.zeros(5, np.int64), NegativeTable.build(n), avoid=avoid).tolist() == [123] * 5
+        _, dst = draw_negatives(KEY, np.zeros(5, np.int64), NegativeTable.build(n), 5, avoid=avoid)
+        assert dst.tolist() == [123] * 5
         assert n > MAX_ATTEMPTS
 
 
 def test_uses_and_batches_draw_differently():
     table = NegativeTable.build(1000)
-    src, dst = draw_pairs(KEY, table, table, 100)
-    other, _ = draw_pairs(KEY._replace(batch=6), table, table, 100)
+    src, dst = draw_negatives(KEY, table, table, 100)
+    other, _ = draw_negatives(KEY._replace(batch=6), table, table, 100)
     assert (src != dst).mean() > 0.9
     assert (src != other).mean() > 0.9
 
 
 def test_no_negatives():
     table = NegativeTable.build(0)
-    src, dst = draw_pairs(KEY, table, table, 0, avoid=lookup(0, 0, []))
+    src, dst = draw_negatives(KEY, table, table, 0, avoid=lookup(0, 0, []))
     assert src.size == dst.size == 0
 
 

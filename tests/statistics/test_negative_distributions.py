@@ -10,7 +10,7 @@ from chi_square import check, given, joint, product, proportional, uniform
 from manyhop.graph import EdgeInput, build_graph
 from manyhop.sampling import BatchKey, negatives
 from manyhop.sampling.lookup import EdgeLookup
-from manyhop.sampling.negatives import NegativeTable, draw_destinations, draw_pairs
+from manyhop.sampling.negatives import NegativeTable, draw_negatives
 
 BATCHES, PER_BATCH = 300, 40
 SRC_WEIGHT, DST_WEIGHT = [1.0, 0.0, 3.0, 2.0], [2.0, 1.0, 0.5, 0.0, 4.0]
@@ -36,7 +36,7 @@ def pairs(src, dst, *, limit=None, avoid=None, batches=BATCHES):
     result = []
     for batch in range(batches):
         time = None if limit is None else np.full(PER_BATCH, limit)
-        s, d = draw_pairs(BatchKey(5, 0, batch), src, dst, PER_BATCH, time, avoid)
+        s, d = draw_negatives(BatchKey(5, 0, batch), src, dst, PER_BATCH, time, avoid)
         result += zip(s.tolist(), d.tolist(), strict=True)
     return result
 
@@ -83,8 +83,8 @@ def test_pairs_that_are_no_edges(weighted, limit, attempts, monkeypatch):
     control = []
     for batch in range(BATCHES):
         time = None if limit is None else np.full(PER_BATCH, limit)
-        s, _ = draw_pairs(BatchKey(5, 0, batch), src, dst, PER_BATCH, time)
-        d = draw_destinations(BatchKey(5, 0, batch), s, dst, time, avoid)
+        s, _ = draw_negatives(BatchKey(5, 0, batch), src, dst, PER_BATCH, time)
+        d = draw_negatives(BatchKey(5, 0, batch), s, dst, PER_BATCH, time, avoid)[1]
         control += zip(s.tolist(), d.tolist(), strict=True)
     check(
         given(plain, lambda pair: pair not in EDGES),
@@ -104,7 +104,7 @@ def test_destinations(weighted, exclude, attempts, monkeypatch):
     sources = np.array([0, 2, 3] * 14)
 
     def draws(source, dst):
-        drawn = [draw_destinations(BatchKey(6, 1, b), sources, dst, avoid=avoid) for b in range(200)]
+        drawn = [draw_negatives(BatchKey(6, 1, b), sources, dst, sources.size, avoid=avoid)[1] for b in range(200)]
         return [(int(d),) for batch in drawn for d in batch[sources == source]]
 
     for source in (0, 2, 3):
@@ -118,7 +118,7 @@ def test_destinations(weighted, exclude, attempts, monkeypatch):
 def test_negatives_are_independent():
     """Neighbouring negatives of a batch, the two ends of a pair, and the same negative of neighbouring batches."""
     node = table(4)
-    drawn = np.array([draw_pairs(BatchKey(8, 0, b), node, node, PER_BATCH) for b in range(BATCHES)])
+    drawn = np.array([draw_negatives(BatchKey(8, 0, b), node, node, PER_BATCH) for b in range(BATCHES)])
     src, dst = drawn[:, 0], drawn[:, 1]
     exact = uniform(itertools.product(range(4), repeat=2))
     same = list(zip(src.ravel().tolist(), src.ravel().tolist(), strict=True))[: BATCHES * PER_BATCH // 2]

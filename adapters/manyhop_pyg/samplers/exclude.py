@@ -78,7 +78,7 @@ class TypeExclusion:
     def prepare(self) -> None:
         """Build the lookup tables of edges."""
         for ids in self._ids.values():
-            ids.prepare()
+            ids.tables()
 
     def of(self, row: Tensor, col: Tensor) -> dict[EdgeType, Tensor]:
         """Return edge type of the graph -> ``[n] int64`` ids of the edges to exclude.

@@ -21,10 +21,11 @@ from manyhop.sampling.contract import (
     NeighborSpec,
     NodeRequest,
     PageRankSpec,
-    WalkRequest,
     WalkSpec,
 )
 from manyhop.system.arrays import describe, has_memory
+
+Spec = NeighborSpec | HGTSpec | LaborSpec | WalkSpec | PageRankSpec
 
 UNBIASED = "Leave p and q 1."
 """Remedy if biased walks are impossible."""
@@ -32,24 +33,46 @@ _MOST_PICKS, _MOST_FANOUT = 1 << 31, 1 << 62
 _MOST_NEIGHBORS = 1 << 10  # a GPU chooses in registers
 
 
-def check_spec(graph: Graph, spec: NeighborSpec) -> None:
-    """Raise InputError or GraphError where a spec contradicts itself or the graph."""
-    _check_fanouts(graph, spec.fanouts, replace=spec.replace)
-    for name, value, choices in (
-        ("temporal", spec.temporal, ("uniform", "last", None)),
-        ("expand", spec.expand, ("new", "all")),
-        ("subgraph", spec.subgraph, ("directional", "bidirectional", "induced")),
-    ):
+def check_spec(graph: Graph, spec: Spec) -> None:
+    """Raise InputError or GraphError if a spec contradicts itself or the graph."""
+    match spec:
+        case NeighborSpec():
+            _check_neighbor_spec(graph, spec)
+        case HGTSpec():
+            _check_hgt_spec(graph, spec)
+        case LaborSpec():
+            _check_labor_spec(graph, spec)
+        case WalkSpec():
+            _check_walk_spec(graph, spec)
+        case PageRankSpec():
+            _check_page_rank_spec(graph, spec)
+
+
+def _one_of(**given: tuple[object, tuple[object, ...]]) -> None:
+    for name, (value, choices) in given.items():
         if value not in choices:
             raise InputError(f"Expected {name} to be one of {choices}, got {value!r}.")
+
+
+def _weights_if(weighted: bool, what: str, graph: Graph) -> None:
+    if weighted and all(csc.alias is None for csc in graph.csc.values()):
+        raise GraphError(f"{what} weights, but no edge type of the graph has any. Build it with them.")
+
+
+def _check_neighbor_spec(graph: Graph, spec: NeighborSpec) -> None:
+    _check_fanouts(graph, spec.fanouts, replace=spec.replace)
+    _one_of(
+        temporal=(spec.temporal, ("uniform", "last", None)),
+        expand=(spec.expand, ("new", "all")),
+        subgraph=(spec.subgraph, ("directional", "bidirectional", "induced")),
+    )
     if spec.temporal is not None and not spec.disjoint:
         raise InputError("Temporal sampling keeps one tree per seed: pass disjoint=True with temporal.")
     if spec.temporal == "last" and spec.weighted:
         raise InputError("temporal='last' ignores weights: use temporal='uniform', or drop the weights.")
     if spec.temporal is not None and all(csc.time is None for csc in graph.csc.values()):
         raise GraphError("Temporal sampling needs times, but no edge type of the graph has any. Build it with times.")
-    if spec.weighted and all(csc.alias is None for csc in graph.csc.values()):
-        raise GraphError("Weighted sampling needs weights, but no edge type of the graph has any. Build it with them.")
+    _weights_if(spec.weighted, "Weighted sampling needs", graph)
     if (spec.reverse is not None) != (spec.subgraph == "bidirectional"):
         raise InputError("Pass reverse (edge type -> edge type of its reverses) with subgraph='bidirectional', only.")
     for t, r in (spec.reverse or {}).items():
@@ -58,15 +81,9 @@ def check_spec(graph: Graph, spec: NeighborSpec) -> None:
             raise InputError(f"Expected the reverse of {t} to lead from '{t[2]}' to '{t[0]}', got {r}.")
 
 
-def check_labor_spec(graph: Graph, spec: LaborSpec) -> None:
-    """Raise InputError or GraphError where a spec contradicts itself or the graph."""
+def _check_labor_spec(graph: Graph, spec: LaborSpec) -> None:
     _check_fanouts(graph, spec.fanouts, replace=spec.replace)
-    for name, value, choices in (
-        ("method", spec.method, ("poisson", "exact")),
-        ("expand", spec.expand, ("new", "all")),
-    ):
-        if value not in choices:
-            raise InputError(f"Expected {name} to be one of {choices}, got {value!r}.")
+    _one_of(method=(spec.method, ("poisson", "exact")), expand=(spec.expand, ("new", "all")))
     if spec.importance < -1 or spec.batch_dependency < 0:
         raise InputError(
             "Expected importance of -1 (until convergence) or more, and batch_dependency of 0 (always the same) or "
@@ -76,8 +93,7 @@ def check_labor_spec(graph: Graph, spec: LaborSpec) -> None:
         raise InputError("Importance requires method='poisson': leave it 0, or use that method.")
     if spec.method == "poisson" and spec.replace:
         raise InputError("Poisson sampling never picks an edge twice: leave replace out, or use method='exact'.")
-    if spec.weighted and all(csc.alias is None for csc in graph.csc.values()):
-        raise GraphError("Weighted sampling needs weights, but no edge type of the graph has any. Build it with them.")
+    _weights_if(spec.weighted, "Weighted sampling needs", graph)
 
 
 def _check_fanouts(graph: Graph, fanouts: Mapping[EdgeType, tuple[int, ...]], *, replace: bool) -> None:
@@ -98,8 +114,7 @@ def _check_fanouts(graph: Graph, fanouts: Mapping[EdgeType, tuple[int, ...]], *,
                 raise InputError(f"Expected smaller fanouts, got {k}{of_type(edge_type)}. {remedy}")
 
 
-def check_hgt_spec(graph: Graph, spec: HGTSpec) -> None:
-    """Raise InputError if the numbers of samples do not fit the graph."""
+def _check_hgt_spec(graph: Graph, spec: HGTSpec) -> None:
     _same_keys("num_samples", "node type", spec.num_samples, graph.node_types)
     hops = {len(n) for n in spec.num_samples.values()}
     if len(hops) > 1:
@@ -115,8 +130,7 @@ def check_hgt_spec(graph: Graph, spec: HGTSpec) -> None:
         )
 
 
-def check_walk_spec(graph: Graph, spec: WalkSpec) -> None:
-    """Raise InputError or GraphError where a spec contradicts itself or the graph."""
+def _check_walk_spec(graph: Graph, spec: WalkSpec) -> None:
     if not spec.steps:
         raise InputError("Expected walks of at least one step, got none. Name an edge type for each step.")
     _known("steps", "edge type", spec.steps, graph.edge_types)
@@ -136,18 +150,10 @@ def check_walk_spec(graph: Graph, spec: WalkSpec) -> None:
     stop = spec.stop
     if stop is not None and (len(stop) != len(spec.steps) or not all(0 <= x <= 1 for x in stop)):
         raise InputError(f"Expected stop as {len(spec.steps)} probabilities, one per step, got {stop}.")
-    if spec.weighted and all(csc.alias is None for csc in graph.csc.values()):
-        raise GraphError("Weighted walks need weights, but no edge type of the graph has any. Build it with them.")
+    _weights_if(spec.weighted, "Weighted walks need", graph)
 
 
-def check_walk_request(graph: Graph, spec: WalkSpec, request: WalkRequest) -> None:
-    """Raise InputError if the starts of walks do not fit the graph."""
-    node_type = spec.steps[0][2]
-    check_ids("start nodes of walks", request.start, graph.num_nodes[node_type], node_type)
-
-
-def check_page_rank_spec(graph: Graph, spec: PageRankSpec) -> None:
-    """Raise InputError if a spec is inconsistent, or does not fit the graph."""
+def _check_page_rank_spec(graph: Graph, spec: PageRankSpec) -> None:
     _known("edge_type", "edge type", (spec.edge_type,), graph.edge_types)
     if spec.edge_type[0] != spec.edge_type[2]:
         raise InputError(f"Expected an edge type from a node type to itself, got {spec.edge_type}. Name another.")
@@ -157,12 +163,6 @@ def check_page_rank_spec(graph: Graph, spec: PageRankSpec) -> None:
         raise InputError(f"Expected eps as a positive number, got {spec.eps}: with 0, pushing never ends.")
     if spec.top_k is not None and spec.top_k < 1:
         raise InputError(f"Expected top_k of at least 1, got {spec.top_k}. Pass None for all neighbours.")
-
-
-def check_page_rank_nodes(graph: Graph, spec: PageRankSpec, nodes: Tensor) -> None:
-    """Raise InputError where nodes do not fit the graph."""
-    node_type = spec.edge_type[2]
-    check_ids("nodes", nodes, graph.num_nodes[node_type], node_type)
 
 
 def check_request(
@@ -183,7 +183,7 @@ def check_request(
     for node_type, seeds in request.seeds.items():
         if node_type not in graph.num_nodes:
             _known("seeds", "node type", (node_type,), graph.node_types)
-        check_ids("seed nodes", seeds, graph.num_nodes[node_type], node_type, in_range=in_range)
+        check_ids("seed nodes", seeds, graph, node_type, in_range=in_range)
         if request.time_max is None:
             continue
         for name, times in (("time_max", request.time_max), ("time_min", request.time_min)):
@@ -223,13 +223,13 @@ def check_edge_request(
         raise InputError(
             f"Expected as many sources as destinations, got {request.src.numel()} and {request.dst.numel()}."
         )
-    check_given(request, negatives)
+    _check_given(request, negatives)
     src_type, _, dst_type = request.edge_type
     if request.neg_dst is not None:
         ids = request.neg_dst.reshape(-1)
-        check_ids("destinations of negatives", ids, graph.num_nodes[dst_type], dst_type, in_range=in_range)
-    check_ids("source nodes", request.src, graph.num_nodes[src_type], src_type, in_range=in_range)
-    check_ids("destination nodes", request.dst, graph.num_nodes[dst_type], dst_type, in_range=in_range)
+        check_ids("destinations of negatives", ids, graph, dst_type, in_range=in_range)
+    check_ids("source nodes", request.src, graph, src_type, in_range=in_range)
+    check_ids("destination nodes", request.dst, graph, dst_type, in_range=in_range)
     for name, times in (("time_max", request.time_max), ("time_min", request.time_min)):
         if times is not None and (times.shape != request.src.shape or times.dtype != torch.int64):
             raise InputError(
@@ -242,8 +242,7 @@ def check_edge_request(
         raise InputError("Expected time_max with time_min. Pass both.")
 
 
-def check_given(request: EdgeRequest, negatives: NegativeSpec | None) -> None:
-    """Raise InputError unless a request has as many negatives as the spec requires."""
+def _check_given(request: EdgeRequest, negatives: NegativeSpec | None) -> None:
     given = negatives is not None and negatives.given
     if not given and request.neg_dst is None:
         return
@@ -297,8 +296,8 @@ def check_negatives(
         )
 
 
-def check_ids(what: str, ids: Tensor, num_nodes: int, node_type: NodeType, *, in_range: bool = True) -> None:
-    """Raise InputError unless ``ids`` is ``[n] int64``, with ``in_range`` of values in ``[0, num_nodes)``.
+def check_ids(what: str, ids: Tensor, graph: Graph, node_type: NodeType, *, in_range: bool = True) -> None:
+    """Raise InputError unless ``ids`` is ``[n] int64``, with ``in_range`` ids of nodes of the type.
 
     Ids of a type without nodes are always rejected: kernels replace bad ids by node 0, which does not exist then.
     """
@@ -307,6 +306,7 @@ def check_ids(what: str, ids: Tensor, num_nodes: int, node_type: NodeType, *, in
             f"Expected {what} as a 1-dimensional int64 tensor, got {ids.dtype} of shape {list(ids.shape)}."
         )
     _check_memory(what, ids)
+    num_nodes = graph.num_nodes[node_type]
     if in_range or num_nodes == 0:
         advice = "Check the ids, or the number of nodes that the graph was built with."
         check_range(f"{what}{of_type(node_type)}", ids, num_nodes, advice=advice)

@@ -1,6 +1,6 @@
 """Which engine samples by which spec, and where: one registry for the samplers and loaders of all adapters.
 
-A new engine is an entry of ``_FACTORIES``, under its own backend.
+A new engine is an entry of ``_KINDS``, and a class for each backend.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from manyhop import sampling
 from manyhop.errors import InputError
 from manyhop.graph import Graph, PlacedGraph
 from manyhop.memory.known import known
-from manyhop.sampling.check import check_hgt_spec, check_labor_spec, check_spec
+from manyhop.sampling.check import check_spec
 from manyhop.sampling.contract import (
     Engine,
     HGTSpec,
@@ -51,6 +51,10 @@ Spec: TypeAlias = NeighborSpec | HGTSpec | LaborSpec
 Backend: TypeAlias = Literal["reference", "cpu", "gpu"]
 """``reference``: numpy. ``cpu``: numba. ``gpu``: triton."""
 
+# The engine of a spec and a backend is the class of these two names in :mod:`manyhop.sampling`.
+_KINDS = {NeighborSpec: "Sampler", HGTSpec: "HGTSampler", LaborSpec: "LaborSampler"}
+_BACKENDS = {"reference": "Reference", "cpu": "CPU", "gpu": "GPU"}
+
 
 def engine_for(
     graph: Graph,
@@ -80,11 +84,16 @@ def engine_for(
     device = torch.device(device)
     if backend is None:
         backend = "cpu" if device.type == "cpu" else "gpu"
-    factory = _FACTORIES.get((type(spec), backend))
-    if factory is None:
-        known = ", ".join(sorted({f"{kind.__name__} ({name})" for kind, name in _FACTORIES}))
-        raise InputError(f"Expected a spec and a backend among {known}, got {type(spec).__name__} ({backend}).")
-    return factory(graph, spec, device, empty)
+    kind = type(spec)
+    if kind not in _KINDS or backend not in _BACKENDS:
+        known = ", ".join(sorted(f"{kind.__name__} ({name})" for kind in _KINDS for name in _BACKENDS))
+        raise InputError(f"Expected a spec and a backend among {known}, got {kind.__name__} ({backend}).")
+    make: Any = getattr(sampling, _BACKENDS[backend] + _KINDS[kind])
+    if backend == "gpu":
+        engine: Engine = make(graph, spec, device=device)
+        return engine
+    check_spec(graph, spec)
+    return HostEngine(graph, partial(make, graph, spec, **({"empty": empty} if backend == "cpu" else {})))
 
 
 def placed_engine(placed: PlacedGraph, spec: Spec) -> Engine:
@@ -133,9 +142,9 @@ class CollectiveBackend(Protocol):
         """Help other ranks until none has batches to sample. All ranks call it."""
 
 
-def collective_backend(name: str = "cugraph") -> CollectiveBackend:
-    """Return the backend ``name``: the package ``manyhop_NAME``, which is imported when it is first used."""
-    return cast(CollectiveBackend, import_module(f"manyhop_{name}"))
+def collective_backend() -> CollectiveBackend:
+    """Return the backend, which is imported when it is first used."""
+    return cast(CollectiveBackend, import_module("manyhop_cugraph"))
 
 
 def suits_cugraph(spec: Spec) -> bool:
@@ -246,48 +255,6 @@ class PinnedEngine(_Following[Engine]):
         """Begin to sample multiple batches, on the current stream."""
         return self._current().begin(requests)
 
-
-Factory: TypeAlias = Callable[[Graph, Any, torch.device, Empty], Engine]
-
-
-def _on_host(name: str, check: Callable[[Graph, Any], None], *, recycles: bool = True) -> Factory:
-    """Return a factory of engines for a sampler that reads CPU memory.
-
-    Args:
-        name: the class, in :mod:`manyhop.sampling`.
-        check: raises an error if a spec does not fit the graph.
-        recycles: whether the class takes ``empty``.
-    """
-
-    def make(graph: Graph, spec: Spec, device: torch.device, empty: Empty) -> Engine:
-        check(graph, spec)
-        options = {"empty": empty} if recycles else {}
-        return HostEngine(graph, partial(getattr(sampling, name), graph, spec, **options))
-
-    return make
-
-
-def _on_gpu(name: str) -> Factory:
-    """Return what makes engines of a GPU: a class, in :mod:`manyhop.sampling`, that is loaded when it is used."""
-
-    def make(graph: Graph, spec: Spec, device: torch.device, empty: Empty) -> Engine:
-        engine: Engine = getattr(sampling, name)(graph, spec, device=device)
-        return engine
-
-    return make
-
-
-_FACTORIES: dict[tuple[type[Spec], str], Factory] = {
-    (NeighborSpec, "reference"): _on_host("ReferenceSampler", check_spec, recycles=False),
-    (NeighborSpec, "cpu"): _on_host("CPUSampler", check_spec),
-    (NeighborSpec, "gpu"): _on_gpu("GPUSampler"),
-    (HGTSpec, "reference"): _on_host("ReferenceHGTSampler", check_hgt_spec, recycles=False),
-    (HGTSpec, "cpu"): _on_host("CPUHGTSampler", check_hgt_spec),
-    (HGTSpec, "gpu"): _on_gpu("GPUHGTSampler"),
-    (LaborSpec, "reference"): _on_host("ReferenceLaborSampler", check_labor_spec, recycles=False),
-    (LaborSpec, "cpu"): _on_host("CPULaborSampler", check_labor_spec),
-    (LaborSpec, "gpu"): _on_gpu("GPULaborSampler"),
-}
 
 _lock = threading.Lock()
 _making = threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from manyhop.errors import InputError
 from manyhop.graph import CSC, columns
 from manyhop.system.memory import require_memory
 
+T = TypeVar("T")
 Ints = npt.NDArray[np.int64]
 IntsOfAnySize = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
@@ -20,10 +22,34 @@ IntsOfAnySize = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 ALLOW_EDGES = "Allow negatives that are edges (loaders: exclude_true_negatives=False, samplers: exclude_true=False)."
 
 
-class EdgeLookup:
-    """The set of edges of one type, for many questions at once. Built when first asked; safe to share between threads.
+class _Table(Generic[T]):
+    """A table of the edges of one type, built when it is first read; safe to share between threads."""
 
-    It holds the distinct destinations of each source, sorted, in one array.
+    def __init__(self, csc: CSC, *arguments: Any) -> None:
+        self._csc, self._arguments = csc, arguments
+        self._table: T | None = None
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._csc, *self._arguments)
+
+    def tables(self) -> T:
+        """Return the table."""
+        if self._table is None:
+            with self._lock:
+                if self._table is None:
+                    self._table = self._build()
+        return self._table
+
+    def _build(self) -> T:
+        raise NotImplementedError
+
+
+class EdgeLookup(_Table[tuple[Ints, IntsOfAnySize]]):
+    """The set of edges of one type, for many questions at once.
+
+    It holds ``begin [num_src + 1]``, and the distinct sorted destinations of source ``s`` at ``[begin[s],
+    begin[s + 1])``.
 
     Args:
         csc: the edges.
@@ -41,15 +67,7 @@ class EdgeLookup:
             24 * csc.num_edges + 8 * csc.num_src,  # sorting takes more than the table
             remedy,
         )
-        self._csc = csc
-        self._table: tuple[Ints, IntsOfAnySize] | None = None
-        self._lock = threading.Lock()
-
-    def __getstate__(self) -> CSC:
-        return self._csc
-
-    def __setstate__(self, csc: CSC) -> None:
-        EdgeLookup.__init__(self, csc)
+        super().__init__(csc, remedy)
 
     def contains(self, src: Ints, dst: Ints) -> npt.NDArray[np.bool_]:
         """Return ``[n] bool``: whether each pair of ``src [n] int64`` and ``dst [n] int64`` is an edge."""
@@ -70,13 +88,20 @@ class EdgeLookup:
         begin, destination = self.tables()
         return np.repeat(np.arange(begin.size - 1), np.diff(begin)), destination
 
-    def tables(self) -> tuple[Ints, IntsOfAnySize]:
-        """Return ``begin [num_src + 1]`` and the destinations of source ``s``, at ``[begin[s], begin[s + 1])``."""
-        if self._table is None:
-            with self._lock:
-                if self._table is None:
-                    self._table = _build(self._csc)
-        return self._table
+    def _build(self) -> tuple[Ints, IntsOfAnySize]:
+        csc = self._csc
+        num_dst = max(csc.num_dst, 1)
+        dst = np.repeat(np.arange(csc.num_dst, dtype=np.int64), np.diff(csc.colptr.numpy()))
+        key = csc.row.numpy() * np.int64(num_dst)
+        key += dst
+        key.sort()
+        first = np.ones(key.size, np.bool_)
+        np.not_equal(key[1:], key[:-1], out=first[1:])
+        key = key[first]
+        smallest = np.arange(csc.num_src + 1, dtype=np.int64) * num_dst
+        begin = np.searchsorted(key, smallest).astype(np.int64)
+        key -= np.repeat(smallest[:-1], np.diff(begin))
+        return begin, key.astype(np.int32) if num_dst <= 2**31 else key
 
 
 def first_not_below(values: IntsOfAnySize, low: Ints, high: Ints, wanted: Ints) -> Ints:
@@ -104,40 +129,15 @@ def check_pairs(csc: CSC, remedy: str = ALLOW_EDGES) -> None:
         )
 
 
-def _build(csc: CSC) -> tuple[Ints, IntsOfAnySize]:
-    num_dst = max(csc.num_dst, 1)
-    dst = np.repeat(np.arange(csc.num_dst, dtype=np.int64), np.diff(csc.colptr.numpy()))
-    key = csc.row.numpy() * np.int64(num_dst)
-    key += dst
-    key.sort()
-    first = np.ones(key.size, np.bool_)
-    np.not_equal(key[1:], key[:-1], out=first[1:])
-    key = key[first]
-    smallest = np.arange(csc.num_src + 1, dtype=np.int64) * num_dst
-    begin = np.searchsorted(key, smallest).astype(np.int64)
-    key -= np.repeat(smallest[:-1], np.diff(begin))
-    return begin, key.astype(np.int32) if num_dst <= 2**31 else key
+class EdgeIds(_Table[tuple[Ints, IntsOfAnySize, IntsOfAnySize | None]]):
+    """The user's ids of the edges of one type, by endpoints.
 
-
-class EdgeIds:
-    """The user's ids of the edges of one type, by endpoints. Built when first asked; safe to share between threads.
-
-    It holds the sorted sources of each destination, which may be the topology's table.
+    It holds ``begin [num_dst + 1]``, the sorted sources of destination ``d`` at ``[begin[d], begin[d + 1])``, and
+    their ids; the sources may be the topology's table.
 
     Args:
         csc: the edges.
     """
-
-    def __init__(self, csc: CSC) -> None:
-        self._csc = csc
-        self._table: tuple[Ints, IntsOfAnySize, IntsOfAnySize | None] | None = None
-        self._lock = threading.Lock()
-
-    def __getstate__(self) -> CSC:
-        return self._csc
-
-    def __setstate__(self, csc: CSC) -> None:
-        EdgeIds.__init__(self, csc)
 
     def between(self, src: Tensor, dst: Tensor) -> Tensor:
         """Return ``[n] int64``: the ids of all edges from ``src[i]`` to ``dst[i]``, parallel ones included.
@@ -150,7 +150,7 @@ class EdgeIds:
             InputError: nodes out of range.
             CapacityError: the table does not fit in memory.
         """
-        begin, source, edge_id = self._built()
+        begin, source, edge_id = self.tables()
         s, d = src.numpy(), dst.numpy()
         if s.size and (min(s.min(), d.min()) < 0 or s.max() >= self._csc.num_src or d.max() >= self._csc.num_dst):
             raise InputError(
@@ -166,40 +166,24 @@ class EdgeIds:
             at = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())
         return torch.from_numpy(at if edge_id is None else edge_id[at].astype(np.int64))
 
-    def prepare(self) -> None:
-        """Build the table.
-
-        Raises:
-            CapacityError: it does not fit in memory.
-        """
-        self._built()
-
-    def _built(self) -> tuple[Ints, IntsOfAnySize, IntsOfAnySize | None]:
-        """Return ``begin [num_dst + 1]``; sources, of node ``d`` from ``begin[d]`` to ``begin[d + 1]``; ids."""
-        if self._table is None:
-            with self._lock:
-                if self._table is None:
-                    self._table = _sort_sources(self._csc.made())
-        return self._table
-
-
-def _sort_sources(csc: CSC) -> tuple[Ints, IntsOfAnySize, IntsOfAnySize | None]:
-    begin: Ints = csc.colptr.numpy()
-    source: IntsOfAnySize = csc.row.numpy()
-    edge_id: IntsOfAnySize | None = None if csc.perm is None else csc.perm.numpy()
-    falls = np.zeros(source.size + 1, np.bool_)
-    np.less(source[1:], source[:-1], out=falls[1:-1])
-    falls[begin] = False  # from one column to the next
-    if not falls.any():
-        return begin, source, edge_id
-    require_memory(
-        f"Looking up the ids of {csc.num_edges} edges by their endpoints",
-        32 * csc.num_edges,  # sorting takes more than the table
-        "Leave exclude_seed_edges out, or use a machine with more memory.",
-    )
-    column = torch.repeat_interleave(torch.arange(csc.num_dst), torch.diff(csc.colptr))
-    by_source = columns.group(column, csc.row, csc.num_dst, csc.num_src)  # its columns are our sources
-    ordered = columns.group(by_source.position, by_source.row, csc.num_edges, csc.num_dst)
-    order = ordered.row.numpy()
-    sorted_ids = order if edge_id is None else edge_id[order]
-    return begin, source[order], sorted_ids.astype(np.int32, copy=False) if order.size <= 2**31 else sorted_ids
+    def _build(self) -> tuple[Ints, IntsOfAnySize, IntsOfAnySize | None]:
+        csc = self._csc.made()
+        begin: Ints = csc.colptr.numpy()
+        source: IntsOfAnySize = csc.row.numpy()
+        edge_id: IntsOfAnySize | None = None if csc.perm is None else csc.perm.numpy()
+        falls = np.zeros(source.size + 1, np.bool_)
+        np.less(source[1:], source[:-1], out=falls[1:-1])
+        falls[begin] = False  # from one column to the next
+        if not falls.any():
+            return begin, source, edge_id
+        require_memory(
+            f"Looking up the ids of {csc.num_edges} edges by their endpoints",
+            32 * csc.num_edges,  # sorting takes more than the table
+            "Leave exclude_seed_edges out, or use a machine with more memory.",
+        )
+        column = torch.repeat_interleave(torch.arange(csc.num_dst), torch.diff(csc.colptr))
+        by_source = columns.group(column, csc.row, csc.num_dst, csc.num_src)  # its columns are our sources
+        ordered = columns.group(by_source.position, by_source.row, csc.num_edges, csc.num_dst)
+        order = ordered.row.numpy()
+        sorted_ids = order if edge_id is None else edge_id[order]
+        return begin, source[order], sorted_ids.astype(np.int32, copy=False) if order.size <= 2**31 else sorted_ids

@@ -132,81 +132,91 @@ def key_of_kind(key: tuple[int, ...], kind: int) -> tuple[int, ...]:
     return (*key, kind) if kind > 0 else key
 
 
-def draw_pairs(
+Sources = NegativeTable | Ints
+"""Candidates of the sources; or ``[num_neg] int64``, the given source of each negative."""
+
+
+def draw_negatives(
     key: tuple[int, ...],
-    src: NegativeTable,
+    src: Sources,
     dst: NegativeTable,
     num_neg: int,
     time_max: Ints | None = None,
     avoid: EdgeLookup | None = None,
 ) -> tuple[Ints, Ints]:
-    """Draw negative pairs, both endpoints independently of each other.
+    """Draw negative pairs, both endpoints independently of each other, or destinations for given sources.
 
-    Pair ``j`` takes draw ``j`` of the keys of its endpoints. If ``avoid`` holds that edge, attempt ``a`` takes draw
+    Negative ``j`` takes draw ``j`` of the keys of its endpoints. If ``avoid`` holds that edge, attempt ``a`` takes draw
     ``j + a * num_neg``; after ``MAX_ATTEMPTS`` the next draw chooses exactly among the pairs that are not edges. The
     distribution is that of pairs, given that they are not edges.
 
     Args:
         key: names the batch, and with multiple edge types the type of the seed edges.
-        src: candidates of the sources.
+        src: candidates of the sources, or the sources.
         dst: candidates of the destinations.
-        num_neg: number of pairs.
-        time_max: ``[num_neg] int64`` time key that the endpoints of each pair must not exceed.
+        num_neg: number of negatives.
+        time_max: ``[num_neg] int64`` time key that the endpoints of each negative must not exceed.
         avoid: edges that are never returned.
 
     Returns:
         Sources and destinations, ``[num_neg] int64`` each.
 
     Raises:
-        InputError: all pairs of nodes (of positive weight) are edges.
+        InputError: all pairs of nodes (of positive weight), or those of a given source, are edges.
     """
     src_key, dst_key = make_key(Use.NEGATIVE_SRC, *key), make_key(Use.NEGATIVE_DST, *key)
-    n_src, n_dst = src.num_eligible(time_max, num_neg), dst.num_eligible(time_max, num_neg)
+    table = src if isinstance(src, NegativeTable) else None
     index = np.arange(num_neg, dtype=np.int64)
-    s, d = src.draw(src_key, index, n_src), dst.draw(dst_key, index, n_dst)
+    n_src, n_dst = None if table is None else table.num_eligible(time_max, num_neg), dst.num_eligible(time_max, num_neg)
+    s = src if table is None or n_src is None else table.draw(src_key, index, n_src)
+    d = dst.draw(dst_key, index, n_dst)
     if avoid is None:
         return s, d
     todo = np.flatnonzero(avoid.contains(s, d))
     for attempt in range(1, MAX_ATTEMPTS):
         index = todo + attempt * num_neg
-        s[todo] = src.draw(src_key, index, n_src[todo])
+        if table is not None:
+            s[todo] = table.draw(src_key, index, n_src[todo])
         d[todo] = dst.draw(dst_key, index, n_dst[todo])
         todo = todo[avoid.contains(s[todo], d[todo])]
-    s[todo], d[todo] = choose_pairs(key, src, dst, num_neg, todo, n_src[todo], n_dst[todo], avoid)
+    if todo.size:
+        limit = None if time_max is None else time_max[todo]
+        chosen, d[todo] = choose_negatives(key, table or s[todo], dst, num_neg, todo, limit, avoid)
+        if table is not None:
+            s[todo] = chosen
     return s, d
 
 
-def choose_pairs(
+def choose_negatives(
     key: tuple[int, ...],
-    src: NegativeTable,
+    src: Sources,
     dst: NegativeTable,
     num_neg: int,
     todo: Ints,
-    n_src: Ints,
-    n_dst: Ints,
+    time_max: Ints | None,
     avoid: EdgeLookup,
 ) -> tuple[Ints, Ints]:
-    """Return the pairs ``todo [n]`` of a batch, chosen exactly among pairs that are not edges.
+    """Return the negatives ``todo [n]`` of a batch, chosen exactly among pairs that are not edges.
 
     Args:
-        key: names the batch, and with multiple edge types the type of the seed edges.
-        src: candidates of the sources.
-        dst: candidates of the destinations.
-        num_neg: number of pairs of the batch.
-        todo: ``[n] int64``: which of them.
-        n_src: ``[n] int64``: eligible sources of each.
-        n_dst: ``[n] int64``: eligible destinations of each.
-        avoid: edges that are never returned.
+        key, dst, num_neg, avoid: see :func:`draw_negatives`.
+        src: candidates of the sources, or the sources ``[n] int64``.
+        todo: ``[n] int64``: which negatives.
+        time_max: ``[n] int64`` time key of each.
 
     Returns:
         Sources and destinations, ``[n] int64`` each.
-
-    Raises:
-        InputError: all pairs of nodes (of positive weight) are edges.
     """
-    s, d = np.empty_like(todo), np.empty_like(todo)
-    keys = make_key(Use.NEGATIVE_SRC, *key), make_key(Use.NEGATIVE_DST, *key)
-    u_src, u_dst = (unit(draw(k, todo + MAX_ATTEMPTS * num_neg)) for k in keys)
+    n_dst, draws = dst.num_eligible(time_max, todo.size), todo + MAX_ATTEMPTS * num_neg
+    u_dst = unit(draw(make_key(Use.NEGATIVE_DST, *key), draws))
+    d = np.empty_like(todo)
+    if not isinstance(src, NegativeTable):
+        for i, source in enumerate(src.tolist()):
+            free = _free_destinations(source, dst, int(n_dst[i]), avoid)
+            d[i] = dst.draw_in_proportion(u_dst[i : i + 1], free)[0]
+        return src, d
+    s, n_src = np.empty_like(todo), src.num_eligible(time_max, todo.size)
+    u_src = unit(draw(make_key(Use.NEGATIVE_SRC, *key), draws))
     for a, b in sorted(set(zip(n_src.tolist(), n_dst.tolist(), strict=True))):
         group = (n_src == a) & (n_dst == b)
         q, mass = _pair_masses(src, dst, a, b, avoid)
@@ -218,42 +228,6 @@ def choose_pairs(
     return s, d
 
 
-def draw_destinations(
-    key: tuple[int, ...],
-    src: Ints,
-    dst: NegativeTable,
-    time_max: Ints | None = None,
-    avoid: EdgeLookup | None = None,
-) -> Ints:
-    """Draw negative destinations for given sources, with the attempts and draws of :func:`draw_pairs`.
-
-    Args:
-        key: names the batch, and with multiple edge types the type of the seed edges.
-        src: ``[num_neg] int64`` source node of each negative.
-        dst: candidates of the destinations.
-        time_max: ``[num_neg] int64`` time key that each destination must not exceed.
-        avoid: edges that are never returned.
-
-    Returns:
-        Destinations, ``[num_neg] int64``.
-
-    Raises:
-        InputError: a source has edges to all destinations (of positive weight).
-    """
-    dst_key = make_key(Use.NEGATIVE_DST, *key)
-    num_neg = src.size
-    eligible = dst.num_eligible(time_max, num_neg)
-    d = dst.draw(dst_key, np.arange(num_neg, dtype=np.int64), eligible)
-    if avoid is None:
-        return d
-    todo = np.flatnonzero(avoid.contains(src, d))
-    for attempt in range(1, MAX_ATTEMPTS):
-        d[todo] = dst.draw(dst_key, todo + attempt * num_neg, eligible[todo])
-        todo = todo[avoid.contains(src[todo], d[todo])]
-    d[todo] = choose_destinations(key, src[todo], dst, num_neg, todo, eligible[todo], avoid)
-    return d
-
-
 def check_walk_nodes(num_nodes: Sequence[int]) -> None:
     """Raise InputError unless nodes of the steps' types can be drawn instead of walks."""
     for count in set(num_nodes):
@@ -262,51 +236,23 @@ def check_walk_nodes(num_nodes: Sequence[int]) -> None:
             raise InputError("Expected nodes to draw negatives from, got a node type without. Leave its edge type out.")
 
 
-def choose_destinations(
-    key: tuple[int, ...],
-    src: Ints,
-    dst: NegativeTable,
-    num_neg: int,
-    todo: Ints,
-    eligible: Ints,
-    avoid: EdgeLookup,
-) -> Ints:
-    """Return destinations ``[n] int64`` of the negatives ``todo [n]`` of a batch, chosen exactly, without true edges.
-
-    Args:
-        key: names the batch, and with multiple edge types the type of the seed edges.
-        src: ``[n] int64`` source node of each.
-        dst: candidates of the destinations.
-        num_neg: number of negatives of the batch.
-        todo: ``[n] int64``: which of them.
-        eligible: ``[n] int64``: eligible destinations of each.
-        avoid: edges that are never returned.
-
-    Raises:
-        InputError: a source has edges to all destinations (of positive weight).
-    """
-    d = np.empty_like(todo)
-    u = unit(draw(make_key(Use.NEGATIVE_DST, *key), todo + MAX_ATTEMPTS * num_neg))
-    for i, source in enumerate(src.tolist()):
-        taken = avoid.destinations(source)
-        for n in (int(eligible[i]), dst.num_nodes):  # if all eligible nodes are excluded, times are ignored
-            free = dst.weights(n)
-            free[taken] = 0.0
-            if free.any():
-                break
-        else:
-            raise InputError(
-                f"Expected a source with a destination that it has no edge to, but source node {source} has edges "
-                f"to all destinations (of positive weight). {ALLOW_EDGES} Or leave this node out."
-            )
-        d[i] = dst.draw_in_proportion(u[i : i + 1], free)[0]
-    return d
+def _free_destinations(source: int, dst: NegativeTable, eligible: int, avoid: EdgeLookup) -> Floats:
+    """Return the weight of each destination without an edge from a source; if none is eligible, times are ignored."""
+    for n in (eligible, dst.num_nodes):
+        free = dst.weights(n)
+        free[avoid.destinations(source)] = 0.0
+        if free.any():
+            return free
+    raise InputError(
+        f"Expected a source with a destination that it has no edge to, but source node {source} has edges to all "
+        f"destinations (of positive weight). {ALLOW_EDGES} Or leave this node out."
+    )
 
 
 def _pair_masses(
     src: NegativeTable, dst: NegativeTable, n_src: int, n_dst: int, avoid: EdgeLookup
 ) -> tuple[Floats, Floats]:
-    """Weights of the destinations, and for every source its probability times that of a destination without an edge.
+    """Return the weights of destinations, and of each source its probability times that of one without an edge.
 
     If all eligible pairs are edges, times are ignored.
     """

@@ -14,7 +14,7 @@ from manyhop.graph import EdgeType, Graph, NodeType
 from manyhop.sampling.check import check_negatives, check_seed_edges
 from manyhop.sampling.contract import EdgeRequest, NegativeSpec, NodeRequest, SampledEdges, SampledSubgraph, Sampler
 from manyhop.sampling.lookup import EdgeLookup, check_pairs
-from manyhop.sampling.negatives import NegativeTable, draw_destinations, draw_pairs, key_of_kind
+from manyhop.sampling.negatives import NegativeTable, draw_negatives, key_of_kind
 
 
 class EdgeSampler:
@@ -113,12 +113,11 @@ class EdgeSampler:
             return src, request.all_dst()
         num_neg = math.ceil(src.numel() * spec.amount)
         time = None if request.time_max is None else _repeat(request.time_max, num_neg).numpy()
+        sources = _repeat(src, num_neg).numpy() if self._src_table is None else self._src_table
+        s, d = draw_negatives(key, sources, self._dst_table, num_neg, time, self._avoid)
         if self._src_table is not None:
-            pairs = draw_pairs(key, self._src_table, self._dst_table, num_neg, time, self._avoid)
-            return torch.cat([src, torch.from_numpy(pairs[0])]), torch.cat([dst, torch.from_numpy(pairs[1])])
-        sources = _repeat(src, num_neg).numpy()
-        drawn = draw_destinations(key, sources, self._dst_table, time, self._avoid)
-        return src, torch.cat([dst, torch.from_numpy(drawn)])
+            src = torch.cat([src, torch.from_numpy(s)])
+        return src, torch.cat([dst, torch.from_numpy(d)])
 
 
 def sample_together(

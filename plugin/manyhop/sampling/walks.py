@@ -13,7 +13,7 @@ from torch import Tensor
 from manyhop import sampling
 from manyhop.errors import InputError
 from manyhop.graph import CSC, HOMOGENEOUS_EDGE, HOMOGENEOUS_NODE, Graph, PlacedGraph
-from manyhop.sampling.check import check_walk_spec
+from manyhop.sampling.check import check_spec
 from manyhop.sampling.contract import BatchKey, WalkRequest, Walks, WalkSampler, WalkSpec
 from manyhop.sampling.cpu.walk_sampler import CPUNegativeWalks, CPUWalkSampler
 from manyhop.sampling.negatives import check_walk_nodes
@@ -35,7 +35,7 @@ class Walker:
     """
 
     def __init__(self, graph: Graph, spec: WalkSpec) -> None:
-        check_walk_spec(graph, spec)
+        check_spec(graph, spec)
         self.graph, self.spec = graph, spec
         self._samplers: dict[torch.device, tuple[WalkSampler, object]] = {}
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from manyhop.graph import Graph
-from manyhop.sampling.check import check_hgt_spec, check_request
+from manyhop.sampling.check import check_request, check_spec
 from manyhop.sampling.contract import HGTSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.cpu.tables import pages_edges
 from manyhop.sampling.cpu.workspace import (
@@ -63,7 +63,7 @@ class CPUHGTSampler:
     """
 
     def __init__(self, graph: Graph, spec: HGTSpec, *, empty: Empty = empty) -> None:
-        check_hgt_spec(graph, spec)
+        check_spec(graph, spec)
         self.graph = graph
         self.spec = spec
         self._empty = empty

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from manyhop.graph import Graph
-from manyhop.sampling.check import check_labor_spec
+from manyhop.sampling.check import check_spec
 from manyhop.sampling.contract import LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.cpu import tables as c
 from manyhop.sampling.cpu.sampler import CPUSampler
 from manyhop.sampling.cpu.workspace import Empty, Workspace, empty, key_of
 
 
-class CPULaborSampler:
+class CPULaborSampler(CPUSampler):
     """Samples by LABOR on the CPU; safe to call from multiple threads, which run in parallel.
 
     Args:
@@ -34,20 +34,7 @@ class CPULaborSampler:
     """
 
     def __init__(self, graph: Graph, spec: LaborSpec, *, empty: Empty = empty) -> None:
-        check_labor_spec(graph, spec)
-        self.graph = graph
-        self.spec = spec
-        self._hops = _Hops(graph, spec, empty)
-
-    def sample(self, request: NodeRequest) -> SampledSubgraph:
-        """Sample around ``request.seeds``."""
-        return self._hops.sample(request)
-
-
-class _Hops(CPUSampler):
-    """The hops of neighbour sampling, with other picks."""
-
-    def __init__(self, graph: Graph, spec: LaborSpec, empty: Empty) -> None:
+        check_spec(graph, spec)
         self._labor_spec = spec
         super().__init__(graph, NeighborSpec(fanouts=spec.fanouts, expand=spec.expand), empty=empty)
 

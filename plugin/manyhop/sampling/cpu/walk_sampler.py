@@ -10,13 +10,7 @@ import torch
 from torch import Tensor
 
 from manyhop.graph import Graph
-from manyhop.sampling.check import (
-    UNBIASED,
-    check_page_rank_nodes,
-    check_page_rank_spec,
-    check_walk_request,
-    check_walk_spec,
-)
+from manyhop.sampling.check import UNBIASED, check_ids, check_spec
 from manyhop.sampling.contract import PageRankNeighbors, PageRankSpec, WalkRequest, Walks, WalkSpec
 from manyhop.sampling.cpu.tables import pages_edges
 from manyhop.sampling.cpu.workspace import describe_edges
@@ -41,7 +35,7 @@ class CPUWalkSampler:
     """
 
     def __init__(self, graph: Graph, spec: WalkSpec) -> None:
-        check_walk_spec(graph, spec)
+        check_spec(graph, spec)
         self.graph, self.spec = graph, spec
         pages_edges(graph)
         self._steps = np.array([graph.edge_types.index(t) for t in spec.steps], np.int64)
@@ -54,7 +48,7 @@ class CPUWalkSampler:
         """Walk from ``request.start``."""
         from manyhop.sampling.cpu.kernels.walks import walk
 
-        check_walk_request(self.graph, self.spec, request)
+        check_ids("start nodes of walks", request.start, self.graph, self.spec.steps[0][2])
         num_walks, num_steps = request.start.numel(), len(self.spec.steps)
         node = torch.empty((num_walks, num_steps + 1), dtype=torch.int64, device="cpu")
         node[:, 0] = request.start
@@ -108,7 +102,7 @@ class CPUPageRankSampler:
     """
 
     def __init__(self, graph: Graph, spec: PageRankSpec) -> None:
-        check_page_rank_spec(graph, spec)
+        check_spec(graph, spec)
         self.graph, self.spec = graph, spec
         pages_edges(graph)
 
@@ -120,7 +114,7 @@ class CPUPageRankSampler:
             num_threads: how many threads share the nodes.
             bar: counts the nodes that are done.
         """
-        check_page_rank_nodes(self.graph, self.spec, nodes)
+        check_ids("nodes", nodes, self.graph, self.spec.edge_type[2])
         pieces = torch.split(nodes, _PIECE) if nodes.numel() else (nodes,)
 
         def work(piece: Tensor) -> list[PageRankNeighbors]:

@@ -26,7 +26,7 @@ from manyhop.sampling.gpu.edge_launch import Candidates, Ints, Launch, Layout
 from manyhop.sampling.gpu.kernels import negatives as kernels
 from manyhop.sampling.gpu.lookup import GPUEdgeLookup
 from manyhop.sampling.gpu.transfer import Readback, current_stream, kernel_device, on_stream
-from manyhop.sampling.negatives import NegativeTable, choose_destinations, choose_pairs, key_of_kind
+from manyhop.sampling.negatives import NegativeTable, choose_negatives, key_of_kind
 from manyhop.sampling.seed_edges import check_trees
 
 _TILE = 128
@@ -302,16 +302,12 @@ class Endpoints:
         key = key_of_kind(request.key, self._kind)
         num_pos, num_neg = layout.num_pos[b], layout.num_neg[b]
         time = None if request.time_max is None else request.time_max.cpu().numpy()[todo % num_pos]
-        n_dst = dst.num_eligible(time, todo.size)
         out, (src_at, dst_at) = self.launch.out, layout.ends(b)
         at = torch.from_numpy(todo).to(sampler.device) + num_pos
+        sources = request.src.cpu().numpy()[todo % num_pos] if src is None else src
+        s, d = choose_negatives(key, sources, dst, num_neg, todo, time, avoid)
         if src is not None:
-            n_src = src.num_eligible(time, todo.size)
-            s, d = choose_pairs(key, src, dst, num_neg, todo, n_src, n_dst, avoid)
             out[src_at + at] = torch.from_numpy(s).to(sampler.device, out.dtype)
-        else:
-            sources = request.src.cpu().numpy()[todo % num_pos]
-            d = choose_destinations(key, sources, dst, num_neg, todo, n_dst, avoid)
         out[dst_at + at] = torch.from_numpy(d).to(sampler.device, out.dtype)
 
     def _number(self) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from manyhop.errors import CapacityError, InputError
 from manyhop.graph import Graph
-from manyhop.sampling.check import check_hgt_spec, check_request
+from manyhop.sampling.check import check_request, check_spec
 from manyhop.sampling.contract import BatchKey, HGTSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.gpu.induced import Inducer, tile_of
 from manyhop.sampling.gpu.kernels import hgt as kernels
@@ -53,101 +53,72 @@ class HGTPlan:
         graph: the topology.
         num_samples: ``[num_hops, num_types] int64``: nodes to add.
         num_seeds: ``[num_batches, num_types] int64``.
-        limit: largest number of neighbours per node; ``None``: no limit, so that hops are planned one by one.
+        limit: largest number of neighbours per node.
         tables: for each edge type: addresses of ``colptr`` and ``row``, whether ``row`` is int64.
         device: where kernels read the tables.
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        num_samples: Ints,
-        num_seeds: Ints,
-        limit: int | None,
-        tables: Ints,
-        device: torch.device,
+        self, graph: Graph, num_samples: Ints, num_seeds: Ints, limit: int, tables: Ints, device: torch.device
     ) -> None:
         types = {t: i for i, t in enumerate(graph.node_types)}
         self._ends = [(types[src], types[dst]) for src, _, dst in graph.edge_types]
         self._has_edges = [c.num_edges > 0 for c in graph.csc.values()]
-        self._tables, self._device = tables, device
-        self._num_samples, self._num_seeds = num_samples, num_seeds
-        self._num_nodes = np.array([graph.num_nodes[t] for t in graph.node_types], np.int64)
+        self._tables, self._device, self._limit = tables, device, limit
+        num_nodes = np.array([graph.num_nodes[t] for t in graph.node_types], np.int64)
         self.num_scopes = num_seeds.size
-        node_capacity = num_seeds + num_samples.sum(0)
-        self.nodes_at: Ints = np.concatenate([[0], np.cumsum(node_capacity.ravel())])
+        self.nodes_at: Ints = np.concatenate([[0], np.cumsum(num_seeds + num_samples.sum(0))])
         self.hops: list[HopPlan] = []
-        if limit is not None:
-            old = self.no_candidates()
-            for hop in range(len(num_samples)):
-                jobs = self.jobs(hop)
-                self.hops.append(self.hop(hop, jobs, jobs[:, kernels.FRONTIER_SIZE.value] * limit, old))
-                old = self.hops[-1].candidates
+        frontier, listed, candidates = num_seeds, num_seeds, np.zeros_like(num_seeds)
+        for wanted in num_samples:
+            self.hops.append(self._hop(frontier, listed, candidates, wanted, num_nodes))
+            frontier = np.broadcast_to(np.minimum(wanted, num_nodes), num_seeds.shape)
+            listed = listed + wanted
+            candidates = self.hops[-1].candidates
 
-    def no_candidates(self) -> Ints:
-        """Return how many candidates there are before the first hop."""
-        return np.zeros_like(self._num_seeds)
-
-    def jobs(self, hop: int) -> Ints:
-        """Return ``[num_jobs, JOB_COLUMNS]``, the frontiers of a hop, without the offsets of their neighbours."""
-        frontier, num_types, jobs, at = self._frontier(hop), len(self._num_nodes), [], 0
-        for e, (src, dst) in enumerate(self._ends):
-            for scope, n in zip(range(0, self.num_scopes, num_types), frontier[:, dst].tolist(), strict=True):
-                if n > 0 and self._has_edges[e]:
-                    nodes_at = self.nodes_at[scope + dst]
-                    jobs.append((scope + src, scope + dst, 0, n, *self._tables[e][:3], e, nodes_at, at))
-                    at += n
-        return np.array(jobs, np.int64).reshape(-1, kernels.JOB_COLUMNS.value)
-
-    def _frontier(self, hop: int) -> Ints:
-        """Return ``[num_batches, num_types]``, the largest frontiers of a hop."""
-        if hop == 0:
-            return self._num_seeds
-        most: Ints = np.minimum(self._num_samples[hop - 1], self._num_nodes)
-        return np.broadcast_to(most, self._num_seeds.shape)
-
-    def hop(self, hop: int, jobs: Ints, lengths: Ints, old: Ints) -> HopPlan:
+    def _hop(self, frontier: Ints, listed: Ints, old: Ints, wanted: Ints, num_nodes: Ints) -> HopPlan:
         """Return the plan of a hop.
 
         Args:
-            jobs: its frontiers, from :meth:`jobs`.
-            lengths: ``[num_jobs]``: largest number of neighbours that each lists.
-            old: ``[num_batches, num_types]``: the most candidates before it.
+            frontier, listed, old: ``[num_batches, num_types]``: most frontier nodes, nodes and candidates before it.
+            wanted: ``[num_types]``: nodes to draw.
+            num_nodes: ``[num_types]``: nodes of the graph.
         """
-        src = jobs[:, kernels.SRC_SCOPE.value]
-        added = np.zeros(self.num_scopes, np.int64)
-        jobs = jobs.copy()
-        for i, (scope, n) in enumerate(zip(src.tolist(), lengths.tolist(), strict=True)):
-            jobs[i, kernels.ADD_AT.value] = added[scope]
-            added[scope] += n
-        new = np.minimum(old + added.reshape(old.shape), self._num_nodes)
-        num_listed = self._num_seeds + self._num_samples[:hop].sum(0)
-        lengths = (num_listed + old).ravel() + added
+        num_types, added, jobs = len(num_nodes), np.zeros(self.num_scopes, np.int64), []
+        for e, (src, dst) in enumerate(self._ends):
+            for scope, n in zip(range(0, self.num_scopes, num_types), frontier[:, dst].tolist(), strict=True):
+                if n > 0 and self._has_edges[e]:
+                    at = added[scope + src]
+                    jobs.append((scope + src, scope + dst, at, n, *self._tables[e][:3], e, self.nodes_at[scope + dst]))
+                    added[scope + src] += n * self._limit
+        table = np.array(jobs, np.int64).reshape(-1, kernels.JOB_COLUMNS.value)
+        new = np.minimum(old + added.reshape(old.shape), num_nodes)
+        lengths = (listed + old).ravel() + added
         list_at = np.cumsum(lengths) - lengths
-        added_at = list_at + (num_listed + old).ravel()
-        jobs[:, kernels.ADD_AT.value] += added_at[src]
+        added_at = list_at + (listed + old).ravel()
+        table[:, kernels.ADD_AT.value] += added_at[table[:, kernels.SRC_SCOPE.value]]
         scopes = np.stack(
             [
                 self.nodes_at[:-1],
                 np.cumsum(old) - old.ravel(),
                 np.cumsum(new) - new.ravel(),
                 list_at,
-                list_at + num_listed.ravel(),
+                list_at + listed.ravel(),
                 added_at,
                 list_at + lengths,
-                np.broadcast_to(self._num_samples[hop], old.shape).ravel(),
+                np.broadcast_to(wanted, old.shape).ravel(),
             ],
             axis=1,
         )
         return HopPlan(
             scopes=torch.from_numpy(scopes).to(self._device),
-            jobs=torch.from_numpy(jobs).to(self._device),
+            jobs=torch.from_numpy(table).to(self._device),
             num_jobs=len(jobs),
             list_length=int(lengths.sum()),
-            longest=int((num_listed + old).max()),
+            longest=int((listed + old).max()),
             num_candidates=int(new.sum()),
             candidates=new,
-            frontier=int(jobs[:, kernels.FRONTIER_SIZE.value].max(initial=0)),
+            frontier=int(table[:, kernels.FRONTIER_SIZE.value].max(initial=0)),
         )
 
 
@@ -161,16 +132,16 @@ class GPUHGTSampler:
     """Sample layer by layer on the GPU, with a budget per node type; safe to call from multiple threads.
 
     Budgets and their prefix sums are float64 sums in a fixed order, which a GPU computes one addition at a time. Only
-    batches and node types run in parallel: multiple batches per call are much faster than one. Without
-    ``max_neighbors``, the host waits in each hop for the number of neighbours, which has no bound.
+    batches and node types run in parallel: multiple batches per call are much faster than one.
 
     Args:
         graph: the topology, in memory that kernels can read.
-        spec: how many nodes to draw; identical for all requests.
+        spec: how many nodes to draw; identical for all requests. With a limit of neighbours.
         device: where results reside.
 
     Raises:
-        InputError: the spec does not fit the graph, the device is no GPU, or a request does not fit the graph.
+        InputError: the spec does not fit the graph or has no limit of neighbours, the device is no GPU, or a request
+            does not fit the graph.
         GraphError: the GPU cannot read the graph's memory.
         CapacityError: batches that are begun together have too many nodes to number them.
     """
@@ -178,11 +149,16 @@ class GPUHGTSampler:
     collective = False
 
     def __init__(self, graph: Graph, spec: HGTSpec, *, device: torch.device | str) -> None:
-        check_hgt_spec(graph, spec)
+        check_spec(graph, spec)
+        if spec.max_neighbors is None:
+            raise InputError(
+                "Expected max_neighbors from 1 to 1024 on a GPU, got None. Pass a limit, or sample on the CPU."
+            )
+        self._limit = spec.max_neighbors
         self.graph = graph
         self.spec = spec
         self.device = kernel_device(device, "CPUHGTSampler")
-        self._inducer = Inducer(graph, self.device, limit=spec.max_neighbors)
+        self._inducer = Inducer(graph, self.device, limit=self._limit)
         self._num_samples = np.array([spec.num_samples[t] for t in graph.node_types], np.int64).T.copy()
         self._plans: dict[bytes, HGTPlan] = {}
         self._lock = threading.Lock()
@@ -196,8 +172,8 @@ class GPUHGTSampler:
         with self._lock:
             plan = self._plans.pop(key, None)
             if plan is None:
-                limit, tables = self.spec.max_neighbors, self._inducer.tables
-                plan = HGTPlan(self.graph, self._num_samples, num_seeds, limit, tables, self.device)
+                tables = self._inducer.tables
+                plan = HGTPlan(self.graph, self._num_samples, num_seeds, self._limit, tables, self.device)
             self._plans[key] = plan
             while len(self._plans) > _MOST_PLANS:
                 del self._plans[next(iter(self._plans))]
@@ -264,14 +240,8 @@ class PendingHGT:
         self._node, self._copy = self._plant()
         candidates = torch.zeros(1, dtype=torch.int64, device=device)
         budgets = torch.zeros(1, dtype=torch.float64, device=device)
-        most = self._plan.no_candidates()
         for hop in range(num_hops):
-            if sampler.spec.max_neighbors is None:
-                plan, ends, longest = self._measure(hop, most)
-            else:
-                plan, ends, longest = self._plan.hops[hop], None, 0
-            candidates, budgets = self._hop(hop, plan, candidates, budgets, ends, longest)
-            most = plan.candidates
+            candidates, budgets = self._hop(hop, candidates, budgets)
         self._late = Readback(self._state)
 
     def _plant(self) -> tuple[Tensor, Tensor]:
@@ -306,36 +276,9 @@ class PendingHGT:
         copy[to[order]] = (torch.arange(value.numel(), device=device) - before).to(torch.int32)
         return node, copy
 
-    def _measure(self, hop: int, most: Ints) -> tuple[HopPlan, Tensor, int]:
-        """Count the neighbours of the frontier and wait for their number.
-
-        Args:
-            most: ``[num_batches, num_types]``: the most candidates so far.
-
-        Returns:
-            The plan of the hop, the inclusive prefix sum of the frontier's degrees, the most neighbours of a job.
-        """
-        device = self._sampler.device
-        jobs = self._plan.jobs(hop)
-        frontier_sizes = jobs[:, kernels.FRONTIER_SIZE.value]
-        ends = torch.zeros(int(frontier_sizes.sum()), dtype=torch.int64, device=device)
-        if ends.numel() == 0:
-            return self._plan.hop(hop, jobs, frontier_sizes, most), ends, 0
-        kernels.measure_frontier[(-(-int(frontier_sizes.max()) // _TILE), len(jobs))](
-            torch.from_numpy(jobs).to(device), self._state, self._plan.num_scopes, self._node, ends, T=_TILE
-        )
-        ends = torch.cumsum(ends, 0)
-        lengths = np.diff(ends[torch.from_numpy(np.cumsum(frontier_sizes) - 1).to(device)].cpu().numpy(), prepend=0)
-        return self._plan.hop(hop, jobs, lengths, most), ends, int(lengths.max())
-
-    def _hop(
-        self, hop: int, plan: HopPlan, candidates: Tensor, budgets: Tensor, ends: Tensor | None, longest: int
-    ) -> tuple[Tensor, Tensor]:
-        """Add to the budgets, then draw. Return the candidates and their budgets.
-
-        Args:
-            ends, longest: from :meth:`_measure`, if the number of neighbours has no limit.
-        """
+    def _hop(self, hop: int, candidates: Tensor, budgets: Tensor) -> tuple[Tensor, Tensor]:
+        """Add to the budgets, then draw. Return the candidates and their budgets."""
+        plan, limit = self._plan.hops[hop], self._sampler._limit
         device, num_scopes, num_types = self._sampler.device, self._plan.num_scopes, len(self._types)
         scopes, counts, max_nodes, list_length = plan.scopes, self._state, self._max_nodes, plan.list_length
         key = torch.empty(max(list_length, 1), dtype=torch.int64, device=device)
@@ -344,12 +287,7 @@ class PendingHGT:
             kernels.list_what_is_there[(-(-plan.longest // _TILE), num_scopes)](
                 scopes, counts, num_scopes, max_nodes, self._node, candidates, budgets, key, value, T=_TILE
             )
-        limit = self._sampler.spec.max_neighbors
-        if ends is not None and longest > 0:
-            kernels.list_columns[(-(-longest // _TILE), plan.num_jobs)](
-                plan.jobs, counts, num_scopes, max_nodes, self._node, ends, key, value, T=_TILE
-            )
-        elif limit is not None and plan.num_jobs:
+        if plan.num_jobs:
             slots, nodes = tile_of(limit)
             kernels.list_neighbors[(-(-plan.frontier // nodes), plan.num_jobs)](
                 plan.jobs,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,15 +10,15 @@ from torch import Tensor
 
 from manyhop.errors import InputError
 from manyhop.graph import Graph
-from manyhop.sampling.check import check_labor_spec
-from manyhop.sampling.contract import LaborSpec, NeighborSpec, NodeRequest, SampledSubgraph
+from manyhop.sampling.check import check_spec
+from manyhop.sampling.contract import LaborSpec, NeighborSpec
 from manyhop.sampling.gpu.kernels import labor as kernels
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.kernels.labor_columns import BLOCK, MEDIUM, SHORT, labor_rank, labor_scale, labor_weigh
 from manyhop.sampling.gpu.launch.memory import tiles
 from manyhop.sampling.gpu.launch.plan import Capacity, Plan, Shape
 from manyhop.sampling.gpu.launch.sequence import LAUNCH, PROGRAMS, KernelSequence
-from manyhop.sampling.gpu.sampler import GPUSampler, Pending
+from manyhop.sampling.gpu.sampler import GPUSampler
 from manyhop.sampling.gpu.transfer import address
 
 # Programs that the entries of a segment are divided among, and entries that one looks at at once.
@@ -28,49 +27,6 @@ CHUNKS, ENTRY_TILE = 1024, 256  # powers of two
 LENGTHS = ((16, 0, SHORT.value), (2, SHORT.value, MEDIUM.value), (1, MEDIUM.value, BLOCK.value))
 EXACTLY = LAUNCH | {"enable_fp_fusion": False}
 NO_LIMIT = 1 << 62
-
-
-class GPULaborSampler:
-    """Samples by LABOR on a GPU; safe to call from multiple threads and on several streams.
-
-    Args:
-        graph: the topology; its tensors are in the memory of the device, in pinned host memory, or in mapped memory of
-            other GPUs.
-        spec: how to sample; identical for all requests. Neither importance nor replacement.
-        device: where to sample and store results.
-
-    Raises:
-        InputError: the spec does not fit the graph or has importance or replacement, the device is no GPU, or a
-            request does not fit the spec.
-        GraphError: the graph lacks the weights that the spec needs, is where the GPU cannot read it, or is not laid
-            out as in :class:`manyhop.graph.CSC`.
-        CapacityError: a batch is too large for the memory or the tables of the sampler.
-    """
-
-    collective = False
-
-    def __init__(self, graph: Graph, spec: LaborSpec, *, device: torch.device | str) -> None:
-        check_labor_spec(graph, spec)
-        if spec.importance != 0 or spec.replace:
-            raise InputError(
-                f"Expected importance=0 and replace=False on a GPU, got {spec.importance} and {spec.replace}. Use "
-                "CPULaborSampler for these."
-            )
-        self.graph, self.spec = graph, spec
-        self._hops = _Hops(graph, spec, device)
-        self.device = self._hops.device
-
-    def prepare(self, requests: Sequence[NodeRequest] = (), *, ahead: int = 2) -> None:
-        """Prepare as :meth:`GPUSampler.prepare`."""
-        self._hops.prepare(requests, ahead=ahead)
-
-    def sample(self, request: NodeRequest) -> SampledSubgraph:
-        """Sample around ``request.seeds``."""
-        return self._hops.sample(request)
-
-    def begin(self, requests: Sequence[NodeRequest]) -> Pending:
-        """Begin as :meth:`GPUSampler.begin`."""
-        return self._hops.begin(requests)
 
 
 class _Plan(Plan):
@@ -187,12 +143,32 @@ class LaborSequence(KernelSequence):
                 labor_weigh[grid](tables, labor, nodes, edges, *where, **of_size)
 
 
-class _Hops(GPUSampler):
-    """Neighbour sampling with the kernels of LABOR."""
+class GPULaborSampler(GPUSampler):
+    """Samples by LABOR on a GPU; safe to call from multiple threads and on several streams.
+
+    Args:
+        graph: the topology; its tensors are in the memory of the device, in pinned host memory, or in mapped memory of
+            other GPUs.
+        spec: how to sample; identical for all requests. Neither importance nor replacement.
+        device: where to sample and store results.
+
+    Raises:
+        InputError: the spec does not fit the graph or has importance or replacement, the device is no GPU, or a
+            request does not fit the spec.
+        GraphError: the graph lacks the weights that the spec needs, is where the GPU cannot read it, or is not laid
+            out as in :class:`manyhop.graph.CSC`.
+        CapacityError: a batch is too large for the memory or the tables of the sampler.
+    """
 
     _kernels = LaborSequence
 
-    def __init__(self, graph: Graph, spec: LaborSpec, device: torch.device | str) -> None:
+    def __init__(self, graph: Graph, spec: LaborSpec, *, device: torch.device | str) -> None:
+        check_spec(graph, spec)
+        if spec.importance != 0 or spec.replace:
+            raise InputError(
+                f"Expected importance=0 and replace=False on a GPU, got {spec.importance} and {spec.replace}. Use "
+                "CPULaborSampler for these."
+            )
         self._labor = spec
         whole = {e: tuple(-1 if k != 0 else 0 for k in f) for e, f in spec.fanouts.items()}
         super().__init__(graph, NeighborSpec(fanouts=whole, expand=spec.expand), device=device)

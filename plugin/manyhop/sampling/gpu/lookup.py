@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,22 +39,11 @@ class GPUEdgeLookup(EdgeLookup):
                     f"Telling which pairs of nodes are among {csc.num_edges} edges needs about {needed / 2**30:.2f} "
                     f"GiB on {device}, {free / 2**30:.2f} GiB are free. {remedy}"
                 )
-        self._csc, self._device, self._remedy = csc, device, remedy
-        self._table = None
-        self._lock = threading.Lock()
+        super(EdgeLookup, self).__init__(csc, device, remedy)
         self.begin, self.destination = _build(csc, device)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return GPUEdgeLookup, (self._csc, self._device, self._remedy)
-
-    def tables(self) -> tuple[Ints, IntsOfAnySize]:
-        if self._table is None:
-            with self._lock:
-                if self._table is None:
-                    begin: Ints = self.begin.cpu().numpy()
-                    destination: IntsOfAnySize = self.destination.cpu().numpy()
-                    self._table = begin, destination
-        return self._table
+    def _build(self) -> tuple[Ints, IntsOfAnySize]:
+        return self.begin.cpu().numpy(), self.destination.cpu().numpy()
 
 
 def _cached(device: torch.device) -> int:

@@ -9,13 +9,7 @@ from torch import Tensor
 
 from manyhop.errors import CapacityError
 from manyhop.graph import Graph
-from manyhop.sampling.check import (
-    UNBIASED,
-    check_page_rank_nodes,
-    check_page_rank_spec,
-    check_walk_request,
-    check_walk_spec,
-)
+from manyhop.sampling.check import UNBIASED, check_ids, check_spec
 from manyhop.sampling.contract import PageRankNeighbors, PageRankSpec, WalkRequest, Walks, WalkSpec
 from manyhop.sampling.gpu.kernels.walks import NO_SLOTS, STEP_COLUMNS, negative_walk, page_rank, walk
 from manyhop.sampling.gpu.launch.plan import edge_tables
@@ -44,7 +38,7 @@ class GPUWalkSampler:
     """
 
     def __init__(self, graph: Graph, spec: WalkSpec, *, device: torch.device | str) -> None:
-        check_walk_spec(graph, spec)
+        check_spec(graph, spec)
         self.graph, self.spec, self.device = graph, spec, kernel_device(device, "CPUWalkSampler")
         tables = edge_tables(graph, self.device, weighted=spec.weighted)
         steps = tables[[graph.edge_types.index(t) for t in spec.steps]]
@@ -67,7 +61,7 @@ class GPUWalkSampler:
 
     def sample(self, request: WalkRequest) -> Walks:
         """Walk from ``request.start``, on any device; checking ids that are on the GPU waits for it."""
-        check_walk_request(self.graph, self.spec, request)
+        check_ids("start nodes of walks", request.start, self.graph, self.spec.steps[0][2])
         num_walks, num_steps = request.start.numel(), len(self.spec.steps)
         node = torch.empty((num_walks, num_steps + 1), dtype=torch.int64, device=self.device)
         node[:, 0] = request.start
@@ -166,7 +160,7 @@ class GPUPageRankSampler:
     """
 
     def __init__(self, graph: Graph, spec: PageRankSpec, *, device: torch.device | str) -> None:
-        check_page_rank_spec(graph, spec)
+        check_spec(graph, spec)
         self.graph, self.spec, self.device = graph, spec, kernel_device(device, "CPUPageRankSampler")
         tables = edge_tables(graph, self.device)[graph.edge_types.index(spec.edge_type)]
         self._edges = torch.from_numpy(tables).to(self.device)
@@ -181,7 +175,7 @@ class GPUPageRankSampler:
             nodes: duplicates are allowed.
             bar: counts the nodes that are done.
         """
-        check_page_rank_nodes(self.graph, self.spec, nodes)
+        check_ids("nodes", nodes, self.graph, self.spec.edge_type[2])
         nodes = nodes.to(self.device)
         pieces = [nodes[:_FIRST_PIECE], *torch.split(nodes[_FIRST_PIECE:], _PIECE)]
         every = []

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from manyhop.graph import EdgeType, Graph, NodeType
-from manyhop.sampling.check import check_hgt_spec, check_request
+from manyhop.sampling.check import check_request, check_spec
 from manyhop.sampling.contract import HGTSpec, NodeRequest, SampledSubgraph, num_hops
 from manyhop.sampling.random import U64, Use, fold, make_key
 from manyhop.sampling.reference import picks as picks
@@ -35,7 +35,7 @@ class ReferenceHGTSampler:
     """
 
     def __init__(self, graph: Graph, spec: HGTSpec) -> None:
-        check_hgt_spec(graph, spec)
+        check_spec(graph, spec)
         self.graph = graph
         self.spec = spec
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from manyhop.graph import CSC, EdgeType, Graph, NodeType
-from manyhop.sampling.check import check_labor_spec, check_request
+from manyhop.sampling.check import check_request, check_spec
 from manyhop.sampling.contract import BatchKey, LaborSpec, NodeRequest, SampledSubgraph, num_hops
 from manyhop.sampling.random import U64, Use, below, draw, fold, make_key, unit
 from manyhop.sampling.reference.sampler import Edges, excluded_positions, planted, to_tensors
@@ -190,7 +190,7 @@ class ReferenceLaborSampler:
     """
 
     def __init__(self, graph: Graph, spec: LaborSpec) -> None:
-        check_labor_spec(graph, spec)
+        check_spec(graph, spec)
         self.graph = graph
         self.spec = spec
 

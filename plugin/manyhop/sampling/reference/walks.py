@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from manyhop.graph import CSC, Graph
-from manyhop.sampling.check import check_page_rank_nodes, check_page_rank_spec, check_walk_request, check_walk_spec
+from manyhop.sampling.check import check_ids, check_spec
 from manyhop.sampling.contract import PageRankNeighbors, PageRankSpec, WalkRequest, Walks, WalkSpec
 from manyhop.sampling.negatives import key_of_kind
 from manyhop.sampling.random import U64, Use, below, draw, fold, make_key, unit
@@ -36,13 +36,13 @@ class ReferenceWalkSampler:
     """
 
     def __init__(self, graph: Graph, spec: WalkSpec) -> None:
-        check_walk_spec(graph, spec)
+        check_spec(graph, spec)
         self.graph, self.spec = graph, spec
 
     def sample(self, request: WalkRequest) -> Walks:
         """Walk from ``request.start``."""
         graph, spec = self.graph, self.spec
-        check_walk_request(graph, spec, request)
+        check_ids("start nodes of walks", request.start, graph, spec.steps[0][2])
         starts, steps = request.start.tolist(), spec.steps
         node = torch.full((len(starts), len(steps) + 1), -1)
         edge_id = torch.full((len(starts), len(steps)), -1)
@@ -127,12 +127,12 @@ class ReferencePageRankSampler:
     """
 
     def __init__(self, graph: Graph, spec: PageRankSpec) -> None:
-        check_page_rank_spec(graph, spec)
+        check_spec(graph, spec)
         self.graph, self.spec = graph, spec
 
     def sample(self, nodes: Tensor) -> PageRankNeighbors:
         """Find the neighbours of ``nodes [num_nodes] int64``."""
-        check_page_rank_nodes(self.graph, self.spec, nodes)
+        check_ids("nodes", nodes, self.graph, self.spec.edge_type[2])
         csc = self.graph.csc[self.spec.edge_type]
         colptr, row = csc.colptr.tolist(), csc.row.tolist()
         begin, node, value = [0], [], []

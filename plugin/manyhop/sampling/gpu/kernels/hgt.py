@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from manyhop.sampling.gpu.kernels.hops.picks import without_replacement
-from manyhop.sampling.gpu.kernels.primitives import batch_key, draw, first_above, first_above_one, fold, unit
+from manyhop.sampling.gpu.kernels.primitives import batch_key, draw, first_above, first_above_one, fold, load_ids, unit
 
 NOTHING = tl.constexpr(0x7FFFFFFFFFFFFFFF)  # key of an empty place in the list
 HGT_BUDGET = tl.constexpr(4)  # uses of keys
@@ -38,8 +38,7 @@ ROW = tl.constexpr(5)
 ROW_WIDE = tl.constexpr(6)
 EDGE_TYPE = tl.constexpr(7)
 NODES_OF_DST = tl.constexpr(8)  # offset of the nodes of DST_SCOPE
-FRONTIER_AT = tl.constexpr(9)  # frontier nodes of earlier jobs
-JOB_COLUMNS = tl.constexpr(10)
+JOB_COLUMNS = tl.constexpr(9)
 
 # Rows of `counts`, each ``[num_scopes]``.
 BEGIN = tl.constexpr(0)  # nodes before the last hop
@@ -68,26 +67,6 @@ def list_what_is_there(
     tl.store(value + i, tl.load(budget + at, mask=in_old, other=0.0), mask=in_old)
 
 
-@triton.jit
-def _columns_of(job, node, local, act):
-    """Return the global ids of frontier nodes, and start and length of their columns."""
-    v = tl.load(node + tl.load(job + NODES_OF_DST) + local, mask=act, other=0)
-    colptr = tl.load(job + COLPTR).to(tl.pointer_type(tl.int64))
-    start = tl.load(colptr + v, mask=act, other=0)
-    return v, start, tl.load(colptr + v + 1, mask=act, other=0) - start
-
-
-@triton.jit
-def _neighbors(job, position, act, max_nodes):
-    """Return the list keys of the neighbours at stored positions."""
-    wide = tl.load(job + ROW_WIDE) != 0
-    narrow_row = tl.load(job + ROW).to(tl.pointer_type(tl.int32))
-    wide_row = tl.load(job + ROW).to(tl.pointer_type(tl.int64))
-    u = tl.load(narrow_row + position, mask=act & (wide == 0), other=0).to(tl.int64)
-    u += tl.load(wide_row + position, mask=act & wide, other=0)
-    return u + tl.load(job + SRC_SCOPE) * max_nodes
-
-
 @triton.jit(do_not_specialize=["num_scopes", "num_types", "max_nodes", "hop"])
 def list_neighbors(
     jobs, counts, keys, num_scopes, num_types, max_nodes, hop, node, copy, key, value,
@@ -104,7 +83,10 @@ def list_neighbors(
     dst = tl.load(job + DST_SCOPE)
     local = tl.load(counts + BEGIN * num_scopes + dst) + f
     act = local < tl.load(counts + COUNT * num_scopes + dst)
-    v, start, d = _columns_of(job, node, local, act)
+    v = tl.load(node + tl.load(job + NODES_OF_DST) + local, mask=act, other=0)
+    colptr = tl.load(job + COLPTR).to(tl.pointer_type(tl.int64))
+    start = tl.load(colptr + v, mask=act, other=0)
+    d = tl.load(colptr + v + 1, mask=act, other=0) - start
     slot = tl.arange(0, SLOTS)[:, None].to(tl.int64)
     pick = slot + tl.zeros_like(d)[None, :]
     if tl.max(d, 0) > LIMIT:
@@ -115,46 +97,13 @@ def list_neighbors(
         pick = without_replacement(node_key, d, LIMIT, LIMIT, SLOTS)
     taken = tl.minimum(d, LIMIT)
     there = slot < taken[None, :]
-    u = _neighbors(job, start[None, :] + pick, there, max_nodes)
+    u = load_ids(tl.load(job + ROW), tl.load(job + ROW_WIDE), start[None, :] + pick, there)
+    u += tl.load(job + SRC_SCOPE) * max_nodes
     to = tl.load(job + ADD_AT) + f[None, :] * LIMIT + slot
     room = (f < tl.load(job + FRONTIER_SIZE))[None, :] & (slot < LIMIT)
     tl.store(key + to, tl.where(there, u, NOTHING), mask=room)
     added = 1.0 / tl.maximum(taken, 1).to(tl.float64)
     tl.store(value + to, added[None, :] + tl.zeros(there.shape, tl.float64), mask=room & there)
-
-
-@triton.jit(do_not_specialize=["num_scopes"])
-def measure_frontier(jobs, counts, num_scopes, node, degree, T: tl.constexpr):
-    """Store the degree of each frontier node, for columns without a limit."""
-    job = jobs + tl.program_id(1) * JOB_COLUMNS
-    f = tl.program_id(0).to(tl.int64) * T + tl.arange(0, T)
-    dst = tl.load(job + DST_SCOPE)
-    local = tl.load(counts + BEGIN * num_scopes + dst) + f
-    d = _columns_of(job, node, local, local < tl.load(counts + COUNT * num_scopes + dst))[2]
-    tl.store(degree + tl.load(job + FRONTIER_AT) + f, d, mask=f < tl.load(job + FRONTIER_SIZE))
-
-
-@triton.jit(do_not_specialize=["num_scopes", "max_nodes"])
-def list_columns(jobs, counts, num_scopes, max_nodes, node, ends, key, value, T: tl.constexpr):
-    """List all neighbours of the frontier, with the share that each adds to a budget.
-
-    Args:
-        ends: inclusive prefix sum of the degrees.
-    """
-    job = jobs + tl.program_id(1) * JOB_COLUMNS
-    first = tl.load(job + FRONTIER_AT)
-    last = first + tl.load(job + FRONTIER_SIZE)
-    before = tl.load(ends + first - 1, mask=first > 0, other=0)
-    e = before + tl.program_id(0).to(tl.int64) * T + tl.arange(0, T)
-    act = e < tl.load(ends + last - 1)
-    low = tl.zeros_like(e) + first
-    i = first_above(ends, low, tl.where(act, low - first + last, low), e)
-    local = tl.load(counts + BEGIN * num_scopes + tl.load(job + DST_SCOPE)) + i - first
-    _, start, d = _columns_of(job, node, local, act)
-    slot = e - tl.load(ends + i - 1, mask=act & (i > 0), other=0)
-    to = tl.load(job + ADD_AT) + e - before
-    tl.store(key + to, _neighbors(job, start + slot, act, max_nodes), mask=act)
-    tl.store(value + to, 1.0 / tl.maximum(d, 1).to(tl.float64), mask=act)
 
 
 @triton.jit(do_not_specialize=["num_items", "max_nodes"])
