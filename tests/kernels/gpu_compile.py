@@ -11,7 +11,7 @@ from triton.compiler import ASTSource
 from manyhop.features.kernels import gather
 from manyhop.loading.pipeline.gpu import kernels as padding
 from manyhop.sampling.gpu.induced import tile_of
-from manyhop.sampling.gpu.kernels.hgt import list_columns, list_neighbors, measure_frontier
+from manyhop.sampling.gpu.kernels.hgt import list_neighbors
 from manyhop.sampling.gpu.kernels.hops.edges import count, emit, fetch, pick
 from manyhop.sampling.gpu.kernels.hops.nodes import drop, enter, finish, plant
 from manyhop.sampling.gpu.kernels.hops.wide import pick_wide, spread
@@ -26,7 +26,7 @@ from manyhop.sampling.gpu.kernels.labor import (
     labor_place,
 )
 from manyhop.sampling.gpu.kernels.labor_columns import labor_rank, labor_scale, labor_weigh
-from manyhop.sampling.gpu.kernels.launch import follow
+from manyhop.sampling.gpu.kernels.tables import follow
 from manyhop.sampling.gpu.kernels.walks import page_rank, walk
 from manyhop.sampling.gpu.labor import LaborMemory
 from manyhop.sampling.gpu.launch.memory import Edges, Frontier, Nodes, Reports, Seeds, Sums, Tables
@@ -106,13 +106,11 @@ INT32 = {"copy", "local", "tile_count", "found_row"}  # arrays of int32; the oth
 def compile_hgt() -> None:
     slots, columns = tile_of(50)
     found = {"LIMIT": 50, "SLOTS": slots, "B": columns}
-    for kernel, options in ((measure_frontier, {"T": 256}), (list_columns, {"T": 256}), (list_neighbors, found),
-                            (find_chosen, found)):  # fmt: skip
-        constants = {name: value for name, value in options.items() if name in kernel.arg_names}
+    for kernel in (list_neighbors, find_chosen):
         scalars = dict.fromkeys(kernel.do_not_specialize, "i32") | {"mask": "i64", "max_nodes": "i64"}
         types = {name: scalars.get(name, "*i32" if name in INT32 else "*i64") for name in kernel.arg_names}
         types |= {"value": "*fp64"} if "value" in types else {}
-        compiled(kernel, types, constants, 1 if "LIMIT" in options else 4)
+        compiled(kernel, types, found, 1)
 
 
 GATHERS = [

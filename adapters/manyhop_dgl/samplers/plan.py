@@ -155,7 +155,7 @@ def _columns(
 
 def _fill(table: npt.NDArray[np.int64], device: torch.device) -> None:
     if device.type == "cpu":
-        from manyhop.sampling.cpu.kernels.columns import fill_indptr
+        from manyhop.graph.column_kernels import fill_indptr
 
         fill_indptr(table)
     else:

@@ -39,7 +39,8 @@ class HGTSampler(BaseSampler):  # type: ignore[misc]  # PyG is untyped
         is_sorted: whether edges are sorted by destination; this is checked.
         share_memory: move the topology to shared memory, for spawned worker processes.
         max_neighbors: most neighbours of a node per edge type, 1 to 1024 (50, PyG's constant). Of more neighbours, a
-            uniform sample is used for the candidates, and another one for the edges of the batch. ``None``: no limit, on CPUs.
+            uniform sample is used for the candidates, and another one for the edges of the batch. ``None``: no limit
+            (on CPUs).
 
     Raises:
         InputError: homogeneous data, or numbers that do not fit it.

@@ -8,7 +8,7 @@ homogeneous graph has the one node type ``"_N"`` and the one edge type ``("_N", 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor
@@ -242,6 +242,31 @@ class SampledSubgraph:
         ):
             return row.as_strided((2, n), (n, 1))
         return torch.stack([row, col])
+
+    def with_reverses(self, reverse: Mapping[EdgeType, EdgeType]) -> SampledSubgraph:
+        """Join the edges of each type ``t`` with the reversed edges of ``reverse[t]``.
+
+        The joined edges are sorted by (col, row), each pair once. If both directions or parallel edges give the same
+        pair, the edge that was sampled first keeps its id. Types that ``reverse`` does not name are unchanged.
+
+        Returns:
+            The sample with ``num_sampled_nodes`` and ``num_sampled_edges`` ``None``, and ``edge_id`` ``None`` for types
+            whose reverses came from another type.
+        """
+        import torch
+
+        row, col, edge_id = dict(self.row), dict(self.col), dict(self.edge_id)
+        for t, r in reverse.items():
+            both_row = torch.cat([self.row[t], self.col[r]])
+            both_col = torch.cat([self.col[t], self.row[r]])
+            key, order = torch.sort(both_col * max(self.node[t[0]].numel(), 1) + both_row, stable=True)
+            first = torch.ones_like(key, dtype=torch.bool)
+            first[1:] = key[1:] != key[:-1]
+            order = order[first]
+            row[t], col[t] = torch.stack([both_row[order], both_col[order]])
+            ids = self.edge_id[t]
+            edge_id[t] = torch.cat([ids, ids])[order] if r == t and ids is not None else None
+        return replace(self, row=row, col=col, edge_id=edge_id, num_sampled_nodes=None, num_sampled_edges=None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -165,25 +165,23 @@ def draw_negatives(
         InputError: all pairs of nodes (of positive weight), or those of a given source, are edges.
     """
     src_key, dst_key = make_key(Use.NEGATIVE_SRC, *key), make_key(Use.NEGATIVE_DST, *key)
-    table = src if isinstance(src, NegativeTable) else None
-    index = np.arange(num_neg, dtype=np.int64)
-    n_src, n_dst = None if table is None else table.num_eligible(time_max, num_neg), dst.num_eligible(time_max, num_neg)
-    s = src if table is None or n_src is None else table.draw(src_key, index, n_src)
-    d = dst.draw(dst_key, index, n_dst)
+    n_dst = dst.num_eligible(time_max, num_neg)
+    n_src = src.num_eligible(time_max, num_neg) if isinstance(src, NegativeTable) else n_dst
+
+    def attempt(index: Ints, at: Ints | slice) -> tuple[Ints, Ints]:
+        s = src.draw(src_key, index, n_src[at]) if isinstance(src, NegativeTable) else src[at].copy()
+        return s, dst.draw(dst_key, index, n_dst[at])
+
+    s, d = attempt(np.arange(num_neg, dtype=np.int64), slice(None))
     if avoid is None:
         return s, d
     todo = np.flatnonzero(avoid.contains(s, d))
-    for attempt in range(1, MAX_ATTEMPTS):
-        index = todo + attempt * num_neg
-        if table is not None:
-            s[todo] = table.draw(src_key, index, n_src[todo])
-        d[todo] = dst.draw(dst_key, index, n_dst[todo])
+    for number in range(1, MAX_ATTEMPTS):
+        s[todo], d[todo] = attempt(todo + number * num_neg, todo)
         todo = todo[avoid.contains(s[todo], d[todo])]
     if todo.size:
-        limit = None if time_max is None else time_max[todo]
-        chosen, d[todo] = choose_negatives(key, table or s[todo], dst, num_neg, todo, limit, avoid)
-        if table is not None:
-            s[todo] = chosen
+        left, limit = src if isinstance(src, NegativeTable) else s[todo], None if time_max is None else time_max[todo]
+        s[todo], d[todo] = choose_negatives(key, left, dst, num_neg, todo, limit, avoid)
     return s, d
 
 
@@ -221,7 +219,7 @@ def choose_negatives(
         group = (n_src == a) & (n_dst == b)
         q, mass = _pair_masses(src, dst, a, b, avoid)
         s[group] = src.draw_in_proportion(u_src[group], mass)
-        for i in np.flatnonzero(group):
+        for i in np.flatnonzero(group).tolist():
             free = q.copy()
             free[avoid.destinations(int(s[i]))] = 0.0
             d[i] = dst.draw_in_proportion(u_dst[i : i + 1], free)[0]

@@ -15,14 +15,12 @@ MODULES = (
     "manyhop.features.cpu_kernels",
     "manyhop.features.cpu_lookup",
     "manyhop.graph.column_kernels",
-    "manyhop.sampling.cpu.kernels.columns",
     "manyhop.sampling.cpu.kernels.hgt",
     "manyhop.sampling.cpu.kernels.hop",
     "manyhop.sampling.cpu.kernels.induced",
     "manyhop.sampling.cpu.kernels.labor",
     "manyhop.sampling.cpu.kernels.walks",
     "manyhop.sampling.cpu.kernels.random",
-    "manyhop.sampling.cpu.kernels.walks",
     "manyhop.system.paging",
 )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -80,7 +79,7 @@ class CPUHGTSampler:
         from manyhop.sampling.cpu.kernels import hgt
         from manyhop.sampling.cpu.kernels import hop as hop_kernels
 
-        self._kernels, self._rehash, self._choose_edges = hgt, hop_kernels.rehash_type, hgt.choose_edges
+        self._kernels, self._rehash = hgt, hop_kernels.rehash_type
         graph = self.graph
         self._edges = describe_edges(graph)
         self._edges["pages"] = pages_edges(graph)
@@ -159,10 +158,9 @@ class CPUHGTSampler:
         kernels.draw_nodes(ws.nodes, ws.mode, candidates.nodes, memory.addresses, sums, num_samples, key, hop)
 
     def _result(self, ws: Workspace, counts: list[list[int]], key: npt.NDArray[np.uint64]) -> SampledSubgraph:
-        types, find = self.graph.node_types, None
-        if self.spec.max_neighbors is not None:
-            find = partial(self._find_edges, ws, key, self.spec.max_neighbors)
-        found = dict(zip(self.graph.edge_types, induced_edges(ws, self._edges, self._empty, find), strict=True))
+        types, limit = self.graph.node_types, -1 if self.spec.max_neighbors is None else self.spec.max_neighbors
+        outputs = induced_edges(ws, self._edges, self._empty, key, limit)
+        found = dict(zip(self.graph.edge_types, outputs, strict=True))
         return SampledSubgraph(
             node=node_columns(ws, types, ("node",), self._empty)[0],
             row={t: pair[0] for t, (pair, _) in found.items()},
@@ -172,16 +170,3 @@ class CPUHGTSampler:
             num_sampled_nodes=nodes_per_hop(types, counts),
             num_sampled_edges=None,
         )
-
-    def _find_edges(
-        self,
-        ws: Workspace,
-        key: npt.NDArray[np.uint64],
-        limit: int,
-        t: int,
-        state: npt.NDArray[np.int64],
-        capacity: int,
-    ) -> int:
-        """Find the edges of a type, of no more than ``limit`` entries of each column."""
-        found: int = self._choose_edges(self._edges, ws.nodes, ws.found, ws.mode, t, limit, key, state, capacity)
-        return found

@@ -83,8 +83,10 @@ class CPULaborSampler(CPUSampler):
     def _longest_frontier(self, ws: Workspace) -> int:
         return int((ws.nodes["end"] - ws.nodes["begin"]).max(initial=0))
 
-    def _result(self, ws: Workspace, outputs: list[tuple[Tensor, Tensor]], counts: list[list[int]]) -> SampledSubgraph:
-        sample = super()._result(ws, outputs, counts)
+    def _result(
+        self, ws: Workspace, outputs: list[tuple[Tensor, Tensor]], counts: list[list[int]], key: npt.NDArray[np.uint64]
+    ) -> SampledSubgraph:
+        sample = super()._result(ws, outputs, counts, key)
         if not self._weighs:
             return sample
         weights = {}

@@ -6,11 +6,11 @@ import threading
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from manyhop.graph import EdgeType, Graph
-from manyhop.sampling.bidirectional import to_bidirectional
 from manyhop.sampling.check import check_request, check_spec
 from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph
 from manyhop.sampling.cpu import tables as c
@@ -138,7 +138,7 @@ class CPUSampler:
             else:
                 outputs = self._allocate(ws)
         del keep
-        return self._result(ws, outputs, counts.tolist())
+        return self._result(ws, outputs, counts.tolist(), key)
 
     def _seeds(self, ws: Workspace, request: NodeRequest) -> tuple[Table, list[Tensor]]:
         """Reserve memory for the seeds. Return their table for kernels, and tensors that must outlive the batch."""
@@ -207,10 +207,12 @@ class CPUSampler:
             ws.found["out_row"], ws.found["out_col"], ws.found["out_id"] = zip(*addresses, strict=True)
         return outputs
 
-    def _result(self, ws: Workspace, outputs: list[tuple[Tensor, Tensor]], counts: list[list[int]]) -> SampledSubgraph:
+    def _result(
+        self, ws: Workspace, outputs: list[tuple[Tensor, Tensor]], counts: list[list[int]], key: npt.NDArray[np.uint64]
+    ) -> SampledSubgraph:
         graph, spec = self.graph, self.spec
         if spec.subgraph == "induced":
-            outputs = induced_edges(ws, self._edges, self._empty)
+            outputs = induced_edges(ws, self._edges, self._empty, key)
         elif ws.mode["keep_all"][0]:
             outputs = kept_edges(ws, self._empty)
         elif self._num_hops == 0:
@@ -238,4 +240,4 @@ class CPUSampler:
             num_sampled_nodes=nodes_after,
             num_sampled_edges=edges_per_hop,
         )
-        return to_bidirectional(sample, spec.reverse or {}) if spec.subgraph == "bidirectional" else sample
+        return sample if spec.reverse is None else sample.with_reverses(spec.reverse)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -288,19 +287,16 @@ def kept_edges(ws: Workspace, empty: Empty) -> list[tuple[Tensor, Tensor]]:
 
 
 def induced_edges(
-    ws: Workspace, edges: c.Records, empty: Empty, find: Callable[[int, Table, int], int] | None = None
+    ws: Workspace, edges: c.Records, empty: Empty, key: npt.NDArray[np.uint64], limit: int = -1
 ) -> list[tuple[Tensor, Tensor]]:
     """Return all edges among the nodes of the batch, ``([2, n], [n]) int64`` per edge type: pairs, and the user's ids.
 
     Args:
-        find: finds edges of a type if not all count, ``find(t, state, capacity)`` as ``induce_edges`` does.
+        key, limit: of the batch; cut longer columns to a choice of this many entries; -1: not.
     """
     from manyhop.sampling.cpu.kernels.hop import copy_arrays
+    from manyhop.sampling.cpu.kernels.induced import induce_edges
 
-    if find is None:
-        from manyhop.sampling.cpu.kernels.induced import induce_edges
-
-        find = partial(induce_edges, edges, ws.nodes, ws.found, ws.mode)
     found: list[tuple[Tensor, Tensor]] = []
     for i in range(len(edges)):
         state, capacity, finished = np.zeros(3, np.int64), c.CHUNK, 0
@@ -311,7 +307,7 @@ def induced_edges(
             for name in ("row", "col", "id"):
                 kept.append(int(ws.found[f"kept_{name}"][i]))
                 ws.found[f"out_{name}"][i] = kept[-1]
-            finished = find(i, state, capacity)
+            finished = induce_edges(edges, ws.nodes, ws.found, ws.mode, i, limit, key, state, capacity)
         n = int(state[0])
         pair, edge_id = empty((2, n), torch.int64), empty((n,), torch.int64)
         to = pair.data_ptr(), pair.data_ptr() + 8 * n, edge_id.data_ptr()

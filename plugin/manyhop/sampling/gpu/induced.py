@@ -332,7 +332,7 @@ class PendingInduced:
 
 
 def add_reverses(samples: Sequence[SampledSubgraph], reverse: Mapping[EdgeType, EdgeType]) -> list[SampledSubgraph]:
-    """Apply ``to_bidirectional`` to each sample; waits once, for the numbers of edges.
+    """Apply ``with_reverses`` to each sample; waits once, for the numbers of edges.
 
     Args:
         samples: samples on one device.

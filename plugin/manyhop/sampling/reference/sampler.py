@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from manyhop.graph import CSC, EdgeType, Graph, NodeType
-from manyhop.sampling.bidirectional import to_bidirectional
 from manyhop.sampling.check import check_request, check_spec
 from manyhop.sampling.contract import NeighborSpec, NodeRequest, SampledSubgraph, num_hops
 from manyhop.sampling.random import U64, Use, fold, make_key
@@ -222,4 +221,4 @@ class ReferenceSampler:
             num_sampled_nodes={t: f.per_hop() for t, f in nodes.items()} if directional else None,
             num_sampled_edges={t: e.per_hop for t, e in edges.items()} if directional else None,
         )
-        return to_bidirectional(sample, spec.reverse or {}) if spec.subgraph == "bidirectional" else sample
+        return sample if spec.reverse is None else sample.with_reverses(spec.reverse)

@@ -7,13 +7,17 @@ import numpy.typing as npt
 
 from manyhop.sampling.cpu.kernels import edges_type, found_type, mode_type, nodes_type
 from manyhop.sampling.cpu.kernels.hop import fetch_neighbors
-from manyhop.sampling.cpu.kernels.picks import is_excluded
+from manyhop.sampling.cpu.kernels.picks import choose, is_excluded
+from manyhop.sampling.cpu.kernels.random import fold
 from manyhop.sampling.cpu.kernels.relabel import find, hash_of, hash_trees
 from manyhop.sampling.cpu.tables import CHUNK, Edges, Found, Ints, Mode, Modes, Nodes
-from manyhop.system.numba_kernels import AHEAD, helper, i32, i64, int64, kernel, prefetch, u32, u64
+from manyhop.sampling.random import Use
+from manyhop.system.numba_kernels import AHEAD, helper, i32, i64, int64, kernel, prefetch, u32, u64, uint64
 
 _ONE, _FOUR, _EIGHT = np.uint64(1), np.uint64(4), np.uint64(8)
 _LOW, _SIX, _WORD, _FILTER = (np.uint64(x) for x in (0xFFFFFFFF, 6, 63, 24))
+
+_EDGES = int(Use.HGT_EDGES)
 
 U64s = npt.NDArray[np.uint64]
 
@@ -41,6 +45,48 @@ def _collect(edges: Edges, nodes: Nodes, mode: Mode, t: int, state: Ints) -> int
         else:
             offset += n
     state[1], state[2] = column, offset
+    return m
+
+
+@helper
+def batch_key(use: int, request_key: U64s) -> np.uint64:
+    """Return the key of a use in a batch."""
+    key = fold(np.uint64(0), np.uint64(use))
+    for part in request_key:
+        key = fold(key, part)
+    return key
+
+
+@helper
+def _collect_chosen(edges: Edges, nodes: Nodes, mode: Mode, t: int, limit: int, key: np.uint64, state: Ints) -> int:
+    """Store up to CHUNK chosen edges of whole columns, beginning at ``state``; return their number."""
+    dst = edges[t].dst
+    count, num_seeds = nodes[dst].count, nodes[dst].num_seeds
+    node, copy, colptr = u64(nodes[dst].node, count), u32(nodes[dst].copy, num_seeds), u64(edges[t].colptr, 1 << 62)
+    position, dst_node = u64(mode.position, CHUNK), u32(mode.dst_node, CHUNK)
+    base = np.uint64(edges[t].colptr)
+    column, m = state[1], 0
+    while column < count:
+        prefetch(base + _EIGHT * node[min(column + AHEAD, count - 1)])
+        v = node[column]
+        start = colptr[v]
+        d = int(np.int64(colptr[v + _ONE] - start))
+        n = min(d, limit)
+        if m + n > CHUNK:
+            break
+        if d > limit:
+            node_key = fold(key, v)
+            if column < num_seeds and copy[column] > 0:
+                node_key = fold(node_key, np.uint64(copy[column]))
+            choose(mode, node_key, start, d, n, position[m : m + n])
+        else:
+            for j in range(n):
+                position[m + j] = start + np.uint64(j)
+        for j in range(n):
+            dst_node[m + j] = column
+        m += n
+        column += 1
+    state[1] = column
     return m
 
 
@@ -144,11 +190,23 @@ def _drop(found: Found, t: int, first: int, n: int) -> int:
     return kept
 
 
-@kernel(int64(edges_type, nodes_type, found_type, mode_type, int64, int64[::1], int64))
-def induce_edges(edges: Edges, nodes: Nodes, found: Found, modes: Modes, t: int, state: Ints, capacity: int) -> int:
+@kernel(int64(edges_type, nodes_type, found_type, mode_type, int64, int64, uint64[::1], int64[::1], int64))
+def induce_edges(
+    edges: Edges,
+    nodes: Nodes,
+    found: Found,
+    modes: Modes,
+    t: int,
+    limit: int,
+    request_key: U64s,
+    state: Ints,
+    capacity: int,
+) -> int:
     """Find the edges of type ``t`` among the nodes of the batch: destinations by local id, columns in stored order.
 
     Args:
+        limit: cut longer columns to a choice of this many entries, up to ``CHUNK``; -1: not.
+        request_key: names the batch; read with a limit.
         state: ``(edges so far, column, offset in it)``, where the search begins, and afterwards where it stopped.
         capacity: number of edges that fit in memory.
 
@@ -158,12 +216,17 @@ def induce_edges(edges: Edges, nodes: Nodes, found: Found, modes: Modes, t: int,
     mode = modes[0]
     if edges[t].num_edges == 0:
         return 1
+    key = fold(batch_key(_EDGES, request_key), np.uint64(t))
     hash_trees(nodes, edges[t].src)
     bits = make_filter(nodes, edges[t].src)
     while state[1] < nodes[edges[t].dst].count:
         if state[0] + CHUNK > capacity:
             return 0
-        m, n = _collect(edges, nodes, mode, t, state), state[0]
+        n = state[0]
+        if limit < 0:
+            m = _collect(edges, nodes, mode, t, state)
+        else:
+            m = _collect_chosen(edges, nodes, mode, t, limit, key, state)
         state[0] = keep_known(edges, nodes, found, mode, t, m, n, bits)
         if found[t].num_excluded > 0:
             state[0] = _drop(found, t, n, state[0])

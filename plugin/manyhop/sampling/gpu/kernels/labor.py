@@ -9,8 +9,8 @@ import triton.language as tl
 
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.kernels.hops.edges import finish_count
-from manyhop.sampling.gpu.kernels.launch import follow
 from manyhop.sampling.gpu.kernels.primitives import below, draw, first_above, first_above_one, fold, load_ids, unit
+from manyhop.sampling.gpu.kernels.tables import follow
 
 SMALLEST_SHARE = tl.constexpr(2.0**-512)
 

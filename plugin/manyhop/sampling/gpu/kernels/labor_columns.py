@@ -10,8 +10,8 @@ import triton.language as tl
 
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.kernels.labor import SMALLEST_BY_WEIGHT, frontier_size, rank_key, share, variate
-from manyhop.sampling.gpu.kernels.launch import follow
 from manyhop.sampling.gpu.kernels.primitives import first_not_below, load_ids
+from manyhop.sampling.gpu.kernels.tables import follow
 
 SHORT = tl.constexpr(32)  # entries of a short column
 MEDIUM = tl.constexpr(256)

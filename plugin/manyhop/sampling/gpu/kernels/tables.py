@@ -1,11 +1,17 @@
-"""Columns of the int64 tables that kernels and host share.
+"""Columns of the int64 tables that kernels and host share, and how kernels follow each other.
 
 A *type range* is a node type of a batch of the launch: its nodes are contiguous, in the order of their local ids.
 A *segment* is an edge type of a batch: its edges are contiguous, hop by hop. The segments of a batch are sorted by
 source type, then by edge type: the segments that add nodes to one type range, a *chain*, are adjacent.
 """
 
+import hashlib
+from pathlib import Path
+
+import triton
 import triton.language as tl
+
+from manyhop.system import nvml
 
 # Columns of `segments`: addresses of the tables of the edge type, ...
 COLPTR = tl.constexpr(0)
@@ -61,3 +67,29 @@ NODES_FULL = tl.constexpr(1)
 EDGES_FULL = tl.constexpr(2)
 TABLE_FULL = tl.constexpr(3)
 FAILED_COLUMNS = tl.constexpr(4)
+
+
+def _can_overlap() -> bool:
+    """Return whether all GPUs have programmatic dependent launches, without starting CUDA in the process."""
+    driver = None if triton.knobs.runtime.interpret else nvml.driver()
+    gpus = () if driver is None else nvml.visible(driver.gpus)
+    return bool(gpus) and min(gpu.capability for gpu in gpus) >= (9, 0)
+
+
+OVERLAPS = tl.constexpr(_can_overlap())
+# The key of triton's cache holds the sources of the functions that a kernel calls and the constants that it imports by
+# name, but no attributes of modules (`t.SRC`): after an update of manyhop, kernels for other columns would run.
+# `follow`, which kernels that read attributes of this module call, brings a digest of it into their keys.
+SOURCES = tl.constexpr(int.from_bytes(hashlib.sha256(Path(__file__).read_bytes()).digest()[:4], "little"))
+
+
+@triton.jit
+def follow():
+    """Let the next kernel be launched, and wait for the one before, which may still run when this one is launched.
+
+    Every program calls it before all else, so that what a kernel waits for includes all kernels before.
+    """
+    tl.static_assert(SOURCES >= 0)
+    if OVERLAPS:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()

@@ -5,8 +5,8 @@ import triton.language as tl
 
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.kernels.hops.weighted import find_one
-from manyhop.sampling.gpu.kernels.launch import SOURCES
 from manyhop.sampling.gpu.kernels.primitives import below, draw, fold, home, is_edge, load_ids, unit
+from manyhop.sampling.gpu.kernels.tables import SOURCES
 
 # Random walks; see ``manyhop.sampling.cpu.kernels.walks`` for the counterpart.
 #

@@ -13,7 +13,7 @@ from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.kernels.hops.edges import MOST, count, emit, fetch, pick
 from manyhop.sampling.gpu.kernels.hops.nodes import drop, enter, finish, plant
 from manyhop.sampling.gpu.kernels.hops.wide import pick_wide, spread
-from manyhop.sampling.gpu.kernels.launch import OVERLAPS
+from manyhop.sampling.gpu.kernels.tables import OVERLAPS
 from manyhop.sampling.gpu.launch.memory import DeviceMemory, Edges, Extent, HostMemory, Reports, Tables, tiles
 from manyhop.sampling.gpu.launch.plan import Capacity, Plan, Shape
 from manyhop.sampling.gpu.launch.recording import Ahead

@@ -6,8 +6,8 @@ import triton.language as tl
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.kernels.hops import picks, weighted
 from manyhop.sampling.gpu.kernels.hops.picks import eligible
-from manyhop.sampling.gpu.kernels.launch import follow
 from manyhop.sampling.gpu.kernels.primitives import KNOWN, SLOT, exclusive_sums, find, fold
+from manyhop.sampling.gpu.kernels.tables import follow
 
 PROBES = tl.constexpr(4)
 

@@ -5,7 +5,6 @@ import triton.language as tl
 
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.kernels.hops.edges import finish_count, measure
-from manyhop.sampling.gpu.kernels.launch import follow
 from manyhop.sampling.gpu.kernels.primitives import (
     KNOWN,
     SLOT,
@@ -16,6 +15,7 @@ from manyhop.sampling.gpu.kernels.primitives import (
     insert,
     load_ids,
 )
+from manyhop.sampling.gpu.kernels.tables import follow
 
 LANES = tl.constexpr(8)  # a power of two, not below SEED_COLUMNS
 

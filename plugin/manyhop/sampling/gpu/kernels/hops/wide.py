@@ -10,8 +10,8 @@ import triton.language as tl
 from manyhop.sampling.gpu.kernels import tables as t
 from manyhop.sampling.gpu.kernels.hops.edges import MOST, columns, node_keys, num_positive
 from manyhop.sampling.gpu.kernels.hops.weighted import AHEAD, CHUNK, MAX_REPEATS, find_one, prefetch
-from manyhop.sampling.gpu.kernels.launch import follow
 from manyhop.sampling.gpu.kernels.primitives import below, draw, first_above, unit
+from manyhop.sampling.gpu.kernels.tables import follow
 
 NONE = tl.constexpr(0xFFFFFFFF)  # no entry: columns have less than 2^32
 LOOK = tl.constexpr(32)  # nodes that a program checks at once: most are whole
