@@ -61,7 +61,7 @@ def on_stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]
     else:
         monkeypatch.setitem(sys.modules, "manyhop.loading.pipeline.gpu", SimpleNamespace(GPUPositions=Positions))
     types = SimpleNamespace(PendingTypedEdges=StandInOfTypes)
-    monkeypatch.setitem(sys.modules, "manyhop.sampling.gpu.typed_edges", types)
+    monkeypatch.setitem(sys.modules, "manyhop.sampling.gpu.edges", types)
     for name, kind in (("GPUSampler", CPUSampler), ("GPUHGTSampler", CPUHGTSampler), ("GPUEdgeSampler", EdgeSampler)):
         monkeypatch.setitem(vars(manyhop.sampling), name, make(kind))
     StandIn.groups, StandIn.threads = [], set()

@@ -269,7 +269,7 @@ class GPUSampling:
         exclusion: Exclusion | None,
     ) -> Finish:
         """Launch the sampling around seed edges of multiple types."""
-        from manyhop.sampling.gpu.typed_edges import PendingTypedEdges
+        from manyhop.sampling.gpu.edges import PendingTypedEdges
 
         engines = [edges.prepare(t, negatives_of(neg_sampling, t), exclude_true=exclude_true) for t in inputs[0].parts]
         requests = [

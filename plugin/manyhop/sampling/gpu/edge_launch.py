@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from manyhop.graph import EdgeType, NodeType
 from manyhop.sampling.contract import EdgeRequest, NegativeSpec
 from manyhop.sampling.gpu.kernels import negatives as kernels
 from manyhop.sampling.gpu.transfer import low_64_bits
@@ -16,7 +18,7 @@ from manyhop.sampling.negatives import NegativeTable
 
 Ints = npt.NDArray[np.int64]
 
-_DESCRIPTOR, _BATCH, _ROW = (c.value for c in (kernels.DESCRIPTOR_COLUMNS, kernels.BATCH_COLUMNS, kernels.ROW_COLUMNS))
+_DESCRIPTOR, _BATCH = kernels.DESCRIPTOR_COLUMNS.value, kernels.BATCH_COLUMNS.value
 _STATE_COUNTS: int = kernels.STATE_COUNTS.value
 
 
@@ -39,43 +41,66 @@ class Candidates:
         self.about = [*addresses, num_nodes, 0 if table is None else table.first_positive]
 
 
+class Part(NamedTuple):
+    """The seed edges of one type in one batch, and where their endpoints are."""
+
+    num_pos: int
+    num_neg: int
+    num_src: int
+    """Sources, including those of negatives."""
+    num_dst: int
+    src_at: int
+    """Offset of the sources among all endpoints."""
+    dst_at: int
+    src_local: int
+    """Endpoints of the same node type and batch before the sources."""
+    dst_local: int
+
+
 class Layout:
-    """Layout of the endpoints of batches: a row for each node type of a batch, sources before destinations.
+    """Layout of the endpoints of batches: a row for each node type of a batch, by edge type, sources first.
 
     Args:
-        negatives: which negatives are drawn.
-        joint: whether both ends have one type.
-        num_pos: seed edges of each batch.
+        edge_types: the types of the seed edges, and which negatives are drawn.
+        num_pos: ``[num_edge_types][num_batches]``: seed edges.
     """
 
-    def __init__(self, negatives: NegativeSpec | None, num_pos: Sequence[int], *, joint: bool) -> None:
-        amount = 0 if negatives is None else negatives.amount
-        binary = negatives is not None and negatives.mode == "binary"
-        self.triplet = negatives is not None and negatives.mode == "triplet"
-        self.amount = int(amount) if self.triplet else 0
-        self.joint = joint
-        self.num_pos = num_pos
-        self.num_neg = [math.ceil(n * amount) for n in num_pos]
-        self.num_dst = [p + n for p, n in zip(num_pos, self.num_neg, strict=True)]
-        self.num_src = self.num_dst if binary else num_pos
-        pairs = zip(self.num_src, self.num_dst, strict=True)
-        self.lengths = [s + d for s, d in pairs] if joint else [n for pair in pairs for n in pair]
+    def __init__(
+        self, edge_types: Sequence[tuple[EdgeType, NegativeSpec | None]], num_pos: Sequence[Sequence[int]]
+    ) -> None:
+        self.types: list[NodeType] = list(dict.fromkeys(t[end] for t, _ in edge_types for end in (0, 2)))
+        self.lengths = [0] * (len(self.types) * len(num_pos[0]))
+        found = []
+        for (edge_type, negatives), sizes in zip(edge_types, num_pos, strict=True):
+            amount = 0 if negatives is None else negatives.amount
+            binary = negatives is not None and negatives.mode == "binary"
+            src, dst = self.types.index(edge_type[0]), self.types.index(edge_type[2])
+            parts = []
+            for b, n in enumerate(sizes):
+                num_neg, rows = math.ceil(n * amount), (b * len(self.types) + src, b * len(self.types) + dst)
+                num_ends = n + num_neg if binary else n, n + num_neg
+                local = []
+                for row, num in zip(rows, num_ends, strict=True):
+                    local.append(self.lengths[row])
+                    self.lengths[row] += num
+                parts.append((n, num_neg, *num_ends, *rows, *local))
+            found.append(parts)
         self.pitch = max(1, *self.lengths)
+        self.parts = [
+            [Part(p, n, ns, nd, s * self.pitch + i, d * self.pitch + j, i, j) for p, n, ns, nd, s, d, i, j in parts]
+            for parts in found
+        ]
+        """``[num_edge_types][num_batches]``."""
 
-    def ends(self, b: int) -> tuple[int, int]:
-        """Return the offsets of the sources and the destinations of batch ``b``, in rows of ``pitch``."""
-        if self.joint:
-            return b * self.pitch, b * self.pitch + self.num_src[b]
-        return 2 * b * self.pitch, (2 * b + 1) * self.pitch
-
-    def rows(self) -> list[tuple[int, int, int]]:
-        """Return the table of rows, with `kernels.negatives.ROW_COLUMNS` columns."""
-        table = []
-        for r, length in enumerate(self.lengths):
-            b, of_src = (r, False) if self.joint else (r // 2, r % 2 == 0)
-            drawn = self.num_neg[b] if self.triplet and not of_src else 0
-            table.append((length, length - drawn, self.num_pos[b]))
-        return table
+    def seed_edges(self, b: int) -> Ints:
+        """Return the seed edge of each endpoint of a batch, row by row, numbered through the edge types."""
+        found, first = [], 0
+        for parts in self.parts:
+            part = parts[b]
+            for n, at in ((part.num_src, part.src_at), (part.num_dst, part.dst_at)):
+                found.append((at, first + np.arange(n, dtype=np.int64) % max(part.num_pos, 1)))
+            first += part.num_pos
+        return np.concatenate([edges for _, edges in sorted(found, key=lambda one: one[0])])
 
 
 class Launch:
@@ -83,24 +108,22 @@ class Launch:
 
     Args:
         layout: layout of the endpoints.
-        requests: the batches; their CPU tensors are copied to the device in one copy.
+        requests: by edge type and batch; their CPU tensors are copied to the device in one copy.
         device: where kernels run.
         wide: whether endpoints are int64 instead of int32.
         disjoint: whether endpoints have their own times, and are not made unique.
         exclude: whether attempts can fail.
-        kind: number of the edge type among those of a batch.
     """
 
     def __init__(
         self,
         layout: Layout,
-        requests: Sequence[EdgeRequest],
+        requests: Sequence[Sequence[EdgeRequest]],
         device: torch.device,
         *,
         wide: bool,
         disjoint: bool,
         exclude: bool,
-        kind: int,
     ) -> None:
         num_rows, pitch = len(layout.lengths), layout.pitch
         ints = torch.empty((4, num_rows * pitch), dtype=torch.int64, device=device)
@@ -112,7 +135,8 @@ class Launch:
             self.out = torch.empty_like(self.unique)
         if not disjoint:  # sorting includes the padding after the ends of rows
             self.out.fill_(torch.iinfo(self.out.dtype).max)
-        num_failed = len(requests) * pitch if exclude else 1
+        num_parts = sum(map(len, layout.parts))
+        num_failed = num_parts * pitch if exclude else 1
         self.failed = torch.empty(num_failed, dtype=torch.int8, device=device)
 
         self._keep = [  # must outlive the launch; copies of the tensors of other GPUs
@@ -120,11 +144,12 @@ class Launch:
                 None if x is None else (x.to(device) if x.is_cuda else x).contiguous()
                 for x in (r.src, r.all_dst(), r.time_max, r.time_min)
             ]
-            for r in requests
+            for of_type in requests
+            for r in of_type
         ]
         here = [x for tensors in self._keep for x in tensors if x is not None and not x.is_cuda]
-        rows_at = _DESCRIPTOR + len(requests) * _BATCH
-        state_at = rows_at + num_rows * _ROW
+        lengths_at = _DESCRIPTOR + num_parts * _BATCH
+        state_at = lengths_at + num_rows
         arrays_at = state_at + _STATE_COUNTS + num_rows
         size = arrays_at + sum(x.numel() for x in here)
         staging = torch.empty(size, dtype=torch.int64, pin_memory=device.type == "cuda")
@@ -132,9 +157,11 @@ class Launch:
         self.descriptor, self.state = memory, memory[state_at:arrays_at]
 
         written = (self.out, self.out_max, self.out_min, self.index, self.unique, self.failed, self.state)
-        table = [*(x.data_ptr() for x in written), memory.data_ptr() + 8 * rows_at, pitch]
+        table = [*(x.data_ptr() for x in written), memory.data_ptr() + 8 * lengths_at, pitch]
         at = arrays_at
-        for b, (request, tensors) in enumerate(zip(requests, self._keep, strict=True)):
+        all_requests = [(i, request) for i, of_type in enumerate(requests) for request in of_type]
+        all_parts = [part for parts in layout.parts for part in parts]
+        for (kind, request), part, tensors in zip(all_requests, all_parts, self._keep, strict=True):
             addresses = []
             for x in tensors:
                 if x is None:
@@ -144,12 +171,9 @@ class Launch:
                 else:
                     addresses.append(memory.data_ptr() + 8 * at)
                     at += x.numel()
-            key = [low_64_bits(part) for part in request.key]
-            begin_src, begin_dst = layout.ends(b)
-            local = layout.num_src[b] if layout.joint else 0
-            table += [layout.num_pos[b], layout.num_neg[b], *addresses, *key, begin_src, begin_dst, local, kind]
-        for row in layout.rows():
-            table += row
+            key = [low_64_bits(number) for number in request.key]
+            table += [part.num_pos, part.num_neg, *addresses, *key, *part[4:], kind]
+        table += layout.lengths
         host: Ints = staging.numpy()
         host[:state_at] = table
         host[state_at:arrays_at] = 0

@@ -1,4 +1,4 @@
-"""Sampling around seed edges on the GPU: negatives, endpoints and their local ids, equal to ``EdgeSampler``."""
+"""Sampling around seed edges on the GPU, of one type or several: equal to ``EdgeSampler`` and ``sample_together``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from manyhop.sampling.contract import (
 from manyhop.sampling.gpu.edge_launch import Candidates, Ints, Launch, Layout
 from manyhop.sampling.gpu.kernels import negatives as kernels
 from manyhop.sampling.gpu.lookup import GPUEdgeLookup
-from manyhop.sampling.gpu.transfer import Readback, current_stream, kernel_device, on_stream
+from manyhop.sampling.gpu.transfer import Readback, current_stream, kernel_device, on_stream, upload
 from manyhop.sampling.negatives import NegativeTable, choose_negatives, key_of_kind
 from manyhop.sampling.seed_edges import check_trees
 
@@ -94,7 +94,6 @@ class GPUEdgeSampler:
             "EXCLUDE": self._avoid is not None,
             "EDGES_WIDE": self._avoid is not None and self._avoid.destination.dtype == torch.int64,
             "DISJOINT": disjoint,
-            "OUT_WIDE": self._wide,
             "SRC_SORTED": self._src.sorted,
             "SRC_WEIGHTED": self._src.weighted,
             "DST_SORTED": self._dst.sorted,
@@ -124,7 +123,7 @@ class GPUEdgeSampler:
         request = EdgeRequest(
             key=BatchKey(0, 0, 0), edge_type=self.edge_type, src=zero, dst=zero, time_max=time, neg_dst=neg_dst
         )
-        Endpoints(self, [request], unique=not self.disjoint)
+        Endpoints([self], [[request]])
 
     def sample(self, request: EdgeRequest) -> SampledEdges:
         """Sample around the endpoints of ``request`` and of the negatives drawn for it.
@@ -144,7 +143,7 @@ class GPUEdgeSampler:
             InputError: a request does not fit the graph or the sampler, or there is no negative to draw.
         """
         self.check(requests)
-        return PendingEdges(self, requests)
+        return PendingEdges([self], [[request] for request in requests])
 
     def check(self, requests: Sequence[EdgeRequest]) -> None:
         """Raise InputError if requests do not fit the graph, the sampler or each other, except for ranges of ids."""
@@ -162,13 +161,12 @@ class GPUEdgeSampler:
 class PendingEdges:
     """Batches of seed edges in flight; created by :meth:`GPUEdgeSampler.begin`."""
 
-    def __init__(self, sampler: GPUEdgeSampler, requests: Sequence[EdgeRequest]) -> None:
-        self._sampler = sampler
-        self._requests = list(requests)
-        self._stream = current_stream(sampler.device)
+    def __init__(self, samplers: Sequence[GPUEdgeSampler], batches: Sequence[Sequence[EdgeRequest]]) -> None:
+        self._samplers, self._batches, self._disjoint = samplers, batches, samplers[0].disjoint
+        self._stream = current_stream(samplers[0].device)
         with on_stream(self._stream):
-            self._ends = Endpoints(sampler, self._requests, unique=not sampler.disjoint)
-            if not sampler.disjoint:
+            self._ends = Endpoints(samplers, batches)
+            if not self._disjoint:
                 self._ends.repair()
             self._pending = self._begin_nodes()
 
@@ -179,15 +177,13 @@ class PendingEdges:
             InputError: a request does not fit the graph or the sampler, or there is no negative to draw.
         """
         with on_stream(self._stream):
-            if self._sampler.disjoint and self._ends.repair():
-                self._pending = self._begin_nodes()
-            return [self._result(b, subgraph) for b, subgraph in enumerate(self._pending())]
+            return [edges for (edges,) in self._results()]
 
     def _begin_nodes(self) -> Callable[[], list[SampledSubgraph]]:
         """Enqueue the sampling around the endpoints. Return the function that finishes it."""
-        sampler, ends, requests = self._sampler, self._ends, []
+        ends, requests = self._ends, []
         launch, lengths = ends.launch, ends.layout.lengths
-        for b, request in enumerate(self._requests):
+        for b, (request, *_) in enumerate(self._batches):
             requests.append(
                 NodeRequest(
                     key=request.key,
@@ -197,78 +193,117 @@ class PendingEdges:
                     exclude=request.exclude,
                 )
             )
-        begin: Callable[[list[NodeRequest]], Pending] | None = getattr(sampler.sampler, "begin", None)
+        sampler = self._samplers[0].sampler
+        begin: Callable[[list[NodeRequest]], Pending] | None = getattr(sampler, "begin", None)
         if begin is None:
-            return lambda: [sampler.sampler.sample(request) for request in requests]
+            return lambda: [sampler.sample(request) for request in requests]
         return begin(requests).finish
 
     def _by_type(self, b: int, rows: Tensor, counts: Sequence[int]) -> dict[NodeType, Tensor]:
         """Return the rows of a batch by node type, each cut to its count."""
-        (src_type, _, dst_type), layout = self._sampler.edge_type, self._ends.layout
-        pitch = layout.pitch
-        if layout.joint:
-            return {src_type: rows.narrow(0, b * pitch, counts[b])}
-        src, dst = (rows.narrow(0, r * pitch, counts[r]) for r in (2 * b, 2 * b + 1))
-        return {src_type: src, dst_type: dst}
+        layout = self._ends.layout
+        first, pitch = b * len(layout.types), layout.pitch
+        return {t: rows.narrow(0, r * pitch, counts[r]) for r, t in enumerate(layout.types, first)}
 
-    def _result(self, b: int, subgraph: SampledSubgraph) -> SampledEdges:
-        sampler, layout, launch = self._sampler, self._ends.layout, self._ends.launch
-        check_trees(subgraph, disjoint=sampler.disjoint)
-        num_pos, num_src = layout.num_pos[b], layout.num_src[b]
-        num_dst = num_pos if layout.triplet else layout.num_dst[b]
-        src_at, dst_at = layout.ends(b)
-        drawn = None
-        if layout.triplet:
-            drawn = launch.index.narrow(0, dst_at + num_pos, layout.num_neg[b]).view(num_pos, layout.amount)
-        timed = self._requests[b].time_max is not None
+    def _results(self) -> list[list[SampledEdges]]:
+        """Return the results of each batch, by edge type."""
+        if self._disjoint and self._ends.repair():
+            self._pending = self._begin_nodes()
+        return [
+            [self._result(b, i, subgraph) for i in range(len(self._samplers))]
+            for b, subgraph in enumerate(self._pending())
+        ]
+
+    def _result(self, b: int, i: int, subgraph: SampledSubgraph) -> SampledEdges:
+        check_trees(subgraph, disjoint=self._disjoint)
+        launch, part, negatives = self._ends.launch, self._ends.layout.parts[i][b], self._samplers[i].negatives
+        num_dst, drawn = part.num_dst, None
+        if negatives is not None and negatives.mode == "triplet":
+            num_dst = part.num_pos
+            drawn = launch.index.narrow(0, part.dst_at + num_dst, part.num_neg).view(num_dst, int(negatives.amount))
+        timed = self._batches[b][i].time_max is not None
         return SampledEdges(
             subgraph=subgraph,
-            src_index=launch.index.narrow(0, src_at, num_src),
-            dst_index=launch.index.narrow(0, dst_at, num_dst),
+            src_index=launch.index.narrow(0, part.src_at, part.num_src),
+            dst_index=launch.index.narrow(0, part.dst_at, num_dst),
             dst_neg_index=drawn,
-            num_pos=num_pos,
-            time_max=launch.out_max.narrow(0, src_at, num_src) if timed else None,
+            num_pos=part.num_pos,
+            time_max=launch.out_max.narrow(0, part.src_at, part.num_src) if timed else None,
         )
+
+
+class PendingTypedEdges(PendingEdges):
+    """Batches of seed edges of multiple types in flight.
+
+    Args:
+        samplers: one per edge type, over the same engine, on one device.
+        batches: for each batch one request per edge type, with the same key; the first names the edges that the sample
+            must not have.
+
+    Raises:
+        InputError: a request does not fit the graph or its sampler, or there is no negative to draw.
+    """
+
+    def __init__(self, samplers: Sequence[GPUEdgeSampler], batches: Sequence[Sequence[EdgeRequest]]) -> None:
+        for sampler, requests in zip(samplers, zip(*batches, strict=True), strict=True):
+            sampler.check(requests)
+        super().__init__(samplers, batches)
+
+    def finish(self) -> list[tuple[list[SampledEdges], Tensor | None]]:  # type: ignore[override]
+        """Return the result of ``sample_together`` for each batch.
+
+        Raises:
+            InputError: a sampler that keeps other trees than its engine.
+        """
+        with on_stream(self._stream):
+            results = self._results()
+            trees: Sequence[Tensor | None] = [None] * len(results)
+            if self._disjoint:
+                edges = [self._ends.layout.seed_edges(b) for b in range(len(results))]
+                trees = upload(edges, self._samplers[0].device)
+            return list(zip(results, trees, strict=True))
 
 
 class Endpoints:
-    """Endpoints of seed edges of one type and of their negatives, for multiple batches; drawn on the current stream.
+    """Endpoints of seed edges and of their negatives, for multiple batches; drawn on the current stream.
+
+    Unless disjoint, the distinct endpoints of each batch are also found.
 
     Args:
-        sampler: draws the negatives.
-        requests: the batches.
-        unique: whether the distinct endpoints of each batch are also found.
-        kind: number of the edge type among those of a batch.
+        samplers: draw the negatives, one per edge type.
+        batches: for each batch one request per edge type.
     """
 
-    def __init__(
-        self, sampler: GPUEdgeSampler, requests: Sequence[EdgeRequest], *, unique: bool, kind: int = 0
-    ) -> None:
-        self._sampler, self._requests, self._unique, self._kind = sampler, requests, unique, kind
-        src_type, _, dst_type = sampler.edge_type
-        self.layout = Layout(sampler.negatives, [r.src.numel() for r in requests], joint=src_type == dst_type)
+    def __init__(self, samplers: Sequence[GPUEdgeSampler], batches: Sequence[Sequence[EdgeRequest]]) -> None:
+        self._samplers, self._requests = samplers, list(zip(*batches, strict=True))
+        sizes = [[request.src.numel() for request in requests] for requests in self._requests]
+        self.layout = Layout([(s.edge_type, s.negatives) for s in samplers], sizes)
+        self._unique = not samplers[0].disjoint
         self.counts = self.layout.lengths
         """Number of distinct endpoints of each row, if these are found, after :meth:`repair`."""
+        wide = any(sampler._wide for sampler in samplers)
         self.launch = Launch(
             self.layout,
-            requests,
-            sampler.device,
-            wide=sampler._wide,
-            disjoint=sampler.disjoint,
-            exclude=sampler._avoid is not None,
-            kind=kind,
+            self._requests,
+            samplers[0].device,
+            wide=wide,
+            disjoint=not self._unique,
+            exclude=any(sampler._avoid is not None for sampler in samplers),
         )
-        longest = max(self.layout.num_dst)
-        if longest > 0:
-            kernels.draw_endpoints[(-(-longest // _TILE), len(requests))](
-                sampler._about,
-                self.launch.descriptor,
-                LIMITS=requests[0].time_max is not None,
-                WINDOW=requests[0].time_min is not None,
-                T=_TILE,
-                **sampler._modes,
-            )
-        if unique:
+        for i, (sampler, requests) in enumerate(zip(samplers, self._requests, strict=True)):
+            longest = max(part.num_dst for part in self.layout.parts[i])
+            if longest > 0:
+                kernels.draw_endpoints[(-(-longest // _TILE), len(batches))](
+                    sampler._about,
+                    self.launch.descriptor,
+                    i * len(batches),
+                    LIMITS=requests[0].time_max is not None,
+                    WINDOW=requests[0].time_min is not None,
+                    OUT_WIDE=wide,
+                    T=_TILE,
+                    **sampler._modes,
+                )
+        if self._unique:
             self._number()
         self._late = Readback(self.launch.state)
 
@@ -276,16 +311,17 @@ class Endpoints:
         """Wait for the counts; raise for bad ids. Draw failed negatives exactly, and return whether there were any."""
         state = self._late.wait().tolist()
         if state[_NUM_BAD]:
-            for request in self._requests:
-                check_edge_request(self._sampler.graph, request, self._sampler.negatives)
+            for sampler, requests in zip(self._samplers, self._requests, strict=True):
+                for request in requests:
+                    check_edge_request(sampler.graph, request, sampler.negatives)
         changed: bool = state[_NUM_LEFT] > 0
         if changed:
-            failed = self.launch.failed.cpu().numpy()
-            for b, num_neg in enumerate(self.layout.num_neg):
-                first = b * self.layout.pitch
-                todo = np.flatnonzero(failed[first : first + num_neg])
-                if todo.size:
-                    self._choose(b, todo)
+            failed = self.launch.failed.cpu().numpy().reshape(-1, self.layout.pitch)
+            for i, parts in enumerate(self.layout.parts):
+                for b, part in enumerate(parts):
+                    todo = np.flatnonzero(failed[i * len(parts) + b, : part.num_neg])
+                    if self._samplers[i]._avoid is not None and todo.size:
+                        self._choose(i, b, todo)
             if self._unique:
                 self._number()
                 state = self.launch.state.tolist()
@@ -293,27 +329,24 @@ class Endpoints:
             self.counts = state[_COUNTS:]
         return changed
 
-    def _choose(self, b: int, todo: Ints) -> None:
-        """Draw negatives ``todo`` of batch ``b`` with the exact code of the CPU."""
-        sampler, request, layout = self._sampler, self._requests[b], self.layout
-        avoid, src, dst = sampler._avoid, sampler._src.table, sampler._dst.table
+    def _choose(self, i: int, b: int, todo: Ints) -> None:
+        """Draw negatives ``todo`` of a type and batch with the exact code of the CPU."""
+        sampler, request, part = self._samplers[i], self._requests[i][b], self.layout.parts[i][b]
+        avoid, src, dst, num_pos = sampler._avoid, sampler._src.table, sampler._dst.table, part.num_pos
         assert avoid is not None
         assert dst is not None
-        key = key_of_kind(request.key, self._kind)
-        num_pos, num_neg = layout.num_pos[b], layout.num_neg[b]
         time = None if request.time_max is None else request.time_max.cpu().numpy()[todo % num_pos]
-        out, (src_at, dst_at) = self.launch.out, layout.ends(b)
-        at = torch.from_numpy(todo).to(sampler.device) + num_pos
         sources = request.src.cpu().numpy()[todo % num_pos] if src is None else src
-        s, d = choose_negatives(key, sources, dst, num_neg, todo, time, avoid)
+        s, d = choose_negatives(key_of_kind(request.key, i), sources, dst, part.num_neg, todo, time, avoid)
+        out, place = self.launch.out, todo
         if src is not None:
-            out[src_at + at] = torch.from_numpy(s).to(sampler.device, out.dtype)
-        out[dst_at + at] = torch.from_numpy(d).to(sampler.device, out.dtype)
+            out[torch.from_numpy(part.src_at + num_pos + todo).to(out.device)] = torch.from_numpy(s).to(out)
+        elif self._unique:  # as in the result, [num_pos, amount]
+            place = todo % num_pos * (part.num_neg // num_pos) + todo // num_pos
+        out[torch.from_numpy(part.dst_at + num_pos + place).to(out.device)] = torch.from_numpy(d).to(out)
 
     def _number(self) -> None:
         """Sort the endpoints of each row, remove duplicates, and compute the local id of each endpoint."""
         layout, launch = self.layout, self.launch
         value, order = torch.sort(launch.out.view(-1, layout.pitch), dim=1)
-        kernels.number_endpoints[(len(layout.lengths),)](
-            launch.descriptor, value, order, TRIPLET=layout.triplet, T=_LONG_TILE
-        )
+        kernels.number_endpoints[(len(layout.lengths),)](launch.descriptor, value, order, T=_LONG_TILE)

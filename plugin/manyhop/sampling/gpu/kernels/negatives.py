@@ -1,8 +1,7 @@
 """Endpoints of seed edges: the given ones and those of negatives, then their sorted unique ids.
 
-A launch reads one int64 array, ``descriptor``: the columns below, then a row for each batch. A *row* of endpoints
-(those of one node type of a batch) has a row in the table ``rows``. Tables are passed by address: launches with few
-arguments are faster.
+A launch reads one int64 array, ``descriptor``: the columns below, then a group for each edge type and batch. A *row*
+has the endpoints of one node type of a batch. Tables are passed by address: launches with few arguments are faster.
 """
 
 import triton
@@ -22,18 +21,18 @@ END_COLUMNS = tl.constexpr(6)
 EDGES_BEGIN = tl.constexpr(12)
 EDGES_DESTINATION = tl.constexpr(13)
 
-# Columns of `descriptor`: addresses of the output, and of `rows`.
+# Columns of `descriptor`: addresses of the output, and of the lengths of the rows.
 OUT = tl.constexpr(0)  # endpoints
 OUT_MAX = tl.constexpr(1)  # their times
 OUT_MIN = tl.constexpr(2)
 INDEX = tl.constexpr(3)  # local id of each endpoint in the sample
 UNIQUE = tl.constexpr(4)
-FAILED = tl.constexpr(5)  # int8, by row: whether a negative is a true edge after all attempts
+FAILED = tl.constexpr(5)  # int8, by edge type and batch: whether a negative is a true edge after all attempts
 STATE = tl.constexpr(6)
-ROWS = tl.constexpr(7)
+LENGTHS = tl.constexpr(7)
 PITCH = tl.constexpr(8)  # length of a row
 DESCRIPTOR_COLUMNS = tl.constexpr(9)
-# ... and of its rows, one for each batch.
+# ... and of its groups.
 NUM_POS = tl.constexpr(0)
 NUM_NEG = tl.constexpr(1)
 SRC = tl.constexpr(2)  # addresses of the seed edges
@@ -43,15 +42,10 @@ TIME_MIN = tl.constexpr(5)
 KEY = tl.constexpr(6)  # seed, epoch, batch
 SRC_AT = tl.constexpr(9)  # offset of its sources in the output
 DST_AT = tl.constexpr(10)
-DST_LOCAL = tl.constexpr(11)  # endpoints of the same type before its destinations
-KIND = tl.constexpr(12)  # number of its edge type, if a batch has seed edges of multiple types
-BATCH_COLUMNS = tl.constexpr(13)
-
-# Columns of `rows`.
-LENGTH = tl.constexpr(0)
-DRAWN_FROM = tl.constexpr(1)  # the first endpoint that is a drawn destination of a triplet; otherwise the length
-ROW_POS = tl.constexpr(2)  # seed edges of the batch
-ROW_COLUMNS = tl.constexpr(3)
+SRC_LOCAL = tl.constexpr(11)  # endpoints of its row before its sources
+DST_LOCAL = tl.constexpr(12)
+KIND = tl.constexpr(13)  # number of its edge type, if a batch has seed edges of multiple types
+BATCH_COLUMNS = tl.constexpr(14)
 
 # Entries of `state`.
 NUM_BAD = tl.constexpr(0)  # ids out of range
@@ -114,22 +108,24 @@ def _key_of_kind(batch, use: tl.constexpr):
     return tl.where(kind > 0, fold(key, kind), key)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def draw_endpoints(
-    about, descriptor,
+    about, descriptor, first,
     BINARY: tl.constexpr, TRIPLET: tl.constexpr, GIVEN: tl.constexpr, EXCLUDE: tl.constexpr, EDGES_WIDE: tl.constexpr,
     LIMITS: tl.constexpr, WINDOW: tl.constexpr, DISJOINT: tl.constexpr, OUT_WIDE: tl.constexpr,
     SRC_SORTED: tl.constexpr, SRC_WEIGHTED: tl.constexpr, DST_SORTED: tl.constexpr, DST_WEIGHTED: tl.constexpr,
     T: tl.constexpr,
 ):  # fmt: skip
-    """Write the endpoints of all batches, one program for ``T`` of the pairs of a batch; negatives are drawn here.
+    """Write the endpoints of an edge type, one program for ``T`` of the pairs of a batch; negatives are drawn here.
 
     Disjoint, it also writes their times and the position of each endpoint among the nodes of the sample.
 
     Args:
+        first: number of the first of its groups.
         GIVEN: negatives are not drawn, but lie behind the destinations of the seed edges.
     """
-    batch = descriptor + DESCRIPTOR_COLUMNS + tl.program_id(1) * BATCH_COLUMNS
+    group = first + tl.program_id(1)
+    batch = descriptor + DESCRIPTOR_COLUMNS + group * BATCH_COLUMNS
     about_dst = about + END_COLUMNS
     num_pos, num_neg = tl.load(batch + NUM_POS), tl.load(batch + NUM_NEG)
     i = tl.program_id(0) * T + tl.arange(0, T).to(tl.int64)
@@ -178,7 +174,7 @@ def draw_endpoints(
             attempt += 1
         if EXCLUDE:
             failed = tl.load(descriptor + FAILED).to(tl.pointer_type(tl.int8))
-            failed += tl.program_id(1) * tl.load(descriptor + PITCH)
+            failed += group * tl.load(descriptor + PITCH)
             tl.store(failed + j, todo.to(tl.int8), mask=drawn)
             if tl.max(todo.to(tl.int32), 0) > 0:
                 tl.atomic_add(state + NUM_LEFT, tl.sum(todo.to(tl.int64), 0))
@@ -188,8 +184,13 @@ def draw_endpoints(
         has_src = act
     out = tl.load(descriptor + OUT).to(tl.pointer_type(tl.int64 if OUT_WIDE else tl.int32))
     src_at, dst_at = tl.load(batch + SRC_AT) + i, tl.load(batch + DST_AT) + i
+    dst_to = dst_at  # in the result
+    if TRIPLET:  # [num_pos, amount]
+        amount = num_neg // tl.maximum(num_pos, 1)
+        transposed = (j % tl.maximum(num_pos, 1)) * amount + j // tl.maximum(num_pos, 1)
+        dst_to = tl.where(drawn, dst_at - j + transposed, dst_at)
     tl.store(out + src_at, s.to(out.dtype.element_ty), mask=has_src)
-    tl.store(out + dst_at, d.to(out.dtype.element_ty), mask=act)
+    tl.store(out + (dst_at if DISJOINT else dst_to), d.to(out.dtype.element_ty), mask=act)
     if DISJOINT:
         if LIMITS:
             out_max = _ints(tl.load(descriptor + OUT_MAX))
@@ -201,17 +202,12 @@ def draw_endpoints(
             tl.store(out_min + src_at, earliest, mask=has_src)
             tl.store(out_min + dst_at, earliest, mask=act)
         index = _ints(tl.load(descriptor + INDEX))
-        tl.store(index + src_at, i, mask=has_src)
-        dst_to = dst_at
-        if TRIPLET:  # [num_pos, amount]
-            amount = num_neg // tl.maximum(num_pos, 1)
-            transposed = (j % tl.maximum(num_pos, 1)) * amount + j // tl.maximum(num_pos, 1)
-            dst_to = tl.where(drawn, dst_at - j + transposed, dst_at)
+        tl.store(index + src_at, tl.load(batch + SRC_LOCAL) + i, mask=has_src)
         tl.store(index + dst_to, tl.load(batch + DST_LOCAL) + i, mask=act)
 
 
 @triton.jit
-def number_endpoints(descriptor, value, order, TRIPLET: tl.constexpr, T: tl.constexpr):
+def number_endpoints(descriptor, value, order, T: tl.constexpr):
     """Find the unique endpoints of a sorted row, and the local id of each endpoint; one program per row.
 
     Args:
@@ -219,11 +215,9 @@ def number_endpoints(descriptor, value, order, TRIPLET: tl.constexpr, T: tl.cons
     """
     row = tl.program_id(0)
     start = row * tl.load(descriptor + PITCH)
-    about = _ints(tl.load(descriptor + ROWS)) + row * ROW_COLUMNS
     unique = _ints(tl.load(descriptor + UNIQUE)) + start
     index = _ints(tl.load(descriptor + INDEX)) + start
-    length, drawn_from = tl.load(about + LENGTH), tl.load(about + DRAWN_FROM)
-    num_pos = tl.maximum(tl.load(about + ROW_POS), 1)
+    length = tl.load(_ints(tl.load(descriptor + LENGTHS)) + row)
     count = tl.zeros([], tl.int64)
     tile = tl.zeros([], tl.int64)
     while tile < length:
@@ -235,10 +229,6 @@ def number_endpoints(descriptor, value, order, TRIPLET: tl.constexpr, T: tl.cons
         local = count + tl.cumsum(first, 0) - 1
         tl.store(unique + local, v.to(tl.int64), mask=first > 0)
         to = tl.load(order + start + x, mask=act, other=0)
-        if TRIPLET:  # [num_pos, amount]
-            j = to - drawn_from
-            amount = (length - drawn_from) // num_pos
-            to = tl.where(j >= 0, drawn_from + (j % num_pos) * amount + j // num_pos, to)
         tl.store(index + to, local, mask=act)
         count += tl.sum(first, 0)
         tile += T
