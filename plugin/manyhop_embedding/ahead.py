@@ -59,7 +59,7 @@ class Versions:
         self._stamps: Table | None = None
         if owners.copies in ("rank", "node"):  # otherwise, stamps would need an exchange like rows
             what = f"versions of {name}"
-            self._stamps, _ = place.make(owners.num_rows, 1, torch.int32, what, keeps_hot=False)
+            self._stamps, _ = place.make(owners.num_rows, 1, torch.int32, what)
         self._begun = self._ended = 0
         self._in_flight: deque[tuple[int, torch.cuda.Event]] = deque()
         self._lock = threading.Lock()
@@ -107,13 +107,12 @@ class Versions:
         assert self._stamps is not None
         if latest == self._begun:
             return
-        hot, stamps = self._table.hot, self._stamps.source
-        table: Any = self._table.source if hot is None else self._table.own
-        assert isinstance(stamps, Tensor)
+        table: Any = self._table.source
+        stamps: Any = self._stamps.source
         if rows.is_cuda:
             from manyhop_embedding.gpu import refresh_on_gpu  # imports triton
 
-            refresh_on_gpu(ids.contiguous(), stamps, latest, table, rows, hot)
+            refresh_on_gpu(ids.contiguous(), stamps, latest, table, rows)
             return
         outdated = (stamps.view(-1).index_select(0, ids) > latest).nonzero().view(-1)
         if len(outdated):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, pairwise
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from manyhop.errors import RankError
@@ -16,7 +16,7 @@ from manyhop.ranks import world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop_embedding.gradients import Gradients
 from manyhop_embedding.place import Owners
-from manyhop_embedding.updating import distinct_rows, ids_dtype, merge_gradients, numbered, sum_apart, sum_by_row
+from manyhop_embedding.updating import distinct_rows, ids_dtype, sort_ids, sum_by_row
 
 _INACTIVE = -1  # sent instead of a number of gradients: there was no backward
 
@@ -38,9 +38,9 @@ class GradientExchange:
                 self._peers = Peers(device, timeout or DEFAULT_TIMEOUT)
             world.at_shutdown(self.close)
             size = self._world.world_size
-            self._numbers, self._nothing = _OnHost(8 * size, device), torch.zeros(1, device=device)
-            at, routes, received = torch.split(self._numbers.values, [2 * size, 3 * size, 3 * size])
-            self._at, self._routes, self._received = at.view(size, -1), routes.view(size, -1), received.view(size, -1)
+            self._numbers, self._nothing = _OnHost(6 * size, device), torch.zeros(1, device=device)
+            self._routes, self._received = self._numbers.values.view(2, size, 3)
+            """Per rank: begin and end of the sums for it, or from it; and the number of gradients."""
         self._bounds: dict[Owners, Tensor] = {}
 
     def send(self, gradients: Gradients | None, owners: Owners, width: int) -> Gradients | None:
@@ -63,74 +63,37 @@ class GradientExchange:
         with self._failing() as peers, self._on_device():
             if owners not in self._bounds:
                 self._bounds[owners] = owners.bounds(dtype, self._device)
-            before, ids = distinct_rows(held)
-            self._exchange_counts(peers, held, before, self._bounds[owners], is_active=gradients is not None)
-            # Gradients of own rows are summed while other sums are sent.
-            apart = self._at[rank] if self._device.type == "cuda" and owners.num_copies == 1 else None
-            by_number = numbered(held, before)
-            sums = sum_by_row(by_number, apart)
-            routes = self._read_routes()
-            if routes is None:
-                return None
-            got_ids, got_sums = ids.new_empty(routes.count), sums.new_empty(routes.count, width)
-            ids_arrive, sums_arrive = (
-                peers.swap_each(self._others(got, routes.received), self._others(sent, routes.sent))
-                for got, sent in ((got_ids, ids), (got_sums, sums))
+            before, ids = distinct_rows(held.ids)
+            self._routes[:, :-1] = before[torch.searchsorted(held.ids, self._bounds[owners])]
+            self._routes[:, -1] = _INACTIVE if gradients is None else len(held.ids)
+            dist.all_to_all_single(self._received, self._routes, group=peers.group)
+            self._numbers.send()
+            sums = sum_by_row(held, before)
+            numbers = iter(self._numbers.read())
+            sent, received = (
+                [(next(numbers), next(numbers), next(numbers)) for _ in range(self._world.world_size)] for _ in range(2)
             )
-            own, place = (slice(*each[rank]) for each in (routes.sent, routes.received))
-            got_ids[place].copy_(ids[own])
-            if apart is None:
-                got_sums[place].copy_(sums[own])
-            else:
-                sum_apart(by_number, *routes.apart, own.start, got_sums[place])
+            if max(total for _, _, total in received) == _INACTIVE:
+                return None
+            to_ranks = [slice(begin, end) for begin, end, _ in sent]
+            ends = accumulate((end - begin for begin, end, _ in received), initial=0)
+            from_ranks = [slice(*each) for each in pairwise(ends)]
+            count = from_ranks[-1].stop
+            got_ids, got_sums = ids.new_empty(count), sums.new_empty(count, width)
+            ids_arrive, sums_arrive = (
+                peers.swap_each(self._others(got, from_ranks), self._others(given, to_ranks))
+                for got, given in ((got_ids, ids), (got_sums, sums))
+            )
+            got_ids[from_ranks[rank]].copy_(ids[to_ranks[rank]])
+            got_sums[from_ranks[rank]].copy_(sums[to_ranks[rank]])
             ids_arrive.wait()
-            sizes = [end - begin for begin, end in routes.received]
-            found = merge_gradients(got_ids, got_sums, sizes, num_rows=owners.num_rows)
+            found = sort_ids(got_ids, owners.num_rows)  # while the sums arrive
             sums_arrive.wait()
-        return found
+        return Gradients(*found, got_sums)
 
-    def _exchange_counts(
-        self, peers: Peers, held: Gradients, before: Tensor, bounds: Tensor, *, is_active: bool
-    ) -> None:
-        """Begin to exchange the positions and numbers of the sums for each rank.
-
-        Args:
-            peers: the other ranks.
-            held: in ascending order of their rows.
-            before: of :func:`manyhop_embedding.updating.distinct_rows`.
-            bounds: of :meth:`manyhop_embedding.place.Owners.bounds`.
-            is_active: whether there was a ``backward`` on this rank.
-        """
-        import torch.distributed as dist
-
-        total = len(held.ids) if is_active else _INACTIVE
-        if held.ids.is_cuda:
-            from manyhop_embedding.gpu import routes_on_gpu  # imports triton
-
-            routes_on_gpu(held.ids, before, bounds, total, self._at, self._routes)
-        else:
-            torch.searchsorted(held.ids, bounds, out=self._at)
-            self._routes[:, :-1] = before[self._at]
-            self._routes[:, -1] = total
-        dist.all_to_all_single(self._received, self._routes, group=peers.group)
-        self._numbers.send()
-
-    def _read_routes(self) -> _Routes | None:
-        """Wait for the routes; ``None``: there was no ``backward`` on any rank."""
-        rank, numbers = self._world.rank, iter(self._numbers.read())
-        at, sent, received = (
-            [tuple(islice(numbers, each.shape[1])) for _ in range(each.shape[0])]
-            for each in (self._at, self._routes, self._received)
-        )
-        if max(total for _, _, total in received) == _INACTIVE:
-            return None
-        ends = list(accumulate((end - begin for begin, end, _ in received), initial=0))
-        sent_ends, apart = [(begin, end) for begin, end, _ in sent], (at[rank][0], at[rank][1])
-        return _Routes(sent_ends, list(pairwise(ends)), ends[-1], apart)
-
-    def _others(self, rows: Tensor, ends: list[tuple[int, int]]) -> list[Tensor]:
-        """Return ``[ranks]``, the rows between the ends of each rank; none for this one."""
-        return [rows[:0] if rank == self._world.rank else rows[slice(*each)] for rank, each in enumerate(ends)]
+    def _others(self, rows: Tensor, parts: list[slice]) -> list[Tensor]:
+        """Return the part of the rows of each rank; none for this one."""
+        return [rows[:0] if rank == self._world.rank else rows[part] for rank, part in enumerate(parts)]
 
     def _none(self, width: int, dtype: torch.dtype) -> Gradients:
         ids = torch.empty(0, dtype=dtype, device=self._device)
@@ -138,8 +101,6 @@ class GradientExchange:
 
     def wait(self) -> None:
         """Wait for all ranks, on a GPU in its stream. All ranks call it."""
-        import torch.distributed as dist
-
         with self._failing() as peers:
             dist.all_reduce(self._nothing, group=peers.group)
 
@@ -194,20 +155,3 @@ class _OnHost:
             self._arrived.synchronize()
         values: list[int] = self._there.tolist()
         return values
-
-
-@dataclass(frozen=True)
-class _Routes:
-    """The sums that a rank sends and receives."""
-
-    sent: list[tuple[int, int]]
-    """Per rank: begin and end of the sums for it."""
-
-    received: list[tuple[int, int]]
-    """Per rank: begin and end of the sums from it."""
-
-    count: int
-    """Number of received sums."""
-
-    apart: tuple[int, int]
-    """Begin and end of the positions of gradients whose rows this rank owns."""

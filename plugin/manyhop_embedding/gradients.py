@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 
-import torch
 from torch import Tensor
-
-from manyhop.features import CachedRows, HotRows
 
 
 @dataclass(frozen=True)
@@ -24,21 +21,6 @@ class Gradients:
 
     values: Tensor
     """``[count, width]`` float32 or bfloat16, contiguous, on the same device."""
-
-    pieces: list[Tensor] = field(default_factory=list)
-    """On a GPU: partial sums of rows with many gradients, computed once."""
-
-    positions: tuple[int, int] | None = None
-    """Begin and end of the selected gradients, whose rows have no others; ``None``: all."""
-
-    @property
-    def ends(self) -> tuple[int, int]:
-        """Begin and end of the selected gradients."""
-        return self.positions or (0, len(self.ids))
-
-    def part(self, begin: int, end: int) -> Gradients:
-        """Select some positions of the same gradients, with the same sums."""
-        return Gradients(self.ids, self.order, self.values, self.pieces.copy(), (begin, end))
 
 
 class Kind(IntEnum):
@@ -88,37 +70,6 @@ and every backend returns the same bits."""
 
 
 @dataclass(frozen=True)
-class Hot:
-    """The only place of some rows: memory of the others has outdated ones."""
-
-    ids: Tensor
-    """``[count] int64``, ascending, on the GPU."""
-    rows_set: HotRows
-    """The same ids, as kernels look them up."""
-    rows: Tensor
-    """``[count, width]``, on the GPU."""
-
-    @staticmethod
-    def of(ids: Tensor, rows_set: HotRows, held: Tensor) -> Hot:
-        """Copy the rows ``ids`` of ``held [num_rows, width]`` to the GPU that the ids are on."""
-        return Hot(ids, rows_set, held[ids.to(held.device)].to(ids.device))
-
-    def source(self, held: Tensor) -> CachedRows:
-        """Return a source of all rows for gathers on the GPU."""
-        return CachedRows(held, self.rows_set, self.rows)
-
-    def settle(self, held: Tensor) -> None:
-        """Copy the rows to ``held``, for reads by the host."""
-        if self.rows.is_cuda:
-            torch.cuda.synchronize(self.rows.device)  # updates of the others
-        held[self.ids.to(held.device)] = self.rows.to(held.device)
-
-    def take(self, held: Tensor) -> None:
-        """Copy the rows from ``held``, which the host has changed."""
-        self.rows.copy_(held[self.ids.to(held.device)])
-
-
-@dataclass(frozen=True)
 class Change:
     """What happens to the rows that have gradients."""
 
@@ -140,10 +91,3 @@ class Change:
 
     stamps: Stamps | None = None
     """Marks the rows that are updated."""
-
-    hot: Sequence[Hot] = ()
-    """Rows of ``weight`` and of each state that reside elsewhere, with equal ids, on one GPU."""
-
-    apart: Tensor | None = None
-    """``[2] int64`` on a GPU: begin and end of positions that are left out, unknown on the host. Their rows have no
-    other gradients."""

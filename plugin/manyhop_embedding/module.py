@@ -108,8 +108,6 @@ class Embedding(nn.Module):
         init: initial values: a bound ``b`` for uniform ones in ``[-b, b)``, the same on any number of ranks;
             ``None``: ``1 / sqrt(width)``; or a function that returns the rows of a ``range``, ``[len(range), width]``.
         seed: of the initial values; the same on all ranks.
-        hot: rows that batches read most often, ``[count]`` int64 or int32, in any order: with ``pinned``, they and
-            their states reside on the GPU instead. Needs one rank per node.
         name: for errors.
         rank_timeout: seconds to wait for other ranks; ``None``: 600.
 
@@ -131,7 +129,6 @@ class Embedding(nn.Module):
         device: torch.device | str | None = None,
         init: float | InitialRows | None = None,
         seed: int = 0,
-        hot: Tensor | None = None,
         name: str = "embedding",
         rank_timeout: float | None = None,
     ) -> None:
@@ -141,7 +138,7 @@ class Embedding(nn.Module):
             raise InputError(f"Expected dtype to be torch.float32 or torch.bfloat16, got {dtype!r}. Pass one of them.")
         initial = initializer(init, self.width, integer("seed", seed))
         self.dtype, self.name = dtype, name
-        self.place = TablePlace(placement, device, rank_timeout, self._checked_hot(hot))
+        self.place = TablePlace(placement, device, rank_timeout)
         facts = {
             "num_rows": self.num_rows, "width": self.width, "dtype": str(dtype), "placement": placement, "seed": seed,
             "init": "a function" if callable(init) else init,
@@ -151,6 +148,8 @@ class Embedding(nn.Module):
         self.handle = torch.empty(0, requires_grad=True, device="cpu")
         """Stands for the table in autograd's graph, and in optimizers."""
         self.versions = Versions(self.place, self.table, self.owners, name)
+        self.sorts_early = self.place.device.type == "cuda"
+        """Whether ids are sorted in the forward, where a GPU's host has time."""
         self._forwards = itertools.count()
         self._checks = Checks()
         self._pending: list[_Pending] = []
@@ -187,8 +186,7 @@ class Embedding(nn.Module):
             What :meth:`finish` takes; and the rows to gather for it: set its ``rows`` to them. ``None``: other ranks or
             the host have to read them, which :meth:`finish` does.
         """
-        here = device.type == self.place.device.type and (self.table.hot is None or device.type == "cuda")
-        if not (self.versions.are_kept and here):
+        if not (self.versions.are_kept and device.type == self.place.device.type):
             return RowsAhead(self.finish, ids, None), None
         source, latest = self.table.source, self.versions.latest()
         return RowsAhead(self.finish, ids, latest), RowRequest(source, ids, name=self.name, changes=True)
@@ -204,17 +202,6 @@ class Embedding(nn.Module):
         if not torch.is_grad_enabled():
             return ahead.rows
         rows: Tensor = _Rows.apply(self.handle, self, ahead.ids, ahead.rows)  # type: ignore[no-untyped-call]
-        return rows
-
-    def _checked_hot(self, hot: Tensor | None) -> Tensor | None:
-        """Return hot rows in ascending order, each once."""
-        if hot is None:
-            return None
-        rows: Tensor = torch.unique(require_ids(hot, f"hot rows of {self.name}").long())
-        if len(rows) and not 0 <= int(rows[0]) <= int(rows[-1]) < self.num_rows:
-            raise FeatureError(
-                f"Expected hot rows in [0, {self.num_rows}), got {int(rows[0])} to {int(rows[-1])}. Pass row numbers."
-            )
         return rows
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
@@ -233,9 +220,9 @@ class Embedding(nn.Module):
         """Return ``[rows, width]``: the rows that this rank owns, where they reside: of a run of one process, all of
         them.
 
-        Changes in place are seen by all ranks that share the memory. ``hot`` rows are copies of the current values.
+        Changes in place are seen by all ranks that share the memory.
         """
-        return self.table.settled()
+        return self.table.own
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the table to a new folder that all nodes see, each rank its own rows. All ranks call it.
@@ -295,22 +282,6 @@ class Embedding(nn.Module):
         ids, grads = torch.cat([one.ids for one in pending]), torch.cat([one.grads for one in pending])
         return sort_gradients(ids, grads, num_rows=self.num_rows)
 
-    def sort_early(self, ids: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Sort the ``[count]`` ids of a forward on a GPU, without waiting; ``None``: a step sorts them."""
-        return sort_ids(ids, self.num_rows) if ids.is_cuda and ids.device == self.place.device else None
-
-    def add_gradients(self, forward: int, ids: Tensor, grads: Tensor, ids_sorted: tuple[Tensor, Tensor] | None) -> None:
-        """Keep the gradients of a forward: ``[count]`` ids, ``[count, width]``, and what :meth:`sort_early` gave."""
-        device = self.place.device
-        self._pending.append(
-            _Pending(forward, ids.to(device), grads.to(device, self.dtype).resolve_neg().contiguous(), ids_sorted)
-        )
-
-    def gather_numbered(self, flat: Tensor, rows: Tensor | None) -> tuple[int, Tensor]:
-        """Return the number of a forward, and its rows ``[count, width]``, if these do not exist yet."""
-        rows = self.place.gather(self.table, flat, self.name, self._checks) if rows is None else rows
-        return next(self._forwards), rows
-
 
 class _Pending(NamedTuple):
     """The gradients of a forward."""
@@ -328,15 +299,19 @@ class _Rows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, handle: Tensor, embedding: Embedding, flat: Tensor, gathered: Tensor | None) -> Tensor:
-        ctx.embedding = embedding
-        ctx.number, rows = embedding.gather_numbered(flat, gathered)
+        place = embedding.place
+        rows = place.gather(embedding.table, flat, embedding.name, embedding._checks) if gathered is None else gathered
+        ctx.embedding, ctx.number = embedding, next(embedding._forwards)
         ctx.save_for_backward(flat)
-        ctx.ids_sorted = embedding.sort_early(flat)
+        is_early = embedding.sorts_early and flat.device == place.device
+        ctx.ids_sorted = sort_ids(flat, embedding.num_rows) if is_early else None
         return rows
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grads: Tensor) -> tuple[None, None, None, None]:
-        (flat,) = ctx.saved_tensors
-        ctx.embedding.add_gradients(ctx.number, flat, grads, ctx.ids_sorted)
+        (ids,) = ctx.saved_tensors
+        embedding, device = ctx.embedding, ctx.embedding.place.device
+        values = grads.to(device, embedding.dtype).resolve_neg().contiguous()
+        embedding._pending.append(_Pending(ctx.number, ids.to(device), values, ctx.ids_sorted))
         return None, None, None, None

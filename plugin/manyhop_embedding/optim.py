@@ -166,7 +166,6 @@ class Optimizer(torch.optim.Optimizer):
             first=owners.rows_of(owners.world.rank).start,
             scale=scale,
             stamps=embedding.versions.next(),
-            hot=[table.hot for table in (embedding.table, *states) if table.hot is not None],
         )
         update(gradients, change)
         if not owners.world.is_alone and owners.share_memory:

@@ -13,10 +13,8 @@ from manyhop.arguments import as_tensor
 from manyhop.errors import FeatureError, InputError
 from manyhop.features import (
     BufferPool,
-    CachedRows,
     Checks,
     DistributedRows,
-    HotRows,
     RowRequest,
     ShardedRows,
     Shards,
@@ -28,7 +26,6 @@ from manyhop.ranks import control, world
 from manyhop.ranks.control import DEFAULT_TIMEOUT
 from manyhop.ranks.world import World
 from manyhop.system.arrays import describe
-from manyhop_embedding.gradients import Hot
 
 Copies = Literal["rank", "node", "nodes", "ranks"]
 """Holders of copies of a table. ``rank``: each rank. ``node``: each node, whose ranks share it. ``nodes``: all nodes
@@ -42,11 +39,6 @@ class Owners:
     num_rows: int
     world: World
     copies: Copies
-
-    @property
-    def num_copies(self) -> int:
-        """Return how many ranks update the same row."""
-        return {"rank": self.world.world_size, "node": self.world.num_nodes}.get(self.copies, 1)
 
     @property
     def share_memory(self) -> bool:
@@ -89,20 +81,11 @@ class Owners:
 class Table:
     """``[num_rows, width]`` in some memory."""
 
-    source: Tensor | ShardedRows | DistributedRows | CachedRows
+    source: Tensor | ShardedRows | DistributedRows
     """The source of gathers."""
 
     own: Tensor
     """``[len(owners.rows_of(rank)), width]``: the rows that this rank updates, in place."""
-
-    hot: Hot | None = None
-    """Rows that reside on the GPU instead."""
-
-    def settled(self) -> Tensor:
-        """Return ``own`` with current values of all rows."""
-        if self.hot is not None:
-            self.hot.settle(self.own)
-        return self.own
 
 
 class TablePlace:
@@ -112,13 +95,12 @@ class TablePlace:
         placement: ``process``, ``shared``, ``pinned``, ``device``, ``sharded`` or ``distributed``.
         device: the GPU; see :func:`manyhop.memory.stores.store_device`.
         timeout: seconds to wait for other ranks; ``None``: 600.
-        hot: rows of pinned tables that reside on the GPU, ``[count] int64``, ascending.
 
     Raises:
         InputError: a place that does not support training, or does not exist here.
     """
 
-    def __init__(self, placement: Any, device: Any, timeout: float | None, hot: Tensor | None = None) -> None:
+    def __init__(self, placement: Any, device: Any, timeout: float | None) -> None:
         hint = " Use 'shared', the host memory of each node, for a table that is trained."
         check_place(placement, ("process", "shared", "pinned", "device", "sharded", "distributed"), hint=hint)
         gpu = store_device(placement, device, timeout)
@@ -135,15 +117,6 @@ class TablePlace:
         self.timeout = timeout
         self.device = torch.device("cpu") if gpu is None else _numbered(gpu)
         """Where rows are updated: in pinned memory as well, by the GPU; includes its number."""
-        self._hot = None if hot is None else hot.to(self.device)
-        self._hot_set: HotRows | None = None
-        if hot is not None:
-            ranks = world.init(timeout=timeout or DEFAULT_TIMEOUT).local_world_size
-            if placement != "pinned" or ranks > 1:
-                raise InputError(
-                    f"Expected hot rows with placement='pinned' and one rank per node, got placement={placement!r} and "
-                    f"{ranks} ranks on this node. Leave hot out, or use placement='sharded' with device='cuda'."
-                )
 
     def agree(self, title: str, facts: dict[str, Any]) -> None:
         """Raise RankError unless all ranks have the same facts. All ranks call it."""
@@ -158,13 +131,8 @@ class TablePlace:
         dtype: torch.dtype,
         name: str,
         fill: Callable[[range, Tensor], None] | None = None,
-        *,
-        keeps_hot: bool = True,
     ) -> tuple[Table, Owners]:
-        """Allocate a table; each rank fills a part, with zeros if ``fill`` is ``None``. All ranks call it.
-
-        With ``keeps_hot``, its hot rows are on the GPU.
-        """
+        """Allocate a table; each rank fills a part, with zeros if ``fill`` is ``None``. All ranks call it."""
         source = self._rows.make((num_rows, width), dtype, name, fill or _fill_zeros)
         ours = world.current()
         if isinstance(source, DistributedRows):
@@ -174,11 +142,6 @@ class TablePlace:
             owners, held = Owners(num_rows, ours, "nodes"), source.rows
         else:
             owners, held = Owners(num_rows, ours, "rank" if self._on_each_rank else "node"), source
-        if self._hot is not None and keeps_hot:
-            if self._hot_set is None:
-                self._hot_set = HotRows.of(self._hot, num_rows)
-            hot = Hot.of(self._hot, self._hot_set, held)
-            return Table(hot.source(held), held, hot), owners
         near, mine = owners.rows_near(ours.rank), owners.rows_of(ours.rank)
         return Table(source, held[mine.start - near.start : mine.stop - near.start]), owners
 
@@ -196,12 +159,6 @@ class TablePlace:
         Raises:
             FeatureError: ids that are out of range, or no row numbers.
         """
-        if table.hot is not None:
-            from manyhop.features.gather_gpu import gather_on_gpu  # imports triton
-
-            request = RowRequest(table.source, ids.to(self.device), name=name)
-            (rows,) = gather_on_gpu([request], request.index.device, checks=checks)
-            return rows.to(ids.device)  # type: ignore[no-any-return]
         if ids.device.type == "cpu" and self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # updates of pinned rows
         request = RowRequest(table.source, ids, name=name)

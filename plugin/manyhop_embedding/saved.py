@@ -123,8 +123,6 @@ def load_tables(folder: str | PathLike[str], tables: Tables) -> None:
     def read() -> None:
         for name, (table, owners) in tables.items():
             read_rows(found[name], owners.rows_of(rank), table.own, threads=None, progress=None)
-            if table.hot is not None:
-                table.hot.take(table.own)
 
     found = control.attempt(f"loading {path}: checks", check, timeout=DEFAULT_TIMEOUT)
     control.attempt(f"loading {path}", read, timeout=DEFAULT_TIMEOUT)
@@ -158,7 +156,7 @@ def _write_part(folder: Path, name: str, rank: int, table: Table, owners: Owners
     rows = owners.rows_of(rank) if owners.has_first_copy(rank) else range(0)
     if not rows:
         return {"rows": 0}
-    written = files.write(folder / f"{name}.{rank:05}.bin", table.settled())
+    written = files.write(folder / f"{name}.{rank:05}.bin", table.own)
     (part,) = written.parts
     assert isinstance(part, FilePart)
     return {"begin": rows.start, "file": part.path.name, "rows": len(rows), "crc32": part.crc32}

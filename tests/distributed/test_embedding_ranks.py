@@ -71,42 +71,6 @@ def test_every_place(trained, placement, device):
     assert owned == copies * NUM_ROWS
 
 
-def train_with_hot_rows(folder):
-    """Rows that reside on the GPU: the same table, saved and loaded like any."""
-    import whole_graph_stand_in
-
-    whole_graph_stand_in.install()
-    manyhop.init()
-    hot = torch.tensor([60, 3, 5, 3, 100])
-    found = []
-    for rows in (None, hot):
-        embedding = manyhop.Embedding(NUM_ROWS, WIDTH, placement="pinned", hot=rows, seed=3)
-        optimizer = OURS["Adam"](embedding)
-        train(embedding, optimizer, range(2))
-        embedding.save(f"{folder}/table-{rows is None}")
-        optimizer.save(f"{folder}/adam-{rows is None}")
-        found.append((whole_table(embedding), embedding.weight.clone()))
-    embedding, optimizer = embedding, optimizer
-    embedding.weight.zero_()
-    embedding.load(f"{folder}/table-True")
-    optimizer.load(f"{folder}/adam-True")
-    other = manyhop.Embedding(NUM_ROWS, WIDTH, placement="pinned")
-    its_optimizer = OURS["Adam"](other)
-    other.load(f"{folder}/table-False")
-    its_optimizer.load(f"{folder}/adam-False")
-    for each, its in ((embedding, optimizer), (other, its_optimizer)):
-        train(each, its, range(2, 4))
-    return found, whole_table(embedding), whole_table(other)
-
-
-def test_hot_rows(launcher, tmp_path):
-    (((plain, hot), after, others_after),) = launcher.run(train_with_hot_rows, str(tmp_path), world_size=1, env=ENV)
-    for table, weight in (plain, hot):
-        assert torch.equal(table, weight)
-    torch.testing.assert_close(hot[0], plain[0], rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(after, others_after, rtol=1e-5, atol=1e-6)
-
-
 def train_with_each():
     return {name: train_together("shared", None, name, 5)[1] for name in OURS}
 
@@ -169,11 +133,6 @@ def fail(what):
     try:
         if what == "process":
             manyhop.Embedding(10, 4, placement="process")
-        elif what == "hot":
-            import whole_graph_stand_in
-
-            whole_graph_stand_in.install()
-            manyhop.Embedding(10, 4, placement="pinned", hot=torch.tensor([1]))
         elif what == "seed":
             manyhop.Embedding(10, 4, seed=rank, rank_timeout=100.0)
         elif what == "size":
@@ -190,7 +149,6 @@ def fail(what):
 
 FAILURES = {
     "process": "InputError: Expected placement='process' in a run of one process, got 2",
-    "hot": "Expected hot rows with placement='pinned' and one rank per node, got placement='pinned' and 2 ranks",
     "seed": "expected the same seed on all ranks",
     "size": "expected the same num_rows on all ranks",
     "step": "RankError: step() of embedding: gradients could not be exchanged",  # after which ranks cannot go on

@@ -11,7 +11,7 @@ import manyhop
 from manyhop import optim
 from manyhop.errors import CapacityError, FeatureError, InputError
 from manyhop_embedding import place
-from manyhop_embedding.updating import distinct_rows, numbered, sort_gradients, sort_ids, sum_by_row
+from manyhop_embedding.updating import distinct_rows, sort_gradients, sum_by_row
 
 
 def make(**options):
@@ -78,12 +78,12 @@ def test_forwards_since_the_last_step_are_summed_whatever_the_order_of_backward(
     torch.testing.assert_close(found[0], expected - gradients)
 
 
-def test_ids_that_are_sorted_early_change_nothing(monkeypatch):
+def test_ids_that_are_sorted_early_change_nothing():
     """As a GPU sorts them, in the forward: of one or several forwards, one of them with two backwards."""
     found = []
-    for sort_early in (lambda *_: None, lambda self, ids: sort_ids(ids, self.num_rows)):
-        monkeypatch.setattr(manyhop.Embedding, "sort_early", sort_early)
+    for early in (False, True):
         embedding = make(seed=1)
+        embedding.sorts_early = early
         optimizer = optim.Adam(embedding)
         for step in range(3):
             losses = [loss_of(embedding(ids), factors) for ids, factors in map(batch, range(1 + step % 2))]
@@ -200,16 +200,16 @@ def test_sums_by_row():
     ids = torch.tensor([9, 1, 9, 4, 9, 1])
     values = torch.randn(6, 5)
     gradients = sort_gradients(ids, values, num_rows=10)
-    before, rows = distinct_rows(gradients)
+    before, rows = distinct_rows(gradients.ids)
     assert before.tolist() == [0, 1, 1, 2, 3, 3, 3]
-    sums = sum_by_row(numbered(gradients, before))[:3]
+    sums = sum_by_row(gradients, before)[:3]
     assert rows[:3].tolist() == [1, 4, 9]
     assert torch.equal(sums, torch.stack([values[1] + values[5], values[3], values[0] + values[2] + values[4]]))
     nothing = sort_gradients(ids[:0], values[:0], num_rows=10)
-    before, rows = distinct_rows(nothing)
+    before, rows = distinct_rows(nothing.ids)
     assert before.tolist() == [0]
     assert rows.shape == (0,)
-    assert sum_by_row(numbered(nothing, before)).shape == (0, 5)
+    assert sum_by_row(nothing, before).shape == (0, 5)
 
 
 def test_the_table_is_no_parameter():

@@ -95,4 +95,4 @@ def test_a_damaged_file_changes_nothing(name, tmp_path):
 def state_of(embedding, optimizer):
     """Copies of all rows and states, and the numbers of the group."""
     group = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
-    return [embedding.weight.clone(), *(table.settled().clone() for table in optimizer.tables[0]), group]
+    return [embedding.weight.clone(), *(table.own.clone() for table in optimizer.tables[0]), group]

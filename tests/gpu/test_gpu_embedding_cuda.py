@@ -12,7 +12,6 @@ from manyhop import optim
 from manyhop.errors import FeatureError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "pyg"))
-from test_embeddings_in_data import NODES
 from test_embeddings_in_data import train as train_on_batches
 
 pytestmark = pytest.mark.gpu
@@ -34,7 +33,8 @@ def test_equals_torch(name, placement):
     embedding = manyhop.Embedding(NUM_ROWS, WIDTH, placement=placement, device=device, seed=3)
     start = manyhop.Embedding(NUM_ROWS, WIDTH, seed=3).weight
     assert torch.equal(embedding.weight.cpu(), start)
-    assert embedding.sort_early(torch.tensor([2, 1], device="cuda")) is not None
+    assert embedding.sorts_early
+    assert embedding.place.device == torch.tensor([2, 1], device="cuda").device
     train(embedding, OURS[name](embedding), range(5))
     torch.cuda.synchronize()
     expected = trained_by_torch(start, name, range(5))
@@ -89,36 +89,6 @@ def test_rows_that_come_with_batches(placement):
     for options in ({}, {"num_workers": 2, "prefetch_factor": 8}):
         expected = train_on_batches(False, placement, place_on, "cuda", **options)
         found = train_on_batches(True, placement, place_on, "cuda", **options)
-        assert found[0] == expected[0]
-        assert torch.equal(found[1], expected[1])
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_hot_rows(name, tmp_path):
-    """Rows on the GPU and rows in pinned memory are one table."""
-    hot = torch.arange(0, NUM_ROWS, 3)
-    embedding = manyhop.Embedding(NUM_ROWS, WIDTH, placement="pinned", hot=hot, seed=3)
-    start = embedding.weight.clone()
-    optimizer = OURS[name](embedding)
-    train(embedding, optimizer, range(5))
-    expected = trained_by_torch(start, name, range(5))
-    torch.testing.assert_close(embedding.weight, expected, rtol=1e-4, atol=1e-5)
-    ids = torch.randint(0, NUM_ROWS, (300,))
-    for asked in (ids, ids.cuda()):
-        rows = embedding(asked)
-        assert rows.device == asked.device
-        torch.testing.assert_close(rows.cpu(), expected[ids], rtol=1e-4, atol=1e-5)
-    embedding.save(tmp_path / "table")
-    other = manyhop.Embedding(NUM_ROWS, WIDTH, placement="pinned", hot=hot[:2])
-    other.load(tmp_path / "table")
-    assert torch.equal(other(ids.cuda()), embedding(ids.cuda()))
-
-
-def test_hot_rows_that_come_with_batches():
-    expected = train_on_batches(False, "pinned", None, "cuda")
-    hot = torch.arange(0, NODES, 2)
-    for ahead in (False, True):
-        found = train_on_batches(ahead, "pinned", None, "cuda", hot=hot)
         assert found[0] == expected[0]
         assert torch.equal(found[1], expected[1])
 

@@ -32,8 +32,7 @@ from manyhop.sampling.gpu.labor import LaborMemory
 from manyhop.sampling.gpu.launch.memory import Edges, Frontier, Nodes, Reports, Seeds, Sums, Tables
 from manyhop.system.triton_compiler import showing_compilation
 from manyhop_embedding.gradients import Kind
-from manyhop_embedding.kernels.routes import count_rows, find_routes, merge_runs, number_rows
-from manyhop_embedding.kernels.update import NUMBERS, refresh_rows, sum_pieces, update_rows
+from manyhop_embedding.kernels import NUMBERS, refresh_rows, sum_pieces, update_rows
 from manyhop_train.aggregation.gpu import attention
 from manyhop_train.aggregation.gpu import kernels as aggregation
 from manyhop_train.capture import kernels as capture
@@ -138,15 +137,14 @@ def compile_padding() -> None:
 
 
 UPDATES = [
-    (Kind.STORE, True, True, True, 300, 4, 4, 256, False),
-    (Kind.SGD, True, False, False, 3, 1, 64, 16, False),
-    (Kind.ADAM, False, True, True, 128, 4, 8, 128, False),
-    (Kind.ADAM, False, True, True, 128, 4, 8, 128, True),
-    (Kind.ADAM, False, False, False, 128, 4, 8, 128, False),
-    (Kind.ADAGRAD, False, True, False, 256, 1, 4, 256, True),
-    (Kind.RMSPROP, False, True, True, 32, 4, 32, 32, False),
+    (Kind.STORE, True, True, True, 300, 4, 4, 256),
+    (Kind.SGD, True, False, False, 3, 1, 64, 16),
+    (Kind.ADAM, False, True, True, 128, 4, 8, 128),
+    (Kind.ADAM, False, False, False, 128, 4, 8, 128),
+    (Kind.ADAGRAD, False, True, False, 256, 1, 4, 256),
+    (Kind.RMSPROP, False, True, True, 32, 4, 32, 32),
 ]
-OF_UPDATES = ("KIND", "WIDE_IDS", "WIDE_GRADS", "WIDE_WEIGHT", "WIDTH", "LANES", "ROWS", "COLUMNS", "HOT")
+OF_UPDATES = ("KIND", "WIDE_IDS", "WIDE_GRADS", "WIDE_WEIGHT", "WIDTH", "LANES", "ROWS", "COLUMNS")
 
 
 def compile_updates() -> None:
@@ -159,11 +157,7 @@ def compile_updates() -> None:
     for wide in (True, False):
         sizes = {"WIDTH": 128, "LANES": 4, "ROWS": 8, "COLUMNS": 128}
         compiled(sum_pieces, {}, {"WIDE_IDS": not wide, "WIDE_GRADS": wide} | sizes)
-        compiled(refresh_rows, {}, {"WIDE_IDS": wide, "WORDS": 256, "ROWS": 32, "HOT": not wide})
-        compiled(count_rows, {}, {"WIDE_IDS": wide, "BLOCK": 1024})
-        compiled(number_rows, {}, {"WIDE_IDS": wide, "BLOCK": 1024})
-        compiled(find_routes, {}, {"WIDE_IDS": wide, "LANES": 2})
-        compiled(merge_runs, {"begins": ("i64",) * 3}, {"WIDE_IDS": wide, "RUNS": 2, "BLOCK": 1024})
+        compiled(refresh_rows, {}, {"WIDE_IDS": wide, "WORDS": 256, "ROWS": 32})
 
 
 TYPES = {"DTYPE": tl.float32, "ACC": tl.float32, "INDEX": tl.int64, "CHANNELS": 256, "ALIGNED": True}

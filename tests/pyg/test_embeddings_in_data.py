@@ -40,10 +40,10 @@ def losses_of(loader, rows_of, embedding, epochs=2, device="cpu"):
     return torch.stack(losses).tolist()
 
 
-def train(ahead, placement="shared", place_on=None, device="cpu", hot=None, **options):
+def train(ahead, placement="shared", place_on=None, device="cpu", **options):
     """Return losses and the table."""
     data = make_data()
-    embedding = manyhop.Embedding(NODES, WIDTH, placement=placement, device=place_on, hot=hot, seed=1)
+    embedding = manyhop.Embedding(NODES, WIDTH, placement=placement, device=place_on, seed=1)
     if ahead:
         data.emb = embedding
     loader = NeighborLoader(data, [5, 5], shuffle=True, seed=3, device=device, **{"batch_size": 16} | options)

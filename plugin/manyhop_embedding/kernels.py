@@ -6,7 +6,6 @@ A row that has gradients beyond a multiple of ``PIECE`` positions is summed in p
 import triton
 import triton.language as tl
 
-from manyhop.features.kernels.gather import hot_slot
 from manyhop_embedding import gradients
 from manyhop_embedding.gradients import Kind
 
@@ -23,8 +22,7 @@ NUMBERS = tl.constexpr(5)  # float32 of a launch: scale, h0 to h3
     do_not_specialize=[
         "ids",
         "order",
-        "begin",
-        "end",
+        "count",
         "grads",
         "pieces",
         "weight",
@@ -33,16 +31,13 @@ NUMBERS = tl.constexpr(5)  # float32 of a launch: scale, h0 to h3
         "state_b",
         "stamps",
         "stamp",
-        "apart",
-        "apart_end",
         "numbers",
     ]
 )
 def update_rows(
     ids,
     order,
-    begin,
-    end,
+    count,
     grads,
     pieces,
     weight,
@@ -51,12 +46,6 @@ def update_rows(
     state_b,
     stamps,
     stamp,
-    apart,
-    apart_end,
-    groups,
-    hot_weight,
-    hot_a,
-    hot_b,
     numbers,
     KIND: tl.constexpr,
     WIDE_IDS: tl.constexpr,
@@ -66,39 +55,23 @@ def update_rows(
     LANES: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    HOT: tl.constexpr,
 ):
     """Update some columns of the rows that begin at ``ROWS`` positions of the ascending ids.
 
-    All others as in ``manyhop_embedding.cpu_kernels.update_rows``. ids: int64 (WIDE_IDS) or int32. pieces: results of
-    ``sum_pieces``. apart, apart_end: unless 0, addresses of int64: begin and end of positions
-    that are left out. numbers: the bits of ``NUMBERS`` float32. groups: with HOT, of
-    ``manyhop.features.HotRows``, which are at hot_weight, hot_a and hot_b instead. LANES: numbers that are read at
-    once, aligned in every row. Sums have the same order in every launch.
+    All others as in ``manyhop_embedding.cpu_kernels.update_rows``, for positions ``[0, count)``. ids: int64 (WIDE_IDS)
+    or int32. pieces: results of ``sum_pieces``. numbers: the bits of ``NUMBERS`` float32. LANES: numbers that are read
+    at once, aligned in every row. Sums have the same order in every launch.
     """
     blocks: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0).to(tl.int64)
-    i = begin + (program // blocks) * ROWS + tl.arange(0, ROWS)
+    i = (program // blocks) * ROWS + tl.arange(0, ROWS)
     column = (program % blocks) * COLUMNS + tl.arange(0, COLUMNS)
     id_of = _ids_at(ids, WIDE_IDS)
-    inside = i < end
-    if apart != 0:
-        left_out = (i >= tl.load(apart.to(tl.pointer_type(tl.int64)))) & (
-            i < tl.load(apart_end.to(tl.pointer_type(tl.int64)))
-        )
-        inside = inside & (left_out == 0)
+    inside = i < count
     row = tl.load(id_of + i, mask=inside, other=0).to(tl.int64)
     leads = inside & (tl.load(id_of + i - 1, mask=inside & (i > 0), other=-1) != row)
-    repeats = _has_more(id_of, i + 1, end, row, leads)
-    place = row - first
-    if HOT:
-        slot = hot_slot(groups, row, leads)
-        hit = slot >= 0
-        place = tl.where(hit, slot, place)
-        weight = tl.where(hit, hot_weight, weight)[:, None]
-        state_a = tl.where(hit, hot_a, state_a)[:, None]
-        state_b = tl.where(hit, hot_b, state_b)[:, None]
-    at = place[:, None] * WIDTH + column[None, :]
+    repeats = _has_more(id_of, i + 1, count, row, leads)
+    at = (row - first)[:, None] * WIDTH + column[None, :]
     mask = leads[:, None] & (column < WIDTH)[None, :]
     # All that is read of a row is under way before it is known whether there are more gradients.
     total = _gradients(order, grads, i, column, leads, WIDE_GRADS, WIDTH, LANES)
@@ -112,8 +85,8 @@ def update_rows(
         at_b = _numbers_at(state_b, at, True, LANES)
         b = tl.load(at_b, mask=mask, other=0)
     if tl.max(repeats.to(tl.int32), 0) > 0:
-        total = _sum_to_boundary(total, id_of, order, grads, i, end, row, repeats, column, WIDE_GRADS, WIDTH, LANES)
-        total = _add_pieces(total, id_of, pieces, i, end, row, repeats, column, WIDTH, LANES)
+        total = _sum_to_boundary(total, id_of, order, grads, i, count, row, repeats, column, WIDE_GRADS, WIDTH, LANES)
+        total = _add_pieces(total, id_of, pieces, i, count, row, repeats, column, WIDTH, LANES)
     g = total * _number(numbers[0])
     h0, h1, h2, h3 = _number(numbers[1]), _number(numbers[2]), _number(numbers[3]), _number(numbers[4])
     if KIND == _SGD:
@@ -143,12 +116,11 @@ def update_rows(
         tl.store(marks, tl.zeros([ROWS], tl.int32) + stamp.to(tl.int32), mask=leads)
 
 
-@triton.jit(do_not_specialize=["ids", "order", "begin", "end", "grads", "pieces"])
+@triton.jit(do_not_specialize=["ids", "order", "count", "grads", "pieces"])
 def sum_pieces(
     ids,
     order,
-    begin,
-    end,
+    count,
     grads,
     pieces,
     WIDE_IDS: tl.constexpr,
@@ -160,20 +132,20 @@ def sum_pieces(
 ):
     """Sum the gradients from each multiple of ``_PIECE`` on that continues a row, up to the next one.
 
-    Of positions ``[begin, end)``. pieces: address of ``[ceil(end / _PIECE), WIDTH] float32``; others remain undefined.
+    pieces: address of ``[ceil(count / _PIECE), WIDTH] float32``; others remain undefined.
     """
     blocks: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0).to(tl.int64)
-    number = begin // _PIECE + (program // blocks) * ROWS + tl.arange(0, ROWS)
+    number = (program // blocks) * ROWS + tl.arange(0, ROWS)
     column = (program % blocks) * COLUMNS + tl.arange(0, COLUMNS)
     i = number * _PIECE
     id_of = _ids_at(ids, WIDE_IDS)
-    inside = (i > begin) & (i < end)
+    inside = (i > 0) & (i < count)
     row = tl.load(id_of + i, mask=inside, other=0).to(tl.int64)
     continues = inside & (tl.load(id_of + i - 1, mask=inside, other=0) == row)
     if tl.max(continues.to(tl.int32), 0) > 0:
         total = _gradients(order, grads, i, column, continues, WIDE_GRADS, WIDTH, LANES)
-        total = _sum_to_boundary(total, id_of, order, grads, i, end, row, continues, column, WIDE_GRADS, WIDTH, LANES)
+        total = _sum_to_boundary(total, id_of, order, grads, i, count, row, continues, column, WIDE_GRADS, WIDTH, LANES)
         target = _numbers_at(pieces, number[:, None] * WIDTH + column[None, :], True, LANES)
         tl.store(target, total, mask=continues[:, None] & (column < WIDTH)[None, :])
 
@@ -265,7 +237,7 @@ def _number(bits):
     return bits.to(tl.int32).to(tl.float32, bitcast=True)
 
 
-@triton.jit(do_not_specialize=["ids", "count", "stamps", "latest", "table", "num_rows", "rows", "groups", "hot"])
+@triton.jit(do_not_specialize=["ids", "count", "stamps", "latest", "table", "num_rows", "rows"])
 def refresh_rows(
     ids,
     count,
@@ -274,18 +246,15 @@ def refresh_rows(
     table,
     num_rows,
     rows,
-    groups,
-    hot,
     WIDE_IDS: tl.constexpr,
     WORDS: tl.constexpr,
     ROWS: tl.constexpr,
-    HOT: tl.constexpr,
 ):
     """Copy the rows whose stamp is above ``latest`` from the table to their positions among the gathered rows.
 
     ids: address of ``[count]`` int64 (WIDE_IDS) or int32; those out of range are left alone. stamps: of an int32 per
-    row of the table. table, rows: of ``[num_rows, WORDS]`` and ``[count, WORDS]`` words of 2 bytes. groups: with HOT,
-    of ``manyhop.features.HotRows``, which reside at hot instead. ROWS: that a program looks at.
+    row of the table. table, rows: of ``[num_rows, WORDS]`` and ``[count, WORDS]`` words of 2 bytes. ROWS: rows of a
+    program.
     """
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = i < count
@@ -297,12 +266,7 @@ def refresh_rows(
     outdated = inside & (tl.load(stamps.to(tl.pointer_type(tl.int32)) + row, mask=inside, other=0) > latest)
     if tl.max(outdated.to(tl.int32), 0) > 0:
         target = rows.to(tl.pointer_type(tl.int16))
-        if HOT:
-            slot = hot_slot(groups, row, outdated)
-            row = tl.where(slot >= 0, slot, row)
-            source = tl.where(slot >= 0, hot, table)[:, None].to(tl.pointer_type(tl.int16))
-        else:
-            source = table.to(tl.pointer_type(tl.int16))
+        source = table.to(tl.pointer_type(tl.int16))
         for begin in range(0, WORDS, 64):
             word = begin + tl.arange(0, 64)
             mask = outdated[:, None] & (word < WORDS)[None, :]

@@ -1,1 +1,0 @@
-"""GPU kernels of embeddings. Importing a module of this package imports triton."""
